@@ -1,0 +1,197 @@
+"""What a block of each format holds: a generator of 16 weights at a time, in order.
+
+The formulas are those of `reference.py`, in lanes. Products and sums are rounded one by one, as the formats define their
+values, so that unpacking is bit-exact.
+"""
+
+from collections.abc import Callable, Iterator
+
+from dflash.kernels.formats.lanes import Block, Lanes, bytes_of
+
+IQ4_TABLE = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+FP4_TABLE = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
+
+_LOW4, _LOW6, _LOW2 = 0x0F0F0F0F, 0x3F3F3F3F, 0x03030303
+
+
+def f32(block: Block) -> Iterator[Lanes]:
+    """16 float32."""
+    yield block.f32(0)
+
+
+def f16(block: Block) -> Iterator[Lanes]:
+    """16 IEEE halves."""
+    yield block.f16(0)
+
+
+def bf16(block: Block) -> Iterator[Lanes]:
+    """16 bfloat16: the upper half of a float32."""
+    yield (block.u16(0) << 16).as_float()
+
+
+def q4_0(block: Block) -> Iterator[Lanes]:
+    """``(q - 8) * d``."""
+    d, q = block.each_f16(0), block.u8(2)
+    yield ((q & 15).int() - 8).float() * d
+    yield ((q >> 4).int() - 8).float() * d
+
+
+def q4_1(block: Block) -> Iterator[Lanes]:
+    """``q * d + m``."""
+    d, m, q = block.each_f16(0), block.each_f16(2), block.u8(4)
+    yield (q & 15).float() * d + m
+    yield (q >> 4).float() * d + m
+
+
+def _fifth_bits(block: Block, offset: int) -> tuple[Lanes, Lanes]:
+    bits = block.each_int(offset, 4)
+    return (
+        ((bits >> list(range(16))) & 1) << 4,
+        ((bits >> list(range(16, 32))) & 1) << 4,
+    )
+
+
+def q5_0(block: Block) -> Iterator[Lanes]:
+    """``(q - 16) * d``, the fifth bits in a word of their own."""
+    d, q = block.each_f16(0), block.u8(6)
+    low, high = _fifth_bits(block, 2)
+    yield (((q & 15).int() | low) - 16).float() * d
+    yield (((q >> 4).int() | high) - 16).float() * d
+
+
+def q5_1(block: Block) -> Iterator[Lanes]:
+    """``q * d + m``, the fifth bits in a word of their own."""
+    d, m, q = block.each_f16(0), block.each_f16(2), block.u8(8)
+    low, high = _fifth_bits(block, 4)
+    yield ((q & 15).int() | low).float() * d + m
+    yield ((q >> 4).int() | high).float() * d + m
+
+
+def q8_0(block: Block) -> Iterator[Lanes]:
+    """``q * d``."""
+    d = block.each_f16(0)
+    yield block.i8(2).float() * d
+    yield block.i8(18).float() * d
+
+
+def iq4_nl(block: Block) -> Iterator[Lanes]:
+    """``d * table[q]``."""
+    d, q = block.each_f16(0), block.u8(2)
+    yield (q & 15).look_up(IQ4_TABLE) * d
+    yield (q >> 4).look_up(IQ4_TABLE) * d
+
+
+def mxfp4(block: Block) -> Iterator[Lanes]:
+    """``2 ** (x - 128) * table[q]``; x of 0 and 1 give subnormals, whose bits are 1 << 21 and 1 << 22."""
+    x, q = block.each_int(0, 1), block.u8(1)
+    builder = block.builder
+    small = builder.icmp_unsigned("<", x.value, (x & 0).value.type([2] * 16))
+    normal = ((x - 1) << 23).value
+    subnormal = builder.shl(x.value.type([1 << 21] * 16), x.value)
+    d = Lanes(builder, builder.select(small, subnormal, normal)).as_float()
+    yield (q & 15).look_up(FP4_TABLE) * d
+    yield (q >> 4).look_up(FP4_TABLE) * d
+
+
+def _scales_and_minima(block: Block) -> Lanes:
+    """Lanes 0 to 7: ``d * scale`` of the eight sub-blocks of Q4_K and Q5_K; lanes 8 to 15: ``dmin * minimum``."""
+    a, b, c = block.words(4, 3)
+    packed = [
+        a & _LOW6,
+        (c & _LOW4) | (((a >> 6) & _LOW2) << 4),
+        b & _LOW6,
+        ((c >> 4) & _LOW4) | (((b >> 6) & _LOW2) << 4),
+    ]
+    return bytes_of(packed).float() * block.each_f16(0).halves(block.each_f16(2))
+
+
+def q4_k(block: Block) -> Iterator[Lanes]:
+    """``(d * scale) * q - (dmin * minimum)``: eight sub-blocks of 32."""
+    scales = _scales_and_minima(block)
+    for j in range(8):
+        s, m = scales.lane(j), scales.lane(8 + j)
+        for i in (0, 16):
+            q = block.u8(16 + 32 * (j // 2) + i)
+            yield (q >> 4 if j % 2 else q & 15).float() * s - m
+
+
+def q5_k(block: Block) -> Iterator[Lanes]:
+    """As Q4_K, with a fifth bit."""
+    scales = _scales_and_minima(block)
+    for j in range(8):
+        s, m = scales.lane(j), scales.lane(8 + j)
+        for i in (0, 16):
+            q = block.u8(48 + 32 * (j // 2) + i)
+            fifth = ((block.u8(16 + i) >> j) & 1) << 4
+            yield ((q >> 4 if j % 2 else q & 15) | fifth).float() * s - m
+
+
+def q6_k(block: Block) -> Iterator[Lanes]:
+    """``(d * scale) * (q - 32)``: sixteen sub-blocks of 16."""
+    scales = block.i8(192).float() * block.each_f16(208)
+    for j in range(16):
+        n, p, i = j // 8, j % 8 // 2, 16 * (j % 2)
+        low = block.u8(64 * n + 32 * (p & 1) + i)
+        high = (block.u8(128 + 32 * n + i) >> (2 * p)) & 3
+        q = (low >> 4 if p >= 2 else low & 15) | (high << 4)
+        yield (q.int() - 32).float() * scales.lane(j)
+
+
+def q2_k(block: Block) -> Iterator[Lanes]:
+    """``(d * scale) * q - dmin * minimum``: sixteen sub-blocks of 16."""
+    packed = block.u8(0)
+    scales = (packed & 15).float() * block.each_f16(80)
+    minima = (packed >> 4).float() * block.each_f16(82)
+    for j in range(16):
+        n, p, i = j // 8, j % 8 // 2, 16 * (j % 2)
+        q = (block.u8(16 + 32 * n + i) >> (2 * p)) & 3
+        yield q.float() * scales.lane(j) - minima.lane(j)
+
+
+def q3_k(block: Block) -> Iterator[Lanes]:
+    """``(d * scale) * (q - 4)``: sixteen sub-blocks of 16, the third bit in a mask of its own."""
+    a, b, c = block.words(96, 3)
+    packed = [
+        (a & _LOW4) | ((c & _LOW2) << 4),
+        (b & _LOW4) | (((c >> 2) & _LOW2) << 4),
+        ((a >> 4) & _LOW4) | (((c >> 4) & _LOW2) << 4),
+        ((b >> 4) & _LOW4) | (((c >> 6) & _LOW2) << 4),
+    ]
+    scales = (bytes_of(packed).int() - 32).float() * block.each_f16(108)
+    for j in range(16):
+        n, p, i = j // 8, j % 8 // 2, 16 * (j % 2)
+        low = (block.u8(32 + 32 * n + i) >> (2 * p)) & 3
+        third = ((block.u8(i) >> (4 * n + p)) & 1) << 2
+        yield ((low | third).int() - 4).float() * scales.lane(j)
+
+
+def iq4_xs(block: Block) -> Iterator[Lanes]:
+    """``(d * (scale - 32)) * table[q]``: eight sub-blocks of 32."""
+    low = (block.each_int(4, 4) >> [4 * (b % 8) for b in range(16)]) & 15
+    high = (block.each_int(2, 2) >> [2 * (b % 8) for b in range(16)]) & 3
+    scales = ((low | (high << 4)) - 32).float() * block.each_f16(0)
+    for j in range(8):
+        q, s = block.u8(8 + 16 * j), scales.lane(j)
+        yield (q & 15).look_up(IQ4_TABLE) * s
+        yield (q >> 4).look_up(IQ4_TABLE) * s
+
+
+FORMATS: dict[str, Callable[[Block], Iterator[Lanes]]] = {
+    "F32": f32,
+    "F16": f16,
+    "BF16": bf16,
+    "Q4_0": q4_0,
+    "Q4_1": q4_1,
+    "Q5_0": q5_0,
+    "Q5_1": q5_1,
+    "Q8_0": q8_0,
+    "Q2_K": q2_k,
+    "Q3_K": q3_k,
+    "Q4_K": q4_k,
+    "Q5_K": q5_k,
+    "Q6_K": q6_k,
+    "IQ4_NL": iq4_nl,
+    "IQ4_XS": iq4_xs,
+    "MXFP4": mxfp4,
+}
+"""The formats that kernels read directly."""

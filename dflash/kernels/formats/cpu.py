@@ -1,0 +1,136 @@
+"""Machine code for each format: unpack rows to float32, or multiply rows with one token.
+
+Both are made from the generator of the format in `blocks.py`, so they see the same values. They are C functions, compiled
+when a file first holds their format and called through their address: a kernel that multiplies several weights in one
+launch need not know the formats at compile time.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import cfunc, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from dflash.kernels import numba_jit  # noqa: F401  (sets the cache folder)
+from dflash.kernels.formats.blocks import FORMATS
+from dflash.kernels.formats.lanes import LANES, Block
+from dflash.kernels.formats.types import BLOCKS
+
+DOT_ROWS = 4
+"""Rows that one call of a dot function multiplies."""
+
+_NAMES = tuple(FORMATS)
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+_F32V = ir.VectorType(ir.FloatType(), LANES)
+
+
+def step_bytes(name: str) -> tuple[int, int]:
+    """Weights and bytes that one turn of the loops below takes: a block, or 16 plain numbers."""
+    block = BLOCKS[name]
+    return (LANES, LANES * block.n_bytes) if block.elements == 1 else (block.elements, block.n_bytes)
+
+
+def _vector_at(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    return builder.inttoptr(address, _F32V.as_pointer())
+
+
+def _loop(builder: ir.IRBuilder, n: ir.Value, start: list[ir.Value], body: Callable[..., list[ir.Value]]) -> list[Any]:
+    """Emit ``for i in range(n): carried = body(i, carried)`` for n >= 1 and return what is carried out."""
+    entry = builder.block
+    loop, done = builder.append_basic_block("steps"), builder.append_basic_block("steps.done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    i = builder.phi(_I64)
+    carried = [builder.phi(value.type) for value in start]
+    after = body(i, carried)
+    following = builder.add(i, _I64(1))
+    for phi, first, last in zip([i, *carried], [_I64(0), *start], [following, *after], strict=True):
+        phi.add_incoming(first, entry)
+        phi.add_incoming(last, builder.block)
+    builder.cbranch(builder.icmp_signed("<", following, n), loop, done)
+    builder.position_at_end(done)
+    return after
+
+
+@intrinsic(prefer_literal=True)
+def _unpack(typing_context, kind, source, n, out):
+    name = _NAMES[kind.literal_value]
+    n_weights, n_bytes = step_bytes(name)
+
+    def codegen(context, builder, signature, values):
+        _, source, n, out = values
+
+        def body(i, carried):
+            block = Block(builder, builder.add(source, builder.mul(i, _I64(n_bytes))))
+            to = builder.add(out, builder.mul(i, _I64(4 * n_weights)))
+            for j, weights in enumerate(FORMATS[name](block)):
+                where = _vector_at(builder, builder.add(to, _I64(4 * LANES * j)))
+                builder.store(weights.value, where).align = 4
+            return carried
+
+        _loop(builder, n, [], body)
+        return context.get_dummy_value()
+
+    return types.void(kind, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic(prefer_literal=True)
+def _dot(typing_context, kind, source, stride, x, n, out):
+    name = _NAMES[kind.literal_value]
+    n_weights, n_bytes = step_bytes(name)
+
+    def codegen(context, builder, signature, values):
+        _, source, stride, x, n, out = values
+        fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_F32V, [_F32V] * 3), "llvm.fma.v16f32")
+
+        def body(i, sums):
+            rows = []
+            for r in range(DOT_ROWS):
+                row = builder.add(source, builder.mul(stride, _I64(r)))
+                rows.append(FORMATS[name](Block(builder, builder.add(row, builder.mul(i, _I64(n_bytes))))))
+            at = builder.add(x, builder.mul(i, _I64(4 * n_weights)))
+            sums = list(sums)
+            for j, weights in enumerate(zip(*rows, strict=True)):
+                xs = builder.load(_vector_at(builder, builder.add(at, _I64(4 * LANES * j))))
+                xs.align = 4
+                sums = [builder.call(fma, [w.value, xs, s]) for w, s in zip(weights, sums, strict=True)]
+            return sums
+
+        zero = ir.Constant(_F32V, [0.0] * LANES)
+        for r, total in enumerate(_loop(builder, n, [zero] * DOT_ROWS, body)):
+            where = _vector_at(builder, builder.add(out, _I64(4 * LANES * r)))
+            builder.store(total, where).align = 4
+        return context.get_dummy_value()
+
+    return types.void(kind, *(types.int64,) * 5), codegen
+
+
+@functools.cache
+def unpack_function(name: str) -> Any:
+    """C function ``(source, n_steps, out)``: unpack `n_steps` blocks (or groups of 16 numbers) to float32 at `out`."""
+    kind = _NAMES.index(name)
+
+    @cfunc(types.void(*(types.int64,) * 3), cache=True)
+    def unpack(source, n, out):
+        _unpack(kind, source, n, out)
+
+    return unpack
+
+
+@functools.cache
+def dot_function(name: str) -> Any:
+    """C function ``(source, row_bytes, x, n_steps, out)``: lane-wise sums of `DOT_ROWS` rows times one token.
+
+    ``out`` receives 16 float32 a row, for the caller to add up; lane i holds the products i, i + 16, ... summed one after
+    another, as the tiles of `simd` do.
+    """
+    kind = _NAMES.index(name)
+
+    @cfunc(types.void(*(types.int64,) * 5), cache=True)
+    def dot(source, stride, x, n, out):
+        _dot(kind, source, stride, x, n, out)
+
+    return dot

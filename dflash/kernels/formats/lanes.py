@@ -1,0 +1,187 @@
+"""Sixteen lanes with Python operators: what the block formats are written in.
+
+An expression such as ``((q & 15).int() - 8).float() * d`` builds LLVM instructions while numba compiles a kernel; nothing
+is computed in Python.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import llvmlite.binding
+from llvmlite import ir
+from numba.core import cgutils
+
+LANES = 16
+_I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
+_F32 = ir.FloatType()
+
+
+def _vector(kind: ir.Type, n: int = LANES) -> ir.VectorType:
+    return ir.VectorType(kind, n)
+
+
+@functools.cache
+def _has_avx512() -> bool:
+    return bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
+
+
+class Lanes:
+    """16 values of one kind: bytes, int32 or float32."""
+
+    def __init__(self, builder: ir.IRBuilder, value: ir.Value, *, signed: bool = False) -> None:
+        self.builder, self.value, self.signed = builder, value, signed
+
+    @property
+    def _element(self) -> ir.Type:
+        return self.value.type.element
+
+    def _like(self, value: ir.Value) -> Lanes:
+        return Lanes(self.builder, value, signed=self.signed)
+
+    def _other(self, other: Lanes | int | list[int]) -> ir.Value:
+        if isinstance(other, Lanes):
+            return other.value
+        values = other if isinstance(other, list) else [other] * LANES
+        return ir.Constant(self.value.type, values)
+
+    def __and__(self, other: Lanes | int) -> Lanes:
+        return self._like(self.builder.and_(self.value, self._other(other)))
+
+    def __or__(self, other: Lanes | int) -> Lanes:
+        return self._like(self.builder.or_(self.value, self._other(other)))
+
+    def __lshift__(self, other: int | list[int]) -> Lanes:
+        return self._like(self.builder.shl(self.value, self._other(other)))
+
+    def __rshift__(self, other: int | list[int]) -> Lanes:
+        """Zeros come in from the left."""
+        return self._like(self.builder.lshr(self.value, self._other(other)))
+
+    def __add__(self, other: Lanes | int) -> Lanes:
+        add = self.builder.fadd if self._element == _F32 else self.builder.add
+        return self._like(add(self.value, self._other(other)))
+
+    def __sub__(self, other: Lanes | int) -> Lanes:
+        sub = self.builder.fsub if self._element == _F32 else self.builder.sub
+        return self._like(sub(self.value, self._other(other)))
+
+    def __mul__(self, other: Lanes) -> Lanes:
+        return self._like(self.builder.fmul(self.value, other.value))
+
+    def int(self) -> Lanes:
+        """Bytes as int32, keeping the sign of signed ones."""
+        widen = self.builder.sext if self.signed else self.builder.zext
+        return Lanes(self.builder, widen(self.value, _vector(_I32)), signed=True)
+
+    def float(self) -> Lanes:
+        """Bytes or int32 as float32."""
+        whole = self if self._element == _I32 else self.int()
+        return Lanes(self.builder, self.builder.sitofp(whole.value, _vector(_F32)))
+
+    def as_float(self) -> Lanes:
+        """The bits of int32 read as float32."""
+        return Lanes(self.builder, self.builder.bitcast(self.value, _vector(_F32)))
+
+    def lane(self, i: int) -> Lanes:
+        """Lane `i` in all lanes."""
+        return self._like(self.builder.shuffle_vector(self.value, self.value, _vector(_I32)([i] * LANES)))
+
+    def halves(self, other: Lanes) -> Lanes:
+        """Lanes 0 to 7 of this one, then lanes 8 to 15 of the other."""
+        order = list(range(8)) + list(range(LANES + 8, 2 * LANES))
+        return self._like(self.builder.shuffle_vector(self.value, other.value, _vector(_I32)(order)))
+
+    def look_up(self, table: list[int]) -> Lanes:
+        """``float32(table[lane & 15])`` for a table of 16."""
+        floats = _vector(_F32)([float(v) for v in table])
+        if _has_avx512():
+            kind = ir.FunctionType(_vector(_F32), [_vector(_F32), _vector(_I32)])
+            name = "llvm.x86.avx512.permvar.sf.512"
+            permute = cgutils.get_or_insert_function(self.builder.module, kind, name)
+            return Lanes(self.builder, self.builder.call(permute, [floats, self.int().value]))
+        out: ir.Value = _vector(_F32)(ir.Undefined)
+        index = (self.int() & 15).value
+        for i in range(LANES):
+            entry = self.builder.extract_element(index, _I32(i))
+            out = self.builder.insert_element(out, self.builder.extract_element(floats, entry), _I32(i))
+        return Lanes(self.builder, out)
+
+
+class Block:
+    """The bytes of a block, read at constant offsets."""
+
+    def __init__(self, builder: ir.IRBuilder, address: ir.Value) -> None:
+        self.builder, self.address = builder, address
+
+    def _load(self, offset: int, kind: ir.Type) -> ir.Value:
+        address = self.builder.add(self.address, _I64(offset))
+        value = self.builder.load(self.builder.inttoptr(address, kind.as_pointer()))
+        value.align = 1
+        return value
+
+    def _splat(self, value: ir.Value) -> Lanes:
+        nothing = _vector(value.type)(ir.Undefined)
+        first = self.builder.insert_element(nothing, value, _I32(0))
+        return Lanes(self.builder, self.builder.shuffle_vector(first, nothing, _vector(_I32)([0] * LANES)))
+
+    def u8(self, offset: int) -> Lanes:
+        """16 bytes."""
+        return Lanes(self.builder, self._load(offset, _vector(_I8)))
+
+    def i8(self, offset: int) -> Lanes:
+        """16 signed bytes."""
+        return Lanes(self.builder, self._load(offset, _vector(_I8)), signed=True)
+
+    def u16(self, offset: int) -> Lanes:
+        """16 times two bytes, as int32."""
+        return Lanes(self.builder, self.builder.zext(self._load(offset, _vector(_I16)), _vector(_I32)))
+
+    def f16(self, offset: int) -> Lanes:
+        """16 IEEE halves as float32."""
+        return Lanes(self.builder, self.builder.fpext(self._load(offset, _vector(ir.HalfType())), _vector(_F32)))
+
+    def f32(self, offset: int) -> Lanes:
+        """16 float32."""
+        return Lanes(self.builder, self._load(offset, _vector(_F32)))
+
+    def each_f16(self, offset: int) -> Lanes:
+        """One IEEE half as float32, in every lane."""
+        return self._splat(self.builder.fpext(self._load(offset, ir.HalfType()), _F32))
+
+    def each_int(self, offset: int, n_bytes: int) -> Lanes:
+        """One unsigned number of 1, 2 or 4 bytes, as int32 in every lane."""
+        value = self._load(offset, ir.IntType(8 * n_bytes))
+        return self._splat(value if n_bytes == 4 else self.builder.zext(value, _I32))
+
+    def words(self, offset: int, n: int) -> list[Word]:
+        """`n` numbers of four bytes."""
+        return [Word(self.builder, self._load(offset + 4 * i, _I32)) for i in range(n)]
+
+
+class Word:
+    """Four bytes in one number: what packed scales are taken apart in."""
+
+    def __init__(self, builder: ir.IRBuilder, value: ir.Value) -> None:
+        self.builder, self.value = builder, value
+
+    def __and__(self, mask: int) -> Word:
+        return Word(self.builder, self.builder.and_(self.value, _I32(mask)))
+
+    def __or__(self, other: Word) -> Word:
+        return Word(self.builder, self.builder.or_(self.value, other.value))
+
+    def __lshift__(self, n: int) -> Word:
+        return Word(self.builder, self.builder.shl(self.value, _I32(n)))
+
+    def __rshift__(self, n: int) -> Word:
+        return Word(self.builder, self.builder.lshr(self.value, _I32(n)))
+
+
+def bytes_of(words: list[Word]) -> Lanes:
+    """The 16 bytes of four words."""
+    builder = words[0].builder
+    value: ir.Value = _vector(_I32, 4)(ir.Undefined)
+    for i, word in enumerate(words):
+        value = builder.insert_element(value, word.value, _I32(i))
+    return Lanes(builder, builder.bitcast(value, _vector(_I8)))

@@ -1,0 +1,69 @@
+"""A weight as the file holds it."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import KernelError
+from dflash.kernels.formats.blocks import FORMATS
+from dflash.kernels.formats.lanes import LANES
+from dflash.kernels.formats.reference import unpack
+from dflash.kernels.formats.types import BLOCKS
+
+Bytes = NDArray[np.uint8]
+
+
+class Matrix:
+    """A matrix, or a stack of them, whose rows are blocks of a GGUF type.
+
+    Parameters
+    ----------
+    data : uint8 (R, row_bytes) or (E, R, row_bytes)
+        The rows, C-contiguous; kept, not copied, so a memory-mapped file stays on disk until it is read.
+    kind : str
+        Name of the type, a key of `BLOCKS`.
+    name : str
+        What messages call it.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (R, K) or (E, R, K): rows, weights in a row, and the number of matrices in front.
+    native : bool
+        Whether kernels read the type directly; other types are unpacked by the `gguf` package as they are used.
+
+    Raises
+    ------
+    KernelError
+        If the rows are not whole blocks, not contiguous, or K is not a multiple of 16.
+    """
+
+    def __init__(self, data: Bytes, kind: str, name: str = "weight") -> None:
+        block = BLOCKS[kind]
+        if data.dtype != np.uint8 or not data.flags.c_contiguous or data.shape[-1] % block.n_bytes:
+            raise KernelError(
+                f"{name}: rows of {kind} must be contiguous bytes in blocks of {block.n_bytes}, "
+                f"got {data.dtype} {data.shape}"
+            )
+        width = data.shape[-1] // block.n_bytes * block.elements
+        if width % LANES:
+            raise KernelError(f"{name}: rows of {width} weights; kernels want a multiple of {LANES}")
+        self.data, self.type, self.name = data, kind, name
+        self.shape = (*data.shape[:-1], width)
+        self.native = kind in FORMATS
+        self.address = data.ctypes.data
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes from one row to the next."""
+        return self.data.shape[-1]
+
+    def unpacked(self, rows: slice = slice(None)) -> NDArray[np.float32]:
+        """Float32 values of some rows of a matrix (of some matrices of a stack); any type, one copy."""
+        if self.native:
+            return unpack(self.data[rows], self.type)
+        import gguf
+
+        return gguf.quants.dequantize(self.data[rows], gguf.GGMLQuantizationType[self.type])
+
+    def __repr__(self) -> str:
+        return f"Matrix({self.name}: {self.type} {' x '.join(map(str, self.shape))})"

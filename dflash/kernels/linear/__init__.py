@@ -1,0 +1,161 @@
+"""Multiply activations with weights that stay packed."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numba import get_num_threads
+from numpy.typing import NDArray
+
+from dflash.errors import KernelError
+from dflash.kernels.formats import Matrix
+from dflash.kernels.formats.cpu import dot_function, step_bytes, unpack_function
+from dflash.kernels.linear import cpu
+
+Floats = NDArray[np.float32]
+
+_UNPACK_AT_ONCE = 1 << 22
+
+
+def linear(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats], *, add: bool = False) -> None:
+    """Multiply the same tokens with one or more weights, in one launch.
+
+    Parameters
+    ----------
+    x : float32 (T, K)
+        Tokens; rows contiguous.
+    weights : sequence of Matrix (R, K)
+        Of any type.
+    outs : sequence of float32 (T, R)
+        Where the products go, one for each weight; rows contiguous.
+    add : bool
+        Add to what `outs` hold (the residual stream) in place of overwriting it.
+
+    Raises
+    ------
+    KernelError
+        If a width or a number of rows does not fit; the message names the weight.
+
+    Notes
+    -----
+    ``out = x @ W.T`` in float32 from the exact values of the weights. The order of the sum is fixed (lane i of 16 sums the
+    products i, i + 16, ... one after another; the lanes are added as a tree), so a token has the same bits in every batch.
+    Reads each weight once: ``R * row_bytes`` bytes, memory-bound for few tokens.
+    """
+    _check(x, weights, outs)
+    native = [(w, o) for w, o in zip(weights, outs, strict=True) if w.native]
+    if native:
+        mode = cpu.ADD if add else cpu.STORE
+        cpu.multiply(
+            _plan(*zip(*native, strict=True), [mode] * len(native)),
+            x.ctypes.data,
+            x.strides[0],
+            len(x),
+            get_num_threads(),
+        )
+    for weight, out in zip(weights, outs, strict=True):
+        if not weight.native:
+            _linear_by_parts(x, weight, out, add)
+
+
+def gated_linear(x: Floats, gate: Matrix, up: Matrix, out: Floats) -> None:
+    """Multiply with two weights and join the products, in one launch.
+
+    Parameters
+    ----------
+    x : float32 (T, K)
+        Tokens; rows contiguous.
+    gate, up : Matrix (R, K)
+        Of any types.
+    out : float32 (T, R)
+        Where the result goes; rows contiguous.
+
+    Raises
+    ------
+    KernelError
+        If a width or a number of rows does not fit.
+
+    Notes
+    -----
+    ``out = silu(x @ gate.T) * (x @ up.T)``; sums as in `linear`.
+    """
+    _check(x, (gate, up), (out, out))
+    gate, up = _native(gate), _native(up)
+    cpu.multiply(_plan((gate, up), (out, out), (cpu.GATE, cpu.UP)), x.ctypes.data, x.strides[0], len(x), get_num_threads())
+
+
+class Launch:
+    """A `linear` or `gated_linear` on fixed arrays, checked and laid out once, to be run for any number of tokens.
+
+    Parameters
+    ----------
+    x, weights, outs
+        As for `linear`; the arrays hold the largest number of tokens.
+    add, gated : bool
+        As `linear` with `add`, or as `gated_linear` with two weights and one `out`.
+    """
+
+    def __init__(
+        self, x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats], *, add: bool = False, gated: bool = False
+    ) -> None:
+        if gated:
+            outs, modes = (*outs, *outs), (cpu.GATE, cpu.UP)
+        else:
+            modes = (cpu.ADD if add else cpu.STORE,) * len(weights)
+        _check(x, weights, outs)
+        self._arrays = x, weights, outs
+        self._native = all(w.native for w in weights)
+        self._add, self._gated = add, gated
+        if self._native:
+            self._plan = _plan(weights, outs, modes)
+            self._x, self._x_bytes = x.ctypes.data, x.strides[0]
+
+    def __call__(self, n_tokens: int) -> None:
+        """Run for the first `n_tokens` rows."""
+        if self._native:
+            cpu.multiply(self._plan, self._x, self._x_bytes, n_tokens, get_num_threads())
+            return
+        x, weights, outs = self._arrays
+        rows = [o[:n_tokens] for o in outs]
+        if self._gated:
+            gated_linear(x[:n_tokens], *weights, rows[0])
+        else:
+            linear(x[:n_tokens], weights, rows, add=self._add)
+
+
+def _check(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats]) -> None:
+    if x.dtype != np.float32 or x.ndim != 2 or (len(x) > 1 and x.strides[1] != 4):
+        raise KernelError(f"linear: x must be float32 (T, K) with contiguous rows, got {x.dtype} {x.shape}")
+    for weight, out in zip(weights, outs, strict=True):
+        if weight.shape[1] != x.shape[1]:
+            raise KernelError(f"{weight.name}: rows of {weight.shape[1]} weights can't meet tokens of {x.shape[1]}")
+        if out.dtype != np.float32 or out.shape != (len(x), weight.shape[0]) or (len(x) and out.strides[1] != 4):
+            raise KernelError(
+                f"{weight.name}: out must be float32 {(len(x), weight.shape[0])} with contiguous rows, "
+                f"got {out.dtype} {out.shape}"
+            )
+
+
+def _plan(weights: Sequence[Matrix], outs: Sequence[Floats], modes: Sequence[int]) -> NDArray[np.int64]:
+    plan = np.zeros((len(weights), cpu.COLUMNS), np.int64)
+    for row, weight, out, mode in zip(plan, weights, outs, modes, strict=True):
+        n_weights, _ = step_bytes(weight.type)
+        row[cpu.DATA], row[cpu.ROWS], row[cpu.ROW_BYTES] = weight.address, weight.shape[0], weight.row_bytes
+        row[cpu.WIDTH], row[cpu.STEPS] = weight.shape[1], weight.shape[1] // n_weights
+        row[cpu.UNPACK], row[cpu.DOT] = unpack_function(weight.type).address, dot_function(weight.type).address
+        row[cpu.OUT], row[cpu.OUT_BYTES], row[cpu.MODE] = out.ctypes.data, out.strides[0], mode
+    return plan
+
+
+def _native(weight: Matrix) -> Matrix:
+    if weight.native:
+        return weight
+    return Matrix(weight.unpacked().view(np.uint8), "F32", weight.name)
+
+
+def _linear_by_parts(x: Floats, weight: Matrix, out: Floats, add: bool) -> None:
+    """Multiply with a type that kernels don't read: unpack some rows, multiply, forget them."""
+    at_once = max(1, _UNPACK_AT_ONCE // weight.shape[1])
+    for start in range(0, weight.shape[0], at_once):
+        rows = slice(start, start + at_once)
+        part = Matrix(weight.unpacked(rows).view(np.uint8), "F32", weight.name)
+        linear(x, (part,), (out[:, rows],), add=add)

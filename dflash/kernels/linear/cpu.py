@@ -1,0 +1,146 @@
+"""Multiply packed weights with tokens on all cores.
+
+A task is a tile of 16 rows. One token: each row is unpacked in registers and multiplied at once. More tokens: a few rows
+are unpacked into a buffer that stays in the cache and every token is multiplied with them. Both sum in the same order, so a
+token has the same bits in every batch.
+"""
+
+import numpy as np
+from numba import prange
+
+from dflash.kernels.linear.tiles import (
+    call_dot,
+    call_unpack,
+    sum_16,
+    take,
+    tile_1x1,
+    tile_4x1,
+    tile_4x2,
+    tile_4x3,
+    tile_4x4,
+)
+from dflash.kernels.numba_jit import inline, kernel
+from dflash.kernels.simd import add, load_f32, mul, read_f32, silu, store_f32, write_f32
+
+STORE, ADD, GATE, UP = range(4)
+"""What becomes of a product: it is stored, added to what is there, or, of two weights, ``silu(gate) * up`` is stored."""
+
+DATA, ROWS, ROW_BYTES, STEPS, UNPACK, DOT, OUT, OUT_BYTES, MODE, WIDTH, COLUMNS = range(11)
+"""Columns of a plan: a weight is a row of int64. COLUMNS is how many there are."""
+
+TILE = 16
+_BUFFER = 16384  # float32 weights to unpack at a time: 64 KiB, so that they and some tokens stay in the L2 cache
+
+
+@inline
+def _one_token(weight, source, rows, x, lanes, out):
+    row_bytes, steps, dot = weight[ROW_BYTES], weight[STEPS], weight[DOT]
+    whole = rows // 4 * 4
+    for r in range(0, whole, 4):
+        call_dot(dot, source + r * row_bytes, row_bytes, x, steps, lanes + 64 * r)
+    for r in range(whole, rows):
+        call_dot(dot, source + r * row_bytes, 0, x, steps, lanes + 64 * r)
+    sum_16(lanes, out)
+
+
+@inline
+def _rows_by_tokens(rows, w, w_bytes, x, x_bytes, tokens, n, out):
+    if rows < 4:
+        for r in range(rows):
+            for t in range(tokens):
+                tile_1x1(w + r * w_bytes, w_bytes, x + t * x_bytes, x_bytes, n, out + 64 * t + 4 * r)
+    elif tokens == 4:
+        tile_4x4(w, w_bytes, x, x_bytes, n, out)
+    elif tokens == 3:
+        tile_4x3(w, w_bytes, x, x_bytes, n, out)
+    elif tokens == 2:
+        tile_4x2(w, w_bytes, x, x_bytes, n, out)
+    else:
+        tile_4x1(w, w_bytes, x, x_bytes, n, out)
+
+
+@inline
+def _many_tokens(weight, source, rows, x, x_bytes, tokens, buffer, at_once, out):
+    row_bytes, steps, width = weight[ROW_BYTES], weight[STEPS], weight[WIDTH]
+    w_bytes = 4 * width
+    for start in range(0, rows, at_once):
+        n = min(at_once, rows - start)
+        for r in range(n):
+            call_unpack(weight[UNPACK], source + (start + r) * row_bytes, steps, buffer + r * w_bytes)
+        for t in range(0, tokens, 4):
+            for r in range(0, n, 4):
+                _rows_by_tokens(
+                    min(4, n - r),
+                    buffer + r * w_bytes,
+                    w_bytes,
+                    x + t * x_bytes,
+                    x_bytes,
+                    min(4, tokens - t),
+                    width // 16,
+                    out + 64 * t + 4 * (start + r),
+                )
+
+
+@inline
+def _write(weight, row, rows, tokens, products):
+    """Move the products of a tile, (tokens, 16) float32, to where they belong."""
+    for t in range(tokens):
+        source = products + 64 * t
+        target = weight[OUT] + t * weight[OUT_BYTES] + 4 * row
+        if rows == TILE:
+            value = load_f32(source)
+            store_f32(target, add(load_f32(target), value) if weight[MODE] == ADD else value)
+        else:
+            for r in range(rows):
+                value = read_f32(source + 4 * r)
+                write_f32(target + 4 * r, read_f32(target + 4 * r) + value if weight[MODE] == ADD else value)
+
+
+@inline
+def _tile(plan, i, tile, x, x_bytes, tokens, buffer, at_once, lanes, products):
+    weight = plan[i]
+    row = tile * TILE
+    rows = min(TILE, weight[ROWS] - row)
+    for part in range(2 if weight[MODE] == GATE else 1):
+        one = plan[i + part]
+        source = one[DATA] + row * one[ROW_BYTES]
+        out = products + part * 64 * tokens
+        if tokens == 1:
+            _one_token(one, source, rows, x, lanes, out)
+        else:
+            _many_tokens(one, source, rows, x, x_bytes, tokens, buffer, at_once, out)
+    if weight[MODE] == GATE:
+        for t in range(tokens):
+            at = products + 64 * t
+            store_f32(at, mul(silu(load_f32(at)), load_f32(at + 64 * tokens)))
+    _write(weight, row, rows, tokens, products)
+
+
+@kernel
+def multiply(plan, x, x_bytes, tokens, n_threads):
+    """Multiply `tokens` rows at `x` (`x_bytes` apart) with every weight of a plan, int64 (W, COLUMNS)."""
+    n_tiles = 0
+    width = 0
+    for i in range(len(plan)):
+        width = max(width, plan[i, WIDTH])
+        if plan[i, MODE] != UP:
+            n_tiles += (plan[i, ROWS] + TILE - 1) // TILE
+    at_once = min(TILE, max(4, _BUFFER // width // 4 * 4))
+    counter = np.zeros(1, np.int64)
+    grain = max(1, n_tiles // (8 * n_threads))
+    for _ in prange(n_threads):
+        scratch = np.empty((at_once * width if tokens > 1 else 0) + 32 * tokens + 20 * 16, np.float32)
+        lanes = scratch.ctypes.data
+        products = lanes + 20 * 64
+        buffer = products + 2 * 64 * tokens
+        while True:
+            first = take(counter.ctypes.data, grain)
+            if first >= n_tiles:
+                break
+            i, before = 0, 0
+            for tile in range(first, min(first + grain, n_tiles)):
+                while plan[i, MODE] == UP or tile - before >= (plan[i, ROWS] + TILE - 1) // TILE:
+                    if plan[i, MODE] != UP:
+                        before += (plan[i, ROWS] + TILE - 1) // TILE
+                    i += 1
+                _tile(plan, i, tile - before, x, x_bytes, tokens, buffer, at_once, lanes, products)

@@ -1,0 +1,74 @@
+"""Formats against the `gguf` package and recorded blocks, bit for bit."""
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from dflash.kernels.formats import BLOCKS, BY_ID, FORMATS, Matrix
+from dflash.kernels.formats.cpu import step_bytes, unpack_function
+from dflash.kernels.formats.reference import unpack
+
+DATA = Path(__file__).parent.parent / "data" / "kernels"
+
+
+def recorded(kind):
+    blocks = np.load(DATA / "quant_blocks.npz")
+    raw, values = blocks[f"{kind}.raw"], blocks[f"{kind}.deq"]
+    if BLOCKS[kind].elements == 1:
+        n = len(raw) // 16 * 16
+        raw, values = raw[:n].reshape(-1, raw.shape[1] * 16), values[:n].reshape(-1, 16)
+    return np.ascontiguousarray(raw), values
+
+
+def unpack_in_lanes(raw, kind):
+    n_weights, n_bytes = step_bytes(kind)
+    n = raw.size // n_bytes
+    out = np.full(n * n_weights + 16, np.nan, np.float32)
+    unpack_function(kind).ctypes(raw.ctypes.data, n, out.ctypes.data)
+    assert np.isnan(out[-16:]).all()
+    return out[:-16]
+
+
+def test_types_are_those_of_the_gguf_package():
+    for kind, (elements, n_bytes) in gguf.GGML_QUANT_SIZES.items():
+        ours = BLOCKS[kind.name]
+        assert (ours.id, ours.elements, ours.n_bytes) == (kind.value, elements, n_bytes)
+        assert BY_ID[kind.value] is ours
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_recorded_blocks(kind):
+    raw, values = recorded(kind)
+    assert (unpack(raw, kind).ravel() == values.ravel()).all()
+    assert (unpack_in_lanes(raw, kind) == values.ravel()).all()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_random_bits_against_gguf(kind):
+    rng = np.random.default_rng(7)
+    n_bytes = step_bytes(kind)[1]
+    raw = rng.integers(0, 256, (400, n_bytes), np.uint8)
+    if kind == "F32":
+        want = raw.view(np.float32)
+    elif kind == "F16":
+        want = raw.view(np.float16).astype(np.float32)
+    else:
+        with np.errstate(all="ignore"):
+            want = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[kind])
+    finite = np.isfinite(want).all(axis=1)
+    raw, want = np.ascontiguousarray(raw[finite]), want[finite]
+    assert len(raw) > 100
+    with np.errstate(all="ignore"):
+        assert (unpack(raw, kind) == want).all()
+    assert (unpack_in_lanes(raw, kind) == want.ravel()).all()
+
+
+@pytest.mark.parametrize("kind", ["IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S"])
+def test_other_types_unpack_through_gguf(kind):
+    blocks = np.load(DATA / "quant_blocks_extra.npz")
+    raw, values = blocks[f"{kind}.raw"], blocks[f"{kind}.deq"]
+    matrix = Matrix(raw, kind)
+    assert not matrix.native
+    assert (matrix.unpacked() == values).all()

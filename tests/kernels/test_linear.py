@@ -1,0 +1,154 @@
+"""The packed multiply: against the definition, and the same bits in any company."""
+
+import numba
+import numpy as np
+import pytest
+from compare import assert_close, assert_same_bits
+
+from dflash.errors import KernelError
+from dflash.kernels.formats import BLOCKS, FORMATS, Matrix
+from dflash.kernels.linear import Launch, gated_linear, linear, reference
+
+RNG = np.random.default_rng(5)
+
+
+def random_matrix(rows, width, kind="Q4_K"):
+    """Random bits with small finite scales."""
+    block = BLOCKS[kind]
+    if block.elements == 1:
+        values = (RNG.standard_normal((rows, width)) / np.sqrt(width)).astype(np.float32)
+        if kind == "BF16":
+            return Matrix((values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8), kind)
+        return Matrix(values.astype(np.float16 if kind == "F16" else np.float32).view(np.uint8), kind)
+    data = RNG.integers(0, 256, (rows, width // block.elements, block.n_bytes), np.uint8)
+    small = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
+    scales = {"Q6_K": (208,), "Q3_K": (108,), "Q2_K": (80, 82), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q4_1": (0, 2)}
+    for at in scales.get(kind, (0, 2) if kind == "Q5_1" else (0,)):
+        data[..., at : at + 2] = small
+    if kind == "MXFP4":
+        data[..., 0] = RNG.integers(120, 126, data.shape[:2])
+    return Matrix(data.reshape(rows, -1), kind)
+
+
+def poisoned(tokens, rows):
+    """NaN, with a guard row and guard columns around the part that is written."""
+    whole = np.full((tokens + 1, rows + 5), np.nan, np.float32)
+    return whole, whole[:tokens, :rows]
+
+
+@pytest.mark.parametrize(("name", "rows", "width", "tokens"), list(reference.cases()))
+def test_linear(name, rows, width, tokens):
+    kind = "Q4_K" if width % 256 == 0 else "Q8_0"
+    weights = [random_matrix(r, width, kind) for r in rows]
+    x = RNG.standard_normal((tokens, width)).astype(np.float32)
+    wholes, outs = zip(*[poisoned(tokens, r) for r in rows], strict=True)
+    linear(x, weights, outs)
+    wants = [np.zeros((tokens, r)) for r in rows]
+    reference.linear(x, weights, wants)
+    for whole, out, want in zip(wholes, outs, wants, strict=True):
+        assert_close(name, out, want, 1e-6)
+        assert np.isnan(whole[tokens:]).all()
+        assert np.isnan(whole[:, out.shape[1] :]).all()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("tokens", [1, 6])
+def test_every_format(kind, tokens):
+    weight = random_matrix(21, 512, kind)
+    x = RNG.standard_normal((tokens, 512)).astype(np.float32)
+    out, want = np.full((tokens, 21), np.nan, np.float32), np.zeros((tokens, 21))
+    linear(x, [weight], [out])
+    reference.linear(x, [weight], [want])
+    assert_close(kind, out, want, 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["IQ3_S", "IQ2_XXS", "TQ2_0"])
+def test_formats_that_kernels_do_not_read(kind):
+    data = RNG.integers(0, 256, (9, 2 * BLOCKS[kind].n_bytes), np.uint8)
+    at = {"TQ2_0": 64}.get(kind, 0)
+    for block in range(2):
+        start = block * BLOCKS[kind].n_bytes + at
+        data[:, start : start + 2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
+    weight = Matrix(data, kind)
+    x = RNG.standard_normal((3, 512)).astype(np.float32)
+    out, want = np.full((3, 9), np.nan, np.float32), np.zeros((3, 9))
+    linear(x, [weight], [out])
+    reference.linear(x, [weight], [want])
+    assert_close(kind, out, want, 1e-6)
+    gated = np.full((3, 9), np.nan, np.float32)
+    gated_linear(x, weight, weight, gated)
+    reference.gated_linear(x, weight, weight, want)
+    assert_close(kind, gated, want, 2e-6)
+    Launch(x, [weight], [out], add=True)(3)
+
+
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_gated_linear(tokens):
+    gate, up = random_matrix(70, 512), random_matrix(70, 512, "Q6_K")
+    x = RNG.standard_normal((tokens, 512)).astype(np.float32)
+    whole, out = poisoned(tokens, 70)
+    gated_linear(x, gate, up, out)
+    want = np.zeros((tokens, 70))
+    reference.gated_linear(x, gate, up, want)
+    assert_close("gated", out, want, 2e-6)
+    assert np.isnan(whole[:, 70:]).all()
+
+
+def test_add_keeps_the_residual():
+    weight = random_matrix(50, 256)
+    x = RNG.standard_normal((5, 256)).astype(np.float32)
+    start = RNG.standard_normal((5, 50)).astype(np.float32)
+    plain, added = np.empty((5, 50), np.float32), start.copy()
+    linear(x, [weight], [plain])
+    linear(x, [weight], [added], add=True)
+    assert_same_bits("residual", added, start + plain)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_token_has_the_same_bits_in_every_batch(kind):
+    weights = [random_matrix(37, 768, kind), random_matrix(64, 768, "Q6_K")]
+    x = RNG.standard_normal((33, 768)).astype(np.float32)
+    together = [np.empty((33, 37), np.float32), np.empty((33, 64), np.float32)]
+    linear(x, weights, together)
+    for n in (1, 2, 3, 4, 16):
+        some = [np.empty((n, 37), np.float32), np.empty((n, 64), np.float32)]
+        linear(x[5 : 5 + n], weights, some)
+        for a, b in zip(some, together, strict=True):
+            assert_same_bits(f"{n} tokens", a, b[5 : 5 + n])
+
+
+def test_threads_change_nothing():
+    weight = random_matrix(300, 512)
+    x = RNG.standard_normal((9, 512)).astype(np.float32)
+    outs = []
+    before = numba.get_num_threads()
+    for n in (1, min(2, numba.config.NUMBA_NUM_THREADS)):
+        numba.set_num_threads(n)
+        out = np.empty((9, 300), np.float32)
+        linear(x, [weight], [out])
+        outs.append(out)
+    numba.set_num_threads(before)
+    assert_same_bits("threads", outs[0], outs[1])
+
+
+def test_launch_runs_for_any_number_of_tokens():
+    weight = random_matrix(48, 512)
+    x = RNG.standard_normal((8, 512)).astype(np.float32)
+    out, want = np.full((8, 48), np.nan, np.float32), np.empty((8, 48), np.float32)
+    linear(x, [weight], [want])
+    launch = Launch(x, [weight], [out])
+    for n in (3, 8):
+        launch(n)
+        assert_same_bits("launch", out[:n], want[:n])
+        assert n == 8 or np.isnan(out[n:]).all()
+
+
+def test_refuses_what_does_not_fit():
+    weight = random_matrix(16, 256)
+    x = np.zeros((2, 512), np.float32)
+    with pytest.raises(KernelError, match="rows of 256 weights"):
+        linear(x, [weight], [np.zeros((2, 16), np.float32)])
+    with pytest.raises(KernelError, match="out must be"):
+        linear(x[:, :256], [weight], [np.zeros((2, 17), np.float32)])
+    with pytest.raises(KernelError, match="multiple of 16"):
+        Matrix(np.zeros((3, 40), np.uint8), "F32")
