@@ -18,7 +18,8 @@ class Matrix:
     Parameters
     ----------
     data : uint8 (R, row_bytes) or (E, R, row_bytes)
-        The rows, C-contiguous; kept, not copied, so a memory-mapped file stays on disk until it is read.
+        The rows, one after the other within a matrix; kept, not copied, so a memory-mapped file stays on disk until it
+        is read.
     kind : str
         Name of the type, a key of `BLOCKS`.
     name : str
@@ -39,7 +40,8 @@ class Matrix:
 
     def __init__(self, data: Bytes, kind: str, name: str = "weight") -> None:
         block = BLOCKS[kind]
-        if data.dtype != np.uint8 or not data.flags.c_contiguous or data.shape[-1] % block.n_bytes:
+        in_order = data.strides[-1] == 1 and data.strides[-2] == data.shape[-1]
+        if data.dtype != np.uint8 or not in_order or data.shape[-1] % block.n_bytes:
             raise KernelError(
                 f"{name}: rows of {kind} must be contiguous bytes in blocks of {block.n_bytes}, "
                 f"got {data.dtype} {data.shape}"
@@ -57,13 +59,26 @@ class Matrix:
         """Bytes from one row to the next."""
         return self.data.shape[-1]
 
-    def unpacked(self, rows: slice = slice(None)) -> NDArray[np.float32]:
-        """Float32 values of some rows of a matrix (of some matrices of a stack); any type, one copy."""
+    @property
+    def stack_bytes(self) -> int:
+        """Bytes from one matrix of a stack to the next."""
+        return self.data.strides[0]
+
+    def __getitem__(self, i: int) -> "Matrix":
+        """One matrix of a stack."""
+        return Matrix(self.data[i], self.type, f"{self.name}[{i}]")
+
+    def rows(self, part: slice) -> "Matrix":
+        """Some rows, of every matrix of a stack."""
+        return Matrix(self.data[..., part, :], self.type, self.name)
+
+    def unpacked(self) -> NDArray[np.float32]:
+        """All weights as float32, for any type."""
         if self.native:
-            return unpack(self.data[rows], self.type)
+            return unpack(self.data, self.type)
         import gguf
 
-        return gguf.quants.dequantize(self.data[rows], gguf.GGMLQuantizationType[self.type])
+        return gguf.quants.dequantize(np.ascontiguousarray(self.data), gguf.GGMLQuantizationType[self.type])
 
     def __repr__(self) -> str:
         return f"Matrix({self.name}: {self.type} {' x '.join(map(str, self.shape))})"

@@ -44,14 +44,8 @@ def linear(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats], *, add:
     _check(x, weights, outs)
     native = [(w, o) for w, o in zip(weights, outs, strict=True) if w.native]
     if native:
-        mode = cpu.ADD if add else cpu.STORE
-        cpu.multiply(
-            _plan(*zip(*native, strict=True), [mode] * len(native)),
-            x.ctypes.data,
-            x.strides[0],
-            len(x),
-            get_num_threads(),
-        )
+        modes = [cpu.ADD if add else cpu.STORE] * len(native)
+        cpu.multiply(_plan(x, *zip(*native, strict=True), modes), get_num_threads())
     for weight, out in zip(weights, outs, strict=True):
         if not weight.native:
             _linear_by_parts(x, weight, out, add)
@@ -80,7 +74,7 @@ def gated_linear(x: Floats, gate: Matrix, up: Matrix, out: Floats) -> None:
     """
     _check(x, (gate, up), (out, out))
     gate, up = _native(gate), _native(up)
-    cpu.multiply(_plan((gate, up), (out, out), (cpu.GATE, cpu.UP)), x.ctypes.data, x.strides[0], len(x), get_num_threads())
+    cpu.multiply(_plan(x, (gate, up), (out, out), (cpu.GATE, cpu.UP)), get_num_threads())
 
 
 class Launch:
@@ -106,13 +100,14 @@ class Launch:
         self._native = all(w.native for w in weights)
         self._add, self._gated = add, gated
         if self._native:
-            self._plan = _plan(weights, outs, modes)
-            self._x, self._x_bytes = x.ctypes.data, x.strides[0]
+            self._plan = _plan(x, weights, outs, modes)
 
     def __call__(self, n_tokens: int) -> None:
         """Run for the first `n_tokens` rows."""
         if self._native:
-            cpu.multiply(self._plan, self._x, self._x_bytes, n_tokens, get_num_threads())
+            if self._plan[0, cpu.TOKENS] != n_tokens:
+                self._plan[:, cpu.TOKENS] = n_tokens
+            cpu.multiply(self._plan, get_num_threads())
             return
         x, weights, outs = self._arrays
         rows = [o[:n_tokens] for o in outs]
@@ -135,15 +130,22 @@ def _check(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats]) -> None
             )
 
 
-def _plan(weights: Sequence[Matrix], outs: Sequence[Floats], modes: Sequence[int]) -> NDArray[np.int64]:
+def _plan(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats], modes: Sequence[int]) -> NDArray[np.int64]:
     plan = np.zeros((len(weights), cpu.COLUMNS), np.int64)
     for row, weight, out, mode in zip(plan, weights, outs, modes, strict=True):
-        n_weights, _ = step_bytes(weight.type)
-        row[cpu.DATA], row[cpu.ROWS], row[cpu.ROW_BYTES] = weight.address, weight.shape[0], weight.row_bytes
-        row[cpu.WIDTH], row[cpu.STEPS] = weight.shape[1], weight.shape[1] // n_weights
-        row[cpu.UNPACK], row[cpu.DOT] = unpack_function(weight.type).address, dot_function(weight.type).address
-        row[cpu.OUT], row[cpu.OUT_BYTES], row[cpu.MODE] = out.ctypes.data, out.strides[0], mode
+        describe(row, weight)
+        row[cpu.MODE], row[cpu.TOKENS] = mode, len(x)
+        row[cpu.X], row[cpu.X_BYTES] = x.ctypes.data, x.strides[0]
+        row[cpu.OUT], row[cpu.OUT_BYTES] = out.ctypes.data, out.strides[0]
     return plan
+
+
+def describe(row: NDArray[np.int64], weight: Matrix) -> None:
+    """Fill the columns of a plan's row that belong to the weight."""
+    n_weights, _ = step_bytes(weight.type)
+    row[cpu.DATA], row[cpu.ROWS], row[cpu.ROW_BYTES] = weight.address, weight.shape[-2], weight.row_bytes
+    row[cpu.WIDTH], row[cpu.STEPS] = weight.shape[-1], weight.shape[-1] // n_weights
+    row[cpu.UNPACK], row[cpu.DOT] = unpack_function(weight.type).address, dot_function(weight.type).address
 
 
 def _native(weight: Matrix) -> Matrix:
@@ -157,5 +159,5 @@ def _linear_by_parts(x: Floats, weight: Matrix, out: Floats, add: bool) -> None:
     at_once = max(1, _UNPACK_AT_ONCE // weight.shape[1])
     for start in range(0, weight.shape[0], at_once):
         rows = slice(start, start + at_once)
-        part = Matrix(weight.unpacked(rows).view(np.uint8), "F32", weight.name)
+        part = Matrix(weight.rows(rows).unpacked().view(np.uint8), "F32", weight.name)
         linear(x, (part,), (out[:, rows],), add=add)

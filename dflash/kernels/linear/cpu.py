@@ -25,16 +25,17 @@ from dflash.kernels.simd import add, load_f32, mul, read_f32, silu, store_f32, w
 STORE, ADD, GATE, UP = range(4)
 """What becomes of a product: it is stored, added to what is there, or, of two weights, ``silu(gate) * up`` is stored."""
 
-DATA, ROWS, ROW_BYTES, STEPS, UNPACK, DOT, OUT, OUT_BYTES, MODE, WIDTH, COLUMNS = range(11)
-"""Columns of a plan: a weight is a row of int64. COLUMNS is how many there are."""
+DATA, ROWS, ROW_BYTES, WIDTH, STEPS, UNPACK, DOT, MODE, TOKENS, X, X_BYTES, OUT, OUT_BYTES, COLUMNS = range(14)
+"""Columns of a plan, int64: a row is a weight, the tokens at address X that meet it, and where the products go. COLUMNS is
+how many there are."""
 
 TILE = 16
 _BUFFER = 16384  # float32 weights to unpack at a time: 64 KiB, so that they and some tokens stay in the L2 cache
 
 
 @inline
-def _one_token(weight, source, rows, x, lanes, out):
-    row_bytes, steps, dot = weight[ROW_BYTES], weight[STEPS], weight[DOT]
+def _one_token(weight, source, rows, lanes, out):
+    row_bytes, steps, dot, x = weight[ROW_BYTES], weight[STEPS], weight[DOT], weight[X]
     whole = rows // 4 * 4
     for r in range(0, whole, 4):
         call_dot(dot, source + r * row_bytes, row_bytes, x, steps, lanes + 64 * r)
@@ -60,8 +61,9 @@ def _rows_by_tokens(rows, w, w_bytes, x, x_bytes, tokens, n, out):
 
 
 @inline
-def _many_tokens(weight, source, rows, x, x_bytes, tokens, buffer, at_once, out):
+def _many_tokens(weight, source, rows, buffer, at_once, out):
     row_bytes, steps, width = weight[ROW_BYTES], weight[STEPS], weight[WIDTH]
+    tokens, x, x_bytes = weight[TOKENS], weight[X], weight[X_BYTES]
     w_bytes = 4 * width
     for start in range(0, rows, at_once):
         n = min(at_once, rows - start)
@@ -82,9 +84,9 @@ def _many_tokens(weight, source, rows, x, x_bytes, tokens, buffer, at_once, out)
 
 
 @inline
-def _write(weight, row, rows, tokens, products):
+def _write(weight, row, rows, products):
     """Move the products of a tile, (tokens, 16) float32, to where they belong."""
-    for t in range(tokens):
+    for t in range(weight[TOKENS]):
         source = products + 64 * t
         target = weight[OUT] + t * weight[OUT_BYTES] + 4 * row
         if rows == TILE:
@@ -97,39 +99,49 @@ def _write(weight, row, rows, tokens, products):
 
 
 @inline
-def _tile(plan, i, tile, x, x_bytes, tokens, buffer, at_once, lanes, products):
+def _tile(plan, i, tile, buffer, lanes, products):
     weight = plan[i]
     row = tile * TILE
     rows = min(TILE, weight[ROWS] - row)
+    tokens = weight[TOKENS]
     for part in range(2 if weight[MODE] == GATE else 1):
         one = plan[i + part]
         source = one[DATA] + row * one[ROW_BYTES]
         out = products + part * 64 * tokens
         if tokens == 1:
-            _one_token(one, source, rows, x, lanes, out)
+            _one_token(one, source, rows, lanes, out)
         else:
-            _many_tokens(one, source, rows, x, x_bytes, tokens, buffer, at_once, out)
+            _many_tokens(one, source, rows, buffer, _rows_at_once(one[WIDTH]), out)
     if weight[MODE] == GATE:
         for t in range(tokens):
             at = products + 64 * t
             store_f32(at, mul(silu(load_f32(at)), load_f32(at + 64 * tokens)))
-    _write(weight, row, rows, tokens, products)
+    _write(weight, row, rows, products)
+
+
+@inline
+def _rows_at_once(width):
+    return min(TILE, max(4, _BUFFER // width // 4 * 4))
+
+
+@inline
+def _n_tiles(weight):
+    return 0 if weight[MODE] == UP else (weight[ROWS] + TILE - 1) // TILE
 
 
 @kernel
-def multiply(plan, x, x_bytes, tokens, n_threads):
-    """Multiply `tokens` rows at `x` (`x_bytes` apart) with every weight of a plan, int64 (W, COLUMNS)."""
-    n_tiles = 0
-    width = 0
+def multiply(plan, n_threads):
+    """Carry out a plan, int64 (W, COLUMNS): multiply every weight with its tokens."""
+    n_tiles, tokens, buffer_size = 0, 0, 0
     for i in range(len(plan)):
-        width = max(width, plan[i, WIDTH])
-        if plan[i, MODE] != UP:
-            n_tiles += (plan[i, ROWS] + TILE - 1) // TILE
-    at_once = min(TILE, max(4, _BUFFER // width // 4 * 4))
+        n_tiles += _n_tiles(plan[i])
+        tokens = max(tokens, plan[i, TOKENS])
+        if plan[i, TOKENS] > 1:
+            buffer_size = max(buffer_size, plan[i, WIDTH] * _rows_at_once(plan[i, WIDTH]))
     counter = np.zeros(1, np.int64)
     grain = max(1, n_tiles // (8 * n_threads))
     for _ in prange(n_threads):
-        scratch = np.empty((at_once * width if tokens > 1 else 0) + 32 * tokens + 20 * 16, np.float32)
+        scratch = np.empty(20 * 16 + 32 * tokens + buffer_size, np.float32)
         lanes = scratch.ctypes.data
         products = lanes + 20 * 64
         buffer = products + 2 * 64 * tokens
@@ -139,8 +151,7 @@ def multiply(plan, x, x_bytes, tokens, n_threads):
                 break
             i, before = 0, 0
             for tile in range(first, min(first + grain, n_tiles)):
-                while plan[i, MODE] == UP or tile - before >= (plan[i, ROWS] + TILE - 1) // TILE:
-                    if plan[i, MODE] != UP:
-                        before += (plan[i, ROWS] + TILE - 1) // TILE
+                while tile - before >= _n_tiles(plan[i]):
+                    before += _n_tiles(plan[i])
                     i += 1
-                _tile(plan, i, tile - before, x, x_bytes, tokens, buffer, at_once, lanes, products)
+                _tile(plan, i, tile - before, buffer, lanes, products)

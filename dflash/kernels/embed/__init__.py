@@ -1,0 +1,41 @@
+"""Look tokens up in a packed embedding table."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import KernelError
+from dflash.kernels.embed import cpu
+from dflash.kernels.formats import Matrix
+from dflash.kernels.formats.cpu import step_bytes, unpack_function
+
+
+def embed(ids: NDArray[np.int32], table: Matrix, out: NDArray[np.float32]) -> None:
+    """Unpack the rows of a table that belong to some tokens.
+
+    Parameters
+    ----------
+    ids : int32 (T,)
+        Rows, 0 to V - 1; the caller has checked them.
+    table : Matrix (V, D)
+        Of any type.
+    out : float32 (T, D)
+        Where the rows go; rows contiguous.
+
+    Raises
+    ------
+    KernelError
+        If `out` does not fit.
+
+    Notes
+    -----
+    Exactly the values of the file; reads `row_bytes` bytes a token.
+    """
+    if out.dtype != np.float32 or out.shape != (len(ids), table.shape[1]) or (len(ids) and out.strides[1] != 4):
+        raise KernelError(f"{table.name}: out must be float32 {(len(ids), table.shape[1])}, got {out.dtype} {out.shape}")
+    if not table.native:
+        for i, row in enumerate(ids):
+            out[i] = table.rows(slice(row, row + 1)).unpacked()[0]
+        return
+    steps = table.shape[1] // step_bytes(table.type)[0]
+    unpack = unpack_function(table.type).address
+    cpu.embed(ids, table.address, table.row_bytes, steps, unpack, out.ctypes.data, out.strides[0])

@@ -1,0 +1,12 @@
+"""Unpack rows of a packed table."""
+
+import numba
+
+from dflash.kernels.linear.tiles import call_unpack
+
+
+@numba.njit(nogil=True, cache=True)
+def embed(ids, table, row_bytes, steps, unpack, out, out_bytes):
+    """Unpack the rows `ids` of the table at address `table` to address `out`."""
+    for i in range(len(ids)):
+        call_unpack(unpack, table + ids[i] * row_bytes, steps, out + i * out_bytes)

@@ -1,0 +1,150 @@
+"""A mixture of experts: a router, the experts it picks for a token, and one that every token meets."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import get_num_threads
+from numpy.typing import NDArray
+
+from dflash.errors import KernelError
+from dflash.kernels.formats import Matrix
+from dflash.kernels.linear import Launch, describe, gated_linear, linear
+from dflash.kernels.linear.cpu import COLUMNS, GATE, MODE, OUT, OUT_BYTES, STORE, TOKENS, UP, X_BYTES, X, multiply
+from dflash.kernels.moe import cpu
+
+Floats = NDArray[np.float32]
+
+_FEW = 8
+
+
+class Experts(NamedTuple):
+    """Weights of one layer's experts; E experts of F hidden units, a shared one of Fs, D the model's width.
+
+    Parameters
+    ----------
+    router : Matrix (E, D)
+    gate, up : Matrix (E, F, D)
+    down : Matrix (E, D, F)
+    shared_router : Matrix (1, D)
+    shared_gate, shared_up : Matrix (Fs, D)
+    shared_down : Matrix (D, Fs)
+    n_used : int
+        Experts that a token meets besides the shared one.
+    """
+
+    router: Matrix
+    gate: Matrix
+    up: Matrix
+    down: Matrix
+    shared_router: Matrix
+    shared_gate: Matrix
+    shared_up: Matrix
+    shared_down: Matrix
+    n_used: int
+
+
+class Moe:
+    """Experts on fixed arrays, laid out once and run for any number of tokens.
+
+    Parameters
+    ----------
+    x : float32 (T, D)
+        Normed tokens, T the most of a launch; C-contiguous.
+    weights : Experts
+        Of any types.
+    out : float32 (T, D)
+        The residual stream, which the result is added to; C-contiguous.
+
+    Raises
+    ------
+    KernelError
+        If a shape does not fit.
+
+    Notes
+    -----
+    ``p = softmax(router x)``; the `n_used` largest (ties: the lower number) share 1 in proportion;
+    ``out += sum_e p_e down_e(silu(gate_e x) * up_e x) + sigmoid(shared_router x) shared(x)``. Each expert in use is read
+    once for all its tokens.
+    """
+
+    def __init__(self, x: Floats, weights: Experts, out: Floats) -> None:
+        n_experts, ffn, width = weights.gate.shape
+        if x.shape != out.shape or x.shape[1] != width or weights.down.shape != (n_experts, width, ffn):
+            raise KernelError(f"{weights.gate.name}: experts {weights.gate.shape} do not fit tokens {x.shape}")
+        tokens, rows = len(x), len(x) * weights.n_used
+        self._x, self._weights, self._out = x, weights, out
+        self._logits = np.empty((tokens, n_experts), np.float32)
+        self._shared_logits = np.empty((tokens, 1), np.float32)
+        self._shared = np.empty((tokens, width), np.float32)
+        self._experts = np.empty((tokens, weights.n_used), np.int32)
+        self._shares = np.empty((tokens, weights.n_used), np.float32)
+        self._place = np.empty((tokens, weights.n_used), np.int32)
+        self._grouped = np.empty((rows, width), np.float32)
+        self._hidden = np.empty((rows, ffn), np.float32)
+        self._product = np.empty((rows, width), np.float32)
+        self._shared_hidden = np.empty((tokens, weights.shared_gate.shape[0]), np.float32)
+        self._router = Launch(x, (weights.router, weights.shared_router), (self._logits, self._shared_logits))
+        self._native = all(w.native for w in weights[:-1])
+        if self._native:
+            self._plan()
+
+    def _plan(self) -> None:
+        w = self._weights
+        active = min(w.gate.shape[0], len(self._grouped))
+        self._into = np.zeros((2 + 2 * active, COLUMNS), np.int64)
+        self._down = np.zeros((1 + active, COLUMNS), np.int64)
+        self._template = np.zeros((3, COLUMNS + 1), np.int64)
+        for row, weight in zip(self._template, (w.gate, w.up, w.down), strict=True):
+            describe(row[:-1], weight)
+            row[-1] = weight.stack_bytes
+        shared = (
+            (self._into[0], w.shared_gate, self._x, self._shared_hidden, GATE),
+            (self._into[1], w.shared_up, self._x, self._shared_hidden, UP),
+            (self._down[0], w.shared_down, self._shared_hidden, self._shared, STORE),
+        )
+        for row, weight, x, out, mode in shared:
+            describe(row, weight)
+            row[MODE] = mode
+            row[X], row[X_BYTES], row[OUT], row[OUT_BYTES] = x.ctypes.data, x.strides[0], out.ctypes.data, out.strides[0]
+
+    def __call__(self, n_tokens: int) -> None:
+        """Run for the first `n_tokens` rows."""
+        self._router(n_tokens)
+        shares, place = self._shares[:n_tokens], self._place[:n_tokens]
+        if self._native:
+            self._into[:2, TOKENS] = self._down[0, TOKENS] = n_tokens
+            used = cpu.arrange(
+                self._logits[:n_tokens],
+                self._weights.n_used,
+                self._experts[:n_tokens],
+                shares,
+                place,
+                self._x,
+                self._grouped,
+                self._template,
+                self._into,
+                self._down,
+                self._hidden,
+                self._product,
+            )
+            multiply(self._into[: 2 + 2 * used], get_num_threads())
+            multiply(self._down[: 1 + used], get_num_threads())
+        else:
+            self._one_expert_after_another(n_tokens)
+        combine = cpu.combine_few if n_tokens <= _FEW else cpu.combine_many
+        combine(shares, place, self._product, self._shared_logits[:n_tokens], self._shared, self._out)
+
+    def _one_expert_after_another(self, n_tokens: int) -> None:
+        """For types that kernels don't read."""
+        w, x, experts = self._weights, self._x[:n_tokens], self._experts[:n_tokens]
+        cpu.route(self._logits[:n_tokens], w.n_used, experts, self._shares[:n_tokens])
+        self._place[:n_tokens] = np.arange(n_tokens * w.n_used).reshape(n_tokens, w.n_used)
+        gated_linear(x, w.shared_gate, w.shared_up, self._shared_hidden[:n_tokens])
+        linear(self._shared_hidden[:n_tokens], (w.shared_down,), (self._shared[:n_tokens],))
+        for e in np.unique(experts):
+            rows = np.flatnonzero(experts.ravel() == e)
+            hidden = np.empty((len(rows), w.gate.shape[1]), np.float32)
+            product = np.empty((len(rows), w.gate.shape[2]), np.float32)
+            gated_linear(x[rows // w.n_used], w.gate[e], w.up[e], hidden)
+            linear(hidden, (w.down[e],), (product,))
+            self._product[rows] = product

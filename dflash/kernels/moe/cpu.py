@@ -1,0 +1,106 @@
+"""Experts on the CPU: tokens are sorted by expert, so that every expert in use is read once for all its tokens.
+
+What a token gets does not depend on its company: its products are those of `linear`, and its experts are added up best
+first.
+"""
+
+import math
+
+import numba
+import numpy as np
+from numba import prange
+
+from dflash.kernels.linear.cpu import DATA, GATE, MODE, OUT, OUT_BYTES, STORE, TOKENS, UP, X_BYTES, X
+from dflash.kernels.numba_jit import inline, kernel
+from dflash.kernels.simd import add, fma, load_f32, mul, splat, store_f32, zeros
+
+
+@inline
+def route(logits, n_used, experts, weights):
+    """Pick the `n_used` most probable experts of each token, best first; ties go to the lower number."""
+    for t in range(len(logits)):
+        for i in range(n_used):
+            best = -1
+            for e in range(logits.shape[1]):
+                taken = False
+                for j in range(i):
+                    taken |= experts[t, j] == e
+                if not taken and (best < 0 or logits[t, e] > logits[t, best]):
+                    best = e
+            experts[t, i] = best
+        total = 0.0
+        for i in range(n_used):
+            total += math.exp(logits[t, experts[t, i]] - logits[t, experts[t, 0]])
+        for i in range(n_used):
+            weights[t, i] = math.exp(logits[t, experts[t, i]] - logits[t, experts[t, 0]]) / total
+
+
+@numba.njit(nogil=True, error_model="numpy", cache=True)
+def arrange(logits, n_used, experts, weights, place, x, grouped, template, into, down, hidden, product):
+    """Choose experts, copy every token next to those that share its expert, and plan the launches.
+
+    ``place[t, i]`` is the row of `grouped` that token t has for its i-th expert. `template` holds the gate, up and down
+    rows of a plan for expert 0, and the bytes from one expert to the next; `into` and `down` receive the plans from their
+    third and second row on (the shared expert stands before). Returns the number of experts in use.
+    """
+    route(logits, n_used, experts, weights)
+    tokens, n_experts = logits.shape
+    start = np.zeros(n_experts + 1, np.int64)
+    for t in range(tokens):
+        for i in range(n_used):
+            start[experts[t, i] + 1] += 1
+    for e in range(n_experts):
+        start[e + 1] += start[e]
+    fill = start[:-1].copy()
+    for t in range(tokens):
+        for i in range(n_used):
+            row = fill[experts[t, i]]
+            fill[experts[t, i]] += 1
+            place[t, i] = row
+            grouped[row] = x[t]
+    used = 0
+    for e in range(n_experts):
+        n = start[e + 1] - start[e]
+        if n == 0:
+            continue
+        for part in range(3):
+            plan = down[1 + used] if part == 2 else into[2 + 2 * used + part]
+            plan[:] = template[part, :-1]
+            plan[DATA] += e * template[part, -1]
+            plan[TOKENS] = n
+            plan[MODE] = STORE if part == 2 else GATE if part == 0 else UP
+            source = hidden if part == 2 else grouped
+            target = product if part == 2 else hidden
+            plan[X] = source.ctypes.data + 4 * start[e] * source.shape[1]
+            plan[X_BYTES] = 4 * source.shape[1]
+            plan[OUT] = target.ctypes.data + 4 * start[e] * target.shape[1]
+            plan[OUT_BYTES] = 4 * target.shape[1]
+        used += 1
+    return used
+
+
+@inline
+def _combine_token(t, weights, place, product, shared_logits, shared, out):
+    gate = np.float32(1.0 / (1.0 + math.exp(-shared_logits[t, 0])))
+    for k in range(0, out.shape[1], 16):
+        total = zeros()
+        for i in range(weights.shape[1]):
+            row = product.ctypes.data + 4 * (place[t, i] * product.shape[1] + k)
+            total = fma(splat(weights[t, i]), load_f32(row), total)
+        total = add(total, mul(splat(gate), load_f32(shared.ctypes.data + 4 * (t * shared.shape[1] + k))))
+        at = out.ctypes.data + 4 * (t * out.shape[1] + k)
+        store_f32(at, add(load_f32(at), total))
+
+
+@numba.njit(nogil=True, error_model="numpy", cache=True)
+def combine_few(weights, place, product, shared_logits, shared, out):
+    """Add the experts' answers to the residual stream, token by token."""
+    for t in range(len(weights)):
+        _combine_token(t, weights, place, product, shared_logits, shared, out)
+
+
+@kernel
+def combine_many(weights, place, product, shared_logits, shared, out):
+    """As `combine_few`, on all cores."""
+    for t in prange(len(weights)):
+        _combine_token(t, weights, place, product, shared_logits, shared, out)

@@ -1,0 +1,30 @@
+"""The definition: a router, the experts it picks, and one expert that always works."""
+
+import numpy as np
+
+
+def route(logits, n_used, experts, weights):
+    """Pick the `n_used` most probable experts of each token, best first, and share 1 among them by probability."""
+    order = np.argsort(-logits, axis=1, kind="stable")[:, :n_used]
+    experts[:] = order
+    p = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    chosen = np.take_along_axis(p, order, axis=1)
+    weights[:] = chosen / chosen.sum(axis=1, keepdims=True)
+
+
+def experts(x, weights, out):
+    """``out = sum_e p_e * down_e(silu(gate_e x) * up_e x) + sigmoid(shared_gate x) * shared(x)``."""
+    unpacked = {name: getattr(weights, name).unpacked().astype(np.float64) for name in weights._fields if name != "n_used"}
+    x = x.astype(np.float64)
+    chosen, p = np.empty((len(x), weights.n_used), np.int32), np.empty((len(x), weights.n_used))
+    route(x @ unpacked["router"].T, weights.n_used, chosen, p)
+
+    def ffn(t, gate, up, down):
+        g = gate @ t
+        return down @ (g / (1 + np.exp(-g)) * (up @ t))
+
+    for i, t in enumerate(x):
+        shared = ffn(t, unpacked["shared_gate"], unpacked["shared_up"], unpacked["shared_down"])
+        out[i] += shared / (1 + np.exp(-(unpacked["shared_router"] @ t)))
+        for e, share in zip(chosen[i], p[i], strict=True):
+            out[i] += share * ffn(t, *(unpacked[part][e] for part in ("gate", "up", "down")))

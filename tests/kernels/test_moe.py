@@ -1,0 +1,124 @@
+"""Experts: recorded results, the definition, and the same bits in any company."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compare import assert_close, assert_same_bits
+from test_linear import random_matrix
+
+from dflash.kernels.formats import BLOCKS, Matrix
+from dflash.kernels.moe import Experts, Moe, cpu, reference
+
+DATA = Path(__file__).parent.parent / "data" / "kernels" / "moe.npz"
+RNG = np.random.default_rng(3)
+
+
+def stack(n, rows, width, kind):
+    return Matrix(np.stack([random_matrix(rows, width, kind).data for _ in range(n)]), kind)
+
+
+def random_experts(kind="Q4_K", down="Q6_K", n=8, width=256, ffn=256, n_used=3):
+    return Experts(
+        random_matrix(n, width, "F32"),
+        stack(n, ffn, width, kind),
+        stack(n, ffn, width, kind),
+        stack(n, width, ffn, down),
+        random_matrix(1, width, "F32"),
+        random_matrix(ffn, width, kind),
+        random_matrix(ffn, width, kind),
+        random_matrix(width, ffn, down),
+        n_used,
+    )
+
+
+def f32(array):
+    """Rows padded with zeros to the 16 lanes that kernels want."""
+    padding = [(0, 0)] * (array.ndim - 1) + [(0, -array.shape[-1] % 16)]
+    return Matrix(np.pad(array, padding).astype(np.float32).view(np.uint8), "F32")
+
+
+def with_rows(matrix, rows):
+    padding = [(0, 0)] * (matrix.data.ndim - 2) + [(0, rows - matrix.data.shape[-2]), (0, 0)]
+    return Matrix(np.pad(matrix.data, padding), matrix.type)
+
+
+def test_recorded():
+    g = np.load(DATA)
+    names = {name.removesuffix(".weight"): g[name] for name in g.files}
+    weights = Experts(
+        f32(names["ffn_gate_inp"]),
+        f32(names["ffn_gate_exps"]),
+        f32(names["ffn_up_exps"]),
+        f32(names["ffn_down_exps"]),
+        f32(names["ffn_gate_inp_shexp"].reshape(1, -1)),
+        f32(names["ffn_gate_shexp"]),
+        f32(names["ffn_up_shexp"]),
+        f32(names["ffn_down_shexp"]),
+        g["experts"].shape[1],
+    )
+    widths = dict.fromkeys(("gate", "up"), weights.down.shape[-1])
+    widths |= dict.fromkeys(("shared_gate", "shared_up"), weights.shared_down.shape[-1])
+    weights = weights._replace(**{part: with_rows(getattr(weights, part), n) for part, n in widths.items()})
+    x = g["x"]
+    out = np.zeros_like(x)
+    Moe(x, weights, out)(len(x))
+    assert np.abs(out - g["y"]).max() < 1e-5
+    chosen, shares = np.empty_like(g["experts"]), np.empty_like(g["weights"])
+    cpu.route(g["router_logits"], chosen.shape[1], chosen, shares)
+    assert (chosen == g["experts"]).all()
+    assert_close("shares", shares, g["weights"], 1e-6)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 9, 40])
+def test_experts(tokens):
+    weights = random_experts()
+    x = RNG.standard_normal((tokens, 256)).astype(np.float32)
+    start = RNG.standard_normal((tokens, 256)).astype(np.float32)
+    out, want = start.copy(), start.astype(np.float64)
+    Moe(x, weights, out)(tokens)
+    reference.experts(x, weights, want)
+    assert_close("experts", out, want, 1e-5)
+
+
+def test_types_that_kernels_do_not_read():
+    weights = random_experts()
+    data = RNG.integers(0, 256, (8, 256, BLOCKS["IQ3_S"].n_bytes), np.uint8)
+    data[..., :2] = np.frombuffer(np.float16(0.001).tobytes(), np.uint8)
+    weights = weights._replace(up=Matrix(data, "IQ3_S"))
+    x = RNG.standard_normal((5, 256)).astype(np.float32)
+    out, want = np.zeros((5, 256), np.float32), np.zeros((5, 256))
+    Moe(x, weights, out)(5)
+    reference.experts(x, weights, want)
+    assert_close("experts", out, want, 1e-5)
+
+
+def test_fused_gate_and_up():
+    weights = random_experts()
+    fused = Matrix(np.concatenate([weights.gate.data, weights.up.data], axis=1), "Q4_K")
+    halves = weights._replace(gate=fused.rows(slice(0, 256)), up=fused.rows(slice(256, 512)))
+    x = RNG.standard_normal((6, 256)).astype(np.float32)
+    outs = [np.zeros((6, 256), np.float32) for _ in range(2)]
+    for w, out in zip((weights, halves), outs, strict=True):
+        Moe(x, w, out)(6)
+    assert_same_bits("fused", *outs)
+
+
+def test_ties_go_to_the_lower_number():
+    logits = np.zeros((2, 5), np.float32)
+    logits[1, 3] = 1
+    chosen, shares = np.empty((2, 2), np.int32), np.empty((2, 2), np.float32)
+    cpu.route(logits, 2, chosen, shares)
+    assert chosen.tolist() == [[0, 1], [3, 0]]
+    assert shares[0].tolist() == [0.5, 0.5]
+
+
+def test_a_token_has_the_same_bits_in_every_batch():
+    weights = random_experts()
+    x = RNG.standard_normal((33, 256)).astype(np.float32)
+    together = np.zeros((33, 256), np.float32)
+    Moe(x, weights, together)(33)
+    alone = np.zeros((33, 256), np.float32)
+    for t in range(33):
+        Moe(x[t : t + 1], weights, alone[t : t + 1])(1)
+    assert_same_bits("alone", alone, together)
