@@ -43,6 +43,32 @@ class Experts(NamedTuple):
     n_used: int
 
 
+class Scratch:
+    """Arrays between the launches of a layer's experts; layers of one shape share them.
+
+    Parameters
+    ----------
+    tokens : int
+        Most tokens of a launch.
+    weights : Experts
+        Of one of the layers.
+    """
+
+    def __init__(self, tokens: int, weights: Experts) -> None:
+        n_experts, ffn, width = weights.gate.shape
+        n_used, shared_ffn = weights.n_used, weights.shared_gate.shape[0]
+        self.logits = np.empty((tokens, n_experts), np.float32)
+        self.shared_logits = np.empty((tokens, 1), np.float32)
+        self.experts = np.empty((tokens, n_used), np.int32)
+        self.shares = np.empty((tokens, n_used), np.float32)
+        self.place = np.empty((tokens, n_used), np.int32)
+        self.grouped = np.empty((tokens * n_used, width), np.float32)
+        self.hidden = np.empty((tokens * n_used, ffn), np.float32)
+        self.product = np.empty((tokens * n_used, width), np.float32)
+        self.shared_hidden = np.empty((tokens, shared_ffn), np.float32)
+        self.shared = np.empty((tokens, width), np.float32)
+
+
 class Moe:
     """Experts on fixed arrays, laid out once and run for any number of tokens.
 
@@ -54,6 +80,8 @@ class Moe:
         Of any types.
     out : float32 (T, D)
         The residual stream, which the result is added to; C-contiguous.
+    scratch : Scratch, optional
+        For at least T tokens; its own if not given.
 
     Raises
     ------
@@ -67,30 +95,20 @@ class Moe:
     once for all its tokens.
     """
 
-    def __init__(self, x: Floats, weights: Experts, out: Floats) -> None:
+    def __init__(self, x: Floats, weights: Experts, out: Floats, scratch: Scratch | None = None) -> None:
         n_experts, ffn, width = weights.gate.shape
         if x.shape != out.shape or x.shape[1] != width or weights.down.shape != (n_experts, width, ffn):
             raise KernelError(f"{weights.gate.name}: experts {weights.gate.shape} do not fit tokens {x.shape}")
-        tokens, rows = len(x), len(x) * weights.n_used
         self._x, self._weights, self._out = x, weights, out
-        self._logits = np.empty((tokens, n_experts), np.float32)
-        self._shared_logits = np.empty((tokens, 1), np.float32)
-        self._shared = np.empty((tokens, width), np.float32)
-        self._experts = np.empty((tokens, weights.n_used), np.int32)
-        self._shares = np.empty((tokens, weights.n_used), np.float32)
-        self._place = np.empty((tokens, weights.n_used), np.int32)
-        self._grouped = np.empty((rows, width), np.float32)
-        self._hidden = np.empty((rows, ffn), np.float32)
-        self._product = np.empty((rows, width), np.float32)
-        self._shared_hidden = np.empty((tokens, weights.shared_gate.shape[0]), np.float32)
-        self._router = Launch(x, (weights.router, weights.shared_router), (self._logits, self._shared_logits))
+        self._scratch = s = scratch or Scratch(len(x), weights)
+        self._router = Launch(x, (weights.router, weights.shared_router), (s.logits[: len(x)], s.shared_logits[: len(x)]))
         self._native = all(w.native for w in weights[:-1])
         if self._native:
             self._plan()
 
     def _plan(self) -> None:
-        w = self._weights
-        active = min(w.gate.shape[0], len(self._grouped))
+        w, s = self._weights, self._scratch
+        active = min(w.gate.shape[0], len(s.grouped))
         self._into = np.zeros((2 + 2 * active, COLUMNS), np.int64)
         self._down = np.zeros((1 + active, COLUMNS), np.int64)
         self._template = np.zeros((3, COLUMNS + 1), np.int64)
@@ -98,9 +116,9 @@ class Moe:
             describe(row[:-1], weight)
             row[-1] = weight.stack_bytes
         shared = (
-            (self._into[0], w.shared_gate, self._x, self._shared_hidden, GATE),
-            (self._into[1], w.shared_up, self._x, self._shared_hidden, UP),
-            (self._down[0], w.shared_down, self._shared_hidden, self._shared, STORE),
+            (self._into[0], w.shared_gate, self._x, s.shared_hidden, GATE),
+            (self._into[1], w.shared_up, self._x, s.shared_hidden, UP),
+            (self._down[0], w.shared_down, s.shared_hidden, s.shared, STORE),
         )
         for row, weight, x, out, mode in shared:
             describe(row, weight)
@@ -109,42 +127,44 @@ class Moe:
 
     def __call__(self, n_tokens: int) -> None:
         """Run for the first `n_tokens` rows."""
+        s = self._scratch
         self._router(n_tokens)
-        shares, place = self._shares[:n_tokens], self._place[:n_tokens]
+        shares, place = s.shares[:n_tokens], s.place[:n_tokens]
         if self._native:
             self._into[:2, TOKENS] = self._down[0, TOKENS] = n_tokens
             used = cpu.arrange(
-                self._logits[:n_tokens],
+                s.logits[:n_tokens],
                 self._weights.n_used,
-                self._experts[:n_tokens],
+                s.experts[:n_tokens],
                 shares,
                 place,
                 self._x,
-                self._grouped,
+                s.grouped,
                 self._template,
                 self._into,
                 self._down,
-                self._hidden,
-                self._product,
+                s.hidden,
+                s.product,
             )
             multiply(self._into[: 2 + 2 * used], get_num_threads())
             multiply(self._down[: 1 + used], get_num_threads())
         else:
             self._one_expert_after_another(n_tokens)
         combine = cpu.combine_few if n_tokens <= _FEW else cpu.combine_many
-        combine(shares, place, self._product, self._shared_logits[:n_tokens], self._shared, self._out)
+        combine(shares, place, s.product, s.shared_logits[:n_tokens], s.shared, self._out)
 
     def _one_expert_after_another(self, n_tokens: int) -> None:
         """For types that kernels don't read."""
-        w, x, experts = self._weights, self._x[:n_tokens], self._experts[:n_tokens]
-        cpu.route(self._logits[:n_tokens], w.n_used, experts, self._shares[:n_tokens])
-        self._place[:n_tokens] = np.arange(n_tokens * w.n_used).reshape(n_tokens, w.n_used)
-        gated_linear(x, w.shared_gate, w.shared_up, self._shared_hidden[:n_tokens])
-        linear(self._shared_hidden[:n_tokens], (w.shared_down,), (self._shared[:n_tokens],))
+        w, s, x = self._weights, self._scratch, self._x[:n_tokens]
+        experts = s.experts[:n_tokens]
+        cpu.route(s.logits[:n_tokens], w.n_used, experts, s.shares[:n_tokens])
+        s.place[:n_tokens] = np.arange(n_tokens * w.n_used).reshape(n_tokens, w.n_used)
+        gated_linear(x, w.shared_gate, w.shared_up, s.shared_hidden[:n_tokens])
+        linear(s.shared_hidden[:n_tokens], (w.shared_down,), (s.shared[:n_tokens],))
         for e in np.unique(experts):
             rows = np.flatnonzero(experts.ravel() == e)
             hidden = np.empty((len(rows), w.gate.shape[1]), np.float32)
             product = np.empty((len(rows), w.gate.shape[2]), np.float32)
             gated_linear(x[rows // w.n_used], w.gate[e], w.up[e], hidden)
             linear(hidden, (w.down[e],), (product,))
-            self._product[rows] = product
+            s.product[rows] = product

@@ -1,0 +1,32 @@
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test bench lint clean
+
+demo: .venv/installed
+	$(BIN)/python -m dflash run demo "Write a Python function named is_prime that checks whether a number is prime." --no-think
+
+test: .venv/installed-dev
+	$(BIN)/python -m pytest
+
+bench: .venv/installed-dev
+	$(BIN)/python -m dflash bench demo
+	$(BIN)/python -m pytest benchmarks --benchmark-only
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .benchmarks
+
+.venv/installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) --editable .
+	touch $@
+
+.venv/installed-dev: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) --editable ".[dev]"
+	touch $@ .venv/installed

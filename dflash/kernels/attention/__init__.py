@@ -1,0 +1,106 @@
+"""Attention of a ragged batch over a paged cache."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import KernelError
+from dflash.kernels.attention import cpu
+from dflash.kernels.ragged import PAGE, Ragged
+
+Floats = NDArray[np.float32]
+Cache = NDArray[np.float32] | NDArray[np.uint16]
+
+_F32 = np.dtype(np.float32)
+_CACHES = _F32, np.dtype(np.uint16)
+
+
+def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Floats | None = None) -> None:
+    """Let every row attend to its text: the committed one, its ancestors, itself.
+
+    Parameters
+    ----------
+    q : float32 (N, H, D)
+        Queries after norm and rotation, not scaled; D is a multiple of 16.
+    k, v : uint16 or float32 (pages, PAGE, KV, D)
+        Cache of one layer, halves as their bits; head h reads head ``h // (H / KV)``. Those of the rows are in it already.
+    rows : Ragged
+        Which row belongs where.
+    out : float32 (N, H * D)
+        Where the result goes.
+    gate : float32 (N, H * 2 * D), optional
+        For each head D numbers that are not looked at (the query of the projection), then D gates.
+
+    Raises
+    ------
+    KernelError
+        If a shape or a type does not fit or an array is strided; the message names it.
+
+    Notes
+    -----
+    ``out = softmax(q k^T / sqrt(D)) v``, times ``sigmoid(gate)`` if there is one. The sums run by text position inside
+    pages of PAGE positions and then page after page, so a row has the same bits alone, in a chain, in a tree, in a prefill
+    of any chunks, and on any number of threads. Memory-bound for few rows: ``2 * length * KV * D`` elements of the cache.
+
+    References
+    ----------
+    Dao, Haziza, Massa, Sizov 2023, Flash-Decoding; Kwon et al. 2023, arXiv 2309.06180.
+    """
+    _check_cache(k, v)
+    if q.dtype != _F32 or q.ndim != 3 or q.shape[2] != k.shape[3] or q.shape[1] % k.shape[2]:
+        raise KernelError(
+            f"attend: q must be float32 (N, H, {k.shape[3]}) with H a multiple of {k.shape[2]}, got {q.dtype} {q.shape}"
+        )
+    n, heads, width = q.shape
+    if n != rows.first[-1]:
+        raise KernelError(f"attend: {n} rows of q for a batch of {rows.first[-1]}")
+    _check("out", out, (n, heads * width))
+    if gate is not None:
+        _check("gate", gate, (n, heads * 2 * width))
+    if not q.flags.c_contiguous:
+        raise KernelError("attend: q is strided")
+    cpu.attend(q, k, v, rows, out=out, gate=gate)
+
+
+def compact(k: Cache, v: Cache, *, pages: NDArray[np.int32], length: int, path: Sequence[int]) -> None:
+    """Move the keys and values of an accepted path to where its text stands.
+
+    Parameters
+    ----------
+    k, v : uint16 or float32 (pages, PAGE, KV, D) or (layers, pages, PAGE, KV, D)
+        Caches; changed in place.
+    pages : int32 (P,)
+        Pages of the sequence: one row of ``Ragged.pages``.
+    length : int
+        Committed tokens before the path.
+    path : sequence of int (n,)
+        Rows that are text now, root first; row i lies at ``length + i``.
+
+    Raises
+    ------
+    KernelError
+        If a shape or a type does not fit or an array is strided.
+
+    Notes
+    -----
+    Moves ``4 * KV * D`` elements for each row that is not in its place yet; a chain costs nothing.
+    """
+    _check_cache(k, v)
+    cpu.compact(k, v, pages=pages, length=length, path=path)
+
+
+def _check_cache(k: Cache, v: Cache) -> None:
+    if k.dtype not in _CACHES or k.ndim not in (4, 5) or k.shape[-3] != PAGE or k.shape[-1] % 16:
+        raise KernelError(
+            f"attend: a cache must be float32 or uint16 (pages, {PAGE}, KV, D), D a multiple of 16, got {k.dtype} {k.shape}"
+        )
+    if v.dtype != k.dtype or v.shape != k.shape:
+        raise KernelError(f"attend: v is {v.dtype} {v.shape}, k {k.dtype} {k.shape}")
+    if not (k.flags.c_contiguous and v.flags.c_contiguous):
+        raise KernelError("attend: a cache is strided")
+
+
+def _check(name: str, array: Floats, shape: tuple[int, ...]) -> None:
+    if array.dtype != _F32 or array.shape != shape or not array.flags.c_contiguous:
+        raise KernelError(f"attend: {name} must be contiguous float32 {shape}, got {array.dtype} {array.shape}")

@@ -1,0 +1,155 @@
+"""Paged attention in numba: threads draw tasks, and whoever finishes the last page of a unit puts its pages together."""
+
+import numba
+import numpy as np
+
+from dflash.kernels.attention.page import clear, finish, merge, read_page
+from dflash.kernels.attention.plan import (
+    ALL,
+    FIRST,
+    HEAD,
+    LAST,
+    PAGES,
+    RECORDS,
+    SEQUENCE,
+    SERIAL,
+    cut_in_tasks,
+    cut_in_units,
+    new_tickets,
+)
+from dflash.kernels.attention.tiles import draw
+from dflash.kernels.numba_jit import inline, kernel
+from dflash.kernels.ragged import PAGE
+from dflash.kernels.simd import load_f32, mul, splat, store_f32
+
+_NO_GATE = np.empty((0, 0), np.float32)
+
+
+def attend(q, k, v, rows, *, out, gate=None):
+    """See the package."""
+    gate = _NO_GATE if gate is None else gate
+    threads = numba.get_num_threads()
+    _attend(q, k, v, rows.first, rows.parent, rows.depth, rows.length, rows.pages, gate, out, threads)
+
+
+@inline
+def _straight(pages, page, places):
+    """Fill the places of a page whose text lies as it reads."""
+    place = np.int64(pages[page]) * PAGE
+    for i in range(PAGE):
+        places[i] = place + i
+
+
+@inline
+def _follow(parent, depth, length, pages, row, page, places):
+    """Put a row and its ancestors in the places of a page where their text stands."""
+    while row >= 0:
+        at = length + depth[row] - page * PAGE
+        if at >= 0 and at < PAGE:
+            index = length + row
+            places[at] = np.int64(pages[index // PAGE]) * PAGE + index % PAGE
+        row = parent[row]
+
+
+@inline
+def _read(unit, page, k, v, group, first, parent, depth, length, pages, queries, counts, scores, records, places):
+    """Fill the records that the queries of a unit make of a page."""
+    s, width = unit[SEQUENCE], k.shape[3]
+    parent, depth = parent[first[s] : first[s + 1]], depth[first[s] : first[s + 1]]
+    length, pages, offset, address = length[s], pages[s], unit[HEAD] * width, places.ctypes.data
+    start, end, before = unit[FIRST] - first[s], unit[LAST] - first[s], page * PAGE
+    complete = before + PAGE <= length
+    for row in range(start, end):
+        counts[(row - start) * group : (row - start + 1) * group] = min(PAGE, length + depth[row] + 1 - before)
+    _straight(pages, page, places)
+    row = start
+    while row < end:
+        last, a = row + 1, (row - start) * group
+        if counts[a] > 0:
+            # rows share places if the page is complete or their own text lies as it reads: a later one sees no fewer
+            shared = complete or depth[row] == row
+            while shared and last < end and (complete or depth[last] == last):
+                last += 1
+            if not shared:
+                _follow(parent, depth, length, pages, row, page, places)
+            read_page(k, v, address, offset, width, queries, counts, a, (last - start) * group, scores, records)
+            if not shared:
+                _straight(pages, page, places)
+        row = last
+
+
+@inline
+def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, partials, tickets):
+    """Do tasks until none are left; ``tickets[0]`` is the next one, ``tickets[1 + u]`` counts a unit's finished pages."""
+    heads, width = q.shape[1], q.shape[2]
+    group, record = heads // k.shape[2], 4 * (width + 32)
+    scale = splat(np.float32(1.0 / np.sqrt(width)))
+    scratch = np.empty(most * (width + PAGE + 2 * (width + 32)), np.float32)
+    places, counts = np.empty(PAGE, np.int64), np.empty(most, np.int64)
+    queries = scratch.ctypes.data
+    scores = queries + 4 * most * width
+    states = scores + 4 * most * PAGE
+    ticket = tickets.ctypes.data
+    while True:
+        task = draw(ticket)
+        if task >= len(tasks):
+            break
+        u, page = tasks[task]
+        unit = units[u]
+        start, head, n = unit[FIRST], unit[HEAD] * group, (unit[LAST] - unit[FIRST]) * group
+        for j in range(n):
+            source = q.ctypes.data + 4 * width * ((start + j // group) * heads + head + j % group)
+            for i in range(0, width, 16):
+                store_f32(queries + 4 * (width * j + i), mul(load_f32(source + 4 * i), scale))
+        stored = partials.ctypes.data + record * unit[RECORDS]
+        if page != ALL:
+            at = stored + record * n * page
+            _read(unit, page, k, v, group, first, parent, depth, length, pages, queries, counts, scores, at, places)
+            if draw(ticket + 8 * (1 + u)) < unit[PAGES] - 1:
+                continue
+        for j in range(n):
+            clear(states + record * j, width)
+        for p in range(unit[PAGES]):
+            at = stored + record * n * p
+            if page == ALL:
+                at = states + record * most
+                _read(unit, p, k, v, group, first, parent, depth, length, pages, queries, counts, scores, at, places)
+            for j in range(n):
+                if (length[unit[SEQUENCE]] + depth[start + j // group]) // PAGE >= p:
+                    merge(states + record * j, at + record * j, width)
+        for j in range(n):
+            at = (start + j // group) * heads + head + j % group
+            opening = gate.ctypes.data + 4 * width * (2 * at + 1) if gate.size > 0 else 0
+            finish(states + record * j, width, opening, out.ctypes.data + 4 * width * at)
+
+
+@kernel
+def _attend(q, k, v, first, parent, depth, length, pages, gate, out, threads):
+    width, heads = q.shape[2], k.shape[2]
+    group = q.shape[1] // heads
+    units, splits = cut_in_units(first, depth, length, heads, group, width, threads)
+    tasks, most, records, products = cut_in_tasks(units, splits, group, width, threads)
+    partials = np.empty(records * (width + 32), np.float32)
+    tickets = new_tickets(1 + len(units))
+    if products <= SERIAL or len(tasks) == 1:
+        _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, partials, tickets)
+    else:
+        for _ in numba.prange(threads):
+            _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, partials, tickets)
+
+
+def compact(k, v, *, pages, length, path):
+    """See the package."""
+    shape = (-1, *k.shape[-4:-2], k.shape[-2] * k.shape[-1])
+    _compact(k.reshape(shape), v.reshape(shape), pages, int(length), np.asarray(path, np.int32))
+
+
+@inline
+def _compact(k, v, pages, length, path):
+    for j in range(path.size):
+        source, target = length + path[j], length + j
+        if source != target:
+            a, b = pages[source // PAGE], pages[target // PAGE]
+            for layer in range(k.shape[0]):
+                k[layer, b, target % PAGE] = k[layer, a, source % PAGE]
+                v[layer, b, target % PAGE] = v[layer, a, source % PAGE]

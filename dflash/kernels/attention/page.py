@@ -1,0 +1,166 @@
+"""What the tokens of one page of text add to attention: the largest score, the sum of weights, the weighted values.
+
+A *record* is what one query (a row and a head) makes of a page, or of all pages so far: `width` floats of weighted values,
+then 16 lanes that all hold the largest score, then 16 that all hold the sum of weights.
+"""
+
+import numpy as np
+
+from dflash.kernels.attention.tiles import (
+    blend_1x1,
+    blend_1x8,
+    blend_2x1,
+    blend_2x8,
+    blend_4x1,
+    blend_4x4,
+    scores_4x4,
+    scores_8x2,
+    scores_16x1,
+)
+from dflash.kernels.numba_jit import inline
+from dflash.kernels.ragged import PAGE
+from dflash.kernels.simd import (
+    add,
+    div,
+    exp,
+    fma,
+    hmax,
+    hsum,
+    load_f32,
+    maximum,
+    mul,
+    sigmoid,
+    splat,
+    store_f32,
+    sub,
+    write_f32,
+    zeros,
+)
+
+NOTHING = np.float32(-np.inf)
+
+
+@inline
+def _score(k, places, offset, width, queries, counts, first, last, scores):
+    """Scores of queries first .. last - 1; a query sees ``counts[query]`` places, a later one no fewer."""
+    stride, lines, j = 4 * width, width // 16, first
+    while j < last:
+        many = 4 if last - j >= 4 else 2 if last - j >= 2 else 1
+        q, out = queries + stride * j, scores + 4 * PAGE * j
+        most = counts[j + many - 1]
+        if many == 4:
+            for i in range(0, most, 4):
+                scores_4x4(k, places + 8 * i, offset, q, stride, lines, out + 4 * i)
+        elif many == 2:
+            for i in range(0, most, 8):
+                scores_8x2(k, places + 8 * i, offset, q, stride, lines, out + 4 * i)
+        else:
+            for i in range(0, most, 16):
+                scores_16x1(k, places + 8 * i, offset, q, stride, lines, out + 4 * i)
+        j += many
+
+
+@inline
+def _soften(scores, count, width, record):
+    """Turn `count` scores into weights, ``exp(score - largest)``; the largest and the sum go to the record."""
+    end = (count + 15) // 16 * 16
+    for i in range(count, end):
+        write_f32(scores + 4 * i, NOTHING)
+    top = load_f32(scores)
+    for i in range(16, end, 16):
+        top = maximum(top, load_f32(scores + 4 * i))
+    top = splat(hmax(top))
+    total = zeros()
+    for i in range(0, end, 16):
+        weight = exp(sub(load_f32(scores + 4 * i), top))
+        store_f32(scores + 4 * i, weight)
+        total = add(total, weight)
+    store_f32(record + 4 * width, top)
+    store_f32(record + 4 * (width + 16), splat(hsum(total)))
+
+
+@inline
+def _blend_some(v, places, offset, width, many, n, weights, out, stride):
+    """Add `n` places to the values of `many` (1, 2 or 4) queries."""
+    i = 0
+    if many == 4:
+        while i + 64 <= width:
+            blend_4x4(v, places, offset + i, n, weights, out + 4 * i, stride)
+            i += 64
+        while i < width:
+            blend_4x1(v, places, offset + i, n, weights, out + 4 * i, stride)
+            i += 16
+    elif many == 2:
+        while i + 128 <= width:
+            blend_2x8(v, places, offset + i, n, weights, out + 4 * i, stride)
+            i += 128
+        while i < width:
+            blend_2x1(v, places, offset + i, n, weights, out + 4 * i, stride)
+            i += 16
+    else:
+        while i + 128 <= width:
+            blend_1x8(v, places, offset + i, n, weights, out + 4 * i, stride)
+            i += 128
+        while i < width:
+            blend_1x1(v, places, offset + i, n, weights, out + 4 * i, stride)
+            i += 16
+
+
+@inline
+def _blend(v, places, offset, width, counts, first, last, scores, records):
+    """Weighted values of queries first .. last - 1; what only some of a tile's queries see is added alone."""
+    stride, j = 4 * (width + 32), first
+    while j < last:
+        many = 4 if last - j >= 4 else 2 if last - j >= 2 else 1
+        shared = counts[j]
+        for e in range(j, j + many):
+            for i in range(0, width, 16):
+                store_f32(records + stride * e + 4 * i, zeros())
+        _blend_some(v, places, offset, width, many, shared, scores + 4 * PAGE * j, records + stride * j, stride)
+        for e in range(j + 1, j + many):
+            rest = counts[e] - shared
+            if rest > 0:
+                weights, out = scores + 4 * (PAGE * e + shared), records + stride * e
+                _blend_some(v, places + 8 * shared, offset, width, 1, rest, weights, out, stride)
+        j += many
+
+
+@inline
+def read_page(k, v, places, offset, width, queries, counts, first, last, scores, records):
+    """Fill the records of queries first .. last - 1, which share the places of a page."""
+    _score(k, places, offset, width, queries, counts, first, last, scores)
+    for j in range(first, last):
+        _soften(scores + 4 * PAGE * j, counts[j], width, records + 4 * (width + 32) * j)
+    _blend(v, places, offset, width, counts, first, last, scores, records)
+
+
+@inline
+def clear(record, width):
+    """Make a record of no pages."""
+    for i in range(0, width + 32, 16):
+        store_f32(record + 4 * i, zeros())
+    store_f32(record + 4 * width, splat(NOTHING))
+
+
+@inline
+def merge(record, later, width):
+    """Add the record of the next page to that of all pages before it."""
+    old, new = load_f32(record + 4 * width), load_f32(later + 4 * width)
+    top = maximum(old, new)
+    a, b = exp(sub(old, top)), exp(sub(new, top))
+    for i in range(0, width, 16):
+        store_f32(record + 4 * i, fma(load_f32(record + 4 * i), a, mul(load_f32(later + 4 * i), b)))
+    total = 4 * (width + 16)
+    store_f32(record + total, fma(load_f32(record + total), a, mul(load_f32(later + total), b)))
+    store_f32(record + 4 * width, top)
+
+
+@inline
+def finish(record, width, gate, out):
+    """Divide by the sum of weights and multiply by the sigmoid of the gate, if there is one (an address, or 0)."""
+    total = load_f32(record + 4 * (width + 16))
+    for i in range(0, width, 16):
+        value = div(load_f32(record + 4 * i), total)
+        if gate != 0:
+            value = mul(value, sigmoid(load_f32(gate + 4 * i)))
+        store_f32(out + 4 * i, value)

@@ -1,0 +1,77 @@
+"""How a batch of attention is cut for the threads; nothing here changes a bit of the result."""
+
+import numpy as np
+
+from dflash.kernels.numba_jit import inline
+from dflash.kernels.ragged import PAGE
+
+QUERIES = 96
+"""Most queries (rows times heads that share keys) of a unit; they share what is read of a page."""
+
+SERIAL = 1 << 17
+"""Products of queries and keys that cost less than waking the other threads."""
+
+SEQUENCE, FIRST, LAST, HEAD, TOKENS, PAGES, RECORDS, COLUMNS = range(8)
+"""Columns of a table of units: rows FIRST .. LAST - 1 of a batch by a HEAD of the cache read at most TOKENS tokens in PAGES
+pages; if every page is a task, its records begin at RECORDS. COLUMNS is how many there are."""
+
+ALL = -1
+"""In place of a page: every page of the unit."""
+
+_MOST_RECORDS = 1 << 23  # floats; longer lists of pages are read by one thread after another
+
+
+@inline
+def cut_in_units(first, depth, length, heads, group, width, threads):
+    """Table of units, and whether their pages may be tasks of their own."""
+    n, most = first[-1], 0
+    for s in range(length.size):
+        most = max(most, -(-(length[s] + first[s + 1] - first[s]) // PAGE))
+    splits = n * heads * group * most * (width + 32) <= _MOST_RECORDS
+    # all rows that fit read a page together, unless that leaves threads without work
+    rows = max(-(-4 // group), min(QUERIES // group, n * heads * (most if splits else 1) // (2 * threads)))
+    blocks = 0
+    for s in range(length.size):
+        blocks += -(-(first[s + 1] - first[s]) // rows)
+    units = np.empty((blocks * heads, COLUMNS), np.int64)
+    u, records = 0, 0
+    for s in range(length.size):
+        for start in range(first[s], first[s + 1], rows):
+            end = min(start + rows, first[s + 1])
+            deepest = 0
+            for row in range(start, end):
+                deepest = max(deepest, depth[row])
+            for head in range(heads):
+                unit = units[u]
+                unit[SEQUENCE], unit[FIRST], unit[LAST], unit[HEAD] = s, start, end, head
+                unit[TOKENS] = length[s] + deepest + 1
+                unit[PAGES], unit[RECORDS] = -(-unit[TOKENS] // PAGE), records
+                records += unit[PAGES] * (end - start) * group
+                u += 1
+    return units, splits
+
+
+@inline
+def cut_in_tasks(units, splits, group, width, threads):
+    """Tasks (unit, page or ALL), the last rows first; how many queries the largest unit has, how many records pages fill."""
+    pages, queries, records, products = 0, 0, 0, 0
+    for unit in units:
+        many = (unit[LAST] - unit[FIRST]) * group
+        queries = max(queries, many)
+        pages += unit[PAGES]
+        records += unit[PAGES] * many
+        products += unit[TOKENS] * many * width
+    split = splits and len(units) < 4 * threads and products > SERIAL
+    tasks = np.empty((pages if split else len(units), 2), np.int64)
+    t = 0
+    for u in range(len(units) - 1, -1, -1):
+        for page in range(units[u, PAGES] if split else 1):
+            tasks[t, 0], tasks[t, 1] = u, page if split else ALL
+            t += 1
+    return tasks, queries, records if split else 0, products
+
+
+@inline
+def new_tickets(n):
+    """`n` zeros; in a parallel function numba would make a launch of ``np.zeros``."""
+    return np.zeros(n, np.int64)

@@ -1,0 +1,140 @@
+"""Tiles of attention that read a cache of halves or floats where it lies.
+
+A cache is an array (pages, PAGE, heads, width); *place* p is row ``p % PAGE`` of page ``p // PAGE``, `offset` counts
+elements from the start of a place. A tile takes an array of places, so a path through a tree costs what a straight text
+costs. A sum has one order whatever the shape of the tile: a score is `hsum` of 16 lanes that run through the width, a blend
+adds position after position.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from dflash.kernels.linear.tiles import _sum_lanes
+from dflash.kernels.ragged import PAGE
+from dflash.kernels.simd import _F32, _F32V, _I32, _I64, LANES, _call, _const, _load, _op, _splat, _store
+
+_STORED = {types.uint16: ir.HalfType(), types.float32: _F32}
+"""What the element type of a cache stands for."""
+
+
+@_op(types.int64, types.int64)
+def draw(builder, address):
+    """Add one to the int64 at an address and return what was there; what this thread wrote before is seen by later ones."""
+    return builder.atomic_rmw("add", builder.inttoptr(address, _I64.as_pointer()), _I64(1), "seq_cst")
+
+
+class _Rows:
+    """Reads lines of 16 floats from the rows of a cache."""
+
+    def __init__(self, context: Any, builder: ir.IRBuilder, cache: types.Array, value: ir.Value) -> None:
+        self.builder, self.kind = builder, _STORED[cache.dtype]
+        self.size = 2 if isinstance(self.kind, ir.HalfType) else 4
+        array = context.make_array(cache)(context, builder, value)
+        self.base = builder.ptrtoint(array.data, _I64)
+        shape = [builder.extract_value(array.shape, axis) for axis in (2, 3)]
+        self.stride = builder.mul(builder.mul(*shape), _I64(self.size))
+
+    def address(self, places: ir.Value, index: ir.Value, offset: ir.Value) -> ir.Value:
+        """Where element `offset` of the place at `index` lies."""
+        b = self.builder
+        place = _load(b, b.add(places, b.shl(index, _I64(3))), _I64)
+        return b.add(b.add(self.base, b.mul(place, self.stride)), b.mul(offset, _I64(self.size)))
+
+    def line(self, address: ir.Value) -> ir.Value:
+        value = _load(self.builder, address, ir.VectorType(self.kind, LANES))
+        return value if self.kind is _F32 else self.builder.fpext(value, _F32V)
+
+
+def _loop(builder: ir.IRBuilder, n: ir.Value, start: list[ir.Value], body: Callable[..., list[ir.Value]]) -> list[ir.Value]:
+    """Carry `start` through ``body(i, values) -> values`` for i in 0 .. n - 1; n is at least 1."""
+    entry = builder.block
+    head, done = builder.append_basic_block("tile"), builder.append_basic_block("tile.done")
+    builder.branch(head)
+    builder.position_at_end(head)
+    step = builder.phi(_I64)
+    values = [builder.phi(v.type) for v in start]
+    after = body(step, values)
+    following = builder.add(step, _I64(1))
+    for phi, first, later in [(step, _I64(0), following), *zip(values, start, after, strict=True)]:
+        phi.add_incoming(first, entry)
+        phi.add_incoming(later, head)
+    builder.cbranch(builder.icmp_signed("<", following, n), head, done)
+    builder.position_at_end(done)
+    return after
+
+
+def _scores(keys: int, queries: int) -> Any:
+    """Make the intrinsic for the dot products of `keys` places with `queries` queries, 16 in all.
+
+    ``tile(cache, places, offset, q, stride, steps, out)``: addresses of int64 places, of float32 queries `stride` bytes
+    apart, of scores (queries, PAGE); `steps` lines of 16.
+    """
+
+    @intrinsic
+    def tile(typing_context, cache, places, offset, q, stride, steps, out):
+        def codegen(context, builder, signature, args):
+            _, places, offset, q, stride, steps, out = args
+            rows = _Rows(context, builder, signature.args[0], args[0])
+            k = [rows.address(places, _I64(i), offset) for i in range(keys)]
+            q = [builder.add(q, builder.mul(stride, _I64(j))) for j in range(queries)]
+
+            def body(step: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+                here, there = builder.mul(step, _I64(4 * LANES)), builder.mul(step, _I64(rows.size * LANES))
+                qs = [_load(builder, builder.add(a, here), _F32V) for a in q]
+                ks = [rows.line(builder.add(a, there)) for a in k]
+                pairs = [(qv, kv) for qv in qs for kv in ks]
+                return [_call(builder, "llvm.fma.v16f32", qv, kv, s) for (qv, kv), s in zip(pairs, sums, strict=True)]
+
+            total = _sum_lanes(builder, _loop(builder, steps, [_const(0.0, _F32V)] * LANES, body))
+            for j in range(queries):
+                part = ir.Constant(ir.VectorType(_I32, keys), list(range(j * keys, (j + 1) * keys)))
+                _store(builder, builder.add(out, _I64(4 * PAGE * j)), builder.shuffle_vector(total, total, part))
+            return context.get_dummy_value()
+
+        return types.void(cache, *(types.int64,) * 6), codegen
+
+    return tile
+
+
+def _blend(queries: int, lines: int) -> Any:
+    """Make the intrinsic that adds up rows of a cache, `lines` of 16 floats each, for `queries` sets of weights.
+
+    ``tile(cache, places, offset, n, weights, out, stride)``: n >= 1 places; addresses of weights (queries, PAGE) and of the
+    sums so far, `stride` bytes apart.
+    """
+
+    @intrinsic
+    def tile(typing_context, cache, places, offset, n, weights, out, stride):
+        def codegen(context, builder, signature, args):
+            _, places, offset, n, weights, out, stride = args
+            rows = _Rows(context, builder, signature.args[0], args[0])
+            slots = [
+                builder.add(builder.add(out, builder.mul(stride, _I64(j))), _I64(4 * LANES * i))
+                for j in range(queries)
+                for i in range(lines)
+            ]
+
+            def body(step: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+                row = rows.address(places, step, offset)
+                vs = [rows.line(builder.add(row, _I64(rows.size * LANES * i))) for i in range(lines)]
+                here = builder.add(weights, builder.shl(step, _I64(2)))
+                ws = [_splat(builder, _load(builder, builder.add(here, _I64(4 * PAGE * j)), _F32)) for j in range(queries)]
+                pairs = [(w, v) for w in ws for v in vs]
+                return [_call(builder, "llvm.fma.v16f32", w, v, s) for (w, v), s in zip(pairs, sums, strict=True)]
+
+            for slot, total in zip(slots, _loop(builder, n, [_load(builder, s, _F32V) for s in slots], body), strict=True):
+                _store(builder, slot, total)
+            return context.get_dummy_value()
+
+        return types.void(cache, *(types.int64,) * 6), codegen
+
+    return tile
+
+
+scores_4x4, scores_8x2, scores_16x1 = _scores(4, 4), _scores(8, 2), _scores(16, 1)
+blend_4x4, blend_2x8, blend_1x8 = _blend(4, 4), _blend(2, 8), _blend(1, 8)
+blend_4x1, blend_2x1, blend_1x1 = _blend(4, 1), _blend(2, 1), _blend(1, 1)

@@ -1,0 +1,128 @@
+"""The short causal convolution in front of the delta rule, along a chain or a tree of tokens."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import KernelError
+from dflash.kernels.arrays import check, check_rows, zeros
+from dflash.kernels.conv import cpu
+from dflash.kernels.ragged import PENDING, Ragged
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+_PARALLEL_SIZE = 1 << 14
+_MOST_TAPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the conv of one layer remembers of each slot.
+
+    Parameters
+    ----------
+    tail : float32 (slots, K - 1, C)
+        The last inputs of the text, the oldest first; zeros for an empty text.
+    inputs : float32 (2, slots, PENDING, C)
+        The inputs of the last pass, on the side that it wrote.
+
+    Raises
+    ------
+    KernelError
+        If an array is strided or of another shape.
+    """
+
+    tail: Floats
+    inputs: Floats
+
+    def __post_init__(self) -> None:
+        slots, rows, n_channels = self.tail.shape
+        check("tail", self.tail, (slots, rows, n_channels))
+        check("inputs", self.inputs, (2, slots, PENDING, n_channels))
+
+    @classmethod
+    def empty(cls, slots: int, n_taps: int, n_channels: int) -> Self:
+        """Make the memory of `slots` empty texts."""
+        return cls(zeros(slots, n_taps - 1, n_channels), zeros(2, slots, PENDING, n_channels))
+
+
+def taps(weight: Floats) -> Floats:
+    """Turn the weight around, so that channels are neighbours.
+
+    Parameters
+    ----------
+    weight : float32 (C, K)
+        As in the file; the last column meets the current token.
+
+    Returns
+    -------
+    float32 (K, C)
+
+    Raises
+    ------
+    KernelError
+        If there are fewer than 2 or more than 8 columns.
+    """
+    if weight.ndim != 2 or not 2 <= weight.shape[1] <= _MOST_TAPS:
+        raise KernelError(f"conv weight: wanted (C, K) with 2 <= K <= {_MOST_TAPS}, got {weight.shape}")
+    turned = zeros(*weight.T.shape)
+    turned[:] = weight.T
+    return turned
+
+
+def causal_conv(x: Floats, taps: Floats, batch: Ragged, memory: Memory, *, out: Floats) -> None:
+    """Convolve each channel with its own past, then SiLU.
+
+    Parameters
+    ----------
+    x : float32 (N, C)
+        Inputs, a row per token of the batch.
+    taps : float32 (K, C)
+        Weight, as `taps` makes it; the last row meets the token itself.
+    batch : Ragged
+        Where the rows belong. Before a row come its ancestors, the kept rows of the slot's last pass, the tail.
+    memory : Memory
+        Updated in place: the kept rows move into the tail; the rows of this pass follow them if the sequence is
+        `whole`, else they become the pending inputs of the other side.
+    out : float32 (N, C)
+        Where the result goes; not `x`.
+
+    Raises
+    ------
+    KernelError
+        If an array is strided or of another shape, or a sequence that is not `whole` has more than `PENDING` rows.
+
+    Notes
+    -----
+    ``out = silu(sum_j taps[j] * input[K - 1 - j steps up])``, the oldest input first, each step rounded once. A row has
+    the same bits in a chain, a tree, a prompt and alone. Moves ``12 * N * C`` bytes.
+    """
+    n = len(x)
+    _, rows, width = memory.tail.shape
+    check("x", x, (n, width))
+    check("taps", taps, (rows + 1, width))
+    check("out", out, (n, width))
+    check_rows(batch, n)
+    run = cpu.causal_conv if x.size <= _PARALLEL_SIZE else cpu.causal_conv_parallel
+    run(
+        x, taps, batch.first, batch.parent, batch.slot, batch.whole, batch.kept, batch.n_kept, batch.side,
+        memory.tail, memory.inputs, out,
+    )  # fmt: skip
+
+
+def apply_kept(slot: Ints, kept: Ints, n_kept: Ints, side: Ints, memory: Memory) -> None:
+    """Move kept rows into the tail without reading any token, as before a snapshot.
+
+    Parameters
+    ----------
+    slot, n_kept, side : int32 (S,)
+        As in `Ragged`.
+    kept : int32 (S, PENDING)
+        As in `Ragged`.
+    memory : Memory
+        Its tail is updated in place; afterwards nothing counts as kept.
+    """
+    cpu.apply_kept(slot, kept, n_kept, side, memory.tail, memory.inputs)

@@ -1,0 +1,117 @@
+"""The causal conv over parents with numba: a task is a sequence and a range of channels."""
+
+import numpy as np
+from numba import prange
+
+from dflash.kernels import simd
+from dflash.kernels.numba_jit import inline, kernel
+
+CHANNELS = 256
+"""Channels in a task."""
+
+_LINE = 4 * simd.LANES
+
+
+@inline
+def _copy(target, source, start, stop):
+    """Channels start to stop of one row, by address."""
+    at = 4 * start
+    while at + _LINE <= 4 * stop:
+        simd.store_f32(target + at, simd.load_f32(source + at))
+        at += _LINE
+    while at < 4 * stop:
+        simd.write_f32(target + at, simd.read_f32(source + at))
+        at += 4
+
+
+@inline
+def fold_kept(s, start, stop, slot, kept, n_kept, side, tail, inputs):
+    """Move the kept inputs of sequence `s` into its tail, for channels start to stop."""
+    slots, rows, n_channels = tail.shape
+    stride, n = 4 * n_channels, n_kept[s]
+    text = tail.ctypes.data + slot[s] * rows * stride
+    pending = inputs.ctypes.data + (side[s] * slots + slot[s]) * inputs.shape[2] * stride
+    for i in range(rows if n else 0):
+        source = text + (n + i) * stride if n + i < rows else pending + kept[s, n + i - rows] * stride
+        _copy(text + i * stride, source, start, stop)
+
+
+@inline
+def _remember(s, start, stop, x, first, slot, whole, side, tail, inputs):
+    """Keep the rows of this pass: in the tail if they are text, else as pending inputs."""
+    slots, rows, n_channels = tail.shape
+    stride, n = 4 * n_channels, first[s + 1] - first[s]
+    read = x.ctypes.data + first[s] * stride
+    if whole[s] == 0:
+        pending = inputs.ctypes.data + ((1 - side[s]) * slots + slot[s]) * inputs.shape[2] * stride
+        for i in range(n):
+            _copy(pending + i * stride, read + i * stride, start, stop)
+        return
+    text = tail.ctypes.data + slot[s] * rows * stride
+    for i in range(rows):
+        source = text + (n + i) * stride if n + i < rows else read + (n + i - rows) * stride
+        _copy(text + i * stride, source, start, stop)
+
+
+@inline
+def _row(start, stop, above, taps, n_taps, stride, out):
+    """One row of `out` from the inputs at the addresses `above`, the oldest first."""
+    at = 4 * start
+    while at + _LINE <= 4 * stop:
+        total = simd.mul(simd.load_f32(taps + at), simd.load_f32(above[0] + at))
+        for j in range(1, n_taps):
+            total = simd.fma(simd.load_f32(taps + j * stride + at), simd.load_f32(above[j] + at), total)
+        simd.store_f32(out + at, simd.silu(total))
+        at += _LINE
+    while at < 4 * stop:
+        value = simd.read_f32(taps + at) * simd.read_f32(above[0] + at)
+        for j in range(1, n_taps):
+            value = simd.fma1(simd.read_f32(taps + j * stride + at), simd.read_f32(above[j] + at), value)
+        simd.write_f32(out + at, simd.hmax(simd.silu(simd.splat(value))))
+        at += 4
+
+
+@inline
+def convolve(s, start, stop, x, taps, first, parent, slot, whole, kept, n_kept, side, tail, inputs, out):
+    """All rows of sequence `s`, for channels start to stop; these channels are touched by nobody else."""
+    fold_kept(s, start, stop, slot, kept, n_kept, side, tail, inputs)
+    n_taps, n_channels = taps.shape
+    stride = 4 * n_channels
+    text = tail.ctypes.data + (slot[s] + 1) * (n_taps - 1) * stride
+    above = np.empty(8, np.int64)
+    for row in range(first[s], first[s + 1]):
+        ancestor = row - first[s]
+        for j in range(n_taps - 1, -1, -1):
+            if ancestor >= 0:
+                above[j] = x.ctypes.data + (first[s] + ancestor) * stride
+                ancestor = parent[first[s] + ancestor]
+            else:
+                above[j] = text + ancestor * stride
+                ancestor -= 1
+        _row(start, stop, above, taps.ctypes.data, n_taps, stride, out.ctypes.data + row * stride)
+    _remember(s, start, stop, x, first, slot, whole, side, tail, inputs)
+
+
+@inline
+def causal_conv(x, taps, first, parent, slot, whole, kept, n_kept, side, tail, inputs, out):
+    """One thread: for few rows a parallel launch costs more than the work."""
+    for s in range(slot.shape[0]):
+        convolve(s, 0, taps.shape[1], x, taps, first, parent, slot, whole, kept, n_kept, side, tail, inputs, out)
+
+
+@kernel
+def causal_conv_parallel(x, taps, first, parent, slot, whole, kept, n_kept, side, tail, inputs, out):
+    """All threads; sequences run fastest, so that threads get equal shares of long and short ones."""
+    n_sequences, n_channels = slot.shape[0], taps.shape[1]
+    n_ranges = (n_channels + CHANNELS - 1) // CHANNELS
+    for task in prange(n_ranges * n_sequences):
+        s, start = task % n_sequences, task // n_sequences * CHANNELS
+        stop = min(start + CHANNELS, n_channels)
+        convolve(s, start, stop, x, taps, first, parent, slot, whole, kept, n_kept, side, tail, inputs, out)
+
+
+@inline
+def apply_kept(slot, kept, n_kept, side, tail, inputs):
+    """One thread: it only copies a few rows."""
+    for s in range(slot.shape[0]):
+        fold_kept(s, 0, tail.shape[2], slot, kept, n_kept, side, tail, inputs)

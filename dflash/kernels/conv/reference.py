@@ -1,0 +1,41 @@
+"""The definition, in float64, one token after another."""
+
+import numpy as np
+
+from dflash.kernels.cases import BATCHES
+
+
+def causal_conv(x, taps, batch, memory, *, out):
+    """``silu(sum of taps[j] * input)`` over the row and the K - 1 inputs above it."""
+    apply_kept(batch.slot, batch.kept, batch.n_kept, batch.side, memory)
+    n_taps = len(taps)
+    for s, slot in enumerate(batch.slot):
+        rows = range(batch.first[s], batch.first[s + 1])
+        for row in rows:
+            path, i = [], row - rows.start
+            while i >= 0:
+                path.insert(0, rows.start + i)
+                i = batch.parent[rows.start + i]
+            window = np.concatenate([memory.tail[slot], x[path]]).astype(np.float64)[-n_taps:]
+            total = (window * taps).sum(axis=0)
+            out[row] = total / (1 + np.exp(-total))
+        if batch.whole[s]:
+            memory.tail[slot] = np.concatenate([memory.tail[slot], x[rows.start : rows.stop]])[len(rows) :]
+        else:
+            memory.inputs[1 - batch.side[s], slot, : len(rows)] = x[rows.start : rows.stop]
+
+
+def apply_kept(slot, kept, n_kept, side, memory):
+    """The tail becomes the last K - 1 inputs of the text, those kept included."""
+    for s, here in enumerate(slot):
+        inputs = memory.inputs[side[s], here, kept[s, : n_kept[s]]]
+        memory.tail[here] = np.concatenate([memory.tail[here], inputs])[len(inputs) :]
+
+
+def cases():
+    """Name, channels, taps, sequences."""
+    for name, sequences in BATCHES.items():
+        yield name, 80, 4, sequences
+    for n_channels, n_taps in ((1, 2), (37, 3), (256, 8), (273, 5)):
+        for name in ("1 after 1", "2 after 3", "text after a path", "everything"):
+            yield f"{name}, {n_channels} channels, {n_taps} taps", n_channels, n_taps, BATCHES[name]

@@ -1,0 +1,157 @@
+"""The gated delta rule: a memory that each token first fades, then corrects towards its value, then reads."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numba import get_num_threads
+from numpy.typing import NDArray
+
+from dflash.errors import KernelError
+from dflash.kernels.arrays import check, check_rows, zeros
+from dflash.kernels.delta import cpu
+from dflash.kernels.ragged import PENDING, Ragged
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+_LANES = 16
+_WIDEST = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the delta rule of one layer remembers of each slot: G key heads, H value heads, K key size, V value size.
+
+    Parameters
+    ----------
+    state : float32 (slots, H, V, K)
+        The memory itself, as the text left it (rows of the last pass that were kept come on top); zeros for an empty text.
+    k : float32 (2, slots, PENDING, G, K)
+        Unit keys of the last pass, on the side that it wrote.
+    u : float32 (2, slots, PENDING, H, V)
+        What each row of it adds along its key.
+    decay : float32 (2, slots, PENDING, H)
+        The part of the memory that each row of it keeps, 0 to 1.
+
+    Raises
+    ------
+    KernelError
+        If an array is strided or of another shape, G does not divide H, or K or V is not a multiple of 16 up to 256.
+    """
+
+    state: Floats
+    k: Floats
+    u: Floats
+    decay: Floats
+
+    def __post_init__(self) -> None:
+        slots, n_heads, n_values, width = self.state.shape
+        n_groups = self.k.shape[3]
+        if n_groups < 1 or n_heads % n_groups:
+            raise KernelError(f"delta: {n_heads} value heads are no multiple of {n_groups} key heads")
+        for name, size in (("key", width), ("value", n_values)):
+            if size % _LANES or not 0 < size <= _WIDEST:
+                raise KernelError(f"delta: {name} size {size} is no multiple of {_LANES} up to {_WIDEST}")
+        check("state", self.state, (slots, n_heads, n_values, width))
+        check("k", self.k, (2, slots, PENDING, n_groups, width))
+        check("u", self.u, (2, slots, PENDING, n_heads, n_values))
+        check("decay", self.decay, (2, slots, PENDING, n_heads))
+
+    @classmethod
+    def empty(cls, slots: int, n_groups: int, n_heads: int, width: int, n_values: int) -> Self:
+        """Make the memory of `slots` empty texts, with G, H, K, V as given."""
+        return cls(
+            state=zeros(slots, n_heads, n_values, width),
+            k=zeros(2, slots, PENDING, n_groups, width),
+            u=zeros(2, slots, PENDING, n_heads, n_values),
+            decay=zeros(2, slots, PENDING, n_heads),
+        )
+
+
+def gated_delta(
+    y: Floats,
+    alpha: Floats,
+    beta: Floats,
+    ssm_a: Floats,
+    dt_bias: Floats,
+    batch: Ragged,
+    memory: Memory,
+    *,
+    out: Floats,
+) -> None:
+    """Run each row through the memory that its parent left, and read it out.
+
+    Parameters
+    ----------
+    y : float32 (N, 2 * G * K + H * V)
+        Queries of all key heads, keys of all key heads, values of all value heads, after conv and SiLU. Value head `h`
+        uses key head ``h % G`` (GGUF order).
+    alpha, beta : float32 (N, H)
+        Projections from which the decay and the strength of a token are made.
+    ssm_a, dt_bias : float32 (H,)
+        As in the file: `ssm_a` is negative already.
+    batch : Ragged
+        Where the rows belong.
+    memory : Memory
+        Updated in place: kept rows are applied to the state, then the rows of this pass if the sequence is `whole`; else
+        these become pending on the other side, and the state does not see them.
+    out : float32 (N, H, V)
+        Where the read-out goes.
+
+    Raises
+    ------
+    KernelError
+        If an array is strided or of another shape, or a sequence that is not `whole` has more than `PENDING` rows.
+
+    Notes
+    -----
+    With q and k over ``sqrt(sum of squares + 1e-6)``, q also times ``K ** -0.5``, and
+    ``decay = exp(ssm_a * softplus(alpha + dt_bias))``:
+    ``S = decay * S; u = sigmoid(beta) * (v - S @ k); S += outer(u, k); out = S @ q``. The CPU reads before it writes:
+    ``out = decay * (S @ q) + (k . q) * u``. A row has the same bits in a chain, a tree, a prompt and alone.
+    Moves ``8 * H * V * K`` bytes a sequence and computes ``8 * H * V * K`` operations a token: memory-bound for few tokens.
+
+    References
+    ----------
+    Yang, Kautz, Hatamizadeh 2024, arXiv 2412.06464.
+    """
+    _, n_heads, n_values, width = memory.state.shape
+    n = len(y)
+    check("y", y, (n, 2 * memory.k.shape[3] * width + n_heads * n_values))
+    check("alpha", alpha, (n, n_heads))
+    check("beta", beta, (n, n_heads))
+    check("ssm_a", ssm_a, (n_heads,))
+    check("dt_bias", dt_bias, (n_heads,))
+    check("out", out, (n, n_heads, n_values))
+    check_rows(batch, n)
+    cpu.gated_delta(
+        (0,) * (width // _LANES), _values_per_task(len(batch.slot) * n_heads, n_values),
+        y, alpha, beta, ssm_a, dt_bias,
+        batch.first, batch.parent, batch.slot, batch.whole, batch.kept, batch.n_kept, batch.side,
+        memory.state, memory.k, memory.u, memory.decay, out,
+    )  # fmt: skip
+
+
+def apply_kept(slot: Ints, kept: Ints, n_kept: Ints, side: Ints, memory: Memory) -> None:
+    """Apply kept rows to the state without reading any token, as before a snapshot.
+
+    Parameters
+    ----------
+    slot, n_kept, side : int32 (S,)
+        As in `Ragged`.
+    kept : int32 (S, PENDING)
+        As in `Ragged`.
+    memory : Memory
+        Its state is updated in place; afterwards nothing counts as kept.
+    """
+    lanes = (0,) * (memory.state.shape[3] // _LANES)
+    cpu.apply_kept(lanes, slot, kept, n_kept, side, memory.state, memory.k, memory.u, memory.decay)
+
+
+def _values_per_task(n_heads: int, n_values: int) -> int:
+    """Value rows in a task: those of a whole head, unless there are too few heads for the threads."""
+    size = n_values
+    while size % (2 * _LANES) == 0 and n_heads * (n_values // size) < 2 * get_num_threads():
+        size //= 2
+    return size

@@ -1,0 +1,95 @@
+"""The definition, in float64, one token after another; and the same over a tree by matrix products."""
+
+import numpy as np
+
+from dflash.kernels.cases import BATCHES, Rows
+
+
+def unit(x):
+    """``x / sqrt(sum(x ** 2) + 1e-6)`` over the last axis."""
+    return x / np.sqrt((x**2).sum(axis=-1, keepdims=True) + 1e-6)
+
+
+def gates(alpha, beta, ssm_a, dt_bias):
+    """Log of the part of the memory that a head keeps, and how far it moves towards the value."""
+    alpha, beta = alpha.astype(np.float64), beta.astype(np.float64)
+    return ssm_a * np.logaddexp(0, alpha + dt_bias), 1 / (1 + np.exp(-beta))
+
+
+def step(state, q, k, v, decay, beta):
+    """``S = decay * S; u = beta * (v - S @ k); S += outer(u, k); o = S @ q``; returns u, o and the new state."""
+    state = decay * state
+    u = beta * (v - state @ k)
+    state = state + np.outer(u, k)
+    return u, state @ q, state
+
+
+def gated_delta(y, alpha, beta, ssm_a, dt_bias, batch, memory, *, out):
+    """Each row goes on from the state of its parent."""
+    apply_kept(batch.slot, batch.kept, batch.n_kept, batch.side, memory)
+    (_, n_heads, n_values, width), n_groups = memory.state.shape, memory.k.shape[3]
+    log_decay, beta = gates(alpha, beta, ssm_a, dt_bias)
+    q, k, v = np.split(y.astype(np.float64), (n_groups * width, 2 * n_groups * width), axis=1)
+    q, k = (unit(x.reshape(-1, n_groups, width)) for x in (q, k))
+    q, v = q * width**-0.5, v.reshape(-1, n_heads, n_values)
+    for s, slot in enumerate(batch.slot):
+        start, n, side = batch.first[s], batch.first[s + 1] - batch.first[s], 1 - batch.side[s]
+        for head in range(n_heads):
+            group, states = head % n_groups, {-1: memory.state[slot, head].astype(np.float64)}
+            for i in range(n):
+                row = start + i
+                decay = np.exp(log_decay[row, head])
+                inputs = (q[row, group], k[row, group], v[row, head], decay, beta[row, head])
+                u, out[row, head], states[i] = step(states[batch.parent[row]], *inputs)
+                if not batch.whole[s]:
+                    memory.k[side, slot, i, group] = k[row, group]
+                    memory.u[side, slot, i, head], memory.decay[side, slot, i, head] = u, decay
+            if batch.whole[s]:
+                memory.state[slot, head] = states[n - 1]
+
+
+def apply_kept(slot, kept, n_kept, side, memory):
+    """``S = decay * S + outer(u, k)`` for each kept row, root first."""
+    n_groups = memory.k.shape[3]
+    for s, here in enumerate(slot):
+        for head, state in enumerate(memory.state[here]):
+            for row in kept[s, : n_kept[s]]:
+                at = side[s], here, row
+                state[:] = memory.decay[at][head] * state + np.outer(memory.u[at][head], memory.k[at][head % n_groups])
+
+
+def tree_wy(q, k, v, log_decay, beta, state, parent):
+    """One head over a tree without its states: ``(u, o, log_kept)``, from q, k (N, K), v (N, V) and the state (V, K).
+
+    With Γ the product of decays from the root down to a row: ``u_a = beta_a (v_a - Γ_a S k_a - sum over b strictly above a
+    of (Γ_a / Γ_b) (k_b . k_a) u_b)`` and ``o_a = Γ_a S q_a + sum over b above or equal a of (Γ_a / Γ_b) (k_b . q_a) u_b``.
+    """
+    n = len(parent)
+    above, log_kept = np.eye(n, dtype=bool), np.array(log_decay)
+    for a, p in enumerate(parent):
+        if p >= 0:
+            above[a] |= above[p]
+            log_kept[a] += log_kept[p]
+    ratio = np.exp(np.where(above, log_kept[:, None] - log_kept, -np.inf))
+    kept = np.exp(log_kept)[:, None]
+    u = beta[:, None] * (v - kept * (k @ state.T))
+    between = beta[:, None] * ratio * (k @ k.T)
+    for a in range(n):
+        u[a] -= between[a, :a] @ u[:a]
+    return u, kept * (q @ state.T) + (ratio * (q @ k.T)) @ u, log_kept
+
+
+def state_after(path, k, u, log_kept, state):
+    """State (V, K) once the rows of `path`, root to e, are text: ``Γ_e S + sum over b of (Γ_e / Γ_b) outer(u_b, k_b)``."""
+    end = log_kept[path[-1]]
+    weights = np.exp(end - log_kept[path])
+    return np.exp(end) * state + (weights[:, None] * u[path]).T @ k[path]
+
+
+def cases():
+    """Name, key heads, value heads, key size, value size, sequences."""
+    for name, sequences in BATCHES.items():
+        yield name, 2, 4, 32, 32, sequences
+    mixture = [Rows(13, "tree", slot=2, kept=(0, 3)), Rows(2, kept=(1,), side=1), Rows(35, "whole", slot=1, kept=(0,))]
+    for heads in (1, 1, 16, 16), (1, 4, 48, 16), (2, 6, 64, 64), (4, 12, 128, 128), (4, 4, 32, 48), (1, 2, 256, 32):
+        yield "{} over {} heads, {} x {}".format(heads[1], heads[0], *heads[2:]), *heads, mixture

@@ -1,0 +1,117 @@
+"""Rows of a recurrent state against a key: the two steps of the delta rule on 16 value rows at a time.
+
+A state row holds the K float32 of one value channel. `lanes` is a tuple of K / 16 zeros: its length, a part of its type,
+is the number of vectors in a row, so that all loops over K are unrolled. Addresses are int64. A dot product over K has one
+order everywhere: the even vectors and the odd vectors of a row are each summed lane by lane, the two sums are added, and the
+lanes are folded as `simd.hsum` does. Hence one token, a chain, a tree and a prompt give the same bits.
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from dflash.kernels import simd
+
+ROWS = simd.LANES
+"""Value rows in a tile: lane r of a vector belongs to row r."""
+
+_I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
+_F32V = ir.VectorType(_F32, simd.LANES)
+_LINE = 4 * simd.LANES
+
+
+def _fma(builder, a, b, c):
+    return simd._call(builder, "llvm.fma.v16f32", a, b, c)
+
+
+def _line(builder, address, index):
+    return simd._load(builder, builder.add(address, _I64(_LINE * index)), _F32V)
+
+
+def _row(builder, address, n):
+    return [_line(builder, address, i) for i in range(n)]
+
+
+def _products(builder, a, b):
+    """Lane sums of ``a * b``: even vectors, odd vectors, then both."""
+    sums = []
+    for i, (x, y) in enumerate(zip(a, b, strict=True)):
+        if i < 2:
+            sums.append(builder.fmul(x, y))
+        else:
+            sums[i % 2] = _fma(builder, x, y, sums[i % 2])
+    return builder.fadd(*sums) if len(sums) == 2 else sums[0]
+
+
+_PARTS = range(0, simd.LANES, 4)
+_HALVES = [*range(8), *range(16, 24)], 8
+_QUARTERS = [*range(4), *range(8, 12), *range(16, 20), *range(24, 28)], 4
+_PAIRS = [part + i for part in _PARTS for i in (0, 1, 16, 17)], 2
+_SINGLES = [part + i for part in _PARTS for i in (0, 2, 16, 18)], 1
+
+
+def _fold(builder, a, b, level):
+    """One level of `simd.hsum` on two vectors, packed into one: lanes `low` and those a distance on are added."""
+    low, distance = level
+    kind = ir.VectorType(_I32, simd.LANES)
+    masks = (ir.Constant(kind, low), ir.Constant(kind, [lane + distance for lane in low]))
+    return builder.fadd(*(builder.shuffle_vector(a, b, mask) for mask in masks))
+
+
+@intrinsic
+def dot(typing_context, lanes, x, y):
+    """Dot product of two rows of K float32."""
+
+    def codegen(context, builder, signature, args):
+        a, b = (_row(builder, address, lanes.count) for address in args[1:])
+        return simd._halve(builder, _products(builder, a, b), builder.fadd)
+
+    return types.float32(lanes, types.int64, types.int64), codegen
+
+
+@intrinsic
+def read(typing_context, lanes, rows, key, query):
+    """``(rows @ key, rows @ query)`` of 16 value rows."""
+
+    def codegen(context, builder, signature, args):
+        n = lanes.count
+        _, rows, key, query = args
+        vectors = _row(builder, key, n), _row(builder, query, n)
+        quarters = [cgutils.alloca_once(builder, ir.ArrayType(_F32V, 4)) for _ in vectors]
+        with cgutils.for_range(builder, _I64(4)) as loop:
+            first = builder.add(rows, builder.mul(loop.index, _I64(_LINE * n)))
+            group = [_row(builder, builder.add(first, _I64(4 * _LINE * n * i)), n) for i in range(4)]
+            for by, quarter in zip(vectors, quarters, strict=True):
+                a, b, c, d = (_products(builder, row, by) for row in group)
+                low, high = _fold(builder, a, b, _HALVES), _fold(builder, c, d, _HALVES)
+                total = _fold(builder, low, high, _QUARTERS)
+                builder.store(total, builder.gep(quarter, [_I64(0), loop.index]))
+        sums = []
+        for quarter in quarters:
+            a, b, c, d = (builder.load(builder.gep(quarter, [_I64(0), _I64(i)])) for i in range(4))
+            sums.append(_fold(builder, _fold(builder, a, b, _PAIRS), _fold(builder, c, d, _PAIRS), _SINGLES))
+        return cgutils.pack_array(builder, sums)
+
+    return types.UniTuple(simd.f32x16, 2)(lanes, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def update(typing_context, lanes, source, target, decay, u, key):
+    """``target = decay * source + outer(u, key)`` of 16 value rows; `target` may be `source`."""
+
+    def codegen(context, builder, signature, args):
+        n = lanes.count
+        _, source, target, decay, u, key = args
+        k, factor = _row(builder, key, n), simd._splat(builder, decay)
+        for r in range(ROWS):
+            offset = _I64(_LINE * n * r)
+            source_row, target_row = builder.add(source, offset), builder.add(target, offset)
+            amount = simd._splat(builder, builder.extract_element(u, _I32(r)))
+            for i in range(n):
+                kept = builder.fmul(factor, _line(builder, source_row, i))
+                simd._store(builder, builder.add(target_row, _I64(_LINE * i)), _fma(builder, amount, k[i], kept))
+        return context.get_dummy_value()
+
+    arguments = (lanes, types.int64, types.int64, types.float32, simd.f32x16, types.int64)
+    return types.void(*arguments), codegen

@@ -1,0 +1,136 @@
+"""Rotary positions: what lies between the projections of attention and attention itself."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import KernelError
+from dflash.kernels.ragged import PAGE, Ragged
+from dflash.kernels.rope import cpu
+
+Floats = NDArray[np.float32]
+Cache = NDArray[np.float32] | NDArray[np.uint16]
+
+_F32, _I32 = np.dtype(np.float32), np.dtype(np.int32)
+_CACHES = _F32, np.dtype(np.uint16)
+
+
+def angles(
+    positions: NDArray[np.int32],
+    inv_freq: Floats,
+    *,
+    cos: Floats,
+    sin: Floats,
+    sections: Sequence[int] | None = None,
+) -> None:
+    """Tabulate the rotation of every row: once a forward, for all its layers.
+
+    Parameters
+    ----------
+    positions : int32 (N,) or (3, N)
+        Position in the text; or in time, height and width.
+    inv_freq : float32 (R,)
+        Radians per position of each pair, ``base ** (-j / R)``.
+    cos, sin : float32 (N, R)
+        Where the tables go.
+    sections : sequence of int (4,), optional
+        Pairs of each axis, interleaved; needed for three positions.
+
+    Raises
+    ------
+    KernelError
+        If a shape or a type does not fit.
+
+    Notes
+    -----
+    The angle is one float32 product, as the models were trained with; cosine and sine are exact to float32. Pair j takes
+    the height if ``j % 3 == 1 and j < 3 * sections[1]``, the width if ``j % 3 == 2 and j < 3 * sections[2]``, else the time.
+    """
+    if positions.dtype != _I32 or positions.ndim not in (1, 2) or (positions.ndim == 2 and len(positions) != 3):
+        raise KernelError(f"angles: positions must be int32 (N,) or (3, N), got {positions.dtype} {positions.shape}")
+    if positions.ndim == 2 and (sections is None or len(sections) < 3):
+        raise KernelError(f"angles: three positions need the sections of time, height and width, got {sections}")
+    _check("angles: positions", positions, positions.shape, _I32)
+    _check("angles: inv_freq", inv_freq, (inv_freq.size,))
+    for name, table in (("cos", cos), ("sin", sin)):
+        _check(f"angles: {name}", table, (positions.shape[-1], inv_freq.size))
+    cpu.angles(positions, inv_freq, cos=cos, sin=sin, sections=sections)
+
+
+def rotate(
+    query: Floats,
+    key: Floats,
+    value: Floats,
+    q_norm: Floats,
+    k_norm: Floats,
+    cos: Floats,
+    sin: Floats,
+    rows: Ragged,
+    *,
+    eps: float,
+    q: Floats,
+    k: Cache,
+    v: Cache,
+) -> None:
+    """Norm and rotate queries and keys; write keys and values to the cache.
+
+    Parameters
+    ----------
+    query : float32 (N, H * D) or (N, H * 2 * D)
+        Projection; twice as wide if each head has D gates after its query: they are not looked at.
+    key, value : float32 (N, KV * D)
+        Projections; D is a multiple of 16.
+    q_norm, k_norm : float32 (D,)
+        Gains of the norm of each head.
+    cos, sin : float32 (N, R)
+        From `angles`; pair j are numbers j and j + R of a head, those from ``2 * R`` on pass.
+    rows : Ragged
+        Which row belongs where; row i of its sequence goes to ``length + i`` of the cache.
+    eps : float
+        Added to the mean square.
+    q : float32 (N, H, D)
+        Where the queries go, not scaled.
+    k, v : uint16 or float32 (pages, PAGE, KV, D)
+        Cache of one layer; halves as their bits, rounded to nearest even.
+
+    Raises
+    ------
+    KernelError
+        If a shape or a type does not fit or an array is strided; the message names it.
+
+    Notes
+    -----
+    ``x = x / sqrt(mean(x^2) + eps) * w``, then ``x[j], x[j + R] = x[j] cos - x[j + R] sin, x[j + R] cos + x[j] sin``.
+
+    References
+    ----------
+    Su et al. 2021, arXiv 2104.09864.
+    """
+    if q.ndim != 3 or k.ndim != 4 or k.dtype not in _CACHES or k.shape[1] != PAGE or k.shape[3] % 16:
+        raise KernelError(
+            f"rotate: q must be (N, H, D) and a cache float32 or uint16 (pages, {PAGE}, KV, D), D a multiple of 16, "
+            f"got {q.shape} and {k.dtype} {k.shape}"
+        )
+    n, heads, width = q.shape
+    if n != rows.first[-1]:
+        raise KernelError(f"rotate: {n} rows of q for a batch of {rows.first[-1]}")
+    if 2 * cos.shape[-1] > width:
+        raise KernelError(f"rotate: {2 * cos.shape[-1]} numbers to rotate in heads of {width}")
+    gated = 2 if query.shape[-1] == 2 * heads * width else 1
+    _check("rotate: query", query, (n, heads * gated * width))
+    _check("rotate: key", key, (n, k.shape[2] * width))
+    _check("rotate: value", value, (n, k.shape[2] * width))
+    _check("rotate: q_norm", q_norm, (width,))
+    _check("rotate: k_norm", k_norm, (width,))
+    _check("rotate: cos", cos, (n, cos.shape[-1]))
+    _check("rotate: sin", sin, cos.shape)
+    _check("rotate: q", q, q.shape)
+    _check("rotate: k", k, (*k.shape[:3], width), k.dtype)
+    _check("rotate: v", v, k.shape, k.dtype)
+    cpu.rotate(query, key, value, q_norm, k_norm, cos, sin, rows, eps=eps, q=q, k=k, v=v)
+
+
+def _check(name: str, array: NDArray, shape: tuple[int, ...], dtype: np.dtype = _F32) -> None:
+    if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+        raise KernelError(f"{name} must be contiguous {dtype} {shape}, got {array.dtype} {array.shape}")

@@ -1,0 +1,130 @@
+"""Norm, rotation and the way into the cache in numba; a task is a row."""
+
+import numpy as np
+from numba import prange
+
+from dflash.kernels.numba_jit import inline, kernel
+from dflash.kernels.ragged import PAGE
+from dflash.kernels.simd import (
+    add,
+    fma,
+    hsum,
+    load_f32,
+    mul,
+    read_f32,
+    splat,
+    store_f16,
+    store_f32,
+    sub,
+    write_f32,
+    zeros,
+)
+
+_SERIAL = 1 << 14
+"""Numbers that one thread has written before the others are awake."""
+
+
+def angles(positions, inv_freq, *, cos, sin, sections=None):
+    """See the package."""
+    if positions.ndim == 1:
+        positions = positions.reshape(1, -1)
+    _, height, width = (0, 0, 0) if len(positions) == 1 else sections[:3]
+    _angles(positions, inv_freq, height, width, cos, sin)
+
+
+def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v):
+    """See the package."""
+    first, sequence, length, pages = rows.first, rows.sequence, rows.length, rows.pages
+    _rotate(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, float(eps), q, k, v)
+
+
+@inline
+def _angles_of_row(positions, inv_freq, height, width, cos, sin, row):
+    for j in range(inv_freq.size):
+        axis = 0
+        if j % 3 == 1 and j < 3 * height:
+            axis = 1
+        elif j % 3 == 2 and j < 3 * width:
+            axis = 2
+        angle = np.float64(np.float32(positions[axis, row]) * inv_freq[j])
+        cos[row, j], sin[row, j] = np.cos(angle), np.sin(angle)
+
+
+@kernel
+def _angles(positions, inv_freq, height, width, cos, sin):
+    n = positions.shape[1]
+    if n < 4:
+        for row in range(n):
+            _angles_of_row(positions, inv_freq, height, width, cos, sin, row)
+    else:
+        for row in prange(n):
+            _angles_of_row(positions, inv_freq, height, width, cos, sin, row)
+
+
+@inline
+def _turn(source, weight, eps, width, cos, sin, half, out):
+    """Norm of a head at an address, then the rotation of its first ``2 * half`` numbers."""
+    squares = zeros()
+    for i in range(0, 4 * width, 64):
+        x = load_f32(source + i)
+        squares = fma(x, x, squares)
+    scale = splat(np.float32(1.0) / np.sqrt(hsum(squares) / np.float32(width) + eps))
+    for i in range(0, 4 * width, 64):
+        store_f32(out + i, mul(mul(load_f32(source + i), scale), load_f32(weight + i)))
+    i = 0
+    while i + 16 <= half:
+        left, right = out + 4 * i, out + 4 * (i + half)
+        x, y, c, s = load_f32(left), load_f32(right), load_f32(cos + 4 * i), load_f32(sin + 4 * i)
+        store_f32(left, sub(mul(x, c), mul(y, s)))
+        store_f32(right, add(mul(y, c), mul(x, s)))
+        i += 16
+    while i < half:
+        left, right = out + 4 * i, out + 4 * (i + half)
+        x1, y1, c1, s1 = read_f32(left), read_f32(right), read_f32(cos + 4 * i), read_f32(sin + 4 * i)
+        write_f32(left, x1 * c1 - y1 * s1)
+        write_f32(right, y1 * c1 + x1 * s1)
+        i += 1
+
+
+@inline
+def _keep(source, n, cache, place):
+    """Put `n` floats at an address into a place of a cache."""
+    target = cache.ctypes.data + cache.itemsize * n * place
+    for i in range(0, n, 16):
+        if cache.itemsize == 2:
+            store_f16(target + 2 * i, load_f32(source + 4 * i))
+        else:
+            store_f32(target + 4 * i, load_f32(source + 4 * i))
+
+
+@inline
+def _row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys):
+    heads, width, half = q.shape[1], q.shape[2], cos.shape[1]
+    many = k.shape[2]
+    c, s = cos.ctypes.data + 4 * half * row, sin.ctypes.data + 4 * half * row
+    step = query.shape[1] // heads
+    for head in range(heads):
+        source = query.ctypes.data + 4 * (query.shape[1] * row + step * head)
+        _turn(source, q_norm.ctypes.data, eps, width, c, s, half, q.ctypes.data + 4 * width * (heads * row + head))
+    for head in range(many):
+        source = key.ctypes.data + 4 * width * (many * row + head)
+        _turn(source, k_norm.ctypes.data, eps, width, c, s, half, keys.ctypes.data + 4 * width * head)
+    of = sequence[row]
+    index = length[of] + row - first[of]
+    place = np.int64(pages[of, index // PAGE]) * PAGE + index % PAGE
+    _keep(keys.ctypes.data, many * width, k, place)
+    _keep(value.ctypes.data + 4 * many * width * row, many * width, v, place)
+
+
+@kernel
+def _rotate(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v):
+    n, eps = len(q), np.float32(eps)
+    size = k.shape[2] * k.shape[3]
+    if n * (q.shape[1] * q.shape[2] + 2 * size) < _SERIAL:
+        keys = np.empty(size, np.float32)
+        for row in range(n):
+            _row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys)
+    else:
+        for row in prange(n):
+            keys = np.empty(size, np.float32)
+            _row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys)

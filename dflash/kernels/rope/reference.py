@@ -1,0 +1,51 @@
+"""The definition: RMS norm and NeoX rotation of each head in float64, angles as one float32 product."""
+
+import numpy as np
+
+from dflash.kernels.ragged import PAGE
+
+
+def angles(positions, inv_freq, *, cos, sin, sections=None):
+    """Cosine and sine of ``float32(position) * inv_freq``, the position being that of the pair's axis."""
+    positions = np.atleast_2d(positions)
+    for j, frequency in enumerate(inv_freq):
+        axis = 0
+        if len(positions) == 3 and j % 3 > 0 and j < 3 * sections[j % 3]:
+            axis = j % 3
+        angle = (positions[axis].astype(np.float32) * np.float32(frequency)).astype(np.float64)
+        cos[:, j], sin[:, j] = np.cos(angle), np.sin(angle)
+
+
+def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v):
+    """Queries to `q`; keys and values to the places of the rows in the cache."""
+    n, heads, width = q.shape
+    q[:] = turned(query.reshape(n, heads, -1)[..., :width], q_norm, eps, cos, sin)
+    keys, values = turned(key.reshape(n, -1, width), k_norm, eps, cos, sin), value.reshape(n, -1, width)
+    index = rows.length[rows.sequence] + np.arange(n) - rows.first[rows.sequence]
+    page = rows.pages[rows.sequence, index // PAGE]
+    for cache, rows_of_it in ((k, keys), (v, values)):
+        if cache.dtype == np.uint16:
+            cache.view(np.float16)[page, index % PAGE] = rows_of_it.astype(np.float32)
+        else:
+            cache[page, index % PAGE] = rows_of_it
+
+
+def turned(x, weight, eps, cos, sin):
+    """Heads (N, heads, width) after norm and rotation."""
+    x = x.astype(np.float64)
+    x = x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps) * weight
+    half = cos.shape[1]
+    c, s = (table[:, None].astype(np.float64) for table in (cos, sin))
+    left, right = x[..., :half], x[..., half : 2 * half]
+    return np.concatenate([left * c - right * s, right * c + left * s, x[..., 2 * half :]], axis=-1)
+
+
+def cases():
+    """Name, sequences (committed length, rows, kind: chain, tree or whole), heads, cache heads, width, rotated, gated."""
+    yield "one token", [(0, 1, "chain")], 4, 2, 256, 64, True
+    yield "last of a page", [(255, 1, "chain")], 2, 1, 64, 64, False
+    yield "a chain over a border", [(250, 16, "chain")], 3, 1, 48, 16, True
+    yield "a tree", [(13, 31, "tree")], 4, 2, 128, 128, False
+    yield "few pairs", [(1, 5, "chain")], 1, 1, 16, 2, True
+    yield "a prompt", [(0, 300, "whole")], 4, 2, 64, 16, True
+    yield "everything", [(0, 3, "tree"), (255, 7, "chain"), (600, 1, "chain"), (130, 70, "whole")], 6, 2, 80, 42, True

@@ -1,0 +1,158 @@
+"""What a model is: sizes and kinds of layers, from the metadata of its file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from dflash.errors import FormatError, Unsupported
+from dflash.model.architectures import ARCHITECTURES
+from dflash.model.gguf_part import TensorInfo
+from dflash.model.gguf_values import Value
+from dflash.model.keys import Keys
+from dflash.model.sizes import (
+    MAX_BLOCKS,
+    MAX_WIDTH,
+    RopeScaling,
+    attention_sizes,
+    delta_sizes,
+    ffn_sizes,
+    recurrent_blocks,
+    refuse_other_mathematics,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Sizes of a model, in words.
+
+    Parameters
+    ----------
+    architecture : str
+        One of `ARCHITECTURES`.
+    n_layers : int
+        Trunk layers; blocks from here on are MTP blocks.
+    n_mtp : int
+        MTP blocks that the file holds.
+    width : int
+        Of the residual stream.
+    n_vocab : int
+        Rows of the embedding; not every one need be a token.
+    context : int
+        Longest text the model was trained for, in tokens.
+    ffn : int
+        Inner size of the feed forward; 0 with experts.
+    heads, kv_heads, head_size : int
+        Of the attention layers.
+    norm_eps : float
+        Added to the mean square in every norm.
+    rope_base : float
+        Rotation base.
+    n_rot : int
+        Dimensions of a head that rotate, from the first on.
+    rope_sections : tuple of int
+        Rotation pairs for time, height, width and extra positions; empty where a model has none.
+    rope_scaling : RopeScaling or None
+        Only in files made for a longer context.
+    recurrent : tuple of bool
+        For each trunk layer, whether it is linear attention.
+    delta_key_heads, delta_value_heads, delta_size : int
+        Of the linear layers; keys and values are of one size; 0 if there are none.
+    conv_width : int
+        Tokens that the convolution of a linear layer sees.
+    experts, experts_used : int
+        In all and per token; 0 without experts.
+    expert_ffn, shared_ffn : int
+        Inner sizes of an expert and of the shared expert.
+    tied : bool
+        Whether the embedding is the LM head, too.
+    """
+
+    architecture: str
+    n_layers: int
+    n_mtp: int
+    width: int
+    n_vocab: int
+    context: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    norm_eps: float
+    rope_base: float
+    n_rot: int
+    rope_sections: tuple[int, ...]
+    rope_scaling: RopeScaling | None
+    recurrent: tuple[bool, ...]
+    delta_key_heads: int
+    delta_value_heads: int
+    delta_size: int
+    conv_width: int
+    experts: int
+    experts_used: int
+    expert_ffn: int
+    shared_ffn: int
+    tied: bool
+
+    @property
+    def n_blocks(self) -> int:
+        """Trunk layers and MTP blocks."""
+        return self.n_layers + self.n_mtp
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Value], tensors: Mapping[str, TensorInfo]) -> Self:
+        """Read the sizes of a model.
+
+        Parameters
+        ----------
+        metadata : Mapping of str to Value
+        tensors : Mapping of str to TensorInfo
+            Tell the size of the vocabulary, whether the head is tied, and whether MTP blocks are really there.
+
+        Raises
+        ------
+        FormatError
+            If a key is missing or its value makes no sense; the message names the key.
+        Unsupported
+            If dflash does not run the architecture or one of its settings.
+        """
+        name = _architecture(metadata)
+        keys, architecture = Keys(metadata, name), ARCHITECTURES[name]
+        refuse_other_mathematics(keys)
+        n_blocks = keys.integer("block_count", high=MAX_BLOCKS)
+        n_layers = n_blocks - keys.integer("nextn_predict_layers", 0, low=0, high=n_blocks - 1)
+        recurrent = recurrent_blocks(keys, architecture, n_blocks, n_layers)
+        return cls(
+            architecture=name,
+            n_layers=n_layers,
+            n_mtp=sum(_has_block(tensors, i) for i in range(n_layers, n_blocks)),
+            width=keys.integer("embedding_length", high=MAX_WIDTH),
+            n_vocab=_vocabulary(metadata, tensors),
+            context=keys.integer("context_length"),
+            norm_eps=keys.number("attention.layer_norm_rms_epsilon", low=0, high=1),
+            recurrent=recurrent[:n_layers],
+            tied="output.weight" not in tensors,
+            **attention_sizes(keys, architecture, recurrent),
+            **delta_sizes(keys, architecture),
+            **ffn_sizes(keys, architecture, n_blocks),
+        )
+
+
+def _architecture(metadata: Mapping[str, Value]) -> str:
+    architecture = Keys(metadata, "general").text("architecture")
+    if architecture not in ARCHITECTURES:
+        raise Unsupported(f"architecture {architecture[:40]!r}: supported are {', '.join(ARCHITECTURES)}")
+    return architecture
+
+
+def _has_block(tensors: Mapping[str, TensorInfo], block: int) -> bool:
+    return any(name.startswith(f"blk.{block}.") for name in tensors)
+
+
+def _vocabulary(metadata: Mapping[str, Value], tensors: Mapping[str, TensorInfo]) -> int:
+    if "token_embd.weight" not in tensors:
+        raise FormatError("tensor 'token_embd.weight' is missing")
+    rows = tensors["token_embd.weight"].shape[0]
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list) and len(tokens) > rows:
+        raise FormatError(f"tensor 'token_embd.weight' has {rows} rows, must have one for each of {len(tokens)} tokens")
+    return rows

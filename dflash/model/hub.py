@@ -1,0 +1,134 @@
+"""From the name of a model to a file on this machine: a path, the packaged demo, or a repository of the Hugging Face hub."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+from dflash.errors import DFlashError, DownloadError, NotFound
+from dflash.model.quants import choose_files
+
+PACKAGED = {"demo": "demo-Q4_K_M.gguf", "demo-draft": "draft-Q4_K_M.gguf"}
+"""Models that come with dflash."""
+
+_DATA = Path(__file__).parent.parent / "data"
+
+
+def resolve(
+    name: str | os.PathLike[str],
+    *,
+    progress: type | None = None,
+    endpoint: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Find a model, downloading it if it is on the hub and not in the cache.
+
+    Parameters
+    ----------
+    name : str or path
+        A GGUF file; ``demo`` or ``demo-draft``; or ``hf:org/repo`` with ``:quant`` behind it, in any case
+        (``hf:org/repo:q4_k_m``) or as a file name. Without it Q4_K_M, if the repository has it.
+    progress : type, optional
+        A class like `tqdm.tqdm` that draws the download; by default the hub client's own.
+    endpoint, cache_dir : str or path, optional
+        Another hub, another cache than the client's own.
+
+    Returns
+    -------
+    Path
+        The file; the first one of a split model, whose other parts lie beside it.
+
+    Raises
+    ------
+    NotFound
+        If there is no such file, repository or quantization; the message says what there is.
+    DownloadError
+        If the hub can't be reached or answers with an error, and the model is not in the cache.
+
+    Notes
+    -----
+    Interrupted downloads are resumed. If the hub can't be reached, a model in the cache will do.
+    """
+    name = os.fspath(name)
+    if name in PACKAGED:
+        path = _DATA / PACKAGED[name]
+    elif name.startswith("hf:"):
+        repo, _, quant = name.removeprefix("hf:").partition(":")
+        return _from_hub(repo, quant or None, progress, endpoint, cache_dir)
+    else:
+        path = Path(name).expanduser()
+    if path.exists():
+        return path
+    raise NotFound(f"{path}: there is no such file; a name is a path, 'demo' or 'hf:org/repo:quant'")
+
+
+def _from_hub(
+    repo: str, quant: str | None, progress: type | None, endpoint: str | None, cache_dir: str | os.PathLike[str] | None
+) -> Path:
+    from huggingface_hub import HfApi, snapshot_download
+
+    try:
+        with _hub_errors(repo):
+            files = [file.rfilename for file in HfApi(endpoint=endpoint).model_info(repo).siblings or ()]
+    except DownloadError:
+        path = _from_cache(repo, quant, cache_dir)
+        if path is None:
+            raise
+        return path
+    chosen = choose_files(repo, files, quant)
+    with _hub_errors(repo):
+        folder = snapshot_download(
+            repo,
+            allow_patterns=[escape(file) for file in chosen],
+            tqdm_class=progress,
+            endpoint=endpoint,
+            cache_dir=cache_dir,
+        )
+        missing = [file for file in chosen if not Path(folder, file).is_file()]
+        if missing:
+            raise DownloadError(f"{repo}: {missing[0]} was not downloaded")
+    return Path(folder, chosen[0])
+
+
+def _from_cache(repo: str, quant: str | None, cache_dir: Any) -> Path | None:
+    """Return a model that an earlier call has downloaded."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        cached = [entry for entry in scan_cache_dir(cache_dir).repos if entry.repo_id == repo]
+    except CacheNotFound:
+        return None
+    snapshots = [snapshot for entry in cached for snapshot in entry.revisions if "main" in snapshot.refs]
+    for snapshot in snapshots:
+        files = [file.file_path.relative_to(snapshot.snapshot_path).as_posix() for file in snapshot.files]
+        try:
+            return snapshot.snapshot_path / choose_files(repo, files, quant)[0]
+        except NotFound:
+            continue
+    return None
+
+
+@contextmanager
+def _hub_errors(repo: str) -> Iterator[None]:
+    """Turn whatever the hub's client raises into the errors of dflash."""
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
+    try:
+        yield
+    except DFlashError:
+        raise
+    except GatedRepoError as error:
+        raise DownloadError(f"{repo}: accept its terms on the hub and log in with `hf auth login`") from error
+    except RepositoryNotFoundError as error:
+        raise NotFound(f"{repo}: there is no such repository, or it is private and needs `hf auth login`") from error
+    except HFValidationError as error:
+        raise NotFound(f"{repo!r} is no repository, wanted org/repo: {_first_line(error)}") from error
+    except Exception as error:
+        raise DownloadError(f"{repo}: the hub could not be read: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,139 @@
+"""The layers of the family. Each reads top to bottom as its formula; attributes are called as the tensors in the file."""
+
+import numpy as np
+
+from dflash.kernels.attention import attend
+from dflash.kernels.conv import Memory as ConvMemory
+from dflash.kernels.conv import causal_conv, taps
+from dflash.kernels.delta import Memory as DeltaMemory
+from dflash.kernels.delta import gated_delta
+from dflash.kernels.linear import Launch
+from dflash.kernels.moe import Experts, Moe, Scratch
+from dflash.kernels.norm import gated_rms_norm, rms_norm
+from dflash.kernels.ragged import Ragged
+from dflash.kernels.rope import rotate
+from dflash.model.config import Config
+from dflash.model.weights import Weights
+from dflash.model.workspace import Workspace
+
+
+class LinearAttention:
+    """Gated delta net: a convolution, then a memory that is decayed, corrected and read once a token.
+
+    Reads `normed`, adds to `stream`.
+    """
+
+    def __init__(
+        self, weights: Weights, config: Config, space: Workspace, conv_memory: ConvMemory, delta_memory: DeltaMemory
+    ) -> None:
+        a = space.all
+        names = ("attn_qkv.weight", "attn_gate.weight", "ssm_alpha.weight", "ssm_beta.weight")
+        self.project = Launch(a.normed, [weights.matrix(n) for n in names], [a.mixed, a.gate, a.alpha, a.beta])
+        self.ssm_out = Launch(a.heads, [weights.matrix("ssm_out.weight")], [a.stream], add=True)
+        self.ssm_a, self.ssm_dt = weights.vector("ssm_a"), weights.vector("ssm_dt.bias")
+        self.ssm_norm = weights.vector("ssm_norm.weight")
+        self.ssm_conv1d = taps(weights.vector("ssm_conv1d.weight"))
+        self.conv_memory, self.delta_memory = conv_memory, delta_memory
+        self.eps, self.space = config.norm_eps, space
+
+    def __call__(self, rows: Ragged, n: int) -> None:
+        """Run the first `n` rows of the workspace."""
+        s = self.space.first(n)
+        self.project(n)
+        causal_conv(s.mixed, self.ssm_conv1d, rows, self.conv_memory, out=s.convolved)
+        gated_delta(s.convolved, s.alpha, s.beta, self.ssm_a, self.ssm_dt, rows, self.delta_memory, out=s.read)
+        gated_rms_norm(s.read, s.gate, self.ssm_norm, self.eps, out=s.heads)
+        self.ssm_out(n)
+
+
+class FullAttention:
+    """Softmax attention over the whole text; in Qwen3.5 each head's result passes a gate.
+
+    Reads `normed`, adds to `stream`.
+    """
+
+    def __init__(self, weights: Weights, config: Config, space: Workspace, k: np.ndarray, v: np.ndarray) -> None:
+        a = space.all
+        sizes = tuple(array.shape[1] for array in (a.query, a.key, a.value))
+        names = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
+        projections = weights.matrices(*names, fused="attn_qkv.weight", rows=sizes)
+        self.project = Launch(a.normed, projections, [a.query, a.key, a.value])
+        self.attn_output = Launch(a.attended, [weights.matrix("attn_output.weight")], [a.stream], add=True)
+        self.attn_q_norm, self.attn_k_norm = weights.vector("attn_q_norm.weight"), weights.vector("attn_k_norm.weight")
+        self.k, self.v = k, v
+        self.gated = config.architecture != "qwen3"
+        self.eps, self.space = config.norm_eps, space
+
+    def __call__(self, rows: Ragged, n: int) -> None:
+        """Run the first `n` rows of the workspace."""
+        s = self.space.first(n)
+        self.project(n)
+        norms = self.attn_q_norm, self.attn_k_norm
+        rotate(s.query, s.key, s.value, *norms, s.cos, s.sin, rows, eps=self.eps, q=s.rotated, k=self.k, v=self.v)
+        attend(s.rotated, self.k, self.v, rows, out=s.attended, gate=s.query if self.gated else None)
+        self.attn_output(n)
+
+
+class FeedForward:
+    """``down(silu(gate x) * up x)``; reads `normed`, adds to `stream`."""
+
+    def __init__(self, weights: Weights, space: Workspace) -> None:
+        a = space.all
+        gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
+        self.gate_up = Launch(a.normed, gate_up, [a.inner], gated=True)
+        self.ffn_down = Launch(a.inner, [weights.matrix("ffn_down.weight")], [a.stream], add=True)
+
+    def __call__(self, n: int) -> None:
+        """Run the first `n` rows of the workspace."""
+        self.gate_up(n)
+        self.ffn_down(n)
+
+
+def experts(weights: Weights, config: Config) -> Experts:
+    """The experts of a block."""
+    gate, up = weights.matrices(
+        "ffn_gate_exps.weight", "ffn_up_exps.weight", fused="ffn_gate_up_exps.weight", rows=(config.expert_ffn,) * 2
+    )
+    return Experts(
+        router=weights.matrix("ffn_gate_inp.weight"),
+        gate=gate,
+        up=up,
+        down=weights.matrix("ffn_down_exps.weight"),
+        shared_router=weights.matrix("ffn_gate_inp_shexp.weight"),
+        shared_gate=weights.matrix("ffn_gate_shexp.weight"),
+        shared_up=weights.matrix("ffn_up_shexp.weight"),
+        shared_down=weights.matrix("ffn_down_shexp.weight"),
+        n_used=config.experts_used,
+    )
+
+
+class Block:
+    """Norm, mix, add; norm, feed forward, add."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        config: Config,
+        space: Workspace,
+        mixer: LinearAttention | FullAttention,
+        scratch: list[Scratch],
+    ) -> None:
+        a = space.all
+        after = "ffn_norm.weight" if config.architecture == "qwen3" else "post_attention_norm.weight"
+        self.attn_norm, self.ffn_norm = weights.vector("attn_norm.weight"), weights.vector(after)
+        self.mixer = mixer
+        if config.experts:
+            of_block = experts(weights, config)
+            scratch[:] = scratch or [Scratch(space.n_rows, of_block)]
+            self.ffn: FeedForward | Moe = Moe(a.normed, of_block, a.stream, scratch[0])
+        else:
+            self.ffn = FeedForward(weights, space)
+        self.eps, self.space = config.norm_eps, space
+
+    def __call__(self, rows: Ragged, n: int) -> None:
+        """Run the first `n` rows of the workspace."""
+        s = self.space.first(n)
+        rms_norm(s.stream, self.attn_norm, self.eps, out=s.normed)
+        self.mixer(rows, n)
+        rms_norm(s.stream, self.ffn_norm, self.eps, out=s.normed)
+        self.ffn(n)

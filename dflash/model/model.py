@@ -1,0 +1,195 @@
+"""A model: weights, memory, and the forward over both."""
+
+from collections.abc import Sequence
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import KernelError, RequestError
+from dflash.kernels import conv, delta
+from dflash.kernels.embed import embed
+from dflash.kernels.linear import Launch
+from dflash.kernels.moe import Scratch
+from dflash.kernels.norm import rms_norm
+from dflash.kernels.ragged import PENDING, Ragged
+from dflash.kernels.rope import angles
+from dflash.model.batch import Forward, Span, ragged
+from dflash.model.config import Config
+from dflash.model.gguf import GGUFFile
+from dflash.model.layers import Block, FullAttention, LinearAttention
+from dflash.model.pools import Pools
+from dflash.model.rope import inverse_frequencies
+from dflash.model.state import State
+from dflash.model.weights import Weights
+from dflash.model.workspace import Workspace
+
+ROWS = 1024
+"""Most rows of a forward, unless told otherwise."""
+
+
+class Model:
+    """Runs tokens of many sequences through the layers of a file.
+
+    Parameters
+    ----------
+    file : GGUFFile
+        Open; weights stay packed and mapped.
+    config : Config
+        Of the same file.
+    pages, slots : int
+        KV pages in all, and sequences that may live at a time.
+    kv : str
+        ``"f16"`` or ``"f32"``: how keys and values are stored.
+    threads : int
+        Cores to use.
+    rows : int
+        Most rows of a forward.
+
+    Attributes
+    ----------
+    config : Config
+    pools : Pools
+    weights : Weights
+    """
+
+    def __init__(
+        self, file: GGUFFile, config: Config, *, pages: int, slots: int, kv: str = "f16", threads: int, rows: int = ROWS
+    ) -> None:
+        self.config, self.threads, self.rows = config, threads, rows
+        self.weights = Weights(file, config)
+        self.pools = Pools(config, pages=pages, slots=slots, kv=kv)
+        self._space = space = Workspace(config, rows)
+        self._blocks = self._build_blocks(space)
+        self._output_norm = self.weights.vector("output_norm.weight")
+        self._embedding = self.weights.matrix("token_embd.weight")
+        self._output = self._embedding if config.tied else self.weights.matrix("output.weight")
+        self._wanted = np.empty((0, config.width), np.float32)
+        self._logits = np.empty((0, config.n_vocab), np.float32)
+        self._head: Launch | None = None
+        self._inv_freq, self._rope_gain = inverse_frequencies(config)
+
+    def _build_blocks(self, space: Workspace) -> list[Block]:
+        blocks, attention, scratch = [], 0, list[Scratch]()
+        for i, recurrent in enumerate(self.config.recurrent):
+            weights = self.weights.block(i)
+            linear = i - attention
+            if recurrent:
+                memory = self.pools.conv[linear], self.pools.delta[linear]
+                mixer: LinearAttention | FullAttention = LinearAttention(weights, self.config, space, *memory)
+            else:
+                cache = self.pools.k[attention], self.pools.v[attention]
+                mixer = FullAttention(weights, self.config, space, *cache)
+                attention += 1
+            blocks.append(Block(weights, self.config, space, mixer, scratch))
+        return blocks
+
+    @property
+    def n_vocab(self) -> int:
+        """Rows of the embedding: ids are below."""
+        return self.config.n_vocab
+
+    def state(self) -> State:
+        """Begin a sequence.
+
+        Raises
+        ------
+        PoolExhausted
+            If every slot is in use.
+        """
+        return State(self.pools, self._flush)
+
+    def forward(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
+        """Read tokens of one or more sequences.
+
+        Parameters
+        ----------
+        spans : sequence of Span
+            At most one a sequence, `rows` tokens in all, each at most `PENDING` unless it is `whole`.
+        capture : tuple of int
+            Layers, counted from 0, whose output is wanted.
+
+        Returns
+        -------
+        Forward
+
+        Raises
+        ------
+        RequestError
+            If a token is not in the vocabulary, a parent out of order, or a layer does not exist.
+        PoolExhausted
+            If there are no pages for the tokens.
+        KernelError
+            If the spans don't fit a launch.
+
+        Notes
+        -----
+        Every token has the same bits whatever else is in the batch. Nothing is kept: see `State.commit`.
+        """
+        tokens, positions, rows = self._lay_out(spans, capture)
+        n = len(tokens)
+        numba.set_num_threads(self.threads)
+        s = self._space.first(n)
+        embed(tokens, self._embedding, s.stream)
+        if not all(self.config.recurrent):
+            self._rotation(positions, s)
+        captured = {}
+        for i, block in enumerate(self._blocks):
+            block(rows, n)
+            if i in capture:
+                captured[i] = s.stream.copy()
+        rms_norm(s.stream, self._output_norm, self.config.norm_eps, out=s.hidden)
+        logits = self._project(spans, rows, s.hidden)
+        for span in spans:
+            span.state.advanced(span.parents, whole=span.whole)
+        return Forward(logits, s.hidden, captured, tuple(spans))
+
+    def _lay_out(self, spans: Sequence[Span], capture: tuple[int, ...]) -> tuple[NDArray, NDArray, Ragged]:
+        for span in spans:
+            span.state.reserve(len(span.tokens))
+        tokens, positions, rows = ragged(spans)
+        if len(tokens) > self.rows:
+            raise KernelError(f"forward: {len(tokens)} rows, at most {self.rows} fit")
+        if tokens.min() < 0 or tokens.max() >= self.n_vocab:
+            bad = next(int(t) for t in tokens if not 0 <= t < self.n_vocab)
+            raise RequestError(f"token {bad} is not in the vocabulary: ids are 0 to {self.n_vocab - 1}")
+        for layer in capture:
+            if not 0 <= layer < self.config.n_layers:
+                raise RequestError(f"capture: there is no layer {layer}, layers are 0 to {self.config.n_layers - 1}")
+        return tokens, positions, rows
+
+    def _rotation(self, positions: NDArray[np.int32], s: object) -> None:
+        angles(positions, self._inv_freq, cos=s.cos, sin=s.sin)
+        if self._rope_gain != 1:
+            s.cos *= self._rope_gain
+            s.sin *= self._rope_gain
+
+    def _project(self, spans: Sequence[Span], rows: Ragged, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Logits of the rows that want them."""
+        wanted = [slice(*rows.first[i : i + 2]) for i, span in enumerate(spans) if span.logits]
+        n = sum(part.stop - part.start for part in wanted)
+        if n == 0:
+            return self._logits[:0]
+        if n > len(self._logits):
+            room = max(n, min(2 * len(self._logits), self.rows))
+            self._wanted = np.empty((room, self.config.width), np.float32)
+            self._logits = np.empty((room, self.n_vocab), np.float32)
+            self._head = Launch(self._wanted, [self._output], [self._logits])
+        at = 0
+        for part in wanted:
+            size = part.stop - part.start
+            self._wanted[at : at + size] = hidden[part]
+            at += size
+        self._head(n)
+        return self._logits[:n]
+
+    def _flush(self, slot: int, kept: Sequence[int], side: int) -> None:
+        """Apply the kept rows of one slot to the recurrent state of all layers."""
+        one = np.zeros((3, 1), np.int32)
+        one[:, 0] = slot, len(kept), side
+        rows = np.zeros((1, PENDING), np.int32)
+        rows[0, : len(kept)] = kept
+        for memory in self.pools.conv:
+            conv.apply_kept(one[0], rows, one[1], one[2], memory)
+        for memory in self.pools.delta:
+            delta.apply_kept(one[0], rows, one[1], one[2], memory)

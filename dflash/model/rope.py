@@ -1,0 +1,49 @@
+"""Rotation frequencies of a model, stretched if its file says so."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.model.config import Config
+
+
+def inverse_frequencies(config: Config) -> tuple[NDArray[np.float32], float]:
+    """Radians per position of each rotated pair, and a gain for cosine and sine.
+
+    Parameters
+    ----------
+    config : Config
+
+    Returns
+    -------
+    inv_freq : float32 (n_rot / 2,)
+        ``base ** (-2 j / n_rot)``; with linear scaling divided by the factor; with YaRN the slow pairs are divided, the fast
+        ones kept, and those between are blended.
+    gain : float
+        1, but for YaRN.
+
+    References
+    ----------
+    Peng, Quesnelle, Fan, Shippole 2023, YaRN, arXiv 2309.00071.
+    """
+    n = config.n_rot
+    exponents = np.arange(0, n, 2, dtype=np.float32) / np.float32(n)
+    inv_freq = (1.0 / np.float32(config.rope_base) ** exponents).astype(np.float32)
+    scaling = config.rope_scaling
+    if scaling is None or scaling.factor == 1:
+        return inv_freq, 1.0
+    if scaling.kind == "linear":
+        return (inv_freq / np.float32(scaling.factor)).astype(np.float32), 1.0
+
+    def pair_of(turns: float) -> float:
+        """The pair that makes so many turns over the original context."""
+        return n * math.log(scaling.original_context / (turns * 2 * math.pi)) / (2 * math.log(config.rope_base))
+
+    low = max(math.floor(pair_of(scaling.beta_fast)), 0)
+    high = min(math.ceil(pair_of(scaling.beta_slow)), n - 1)
+    ramp = np.clip((np.arange(n // 2) - low) / max(high - low, 0.001), 0, 1)
+    kept = (1 - ramp) * scaling.ext_factor
+    blended = inv_freq / scaling.factor * (1 - kept) + inv_freq * kept
+    gain = scaling.attn_factor * (1 + 0.1 * math.log(scaling.factor))
+    return blended.astype(np.float32), gain

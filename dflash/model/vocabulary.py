@@ -1,0 +1,169 @@
+"""What a GGUF file says about its tokenizer, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dflash.errors import FormatError, Unsupported
+
+NORMAL, CONTROL, USER, UNUSED = 1, 3, 4, 5
+
+_LETTERS = r"[^\r\n\p{L}\p{N}]?"
+_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+PATTERNS = {
+    "qwen2": rf"{_ENDINGS}|{_LETTERS}\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}",
+    "qwen35": rf"{_ENDINGS}|{_LETTERS}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}",
+}
+
+
+def _byte_letters() -> list[str]:
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in visible else chr(next(hidden)) for byte in range(256)]
+
+
+BYTE_LETTERS = _byte_letters()
+"""The letter that stands for each byte in the text of a normal token (GPT-2's alphabet)."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Vocabulary:
+    """Tokens, merges and special ids of a byte-level BPE.
+
+    Attributes
+    ----------
+    texts : list of str
+        Text of each id: normal tokens in `BYTE_LETTERS`, added ones plain.
+    types : bytes
+        Of each id, one of `NORMAL`, `CONTROL`, `USER` and `UNUSED`.
+    merges : list of (str, str)
+        Best first.
+    pre : str
+        Name of the pattern that cuts text into pieces, a key of `PATTERNS`.
+    eos, bos, pad : int or None
+        Special ids, where the file names them.
+    add_bos : bool
+        Whether text must start with `bos`.
+    """
+
+    texts: list[str]
+    types: bytes
+    merges: list[tuple[str, ...]]
+    pre: str
+    eos: int | None
+    bos: int | None
+    pad: int | None
+    add_bos: bool
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> Vocabulary:
+        """Read and check the keys ``tokenizer.ggml.*``.
+
+        Parameters
+        ----------
+        metadata : mapping of str
+            Keys and values of a GGUF file; arrays may be lists or NumPy arrays.
+
+        Raises
+        ------
+        Unsupported
+            If the tokenizer is not a byte-level BPE with a known pattern.
+        FormatError
+            If a key is missing or the keys contradict each other; the message names the key.
+        """
+        model = _require(metadata, "tokenizer.ggml.model")
+        if model != "gpt2":
+            raise Unsupported(f"tokenizer.ggml.model is {model!r}; dflash runs 'gpt2' (byte-level BPE)")
+        pre = _require(metadata, "tokenizer.ggml.pre")
+        if pre not in PATTERNS:
+            raise Unsupported(f"tokenizer.ggml.pre is {pre!r}; dflash runs {' and '.join(map(repr, PATTERNS))}")
+        texts = _list(metadata, "tokenizer.ggml.tokens", str)
+        types = _types(metadata, len(texts))
+        _check_alphabet(texts, types)
+        bos = _token(metadata, "tokenizer.ggml.bos_token_id", len(texts))
+        add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", False))
+        if add_bos and bos is None:
+            raise FormatError("tokenizer.ggml.add_bos_token is true, but tokenizer.ggml.bos_token_id is missing")
+        return cls(
+            texts=texts,
+            types=types,
+            merges=[tuple(merge.split(" ")) for merge in _list(metadata, "tokenizer.ggml.merges", str)],
+            pre=pre,
+            eos=_token(metadata, "tokenizer.ggml.eos_token_id", len(texts)),
+            bos=bos,
+            pad=_token(metadata, "tokenizer.ggml.padding_token_id", len(texts)),
+            add_bos=add_bos,
+        )
+
+    def bad_merge(self) -> str:
+        """Describe the first merge that can't be."""
+        known = set(self.texts)
+        for index, merge in enumerate(self.merges):
+            if len(merge) != 2:
+                return f"tokenizer.ggml.merges[{index}] is {' '.join(merge)!r}, wanted two tokens with a space between"
+            for text in (*merge, "".join(merge)):
+                if text not in known:
+                    return f"tokenizer.ggml.merges[{index}] is {' '.join(merge)!r}, but {text!r} is not a token"
+        return "tokenizer.ggml.merges can't be used"
+
+
+def _require(metadata: Mapping[str, Any], key: str) -> Any:
+    if key not in metadata:
+        raise FormatError(f"{key} is missing: the file has no complete tokenizer")
+    return metadata[key]
+
+
+def _list(metadata: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> list:
+    value = _require(metadata, key)
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not isinstance(value, list | tuple):
+        raise FormatError(f"{key} is of type {type(value).__name__}, wanted an array")
+    wrong = sorted(found.__name__ for found in set(map(type, value)) if not issubclass(found, kind))
+    if wrong:
+        wanted = "strings" if kind is str else "integers"
+        raise FormatError(f"{key} holds values of type {', '.join(wrong)}, wanted {wanted} only")
+    return list(value)
+
+
+def _types(metadata: Mapping[str, Any], n_tokens: int) -> bytes:
+    key = "tokenizer.ggml.token_type"
+    value = _list(metadata, key, (int, np.integer))
+    if len(value) != n_tokens:
+        raise FormatError(f"{key} has {len(value)} values, wanted {n_tokens}, one for each of tokenizer.ggml.tokens")
+    unknown = set(value) - {NORMAL, CONTROL, USER, UNUSED}
+    if unknown:
+        index = next(index for index, kind in enumerate(value) if kind in unknown)
+        raise FormatError(f"{key}[{index}] is {value[index]}, wanted 1, 3, 4 or 5")
+    return bytes(value)
+
+
+def _check_alphabet(texts: list[str], types: bytes) -> None:
+    """See to it that every text can be encoded and every token decoded."""
+    if len(set(texts)) != len(texts):
+        first: dict[str, int] = {}
+        twice = next(index for index, text in enumerate(texts) if first.setdefault(text, index) != index)
+        raise FormatError(f"tokenizer.ggml.tokens[{twice}] is {texts[twice]!r} again, after id {first[texts[twice]]}")
+    normal = [text for text, kind in zip(texts, types, strict=True) if kind == NORMAL]
+    strange = set("".join(normal)) - set(BYTE_LETTERS)
+    if strange:
+        text = next(text for text in normal if strange & set(text))
+        raise FormatError(f"tokenizer.ggml.tokens[{texts.index(text)}] is {text!r}, which is not in GPT-2's alphabet")
+    missing = set(BYTE_LETTERS).difference(normal)
+    if missing:
+        byte = min(BYTE_LETTERS.index(letter) for letter in missing)
+        raise FormatError(f"tokenizer.ggml.tokens has no token for the byte 0x{byte:02x}, so not every text has ids")
+
+
+def _token(metadata: Mapping[str, Any], key: str, n_tokens: int) -> int | None:
+    if key not in metadata:
+        return None
+    token = metadata[key]
+    if not isinstance(token, int | np.integer) or not 0 <= token < n_tokens:
+        raise FormatError(f"{key} is {token!r}, wanted an id from 0 to {n_tokens - 1}")
+    return int(token)

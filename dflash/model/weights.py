@@ -1,0 +1,62 @@
+"""The weights of a file by name, packed as they are."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.kernels.formats import Matrix
+from dflash.model.config import Config
+from dflash.model.gguf import GGUFFile
+from dflash.model.tensors import match_tensors
+
+
+class Weights:
+    """Tensors of a checked file, or of one of its blocks.
+
+    Parameters
+    ----------
+    file : GGUFFile
+        Open; its mapping stays alive as long as a weight is used.
+    config : Config
+        Of the same file.
+
+    Raises
+    ------
+    FormatError
+        If tensors are missing or of another shape.
+
+    Attributes
+    ----------
+    unused : tuple of str
+        Tensors of the file that nothing here needs.
+    """
+
+    def __init__(self, file: GGUFFile, config: Config) -> None:
+        known, self.unused = match_tensors(config, file.tensors)
+        self._file, self._tensors, self._prefix = file, known, ""
+
+    def block(self, i: int) -> "Weights":
+        """The weights of block i, named without ``blk.i.``."""
+        weights = object.__new__(Weights)
+        weights._file, weights._tensors, weights.unused = self._file, self._tensors, self.unused
+        weights._prefix = f"blk.{i}."
+        return weights
+
+    def __contains__(self, name: str) -> bool:
+        return self._prefix + name in self._tensors
+
+    def matrix(self, name: str) -> Matrix:
+        """A matrix, or a stack of them, that stays packed; a vector is one row."""
+        tensor = self._tensors[self._prefix + name]
+        data = self._file.data(tensor.name)
+        return Matrix(data.reshape(1, -1) if data.ndim == 1 else data, tensor.type, self._prefix + name)
+
+    def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[Matrix, ...]:
+        """Several matrices; where the file has them in one, one below the other, parts of that."""
+        if fused not in self or names[0] in self:
+            return tuple(self.matrix(name) for name in names)
+        whole, ends = self.matrix(fused), np.cumsum(rows)
+        return tuple(whole.rows(slice(end - n, end)) for end, n in zip(ends.tolist(), rows, strict=True))
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """A small tensor as float32."""
+        return np.ascontiguousarray(self._file.array(self._tensors[self._prefix + name].name))

@@ -1,0 +1,68 @@
+"""Arrays between the ops of a forward, made once for the most rows that it takes."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from dflash.model.config import Config
+
+
+class Workspace:
+    """Named float32 arrays of `n_rows` rows; `first` gives the same for fewer rows.
+
+    Parameters
+    ----------
+    config : Config
+        Widths.
+    n_rows : int
+        Most rows of a forward.
+
+    Attributes
+    ----------
+    stream, normed, hidden : float32 (N, D)
+        Residual stream, input of a mixer or feed forward, output of the last norm.
+    mixed, convolved, gate, alpha, beta, read, heads
+        Of linear attention; see `LinearAttention`.
+    query, key, value, rotated, attended, cos, sin
+        Of full attention; see `FullAttention`.
+    inner : float32 (N, F)
+        Of the dense feed forward.
+    """
+
+    def __init__(self, config: Config, n_rows: int) -> None:
+        self.n_rows = n_rows
+        d, size, head = config.delta_size, config.head_size, config.heads * config.head_size
+        values = config.delta_value_heads * d
+        conv = 2 * config.delta_key_heads * d + values
+        gated = 1 if config.architecture == "qwen3" else 2
+        shapes = {
+            "stream": (config.width,),
+            "normed": (config.width,),
+            "hidden": (config.width,),
+            "mixed": (conv,),
+            "convolved": (conv,),
+            "gate": (values,),
+            "alpha": (config.delta_value_heads,),
+            "beta": (config.delta_value_heads,),
+            "read": (config.delta_value_heads, d),
+            "heads": (values,),
+            "query": (gated * head,),
+            "key": (config.kv_heads * size,),
+            "value": (config.kv_heads * size,),
+            "rotated": (config.heads, size),
+            "attended": (head,),
+            "cos": (config.n_rot // 2,),
+            "sin": (config.n_rot // 2,),
+            "inner": (config.ffn,),
+        }
+        self._arrays = {name: np.empty((n_rows, *shape), np.float32) for name, shape in shapes.items()}
+        self._views: dict[int, SimpleNamespace] = {}
+        self.all = SimpleNamespace(**self._arrays)
+
+    def first(self, n: int) -> SimpleNamespace:
+        """The first `n` rows of every array."""
+        views = self._views.get(n)
+        if views is None:
+            views = SimpleNamespace(**{name: array[:n] for name, array in self._arrays.items()})
+            self._views[n] = views
+        return views

@@ -1,0 +1,71 @@
+"""What goes wrong, in the words of HTTP: a status and OpenAI's error object."""
+
+import logging
+from typing import Any
+
+from dflash.errors import ContextOverflow, DFlashError, PoolExhausted, RequestError, TemplateError
+from dflash.serve.fields import FieldError
+
+log = logging.getLogger("dflash.serve")
+
+
+class Problem(Exception):  # noqa: N818 - it answers a request, it is not a failure of ours
+    """An answer other than 200.
+
+    Parameters
+    ----------
+    status : int
+        HTTP status.
+    message : str
+        One sentence for the caller.
+    param : str, optional
+        The field of the body that is to blame.
+    code : str, optional
+        OpenAI's short name of the case.
+    """
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+    @property
+    def kind(self) -> str:
+        """OpenAI's ``type`` for the status."""
+        if self.status == 401:
+            return "authentication_error"
+        return "invalid_request_error" if self.status < 500 else "server_error"
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error object."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+
+def closing() -> Problem:
+    """What a request is told while the server shuts down."""
+    return Problem(503, "the server is shutting down", code="shutting_down")
+
+
+def problem_of(error: BaseException) -> Problem:
+    """The answer to a request that ended in `error`; what nobody expected is logged and told in general terms."""
+    match error:
+        case Problem():
+            return error
+        case FieldError():
+            return Problem(400, str(error), param=error.field or None)
+        case ContextOverflow():
+            return Problem(400, str(error), code="context_length_exceeded")
+        case TemplateError():
+            return Problem(400, str(error), param="messages")
+        case RequestError():
+            return Problem(400, str(error))
+        case PoolExhausted():
+            return Problem(503, str(error), code="overloaded")
+        case DFlashError():
+            log.error("a request failed: %s", error)
+            return Problem(500, str(error))
+    log.error("a request failed", exc_info=error)
+    return Problem(500, "the server failed on this request; its log says why")

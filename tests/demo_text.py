@@ -1,0 +1,43 @@
+"""The demo model's tokenizer without its weights: GGUF metadata made from ``tokenizer.json``."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from dflash.model.tokenizer import Tokenizer
+
+DATA = Path(__file__).parent / "data"
+
+
+def demo_metadata():
+    """Return fresh metadata, which a test may spoil."""
+    texts, types, merges = _parts()
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "qwen35",
+        "tokenizer.ggml.tokens": list(texts),
+        "tokenizer.ggml.token_type": np.array(types, np.int32),
+        "tokenizer.ggml.merges": list(merges),
+        "tokenizer.ggml.eos_token_id": texts.index("<|im_end|>"),
+        "tokenizer.ggml.padding_token_id": texts.index("<|endoftext|>"),
+        "tokenizer.ggml.add_bos_token": False,
+    }
+
+
+@cache
+def demo_tokenizer():
+    return Tokenizer.from_gguf(demo_metadata())
+
+
+@cache
+def _parts():
+    data = json.loads((DATA / "demo" / "tokenizer.json").read_text(encoding="utf-8"))
+    vocab, added = data["model"]["vocab"], data["added_tokens"]
+    texts, types = [""] * (len(vocab) + len(added)), [1] * (len(vocab) + len(added))
+    for text, token in vocab.items():
+        texts[token] = text
+    for token in added:
+        texts[token["id"]], types[token["id"]] = token["content"], 3 if token["special"] else 4
+    return texts, types, [" ".join(merge) for merge in data["model"]["merges"]]

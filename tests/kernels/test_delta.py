@@ -1,0 +1,263 @@
+"""The gated delta rule: recorded results, the definition, and the same bits however the text is cut."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from batches import tree
+from compare import assert_close, assert_same_bits
+from recurrent import SLOTS, assert_guards, assert_untouched, batch, copy, guarded, path_to, poison, steps
+
+from dflash.errors import KernelError
+from dflash.kernels.arrays import zeros
+from dflash.kernels.cases import BATCHES, Rows
+from dflash.kernels.delta import Memory, apply_kept, cpu, gated_delta, gates, reference
+
+DATA = Path(__file__).parent.parent / "data" / "kernels"
+RECORDED = sorted(DATA.glob("gdr_*.npz"))
+CASES = list(reference.cases())
+SHAPES = [(1, 1, 16, 32), (2, 6, 32, 16), (4, 12, 128, 128)]
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def tokens(n, n_groups, n_heads, width, n_values, seed=0):
+    """Arguments up to the batch; the decays run from nearly none to nearly all."""
+    y = random(n, 2 * n_groups * width + n_heads * n_values, seed=seed)
+    alpha, beta = 4 * random(n, n_heads, seed=seed + 1), 2 * random(n, n_heads, seed=seed + 2)
+    return y, alpha, beta, -np.exp(random(n_heads, seed=7)), random(n_heads, seed=8)
+
+
+def pick(arguments, rows):
+    return (*(np.ascontiguousarray(array[rows]) for array in arguments[:3]), *arguments[3:])
+
+
+def random_memory(n_groups, n_heads, width, n_values):
+    memory = Memory.empty(SLOTS, n_groups, n_heads, width, n_values)
+    for seed, field in enumerate(fields(memory)):
+        array = getattr(memory, field.name)
+        array[:] = random(*array.shape, seed=seed + 20)
+    memory.k[:] = reference.unit(memory.k)
+    np.abs(np.tanh(memory.decay), out=memory.decay)
+    return memory
+
+
+def run(arguments, sequences, memory, parents=None):
+    n_heads, n_values = memory.state.shape[1:3]
+    out = np.full((len(arguments[0]), n_heads, n_values), np.nan, np.float32)
+    gated_delta(*arguments, batch(sequences, parents=parents), memory, out=out)
+    return out
+
+
+def flush(sequences, memory):
+    made = batch(sequences)
+    apply_kept(made.slot, made.kept, made.n_kept, made.side, memory)
+    return memory
+
+
+def recorded(path):
+    """Arguments, first state (V, K), outputs and last state of a file, its value heads in the order of a GGUF."""
+    g = dict(np.load(path))
+    n_groups, n_heads = g["q"].shape[1], g["v"].shape[1]
+    ratio = n_heads // n_groups
+    order = [t % n_groups * ratio + t // n_groups for t in range(n_heads)]
+    v, log_decay, beta, o = (g[name][:, order] for name in ("v", "g", "beta", "o"))
+    y = np.concatenate([x.reshape(len(v), -1) for x in (g["q"], g["k"], v)], axis=1)
+    with np.errstate(divide="ignore", over="ignore"):
+        fade = -log_decay.astype(np.float64)
+        alpha = np.where(fade > 30, fade, np.log(np.expm1(np.minimum(fade, 30))))
+        strength = np.log(beta / (1 - beta.astype(np.float64)))
+    alpha, strength = (np.clip(x, -1e4, 1e4).astype(np.float32) for x in (alpha, strength))
+    state, last = (g[name][order].swapaxes(1, 2) if name in g else 0 for name in ("state0", "state"))
+    return (y, alpha, strength, np.full(n_heads, -1, np.float32), np.zeros(n_heads, np.float32)), state, o, last
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=[path.stem for path in RECORDED])
+def test_recorded(path):
+    arguments, state, want, last = recorded(path)
+    n, n_heads, width = want.shape
+    memory = Memory.empty(1, (arguments[0].shape[1] // width - n_heads) // 2, n_heads, width, width)
+    memory.state[0] = state
+    pending = copy(memory)
+    out = run(arguments, [Rows(n, "whole")], memory)
+    np.testing.assert_allclose(out, want, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(memory.state[0], last, rtol=0, atol=5e-6)
+    got = [run(pick(arguments, [i]), [rows], pending) for i, rows in enumerate(steps(n))]
+    assert_same_bits("steps", np.concatenate(got), out)
+    flush([Rows(1, kept=(0,), side=n % 2)], pending)
+    assert_same_bits("state", pending.state, memory.state)
+
+
+def test_recorded_gates():
+    g = np.load(DATA / "gates.npz")
+    n, n_heads = g["alpha"].shape
+    for head in range(n_heads):
+        table = np.full((3, n + -n % 16), np.nan, np.float32)
+        gates.fill(g["alpha"], g["b"], head, g["ssm_a"][head], g["ssm_dt_bias"][head], 0, n, table)
+        np.testing.assert_allclose(table[gates.LOG_KEPT, :n], g["g"][:, head], rtol=3e-6, atol=0)
+        np.testing.assert_allclose(table[gates.STRENGTH, :n], g["beta"][:, head], rtol=3e-6, atol=0)
+        exact = np.exp(table[gates.LOG_KEPT, :n].astype(np.float64))
+        np.testing.assert_allclose(table[gates.KEPT, :n], exact, rtol=2e-7, atol=1e-37)
+
+
+def test_softplus_is_exact_to_a_few_ulp():
+    u = np.concatenate([np.linspace(-80, 80, 4001), np.geomspace(1e-8, 1, 200), [0, 20, -20]]).astype(np.float32)
+    table, nothing = np.empty((3, len(u) + -len(u) % 16), np.float32), np.zeros((len(u), 1), np.float32)
+    gates.fill(u[:, None], nothing, 0, np.float32(-1), np.float32(0), 0, len(u), table)
+    np.testing.assert_allclose(-table[gates.LOG_KEPT, : len(u)], np.logaddexp(0, u.astype(np.float64)), rtol=5e-7, atol=0)
+
+
+def test_recorded_unit_rows():
+    g = np.load(DATA / "l2norm.npz")
+    out = np.full_like(g["x"], np.nan)
+    lanes, x = (0,) * (out.shape[1] // 16), np.ascontiguousarray(g["x"])
+    for row in range(len(x)):
+        cpu.unit_row(lanes, x[row].ctypes.data, np.float32(1), out[row].ctypes.data)
+    np.testing.assert_allclose(out, g["y"], rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[name for name, *_ in CASES])
+def test_reference(case):
+    name, *shape, sequences = case
+    rows = batch(sequences)
+    n = int(rows.first[-1])
+    arguments, memory = tokens(n, *shape), poison(random_memory(*shape), sequences)
+    before, wanted = copy(memory), copy(memory)
+    room, out = guarded(n, shape[1], shape[3])
+    gated_delta(*arguments, rows, memory, out=out)
+    want = np.empty(out.shape)
+    reference.gated_delta(*arguments, rows, wanted, out=want)
+    assert_close(name, out, want, 1e-6)
+    for s, sequence in enumerate(sequences):
+        assert_close("state", memory.state[sequence.slot], wanted.state[sequence.slot], 1e-6)
+        if not rows.whole[s]:
+            own = 1 - sequence.side, sequence.slot, slice(sequence.n)
+            assert_close("k", memory.k[own], wanted.k[own], 1e-6)
+            assert_close("u", memory.u[own], wanted.u[own], 1e-6)
+            assert_close("decay", memory.decay[own], wanted.decay[own], 1e-6)
+    assert_guards(room)
+    assert_untouched(memory, before, sequences)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_prefill(shape):
+    """A prompt at once, in pieces, as single tokens of text, and as drafts of one that are kept."""
+    n, memory = 70, random_memory(*shape)
+    arguments = tokens(n, *shape)
+    pieces, single, pending = copy(memory), copy(memory), copy(memory)
+    want = run(arguments, [Rows(n, "whole")], memory)
+    cuts = [0, 1, 3, 36, n]
+    got = [run(pick(arguments, slice(a, b)), [Rows(b - a, "whole")], pieces) for a, b in zip(cuts, cuts[1:], strict=False)]
+    assert_same_bits("pieces", np.concatenate(got), want)
+    for name, form, other in (("single", "whole", single), ("pending", "chain", pending)):
+        got = [run(pick(arguments, [i]), [rows], other) for i, rows in enumerate(steps(n, form))]
+        assert_same_bits(name, np.concatenate(got), want)
+    flush([Rows(1, kept=(0,), side=n % 2)], pending)
+    for other in (pieces, single, pending):
+        assert_same_bits("state", other.state, memory.state)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_tree(shape):
+    """Every path through a tree reads as a chain; the path that is kept, as if nothing else had been drafted."""
+    n, memory = 40, random_memory(*shape)
+    arguments, after = tokens(n, *shape), tokens(3, *shape, seed=5)
+    parents, before = tree(np.random.default_rng(3), n), copy(memory)
+    out = run(arguments, [Rows(n, "tree")], memory, [parents])
+    for row in range(0, n, 3):
+        path = path_to(parents, row)
+        chained, kept, straight = copy(before), copy(memory), copy(before)
+        assert_same_bits("path", out[path], run(pick(arguments, path), [Rows(len(path))], chained))
+        assert_same_bits("u", memory.u[1, 0, path], chained.u[1, 0, : len(path)])
+        following = run(after, [Rows(3, kept=tuple(path), side=1)], kept)
+        run(pick(arguments, path), [Rows(len(path), "whole")], straight)
+        assert_same_bits("after the path", following, run(after, [Rows(3)], straight))
+        assert_same_bits("state", kept.state, straight.state)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_any_company(shape):
+    sequences = BATCHES["everything"]
+    rows = batch(sequences)
+    arguments, memory = tokens(int(rows.first[-1]), *shape), random_memory(*shape)
+    alone, one = copy(memory), copy(memory)
+    out = run(arguments, sequences, memory)
+    for s, sequence in enumerate(sequences):
+        own = slice(rows.first[s], rows.first[s + 1])
+        got = run(pick(arguments, own), [sequence], alone, [rows.parent[own].tolist()])
+        assert_same_bits(f"sequence {s}", got, out[own])
+    numba.set_num_threads(1)
+    try:
+        assert_same_bits("one thread", run(arguments, sequences, one), out)
+    finally:
+        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+    for other in (alone, one):
+        for field in fields(memory):
+            assert_same_bits(field.name, getattr(other, field.name), getattr(memory, field.name))
+
+
+def test_apply_kept():
+    sequences = [Rows(1, slot=5, kept=(3, 4)), Rows(1, slot=2), Rows(1, slot=0, kept=(0, 1, 2, 9, 63), side=1)]
+    memory = poison(random_memory(2, 6, 32, 48), sequences)
+    before, wanted, made = copy(memory), copy(memory), batch(sequences)
+    flush(sequences, memory)
+    reference.apply_kept(made.slot, made.kept, made.n_kept, made.side, wanted)
+    for slot in (5, 2, 0):
+        assert_close("state", memory.state[slot], wanted.state[slot], 1e-6)
+    for name in ("k", "u", "decay"):
+        assert_same_bits(name, getattr(memory, name), getattr(before, name))
+    assert_untouched(memory, before, [rows._replace(form="whole") for rows in sequences])
+
+
+@pytest.mark.parametrize("strong", [False, True])
+def test_tree_by_matrix_products(strong):
+    """The form that needs no state per row agrees with the recurrence, in float64."""
+    n, width, n_values = 40, 16, 24
+    rng = np.random.default_rng(11)
+    q, k = (reference.unit(rng.standard_normal((n, width))) for _ in range(2))
+    v, beta, state = rng.standard_normal((n, n_values)), rng.random(n), rng.standard_normal((n_values, width))
+    log_decay = -rng.exponential(20 if strong else 0.1, n)
+    parents = tree(rng, n)
+    u, o, log_kept = reference.tree_wy(q, k, v, log_decay, beta, state, parents)
+    states = {-1: state}
+    for i, above in enumerate(parents):
+        want_u, want_o, states[i] = reference.step(states[above], q[i], k[i], v[i], np.exp(log_decay[i]), beta[i])
+        np.testing.assert_allclose(u[i], want_u, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(o[i], want_o, rtol=0, atol=1e-12)
+        after = reference.state_after(path_to(parents, i), k, u, log_kept, state)
+        np.testing.assert_allclose(after, states[i], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("parents", [[-1, 0, 1, 2], [-1, 0, 0, 0], [-1, 0, 0, 1, 1, 2, 2], [-1, -1, 0, 1, -1, 3]], ids=str)
+def test_plan_reuses_places(parents):
+    n = len(parents)
+    source, target = np.full(n, -9), np.full(n, -9)
+    places = cpu.plan(np.array([99, *parents], np.int32), 1, n, source, target)
+    held = {-1: -1}
+    for i, above in enumerate(parents):
+        assert held[source[i]] == above
+        if target[i] >= 0:
+            held[target[i]] = i
+        else:
+            assert i not in parents
+    assert places == len(held) - 1
+    assert places == (1 if parents == [-1, 0, 1, 2] else places)
+
+
+def test_refused():
+    arguments, memory = tokens(65, 1, 2, 16, 16), Memory.empty(1, 1, 2, 16, 16)
+    out = np.empty((65, 2, 16), np.float32)
+    with pytest.raises(KernelError, match="65 pending rows"):
+        gated_delta(*arguments, batch([Rows(65)]), memory, out=out)
+    with pytest.raises(KernelError, match="alpha: wanted"):
+        gated_delta(arguments[0], arguments[1].T, *arguments[2:], batch([Rows(65, "whole")]), memory, out=out)
+    with pytest.raises(KernelError, match="3 value heads are no multiple of 2 key heads"):
+        Memory.empty(1, 2, 3, 16, 16)
+    with pytest.raises(KernelError, match="key size 24"):
+        Memory.empty(1, 1, 1, 24, 16)
+    with pytest.raises(KernelError, match="u: wanted"):
+        Memory(memory.state, memory.k, zeros(2, 1, 64, 2, 32), memory.decay)

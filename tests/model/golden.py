@@ -1,0 +1,57 @@
+"""Small random models with recorded results, as the tests load them."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from dflash.model.batch import Span
+from dflash.model.config import Config
+from dflash.model.gguf import GGUFFile
+from dflash.model.model import Model
+
+FOLDER = Path(__file__).parent.parent / "data" / "golden"
+FILES = sorted(path.stem for path in FOLDER.glob("*/*.gguf"))
+PRIMARY = [
+    f"{folder.name}-{json.loads((folder / 'info.json').read_text())['config']['primary']}"
+    for folder in sorted(FOLDER.iterdir())
+    if folder.is_dir()
+]
+
+
+def path_of(name):
+    return next(FOLDER.glob(f"*/{name}.gguf"))
+
+
+def recorded(name):
+    return np.load(path_of(name).with_suffix(".npz"))
+
+
+@cache
+def load(name, kv="f32", threads=2):
+    file = GGUFFile.open(path_of(name))
+    return Model(file, Config.from_gguf(file.metadata, file.tensors), pages=24, slots=12, kv=kv, threads=threads)
+
+
+def chain(n):
+    return np.arange(-1, n - 1, dtype=np.int32)
+
+
+def prefill(model, state, tokens, *, chunk=512, logits=True, capture=()):
+    """Read a whole text; logits of all its tokens, and what was captured."""
+    rows, captured = [], {layer: [] for layer in capture}
+    for start in range(0, len(tokens), chunk):
+        part = np.asarray(tokens[start : start + chunk], np.int32)
+        out = model.forward([Span(state, part, chain(len(part)), whole=True, logits=logits)], capture=capture)
+        rows.append(out.logits.copy())
+        for layer in capture:
+            captured[layer].append(out.captured[layer])
+    return np.concatenate(rows), {layer: np.concatenate(parts) for layer, parts in captured.items()}
+
+
+def step(model, state, tokens, parents=None):
+    """Read pending tokens, a chain unless told otherwise; their logits."""
+    tokens = np.asarray(tokens, np.int32)
+    parents = chain(len(tokens)) if parents is None else np.asarray(parents, np.int32)
+    return model.forward([Span(state, tokens, parents)]).logits.copy()

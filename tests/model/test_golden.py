@@ -1,0 +1,89 @@
+"""Every recorded model: logits, layers and state as Transformers computes them in float32."""
+
+import numpy as np
+import pytest
+from compare import assert_close
+from golden import FILES, PRIMARY, load, prefill, recorded, step
+
+LOGITS, LOGITS_RMS = 5e-4, 2e-5
+INTERMEDIATE, STATE = 2e-4, 5e-5
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_logits(name):
+    model, want = load(name), recorded(name)
+    state = model.state()
+    logits, _ = prefill(model, state, want["tokens"])
+    state.close()
+    truth = want["logits"] if "logits" in want.files else want["logits_tail"]
+    got = logits[-len(truth) :]
+    assert np.abs(got - truth).max() < LOGITS
+    assert_close(name, got, truth, LOGITS_RMS)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_greedy(name):
+    """The same 16 tokens, one at a time."""
+    model, want = load(name), recorded(name)
+    state = model.state()
+    prompt = want["tokens"][: int(want["n_prompt"])]
+    logits, _ = prefill(model, state, prompt)
+    row = logits[-1]
+    for i, (token, margin) in enumerate(zip(want["greedy"], want["greedy_margin"], strict=True)):
+        if margin < LOGITS:
+            break
+        assert row.argmax() == token, f"token {i}, margin {margin}"
+        row = step(model, state, [token])[0]
+        state.commit([0])
+    state.close()
+
+
+@pytest.mark.parametrize("name", PRIMARY)
+def test_layers_and_state(name):
+    model, want = load(name), recorded(name)
+    config = model.config
+    state = model.state()
+    prompt = want["tokens"][: int(want["n_prompt"])]
+    n = len(prompt)
+    layers = tuple(range(config.n_layers))
+    _, captured = prefill(model, state, prompt, capture=layers)
+    pages, linear, full = state.pages, 0, 0
+    for layer, recurrent in enumerate(config.recurrent):
+        assert np.abs(captured[layer] - want[f"prompt.layer{layer}.out"]).max() < INTERMEDIATE, layer
+        if recurrent:
+            memory, conv = model.pools.delta[linear].state[state.slot], model.pools.conv[linear].tail[state.slot]
+            assert np.abs(memory.transpose(0, 2, 1) - want[f"state.layer{layer}.ssm"]).max() < STATE
+            assert np.abs(conv.T - want[f"state.layer{layer}.conv"]).max() < STATE
+            linear += 1
+        else:
+            for cache, part in ((model.pools.k, "k"), (model.pools.v, "v")):
+                rows = cache[full, pages].reshape(-1, config.kv_heads, config.head_size)[:n]
+                assert np.abs(rows.transpose(1, 0, 2) - want[f"state.layer{layer}.{part}"]).max() < INTERMEDIATE
+            full += 1
+    state.close()
+
+
+@pytest.mark.parametrize("name", PRIMARY)
+def test_a_prompt_shorter_than_the_conv(name):
+    model, want = load(name), recorded(name)
+    if "short.tokens" not in want.files:
+        pytest.skip("no short text is recorded for this model")
+    state = model.state()
+    tokens, n = want["short.tokens"], int(want["short.n_prompt"])
+    logits, _ = prefill(model, state, tokens[:n])
+    rows = [logits]
+    for token in tokens[n:]:
+        rows.append(step(model, state, [token]))
+        state.commit([0])
+    state.close()
+    assert np.abs(np.concatenate(rows) - want["short.logits"]).max() < LOGITS
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_halves_in_the_cache_cost_little(name):
+    model, want = load(name, kv="f16"), recorded(name)
+    state = model.state()
+    logits, _ = prefill(model, state, want["tokens"])
+    state.close()
+    truth = want["logits"] if "logits" in want.files else want["logits_tail"]
+    assert_close(name, logits[-len(truth) :], truth, 5e-3)
