@@ -1,6 +1,7 @@
 """The demo model's tokenizer without its weights: GGUF metadata made from ``tokenizer.json``."""
 
 import json
+import lzma
 from functools import cache
 from pathlib import Path
 
@@ -32,8 +33,14 @@ def demo_tokenizer():
 
 
 @cache
+def tokenizer_json():
+    """The demo's tokenizer as Hugging Face `tokenizers` stores it."""
+    return lzma.decompress((DATA / "demo" / "tokenizer.json.xz").read_bytes()).decode()
+
+
+@cache
 def _parts():
-    data = json.loads((DATA / "demo" / "tokenizer.json").read_text(encoding="utf-8"))
+    data = json.loads(tokenizer_json())
     vocab, added = data["model"]["vocab"], data["added_tokens"]
     texts, types = [""] * (len(vocab) + len(added)), [1] * (len(vocab) + len(added))
     for text, token in vocab.items():

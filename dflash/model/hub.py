@@ -49,7 +49,7 @@ def resolve(
 
     Notes
     -----
-    Interrupted downloads are resumed. If the hub can't be reached, a model in the cache will do.
+    Resuming, caching and drawing are the hub client's. If the hub can't be reached, a model in the cache will do.
     """
     name = os.fspath(name)
     if name in PACKAGED:

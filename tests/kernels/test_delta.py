@@ -1,5 +1,6 @@
 """The gated delta rule: recorded results, the definition, and the same bits however the text is cut."""
 
+import itertools
 from dataclasses import fields
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def recorded(path):
         fade = -log_decay.astype(np.float64)
         alpha = np.where(fade > 30, fade, np.log(np.expm1(np.minimum(fade, 30))))
         strength = np.log(beta / (1 - beta.astype(np.float64)))
-    alpha, strength = (np.clip(x, -1e4, 1e4).astype(np.float32) for x in (alpha, strength))
+    alpha, strength = (np.clip(x, -1e4, 1e4).astype(np.float32, order="C") for x in (alpha, strength))
     state, last = (g[name][order].swapaxes(1, 2) if name in g else 0 for name in ("state0", "state"))
     return (y, alpha, strength, np.full(n_heads, -1, np.float32), np.zeros(n_heads, np.float32)), state, o, last
 
@@ -151,7 +152,7 @@ def test_prefill(shape):
     pieces, single, pending = copy(memory), copy(memory), copy(memory)
     want = run(arguments, [Rows(n, "whole")], memory)
     cuts = [0, 1, 3, 36, n]
-    got = [run(pick(arguments, slice(a, b)), [Rows(b - a, "whole")], pieces) for a, b in zip(cuts, cuts[1:], strict=False)]
+    got = [run(pick(arguments, slice(a, b)), [Rows(b - a, "whole")], pieces) for a, b in itertools.pairwise(cuts)]
     assert_same_bits("pieces", np.concatenate(got), want)
     for name, form, other in (("single", "whole", single), ("pending", "chain", pending)):
         got = [run(pick(arguments, [i]), [rows], other) for i, rows in enumerate(steps(n, form))]

@@ -100,7 +100,7 @@ def test_refused():
     x = random(4, 32)
     with pytest.raises(KernelError, match="weight: wanted contiguous float32"):
         rms_norm(x, x[0, :31].copy(), 1e-6, out=x)
-    with pytest.raises(KernelError, match="x: .* got strided"):
+    with pytest.raises(KernelError, match=r"x: .* got strided"):
         rms_norm(x[:, ::2], x[0, :16].copy(), 1e-6, out=x[:, :16].copy())
     with pytest.raises(KernelError, match=r"z: .* got float64"):
         gated_rms_norm(x[:, None], x.astype(np.float64), x[0], 1e-6, out=x)

@@ -70,13 +70,13 @@ def test_the_whole_file_is_sound(path):
     assert open_or_refuse(path, WHOLE)
 
 
-@fuzz(1000)
+@fuzz(800)
 @given(size=st.one_of(st.integers(0, N_HEADER), st.integers(0, len(WHOLE) - 1)))
 def test_truncated(path, size):
     assert not open_or_refuse(path, WHOLE[: min(size, N_HEADER)], size=size)
 
 
-@fuzz(1500)
+@fuzz(1000)
 @given(flips=st.lists(st.integers(0, 8 * N_HEADER - 1), min_size=1, max_size=8, unique=True))
 def test_flipped_bits(path, flips):
     content = bytearray(WHOLE[:N_HEADER])
@@ -127,7 +127,7 @@ def tensors(draw):
     return tensor(draw(NAMES), dims, kind, draw(st.sampled_from([0, 1, 32, 64, 2**40, 2**63, 2**64 - 32])))
 
 
-@fuzz(800)
+@fuzz(600)
 @given(st.lists(keys(), max_size=4), st.lists(tensors(), max_size=3), st.integers(0, 2000))
 def test_crafted_headers(path, keys, tensors, n_data):
     open_or_refuse(path, header(keys, tensors, bytes(n_data)))

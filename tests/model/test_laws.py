@@ -8,7 +8,7 @@ from golden import PRIMARY, chain, load, prefill, recorded, step
 from dflash.errors import DFlashError, KernelError, PoolExhausted, RequestError
 from dflash.model.batch import Span
 
-MODELS = [*PRIMARY, "qwen35-r3-tied-k-IQ4_XS", "qwen35moe-r2-Q4_0"]
+MODELS = [*PRIMARY, "qwen35-r3-tied-k-IQ4_XS", "qwen3-dense-BF16"]
 
 
 @pytest.fixture(params=MODELS)

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from demo_text import DATA, demo_metadata, demo_tokenizer
+from demo_text import DATA, demo_metadata, demo_tokenizer, tokenizer_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Reference
@@ -29,7 +29,7 @@ texts = st.lists(
 
 @pytest.fixture(scope="module")
 def reference():
-    return Reference.from_file(str(DATA / "demo" / "tokenizer.json"))
+    return Reference.from_str(tokenizer_json())
 
 
 def small():

@@ -79,11 +79,30 @@ def _read(unit, page, k, v, group, first, parent, depth, length, pages, queries,
 
 
 @inline
+def _gather(q, start, head, group, n, queries):
+    """Put the n queries of a unit side by side, scaled."""
+    heads, width = q.shape[1], q.shape[2]
+    scale = splat(np.float32(1.0 / np.sqrt(width)))
+    for j in range(n):
+        source = q.ctypes.data + 4 * width * ((start + j // group) * heads + head + j % group)
+        for i in range(0, width, 16):
+            store_f32(queries + 4 * (width * j + i), mul(load_f32(source + 4 * i), scale))
+
+
+@inline
+def _write(states, start, head, group, n, heads, width, gate, out):
+    """Finish the records of a unit; `gate` and `out` are (rows, heads, ...) of the batch."""
+    for j in range(n):
+        at = (start + j // group) * heads + head + j % group
+        opening = gate.ctypes.data + 4 * width * (2 * at + 1) if gate.size > 0 else 0
+        finish(states + 4 * (width + 32) * j, width, opening, out.ctypes.data + 4 * width * at)
+
+
+@inline
 def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, partials, tickets):
     """Do tasks until none are left; ``tickets[0]`` is the next one, ``tickets[1 + u]`` counts a unit's finished pages."""
     heads, width = q.shape[1], q.shape[2]
     group, record = heads // k.shape[2], 4 * (width + 32)
-    scale = splat(np.float32(1.0 / np.sqrt(width)))
     scratch = np.empty(most * (width + PAGE + 2 * (width + 32)), np.float32)
     places, counts = np.empty(PAGE, np.int64), np.empty(most, np.int64)
     queries = scratch.ctypes.data
@@ -97,10 +116,7 @@ def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks,
         u, page = tasks[task]
         unit = units[u]
         start, head, n = unit[FIRST], unit[HEAD] * group, (unit[LAST] - unit[FIRST]) * group
-        for j in range(n):
-            source = q.ctypes.data + 4 * width * ((start + j // group) * heads + head + j % group)
-            for i in range(0, width, 16):
-                store_f32(queries + 4 * (width * j + i), mul(load_f32(source + 4 * i), scale))
+        _gather(q, start, head, group, n, queries)
         stored = partials.ctypes.data + record * unit[RECORDS]
         if page != ALL:
             at = stored + record * n * page
@@ -117,10 +133,7 @@ def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks,
             for j in range(n):
                 if (length[unit[SEQUENCE]] + depth[start + j // group]) // PAGE >= p:
                     merge(states + record * j, at + record * j, width)
-        for j in range(n):
-            at = (start + j // group) * heads + head + j % group
-            opening = gate.ctypes.data + 4 * width * (2 * at + 1) if gate.size > 0 else 0
-            finish(states + record * j, width, opening, out.ctypes.data + 4 * width * at)
+        _write(states, start, head, group, n, heads, width, gate, out)
 
 
 @kernel

@@ -1,0 +1,180 @@
+"""What is asked of a row of logits: its largest, its sum, and a token drawn from it."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import KernelError
+from dflash.kernels.sample import cpu
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int32]
+
+_PARALLEL_SIZE = 1 << 17
+
+
+def argmax(logits: Floats, allowed: NDArray[np.bool_] | None = None, *, out: Ids) -> None:
+    """Find the largest logit of each row; of equals the lowest id.
+
+    Parameters
+    ----------
+    logits : float32 (R, V)
+    allowed : bool (R, V), optional
+        Tokens that may be chosen; all if None.
+    out : int32 (R,)
+        The ids; -1 where every logit is NaN, minus infinity or not allowed.
+
+    Raises
+    ------
+    KernelError
+        If an array is strided or of another type or shape.
+    """
+    _check("logits", logits, logits.shape, np.float32)
+    _check("out", out, logits.shape[:1], np.int32)
+    if allowed is not None:
+        _check("allowed", allowed, logits.shape, np.bool_)
+        cpu.argmax_allowed(logits, allowed, out)
+    elif logits.size > _PARALLEL_SIZE and len(logits) > 1:
+        cpu.argmax_parallel(logits, out)
+    else:
+        cpu.argmax(logits, out)
+
+
+def top_k(row: Floats, *, ids: Ids, values: Floats) -> None:
+    """Find the K largest logits, largest first, lower ids first among equals.
+
+    Parameters
+    ----------
+    row : float32 (V,)
+    ids : int32 (K,)
+        K from 1 to V; -1 where there is nothing more above minus infinity.
+    values : float32 (K,)
+        Their logits.
+
+    Raises
+    ------
+    KernelError
+        If an array is strided or of another type or shape, or K is out of range.
+    """
+    _check("row", row, row.shape, np.float32)
+    _check("ids", ids, values.shape, np.int32)
+    _check("values", values, values.shape, np.float32)
+    if not 1 <= len(ids) <= len(row):
+        raise KernelError(f"ids: must have room for 1 to {len(row)} tokens, has for {len(ids)}")
+    cpu.top_k(row, ids, values)
+
+
+def log_sum_exp(row: Floats, scale: float = 1.0) -> float:
+    """``log(sum(exp(scale * row)))``; a log-probability is a scaled logit minus this.
+
+    Parameters
+    ----------
+    row : float32 (V,)
+    scale : float
+        Inverse temperature; above 0.
+
+    Returns
+    -------
+    float
+        Error below 1e-6 or so; the order of the sum depends on V alone.
+    """
+    _check("row", row, row.shape, np.float32)
+    return cpu.log_sum_exp(row, scale)
+
+
+def at_least(row: Floats, floor: float, *, ids: Ids) -> int:
+    """Write the ids of all logits from `floor` up to the front of `ids`, ascending, and say how many they are.
+
+    Parameters
+    ----------
+    row : float32 (V,)
+    floor : float
+    ids : int32 (V,)
+    """
+    _check("row", row, row.shape, np.float32)
+    _check("ids", ids, row.shape, np.int32)
+    return cpu.at_least(row, floor, ids)
+
+
+def gumbel(seed: int, position: int, ids: Ids, *, out: Floats) -> None:
+    """Give the noise of some tokens at a position of a text.
+
+    Parameters
+    ----------
+    seed : int
+        Its lowest 64 bits count.
+    position : int
+        0 to 2**32 - 1.
+    ids : int32 (N,)
+        Tokens; a token has the same noise whichever others are asked for.
+    out : float32 (N,)
+        Independent draws of the standard Gumbel law, from -3.13 to 22.88.
+
+    Notes
+    -----
+    ``argmax(log p + noise)`` is a draw from p (Gumbel-max). See `noise` for the generator, Philox4x32-10.
+    """
+    _check("ids", ids, ids.shape, np.int32)
+    _check("out", out, ids.shape, np.float32)
+    cpu.gumbel(_signed(seed), position, ids, out)
+
+
+def sample(row: Floats, scale: float, seed: int, position: int, floor: float = -np.inf) -> int:
+    """Draw a token with the noise of `gumbel`.
+
+    Parameters
+    ----------
+    row : float32 (V,)
+    scale : float
+        Inverse temperature; above 0.
+    seed, position : int
+        As for `gumbel`.
+    floor : float
+        Logits below it are left out.
+
+    Returns
+    -------
+    int
+        ``argmax((row - max(row)) * scale + noise)``, the lowest id of equals; -1 if there is nothing above minus infinity.
+
+    Notes
+    -----
+    Noise is made only where it can matter: for logits within 26 temperatures of the largest.
+    """
+    _check("row", row, row.shape, np.float32)
+    return cpu.sample(row, scale, _signed(seed), position, floor)
+
+
+def sample_among(ids: Ids, values: Floats, highest: float, scale: float, seed: int, position: int) -> int:
+    """`sample` among a few tokens.
+
+    Parameters
+    ----------
+    ids : int32 (N,)
+    values : float32 (N,)
+        Their logits.
+    highest : float
+        Largest logit of the row that they are from.
+    scale, seed, position
+        As for `sample`.
+
+    Returns
+    -------
+    int
+        ``ids[argmax((values - highest) * scale + noise)]``, the lowest id of equals; -1 if there are none.
+    """
+    _check("ids", ids, values.shape, np.int32)
+    _check("values", values, ids.shape, np.float32)
+    return cpu.sample_among(ids, values, highest, scale, _signed(seed), position)
+
+
+def _signed(seed: int) -> int:
+    """The lowest 64 bits as a kernel takes them."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _check(name: str, array: NDArray, shape: tuple[int, ...], dtype: type) -> None:
+    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+        strided = "" if array.flags.c_contiguous else "strided "
+        raise KernelError(
+            f"{name}: wanted contiguous {np.dtype(dtype)} {shape}, got {strided}{array.dtype} {array.shape}"
+        )

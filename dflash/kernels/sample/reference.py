@@ -1,0 +1,73 @@
+"""The definitions, in float64; Philox in Python's own integers."""
+
+import numpy as np
+
+_MASK = 0xFFFFFFFF
+
+
+def argmax(logits, allowed=None, *, out):
+    """Id of the largest logit of each row, the lowest of equals; -1 where there is nothing above minus infinity."""
+    for i, row in enumerate(logits):
+        row = np.where(np.isnan(row), -np.inf, row)
+        if allowed is not None:
+            row = np.where(allowed[i], row, -np.inf)
+        out[i] = np.argmax(row) if row.max() > -np.inf else -1
+
+
+def top_k(row, *, ids, values):
+    """Ids and values of the largest logits, descending, lower ids first among equals; -1 for minus infinity."""
+    ids[:] = np.lexsort((np.arange(len(row)), -row))[: len(ids)]
+    values[:] = row[ids]
+    ids[values == -np.inf] = -1
+
+
+def log_sum_exp(row, scale=1.0):
+    """``log(sum(exp(scale * row)))``."""
+    scaled = row.astype(np.float64) * np.float64(np.float32(scale))
+    return float(scaled.max() + np.log(np.exp(scaled - scaled.max()).sum()))
+
+
+def at_least(row, floor, *, ids):
+    """Write the ids of all logits from `floor` up, ascending, and say how many they are."""
+    found = np.flatnonzero(row >= np.float32(floor))
+    ids[: len(found)] = found
+    return len(found)
+
+
+def philox(counter, key):
+    """Four random words of four counter words and two key words (Philox4x32-10)."""
+    (c0, c1, c2, c3), (k0, k1) = counter, key
+    for _ in range(10):
+        p0, p1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & _MASK, (p0 >> 32) ^ c3 ^ k1, p0 & _MASK
+        k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
+    return c0, c1, c2, c3
+
+
+def gumbel(seed, position, ids, *, out):
+    """``-log(-log(1 - v))``, v being the token's own uniform number."""
+    for i, token in enumerate(ids.tolist()):
+        words = philox((token // 64 * 16 + token % 16, position, 0, 0), (seed & _MASK, seed >> 32 & _MASK))
+        out[i] = -np.log(-np.log1p(-(words[token // 16 % 4] + 0.5) / 2**32))
+
+
+def sample(row, scale, seed, position, floor=-np.inf):
+    """``argmax((row - max(row)) * scale + noise)`` over the logits from `floor` up, in float32."""
+    noise = np.empty(len(row), np.float32)
+    gumbel(seed, position, np.arange(len(row)), out=noise)
+    keys = (row - row.max()) * np.float32(scale) + noise
+    return int(np.argmax(np.where(row >= np.float32(floor), keys, -np.inf)))
+
+
+def sample_among(ids, values, highest, scale, seed, position):
+    """`sample` among some tokens: the id with the largest ``(value - highest) * scale + noise``."""
+    noise = np.empty(len(ids), np.float32)
+    gumbel(seed, position, ids, out=noise)
+    keys = (values - np.float32(highest)) * np.float32(scale) + noise
+    return int(ids[keys == keys.max()].min())
+
+
+def cases():
+    """Name, and the size of a vocabulary."""
+    for n in (1, 2, 15, 16, 63, 64, 65, 127, 1000, 1024, 1025, 4099):
+        yield f"{n} tokens", n

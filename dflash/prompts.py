@@ -1,0 +1,81 @@
+"""What a caller may hand over as a prompt, and the ids it stands for."""
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any, TypeAlias
+
+from dflash.errors import RequestError, TemplateError
+from dflash.model.template import ChatTemplate
+from dflash.model.tokenizer import Tokenizer
+
+Messages: TypeAlias = Sequence[Mapping[str, Any]]
+Prompt: TypeAlias = str | Sequence[int] | Messages
+"""Text to continue, ids to continue, or messages for the chat template."""
+
+
+def is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:
+    """Whether these are several prompts.
+
+    Raises
+    ------
+    RequestError
+        If it is neither a prompt nor a list of prompts.
+    """
+    if isinstance(prompt, str):
+        return False
+    if isinstance(prompt, Mapping) or not isinstance(prompt, Sequence):
+        try:
+            prompt = [*prompt] if not isinstance(prompt, Mapping) else [prompt]
+        except TypeError:
+            raise RequestError(f"prompt: {_WANTED}, got {type(prompt).__name__}") from None
+    if not prompt:
+        raise RequestError(f"prompt is empty: {_WANTED}")
+    return not isinstance(prompt[0], Mapping | Integral)
+
+
+def encode(
+    prompt: Prompt,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> list[int]:
+    """Turn one prompt into ids.
+
+    Parameters
+    ----------
+    prompt : str, sequence of int or sequence of mapping
+        Text is continued as it is, messages go through the template.
+    tokenizer : Tokenizer
+        The model's.
+    template : ChatTemplate or None
+        The model's, if it has one.
+    tools : sequence of mapping, optional
+        Shown to the model by the template.
+    settings : mapping, optional
+        Of the template, as ``{"enable_thinking": False}``.
+
+    Raises
+    ------
+    RequestError
+        If the prompt is of another kind, or tools or settings come without messages.
+    TemplateError
+        If there is no template, or it refuses the messages.
+    """
+    if not isinstance(prompt, str) and len(prompt) and isinstance(prompt[0], Mapping):
+        if template is None:
+            raise TemplateError("the model has no chat template: give a text instead of messages")
+        text = template.render(prompt, tools=tools or None, **(settings or {}))
+        return tokenizer.encode(text)
+    if tools or settings:
+        name = "tools" if tools else "template settings"
+        raise RequestError(f"{name} go through the chat template: give messages instead of a text")
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt)
+    if all(isinstance(token, Integral) for token in prompt):
+        return [int(token) for token in prompt]
+    raise RequestError(f"prompt: {_WANTED}, got {prompt!r:.80}")
+
+
+_WANTED = "wanted a text, a list of messages, a list of token ids, or a list of those"

@@ -1,0 +1,112 @@
+"""A session's ids as text: what a client sees of the one loop."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dflash.decode.sampling import Sampling
+from dflash.decode.session import Session, Step, TokenLogprobs
+from dflash.decode.strategy import Plain, Strategy
+from dflash.model.text import TextStream
+from dflash.model.tokenizer import Tokenizer
+
+
+class Delta(NamedTuple):
+    """What a step added to an answer.
+
+    Parameters
+    ----------
+    text : str
+        New text that nothing can change any more; often empty.
+    logprobs : sequence of TokenLogprobs
+        Of the tokens that `text` completes, where the request wanted them; the end token has none.
+    step : Step
+        What the loop did.
+    """
+
+    text: str
+    logprobs: Sequence[TokenLogprobs]
+    step: Step
+
+
+class Answer:
+    """One text on its way.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer
+        The model's.
+    prompt : sequence of int
+        Ids to continue.
+    sampling : Sampling
+        How tokens are picked.
+    strategy : Strategy
+        How tokens are guessed.
+    max_tokens : int, optional
+        Limit of new tokens; None goes on until the context is full.
+    stop : sequence of str
+        The text ends before the first of these.
+
+    Attributes
+    ----------
+    session : Session
+        The ids behind the text.
+    text : str
+        All text so far.
+    pieces : list of str
+        What each step added to it.
+
+    Raises
+    ------
+    RequestError
+        If the prompt is empty or an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int],
+        *,
+        sampling: Sampling,
+        strategy: Strategy | None = None,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> None:
+        self.session = Session(
+            prompt,
+            sampling=sampling,
+            strategy=strategy if strategy is not None else Plain(),
+            max_tokens=max_tokens,
+            eos=tokenizer.eos_ids,
+            observer=self._observe,
+        )
+        self.pieces: list[str] = []
+        self._stream = TextStream(tokenizer, stop=stop, skip_special=True)
+        self._ends = frozenset(tokenizer.eos_ids)
+        self._new: list[str] = []
+        self._n_told = 0
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        return "".join(self.pieces)
+
+    def delta(self, step: Step) -> Delta:
+        """Tell what `step`, the session's latest, added; called once a step, in order."""
+        if step.finish is not None:
+            self._new.append(self._stream.finish())
+        text = "".join(self._new)
+        self._new.clear()
+        self.pieces.append(text)
+        logprobs = self.session.logprobs[self._n_told : self._stream.n_tokens]
+        self._n_told += len(logprobs)
+        return Delta(text, logprobs, step)
+
+    def _observe(self, _: Session, tokens: list[int]) -> int | None:
+        """Turn new ids into text, one by one, so that any way of decoding is cut at the same token."""
+        for index, token in enumerate(tokens):
+            if token in self._ends:
+                break
+            self._new.append(self._stream.push((token,)))
+            if self._stream.stopped is not None:
+                return index + 1
+        return None

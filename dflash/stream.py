@@ -1,0 +1,113 @@
+"""A text as it comes, step by step; and many at once, waited for."""
+
+import queue
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from dflash.errors import DFlashError
+from dflash.generation import Generation
+from dflash.serve.answer import Answer, Delta
+from dflash.serve.worker import Worker
+
+
+class Stream:
+    """Iterator over the steps of one answer. Breaking off, closing it or an exception frees its memory.
+
+    Parameters
+    ----------
+    worker : Worker
+        Whose loop the answer joins.
+    answer : Answer
+        Not started yet.
+
+    Raises
+    ------
+    RequestError, ContextOverflow, PoolExhausted
+        If the answer can never be worked on.
+    """
+
+    def __init__(self, worker: Worker, answer: Answer) -> None:
+        self._worker, self._answer = worker, answer
+        self._deltas: queue.SimpleQueue[Delta] = queue.SimpleQueue()
+        self._open = False
+        worker.submit(answer, self._deltas.put)
+        self._open = True
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delta:
+        if not self._open:
+            raise StopIteration
+        delta = self._deltas.get()
+        if delta.step.finish is not None:
+            self._open = False
+            _raise_failure(self._answer, self._worker)
+        return delta
+
+    @property
+    def generation(self) -> Generation:
+        """All of it so far."""
+        return Generation.of(self._answer.session, self._answer.pieces)
+
+    def close(self) -> None:
+        """Break off, and return when everything is given back."""
+        if self._open:
+            self._worker.cancel(self._answer)
+            while self._deltas.get().step.finish is None:
+                pass
+            self._open = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._open:
+            self._worker.cancel(self._answer)
+
+
+def finish_all(worker: Worker, answers: Sequence[Answer]) -> list[Generation]:
+    """Work on several answers in one loop, to the end of all.
+
+    Parameters
+    ----------
+    worker : Worker
+        Whose loop they join.
+    answers : sequence of Answer
+        Not started yet.
+
+    Raises
+    ------
+    DFlashError
+        What the first of them failed with; the others are cancelled then.
+    """
+    ended: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+    n_running = 0
+    started = []
+    try:
+        for answer in answers:
+            worker.submit(answer, lambda delta, answer=answer: ended.put(answer) if delta.step.finish else None)
+            started.append(answer)
+            n_running += 1
+        while n_running:
+            answer = ended.get()
+            n_running -= 1
+            _raise_failure(answer, worker)
+    except BaseException:
+        for answer in started:
+            worker.cancel(answer)
+        for _ in range(n_running):
+            ended.get()
+        raise
+    return [Generation.of(answer.session, answer.pieces) for answer in answers]
+
+
+def _raise_failure(answer: Answer, worker: Worker) -> None:
+    if answer.session.finish_reason == "error":
+        raise answer.session.error or DFlashError("the session failed without saying why")
+    if worker.error is not None and not answer.session.finished:
+        raise DFlashError(f"the engine failed: {worker.error}") from worker.error

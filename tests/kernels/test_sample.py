@@ -1,0 +1,184 @@
+"""Rows of logits: largest, sums, and noise that is a function of seed, position and token."""
+
+import numpy as np
+import pytest
+from compare import assert_close, assert_same_bits
+
+from dflash.errors import KernelError
+from dflash.kernels import sample
+from dflash.kernels.sample import cpu, reference
+from dflash.kernels.sample.log import log
+from dflash.kernels.numba_jit import inline
+from dflash.kernels import simd
+
+SIZES = [pytest.param(n, id=name) for name, n in reference.cases()]
+RNG = np.random.default_rng(11)
+
+
+def row(n, *, ties=False):
+    logits = 3 * RNG.standard_normal(n).astype(np.float32)
+    return np.round(logits) if ties else logits
+
+
+@inline
+def log_of(x, out):
+    for i in range(0, len(x), simd.LANES):
+        simd.store_f32(out.ctypes.data + 4 * i, log(simd.load_f32(x.ctypes.data + 4 * i)))
+
+
+def test_log():
+    near_one = 1 + np.arange(-2000, 2000) * np.float32(2**-20)
+    x = np.concatenate([near_one, np.exp(RNG.uniform(-87, 88, 16000))]).astype(np.float32)
+    out = np.empty_like(x)
+    log_of(x, out)
+    want = np.log(x.astype(np.float64))
+    assert (np.abs(out - want) <= np.spacing(np.abs(want).astype(np.float32)) + 1e-8).all()
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "words"),
+    [
+        ((0,) * 4, (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+)
+def test_philox_as_published(counter, key, words):
+    assert reference.philox(counter, key) == words
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
+def test_argmax(n, ties):
+    logits = np.stack([row(n, ties=ties) for _ in range(3)])
+    logits[1] = -np.inf
+    logits[2, ::3] = np.nan
+    allowed = RNG.random((3, n)) < 0.5
+    allowed[0, -1] = True
+    for mask in (None, allowed):
+        out, want = np.full(4, -7, np.int32), np.empty(3, np.int32)
+        sample.argmax(logits, mask, out=out[:3])
+        reference.argmax(logits, mask, out=want)
+        assert out.tolist() == [*want, -7]
+
+
+def test_argmax_on_all_threads():
+    logits = np.stack([row(40_000) for _ in range(5)])
+    out = np.empty(5, np.int32)
+    sample.argmax(logits, out=out)
+    assert out.tolist() == logits.argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
+def test_top_k(n, ties):
+    logits = row(n, ties=ties)
+    logits[::5] = -np.inf
+    for k in sorted({1, 2, min(n, 40), n} & set(range(n + 1))):
+        ids, values = np.full(k + 1, -7, np.int32), np.full(k + 1, np.nan, np.float32)
+        want_ids, want_values = np.empty(k, np.int32), np.empty(k, np.float32)
+        sample.top_k(logits, ids=ids[:k], values=values[:k])
+        reference.top_k(logits, ids=want_ids, values=want_values)
+        assert ids.tolist() == [*want_ids, -7]
+        assert_same_bits("values", values[:k], want_values)
+        assert np.isnan(values[k])
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("scale", [1.0, 1.7, 0.1])
+def test_log_sum_exp(n, scale):
+    logits = row(n)
+    assert abs(sample.log_sum_exp(logits, scale) - reference.log_sum_exp(logits, scale)) < 2e-6
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("floor", [-np.inf, 0.0, 2.0, np.inf])
+def test_at_least(n, floor):
+    logits = row(n, ties=True)
+    ids, want = np.empty(n, np.int32), np.empty(n, np.int32)
+    count = sample.at_least(logits, floor, ids=ids)
+    assert count == reference.at_least(logits, floor, ids=want)
+    assert ids[:count].tolist() == want[:count].tolist()
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, 2**64 - 1, 0x0123456789ABCDEF])
+def test_gumbel(seed):
+    ids = np.concatenate([np.arange(200), RNG.integers(0, 250_000, 57)]).astype(np.int32)
+    out, want = np.full(258, np.nan, np.float32), np.empty(257, np.float64)
+    for position in (0, 7, 262_143):
+        sample.gumbel(seed, position, ids, out=out[:257])
+        reference.gumbel(seed, position, ids, out=want)
+        assert np.abs(out[:257] - want).max() < 1e-6
+        assert np.isnan(out[257])
+
+
+def test_noise_is_of_the_token_not_of_the_company():
+    everyone = np.empty(1000, np.float32)
+    sample.gumbel(5, 3, np.arange(1000, dtype=np.int32), out=everyone)
+    for n in (1, 3, 16, 17, 500):
+        some = RNG.choice(1000, n, replace=False).astype(np.int32)
+        out = np.empty(n, np.float32)
+        sample.gumbel(5, 3, some, out=out)
+        assert_same_bits("noise", out, everyone[some])
+
+
+def test_noise_of_the_extreme_words():
+    """The two ends of the uniform numbers, through the kernel's own arithmetic."""
+    words = np.array([0, 1, 2**30 - 1, 2**30, 2**31, 2**32 - 2, 2**32 - 1] + [9] * 9, np.uint32).view(np.int32)
+    out = np.empty(16, np.float32)
+    noise_of(words, out)
+    v = (words.view(np.uint32).astype(np.float64) + 0.5) / 2**32
+    assert np.abs(out + np.log(-np.log1p(-v))).max() < 2e-6
+    assert out.min() > -3.14
+    assert out.max() < 22.88
+
+
+def test_gumbel_law():
+    ids = np.arange(4096, dtype=np.int32)
+    noise = np.empty((60, 4096), np.float32)
+    for position in range(60):
+        sample.gumbel(99, position, ids, out=noise[position])
+    uniform = np.sort(np.exp(-np.exp(-noise.astype(np.float64).ravel())))
+    steps = np.arange(uniform.size) / uniform.size
+    assert np.abs(uniform - steps).max() < 1.95 / np.sqrt(uniform.size)  # Kolmogorov and Smirnov, 0.1 %
+    assert np.isfinite(noise).all()
+    correlations = np.corrcoef(noise)[np.triu_indices(60, 1)]
+    assert np.abs(correlations).max() < 5 / np.sqrt(4096)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("scale", [1.0, 0.2, 40.0])
+def test_sample(n, scale):
+    logits = row(n)
+    ids = np.arange(n, dtype=np.int32)
+    for position, floor in ((0, -np.inf), (1, 0.0), (2, np.float32(np.sort(logits)[n // 2]))):
+        got = sample.sample(logits, scale, 77, position, floor)
+        if logits.max() < floor:
+            assert got == -1
+            continue
+        assert got == reference.sample(logits, scale, 77, position, floor)
+        kept = ids[logits >= floor]
+        among = sample.sample_among(kept, logits[kept], logits.max(), scale, 77, position)
+        assert among == got == reference.sample_among(kept, logits[kept], logits.max(), scale, 77, position)
+
+
+def test_nothing_to_sample():
+    assert sample.sample(np.full(70, -np.inf, np.float32), 1.0, 0, 0) == -1
+    assert sample.sample(np.full(70, np.nan, np.float32), 1.0, 0, 0) == -1
+    assert sample.sample_among(np.empty(0, np.int32), np.empty(0, np.float32), 0.0, 1.0, 0, 0) == -1
+
+
+def test_refusals():
+    logits = np.zeros((2, 8), np.float32)
+    with pytest.raises(KernelError, match=r"out: wanted contiguous int32 \(2,\), got int64"):
+        sample.argmax(logits, out=np.zeros(2, np.int64))
+    with pytest.raises(KernelError, match="logits: wanted contiguous float32"):
+        sample.argmax(logits[:, ::2], out=np.zeros(2, np.int32))
+    with pytest.raises(KernelError, match="allowed"):
+        sample.argmax(logits, np.ones((2, 7), bool), out=np.zeros(2, np.int32))
+    with pytest.raises(KernelError, match="1 to 8 tokens, has for 9"):
+        sample.top_k(logits[0], ids=np.zeros(9, np.int32), values=np.zeros(9, np.float32))

@@ -1,0 +1,214 @@
+import subprocess
+import sys
+from functools import partial
+from io import StringIO
+
+import huggingface_hub.file_download
+import pytest
+from hub_stand_in import serve_hub
+from tqdm import tqdm
+
+from dflash.errors import DownloadError, NotFound
+from dflash.model.hub import resolve
+from dflash.model.quants import choose_files
+
+REPO = "org/Model-GGUF"
+PARTS = [f"BF16/Model-BF16-{i:05d}-of-00003.gguf" for i in (1, 2, 3)]
+FILES = {
+    ".gitattributes": b"*.gguf filter=lfs",
+    "README.md": b"# Model",
+    "mmproj-Q4_K_M.gguf": b"a vision tower",
+    "imatrix_Q4_K_M.gguf": b"importance",
+    "mtp-Model-Q4_K_M.gguf": b"an MTP block",
+    "Model-Q8_0.gguf": b"8 bits",
+    "Model-UD-Q4_K_XL.gguf": b"more bits",
+    "Model-UD-Q4_K_M.gguf": b"other bits",
+    "Model-Q4_K_M.gguf": bytes(range(256)) * 256,
+    "Model-IQ4_XS.gguf": b"fewer bits",
+} | {part: part.encode() for part in PARTS}
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    monkeypatch.setattr(huggingface_hub.file_download.time, "sleep", lambda _: None)
+    with serve_hub() as hub:
+        hub.repos[REPO] = dict(FILES)
+        yield hub
+
+
+@pytest.fixture
+def find(hub, tmp_path):
+    return partial(resolve, endpoint=hub.url, cache_dir=tmp_path)
+
+
+class TestNames:
+    def test_a_path_is_itself(self, tmp_path, monkeypatch):
+        path = tmp_path / "x.gguf"
+        path.touch()
+        assert resolve(path) == resolve(str(path)) == path
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert resolve("~/x.gguf") == path
+
+    def test_packaged_models(self):
+        assert resolve("demo").name == "demo-Q4_K_M.gguf"
+        assert resolve("demo-draft").is_file()
+
+    @pytest.mark.parametrize("name", ["nothing.gguf", REPO])
+    def test_no_such_path(self, name):
+        with pytest.raises(NotFound, match=f"{name}: there is no such file; a name is a path, 'demo' or 'hf:"):
+            resolve(name)
+
+    def test_importing_does_not_import_the_client(self):
+        code = "import sys, dflash.model.hub; sys.exit('huggingface_hub' in sys.modules)"
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestDownload:
+    def test_q4_k_m_unless_told_otherwise(self, find, hub):
+        path = find(f"hf:{REPO}")
+        assert (path.name, path.read_bytes()) == ("Model-Q4_K_M.gguf", FILES["Model-Q4_K_M.gguf"])
+        assert hub.downloads() == [("Model-Q4_K_M.gguf", None)]
+
+    @pytest.mark.parametrize("quant", ["Q8_0", "q8_0", "Model-Q8_0.gguf"])
+    def test_quant(self, quant, find):
+        assert find(f"hf:{REPO}:{quant}").read_bytes() == b"8 bits"
+
+    def test_all_parts_of_a_split_model(self, find, hub):
+        path = find(f"hf:{REPO}:bf16")
+        assert path.as_posix().endswith(PARTS[0])
+        assert [(path.parent.parent / part).read_bytes() for part in PARTS] == [FILES[part] for part in PARTS]
+        assert len(hub.downloads()) == 3
+
+    def test_what_is_in_the_cache_is_not_downloaded_again(self, find, hub):
+        first = find(f"hf:{REPO}")
+        assert find(f"hf:{REPO}") == first
+        assert len(hub.downloads()) == 1
+
+    def test_a_new_version_is(self, find, hub):
+        first = find(f"hf:{REPO}:q8_0")
+        hub.repos[REPO]["Model-Q8_0.gguf"] = b"8 better bits"
+        assert find(f"hf:{REPO}:q8_0").read_bytes() == b"8 better bits"
+        assert first.read_bytes() == b"8 bits"
+
+    def test_a_broken_download_is_resumed(self, find, hub, monkeypatch):
+        monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 10_000)
+        hub.cut_after = 30_000
+        try:
+            path = find(f"hf:{REPO}")
+        except DownloadError:
+            path = find(f"hf:{REPO}")  # clients before 2.0 resume in the next call
+        assert path.read_bytes() == FILES["Model-Q4_K_M.gguf"]
+        assert hub.downloads() == [("Model-Q4_K_M.gguf", None), ("Model-Q4_K_M.gguf", "bytes=30000-")]
+
+    def test_a_failed_download_leaves_nothing_that_looks_whole(self, find, hub, tmp_path):
+        hub.cut_after, hub.status_after_cut = 30_000, 503
+        with pytest.raises(DownloadError, match=f"{REPO}: the hub could not be read"):
+            find(f"hf:{REPO}")
+        assert not list(tmp_path.rglob("*.gguf"))
+        hub.status = None
+        assert find(f"hf:{REPO}").read_bytes() == FILES["Model-Q4_K_M.gguf"]
+
+    def test_progress(self, find):
+        made = []
+
+        class Bar(tqdm):
+            def __init__(self, *args, **settings):
+                super().__init__(*args, **settings | {"file": StringIO()})
+                made.append(self)
+
+        find(f"hf:{REPO}", progress=Bar)
+        assert any(bar.n for bar in made)
+
+
+class TestErrors:
+    def test_no_such_quant_says_what_there_is(self, find):
+        with pytest.raises(NotFound, match=f"{REPO}: has no Q3_K_S, there is BF16, IQ4_XS, Q4_K_M, Q8_0, UD-Q4_K_M, UD-Q4"):
+            find(f"hf:{REPO}:Q3_K_S")
+
+    def test_no_such_repository(self, find):
+        with pytest.raises(NotFound, match="org/other: there is no such repository, or it is private"):
+            find("hf:org/other")
+
+    @pytest.mark.parametrize("repo", ["", "a/b/c", "org/mo del", "org/../x"])
+    def test_no_name_of_a_repository(self, repo, find):
+        with pytest.raises(NotFound, match=r"no repository|no such repository"):
+            find(f"hf:{repo}")
+
+    def test_no_model_in_it(self, find, hub):
+        hub.repos["org/empty"] = {"mmproj-F16.gguf": b"", "README.md": b""}
+        with pytest.raises(NotFound, match="org/empty: holds no GGUF model"):
+            find("hf:org/empty")
+
+    def test_gated(self, find, hub):
+        hub.gated.add(REPO)
+        with pytest.raises(DownloadError, match=f"{REPO}: accept its terms on the hub and log in"):
+            find(f"hf:{REPO}")
+
+    @pytest.mark.parametrize("status", [500, 404])
+    def test_the_hub_is_ill(self, status, find, hub):
+        hub.status = status
+        with pytest.raises((DownloadError, NotFound), match=REPO):
+            find(f"hf:{REPO}")
+
+    def test_no_network(self, tmp_path):
+        with pytest.raises(DownloadError, match=f"{REPO}: the hub could not be read"):
+            resolve(f"hf:{REPO}", endpoint="http://127.0.0.1:9", cache_dir=tmp_path)
+
+
+class TestOffline:
+    @pytest.mark.parametrize("quant", ["", ":q4_k_m"])
+    def test_the_cache_will_do(self, quant, find, tmp_path):
+        path = find(f"hf:{REPO}")
+        assert resolve(f"hf:{REPO}{quant}", endpoint="http://127.0.0.1:9", cache_dir=tmp_path) == path
+
+    def test_a_split_model(self, find, tmp_path):
+        path = find(f"hf:{REPO}:bf16")
+        assert resolve(f"hf:{REPO}:bf16", endpoint="http://127.0.0.1:9", cache_dir=tmp_path) == path
+
+    def test_what_is_not_in_the_cache(self, find, tmp_path):
+        find(f"hf:{REPO}")
+        with pytest.raises(DownloadError, match="could not be read"):
+            resolve(f"hf:{REPO}:q8_0", endpoint="http://127.0.0.1:9", cache_dir=tmp_path)
+
+    def test_an_ill_hub(self, find, hub):
+        path = find(f"hf:{REPO}")
+        hub.status = 503
+        assert find(f"hf:{REPO}") == path
+
+    def test_half_a_split_model_will_not(self, find, hub, tmp_path):
+        find(f"hf:{REPO}:bf16")
+        next(tmp_path.rglob(PARTS[1])).unlink()
+        hub.status = 503
+        with pytest.raises(DownloadError):
+            find(f"hf:{REPO}:bf16")
+
+
+class TestChoice:
+    @pytest.mark.parametrize(
+        ("files", "quant", "want"),
+        [
+            (["a-Q8_0.gguf", "a-Q4_K_M.gguf"], None, "a-Q4_K_M.gguf"),
+            (["a-Q8_0.gguf", "a-UD-Q4_K_XL.gguf"], None, "a-UD-Q4_K_XL.gguf"),
+            (["b.gguf", "a.gguf", "README.md"], None, "a.gguf"),
+            (["model.gguf", "mmproj-model-f16.gguf"], None, "model.gguf"),
+            (["a.Q4_K_M.gguf"], "q4_k_m", "a.Q4_K_M.gguf"),
+            (["a-IQ4_XS.gguf", "a-Q4_0.gguf"], "iq4_xs", "a-IQ4_XS.gguf"),
+            (["a-UD-Q4_K_M.gguf", "a-Q4_K_M.gguf"], "Q4_K_M", "a-Q4_K_M.gguf"),
+            (["a-UD-Q4_K_M.gguf", "a-Q4_K_M.gguf"], "ud-q4_k_m", "a-UD-Q4_K_M.gguf"),
+            (["a-MTP-Q4_K_M.gguf", "mtp-a-Q4_K_M.gguf"], "Q4_K_M", "a-MTP-Q4_K_M.gguf"),
+            (["a-Q4_K_M.gguf", "mtp-a-Q4_K_M.gguf"], "mtp-a-q4_k_m.gguf", "mtp-a-Q4_K_M.gguf"),
+            (["q8_0/a.gguf", "q4_0/a.gguf"], "Q4_0", "q4_0/a.gguf"),
+            (["[a]-Q4_0.gguf"], None, "[a]-Q4_0.gguf"),
+        ],
+    )
+    def test_one_file(self, files, quant, want):
+        assert choose_files("org/x", files, quant) == [want]
+
+    def test_a_quant_is_no_pattern_and_no_part_of_another(self):
+        for quant in ("Q4.K.M", "4_K_M", ".*", "Q4_K"):
+            with pytest.raises(NotFound, match="there is IQ4_K_M, Q4_K_M"):
+                choose_files("org/x", ["a-Q4_K_M.gguf", "a-IQ4_K_M.gguf"], quant)
+
+    def test_missing_parts(self):
+        with pytest.raises(NotFound, match=r"org/x: 2 of 3 parts are missing, the first is BF16/Model-BF16-00001-of-00003"):
+            choose_files("org/x", PARTS[1:2], "bf16")
