@@ -12,9 +12,16 @@ Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Prompt: TypeAlias = str | Sequence[int] | Messages
 """Text to continue, ids to continue, or messages for the chat template."""
 
+_WANTED = "wanted a text, a list of messages, a list of token ids, or a list of those"
 
-def is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:
-    """Whether these are several prompts.
+
+def split(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
+    """Tell one prompt from several.
+
+    Returns
+    -------
+    list of Prompt, bool
+        The prompts, and whether the caller gave a list of them.
 
     Raises
     ------
@@ -22,15 +29,16 @@ def is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:
         If it is neither a prompt nor a list of prompts.
     """
     if isinstance(prompt, str):
-        return False
-    if isinstance(prompt, Mapping) or not isinstance(prompt, Sequence):
-        try:
-            prompt = [*prompt] if not isinstance(prompt, Mapping) else [prompt]
-        except TypeError:
-            raise RequestError(f"prompt: {_WANTED}, got {type(prompt).__name__}") from None
-    if not prompt:
+        return [prompt], False
+    if isinstance(prompt, Mapping):
+        raise RequestError("prompt is one message: put it in a list")
+    try:
+        items = list(prompt)
+    except TypeError:
+        raise RequestError(f"prompt: {_WANTED}, got {prompt!r:.80}") from None
+    if not items:
         raise RequestError(f"prompt is empty: {_WANTED}")
-    return not isinstance(prompt[0], Mapping | Integral)
+    return ([items], False) if isinstance(items[0], Mapping | Integral) else (items, True)
 
 
 def encode(
@@ -63,7 +71,7 @@ def encode(
     TemplateError
         If there is no template, or it refuses the messages.
     """
-    if not isinstance(prompt, str) and len(prompt) and isinstance(prompt[0], Mapping):
+    if not isinstance(prompt, str) and all(isinstance(message, Mapping) for message in prompt):
         if template is None:
             raise TemplateError("the model has no chat template: give a text instead of messages")
         text = template.render(prompt, tools=tools or None, **(settings or {}))
@@ -76,6 +84,3 @@ def encode(
     if all(isinstance(token, Integral) for token in prompt):
         return [int(token) for token in prompt]
     raise RequestError(f"prompt: {_WANTED}, got {prompt!r:.80}")
-
-
-_WANTED = "wanted a text, a list of messages, a list of token ids, or a list of those"

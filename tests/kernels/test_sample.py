@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from compare import assert_close, assert_same_bits
+from compare import assert_same_bits
 
 from dflash.errors import KernelError
-from dflash.kernels import sample
-from dflash.kernels.sample import cpu, reference
-from dflash.kernels.sample.log import log
+from dflash.kernels import sample, simd
 from dflash.kernels.numba_jit import inline
-from dflash.kernels import simd
+from dflash.kernels.sample import reference
+from dflash.kernels.sample.log import log
+from dflash.kernels.sample.noise import gumbel_of
 
 SIZES = [pytest.param(n, id=name) for name, n in reference.cases()]
 RNG = np.random.default_rng(11)
@@ -24,6 +24,11 @@ def row(n, *, ties=False):
 def log_of(x, out):
     for i in range(0, len(x), simd.LANES):
         simd.store_f32(out.ctypes.data + 4 * i, log(simd.load_f32(x.ctypes.data + 4 * i)))
+
+
+@inline
+def noise_of(words, out):
+    simd.store_f32(out.ctypes.data, gumbel_of(simd.load_i32(words.ctypes.data)))
 
 
 def test_log():

@@ -104,10 +104,13 @@ def update(typing_context, lanes, source, target, decay, u, key):
         n = lanes.count
         _, source, target, decay, u, key = args
         k, factor = _row(builder, key, n), simd._splat(builder, decay)
-        for r in range(ROWS):
-            offset = _I64(_LINE * n * r)
+        lane = cgutils.alloca_once(builder, _F32V)
+        builder.store(u, lane)
+        lane = builder.bitcast(lane, _F32.as_pointer())
+        with cgutils.for_range(builder, _I64(ROWS)) as loop:
+            offset = builder.mul(loop.index, _I64(_LINE * n))
             source_row, target_row = builder.add(source, offset), builder.add(target, offset)
-            amount = simd._splat(builder, builder.extract_element(u, _I32(r)))
+            amount = simd._splat(builder, builder.load(builder.gep(lane, [loop.index])))
             for i in range(n):
                 kept = builder.fmul(factor, _line(builder, source_row, i))
                 simd._store(builder, builder.add(target_row, _I64(_LINE * i)), _fma(builder, amount, k[i], kept))

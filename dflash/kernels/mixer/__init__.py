@@ -26,8 +26,8 @@ class Weights:
 
     Parameters
     ----------
-    taps : float32 (C, K)
-        Conv weight as `conv.taps` makes it: (taps, channels).
+    taps : float32 (taps, C)
+        As for `causal_conv`.
     ssm_a, dt_bias : float32 (H,)
         As for `gated_delta`.
     norm : float32 (V,)
@@ -45,7 +45,15 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a mixer remembers of each slot: the memories of its two ops."""
+    """What a mixer remembers of each slot.
+
+    Parameters
+    ----------
+    conv : conv.Memory
+        The last inputs.
+    delta : delta.Memory
+        What was made of all before.
+    """
 
     conv: conv.Memory
     delta: delta.Memory

@@ -107,7 +107,7 @@ def gumbel(seed: int, position: int, ids: Ids, *, out: Floats) -> None:
     ids : int32 (N,)
         Tokens; a token has the same noise whichever others are asked for.
     out : float32 (N,)
-        Independent draws of the standard Gumbel law, from -3.13 to 22.88.
+        Independent draws of the standard Gumbel law, from -3.14 to 22.88.
 
     Notes
     -----
@@ -175,6 +175,4 @@ def _signed(seed: int) -> int:
 def _check(name: str, array: NDArray, shape: tuple[int, ...], dtype: type) -> None:
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
         strided = "" if array.flags.c_contiguous else "strided "
-        raise KernelError(
-            f"{name}: wanted contiguous {np.dtype(dtype)} {shape}, got {strided}{array.dtype} {array.shape}"
-        )
+        raise KernelError(f"{name}: wanted contiguous {np.dtype(dtype)} {shape}, got {strided}{array.dtype} {array.shape}")

@@ -5,7 +5,7 @@ from numba import prange
 
 from dflash.kernels import simd
 from dflash.kernels.numba_jit import inline, kernel
-from dflash.kernels.sample.noise import BLOCK, HIGHEST, gumbel_block, gumbel_lanes
+from dflash.kernels.sample.noise import BLOCK, HIGHEST, gumbel_block, gumbel_of, words_of
 
 _LINE = 4 * simd.LANES
 _BYTES = 4 * BLOCK
@@ -171,7 +171,8 @@ def gumbel(seed, position, ids, out):
     for start in range(0, n, simd.LANES):
         rest = min(simd.LANES, n - start)
         some[:rest] = ids[start : start + rest]
-        simd.store_f32(noise.ctypes.data, gumbel_lanes(seed, position, simd.load_i32(some.ctypes.data)))
+        words = words_of(seed, position, simd.load_i32(some.ctypes.data))
+        simd.store_f32(noise.ctypes.data, gumbel_of(words))
         out[start : start + rest] = noise[:rest]
 
 

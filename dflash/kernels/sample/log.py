@@ -1,8 +1,8 @@
 """The natural logarithm on 16 lanes, for numba kernels.
 
-``log(m * 2**e) = e ln 2 + log(1 + f)``, ``f = m - 1`` with m from sqrt(1/2) to sqrt(2); ln 2 is in two parts so that ``e * high``
-is exact, and the polynomial is that of Moshier's Cephes library (``logf``). Only multiplications, additions and fused
-multiply-adds in a fixed order: the bits are the same on every machine.
+``log(m * 2**e) = e ln 2 + log(1 + f)``, ``f = m - 1`` with m from sqrt(1/2) to sqrt(2); ln 2 is in two parts so that
+``e * high`` is exact, and the polynomial is that of Moshier's Cephes library (``logf``). Only multiplications, additions and
+fused multiply-adds in a fixed order: the bits are the same on every machine.
 """
 
 import numpy as np

@@ -1,8 +1,9 @@
 """Gumbel noise that is a function of (seed, position, token): a counter-based generator on 16 lanes.
 
-Token t at position p draws word ``t // 16 % 4`` of Philox4x32-10 with the counter ``(t // 64 * 16 + t % 16, p, 0, 0)`` and the
-seed as key. So 64 tokens in a row take four words of 16 counters, in order, and any token can be drawn alone. A word w
-stands for the uniform number ``v = (w + 1/2) / 2**32``, and the noise is ``-log(-log(1 - v))``: from -3.13 to 22.88, never infinite.
+Token t at position p draws word ``t // 16 % 4`` of Philox4x32-10 with the counter ``(t // 64 * 16 + t % 16, p, 0, 0)`` and
+the seed as key. So 64 tokens in a row take four words of 16 counters, in order, and any token can be drawn alone. A word w
+stands for the uniform number ``v = (w + 1/2) / 2**32``, and the noise is ``-log(-log(1 - v))``: from -3.14 to 22.88, never
+infinite.
 
 References
 ----------
@@ -76,9 +77,9 @@ def gumbel_block(builder, seed, position, block, out):
         _store(builder, builder.add(out, _I64(4 * LANES * i)), _gumbel(builder, words))
 
 
-@_op(f32x16, types.int64, types.int64, i32x16)
-def gumbel_lanes(builder, seed, position, ids):
-    """Noise of any 16 tokens."""
+@_op(i32x16, types.int64, types.int64, i32x16)
+def words_of(builder, seed, position, ids):
+    """The word of each of any 16 tokens."""
     block = builder.shl(builder.lshr(ids, _const(6, _I32V)), _const(4, _I32V))
     counters = builder.add(block, builder.and_(ids, _const(LANES - 1, _I32V)))
     which = builder.and_(builder.lshr(ids, _const(4, _I32V)), _const(3, _I32V))
@@ -86,4 +87,10 @@ def gumbel_lanes(builder, seed, position, ids):
     chosen = words[0]
     for i in range(1, 4):
         chosen = builder.select(builder.icmp_unsigned("==", which, _const(i, _I32V)), words[i], chosen)
-    return _gumbel(builder, chosen)
+    return chosen
+
+
+@_op(f32x16, i32x16)
+def gumbel_of(builder, words):
+    """The noise that 16 words stand for."""
+    return _gumbel(builder, words)

@@ -1,0 +1,222 @@
+"""A loaded model, ready to write: the face that notebooks and scripts see."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+from weakref import finalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash import overview, prompts, scoring
+from dflash.decode.engine import Engine
+from dflash.decode.sampling import Sampling
+from dflash.decode.strategy import Plain, Strategy
+from dflash.generation import Generation
+from dflash.model.model import Model
+from dflash.prompts import Messages, Prompt
+from dflash.serve.answer import Answer
+from dflash.serve.worker import Worker
+from dflash.stream import Stream, finish_all
+
+
+class LM:
+    """A model and the loop that writes with it. `dflash.load` makes one.
+
+    All methods may be called from any thread; what is asked at the same time shares each forward.
+
+    Parameters
+    ----------
+    model : Model
+        Loaded; from here on it belongs to the LM.
+
+    Attributes
+    ----------
+    model : Model
+    tokenizer : Tokenizer
+    template : ChatTemplate or None
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.tokenizer, self.template = model, model.tokenizer, model.template
+        self._worker = Worker(Engine(model))
+        self._finalizer = finalize(self, self._worker.close)
+
+    def generate(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        strategy: Strategy | None = None,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        stream: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **sampling: Any,
+    ) -> Any:
+        """Continue a text or answer messages.
+
+        Parameters
+        ----------
+        prompt : str, list of dict, list of int, or a list of those
+            A text or its ids are continued as they are; messages (``{"role": ..., "content": ...}``) go through the model's chat
+            template. Several prompts are worked on together, each with the result that it has alone.
+        tools : list of dict, optional
+            JSON schemas of functions, in OpenAI's form; the template shows them to the model.
+        strategy : Strategy, optional
+            How tokens are guessed; `Plain()` if None. Never changes the text.
+        max_tokens : int, optional
+            Limit of new tokens; None goes on to the end token or the end of the context.
+        stop : str or sequence of str
+            The text ends before the first of these.
+        stream : bool
+            Return the `Stream` of one prompt instead of waiting for its end.
+        chat_template_kwargs : dict, optional
+            Settings of the template, as ``{"enable_thinking": False}``.
+        **sampling
+            Fields of `Sampling`: ``temperature`` (0, always the likeliest token), ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty``,
+            ``presence_penalty``, ``frequency_penalty``, ``logit_bias``, ``seed``, ``logprobs``.
+
+        Returns
+        -------
+        Generation, list of Generation or Stream
+            One for one prompt, a list for a list.
+
+        Raises
+        ------
+        RequestError
+            If an argument is of the wrong kind or out of range; the message names it.
+        ContextOverflow
+            If a prompt is longer than the context.
+        TemplateError
+            If the template refuses the messages, or there is none.
+        """
+        several, is_list = prompts.split(prompt)
+        options = _sampling(sampling)
+        settings = dict(tools=tools, settings=chat_template_kwargs)
+        answers = [
+            Answer(
+                self.tokenizer,
+                prompts.encode(one, self.tokenizer, self.template, **settings),
+                sampling=options,
+                strategy=strategy if strategy is not None else Plain(),
+                max_tokens=max_tokens,
+                stop=(stop,) if isinstance(stop, str) else stop,
+            )
+            for one in several
+        ]
+        if stream:
+            if is_list:
+                raise prompts.RequestError("stream=True takes one prompt: open a stream for each of several")
+            return Stream(self._worker, answers[0])
+        generations = finish_all(self._worker, answers)
+        return generations if is_list else generations[0]
+
+    def stream(self, prompt: Prompt, **arguments: Any) -> Stream:
+        """Write step by step.
+
+        Parameters
+        ----------
+        prompt : str, list of dict or list of int
+            As in `generate`.
+        **arguments
+            As in `generate`.
+
+        Returns
+        -------
+        Stream
+            Iterator of `Delta` (``text``, ``logprobs``, ``step``); prompt chunks are steps without text. ``close()`` breaks off,
+            ``generation`` is all of it so far.
+
+        Raises
+        ------
+        RequestError, ContextOverflow, TemplateError
+            As `generate` does.
+        """
+        return self.generate(prompt, stream=True, **arguments)
+
+    def encode(self, prompt: Prompt, **template: Any) -> list[int]:
+        """Turn a text, or messages through the template, into ids; `template` are its settings."""
+        return prompts.encode(prompt, self.tokenizer, self.template, settings=template)
+
+    def logits(self, tokens: str | Sequence[int]) -> NDArray[np.float32]:
+        """Return what the model expects after each token of a given text.
+
+        Parameters
+        ----------
+        tokens : sequence of int or str
+            T ids, or a text of that many.
+
+        Returns
+        -------
+        float32 (T, V)
+            Row t is about the token after ``tokens[t]``. Each row has the bits that decoding there would have.
+
+        Raises
+        ------
+        RequestError
+            If there are no tokens or one is not in the vocabulary.
+        ContextOverflow
+            If there are more than fit the context.
+        """
+        return scoring.logits(self._worker, self.model, self._ids(tokens))
+
+    def log_probabilities(self, tokens: str | Sequence[int]) -> NDArray[np.float64]:
+        """Return the natural log-probability that the model gives each token of a text but the first; see `logits`."""
+        return scoring.log_probabilities(self._worker, self.model, self._ids(tokens))
+
+    def perplexity(self, text: str | Sequence[int]) -> float:
+        """Return how many equally likely tokens the model wavers between, on average over a text.
+
+        Parameters
+        ----------
+        text : str or sequence of int
+            Of at least 2 tokens.
+
+        Returns
+        -------
+        float
+            ``exp(-mean(log p(token | those before)))``; memory does not grow with the text beyond its KV cache.
+
+        Raises
+        ------
+        RequestError
+            If there are fewer than 2 tokens or one is not in the vocabulary.
+        ContextOverflow
+            If there are more than fit the context.
+        """
+        return float(np.exp(-self.log_probabilities(text).mean()))
+
+    def info(self) -> dict[str, Any]:
+        """Tell what the model is and what it takes to run it; see `dflash.overview`."""
+        about = overview.overview(self.model.file, kv=self.model.kv, threads=self.model.threads)
+        pools = self.model.pools
+        about["pools"] = {
+            "pages": pools.pages,
+            "free_pages": pools.free_pages,
+            "slots": pools.slots,
+            "free_slots": pools.free_slots,
+        }
+        return about
+
+    def close(self) -> None:
+        """Break off whatever runs and end the thread; the LM takes no more work."""
+        self._finalizer()
+
+    def _ids(self, tokens: str | Sequence[int]) -> Sequence[int]:
+        ids = self.tokenizer.encode(tokens) if isinstance(tokens, str) else tokens
+        if len(ids) > self.context:
+            raise prompts.ContextOverflow(f"the text has {len(ids)} tokens, the context holds {self.context}")
+        return ids
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        config = self.model.config
+        return f"LM({os.path.basename(self.model.file.path)}: {config.architecture}, {config.n_layers} layers of {config.width})"
