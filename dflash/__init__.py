@@ -13,7 +13,6 @@
 
 import os
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from dflash.errors import DFlashError
@@ -25,11 +24,6 @@ if TYPE_CHECKING:
     from dflash.lm import LM
 
 __all__ = ["LM", "DFlashError", "Generation", "Plain", "Sampling", "__version__", "load"]
-
-try:
-    __version__ = version("dflash")
-except PackageNotFoundError:
-    __version__ = "0"
 
 _LAZY = {
     "LM": "dflash.lm",
@@ -96,6 +90,13 @@ def load(
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("dflash")
+        except PackageNotFoundError:
+            return "0"
     raise AttributeError(f"module 'dflash' has no attribute {name!r}")
 
 

@@ -1,8 +1,6 @@
 """A loaded model, ready to write: the face that notebooks and scripts see."""
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 from weakref import finalize
@@ -13,10 +11,11 @@ from numpy.typing import NDArray
 from dflash import overview, prompts, scoring
 from dflash.decode.engine import Engine
 from dflash.decode.sampling import Sampling
-from dflash.decode.strategy import Plain, Strategy
+from dflash.decode.strategy import Strategy
+from dflash.errors import ContextOverflow, RequestError
 from dflash.generation import Generation
 from dflash.model.model import Model
-from dflash.prompts import Messages, Prompt
+from dflash.prompts import Prompt
 from dflash.serve.answer import Answer
 from dflash.serve.worker import Worker
 from dflash.stream import Stream, finish_all
@@ -94,14 +93,14 @@ class LM:
             If the template refuses the messages, or there is none.
         """
         several, is_list = prompts.split(prompt)
-        options = _sampling(sampling)
+        options = Sampling(**sampling)
         settings = dict(tools=tools, settings=chat_template_kwargs)
         answers = [
             Answer(
                 self.tokenizer,
                 prompts.encode(one, self.tokenizer, self.template, **settings),
                 sampling=options,
-                strategy=strategy if strategy is not None else Plain(),
+                strategy=strategy,
                 max_tokens=max_tokens,
                 stop=(stop,) if isinstance(stop, str) else stop,
             )
@@ -109,7 +108,7 @@ class LM:
         ]
         if stream:
             if is_list:
-                raise prompts.RequestError("stream=True takes one prompt: open a stream for each of several")
+                raise RequestError("stream=True takes one prompt: open a stream for each of several")
             return Stream(self._worker, answers[0])
         generations = finish_all(self._worker, answers)
         return generations if is_list else generations[0]
@@ -208,7 +207,7 @@ class LM:
     def _ids(self, tokens: str | Sequence[int]) -> Sequence[int]:
         ids = self.tokenizer.encode(tokens) if isinstance(tokens, str) else tokens
         if len(ids) > self.context:
-            raise prompts.ContextOverflow(f"the text has {len(ids)} tokens, the context holds {self.context}")
+            raise ContextOverflow(f"the text has {len(ids)} tokens, the context holds {self.context}")
         return ids
 
     def __enter__(self) -> Self:
@@ -219,4 +218,4 @@ class LM:
 
     def __repr__(self) -> str:
         config = self.model.config
-        return f"LM({os.path.basename(self.model.file.path)}: {config.architecture}, {config.n_layers} layers of {config.width})"
+        return f"LM({self.model.file.path.name}: {config.architecture}, {config.n_layers} layers of {config.width})"

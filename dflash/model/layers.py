@@ -2,19 +2,18 @@
 
 import numpy as np
 
-from dflash.kernels.attention import attend
-from dflash.kernels.conv import Memory as ConvMemory
-from dflash.kernels.conv import causal_conv, taps
-from dflash.kernels.delta import Memory as DeltaMemory
-from dflash.kernels.delta import gated_delta
+from dflash.kernels import attention, conv, delta, norm, rope
 from dflash.kernels.linear import Launch
 from dflash.kernels.moe import Experts, Moe, Scratch
-from dflash.kernels.norm import gated_rms_norm, rms_norm
+from dflash.kernels.profile import timed
 from dflash.kernels.ragged import Ragged
-from dflash.kernels.rope import rotate
 from dflash.model.config import Config
 from dflash.model.weights import Weights
 from dflash.model.workspace import Workspace
+
+causal_conv, gated_delta = timed("conv")(conv.causal_conv), timed("delta")(delta.gated_delta)
+rms_norm, gated_rms_norm = timed("norm")(norm.rms_norm), timed("gated norm")(norm.gated_rms_norm)
+rotate, attend = timed("rope")(rope.rotate), timed("attention")(attention.attend)
 
 
 class LinearAttention:
@@ -24,15 +23,17 @@ class LinearAttention:
     """
 
     def __init__(
-        self, weights: Weights, config: Config, space: Workspace, conv_memory: ConvMemory, delta_memory: DeltaMemory
+        self, weights: Weights, config: Config, space: Workspace, conv_memory: conv.Memory, delta_memory: delta.Memory
     ) -> None:
         a = space.all
         names = ("attn_qkv.weight", "attn_gate.weight", "ssm_alpha.weight", "ssm_beta.weight")
-        self.project = Launch(a.normed, [weights.matrix(n) for n in names], [a.mixed, a.gate, a.alpha, a.beta])
-        self.ssm_out = Launch(a.heads, [weights.matrix("ssm_out.weight")], [a.stream], add=True)
+        self.project = Launch(
+            a.normed, [weights.matrix(n) for n in names], [a.mixed, a.gate, a.alpha, a.beta], name="projections"
+        )
+        self.ssm_out = Launch(a.heads, [weights.matrix("ssm_out.weight")], [a.stream], add=True, name="mixer output")
         self.ssm_a, self.ssm_dt = weights.vector("ssm_a"), weights.vector("ssm_dt.bias")
         self.ssm_norm = weights.vector("ssm_norm.weight")
-        self.ssm_conv1d = taps(weights.vector("ssm_conv1d.weight"))
+        self.ssm_conv1d = conv.taps(weights.vector("ssm_conv1d.weight"))
         self.conv_memory, self.delta_memory = conv_memory, delta_memory
         self.eps, self.space = config.norm_eps, space
 
@@ -57,8 +58,10 @@ class FullAttention:
         sizes = tuple(array.shape[1] for array in (a.query, a.key, a.value))
         names = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
         projections = weights.matrices(*names, fused="attn_qkv.weight", rows=sizes)
-        self.project = Launch(a.normed, projections, [a.query, a.key, a.value])
-        self.attn_output = Launch(a.attended, [weights.matrix("attn_output.weight")], [a.stream], add=True)
+        self.project = Launch(a.normed, projections, [a.query, a.key, a.value], name="projections")
+        self.attn_output = Launch(
+            a.attended, [weights.matrix("attn_output.weight")], [a.stream], add=True, name="mixer output"
+        )
         self.attn_q_norm, self.attn_k_norm = weights.vector("attn_q_norm.weight"), weights.vector("attn_k_norm.weight")
         self.k, self.v = k, v
         self.gated = config.architecture != "qwen3"
@@ -80,8 +83,8 @@ class FeedForward:
     def __init__(self, weights: Weights, space: Workspace) -> None:
         a = space.all
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
-        self.gate_up = Launch(a.normed, gate_up, [a.inner], gated=True)
-        self.ffn_down = Launch(a.inner, [weights.matrix("ffn_down.weight")], [a.stream], add=True)
+        self.gate_up = Launch(a.normed, gate_up, [a.inner], gated=True, name="ffn gate up")
+        self.ffn_down = Launch(a.inner, [weights.matrix("ffn_down.weight")], [a.stream], add=True, name="ffn down")
 
     def __call__(self, n: int) -> None:
         """Run the first `n` rows of the workspace."""

@@ -174,7 +174,7 @@ class Model:
             room = max(n, min(2 * len(self._logits), self.rows))
             self._wanted = np.empty((room, self.config.width), np.float32)
             self._logits = np.empty((room, self.n_vocab), np.float32)
-            self._head = Launch(self._wanted, [self._output], [self._logits])
+            self._head = Launch(self._wanted, [self._output], [self._logits], name="head")
         at = 0
         for part in wanted:
             size = part.stop - part.start

@@ -87,7 +87,7 @@ def test_apply_kept():
 
 
 def test_refused():
-    name, *shape, sequences = CASES[0]
+    _, *shape, sequences = CASES[0]
     (x, z, *rest), memory, (y, o, out) = inputs(1, *shape)
     with pytest.raises(KernelError, match="z: wanted"):
         mixer.mixer(x, z[:, 1:], *rest, batch(sequences), memory, y=y, o=o, out=out)

@@ -71,13 +71,6 @@ def test_argmax(n, ties):
         assert out.tolist() == [*want, -7]
 
 
-def test_argmax_on_all_threads():
-    logits = np.stack([row(40_000) for _ in range(5)])
-    out = np.empty(5, np.int32)
-    sample.argmax(logits, out=out)
-    assert out.tolist() == logits.argmax(axis=1).tolist()
-
-
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
 def test_top_k(n, ties):

@@ -10,6 +10,7 @@ from dflash.errors import KernelError
 from dflash.kernels.formats import Matrix
 from dflash.kernels.formats.cpu import dot_function, step_bytes, unpack_function
 from dflash.kernels.linear import cpu
+from dflash.kernels.profile import timed
 
 Floats = NDArray[np.float32]
 
@@ -86,10 +87,19 @@ class Launch:
         As for `linear`; the arrays hold the largest number of tokens.
     add, gated : bool
         As `linear` with `add`, or as `gated_linear` with two weights and one `out`.
+    name : str
+        What a profile calls it.
     """
 
     def __init__(
-        self, x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats], *, add: bool = False, gated: bool = False
+        self,
+        x: Floats,
+        weights: Sequence[Matrix],
+        outs: Sequence[Floats],
+        *,
+        add: bool = False,
+        gated: bool = False,
+        name: str = "linear",
     ) -> None:
         if gated:
             outs, modes = (*outs, *outs), (cpu.GATE, cpu.UP)
@@ -99,16 +109,20 @@ class Launch:
         self._arrays = x, weights, outs
         self._native = all(w.native for w in weights)
         self._add, self._gated = add, gated
+        self._run = timed(name)(self._multiply if self._native else self._by_parts)
         if self._native:
             self._plan = _plan(x, weights, outs, modes)
 
     def __call__(self, n_tokens: int) -> None:
         """Run for the first `n_tokens` rows."""
-        if self._native:
-            if self._plan[0, cpu.TOKENS] != n_tokens:
-                self._plan[:, cpu.TOKENS] = n_tokens
-            cpu.multiply(self._plan, get_num_threads())
-            return
+        self._run(n_tokens)
+
+    def _multiply(self, n_tokens: int) -> None:
+        if self._plan[0, cpu.TOKENS] != n_tokens:
+            self._plan[:, cpu.TOKENS] = n_tokens
+        cpu.multiply(self._plan, get_num_threads())
+
+    def _by_parts(self, n_tokens: int) -> None:
         x, weights, outs = self._arrays
         rows = [o[:n_tokens] for o in outs]
         if self._gated:

@@ -11,6 +11,7 @@ from dflash.kernels.formats import Matrix
 from dflash.kernels.linear import Launch, describe, gated_linear, linear
 from dflash.kernels.linear.cpu import COLUMNS, GATE, MODE, OUT, OUT_BYTES, STORE, TOKENS, UP, X_BYTES, X, multiply
 from dflash.kernels.moe import cpu
+from dflash.kernels.profile import timed
 
 Floats = NDArray[np.float32]
 
@@ -101,7 +102,9 @@ class Moe:
             raise KernelError(f"{weights.gate.name}: experts {weights.gate.shape} do not fit tokens {x.shape}")
         self._x, self._weights, self._out = x, weights, out
         self._scratch = s = scratch or Scratch(len(x), weights)
-        self._router = Launch(x, (weights.router, weights.shared_router), (s.logits[: len(x)], s.shared_logits[: len(x)]))
+        self._router = Launch(
+            x, (weights.router, weights.shared_router), (s.logits[: len(x)], s.shared_logits[: len(x)]), name="router"
+        )
         self._native = all(w.native for w in weights[:-1])
         if self._native:
             self._plan()
@@ -125,6 +128,7 @@ class Moe:
             row[MODE] = mode
             row[X], row[X_BYTES], row[OUT], row[OUT_BYTES] = x.ctypes.data, x.strides[0], out.ctypes.data, out.strides[0]
 
+    @timed("experts")
     def __call__(self, n_tokens: int) -> None:
         """Run for the first `n_tokens` rows."""
         s = self._scratch

@@ -9,8 +9,6 @@ from dflash.kernels.sample import cpu
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
 
-_PARALLEL_SIZE = 1 << 17
-
 
 def argmax(logits: Floats, allowed: NDArray[np.bool_] | None = None, *, out: Ids) -> None:
     """Find the largest logit of each row; of equals the lowest id.
@@ -33,8 +31,6 @@ def argmax(logits: Floats, allowed: NDArray[np.bool_] | None = None, *, out: Ids
     if allowed is not None:
         _check("allowed", allowed, logits.shape, np.bool_)
         cpu.argmax_allowed(logits, allowed, out)
-    elif logits.size > _PARALLEL_SIZE and len(logits) > 1:
-        cpu.argmax_parallel(logits, out)
     else:
         cpu.argmax(logits, out)
 

@@ -1,10 +1,9 @@
 """Passes over a row of logits with numba: 64 of them at a time, the rest one by one."""
 
 import numpy as np
-from numba import prange
 
 from dflash.kernels import simd
-from dflash.kernels.numba_jit import inline, kernel
+from dflash.kernels.numba_jit import inline
 from dflash.kernels.sample.noise import BLOCK, HIGHEST, gumbel_block, gumbel_of, words_of
 
 _LINE = 4 * simd.LANES
@@ -55,15 +54,8 @@ def argmax_row(row):
 
 @inline
 def argmax(logits, out):
-    """One thread."""
+    """Row by row: a row takes less than a launch on all threads."""
     for i in range(logits.shape[0]):
-        out[i] = argmax_row(logits[i])
-
-
-@kernel
-def argmax_parallel(logits, out):
-    """All threads, a row a task."""
-    for i in prange(logits.shape[0]):
         out[i] = argmax_row(logits[i])
 
 

@@ -1,0 +1,80 @@
+"""`python -m dflash`: run, chat, info, bench, serve."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from dflash.errors import DFlashError
+
+COMMANDS = ("run", "chat", "info", "bench")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        What came after the program's name; that of this process if None.
+
+    Returns
+    -------
+    int
+        0; 1 after an error of dflash, which is one line on stderr; 2 after a usage error; 130 after Ctrl-C.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if words[:1] == ["serve"]:
+            from dflash.serve.__main__ import main as serve
+
+            return serve(words[1:])
+        parsed = _parser().parse_args(_with_command(words))
+        return parsed.main(parsed)
+    except DFlashError as error:
+        print(f"dflash: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # whoever read our output has left; Python would complain once more when it flushes at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _with_command(words: list[str]) -> list[str]:
+    """`dflash MODEL "prompt"` is short for run."""
+    if not words or words[0] in (*COMMANDS, "-h", "--help", "--version"):
+        return words
+    return ["run", *words]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m dflash",
+        description="Run Qwen3.5-type GGUF models.",
+        epilog='python -m dflash MODEL "prompt" is short for run; serve starts the server (serve --help)',
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    commands = parser.add_subparsers(metavar="{run,chat,info,bench,serve}", required=True)
+    for name in COMMANDS:
+        module = import_module(f"dflash.commands.{name}")
+        command = commands.add_parser(name, help=module.HELP, description=module.HELP)
+        module.add_arguments(command)
+        command.set_defaults(main=module.main)
+    return parser
+
+
+class _Version(argparse.Action):
+    """Prints the version, which takes a look at the installed packages, only when asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        import dflash
+
+        print(dflash.__version__)
+        parser.exit()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""`python -m dflash ...`: a module a command, each with `add_arguments` and `main`."""

@@ -1,0 +1,66 @@
+"""`run`: one answer, streamed."""
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from dflash.commands import arguments as common
+from dflash.commands.terminal import say, show
+from dflash.errors import RequestError
+
+if TYPE_CHECKING:
+    from dflash.lm import LM
+    from dflash.prompts import Prompt
+
+HELP = "write one answer, or continue a text"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    common.add_model(parser)
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to answer (default, or -: read from stdin)")
+    parser.add_argument("--raw", action="store_true", help="continue the prompt as it is, without the chat template")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of streaming the text")
+    common.add_sampling(parser)
+    common.add_template(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Write the answer; Ctrl-C ends it and keeps what is there."""
+    from dflash.display import summary
+
+    text = sys.stdin.read() if arguments.prompt in (None, "-") else arguments.prompt
+    lm = common.load(arguments)
+    prompt, template = _prompt(arguments, lm, text)
+    interrupted = False
+    with lm, lm.stream(prompt, **template, **common.sampling(arguments)) as stream:
+        try:
+            if arguments.json:
+                for _ in stream:
+                    pass
+            else:
+                show(stream)
+        except KeyboardInterrupt:
+            interrupted = True
+            stream.close()
+        generation = stream.generation
+    if arguments.json:
+        print(json.dumps(generation.as_dict(), ensure_ascii=False))
+    else:
+        if not generation.text.endswith("\n"):
+            print(flush=True)
+        say(summary(generation))
+    return 130 if interrupted else 0
+
+
+def _prompt(arguments: argparse.Namespace, lm: "LM", text: str) -> tuple["Prompt", dict[str, object]]:
+    """Make messages of the text, if the model has a template, and collect what else the template wants."""
+    tools, settings = common.tools(arguments), common.template_settings(arguments)
+    if lm.template is None or arguments.raw:
+        if arguments.system or tools or settings:
+            reason = "--raw leaves it out" if lm.template is not None else "this model has none"
+            raise RequestError(f"--system, --tools and --no-think need the chat template, and {reason}")
+        return text, {}
+    messages = [{"role": "system", "content": arguments.system}] if arguments.system else []
+    return [*messages, {"role": "user", "content": text}], {"tools": tools, "chat_template_kwargs": settings}
