@@ -7,13 +7,15 @@ from typing import Any
 
 from dflash.errors import TemplateError
 from dflash.kernels.formats import BLOCKS, FORMATS
-from dflash.kernels.ragged import PENDING
+from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 from dflash.model.gguf import GGUFFile
+from dflash.model.memory import Need
 from dflash.model.template import ChatTemplate
 from dflash.model.vocabulary import UNUSED, Vocabulary
 
 _NORMALIZER = "NFC, as the original tokenizer; llama.cpp does not normalize"
+_GIVEN = {"messages", "tools", "documents", "add_generation_prompt"}
 
 
 def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None) -> dict[str, Any]:
@@ -103,18 +105,12 @@ def _quantization(file: GGUFFile) -> dict[str, dict[str, int]]:
 
 
 def _memory(file: GGUFFile, config: Config, kv: str) -> dict[str, int]:
-    n_recurrent = sum(config.recurrent)
-    row = config.kv_heads * config.head_size * 2 * (2 if kv == "f16" else 4)
-    keys = config.delta_key_heads * config.delta_size
-    values = config.delta_value_heads * config.delta_size
-    state = values * config.delta_size + (config.conv_width - 1) * (2 * keys + values)
-    # what a pending token leaves behind until the next pass: its convolution input, and its key, value and two gates
-    pending = 2 * PENDING * (2 * keys + values + keys + values + 2 * config.delta_value_heads)
+    need = Need.of(config, kv)
     return {
         "weights": sum(tensor.n_bytes for tensor in file.tensors.values()),
-        "kv_per_1000_tokens": 1000 * row * (config.n_layers - n_recurrent),
-        "state_per_sequence": 4 * n_recurrent * state,
-        "pending_per_sequence": 4 * n_recurrent * pending,
+        "kv_per_1000_tokens": 1000 * need.page // PAGE,
+        "state_per_sequence": need.state,
+        "pending_per_sequence": need.pending,
     }
 
 
@@ -145,7 +141,7 @@ def _template(file: GGUFFile, vocabulary: Vocabulary) -> dict[str, Any] | None:
         "tools": abilities.tools,
         "parallel_calls": abilities.parallel_calls,
         "thinking": abilities.thinking,
-        "settings": sorted(abilities.variables - {"messages", "tools", "documents", "add_generation_prompt"}),
+        "settings": sorted(name for name in abilities.variables - _GIVEN if f"set {name} " not in source),
     }
 
 

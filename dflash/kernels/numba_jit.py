@@ -38,3 +38,8 @@ def inline(function: Callable[..., Any]) -> Any:
 def kernel(function: Callable[..., Any]) -> Any:
     """An entry point whose `numba.prange` loops run on all threads; no fast-math, so that sums keep their order."""
     return numba.njit(nogil=True, error_model="numpy", cache=True, parallel=True)(function)
+
+
+def use_threads(n: int) -> None:
+    """Let the kernels that this thread starts run on `n` cores, or on as many as numba has."""
+    numba.set_num_threads(min(n, numba.config.NUMBA_NUM_THREADS))

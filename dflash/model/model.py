@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +11,7 @@ from dflash.kernels.embed import embed
 from dflash.kernels.linear import Launch
 from dflash.kernels.moe import Scratch
 from dflash.kernels.norm import rms_norm
+from dflash.kernels.numba_jit import use_threads
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.kernels.rope import angles
 from dflash.model.batch import Forward, Span, ragged
@@ -128,7 +128,7 @@ class Model:
         """
         tokens, positions, rows = self._lay_out(spans, capture)
         n = len(tokens)
-        numba.set_num_threads(self.threads)
+        use_threads(self.threads)
         s = self._space.first(n)
         embed(tokens, self._embedding, s.stream)
         if not all(self.config.recurrent):

@@ -94,13 +94,15 @@ def test_log_sum_exp(n, scale):
 
 
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("floor", [-np.inf, 0.0, 2.0, np.inf])
-def test_at_least(n, floor):
+@pytest.mark.parametrize("floor", [-np.inf, -20.0, -5.0, 0.0])
+def test_likely(n, floor):
     logits = row(n, ties=True)
     ids, want = np.empty(n, np.int32), np.empty(n, np.int32)
-    count = sample.at_least(logits, floor, ids=ids)
-    assert count == reference.at_least(logits, floor, ids=want)
+    count, highest, total = sample.likely(logits, 1.4, floor, ids=ids)
+    want_count, want_highest, want_total = reference.likely(logits, 1.4, floor, ids=want)
+    assert (count, highest) == (want_count, want_highest)
     assert ids[:count].tolist() == want[:count].tolist()
+    assert abs(total / want_total - 1) < 2e-6
 
 
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**64 - 1, 0x0123456789ABCDEF])
@@ -153,13 +155,11 @@ def test_gumbel_law():
 def test_sample(n, scale):
     logits = row(n)
     ids = np.arange(n, dtype=np.int32)
-    for position, floor in ((0, -np.inf), (1, 0.0), (2, np.float32(np.sort(logits)[n // 2]))):
+    scaled = (logits - logits.max()) * np.float32(scale)
+    for position, floor in enumerate((-np.inf, -1.0, np.sort(scaled)[n // 2])):
         got = sample.sample(logits, scale, 77, position, floor)
-        if logits.max() < floor:
-            assert got == -1
-            continue
         assert got == reference.sample(logits, scale, 77, position, floor)
-        kept = ids[logits >= floor]
+        kept = ids[scaled >= floor]
         among = sample.sample_among(kept, logits[kept], logits.max(), scale, 77, position)
         assert among == got == reference.sample_among(kept, logits[kept], logits.max(), scale, 77, position)
 

@@ -22,6 +22,8 @@ from dflash.kernels.formats.types import BLOCKS
 DOT_ROWS = 4
 """Rows that one call of a dot function multiplies."""
 
+_CACHE_LINE, _AHEAD = 64, 8192
+
 _NAMES = tuple(FORMATS)
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _F32V = ir.VectorType(ir.FloatType(), LANES)
@@ -53,6 +55,16 @@ def _loop(builder: ir.IRBuilder, n: ir.Value, start: list[ir.Value], body: Calla
     builder.cbranch(builder.icmp_signed("<", following, n), loop, done)
     builder.position_at_end(done)
     return after
+
+
+def _prefetch(builder: ir.IRBuilder, address: ir.Value, n_bytes: int) -> None:
+    """Ask for as many bytes further on: four rows at a time are too short a stream for the hardware to see."""
+    pointer = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32])
+    prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    for at in range(0, n_bytes, _CACHE_LINE):
+        ahead = builder.inttoptr(builder.add(address, _I64(_AHEAD + at)), pointer)
+        builder.call(prefetch, [ahead, _I32(0), _I32(3), _I32(1)])
 
 
 @intrinsic(prefer_literal=True)
@@ -90,7 +102,9 @@ def _dot(typing_context, kind, source, stride, x, n, out):
             rows = []
             for r in range(DOT_ROWS):
                 row = builder.add(source, builder.mul(stride, _I64(r)))
-                rows.append(FORMATS[name](Block(builder, builder.add(row, builder.mul(i, _I64(n_bytes))))))
+                block = builder.add(row, builder.mul(i, _I64(n_bytes)))
+                _prefetch(builder, block, n_bytes)
+                rows.append(FORMATS[name](Block(builder, block)))
             at = builder.add(x, builder.mul(i, _I64(4 * n_weights)))
             sums = list(sums)
             for j, weights in enumerate(zip(*rows, strict=True)):

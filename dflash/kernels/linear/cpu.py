@@ -129,6 +129,12 @@ def _n_tiles(weight):
     return 0 if weight[MODE] == UP else (weight[ROWS] + TILE - 1) // TILE
 
 
+@inline
+def _new_counter():
+    """One zero; in a parallel function numba would make a launch of ``np.zeros``."""
+    return np.zeros(1, np.int64)
+
+
 @kernel
 def multiply(plan, n_threads):
     """Carry out a plan, int64 (W, COLUMNS): multiply every weight with its tokens."""
@@ -138,7 +144,7 @@ def multiply(plan, n_threads):
         tokens = max(tokens, plan[i, TOKENS])
         if plan[i, TOKENS] > 1:
             buffer_size = max(buffer_size, plan[i, WIDTH] * _rows_at_once(plan[i, WIDTH]))
-    counter = np.zeros(1, np.int64)
+    counter = _new_counter()
     grain = max(1, n_tiles // (8 * n_threads))
     for _ in prange(n_threads):
         scratch = np.empty(20 * 16 + 32 * tokens + buffer_size, np.float32)

@@ -77,18 +77,31 @@ def log_sum_exp(row: Floats, scale: float = 1.0) -> float:
     return cpu.log_sum_exp(row, scale)
 
 
-def at_least(row: Floats, floor: float, *, ids: Ids) -> int:
-    """Write the ids of all logits from `floor` up to the front of `ids`, ascending, and say how many they are.
+def likely(row: Floats, scale: float, floor: float, *, ids: Ids) -> tuple[int, float, float]:
+    """Find the tokens whose scaled logit ``(row - max(row)) * scale`` is not below a floor.
 
     Parameters
     ----------
     row : float32 (V,)
+    scale : float
+        Inverse temperature; above 0.
     floor : float
+        At most 0.
     ids : int32 (V,)
+        The first ones become the tokens found, ascending.
+
+    Returns
+    -------
+    n : int
+        How many were found.
+    highest : float
+        ``max(row)``
+    total : float
+        ``sum(exp((row - highest) * scale))`` over all of the row.
     """
     _check("row", row, row.shape, np.float32)
     _check("ids", ids, row.shape, np.int32)
-    return cpu.at_least(row, floor, ids)
+    return cpu.likely(row, scale, floor, ids)
 
 
 def gumbel(seed: int, position: int, ids: Ids, *, out: Floats) -> None:
@@ -125,7 +138,7 @@ def sample(row: Floats, scale: float, seed: int, position: int, floor: float = -
     seed, position : int
         As for `gumbel`.
     floor : float
-        Logits below it are left out.
+        Tokens whose ``(row - max(row)) * scale`` is below it are left out.
 
     Returns
     -------

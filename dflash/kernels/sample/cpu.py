@@ -141,18 +141,20 @@ def log_sum_exp(row, scale):
 
 
 @inline
-def at_least(row, floor, ids):
+def likely(row, scale, floor, ids):
     """Blocks below the floor are passed over."""
-    n, found, floor32 = len(row), 0, np.float32(floor)
+    n, found, scale32, floor32 = len(row), 0, np.float32(scale), np.float32(floor)
+    highest = largest(row)
     for start in range(0, n, BLOCK):
         stop = min(start + BLOCK, n)
-        if stop - start == BLOCK and not _block_max(row.ctypes.data + 4 * start) >= floor32:
+        whole = stop - start == BLOCK
+        if whole and not (_block_max(row.ctypes.data + 4 * start) - highest) * scale32 >= floor32:
             continue
         for i in range(start, stop):
-            if row[i] >= floor32:
+            if (row[i] - highest) * scale32 >= floor32:
                 ids[found] = i
                 found += 1
-    return found
+    return found, highest, sum_exp(row, highest, scale32)
 
 
 @inline
@@ -184,8 +186,8 @@ def sample(row, scale, seed, position, floor):
         key = keys.ctypes.data
         gumbel_block(seed, position, block, key)
         for line in range(0, _BYTES, _LINE):
-            x = simd.load_f32(at + line)
-            lifted = simd.add(simd.mul(simd.sub(x, tops), scales), simd.load_f32(key + line))
+            x = simd.mul(simd.sub(simd.load_f32(at + line), tops), scales)
+            lifted = simd.add(x, simd.load_f32(key + line))
             simd.store_f32(key + line, simd.select(simd.less(x, floors), nothing, lifted))
         top = _block_max(key)
         if top > best:

@@ -27,11 +27,12 @@ def log_sum_exp(row, scale=1.0):
     return float(scaled.max() + np.log(np.exp(scaled - scaled.max()).sum()))
 
 
-def at_least(row, floor, *, ids):
-    """Write the ids of all logits from `floor` up, ascending, and say how many they are."""
-    found = np.flatnonzero(row >= np.float32(floor))
+def likely(row, scale, floor, *, ids):
+    """Ids with ``(row - max(row)) * scale >= floor``, ascending: how many, the largest logit, the sum of all exponentials."""
+    scaled = (row - row.max()) * np.float32(scale)
+    found = np.flatnonzero(scaled >= np.float32(floor))
     ids[: len(found)] = found
-    return len(found)
+    return len(found), float(row.max()), float(np.exp(scaled.astype(np.float64)).sum())
 
 
 def philox(counter, key):
@@ -52,11 +53,11 @@ def gumbel(seed, position, ids, *, out):
 
 
 def sample(row, scale, seed, position, floor=-np.inf):
-    """``argmax((row - max(row)) * scale + noise)`` over the logits from `floor` up, in float32."""
+    """``argmax(scaled + noise)`` where ``scaled = (row - max(row)) * scale`` is not below `floor`, in float32."""
     noise = np.empty(len(row), np.float32)
     gumbel(seed, position, np.arange(len(row)), out=noise)
-    keys = (row - row.max()) * np.float32(scale) + noise
-    return int(np.argmax(np.where(row >= np.float32(floor), keys, -np.inf)))
+    scaled = (row - row.max()) * np.float32(scale)
+    return int(np.argmax(np.where(scaled >= np.float32(floor), scaled + noise, -np.inf)))
 
 
 def sample_among(ids, values, highest, scale, seed, position):

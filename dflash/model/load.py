@@ -1,0 +1,159 @@
+"""From a name to a model that is ready: file, tokenizer, template, weights, memory, compiled kernels."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from tqdm import tqdm
+
+from dflash.errors import RequestError, Unsupported
+from dflash.kernels.ragged import PAGE, PENDING
+from dflash.model.batch import Span
+from dflash.model.config import Config
+from dflash.model.gguf import GGUFFile
+from dflash.model.hub import resolve
+from dflash.model.memory import n_pages
+from dflash.model.model import Model
+from dflash.model.pools import KV_TYPES
+from dflash.model.template import ChatTemplate
+from dflash.model.tokenizer import Tokenizer
+
+DEVICES = ("auto", "cpu")
+CHUNK = 512
+"""Prompt tokens that a forward reads at a time."""
+
+MAX_SEQUENCES = 1024
+STAGES = ("header", "tokenizer", "memory", "kernels: prompts", "kernels: steps")
+"""What `load_model` tells its progress, in order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A model and what goes with it.
+
+    Parameters
+    ----------
+    file : GGUFFile
+        Open.
+    model : Model
+        Its arithmetic, ids in and logits out; ``model.config.context`` is what a text may have here.
+    tokenizer : Tokenizer
+        Text to ids and back.
+    template : ChatTemplate or None
+        Messages to text, if the file has one.
+    """
+
+    file: GGUFFile
+    model: Model
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+
+def load_model(
+    name: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    context: int | None = None,
+    sequences: int = 8,
+    kv: str = "f16",
+    progress: Callable[[str], None] | None = None,
+) -> Loaded:
+    """Load a model.
+
+    Parameters
+    ----------
+    name : str or path
+        A path, ``demo``, or ``hf:org/repo:quant``.
+    device : str
+        One of `DEVICES`.
+    threads : int, optional
+        Cores to use; all that this process may run on if None.
+    context : int, optional
+        Tokens that a text may have; if None the model's own, or what fits half of the free memory if that is less.
+    sequences : int
+        Texts that may be in work at a time.
+    kv : str
+        A key of `KV_TYPES`.
+    progress : callable, optional
+        Told each of `STAGES` as it begins; if given, downloads show a bar, too.
+
+    Returns
+    -------
+    Loaded
+
+    Raises
+    ------
+    NotFound, DownloadError
+        If there is no such model, or the hub can't be reached.
+    FormatError, Unsupported
+        If the file is damaged, or dflash does not run its kind.
+    RequestError
+        If an argument is out of range, or the context does not fit the memory.
+    """
+    _check(device, threads, context, sequences, kv)
+    tell = progress or (lambda _: None)
+    path = resolve(name, progress=tqdm if progress else _Silent)
+    tell(STAGES[0])
+    file = GGUFFile.open(path)
+    try:
+        config = Config.from_gguf(file.metadata, file.tensors)
+        tell(STAGES[1])
+        tokenizer = Tokenizer.from_gguf(file.metadata)
+        tell(STAGES[2])
+        pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv)
+        model = Model(
+            file,
+            replace(config, context=fits),
+            pages=pages,
+            slots=sequences,
+            kv=kv,
+            threads=threads or len(os.sched_getaffinity(0)),
+            rows=CHUNK + PENDING * sequences,
+        )
+        _warm(model, tell)
+        return Loaded(file, model, tokenizer, _template(file, tokenizer))
+    except BaseException:
+        file.close()
+        raise
+
+
+def _check(device: str, threads: int | None, context: int | None, sequences: int, kv: str) -> None:
+    if device not in DEVICES:
+        raise Unsupported(f"device {device!r}: must be one of {', '.join(DEVICES)}")
+    if kv not in KV_TYPES:
+        raise RequestError(f"kv is {kv!r}, must be one of {', '.join(KV_TYPES)}")
+    for what, value, most in (("threads", threads, None), ("context", context, None), ("sequences", sequences, MAX_SEQUENCES)):
+        if value is not None and (value < 1 or (most and value > most)):
+            raise RequestError(f"{what} is {value}, must be at least 1" + (f" and at most {most}" if most else ""))
+
+
+def _template(file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
+    source = file.metadata.get("tokenizer.chat_template")
+    return ChatTemplate(source, tokens=tokenizer.special_texts()) if isinstance(source, str) else None
+
+
+def _warm(model: Model, tell: Callable[[str], None]) -> None:
+    """Read two tokens each way, so that kernels are compiled (once on a machine) and not while somebody waits."""
+    parents = np.arange(-1, 1, dtype=np.int32)
+    tokens = np.zeros(2, np.int32)
+    state = model.state()
+    try:
+        tell(STAGES[3])
+        model.forward([Span(state, tokens, parents, whole=True)])
+        tell(STAGES[4])
+        model.forward([Span(state, tokens, parents)])
+        state.commit([0])
+        model.forward([Span(state, tokens[:1], parents[:1])])
+    finally:
+        state.close()
+
+
+class _Silent(tqdm):
+    """A bar that draws nothing."""
+
+    def __init__(self, *args: object, **settings: object) -> None:
+        super().__init__(*args, **{**settings, "disable": True})
+
+

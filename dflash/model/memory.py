@@ -1,0 +1,96 @@
+"""How much memory a model's texts take, and how many fit."""
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+from dflash.errors import RequestError
+from dflash.kernels.ragged import PAGE, PENDING
+from dflash.model.config import Config
+from dflash.model.pools import KV_TYPES
+
+
+class Need(NamedTuple):
+    """Bytes that texts take beside the weights.
+
+    Parameters
+    ----------
+    page : int
+        `PAGE` positions of keys and values, all layers.
+    state : int
+        Recurrent and convolution state of a sequence.
+    pending : int
+        What its pending tokens leave behind until the next forward.
+    """
+
+    page: int
+    state: int
+    pending: int
+
+    @classmethod
+    def of(cls, config: Config, kv: str) -> "Need":
+        """Work it out from the sizes of a model; `kv` is a key of `KV_TYPES`."""
+        n_recurrent = sum(config.recurrent)
+        row = 2 * config.kv_heads * config.head_size * np.dtype(KV_TYPES[kv]).itemsize
+        keys = config.delta_key_heads * config.delta_size
+        values = config.delta_value_heads * config.delta_size
+        channels = 2 * keys + values
+        state = values * config.delta_size + (config.conv_width - 1) * channels
+        pending = 2 * PENDING * (channels + keys + values + config.delta_value_heads)
+        return cls(
+            page=PAGE * row * (config.n_layers - n_recurrent),
+            state=4 * n_recurrent * state,
+            pending=4 * n_recurrent * pending,
+        )
+
+
+def n_pages(config: Config, *, context: int | None, sequences: int, kv: str) -> tuple[int, int]:
+    """Decide how many KV pages to hold.
+
+    Parameters
+    ----------
+    config : Config
+        Sizes of the model.
+    context : int, optional
+        Tokens that a text must be able to have; if None the model's own or what fits.
+    sequences : int
+        Texts at a time; their contexts need not all fit at once.
+    kv : str
+        A key of `KV_TYPES`.
+
+    Returns
+    -------
+    pages, context : int
+
+    Raises
+    ------
+    RequestError
+        If `context` does not fit, or is more than the model was trained for.
+
+    Notes
+    -----
+    The cache may take half of the memory that is free; pages that no text reaches are never touched.
+    """
+    if context is not None and context > config.context:
+        raise RequestError(f"context is {context}, the model was trained for {config.context} tokens")
+    need = Need.of(config, kv)
+    budget = _free_memory() // 2 - sequences * (need.state + need.pending)
+    fit = max(budget // need.page, 0) if need.page else sequences * config.context
+    wanted = -(-(context or config.context) // PAGE)
+    if context is not None and wanted > fit:
+        raise RequestError(
+            f"context is {context}: its KV cache takes {wanted * need.page >> 20} MiB, "
+            f"half of the free memory is {max(budget, 0) >> 20} MiB"
+        )
+    wanted = max(min(wanted, fit), 1)
+    return min(wanted * sequences, max(fit, wanted)), min(context or config.context, wanted * PAGE)
+
+
+def _free_memory() -> int:
+    """Bytes that could be had without swapping."""
+    try:
+        with open("/proc/meminfo") as lines:  # noqa: PTH123
+            return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
