@@ -79,12 +79,13 @@ def load(
     """
     from dflash.lm import LM
     from dflash.model.load import load_model
+    from dflash.progress import stages
 
-    return LM(
-        load_model(
-            name, device=device, threads=threads, context=context, sequences=sequences, kv=kv, progress=progress
+    with stages(progress) as tell:
+        loaded = load_model(
+            name, device=device, threads=threads, context=context, sequences=sequences, kv=kv, progress=tell
         )
-    )
+    return LM(loaded)
 
 
 def __getattr__(name: str) -> Any:

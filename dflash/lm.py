@@ -1,8 +1,9 @@
 """A loaded model, ready to write: the face that notebooks and scripts see."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from weakref import finalize
 
 import numpy as np
@@ -14,11 +15,14 @@ from dflash.decode.sampling import Sampling
 from dflash.decode.strategy import Strategy
 from dflash.errors import ContextOverflow, RequestError
 from dflash.generation import Generation
-from dflash.model.model import Model
+from dflash.kernels.profile import profile
+from dflash.model.load import CHUNK, Loaded
 from dflash.prompts import Prompt
 from dflash.serve.answer import Answer
 from dflash.serve.worker import Worker
 from dflash.stream import Stream, finish_all
+
+T = TypeVar("T")
 
 
 class LM:
@@ -28,19 +32,25 @@ class LM:
 
     Parameters
     ----------
-    model : Model
-        Loaded; from here on it belongs to the LM.
+    loaded : Loaded
+        What `dflash.model.load.load_model` made; from here on it belongs to the LM.
 
     Attributes
     ----------
+    file : GGUFFile
+        Where the weights are.
     model : Model
+        Ids in, logits out; to be called through `call` only.
     tokenizer : Tokenizer
+        Text to ids and back.
     template : ChatTemplate or None
+        Messages to text.
     """
 
-    def __init__(self, model: Model) -> None:
-        self.model, self.tokenizer, self.template = model, model.tokenizer, model.template
-        self._worker = Worker(Engine(model))
+    def __init__(self, loaded: Loaded) -> None:
+        self.file, self.model = loaded.file, loaded.model
+        self.tokenizer, self.template = loaded.tokenizer, loaded.template
+        self._worker = Worker(Engine(self.model, chunk=CHUNK))
         self._finalizer = finalize(self, self._worker.close)
 
     def generate(
@@ -190,8 +200,8 @@ class LM:
 
     def info(self) -> dict[str, Any]:
         """Tell what the model is and what it takes to run it; see `dflash.overview`."""
-        about = overview.overview(self.model.file, kv=self.model.kv, threads=self.model.threads)
         pools = self.model.pools
+        about = overview.overview(self.file, kv=pools.kv, threads=self.model.threads)
         about["pools"] = {
             "pages": pools.pages,
             "free_pages": pools.free_pages,
@@ -199,6 +209,27 @@ class LM:
             "free_slots": pools.free_slots,
         }
         return about
+
+    @property
+    def context(self) -> int:
+        """Tokens that a text may have."""
+        return self.model.config.context
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run something that uses the model, between two steps of the loop, in the thread that owns it.
+
+        Parameters
+        ----------
+        function : callable
+            Takes nothing; what it returns is returned.
+        """
+        return self._worker.call(function)
+
+    @contextmanager
+    def profile(self) -> Iterator[dict[str, float]]:
+        """Sum up the seconds that each op takes until the block ends; yields op to seconds."""
+        with profile() as seconds:
+            yield seconds
 
     def close(self) -> None:
         """Break off whatever runs and end the thread; the LM takes no more work."""
@@ -218,4 +249,4 @@ class LM:
 
     def __repr__(self) -> str:
         config = self.model.config
-        return f"LM({self.model.file.path.name}: {config.architecture}, {config.n_layers} layers of {config.width})"
+        return f"LM({self.file.path.name}: {config.architecture}, {config.n_layers} layers of {config.width})"

@@ -62,7 +62,7 @@ def plan(parent, start, n, source, target):
         source[i] = target[above] if above >= 0 else -1
         if last_child[i] < 0:
             target[i] = -1
-        elif above >= 0:
+        elif above >= 0 and last_child[above] == i:
             target[i] = source[i]
         else:
             target[i] = places

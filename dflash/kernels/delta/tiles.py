@@ -44,6 +44,7 @@ def _products(builder, a, b):
     return builder.fadd(*sums) if len(sums) == 2 else sums[0]
 
 
+# The levels of `simd.hsum`, two vectors at a time: lanes of the pair to add, and how far from them the others lie
 _PARTS = range(0, simd.LANES, 4)
 _HALVES = [*range(8), *range(16, 24)], 8
 _QUARTERS = [*range(4), *range(8, 12), *range(16, 20), *range(24, 28)], 4
@@ -79,6 +80,7 @@ def read(typing_context, lanes, rows, key, query):
         _, rows, key, query = args
         vectors = _row(builder, key, n), _row(builder, query, n)
         quarters = [cgutils.alloca_once(builder, ir.ArrayType(_F32V, 4)) for _ in vectors]
+        # rows i, i + 4, i + 8, i + 12 at a time: with more, their sums would spill from the registers
         with cgutils.for_range(builder, _I64(4)) as loop:
             first = builder.add(rows, builder.mul(loop.index, _I64(_LINE * n)))
             group = [_row(builder, builder.add(first, _I64(4 * _LINE * n * i)), n) for i in range(4)]

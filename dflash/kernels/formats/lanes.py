@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 
 import llvmlite.binding
+import numba
 from llvmlite import ir
 from numba.core import cgutils
 
@@ -23,6 +24,8 @@ def _vector(kind: ir.Type, n: int = LANES) -> ir.VectorType:
 
 @functools.cache
 def _has_avx512() -> bool:
+    if numba.config.CPU_NAME is not None:
+        return "+avx512f" in (numba.config.CPU_FEATURES or "")
     return bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
 
 

@@ -28,7 +28,7 @@ def log_sum_exp(row, scale=1.0):
 
 
 def likely(row, scale, floor, *, ids):
-    """Ids with ``(row - max(row)) * scale >= floor``, ascending: how many, the largest logit, the sum of all exponentials."""
+    """Ids with ``(row - max(row)) * scale >= floor``: how many, the largest logit, the sum of all exponentials."""
     scaled = (row - row.max()) * np.float32(scale)
     found = np.flatnonzero(scaled >= np.float32(floor))
     ids[: len(found)] = found

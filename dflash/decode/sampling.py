@@ -1,0 +1,125 @@
+"""How a request wants its tokens picked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+from dflash.decode.rules import Bias, MinP, Penalties, Rule, Temperature, TopK, TopP
+from dflash.errors import RequestError
+
+GREEDY = 1e-5
+"""A temperature below this is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What to do with the logits before a token is picked; whatever is left at its default is off.
+
+    The order is that of vLLM: penalties, bias, the session's processors, temperature, top-k, top-p, min-p. Then a token is drawn
+    with noise that is a function of seed, position and token, so the same seed gives the same text whatever the strategy. At
+    temperature 0 the largest logit wins, of equals the lowest id.
+
+    Parameters
+    ----------
+    temperature : float
+        0 to 100; 0 (below 1e-5) is greedy.
+    top_k : int
+        Keep so many of the likeliest tokens; 0 or -1 keeps all.
+    top_p : float
+        Keep the likeliest tokens that together have this share; 0 keeps one, 1 all.
+    min_p : float
+        Keep tokens that have this share of the likeliest one's probability; 0 keeps all.
+    repetition_penalty : float
+        Above 0; over prompt and output, 1 is none.
+    presence_penalty, frequency_penalty : float
+        -2 to 2; over the output.
+    logit_bias : mapping of int to float
+        Added to the logits of these tokens, -100 to 100. Kept as sorted pairs.
+    seed : int, optional
+        -2**63 to 2**64 - 1; the session draws one if None.
+    logprobs : int, optional
+        Log-probabilities of the picked token and of so many of the likeliest ones, by the model's own logits before all
+        of the above, as OpenAI and vLLM give them. None gives none.
+
+    Raises
+    ------
+    RequestError
+        If a value is of the wrong kind or out of range; the message names the argument.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        _number("temperature", self.temperature, 0, 100)
+        _integer("top_k", self.top_k, -1)
+        _number("top_p", self.top_p, 0, 1)
+        _number("min_p", self.min_p, 0, 1)
+        _number("repetition_penalty", self.repetition_penalty, 0, 100, above=True)
+        _number("presence_penalty", self.presence_penalty, -2, 2)
+        _number("frequency_penalty", self.frequency_penalty, -2, 2)
+        object.__setattr__(self, "logit_bias", _pairs(self.logit_bias))
+        if self.seed is not None:
+            _integer("seed", self.seed, -(2**63), 2**64 - 1)
+        if self.logprobs is not None:
+            _integer("logprobs", self.logprobs, 0)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether no noise is wanted."""
+        return self.temperature < GREEDY
+
+    @property
+    def penalties(self) -> Penalties | None:
+        """None where none is on."""
+        penalties = Penalties(self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return None if penalties == Penalties() else penalties
+
+    @property
+    def before(self) -> list[Rule]:
+        """Rules that come before the session's processors."""
+        rules: list[Rule] = [self.penalties] if self.penalties else []
+        return rules + ([Bias(self.logit_bias)] if self.logit_bias else [])
+
+    @property
+    def after(self) -> list[Rule]:
+        """Rules that come after them; top-k is first since it keeps the same tokens at every temperature."""
+        if self.greedy:
+            return []
+        rules: list[Rule] = [TopK(self.top_k)] if self.top_k > 0 else []
+        rules.append(Temperature(self.temperature))
+        rules += [TopP(self.top_p)] if self.top_p < 1 else []
+        return rules + ([MinP(self.min_p)] if self.min_p > 0 else [])
+
+
+def _number(name: str, value: Any, low: float, high: float, *, above: bool = False) -> None:
+    good = isinstance(value, Real) and not isinstance(value, bool) and low <= value <= high
+    if not good or (above and value == low):
+        span = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
+        raise RequestError(f"{name}: must be a number {span}, got {value!r}")
+
+
+def _integer(name: str, value: Any, low: int, high: int | None = None) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < low or (high is not None and value > high):
+        span = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise RequestError(f"{name}: must be a whole number {span}, got {value!r}")
+
+
+def _pairs(bias: Any) -> tuple[tuple[int, float], ...]:
+    try:
+        pairs = dict(bias)
+    except (TypeError, ValueError):
+        raise RequestError(f"logit_bias: must map token ids to numbers, got {bias!r}") from None
+    for token, value in pairs.items():
+        _integer("logit_bias: a token id", token, 0)
+        _number(f"logit_bias of token {token}", value, -100, 100)
+    return tuple(sorted(pairs.items()))

@@ -1,0 +1,41 @@
+"""A way of decoding, as a value."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dflash.decode.drafter import Drafter, Nothing
+
+
+@dataclass(frozen=True, repr=False)
+class Strategy:
+    """Who guesses, in what shape, and what watches over it. Holds settings, no request; no strategy changes the text.
+
+    ``strategy | recovery`` is the strategy with one more recovery.
+
+    Parameters
+    ----------
+    drafter : Drafter
+        Who guesses.
+    shape : optional
+        How the drafter's candidates become a draft, where it leaves that open.
+    recoveries : tuple
+        Watches that may step in, the innermost first; none of them is there yet.
+    """
+
+    drafter: Drafter = Nothing()
+    shape: Any = None
+    recoveries: tuple[Any, ...] = ()
+
+    def __or__(self, recovery: Any) -> "Strategy":
+        return replace(self, recoveries=(*self.recoveries, recovery))
+
+    def __repr__(self) -> str:
+        shape = f", shape={self.shape!r}" if self.shape is not None else ""
+        plain = self.drafter == Nothing() and not shape
+        name = "Plain()" if plain else f"Strategy({self.drafter!r}{shape})"
+        return " | ".join([name, *map(repr, self.recoveries)])
+
+
+def Plain() -> Strategy:  # noqa: N802
+    """Decode token by token, without guesses."""
+    return Strategy()

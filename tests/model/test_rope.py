@@ -1,0 +1,29 @@
+"""Rotation frequencies as Transformers makes them."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dflash.model.rope import inverse_frequencies
+from dflash.model.sizes import RopeScaling
+
+RECORDED = json.loads((Path(__file__).parents[1] / "data" / "rope_scaling.json").read_text())
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case['kind']}-{case['factor']:g}-{case['n_rot']}")
+def test_scaled_frequencies(case):
+    scaling = RopeScaling(case["kind"], case["factor"], case["original_context"], 1.0, 1.0, 32.0, 1.0)
+    config = SimpleNamespace(n_rot=case["n_rot"], rope_base=case["rope_base"], rope_scaling=scaling)
+    inv_freq, gain = inverse_frequencies(config)
+    np.testing.assert_allclose(inv_freq, np.array(case["inv_freq"]), rtol=1e-6)
+    assert gain == pytest.approx(case["gain"], rel=1e-6)
+
+
+def test_plain_frequencies():
+    config = SimpleNamespace(n_rot=64, rope_base=1e7, rope_scaling=None)
+    inv_freq, gain = inverse_frequencies(config)
+    np.testing.assert_allclose(inv_freq, 1e7 ** (-np.arange(0, 64, 2) / 64), rtol=1e-6)
+    assert gain == 1
