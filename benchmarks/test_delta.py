@@ -1,6 +1,7 @@
-"""Conv, delta rule, gated norm, and the three at once: a token, a draft, a chunk of a prompt. Prints µs and GB/s.
+"""Conv, delta rule and gated norm: a token, a draft, a chunk of a prompt. ``pytest benchmarks/test_delta.py``.
 
-``pytest benchmarks/test_delta.py``. An op that differs from its definition gets no number.
+Prints µs and GB/s over six layers, whose states don't fit the second cache together. An op that differs from its definition
+gets no number.
 """
 
 import numpy as np
@@ -8,70 +9,81 @@ import pytest
 from batches import chain, ragged
 from compare import assert_close
 
-from dflash.kernels import conv, delta, mixer
-from dflash.kernels.mixer import reference
-from dflash.kernels.norm import gated_rms_norm
+from dflash.kernels import conv, delta, norm
+from dflash.kernels.conv import reference as conv_reference
+from dflash.kernels.delta import reference as delta_reference
+from dflash.kernels.norm import reference as norm_reference
 
 SHAPES = {"12-over-4": (4, 12, 128), "48-over-16": (16, 48, 128)}
 FORMS = {"1": (1, False), "1-text": (1, True), "4": (4, False), "16": (16, False), "512-text": (512, True)}
 LAYERS = 6
 
 
-def arrays(n, n_groups, n_heads, size):
-    """Rows, weights, one memory a layer, and room for the results."""
-    rng, width = np.random.default_rng(1), n_heads * size
-    n_channels = 2 * n_groups * size + width
-    shapes = (n, n_channels), (n, width), (n, n_heads), (n, n_heads), (4, n_channels), (n_heads,), (n_heads,), (size,)
-    x, z, alpha, beta, *weights = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
-    weights[1] = -np.exp(weights[1])
-    memories = [
-        mixer.Memory(conv.Memory.empty(1, 4, n_channels), delta.Memory.empty(1, n_groups, n_heads, size, size))
-        for _ in range(LAYERS)
-    ]
-    results = {"y": shapes[0], "o": (n, n_heads, size), "out": shapes[1]}
-    room = {name: np.full(shape, np.nan, np.float32) for name, shape in results.items()}
-    return (x, z, alpha, beta, mixer.Weights(*weights, 1e-6)), memories, room
+def random(*shape):
+    return np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
 
 
 def batch(n, whole):
     return ragged([(0, chain(n), whole)])._replace(n_kept=np.array([not whole], np.int32))
 
 
-def report(benchmark, capsys, name, n, moved):
+def measure(benchmark, capsys, run, name, *, n, moved):
+    """Time `run` for one layer after another."""
+    benchmark.pedantic(lambda: [run(layer) for layer in range(LAYERS)], rounds=50, warmup_rounds=3)
     seconds = benchmark.stats.stats.median / LAYERS
     with capsys.disabled():
-        print(
-            f"\n{name}: {seconds * 1e6:.1f} µs a layer, {seconds * 1e6 / n:.2f} µs a token, {moved / seconds / 1e9:.1f} GB/s"
-        )
+        print(f"\n{name}: {seconds * 1e6:.1f} µs, {seconds * 1e6 / n:.2f} µs a token, {moved / seconds / 1e9:.1f} GB/s")
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("op", ["causal_conv", "gated_delta", "gated_rms_norm", "mixer"])
-def test_mixer(benchmark, capsys, op, shape, form):
+def test_causal_conv(benchmark, capsys, shape, form):
     (n, whole), (n_groups, n_heads, size) = FORMS[form], SHAPES[shape]
-    (x, z, alpha, beta, w), memories, room = arrays(n, n_groups, n_heads, size)
-    rows, (y, o, out) = batch(n, whole), room.values()
-    wanted, exact = arrays(n, n_groups, n_heads, size)[1][0], {name: np.empty(a.shape) for name, a in room.items()}
-    few = min(n, 16)
-    mixer.mixer(x, z, alpha, beta, w, rows, memories[0], **room)
-    parts = (array[:few] for array in (x, z, alpha, beta))
-    reference.mixer(*parts, w, batch(few, whole), wanted, **{name: a[:few] for name, a in exact.items()})
-    for name, array in room.items():
-        assert_close(name, array[:few], exact[name][:few], 2e-6)
+    width, few = (2 * n_groups + n_heads) * size, min(n, 16)
+    x, taps, rows = random(n, width), random(4, width), batch(n, whole)
+    out, want, exact = np.full_like(x, np.nan), np.empty((few, width)), conv.Memory.empty(1, 4, width)
+    memories = [conv.Memory.empty(1, 4, width) for _ in range(LAYERS)]
+    conv.causal_conv(x, taps, rows, memories[0], out=out)
+    conv_reference.causal_conv(x[:few], taps, batch(few, whole), exact, out=want)
+    assert_close("conv", out[:few], want, 1e-6)
 
-    def run():
-        for memory in memories:
-            if op == "causal_conv":
-                conv.causal_conv(x, w.taps, rows, memory.conv, out=y)
-            elif op == "gated_delta":
-                delta.gated_delta(y, alpha, beta, w.ssm_a, w.dt_bias, rows, memory.delta, out=o)
-            elif op == "gated_rms_norm":
-                gated_rms_norm(o, z, w.norm, w.eps, out=out)
-            else:
-                mixer.mixer(x, z, alpha, beta, w, rows, memory, **room)
+    def run(layer):
+        conv.causal_conv(x, taps, rows, memories[layer], out=out)
 
-    benchmark.pedantic(run, rounds=30, warmup_rounds=3)
-    state = 8 * n_heads * size * size
-    moved = {"causal_conv": 8 * x.size, "gated_delta": state, "gated_rms_norm": 12 * z.size, "mixer": state}
-    report(benchmark, capsys, f"{op} {shape}, {form} rows", n, moved[op])
+    measure(benchmark, capsys, run, f"conv {shape}, {form} rows", n=n, moved=8 * x.size)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gated_delta(benchmark, capsys, shape, form):
+    (n, whole), (n_groups, n_heads, size) = FORMS[form], SHAPES[shape]
+    few, rows = min(n, 16), batch(n, whole)
+    y, alpha, beta = random(n, (2 * n_groups + n_heads) * size), random(n, n_heads), random(n, n_heads)
+    fixed = -np.exp(random(n_heads)), random(n_heads)
+    memories = [delta.Memory.empty(1, n_groups, n_heads, size, size) for _ in range(LAYERS + 1)]
+    out, want = np.full((n, n_heads, size), np.nan, np.float32), np.empty((few, n_heads, size))
+    delta.gated_delta(y, alpha, beta, *fixed, rows, memories[0], out=out)
+    some = y[:few], alpha[:few], beta[:few]
+    delta_reference.gated_delta(*some, *fixed, batch(few, whole), memories[-1], out=want)
+    assert_close("delta", out[:few], want, 1e-6)
+
+    def run(layer):
+        delta.gated_delta(y, alpha, beta, *fixed, rows, memories[layer], out=out)
+
+    measure(benchmark, capsys, run, f"delta {shape}, {form} rows", n=n, moved=8 * n_heads * size * size)
+
+
+@pytest.mark.parametrize("n", [1, 16, 512])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gated_rms_norm(benchmark, capsys, shape, n):
+    _, n_heads, size = SHAPES[shape]
+    x, z, weight = random(n, n_heads, size), random(n, n_heads * size), random(size)
+    out, want = np.full_like(z, np.nan), np.empty(z.shape)
+    norm.gated_rms_norm(x, z, weight, 1e-6, out=out)
+    norm_reference.gated_rms_norm(x, z, weight, 1e-6, out=want)
+    assert_close("norm", out, want, 1e-6)
+
+    def run(_layer):
+        norm.gated_rms_norm(x, z, weight, 1e-6, out=out)
+
+    measure(benchmark, capsys, run, f"gated norm {shape}, {n} rows", n=n, moved=12 * z.size)

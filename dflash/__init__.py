@@ -8,7 +8,8 @@
     print(lm.generate("def fibonacci(n):", max_tokens=64))
     lm.generate([{"role": "user", "content": "What is the capital of France?"}])
 
-`load` gives an `LM`. `Plain` is the strategy that guesses nothing. Importing this is cheap: kernels and numba come with the first use.
+`load` gives an `LM`. `Plain` is the strategy that guesses nothing. Importing this is cheap: kernels and numba come with the
+first use.
 """
 
 import os
@@ -82,9 +83,7 @@ def load(
     from dflash.progress import stages
 
     with stages(progress) as tell:
-        loaded = load_model(
-            name, device=device, threads=threads, context=context, sequences=sequences, kv=kv, progress=tell
-        )
+        loaded = load_model(name, device=device, threads=threads, context=context, sequences=sequences, kv=kv, progress=tell)
     return LM(loaded)
 
 

@@ -1,5 +1,6 @@
 """A loaded model, ready to write: the face that notebooks and scripts see."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -14,7 +15,6 @@ from dflash.decode.engine import Engine
 from dflash.decode.sampling import Sampling
 from dflash.decode.strategy import Strategy
 from dflash.errors import ContextOverflow, RequestError
-from dflash.generation import Generation
 from dflash.kernels.profile import profile
 from dflash.model.load import CHUNK, Loaded
 from dflash.prompts import Prompt
@@ -50,7 +50,8 @@ class LM:
     def __init__(self, loaded: Loaded) -> None:
         self.file, self.model = loaded.file, loaded.model
         self.tokenizer, self.template = loaded.tokenizer, loaded.template
-        self._worker = Worker(Engine(self.model, chunk=CHUNK))
+        self._worker = Worker(Engine(self.model, chunk=CHUNK, max_active=loaded.sequences))
+        self._scoring = threading.Lock()
         self._finalizer = finalize(self, self._worker.close)
 
     def generate(
@@ -70,8 +71,8 @@ class LM:
         Parameters
         ----------
         prompt : str, list of dict, list of int, or a list of those
-            A text or its ids are continued as they are; messages (``{"role": ..., "content": ...}``) go through the model's chat
-            template. Several prompts are worked on together, each with the result that it has alone.
+            A text or its ids are continued as they are; messages (``{"role": ..., "content": ...}``) go through the model's
+            chat template. Several prompts are worked on together, each with the result that it has alone.
         tools : list of dict, optional
             JSON schemas of functions, in OpenAI's form; the template shows them to the model.
         strategy : Strategy, optional
@@ -85,8 +86,9 @@ class LM:
         chat_template_kwargs : dict, optional
             Settings of the template, as ``{"enable_thinking": False}``.
         **sampling
-            Fields of `Sampling`: ``temperature`` (0, always the likeliest token), ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty``,
-            ``presence_penalty``, ``frequency_penalty``, ``logit_bias``, ``seed``, ``logprobs``.
+            Fields of `Sampling`: ``temperature`` (0: always the likeliest token), ``top_k``, ``top_p``, ``min_p``,
+            ``repetition_penalty``, ``presence_penalty``, ``frequency_penalty``, ``logit_bias``, ``seed``, ``logprobs``
+            (how many of the likeliest tokens to report at each place; 0 for the picked one alone).
 
         Returns
         -------
@@ -104,7 +106,7 @@ class LM:
         """
         several, is_list = prompts.split(prompt)
         options = Sampling(**sampling)
-        settings = dict(tools=tools, settings=chat_template_kwargs)
+        settings = {"tools": tools, "settings": chat_template_kwargs}
         answers = [
             Answer(
                 self.tokenizer,
@@ -136,8 +138,8 @@ class LM:
         Returns
         -------
         Stream
-            Iterator of `Delta` (``text``, ``logprobs``, ``step``); prompt chunks are steps without text. ``close()`` breaks off,
-            ``generation`` is all of it so far.
+            Iterator of `Delta` (``text``, ``logprobs``, ``step``); prompt chunks are steps without text. ``close()`` breaks
+            off, ``generation`` is all of it so far.
 
         Raises
         ------
@@ -170,11 +172,13 @@ class LM:
         ContextOverflow
             If there are more than fit the context.
         """
-        return scoring.logits(self._worker, self.model, self._ids(tokens))
+        with self._scoring:
+            return scoring.logits(self._worker, self.model, self._ids(tokens))
 
     def log_probabilities(self, tokens: str | Sequence[int]) -> NDArray[np.float64]:
         """Return the natural log-probability that the model gives each token of a text but the first; see `logits`."""
-        return scoring.log_probabilities(self._worker, self.model, self._ids(tokens))
+        with self._scoring:
+            return scoring.log_probabilities(self._worker, self.model, self._ids(tokens))
 
     def perplexity(self, text: str | Sequence[int]) -> float:
         """Return how many equally likely tokens the model wavers between, on average over a text.

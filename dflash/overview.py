@@ -33,8 +33,8 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None) -> 
     Returns
     -------
     dict
-        ``model``, ``quantization``, ``memory``, ``tokenizer``, ``template``, ``device``, ``kernels``: JSON values only, sizes
-        in bytes.
+        ``model``, ``quantization``, ``memory``, ``tokenizer``, ``template``, ``device``, ``kernels``: JSON values only,
+        sizes in bytes.
 
     Raises
     ------

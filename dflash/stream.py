@@ -43,8 +43,13 @@ class Stream:
         delta = self._deltas.get()
         if delta.step.finish is not None:
             self._open = False
-            _raise_failure(self._answer, self._worker)
+            _raise_failure(self._answer, delta)
         return delta
+
+    @property
+    def n_prompt(self) -> int:
+        """Tokens of the prompt."""
+        return self._answer.session.n_prompt
 
     @property
     def generation(self) -> Generation:
@@ -85,18 +90,18 @@ def finish_all(worker: Worker, answers: Sequence[Answer]) -> list[Generation]:
     DFlashError
         What the first of them failed with; the others are cancelled then.
     """
-    ended: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[tuple[Answer, Delta]] = queue.SimpleQueue()
     n_running = 0
     started = []
     try:
         for answer in answers:
-            worker.submit(answer, lambda delta, answer=answer: ended.put(answer) if delta.step.finish else None)
+            worker.submit(answer, lambda delta, answer=answer: ended.put((answer, delta)) if delta.step.finish else None)
             started.append(answer)
             n_running += 1
         while n_running:
-            answer = ended.get()
+            answer, delta = ended.get()
             n_running -= 1
-            _raise_failure(answer, worker)
+            _raise_failure(answer, delta)
     except BaseException:
         for answer in started:
             worker.cancel(answer)
@@ -106,8 +111,6 @@ def finish_all(worker: Worker, answers: Sequence[Answer]) -> list[Generation]:
     return [Generation.of(answer.session, answer.pieces) for answer in answers]
 
 
-def _raise_failure(answer: Answer, worker: Worker) -> None:
-    if answer.session.finish_reason == "error":
-        raise answer.session.error or DFlashError("the session failed without saying why")
-    if worker.error is not None and not answer.session.finished:
-        raise DFlashError(f"the engine failed: {worker.error}") from worker.error
+def _raise_failure(answer: Answer, last: Delta) -> None:
+    if last.step.finish == "error":
+        raise answer.session.error or DFlashError("the engine failed; the log of dflash.worker says why")

@@ -8,6 +8,13 @@ from dflash.commands.terminal import size
 
 HELP = "tell what a model is and what it takes to run it"
 
+_ABILITIES = {
+    "system": "system message",
+    "tools": "tools",
+    "parallel_calls": "parallel calls",
+    "thinking": "thinking can be turned off",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -38,7 +45,7 @@ def as_text(about: dict[str, Any]) -> str:
         From `dflash.overview.overview`.
     """
     model, memory, tokenizer, device = (about[name] for name in ("model", "memory", "tokenizer", "device"))
-    layers = model["layers"]
+    layers, pending = model["layers"], size(memory["pending_per_sequence"])
     lines = [
         ("model", model["name"]),
         ("file", model["files"][0] + (f" and {len(model['files']) - 1} more" if len(model["files"]) > 1 else "")),
@@ -48,8 +55,11 @@ def as_text(about: dict[str, Any]) -> str:
         ("weights", size(memory["weights"])),
         *(("", _mix(kind, part, about["kernels"])) for kind, part in about["quantization"].items()),
         ("KV cache", f"{size(memory['kv_per_1000_tokens'])} for 1,000 tokens"),
-        ("state", f"{size(memory['state_per_sequence'])} a sequence, {size(memory['pending_per_sequence'])} for pending tokens"),
-        ("tokenizer", f"{tokenizer['model']} ({tokenizer['pre']}), {tokenizer['tokens']:,} tokens, ends with {tokenizer['end']}"),
+        ("state", f"{size(memory['state_per_sequence'])} a sequence, and for pending tokens {pending}"),
+        (
+            "tokenizer",
+            f"{tokenizer['model']} ({tokenizer['pre']}), {tokenizer['tokens']:,} tokens, end {tokenizer['end']}",
+        ),
         ("", tokenizer["normalizer"]),
         ("chat template", _template(about["template"])),
         ("device", f"{device['kind']}, {device['processor']}, {device['threads']} threads, {' '.join(device['simd'])}"),
@@ -68,6 +78,5 @@ def _template(template: dict[str, Any] | None) -> str:
         return "none"
     if "error" in template:
         return f"unusable: {template['error']}"
-    words = {"system": "system", "tools": "tools", "parallel_calls": "parallel calls", "thinking": "thinking can be turned off"}
-    able = [word for name, word in words.items() if template[name]]
+    able = [word for name, word in _ABILITIES.items() if template[name]]
     return ", ".join(able) or "messages only"

@@ -34,8 +34,8 @@ class Drafting(Protocol):
     def observe(self, out: Forward, rows: Rows) -> None:
         """See rows of a forward, in the order of the text, that are text now; they last until the next forward.
 
-        The prompt but its last token comes first, chunk by chunk; then, after each step, the token that was last before it and the
-        accepted guesses. ``session.text`` has the new tokens already.
+        The prompt but its last token comes first, chunk by chunk; then, after each step, the token that was last before it
+        and the accepted guesses. ``session.text`` has the new tokens already.
         """
         ...
 
@@ -51,9 +51,9 @@ class Drafter(Protocol):
         """Begin with a session whose prompt has not been read yet."""
         ...
 
-    def propose(self, draftings: Sequence[Drafting], room: int) -> list[Draft]:
-        """Guess for several sessions at once; in this default, one after another."""
-        return [drafting.propose(room) for drafting in draftings]
+    def propose(self, draftings: Sequence[Drafting], rooms: Sequence[int]) -> list[Draft]:
+        """Guess for several sessions at once; in this default, one after another. An exception ends them all."""
+        return [drafting.propose(room) for drafting, room in zip(draftings, rooms, strict=True)]
 
 
 @dataclass(frozen=True)

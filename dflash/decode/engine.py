@@ -2,15 +2,21 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dflash.decode.admission import admit, check
-from dflash.decode.batch import Part, capture_of, plan
+from dflash.decode.plan import Part, capture_of, plan
 from dflash.decode.session import Session, Step
 from dflash.decode.verify import verify
 from dflash.errors import PoolExhausted
 from dflash.model.batch import Forward
+
+Logits = NDArray[np.float32]
 
 CHUNK = 512
 """Prompt tokens in a forward, unless told otherwise."""
@@ -26,8 +32,9 @@ class Event(NamedTuple):
 class Engine:
     """Advances sessions together: propose, one forward for all, verify each, commit, let the drafters observe.
 
-    Chunks of some prompts share a forward with the decode rows of other sessions. Sessions join and leave between steps, first
-    come, first served; one that does not fit waits for others to end. All methods but `add` belong to one thread at a time.
+    Chunks of some prompts share a forward with the decode rows of other sessions. Sessions join and leave between steps,
+    first come, first served; one that does not fit waits for others to end. All methods but `add` belong to one thread at a
+    time.
 
     Parameters
     ----------
@@ -117,6 +124,7 @@ class Engine:
                 session.cancel()
             if told:
                 self._end_cancelled()
+                self._events = []
 
     def stream(self, session: Session) -> Iterator[Step]:
         """Add one session and yield its steps.
@@ -138,6 +146,7 @@ class Engine:
         for session in (*self._active, *self._waiting):
             session.cancel()
         self._end_cancelled()
+        self._events = []
 
     def _end_cancelled(self) -> None:
         while self._added:
@@ -162,4 +171,79 @@ class Engine:
             else:
                 session.started_at = perf_counter()
                 self._active.append(self._waiting.popleft())
-    ...
+
+    def _advance(self) -> None:
+        began = perf_counter()
+        parts = plan(self.model, self._active, self.chunk, self._fail)
+        if not parts:
+            return
+        proposed = perf_counter()
+        try:
+            out = self.model.forward([part.span for part in parts], capture=capture_of(parts))
+        except Exception as error:
+            for part in parts:
+                self._end(part.session, "error", error)
+            return
+        shared = Step([], batch=parts[-1].stop, propose=proposed - began, forward=perf_counter() - proposed)
+        first_logit = 0
+        for part in parts:
+            try:
+                if part.n_prefill:
+                    self._read(part, out, shared)
+                else:
+                    logits = out.logits[first_logit : first_logit + part.stop - part.start]
+                    first_logit += len(logits)
+                    self._decode(part, out, logits, shared)
+            except Exception as error:
+                self._end(part.session, "error", error)
+
+    def _read(self, part: Part, out: Forward, shared: Step) -> None:
+        session = part.session
+        session.n_read += part.n_prefill
+        session.drafting.observe(out, slice(part.start, part.stop))
+        self._tell(session, shared._replace(prefilled=part.n_prefill))
+
+    def _decode(self, part: Part, out: Forward, logits: Logits, shared: Step) -> None:
+        session, began = part.session, perf_counter()
+        kept = session.observe(verify(part.draft, logits, session))
+        verified = perf_counter()
+        session.state.commit(kept.rows)
+        session.take(kept)
+        if kept.finish is None:
+            session.drafting.observe(out, [part.start + row for row in kept.rows])
+        step = Step(
+            kept.tokens,
+            len(part.draft),
+            kept.accepted,
+            batch=shared.batch,
+            propose=shared.propose,
+            forward=shared.forward,
+            verify=verified - began,
+            commit=perf_counter() - verified,
+            finish=kept.finish,
+        )
+        if kept.finish is None:
+            self._tell(session, step)
+        else:
+            self._end(session, kept.finish, step=step)
+
+    def _fail(self, session: Session, error: Exception) -> None:
+        self._end(session, "error", error)
+
+    def _tell(self, session: Session, step: Step) -> None:
+        session.steps.append(step)
+        self._events.append(Event(session, step))
+
+    def _end(self, session: Session, reason: str, error: Exception | None = None, *, step: Step | None = None) -> None:
+        """Give back what the session holds, then tell."""
+        with suppress(ValueError):
+            self._active.remove(session)
+        with suppress(ValueError):
+            self._waiting.remove(session)
+        try:
+            session.release()
+        except Exception as failure:
+            reason, error, step = "error", error or failure, None
+        session.error, session.ended_at = error, perf_counter()
+        self._tell(session, step or Step([], finish=reason))
+        session.finish_reason = reason

@@ -36,8 +36,8 @@ class TokenLogprobs(NamedTuple):
 class Picker:
     """The same token for the same logits, history and seed, whoever asks. `verify` alone calls it.
 
-    It does what calling each rule in turn and taking ``argmax(logits + noise)`` would do (sums are float32 in part, so the border
-    of top-p may fall differently where two sums agree to 7 digits).
+    It does what calling each rule in turn and taking ``argmax(logits + noise)`` would do (sums are float32 in part, so the
+    border of top-p may fall differently where two sums agree to 7 digits).
 
     Parameters
     ----------
@@ -103,7 +103,9 @@ class Picker:
         for rule in self.rules:
             row = rule(row, history)
             if getattr(row, "shape", None) != shape:
-                raise DFlashError(f"{rule!r} must return float32 {shape}, got {type(row).__name__} {getattr(row, 'shape', '')}")
+                raise DFlashError(
+                    f"{rule!r} must return float32 {shape}, got {type(row).__name__} {getattr(row, 'shape', '')}"
+                )
         return np.ascontiguousarray(row, np.float32)
 
     def _kept(self, row: Row) -> tuple[NDArray[np.int32], NDArray[np.float32]]:

@@ -30,7 +30,8 @@ class Penalties:
     Parameters
     ----------
     repetition : float
-        A token of prompt or output: positive logits are divided by it, others multiplied (Keskar et al. 2019, arXiv 1909.05858).
+        For a token of prompt or output: a positive logit is divided by it, another multiplied (Keskar et al. 2019, arXiv
+        1909.05858).
     presence : float
         Taken off the logit of a produced token.
     frequency : float
@@ -100,7 +101,7 @@ class Temperature:
 
 @dataclass(frozen=True, slots=True)
 class TopP:
-    """Keep the likeliest tokens until together they have a share P of what is there (Holtzman et al. 2019, arXiv 1904.09751)."""
+    """Keep the likeliest tokens until together they have the share P (Holtzman et al. 2019, arXiv 1904.09751)."""
 
     p: float
 

@@ -16,9 +16,10 @@ GREEDY = 1e-5
 class Sampling:
     """What to do with the logits before a token is picked; whatever is left at its default is off.
 
-    The order is that of vLLM: penalties, bias, the session's processors, temperature, top-k, top-p, min-p. Then a token is drawn
-    with noise that is a function of seed, position and token, so the same seed gives the same text whatever the strategy. At
-    temperature 0 the largest logit wins, of equals the lowest id.
+    The order is penalties, bias, the session's processors, temperature, top-k, top-p, min-p, as in Transformers and, but for
+    the place of bias and min-p, in vLLM; llama.cpp by default puts temperature last, which changes what top-p and min-p keep.
+    Then a token is drawn with noise that is a function of seed, position and token, so the same seed gives the same text
+    whatever the strategy. At temperature 0 the largest logit wins, of equals the lowest id.
 
     Parameters
     ----------

@@ -75,9 +75,9 @@ class Session:
     processors : sequence of Rule
         Asked at every node of every draft, after penalties and bias.
     observer : callable, optional
-        ``observer(session, tokens)`` is called in the engine's thread once a step, before the new tokens are text. It returns
-        None, or how many of *these* to keep: the session ends within this step with the reason ``"stop"``, and the others never
-        were. An exception in it ends this session alone.
+        ``observer(session, tokens)`` is called in the engine's thread once a step, before the new tokens are text. It
+        returns None, or how many of *these* to keep: the session ends within this step with the reason ``"stop"``, and the
+        others never were. An exception in it ends this session alone.
     prefix : Snapshot, optional
         Of a state that has read the first tokens of this prompt, not the last; it stays the caller's.
 
@@ -122,7 +122,9 @@ class Session:
         if max_tokens is not None and max_tokens < 0:
             raise RequestError(f"max_tokens: must be 0 or more, got {max_tokens}")
         if prefix is not None and prefix.length >= len(self.ids):
-            raise RequestError(f"prefix: has read {prefix.length} tokens, of a prompt of {len(self.ids)} at most all but the last")
+            raise RequestError(
+                f"prefix: has read {prefix.length} tokens, must leave the last of the prompt's {len(self.ids)}"
+            )
         self.sampling, self.strategy, self.max_tokens, self.prefix = sampling, strategy, max_tokens, prefix
         self.eos, self.observer = frozenset(eos), observer
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
@@ -188,7 +190,6 @@ class Session:
             return kept
         if not 0 <= n <= len(kept.tokens):
             raise DFlashError(f"the observer was shown {len(kept.tokens)} tokens and wants to keep {n!r}")
-        # an end token that is kept is still what ended the text
         return Kept(kept.tokens[:n], kept.rows[:n], min(kept.accepted, n), kept.logprobs[:n], "stop")
 
     def take(self, kept: Kept) -> None:

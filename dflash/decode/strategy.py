@@ -5,6 +5,8 @@ from typing import Any
 
 from dflash.decode.drafter import Drafter, Nothing
 
+_NOTHING = Nothing()
+
 
 @dataclass(frozen=True, repr=False)
 class Strategy:
@@ -22,7 +24,7 @@ class Strategy:
         Watches that may step in, the innermost first; none of them is there yet.
     """
 
-    drafter: Drafter = Nothing()
+    drafter: Drafter = _NOTHING
     shape: Any = None
     recoveries: tuple[Any, ...] = ()
 
@@ -31,7 +33,7 @@ class Strategy:
 
     def __repr__(self) -> str:
         shape = f", shape={self.shape!r}" if self.shape is not None else ""
-        plain = self.drafter == Nothing() and not shape
+        plain = self.drafter == _NOTHING and not shape
         name = "Plain()" if plain else f"Strategy({self.drafter!r}{shape})"
         return " | ".join([name, *map(repr, self.recoveries)])
 

@@ -60,7 +60,7 @@ def verify(draft: Draft, logits: NDArray[np.float32], session: "Session") -> Kep
 
     Notes
     -----
-    Each pick is a function of logits, path, seed and position. So every draft leads to the tokens that none would lead to, as
+    Each pick is a function of logits, path, seed and position. So every draft leads to the same tokens as none, as
     long as the logits of a node are those of plain decoding.
     """
     picker, history, end_tokens = session.picker, session.history, session.eos

@@ -26,6 +26,9 @@ def _cache_folder() -> Path:
 if not os.environ.get("NUMBA_CACHE_DIR"):
     numba.config.CACHE_DIR = str(_cache_folder())
 
+# Spinning for long makes a launch wait for a scheduler's slice as soon as anything else runs on the same cores.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 if "NUMBA_THREADING_LAYER" not in os.environ:
     numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 

@@ -8,7 +8,7 @@ import numpy as np
 from tqdm import tqdm
 
 from dflash.errors import RequestError, Unsupported
-from dflash.kernels.ragged import PAGE, PENDING
+from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 from dflash.model.config import Config
 from dflash.model.gguf import GGUFFile
@@ -42,12 +42,15 @@ class Loaded:
         Text to ids and back.
     template : ChatTemplate or None
         Messages to text, if the file has one.
+    sequences : int
+        Texts that may be in work at a time; the model has one slot more, to read a given text beside them.
     """
 
     file: GGUFFile
     model: Model
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    sequences: int
 
 
 def load_model(
@@ -107,13 +110,13 @@ def load_model(
             file,
             replace(config, context=fits),
             pages=pages,
-            slots=sequences,
+            slots=sequences + 1,
             kv=kv,
             threads=threads or len(os.sched_getaffinity(0)),
             rows=CHUNK + PENDING * sequences,
         )
         _warm(model, tell)
-        return Loaded(file, model, tokenizer, _template(file, tokenizer))
+        return Loaded(file, model, tokenizer, _template(file, tokenizer), sequences)
     except BaseException:
         file.close()
         raise
@@ -124,9 +127,11 @@ def _check(device: str, threads: int | None, context: int | None, sequences: int
         raise Unsupported(f"device {device!r}: must be one of {', '.join(DEVICES)}")
     if kv not in KV_TYPES:
         raise RequestError(f"kv is {kv!r}, must be one of {', '.join(KV_TYPES)}")
-    for what, value, most in (("threads", threads, None), ("context", context, None), ("sequences", sequences, MAX_SEQUENCES)):
-        if value is not None and (value < 1 or (most and value > most)):
-            raise RequestError(f"{what} is {value}, must be at least 1" + (f" and at most {most}" if most else ""))
+    for what, value in (("threads", threads), ("context", context), ("sequences", sequences)):
+        if value is not None and value < 1:
+            raise RequestError(f"{what} is {value}, must be at least 1")
+    if sequences > MAX_SEQUENCES:
+        raise RequestError(f"sequences is {sequences}, must be at most {MAX_SEQUENCES}")
 
 
 def _template(file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
@@ -155,5 +160,3 @@ class _Silent(tqdm):
 
     def __init__(self, *args: object, **settings: object) -> None:
         super().__init__(*args, **{**settings, "disable": True})
-
-

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash.decode.sampling import Sampling
-from dflash.serve.fields import FieldError, Fields, shown
+from dflash.serve.fields import Fields, shown
 
 MAX_CHOICES = 64
 MAX_LOGPROBS = 20
@@ -84,6 +84,8 @@ def parse_chat(body: object) -> ChatRequest:
     _refuse_formats(fields)
     name = "max_completion_tokens" if fields.any("max_completion_tokens") is not None else "max_tokens"
     kwargs = fields.object("chat_template_kwargs")
+    if kwargs and "tools" in kwargs.values:
+        raise kwargs.error("tools", "belongs at the top of the body")
     return ChatRequest(
         options=_options(fields, fields.integer(name, 1, MAX_TOKENS), logprobs),
         messages=tuple(message.values for message in messages),
@@ -240,6 +242,3 @@ def _refuse_formats(fields: Fields) -> None:
     wanted = fields.object("response_format")
     if wanted and wanted.text("type", "text") != "text":
         raise fields.error("response_format", f"only text is supported, got {shown(wanted.any('type'))}")
-
-
-__all__ = ["ChatRequest", "CompletionRequest", "FieldError", "Options", "parse_chat", "parse_completion"]

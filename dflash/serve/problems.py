@@ -3,13 +3,13 @@
 import logging
 from typing import Any
 
-from dflash.errors import ContextOverflow, DFlashError, PoolExhausted, RequestError, TemplateError
+from dflash.errors import Cancelled, ContextOverflow, DFlashError, PoolExhausted, RequestError, TemplateError
 from dflash.serve.fields import FieldError
 
 log = logging.getLogger("dflash.serve")
 
 
-class Problem(Exception):  # noqa: N818 - it answers a request, it is not a failure of ours
+class Problem(Exception):
     """An answer other than 200.
 
     Parameters
@@ -62,6 +62,8 @@ def problem_of(error: BaseException) -> Problem:
             return Problem(400, str(error), param="messages")
         case RequestError():
             return Problem(400, str(error))
+        case Cancelled():
+            return closing()
         case PoolExhausted():
             return Problem(503, str(error), code="overloaded")
         case DFlashError():

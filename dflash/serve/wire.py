@@ -125,9 +125,7 @@ class CompletionShape:
         return {
             "tokens": texts,
             "token_logprobs": [max(entry.logprob, LOWEST) for entry in entries],
-            "top_logprobs": [
-                {self._text(token): max(logprob, LOWEST) for token, logprob in entry.top} for entry in entries
-            ],
+            "top_logprobs": [{self._text(token): max(logprob, LOWEST) for token, logprob in entry.top} for entry in entries],
             "text_offset": offsets,
         }
 

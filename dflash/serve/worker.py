@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from dflash.decode.engine import Engine
-from dflash.decode.session import Session
+from dflash.decode.session import Session, Step
 from dflash.errors import Cancelled, DFlashError
 from dflash.serve.answer import Answer, Delta
 
@@ -16,6 +16,8 @@ log = logging.getLogger("dflash.worker")
 T = TypeVar("T")
 
 Sink = Callable[[Delta], None]
+
+_FAILED = Step([], 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, "error")
 
 
 class Worker:
@@ -52,7 +54,8 @@ class Worker:
         answer : Answer
             What to work on, next to everything else.
         sink : callable
-            Called with a `Delta` after each of its steps, in the engine's thread, until one says `step.finish`. It must be quick.
+            Called with a `Delta` after each of its steps, in the engine's thread, until one says `step.finish`. It must be
+            quick.
 
         Raises
         ------
@@ -148,11 +151,18 @@ class Worker:
         for session in self._answers:
             session.cancel()
         try:
-            while self._answers and self.error is None:
+            while self._answers and self.engine.busy and self.error is None:
                 self._step()
         finally:
+            self._give_up()
             self.engine.close()
             self._answer_calls(wait=False)
+
+    def _give_up(self) -> None:
+        """Tell those whose answers an engine that failed has left behind."""
+        for answer, sink in self._answers.values():
+            sink(answer.delta(_FAILED))
+        self._answers.clear()
 
 
 def _nothing() -> None:

@@ -6,7 +6,7 @@ from numba import prange
 from dflash.kernels import simd
 from dflash.kernels.numba_jit import inline, kernel
 
-CHANNELS = 256
+CHANNELS = 512
 """Channels in a task."""
 
 _LINE = 4 * simd.LANES

@@ -6,7 +6,7 @@ values, so that unpacking is bit-exact.
 
 from collections.abc import Callable, Iterator
 
-from dflash.kernels.formats.lanes import Block, Lanes, bytes_of
+from dflash.kernels.formats.lanes import Block, Lanes, bytes_of, constant
 
 IQ4_TABLE = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
 FP4_TABLE = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
@@ -76,21 +76,21 @@ def q8_0(block: Block) -> Iterator[Lanes]:
 
 def iq4_nl(block: Block) -> Iterator[Lanes]:
     """``d * table[q]``."""
-    d, q = block.each_f16(0), block.u8(2)
-    yield (q & 15).look_up(IQ4_TABLE) * d
-    yield (q >> 4).look_up(IQ4_TABLE) * d
+    d, q, table = block.each_f16(0), block.u8(2), constant(block.builder, IQ4_TABLE)
+    yield (q & 15).look_up(table) * d
+    yield (q >> 4).look_up(table) * d
 
 
 def mxfp4(block: Block) -> Iterator[Lanes]:
     """``2 ** (x - 128) * table[q]``; x of 0 and 1 give subnormals, whose bits are 1 << 21 and 1 << 22."""
-    x, q = block.each_int(0, 1), block.u8(1)
+    x, q, table = block.each_int(0, 1), block.u8(1), constant(block.builder, FP4_TABLE)
     builder = block.builder
     small = builder.icmp_unsigned("<", x.value, (x & 0).value.type([2] * 16))
     normal = ((x - 1) << 23).value
     subnormal = builder.shl(x.value.type([1 << 21] * 16), x.value)
     d = Lanes(builder, builder.select(small, subnormal, normal)).as_float()
-    yield (q & 15).look_up(FP4_TABLE) * d
-    yield (q >> 4).look_up(FP4_TABLE) * d
+    yield (q & 15).look_up(table) * d
+    yield (q >> 4).look_up(table) * d
 
 
 def _scales_and_minima(block: Block) -> Lanes:
@@ -109,32 +109,30 @@ def q4_k(block: Block) -> Iterator[Lanes]:
     """``(d * scale) * q - (dmin * minimum)``: eight sub-blocks of 32."""
     scales = _scales_and_minima(block)
     for j in range(8):
-        s, m = scales.lane(j), scales.lane(8 + j)
-        for i in (0, 16):
-            q = block.u8(16 + 32 * (j // 2) + i)
-            yield (q >> 4 if j % 2 else q & 15).float() * s - m
+        q = block.u8(16 + 32 * (j // 2), 32)
+        yield from q.nibbles(j % 2, scales.lane(j), scales.lane(8 + j))
 
 
 def q5_k(block: Block) -> Iterator[Lanes]:
     """As Q4_K, with a fifth bit."""
     scales = _scales_and_minima(block)
+    fifths = block.u8(16, 32)
     for j in range(8):
-        s, m = scales.lane(j), scales.lane(8 + j)
-        for i in (0, 16):
-            q = block.u8(48 + 32 * (j // 2) + i)
-            fifth = ((block.u8(16 + i) >> j) & 1) << 4
-            yield ((q >> 4 if j % 2 else q & 15) | fifth).float() * s - m
+        q = block.u8(48 + 32 * (j // 2), 32)
+        q = (q >> 4 if j % 2 else q & 15) | (((fifths >> j) & 1) << 4)
+        for i in range(2):
+            yield q.half(i).float() * scales.lane(j) - scales.lane(8 + j)
 
 
 def q6_k(block: Block) -> Iterator[Lanes]:
     """``(d * scale) * (q - 32)``: sixteen sub-blocks of 16."""
     scales = block.i8(192).float() * block.each_f16(208)
-    for j in range(16):
-        n, p, i = j // 8, j % 8 // 2, 16 * (j % 2)
-        low = block.u8(64 * n + 32 * (p & 1) + i)
-        high = (block.u8(128 + 32 * n + i) >> (2 * p)) & 3
-        q = (low >> 4 if p >= 2 else low & 15) | (high << 4)
-        yield (q.int() - 32).float() * scales.lane(j)
+    for j in range(8):
+        n, p = j // 4, j % 4
+        low, high = block.u8(64 * n + 32 * (p & 1), 32), block.u8(128 + 32 * n, 32)
+        q = (low >> 4 if p >= 2 else low & 15) | (((high >> (2 * p)) & 3) << 4)
+        for i in range(2):
+            yield (q.half(i).int() - 32).float() * scales.lane(2 * j + i)
 
 
 def q2_k(block: Block) -> Iterator[Lanes]:
@@ -170,10 +168,11 @@ def iq4_xs(block: Block) -> Iterator[Lanes]:
     low = (block.each_int(4, 4) >> [4 * (b % 8) for b in range(16)]) & 15
     high = (block.each_int(2, 2) >> [2 * (b % 8) for b in range(16)]) & 3
     scales = ((low | (high << 4)) - 32).float() * block.each_f16(0)
+    table = constant(block.builder, IQ4_TABLE)
     for j in range(8):
         q, s = block.u8(8 + 16 * j), scales.lane(j)
-        yield (q & 15).look_up(IQ4_TABLE) * s
-        yield (q >> 4).look_up(IQ4_TABLE) * s
+        yield (q & 15).look_up(table) * s
+        yield (q >> 4).look_up(table) * s
 
 
 FORMATS: dict[str, Callable[[Block], Iterator[Lanes]]] = {

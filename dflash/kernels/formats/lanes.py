@@ -30,7 +30,7 @@ def _has_avx512() -> bool:
 
 
 class Lanes:
-    """16 values of one kind: bytes, int32 or float32."""
+    """16 values of one kind: bytes, int32 or float32; of bytes also 32, to be taken apart with `half`."""
 
     def __init__(self, builder: ir.IRBuilder, value: ir.Value, *, signed: bool = False) -> None:
         self.builder, self.value, self.signed = builder, value, signed
@@ -45,7 +45,7 @@ class Lanes:
     def _other(self, other: Lanes | int | list[int]) -> ir.Value:
         if isinstance(other, Lanes):
             return other.value
-        values = other if isinstance(other, list) else [other] * LANES
+        values = other if isinstance(other, list) else [other] * self.value.type.count
         return ir.Constant(self.value.type, values)
 
     def __and__(self, other: Lanes | int) -> Lanes:
@@ -74,17 +74,23 @@ class Lanes:
 
     def int(self) -> Lanes:
         """Bytes as int32, keeping the sign of signed ones."""
+        if self._element == _I32:
+            return self
         widen = self.builder.sext if self.signed else self.builder.zext
         return Lanes(self.builder, widen(self.value, _vector(_I32)), signed=True)
 
     def float(self) -> Lanes:
         """Bytes or int32 as float32."""
-        whole = self if self._element == _I32 else self.int()
-        return Lanes(self.builder, self.builder.sitofp(whole.value, _vector(_F32)))
+        return Lanes(self.builder, self.builder.sitofp(self.int().value, _vector(_F32)))
 
     def as_float(self) -> Lanes:
         """The bits of int32 read as float32."""
         return Lanes(self.builder, self.builder.bitcast(self.value, _vector(_F32)))
+
+    def half(self, i: int) -> Lanes:
+        """The first (0) or second (1) 16 of 32 lanes."""
+        order = list(range(i * LANES, (i + 1) * LANES))
+        return self._like(self.builder.shuffle_vector(self.value, self.value, _vector(_I32)(order)))
 
     def lane(self, i: int) -> Lanes:
         """Lane `i` in all lanes."""
@@ -95,20 +101,37 @@ class Lanes:
         order = list(range(8)) + list(range(LANES + 8, 2 * LANES))
         return self._like(self.builder.shuffle_vector(self.value, other.value, _vector(_I32)(order)))
 
-    def look_up(self, table: list[int]) -> Lanes:
-        """``float32(table[lane & 15])`` for a table of 16."""
-        floats = _vector(_F32)([float(v) for v in table])
+    def look_up(self, table: Lanes) -> Lanes:
+        """``table[lane & 15]``, for bytes."""
         if _has_avx512():
             kind = ir.FunctionType(_vector(_F32), [_vector(_F32), _vector(_I32)])
             name = "llvm.x86.avx512.permvar.sf.512"
             permute = cgutils.get_or_insert_function(self.builder.module, kind, name)
-            return Lanes(self.builder, self.builder.call(permute, [floats, self.int().value]))
+            return Lanes(self.builder, self.builder.call(permute, [table.value, self.int().value]))
         out: ir.Value = _vector(_F32)(ir.Undefined)
         index = (self.int() & 15).value
         for i in range(LANES):
             entry = self.builder.extract_element(index, _I32(i))
-            out = self.builder.insert_element(out, self.builder.extract_element(floats, entry), _I32(i))
+            out = self.builder.insert_element(out, self.builder.extract_element(table.value, entry), _I32(i))
         return Lanes(self.builder, out)
+
+    def nibbles(self, high: int, scale: Lanes, minimum: Lanes) -> tuple[Lanes, Lanes]:
+        """``q * scale - minimum`` for the low (0) or high (1) nibbles of 32 bytes.
+
+        Where the machine looks 16 floats up at once, the 16 results are computed and the nibbles look them up.
+        """
+        q = self >> 4 if high else self & 15
+        if not _has_avx512():
+            return tuple(q.half(i).float() * scale - minimum for i in range(2))
+        table = constant(self.builder, list(range(16))) * scale - minimum
+        # the look-up takes four bits of an index, so low nibbles need no mask, and high ones are shifted in their lane
+        parts = (self.half(i).int() for i in range(2))
+        return tuple((part >> 4 if high else part).look_up(table) for part in parts)
+
+
+def constant(builder: ir.IRBuilder, values: list[int]) -> Lanes:
+    """16 small integers as float32."""
+    return Lanes(builder, _vector(_F32)([float(v) for v in values]))
 
 
 class Block:
@@ -128,9 +151,9 @@ class Block:
         first = self.builder.insert_element(nothing, value, _I32(0))
         return Lanes(self.builder, self.builder.shuffle_vector(first, nothing, _vector(_I32)([0] * LANES)))
 
-    def u8(self, offset: int) -> Lanes:
-        """16 bytes."""
-        return Lanes(self.builder, self._load(offset, _vector(_I8)))
+    def u8(self, offset: int, n: int = LANES) -> Lanes:
+        """16 bytes, or 32."""
+        return Lanes(self.builder, self._load(offset, _vector(_I8, n)))
 
     def i8(self, offset: int) -> Lanes:
         """16 signed bytes."""

@@ -30,6 +30,7 @@ DATA, ROWS, ROW_BYTES, WIDTH, STEPS, UNPACK, DOT, MODE, TOKENS, X, X_BYTES, OUT,
 how many there are."""
 
 TILE = 16
+_LANES_BYTES = (TILE + 4) * 64  # lane sums of a tile; a call of a dot function may write four rows' beyond the last
 _BUFFER = 16384  # float32 weights to unpack at a time: 64 KiB, so that they and some tokens stay in the L2 cache
 
 
@@ -99,7 +100,10 @@ def _write(weight, row, rows, products):
 
 
 @inline
-def _tile(plan, i, tile, buffer, lanes, products):
+def _tile(plan, i, tile, scratch, most_tokens):
+    lanes = scratch.ctypes.data
+    products = lanes + _LANES_BYTES
+    buffer = products + 2 * 64 * most_tokens
     weight = plan[i]
     row = tile * TILE
     rows = min(TILE, weight[ROWS] - row)
@@ -147,10 +151,7 @@ def multiply(plan, n_threads):
     counter = _new_counter()
     grain = max(1, n_tiles // (8 * n_threads))
     for _ in prange(n_threads):
-        scratch = np.empty(20 * 16 + 32 * tokens + buffer_size, np.float32)
-        lanes = scratch.ctypes.data
-        products = lanes + 20 * 64
-        buffer = products + 2 * 64 * tokens
+        scratch = np.empty(_LANES_BYTES // 4 + 32 * tokens + buffer_size, np.float32)
         while True:
             first = take(counter.ctypes.data, grain)
             if first >= n_tiles:
@@ -160,4 +161,4 @@ def multiply(plan, n_threads):
                 while tile - before >= _n_tiles(plan[i]):
                     before += _n_tiles(plan[i])
                     i += 1
-                _tile(plan, i, tile - before, buffer, lanes, products)
+                _tile(plan, i, tile - before, scratch, tokens)

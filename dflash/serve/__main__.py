@@ -1,0 +1,95 @@
+"""`python -m dflash.serve`: a model behind OpenAI's HTTP API."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dflash.errors import DFlashError
+from dflash.model.hub import PACKAGED
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Load a model, then listen until told to stop.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        What came after the program's name; that of this process if None.
+
+    Returns
+    -------
+    int
+        0 after a shutdown, 1 after an error of dflash, 130 after Ctrl-C while loading.
+    """
+    parsed = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _serve(parsed)
+    except DFlashError as error:
+        print(f"dflash: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    try:
+        import uvicorn
+
+        from dflash.serve.app import build_app
+    except ImportError as error:
+        raise DFlashError(f"the server needs {error.name}: pip install 'dflash[serve]'") from error
+    from dflash.decode.engine import Engine
+    from dflash.model.load import CHUNK, load_model
+    from dflash.serve.api import Backend
+    from dflash.serve.worker import Worker
+
+    print(f"dflash: loading {arguments.model}", file=sys.stderr)
+    loaded = load_model(
+        arguments.model,
+        device=arguments.device,
+        threads=arguments.threads,
+        context=arguments.context,
+        sequences=arguments.sequences,
+        kv=arguments.kv,
+    )
+    worker = Worker(Engine(loaded.model, chunk=CHUNK, max_active=loaded.sequences))
+    names = arguments.model_name or [default_name(arguments.model)]
+    app = build_app(Backend(worker, loaded.tokenizer, loaded.template, names), api_key=arguments.api_key)
+    config = uvicorn.Config(
+        app, host=arguments.host, port=arguments.port, log_level="info", timeout_graceful_shutdown=arguments.grace
+    )
+    try:
+        uvicorn.Server(config).run()
+    except KeyboardInterrupt:
+        pass  # uvicorn has shut down in order and hands the signal on
+    finally:
+        worker.close()
+
+
+def default_name(model: str) -> str:
+    """What clients call a model unless told otherwise: a file without its ending, a repository without ``hf:``."""
+    if model in PACKAGED:
+        return model
+    return model.removeprefix("hf:") if model.startswith("hf:") else Path(model).stem
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m dflash.serve", description=__doc__)
+    parser.add_argument("model", metavar="MODEL", nargs="?", default="demo", help="a GGUF file, demo, or hf:org/repo:quant")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0 takes a free one")
+    parser.add_argument("--model-name", action="append", metavar="NAME", help="what clients call the model; may be repeated")
+    parser.add_argument("--api-key", metavar="KEY", help="refuse requests that don't show it")
+    parser.add_argument("--device", choices=("auto", "cpu"), default="auto", help="where to compute")
+    parser.add_argument("--threads", type=int, metavar="N", help="cores to use (default: all)")
+    parser.add_argument("--context", type=int, metavar="N", help="tokens that a text may have (default: the model's)")
+    parser.add_argument("--sequences", type=int, default=8, metavar="N", help="requests in work at a time (8)")
+    parser.add_argument("--kv", choices=("f16", "f32"), default="f16", help="type of the KV cache")
+    parser.add_argument("--grace", type=int, default=10, metavar="S", help="seconds that open requests get at shutdown (10)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
