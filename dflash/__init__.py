@@ -79,12 +79,12 @@ def load(
         If the hub can't be reached.
     """
     from dflash.lm import LM
-    from dflash.model.load import load_model
     from dflash.progress import stages
+    from dflash.serve.start import start
 
     with stages(progress) as tell:
-        loaded = load_model(name, device=device, threads=threads, context=context, sequences=sequences, kv=kv, progress=tell)
-    return LM(loaded)
+        settings = {"threads": threads, "context": context, "sequences": sequences, "kv": kv}
+        return LM(*start(name, device=device, progress=tell, **settings))
 
 
 def __getattr__(name: str) -> Any:

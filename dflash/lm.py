@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash import overview, prompts, scoring
-from dflash.decode.engine import Engine
 from dflash.decode.sampling import Sampling
 from dflash.decode.strategy import Strategy
 from dflash.errors import ContextOverflow, RequestError
 from dflash.kernels.profile import profile
-from dflash.model.load import CHUNK, Loaded
+from dflash.model.load import Loaded
 from dflash.prompts import Prompt
 from dflash.serve.answer import Answer
 from dflash.serve.worker import Worker
@@ -33,7 +32,9 @@ class LM:
     Parameters
     ----------
     loaded : Loaded
-        What `dflash.model.load.load_model` made; from here on it belongs to the LM.
+        The model and what goes with it; from here on it belongs to the LM.
+    worker : Worker
+        The thread that runs it.
 
     Attributes
     ----------
@@ -47,10 +48,10 @@ class LM:
         Messages to text.
     """
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: Loaded, worker: Worker) -> None:
         self.file, self.model = loaded.file, loaded.model
         self.tokenizer, self.template = loaded.tokenizer, loaded.template
-        self._worker = Worker(Engine(self.model, chunk=CHUNK, max_active=loaded.sequences))
+        self._worker = worker
         self._scoring = threading.Lock()
         self._finalizer = finalize(self, self._worker.close)
 

@@ -1,16 +1,17 @@
-"""Bars on stderr for what takes a while."""
+"""A line on stderr for what takes a while."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tqdm import tqdm
 
-from dflash.model.load import STAGES
+STAGES = 8
+"""What loading tells the first time on a machine; later it is less."""
 
 
 @contextmanager
 def stages(shown: bool) -> Iterator[Callable[[str], None] | None]:
-    """Draw the stages of loading.
+    """Draw a bar that advances with the stages of loading.
 
     Parameters
     ----------
@@ -20,15 +21,15 @@ def stages(shown: bool) -> Iterator[Callable[[str], None] | None]:
     Yields
     ------
     callable or None
-        For the `progress` of `load_model`.
+        For the `progress` of `dflash.serve.start.start`.
     """
     if not shown:
         yield None
         return
-    with tqdm(total=len(STAGES), bar_format="{desc:<24} {bar:20} {elapsed}", leave=False) as bar:
+    with tqdm(total=STAGES, bar_format="{desc:<16} {bar:20} {elapsed}", leave=False) as bar:
 
         def tell(stage: str) -> None:
-            bar.n = STAGES.index(stage)
             bar.set_description_str(stage)
+            bar.update()
 
         yield tell

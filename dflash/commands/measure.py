@@ -38,7 +38,8 @@ class Bench:
         self._ops: dict[str, float] = {}
 
     def rate(self, n: int, run: Callable[[], float]) -> dict[str, Any]:
-        """Tokens a second of a `run` that handles `n` and returns its seconds: mean, deviation, samples."""
+        """Tokens a second of a `run` that handles `n` and returns its seconds, after one that does not count."""
+        run()
         rates = [n / run() for _ in range(self.repeat)]
         deviation = statistics.stdev(rates) if len(rates) > 1 else 0.0
         return {"mean": statistics.mean(rates), "std": deviation, "samples": rates}

@@ -103,9 +103,7 @@ class Picker:
         for rule in self.rules:
             row = rule(row, history)
             if getattr(row, "shape", None) != shape:
-                raise DFlashError(
-                    f"{rule!r} must return float32 {shape}, got {type(row).__name__} {getattr(row, 'shape', '')}"
-                )
+                raise DFlashError(f"{rule!r} must return float32 {shape}, got {row if row is None else np.shape(row)}")
         return np.ascontiguousarray(row, np.float32)
 
     def _kept(self, row: Row) -> tuple[NDArray[np.int32], NDArray[np.float32]]:

@@ -1,7 +1,7 @@
 """How a request wants its tokens picked."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
@@ -12,12 +12,12 @@ GREEDY = 1e-5
 """A temperature below this is 0."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Sampling:
     """What to do with the logits before a token is picked; whatever is left at its default is off.
 
     The order is penalties, bias, the session's processors, temperature, top-k, top-p, min-p, as in Transformers and, but for
-    the place of bias and min-p, in vLLM; llama.cpp by default puts temperature last, which changes what top-p and min-p keep.
+    the place of bias and min-p, in vLLM; llama.cpp by default has temperature last, which changes what top-p and min-p keep.
     Then a token is drawn with noise that is a function of seed, position and token, so the same seed gives the same text
     whatever the strategy. At temperature 0 the largest logit wins, of equals the lowest id.
 
@@ -73,6 +73,10 @@ class Sampling:
             _integer("seed", self.seed, -(2**63), 2**64 - 1)
         if self.logprobs is not None:
             _integer("logprobs", self.logprobs, 0)
+
+    def __repr__(self) -> str:
+        changed = [f"{f.name}={value!r}" for f in fields(self) if (value := getattr(self, f.name)) != f.default]
+        return f"Sampling({', '.join(changed)})"
 
     @property
     def greedy(self) -> bool:

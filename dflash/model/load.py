@@ -1,15 +1,13 @@
-"""From a name to a model that is ready: file, tokenizer, template, weights, memory, compiled kernels."""
+"""From a name to a model: file, tokenizer, template, weights, memory."""
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
 from tqdm import tqdm
 
 from dflash.errors import RequestError, Unsupported
 from dflash.kernels.ragged import PENDING
-from dflash.model.batch import Span
 from dflash.model.config import Config
 from dflash.model.gguf import GGUFFile
 from dflash.model.hub import resolve
@@ -24,8 +22,6 @@ CHUNK = 512
 """Prompt tokens that a forward reads at a time."""
 
 MAX_SEQUENCES = 1024
-STAGES = ("header", "tokenizer", "memory", "kernels: prompts", "kernels: steps")
-"""What `load_model` tells its progress, in order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +47,13 @@ class Loaded:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     sequences: int
+
+    @property
+    def kind(self) -> str:
+        """Models of one kind use the same kernels."""
+        config, types = self.model.config, sorted({tensor.type for tensor in self.file.tensors.values()})
+        sizes = config.head_size, config.delta_size, config.conv_width, bool(config.experts)
+        return f"{config.architecture} {self.model.pools.kv} {sizes} {types}"
 
 
 def load_model(
@@ -80,7 +83,7 @@ def load_model(
     kv : str
         A key of `KV_TYPES`.
     progress : callable, optional
-        Told each of `STAGES` as it begins; if given, downloads show a bar, too.
+        Told what is about to be done; if given, downloads show a bar, too.
 
     Returns
     -------
@@ -98,13 +101,13 @@ def load_model(
     _check(device, threads, context, sequences, kv)
     tell = progress or (lambda _: None)
     path = resolve(name, progress=tqdm if progress else _Silent)
-    tell(STAGES[0])
+    tell("header")
     file = GGUFFile.open(path)
     try:
         config = Config.from_gguf(file.metadata, file.tensors)
-        tell(STAGES[1])
+        tell("tokenizer")
         tokenizer = Tokenizer.from_gguf(file.metadata)
-        tell(STAGES[2])
+        tell("memory")
         pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv)
         model = Model(
             file,
@@ -115,7 +118,6 @@ def load_model(
             threads=threads or len(os.sched_getaffinity(0)),
             rows=CHUNK + PENDING * sequences,
         )
-        _warm(model, tell)
         return Loaded(file, model, tokenizer, _template(file, tokenizer), sequences)
     except BaseException:
         file.close()
@@ -137,22 +139,6 @@ def _check(device: str, threads: int | None, context: int | None, sequences: int
 def _template(file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
     source = file.metadata.get("tokenizer.chat_template")
     return ChatTemplate(source, tokens=tokenizer.special_texts()) if isinstance(source, str) else None
-
-
-def _warm(model: Model, tell: Callable[[str], None]) -> None:
-    """Read two tokens each way, so that kernels are compiled (once on a machine) and not while somebody waits."""
-    parents = np.arange(-1, 1, dtype=np.int32)
-    tokens = np.zeros(2, np.int32)
-    state = model.state()
-    try:
-        tell(STAGES[3])
-        model.forward([Span(state, tokens, parents, whole=True)])
-        tell(STAGES[4])
-        model.forward([Span(state, tokens, parents)])
-        state.commit([0])
-        model.forward([Span(state, tokens[:1], parents[:1])])
-    finally:
-        state.close()
 
 
 class _Silent(tqdm):

@@ -40,13 +40,11 @@ def _serve(arguments: argparse.Namespace) -> None:
         from dflash.serve.app import build_app
     except ImportError as error:
         raise DFlashError(f"the server needs {error.name}: pip install 'dflash[serve]'") from error
-    from dflash.decode.engine import Engine
-    from dflash.model.load import CHUNK, load_model
     from dflash.serve.api import Backend
-    from dflash.serve.worker import Worker
+    from dflash.serve.start import start
 
     print(f"dflash: loading {arguments.model}", file=sys.stderr)
-    loaded = load_model(
+    loaded, worker = start(
         arguments.model,
         device=arguments.device,
         threads=arguments.threads,
@@ -54,7 +52,6 @@ def _serve(arguments: argparse.Namespace) -> None:
         sequences=arguments.sequences,
         kv=arguments.kv,
     )
-    worker = Worker(Engine(loaded.model, chunk=CHUNK, max_active=loaded.sequences))
     names = arguments.model_name or [default_name(arguments.model)]
     app = build_app(Backend(worker, loaded.tokenizer, loaded.template, names), api_key=arguments.api_key)
     config = uvicorn.Config(

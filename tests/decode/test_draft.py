@@ -18,7 +18,7 @@ def test_empty():
     assert len(EMPTY) == EMPTY.depth == 0
     assert EMPTY.children() == []
     assert EMPTY.child(-1, 3) == -1
-    assert EMPTY == Draft([])
+    assert Draft([]) == EMPTY
 
 
 def test_tree():

@@ -64,7 +64,7 @@ def test_counts_follow_the_text():
     history.count()
     checked = []
     for _ in range(400):
-        if RNG.random() < 0.6:
+        if RNG.random() < 0.9:
             history.push(int(RNG.integers(9)))
         else:
             history.cut(int(RNG.integers(3, len(history) + 1)))
@@ -73,7 +73,7 @@ def test_counts_follow_the_text():
         got = dict(zip(counts.ids.tolist(), counts.produced.tolist(), strict=True))
         assert got == {token: produced[token] for token in {4, 5, *produced}}
         checked.append(len(history))
-    assert max(checked) > 20
+    assert max(checked) > 15
 
 
 def test_log_probabilities_are_the_models_own():

@@ -66,6 +66,14 @@ def test_a_value():
     assert Sampling(temperature=np.float32(0.5), seed=np.int64(3)) == Sampling(temperature=0.5, seed=3)
 
 
+def test_shows_what_was_set():
+    assert repr(Sampling()) == "Sampling()"
+    assert (
+        repr(Sampling(temperature=0.5, logit_bias={3: 1}, seed=0))
+        == "Sampling(temperature=0.5, logit_bias=((3, 1),), seed=0)"
+    )
+
+
 def test_strategies_are_values():
     assert Plain() == Strategy(Nothing()) != Strategy(Nothing(), shape="chain")
     assert repr(Plain()) == "Plain()"

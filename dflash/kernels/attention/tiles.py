@@ -13,18 +13,17 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dflash.kernels.linear.tiles import _sum_lanes
 from dflash.kernels.ragged import PAGE
-from dflash.kernels.simd import _F32, _F32V, _I32, _I64, LANES, _call, _const, _load, _op, _splat, _store
+from dflash.kernels.simd.emit import F32, F32V, I32, I64, LANES, call, constant, load, op, spread, store, sum_lanes
 
-_STORED = {types.uint16: ir.HalfType(), types.float32: _F32}
+_STORED = {types.uint16: ir.HalfType(), types.float32: F32}
 """What the element type of a cache stands for."""
 
 
-@_op(types.int64, types.int64)
+@op(types.int64, types.int64)
 def draw(builder, address):
     """Add one to the int64 at an address and return what was there; what this thread wrote before is seen by later ones."""
-    return builder.atomic_rmw("add", builder.inttoptr(address, _I64.as_pointer()), _I64(1), "seq_cst")
+    return builder.atomic_rmw("add", builder.inttoptr(address, I64.as_pointer()), I64(1), "seq_cst")
 
 
 class _Rows:
@@ -34,19 +33,19 @@ class _Rows:
         self.builder, self.kind = builder, _STORED[cache.dtype]
         self.size = 2 if isinstance(self.kind, ir.HalfType) else 4
         array = context.make_array(cache)(context, builder, value)
-        self.base = builder.ptrtoint(array.data, _I64)
+        self.base = builder.ptrtoint(array.data, I64)
         shape = [builder.extract_value(array.shape, axis) for axis in (2, 3)]
-        self.stride = builder.mul(builder.mul(*shape), _I64(self.size))
+        self.stride = builder.mul(builder.mul(*shape), I64(self.size))
 
     def address(self, places: ir.Value, index: ir.Value, offset: ir.Value) -> ir.Value:
         """Where element `offset` of the place at `index` lies."""
         b = self.builder
-        place = _load(b, b.add(places, b.shl(index, _I64(3))), _I64)
-        return b.add(b.add(self.base, b.mul(place, self.stride)), b.mul(offset, _I64(self.size)))
+        place = load(b, b.add(places, b.shl(index, I64(3))), I64)
+        return b.add(b.add(self.base, b.mul(place, self.stride)), b.mul(offset, I64(self.size)))
 
     def line(self, address: ir.Value) -> ir.Value:
-        value = _load(self.builder, address, ir.VectorType(self.kind, LANES))
-        return value if self.kind is _F32 else self.builder.fpext(value, _F32V)
+        value = load(self.builder, address, ir.VectorType(self.kind, LANES))
+        return value if self.kind is F32 else self.builder.fpext(value, F32V)
 
 
 def _loop(builder: ir.IRBuilder, n: ir.Value, start: list[ir.Value], body: Callable[..., list[ir.Value]]) -> list[ir.Value]:
@@ -55,11 +54,11 @@ def _loop(builder: ir.IRBuilder, n: ir.Value, start: list[ir.Value], body: Calla
     head, done = builder.append_basic_block("tile"), builder.append_basic_block("tile.done")
     builder.branch(head)
     builder.position_at_end(head)
-    step = builder.phi(_I64)
+    step = builder.phi(I64)
     values = [builder.phi(v.type) for v in start]
     after = body(step, values)
-    following = builder.add(step, _I64(1))
-    for phi, first, later in [(step, _I64(0), following), *zip(values, start, after, strict=True)]:
+    following = builder.add(step, I64(1))
+    for phi, first, later in [(step, I64(0), following), *zip(values, start, after, strict=True)]:
         phi.add_incoming(first, entry)
         phi.add_incoming(later, head)
     builder.cbranch(builder.icmp_signed("<", following, n), head, done)
@@ -79,20 +78,20 @@ def _scores(keys: int, queries: int) -> Any:
         def codegen(context, builder, signature, args):
             _, places, offset, q, stride, steps, out = args
             rows = _Rows(context, builder, signature.args[0], args[0])
-            k = [rows.address(places, _I64(i), offset) for i in range(keys)]
-            q = [builder.add(q, builder.mul(stride, _I64(j))) for j in range(queries)]
+            k = [rows.address(places, I64(i), offset) for i in range(keys)]
+            q = [builder.add(q, builder.mul(stride, I64(j))) for j in range(queries)]
 
             def body(step: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-                here, there = builder.mul(step, _I64(4 * LANES)), builder.mul(step, _I64(rows.size * LANES))
-                qs = [_load(builder, builder.add(a, here), _F32V) for a in q]
+                here, there = builder.mul(step, I64(4 * LANES)), builder.mul(step, I64(rows.size * LANES))
+                qs = [load(builder, builder.add(a, here), F32V) for a in q]
                 ks = [rows.line(builder.add(a, there)) for a in k]
                 pairs = [(qv, kv) for qv in qs for kv in ks]
-                return [_call(builder, "llvm.fma.v16f32", qv, kv, s) for (qv, kv), s in zip(pairs, sums, strict=True)]
+                return [call(builder, "llvm.fma.v16f32", qv, kv, s) for (qv, kv), s in zip(pairs, sums, strict=True)]
 
-            total = _sum_lanes(builder, _loop(builder, steps, [_const(0.0, _F32V)] * LANES, body))
+            total = sum_lanes(builder, _loop(builder, steps, [constant(0.0, F32V)] * LANES, body))
             for j in range(queries):
-                part = ir.Constant(ir.VectorType(_I32, keys), list(range(j * keys, (j + 1) * keys)))
-                _store(builder, builder.add(out, _I64(4 * PAGE * j)), builder.shuffle_vector(total, total, part))
+                part = ir.Constant(ir.VectorType(I32, keys), list(range(j * keys, (j + 1) * keys)))
+                store(builder, builder.add(out, I64(4 * PAGE * j)), builder.shuffle_vector(total, total, part))
             return context.get_dummy_value()
 
         return types.void(cache, *(types.int64,) * 6), codegen
@@ -113,21 +112,21 @@ def _blend(queries: int, lines: int) -> Any:
             _, places, offset, n, weights, out, stride = args
             rows = _Rows(context, builder, signature.args[0], args[0])
             slots = [
-                builder.add(builder.add(out, builder.mul(stride, _I64(j))), _I64(4 * LANES * i))
+                builder.add(builder.add(out, builder.mul(stride, I64(j))), I64(4 * LANES * i))
                 for j in range(queries)
                 for i in range(lines)
             ]
 
             def body(step: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
                 row = rows.address(places, step, offset)
-                vs = [rows.line(builder.add(row, _I64(rows.size * LANES * i))) for i in range(lines)]
-                here = builder.add(weights, builder.shl(step, _I64(2)))
-                ws = [_splat(builder, _load(builder, builder.add(here, _I64(4 * PAGE * j)), _F32)) for j in range(queries)]
+                vs = [rows.line(builder.add(row, I64(rows.size * LANES * i))) for i in range(lines)]
+                here = builder.add(weights, builder.shl(step, I64(2)))
+                ws = [spread(builder, load(builder, builder.add(here, I64(4 * PAGE * j)), F32)) for j in range(queries)]
                 pairs = [(w, v) for w in ws for v in vs]
-                return [_call(builder, "llvm.fma.v16f32", w, v, s) for (w, v), s in zip(pairs, sums, strict=True)]
+                return [call(builder, "llvm.fma.v16f32", w, v, s) for (w, v), s in zip(pairs, sums, strict=True)]
 
-            for slot, total in zip(slots, _loop(builder, n, [_load(builder, s, _F32V) for s in slots], body), strict=True):
-                _store(builder, slot, total)
+            for slot, total in zip(slots, _loop(builder, n, [load(builder, s, F32V) for s in slots], body), strict=True):
+                store(builder, slot, total)
             return context.get_dummy_value()
 
         return types.void(cache, *(types.int64,) * 6), codegen

@@ -11,22 +11,20 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dflash.kernels import simd
+from dflash.kernels.simd.emit import F32, F32V, I32, I64, LANES, call, f32x16, fold, load, spread, store
 
-ROWS = simd.LANES
+ROWS = LANES
 """Value rows in a tile: lane r of a vector belongs to row r."""
 
-_I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
-_F32V = ir.VectorType(_F32, simd.LANES)
-_LINE = 4 * simd.LANES
+_LINE = 4 * LANES
 
 
 def _fma(builder, a, b, c):
-    return simd._call(builder, "llvm.fma.v16f32", a, b, c)
+    return call(builder, "llvm.fma.v16f32", a, b, c)
 
 
 def _line(builder, address, index):
-    return simd._load(builder, builder.add(address, _I64(_LINE * index)), _F32V)
+    return load(builder, builder.add(address, I64(_LINE * index)), F32V)
 
 
 def _row(builder, address, n):
@@ -45,7 +43,7 @@ def _products(builder, a, b):
 
 
 # The levels of `simd.hsum`, two vectors at a time: lanes of the pair to add, and how far from them the others lie
-_PARTS = range(0, simd.LANES, 4)
+_PARTS = range(0, LANES, 4)
 _HALVES = [*range(8), *range(16, 24)], 8
 _QUARTERS = [*range(4), *range(8, 12), *range(16, 20), *range(24, 28)], 4
 _PAIRS = [part + i for part in _PARTS for i in (0, 1, 16, 17)], 2
@@ -55,7 +53,7 @@ _SINGLES = [part + i for part in _PARTS for i in (0, 2, 16, 18)], 1
 def _fold(builder, a, b, level):
     """One level of `simd.hsum` on two vectors, packed into one: lanes `low` and those a distance on are added."""
     low, distance = level
-    kind = ir.VectorType(_I32, simd.LANES)
+    kind = ir.VectorType(I32, LANES)
     masks = (ir.Constant(kind, low), ir.Constant(kind, [lane + distance for lane in low]))
     return builder.fadd(*(builder.shuffle_vector(a, b, mask) for mask in masks))
 
@@ -66,7 +64,7 @@ def dot(typing_context, lanes, x, y):
 
     def codegen(context, builder, signature, args):
         a, b = (_row(builder, address, lanes.count) for address in args[1:])
-        return simd._halve(builder, _products(builder, a, b), builder.fadd)
+        return fold(builder, _products(builder, a, b), builder.fadd)
 
     return types.float32(lanes, types.int64, types.int64), codegen
 
@@ -79,23 +77,23 @@ def read(typing_context, lanes, rows, key, query):
         n = lanes.count
         _, rows, key, query = args
         vectors = _row(builder, key, n), _row(builder, query, n)
-        quarters = [cgutils.alloca_once(builder, ir.ArrayType(_F32V, 4)) for _ in vectors]
+        quarters = [cgutils.alloca_once(builder, ir.ArrayType(F32V, 4)) for _ in vectors]
         # rows i, i + 4, i + 8, i + 12 at a time: with more, their sums would spill from the registers
-        with cgutils.for_range(builder, _I64(4)) as loop:
-            first = builder.add(rows, builder.mul(loop.index, _I64(_LINE * n)))
-            group = [_row(builder, builder.add(first, _I64(4 * _LINE * n * i)), n) for i in range(4)]
+        with cgutils.for_range(builder, I64(4)) as loop:
+            first = builder.add(rows, builder.mul(loop.index, I64(_LINE * n)))
+            group = [_row(builder, builder.add(first, I64(4 * _LINE * n * i)), n) for i in range(4)]
             for by, quarter in zip(vectors, quarters, strict=True):
                 a, b, c, d = (_products(builder, row, by) for row in group)
                 low, high = _fold(builder, a, b, _HALVES), _fold(builder, c, d, _HALVES)
                 total = _fold(builder, low, high, _QUARTERS)
-                builder.store(total, builder.gep(quarter, [_I64(0), loop.index]))
+                builder.store(total, builder.gep(quarter, [I64(0), loop.index]))
         sums = []
         for quarter in quarters:
-            a, b, c, d = (builder.load(builder.gep(quarter, [_I64(0), _I64(i)])) for i in range(4))
+            a, b, c, d = (builder.load(builder.gep(quarter, [I64(0), I64(i)])) for i in range(4))
             sums.append(_fold(builder, _fold(builder, a, b, _PAIRS), _fold(builder, c, d, _PAIRS), _SINGLES))
         return cgutils.pack_array(builder, sums)
 
-    return types.UniTuple(simd.f32x16, 2)(lanes, types.int64, types.int64, types.int64), codegen
+    return types.UniTuple(f32x16, 2)(lanes, types.int64, types.int64, types.int64), codegen
 
 
 @intrinsic
@@ -105,18 +103,18 @@ def update(typing_context, lanes, source, target, decay, u, key):
     def codegen(context, builder, signature, args):
         n = lanes.count
         _, source, target, decay, u, key = args
-        k, factor = _row(builder, key, n), simd._splat(builder, decay)
-        lane = cgutils.alloca_once(builder, _F32V)
+        k, factor = _row(builder, key, n), spread(builder, decay)
+        lane = cgutils.alloca_once(builder, F32V)
         builder.store(u, lane)
-        lane = builder.bitcast(lane, _F32.as_pointer())
-        with cgutils.for_range(builder, _I64(ROWS)) as loop:
-            offset = builder.mul(loop.index, _I64(_LINE * n))
+        lane = builder.bitcast(lane, F32.as_pointer())
+        with cgutils.for_range(builder, I64(ROWS)) as loop:
+            offset = builder.mul(loop.index, I64(_LINE * n))
             source_row, target_row = builder.add(source, offset), builder.add(target, offset)
-            amount = simd._splat(builder, builder.load(builder.gep(lane, [loop.index])))
+            amount = spread(builder, builder.load(builder.gep(lane, [loop.index])))
             for i in range(n):
                 kept = builder.fmul(factor, _line(builder, source_row, i))
-                simd._store(builder, builder.add(target_row, _I64(_LINE * i)), _fma(builder, amount, k[i], kept))
+                store(builder, builder.add(target_row, I64(_LINE * i)), _fma(builder, amount, k[i], kept))
         return context.get_dummy_value()
 
-    arguments = (lanes, types.int64, types.int64, types.float32, simd.f32x16, types.int64)
+    arguments = (lanes, types.int64, types.int64, types.float32, f32x16, types.int64)
     return types.void(*arguments), codegen

@@ -8,7 +8,7 @@ fused multiply-adds in a fixed order: the bits are the same on every machine.
 import numpy as np
 from llvmlite import ir
 
-from dflash.kernels.simd import _F32V, _I32V, _call, _const, _op, f32x16
+from dflash.kernels.simd.emit import F32V, I32V, call, constant, f32x16, op
 
 _POLYNOMIAL = (
     7.0376836292e-2,
@@ -28,31 +28,31 @@ _MANTISSA = 0x007FFFFF
 
 def float_const(value: float) -> ir.Constant:
     """`value`, rounded to float32, in every lane."""
-    return _const(float(np.float32(value)), _F32V)
+    return constant(float(np.float32(value)), F32V)
 
 
 def split(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Give f and e (as float32) with ``x = (1 + f) * 2**e`` for positive normal x."""
     # taking sqrt(1/2) from the bits makes the exponent field change at sqrt(1/2) instead of at 1
-    shifted = builder.sub(builder.bitcast(x, _I32V), _const(_SQRT_HALF_BITS, _I32V))
-    exponent = builder.ashr(shifted, _const(23, _I32V))
-    mantissa = builder.add(builder.and_(shifted, _const(_MANTISSA, _I32V)), _const(_SQRT_HALF_BITS, _I32V))
-    return builder.fsub(builder.bitcast(mantissa, _F32V), float_const(1.0)), builder.sitofp(exponent, _F32V)
+    shifted = builder.sub(builder.bitcast(x, I32V), constant(_SQRT_HALF_BITS, I32V))
+    exponent = builder.ashr(shifted, constant(23, I32V))
+    mantissa = builder.add(builder.and_(shifted, constant(_MANTISSA, I32V)), constant(_SQRT_HALF_BITS, I32V))
+    return builder.fsub(builder.bitcast(mantissa, F32V), float_const(1.0)), builder.sitofp(exponent, F32V)
 
 
 def log_of_parts(builder: ir.IRBuilder, f: ir.Value, e: ir.Value) -> ir.Value:
     """``log(1 + f) + e ln 2`` for f from -0.293 to 0.415."""
     p = float_const(_POLYNOMIAL[0])
     for factor in _POLYNOMIAL[1:]:
-        p = _call(builder, "llvm.fma.v16f32", p, f, float_const(factor))
+        p = call(builder, "llvm.fma.v16f32", p, f, float_const(factor))
     square = builder.fmul(f, f)
     low = builder.fmul(builder.fmul(p, f), square)
-    low = _call(builder, "llvm.fma.v16f32", e, float_const(_LN2_LOW), low)
-    low = _call(builder, "llvm.fma.v16f32", float_const(-0.5), square, low)
-    return _call(builder, "llvm.fma.v16f32", e, float_const(_LN2_HIGH), builder.fadd(f, low))
+    low = call(builder, "llvm.fma.v16f32", e, float_const(_LN2_LOW), low)
+    low = call(builder, "llvm.fma.v16f32", float_const(-0.5), square, low)
+    return call(builder, "llvm.fma.v16f32", e, float_const(_LN2_HIGH), builder.fadd(f, low))
 
 
-@_op(f32x16, f32x16)
+@op(f32x16, f32x16)
 def log(builder, x):
     """Natural logarithm of positive normal numbers, within 1 ulp except close to 1, where the error is below 1e-8."""
     return log_of_parts(builder, *split(builder, x))

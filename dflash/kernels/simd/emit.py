@@ -1,0 +1,122 @@
+"""Write intrinsics for numba as functions that emit LLVM instructions."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+LANES = 16
+
+BIT, I32, I64, F32 = ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType()
+F32V, I32V = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
+
+
+class Vector(types.Type):
+    """A numba type for 16 lanes that live in registers."""
+
+    def __init__(self, name: str, llvm: ir.Type) -> None:
+        self.llvm = llvm
+        super().__init__(name=name)
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, dmm: Any, fe_type: Vector) -> None:
+        super().__init__(dmm, fe_type, fe_type.llvm)
+
+
+f32x16 = Vector("f32x16", F32V)
+i32x16 = Vector("i32x16", I32V)
+mask16 = Vector("mask16", ir.VectorType(BIT, LANES))
+
+
+def constant(value: float | int, vector: ir.VectorType) -> ir.Constant:
+    """`value` in every lane, known when the kernel is compiled."""
+    return ir.Constant(vector, [value] * LANES)
+
+
+def op(result: types.Type, *params: types.Type):
+    """Turn ``emit(builder, *values) -> value`` into an intrinsic of the given signature."""
+
+    def wrap(emit: Any) -> Any:
+        def typed(typing_context, *args):
+            def codegen(context, builder, signature, values):
+                out = emit(builder, *values)
+                return context.get_dummy_value() if out is None else out
+
+            return result(*params), codegen
+
+        names = ", ".join(f"a{i}" for i in range(len(params)))
+        scope: dict[str, Any] = {"typed": typed}
+        # numba reads the arity of an intrinsic from its Python signature
+        exec(f"def {emit.__name__}(typing_context{', ' if names else ''}{names}):\n return typed(typing_context)", scope)
+        function = scope[emit.__name__]
+        function.__module__, function.__doc__ = __name__, emit.__doc__
+        return intrinsic(function)
+
+    return wrap
+
+
+def pointer(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
+    """An int64 address as a pointer."""
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def load(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
+    """Read a value of some kind from an int64 address, aligned or not."""
+    value = builder.load(pointer(builder, address, kind))
+    value.align = 1
+    return value
+
+
+def store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    """Write a value to an int64 address, aligned or not."""
+    builder.store(value, pointer(builder, address, value.type)).align = 1
+
+
+def call(builder: ir.IRBuilder, name: str, *args: ir.Value) -> ir.Value:
+    """Call an LLVM intrinsic that returns the type of its first argument."""
+    kind = args[0].type
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [a.type for a in args]), name)
+    return builder.call(function, args)
+
+
+def spread(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """A scalar in every lane."""
+    undefined = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
+    first = builder.insert_element(undefined, value, I32(0))
+    return builder.shuffle_vector(first, undefined, constant(0, I32V))
+
+
+def fold(builder: ir.IRBuilder, value: ir.Value, combine: Any) -> ir.Value:
+    """Fold lane i with lane i + n/2 until one is left: 16, 8, 4, 2, 1."""
+    n = LANES
+    while n > 1:
+        n //= 2
+        nothing = ir.Constant(value.type, ir.Undefined)
+        low, high = (
+            builder.shuffle_vector(value, nothing, ir.Constant(ir.VectorType(I32, n), list(range(i, i + n)))) for i in (0, n)
+        )
+        value = combine(low, high)
+    return builder.extract_element(value, I32(0))
+
+
+def sum_lanes(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
+    """Sums of 1, 2, 4 ... vectors side by side: fold i with i + 8, then i + 4, i + 2, i + 1, sharing instructions."""
+    width = LANES
+    while width > 1:
+        half = width // 2
+        step = 2 if len(vectors) % 2 == 0 else 1
+        folded = []
+        for pair in (vectors[i : i + step] for i in range(0, len(vectors), step)):
+            groups = sum(v.type.count for v in pair) // width
+            low = [g * width + i for g in range(groups) for i in range(half)]
+            parts = []
+            for order in (low, [i + half for i in low]):
+                mask = ir.Constant(ir.VectorType(I32, len(order)), order)
+                parts.append(builder.shuffle_vector(pair[0], pair[-1], mask))
+            folded.append(builder.fadd(*parts))
+        vectors, width = folded, half
+    return vectors[0]

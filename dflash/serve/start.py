@@ -1,0 +1,39 @@
+"""From a name to a worker that takes requests."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from dflash.decode.engine import Engine
+from dflash.decode.warm import warm
+from dflash.model.load import CHUNK, Loaded, load_model
+from dflash.serve.worker import Worker
+
+
+def start(
+    name: str | os.PathLike[str], *, progress: Callable[[str], None] | None = None, **settings: Any
+) -> tuple[Loaded, Worker]:
+    """Load a model, warm it up and give it a thread.
+
+    Parameters
+    ----------
+    name : str or path
+        A path, ``demo``, or ``hf:org/repo:quant``.
+    progress : callable, optional
+        Told what is about to be done.
+    **settings
+        As `load_model` takes them.
+
+    Returns
+    -------
+    Loaded, Worker
+
+    Raises
+    ------
+    DFlashError
+        As `load_model` does.
+    """
+    loaded = load_model(name, progress=progress, **settings)
+    engine = Engine(loaded.model, chunk=CHUNK, max_active=loaded.sequences)
+    warm(engine, loaded.kind, progress or (lambda _: None))
+    return loaded, Worker(engine)

@@ -1,0 +1,231 @@
+"""Who shares a forward, when a session ends, and what is refused."""
+
+import threading
+
+import pytest
+from guessers import Oracle, naive
+from toy import Toy
+
+from dflash.decode.engine import Engine
+from dflash.decode.sampling import Sampling
+from dflash.decode.session import Session
+from dflash.decode.strategy import Plain, Strategy
+from dflash.errors import ContextOverflow, PoolExhausted, RequestError
+
+PROMPT = [1, 2, 3]
+
+
+def finish(engine):
+    while engine.busy:
+        engine.step()
+
+
+def test_prompts_share_a_chunk_and_ride_with_those_that_write():
+    toy = Toy()
+    engine = Engine(toy, chunk=4)
+    for n in (1, 4, 7):
+        engine.add(Session(range(n), max_tokens=20))
+    for _ in range(4):
+        engine.step()
+    assert toy.forwards == [
+        [(1, False), (3, True), (1, True)],
+        [(1, False), (1, False), (4, True)],
+        [(1, False), (1, False), (1, True)],
+        [(1, False), (1, False), (1, False)],
+    ]
+    engine.close()
+
+
+def test_drafts_leave_room_for_a_prompt():
+    toy = Toy(rows=24)
+    engine = Engine(toy, chunk=8)
+    truth = naive(toy, PROMPT, Sampling(), 60)
+    oracle = Strategy(Oracle(((*PROMPT, *truth),), "right", size=63, greedy_for_room=True))
+    for _ in range(2):
+        engine.add(Session(PROMPT, max_tokens=60, strategy=oracle))
+    engine.step()
+    engine.add(Session([0] * 30, max_tokens=1))
+    engine.step()
+    assert toy.forwards[1] == [(8, False), (8, False), (8, True)]
+    engine.close()
+
+
+def test_sessions_join_and_leave_between_steps():
+    toy = Toy()
+    engine = Engine(toy)
+    first, second = Session(PROMPT, max_tokens=6), Session(PROMPT, max_tokens=2)
+    engine.add(first)
+    engine.step()
+    engine.step()
+    engine.add(second)
+    assert (engine.active, engine.waiting) == (1, 1)
+    events = engine.step()
+    assert [event.session for event in events] == [first, second]
+    assert engine.active == 2
+    finish(engine)
+    assert second.tokens == first.tokens[:2]
+    assert toy.leaked == (0, 0, 0)
+    assert engine.step() == []
+
+
+def test_who_does_not_fit_waits_its_turn():
+    toy = Toy(pages=2, slots=8)
+    engine = Engine(toy)
+    sessions = [engine.add(Session(PROMPT, max_tokens=n)) for n in (250, 5, 300, 5)]
+    engine.step()
+    assert (engine.active, engine.waiting) == (2, 2)
+    finish(engine)
+    assert [session.n_tokens for session in sessions] == [250, 5, 300, 5]
+    assert sessions[2].started_at > sessions[0].ended_at
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_at_most_so_many_run():
+    engine = Engine(Toy(slots=8), max_active=2)
+    for _ in range(5):
+        engine.add(Session(PROMPT, max_tokens=3))
+    engine.step()
+    assert (engine.active, engine.waiting) == (2, 3)
+    finish(engine)
+
+
+def test_nothing_to_write():
+    toy = Toy(context=3)
+    engine = Engine(toy)
+    session = engine.add(Session(PROMPT, max_tokens=0))
+    ((told, step),) = engine.step()
+    assert (told, step.finish, session.finish_reason, session.tokens) == (session, "length", "length", [])
+    assert toy.forwards == []
+
+
+def test_the_context_is_the_limit():
+    toy = Toy(context=10)
+    for n in (None, 99):
+        session = Session(PROMPT, max_tokens=n)
+        list(Engine(toy).stream(session))
+        assert (session.n_tokens, session.finish_reason) == (7, "length")
+
+
+def test_the_memory_is_the_limit():
+    session = Session(PROMPT, max_tokens=None)
+    list(Engine(Toy(pages=1, context=10**6)).stream(session))
+    assert (session.n_tokens, session.finish_reason) == (254, "length")
+
+
+@pytest.mark.parametrize("strategy", ["plain", "draft"])
+@pytest.mark.parametrize("cut", [0, 1])
+def test_a_stop_seen_from_above_cuts_inside_the_step(strategy, cut):
+    toy = Toy(rows=64)
+    truth = naive(toy, PROMPT, Sampling(logprobs=1), 20)
+    wanted = truth[9:11]
+    seen = []
+
+    def observer(_, tokens):
+        for i, token in enumerate(tokens):
+            seen.append(token)
+            if seen[-2:] == wanted:
+                return i + cut
+        return None
+
+    chosen = Plain() if strategy == "plain" else Strategy(Oracle(((*PROMPT, *truth),), "right", size=7))
+    session = Session(PROMPT, max_tokens=20, observer=observer, strategy=chosen, sampling=Sampling(logprobs=1))
+    list(Engine(toy).stream(session))
+    end = next(i for i in range(1, 20) if truth[i - 1 : i + 1] == wanted)
+    assert session.tokens == truth[: end + cut]
+    assert [entry.token for entry in session.logprobs] == session.tokens
+    assert (session.finish_reason, session.stop_token) == ("stop", None)
+    assert session.steps[-1].finish == "stop"
+    assert [token for step in session.steps for token in step.tokens] == session.tokens
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_the_observer_sees_the_end_token():
+    toy, seen = Toy(), []
+    truth = naive(toy, PROMPT, Sampling(), 5)
+    session = Session(PROMPT, eos=[truth[0]], observer=lambda s, tokens: seen.append((s.finished, *tokens)))
+    list(Engine(toy).stream(session))
+    assert seen == [(False, truth[0])]
+    assert (session.tokens, session.finish_reason, session.stop_token) == (truth[:1], "stop", truth[0])
+
+
+def test_streams_of_one_engine_side_by_side():
+    toy = Toy()
+    engine = Engine(toy)
+    sessions = [Session([i], max_tokens=8) for i in range(3)]
+    streams = [engine.stream(session) for session in sessions]
+    for _ in range(9):
+        for stream in streams:
+            next(stream, None)
+    assert all(session.finished for session in sessions)
+    assert max(len(spans) for spans in toy.forwards) == 3
+    assert [session.tokens for session in sessions] == [naive(toy, [i], Sampling(), 8) for i in range(3)]
+
+
+def test_sessions_come_from_any_thread():
+    toy = Toy(slots=4)
+    engine, sessions = Engine(toy), [Session([i], max_tokens=10) for i in range(12)]
+    threads = [threading.Thread(target=engine.add, args=(session,)) for session in sessions]
+    for thread in threads:
+        thread.start()
+    while not all(session.finished for session in sessions):
+        engine.step()
+    for thread in threads:
+        thread.join()
+    assert [session.tokens for session in sessions] == [naive(toy, [i], Sampling(), 10) for i in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "arguments", "message"),
+    [
+        ([], {}, "at least one token"),
+        ([[1, 2]], {}, "at least one token"),
+        ([[1], [2, 3]], {}, "nested"),
+        ([1.5], {}, "token ids, got float64"),
+        (["a"], {}, "token ids"),
+        ([1, -5], {}, "token -5 at 1"),
+        ([2**40], {}, "not in the vocabulary"),
+        ([1], {"max_tokens": -1}, "max_tokens: must be 0 or more, got -1"),
+    ],
+)
+def test_no_session_of(prompt, arguments, message):
+    with pytest.raises(RequestError, match=message):
+        Session(prompt, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("session", "error", "message"),
+    [
+        (Session([1, 13]), RequestError, "token 13 at 1 is not in the vocabulary, ids are 0 to 12"),
+        (Session([1], sampling=Sampling(logit_bias={13: 1})), RequestError, "logit_bias: token 13"),
+        (Session([1], strategy=Plain() | "watch"), RequestError, "recoveries"),
+        (Session([1] * 2001), ContextOverflow, "prompt has 2001 tokens, the context of 2000"),
+        (Session([1] * 2000), ContextOverflow, "room for one more"),
+        (Session([1] * 1000, max_tokens=30), PoolExhausted, "1000 tokens and 30 new ones never fit 768"),
+        (Session([1] * 800), PoolExhausted, "never fit 768"),
+    ],
+)
+def test_what_can_never_run_is_refused_at_once(session, error, message):
+    engine = Engine(Toy(pages=3))
+    with pytest.raises(error, match=message):
+        engine.add(session)
+    assert not engine.busy
+
+
+def test_a_session_runs_once():
+    engine = Engine(Toy())
+    session = engine.add(Session([1], max_tokens=1))
+    with pytest.raises(RequestError, match="added before"):
+        engine.add(session)
+    engine.close()
+
+
+def test_times_and_counts():
+    toy = Toy()
+    session = Session(PROMPT, max_tokens=4)
+    steps = list(Engine(toy).stream(session))
+    assert steps == session.steps
+    assert session.added_at <= session.started_at <= session.first_token_at <= session.ended_at
+    assert all(step.batch == (2 if step.prefilled else 1) for step in steps)
+    assert all(step.forward > 0 for step in steps)
+    assert (session.n_read, session.n_tokens, session.prompt) == (2, 4, PROMPT)
+    assert repr(session) == "Session(3 + 4 tokens, Plain(), length)"
