@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from compare import assert_same_bits
-from test_linear import random_matrix
+from matrices import random_matrix
 
 from dflash.errors import KernelError
 from dflash.kernels.embed import embed, reference

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compare import assert_close, assert_same_bits
-from test_linear import random_matrix
+from matrices import random_matrix
 
 from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.moe import Experts, Moe, cpu, reference

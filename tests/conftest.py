@@ -1,0 +1,22 @@
+"""What several test folders share."""
+
+import pytest
+
+import dflash
+
+
+@pytest.fixture(scope="session")
+def lm():
+    """The demo model, two threads, eight texts at a time."""
+    with dflash.load("demo", threads=2, context=8192) as lm:
+        yield lm
+
+
+@pytest.fixture
+def pools(lm):
+    """The demo's memory, which a test must leave as it found it."""
+    pools = lm.model.pools
+    before = pools.free_pages, pools.free_slots
+    assert before == (pools.pages, pools.slots), "an earlier test has left something behind"
+    yield pools
+    assert (pools.free_pages, pools.free_slots) == before
