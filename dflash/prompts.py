@@ -30,15 +30,8 @@ def split(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
     """
     if isinstance(prompt, str):
         return [prompt], False
-    if isinstance(prompt, Mapping):
-        raise RequestError("prompt is one message: put it in a list")
-    try:
-        items = list(prompt)
-    except TypeError:
-        raise RequestError(f"prompt: {_WANTED}, got {prompt!r:.80}") from None
-    if not items:
-        raise RequestError(f"prompt is empty: {_WANTED}")
-    return ([items], False) if isinstance(items[0], Mapping | Integral) else (items, True)
+    parts = _parts(prompt)
+    return ([parts], False) if isinstance(parts[0], Mapping | Integral) else (parts, True)
 
 
 def encode(
@@ -71,16 +64,29 @@ def encode(
     TemplateError
         If there is no template, or it refuses the messages.
     """
-    if not isinstance(prompt, str) and all(isinstance(message, Mapping) for message in prompt):
+    parts = [] if isinstance(prompt, str) else _parts(prompt)
+    if parts and all(isinstance(part, Mapping) for part in parts):
         if template is None:
             raise TemplateError("the model has no chat template: give a text instead of messages")
-        text = template.render(prompt, tools=tools or None, **(settings or {}))
+        text = template.render(parts, tools=tools or None, **(settings or {}))
         return tokenizer.encode(text)
     if tools or settings:
         name = "tools" if tools else "template settings"
         raise RequestError(f"{name} go through the chat template: give messages instead of a text")
     if isinstance(prompt, str):
         return tokenizer.encode(prompt)
-    if all(isinstance(token, Integral) for token in prompt):
-        return [int(token) for token in prompt]
+    if all(isinstance(part, Integral) for part in parts):
+        return [int(part) for part in parts]
     raise RequestError(f"prompt: {_WANTED}, got {prompt!r:.80}")
+
+
+def _parts(prompt: Sequence[Any]) -> list[Any]:
+    if isinstance(prompt, Mapping):
+        raise RequestError("prompt is one message: put it in a list")
+    try:
+        parts = list(prompt)
+    except TypeError:
+        raise RequestError(f"prompt: {_WANTED}, got {prompt!r:.80}") from None
+    if not parts:
+        raise RequestError(f"prompt is empty: {_WANTED}")
+    return parts

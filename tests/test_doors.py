@@ -70,7 +70,18 @@ def test_text_ids_and_messages_are_told_apart(lm):
 
 
 def test_several_prompts_give_what_each_gives_alone(lm, pools):
-    several = ["def add(a, b):", CAPITAL, lm.tokenizer.encode(TEXT), "import os", "class Stack:", "In the", "A", "B", "C", "D"]
+    several = [
+        "def add(a, b):",
+        CAPITAL,
+        lm.tokenizer.encode(TEXT),
+        "import os",
+        "class Stack:",
+        "In the",
+        "A",
+        "B",
+        "C",
+        "D",
+    ]
     settings = {"max_tokens": 12, "temperature": 0.8, "top_p": 0.9, "seed": 5}
     together = lm.generate(several, **settings)
     assert [one.tokens for one in together] == [lm.generate(prompt, **settings).tokens for prompt in several]
@@ -162,7 +173,6 @@ def test_perplexity_is_that_of_the_logits(lm, pools):
     logits -= logits.max(axis=1, keepdims=True)
     losses = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(ids) - 1), ids[1:]]
     assert lm.perplexity(TEXT) == pytest.approx(np.exp(losses.mean()), rel=1e-6)
-    assert lm.perplexity(TEXT) < 100
 
 
 def test_scoring_goes_on_beside_as_many_texts_as_fit(lm, pools):
@@ -189,7 +199,7 @@ def test_memory_is_what_is_held(lm):
     memory, pools = lm.info()["memory"], lm.model.pools
     arrays = [*pools.conv, *pools.delta]
     state = sum((memory.tail if hasattr(memory, "tail") else memory.state).nbytes for memory in arrays)
-    pending = sum(value.nbytes for memory in arrays for value in vars(memory).values()) - state
+    pending = sum(getattr(memory, name).nbytes for memory in arrays for name in type(memory).__slots__) - state
     assert memory["state_per_sequence"] == state // pools.slots
     assert memory["pending_per_sequence"] == pending // pools.slots
     assert memory["kv_per_1000_tokens"] == 1000 * (pools.k.nbytes + pools.v.nbytes) // (pools.pages * 256)

@@ -12,7 +12,11 @@ from dflash.decode.sampling import Sampling
 from dflash.errors import DFlashError
 from dflash.kernels import sample
 
+Ids = NDArray[np.int32]
+
 _ALL = np.float32(-np.inf)
+_NEAR = -8.0
+_BINS = 4096
 
 
 class TokenLogprobs(NamedTuple):
@@ -77,9 +81,7 @@ class Picker:
         if self._scale is None:
             return self.pick_all(row[None])[0]
         if self._top_k or self._top_p < 1:
-            ids, values = self._kept(row)
-            highest = values[0] if len(values) else 0.0
-            return sample.sample_among(ids, values, highest, self._scale, self._seed, len(history))
+            return sample.sample_among(*self._kept(row), self._seed, len(history))
         return sample.sample(row, self._scale, self._seed, len(history), self._floor)
 
     def logprobs(self, row: Row, token: int) -> TokenLogprobs | None:
@@ -106,27 +108,64 @@ class Picker:
                 raise DFlashError(f"{rule!r} must return float32 {shape}, got {row if row is None else np.shape(row)}")
         return np.ascontiguousarray(row, np.float32)
 
-    def _kept(self, row: Row) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """What top-k, top-p and min-p leave, likeliest first: ids and logits."""
-        scale = np.float32(self._scale)
-        total: float | None = None
+    def _kept(self, row: Row) -> tuple[Ids, Row]:
+        """What top-k, top-p and min-p leave, in any order: ids and scaled logits, the largest of them 0."""
         if 0 < self._top_k < len(row):
             ids, values = np.empty(self._top_k, np.int32), np.empty(self._top_k, np.float32)
             sample.top_k(row, ids=ids, values=values)
             ids, values = ids[ids >= 0], values[ids >= 0]
-            scaled = (values - values[:1]) * scale
+            scaled = (values - values[:1]) * np.float32(self._scale)
+            if self._top_p < 1 and len(ids):
+                ids, scaled = nucleus(ids, scaled, self._top_p * float(np.exp(scaled, dtype=np.float64).sum()))
+        elif self._top_p < 1:
+            ids, scaled = self._likeliest(row)
         else:
-            # all that is left out here has a share below 1 - P, so what has the share P is among the rest
-            floor = np.log(max(1 - self._top_p, 1e-16) / len(row)) if self._top_p < 1 else _ALL
-            ids = np.empty(len(row), np.int32)
-            n, highest, total = sample.likely(row, self._scale, floor, ids=ids)
-            ids = ids[:n]
-            scaled = (row[ids] - np.float32(highest)) * scale
-            order = np.argsort(-scaled, kind="stable")
-            ids, scaled = ids[order], scaled[order]
-            values = row[ids]
-        n = int(np.count_nonzero(scaled >= self._floor))
-        if self._top_p < 1 and len(ids):
-            mass = np.cumsum(np.exp(scaled.astype(np.float64)))
-            n = min(n, int(np.searchsorted(mass, self._top_p * (mass[-1] if total is None else total))) + 1)
-        return ids[:n], values[:n]
+            ids, scaled, _ = self._above(row, _ALL)
+        left = scaled >= self._floor
+        return ids[left], scaled[left]
+
+    def _likeliest(self, row: Row) -> tuple[Ids, Row]:
+        """What top-p leaves of a whole row."""
+        # what is below the last floor has a share below 1 - P in all, so the nucleus is above it; often the first will do
+        for floor in (_NEAR, np.log(max(1 - self._top_p, 1e-16) / len(row))):
+            ids, scaled, total = self._above(row, floor)
+            if np.exp(scaled, dtype=np.float64).sum() >= self._top_p * total:
+                break
+        return nucleus(ids, scaled, self._top_p * total) if len(ids) else (ids, scaled)
+
+    def _above(self, row: Row, floor: float) -> tuple[Ids, Row, float]:
+        ids = np.empty(len(row), np.int32)
+        n, highest, total = sample.likely(row, self._scale, floor, ids=ids)
+        return ids[:n], (row[ids[:n]] - np.float32(highest)) * np.float32(self._scale), total
+
+
+def nucleus(ids: Ids, scaled: Row, wanted: float) -> tuple[Ids, Row]:
+    """Take the likeliest tokens until their weights ``exp(scaled)`` reach `wanted`, lower ids first among equals.
+
+    Parameters
+    ----------
+    ids : int32 (N,)
+        At least one.
+    scaled : float32 (N,)
+        Their logits, at most 0.
+    wanted : float
+        If all weights together are less, all are taken.
+
+    Returns
+    -------
+    ids : int32 (n,)
+        In any order; the token that reaches `wanted` is the last one taken.
+    scaled : float32 (n,)
+    """
+    # bins of equal width: all of those above the one where the sum crosses are in, only that one is sorted
+    width = max(float(-scaled.min()) / min(_BINS, len(ids)), 1e-6)
+    bins = (scaled / np.float32(-width)).astype(np.int32)
+    weights = np.exp(scaled, dtype=np.float64)
+    mass = np.cumsum(np.bincount(bins, weights))
+    last = int(np.searchsorted(mass, wanted))
+    inside = np.flatnonzero(bins == last)
+    inside = inside[np.lexsort((ids[inside], -scaled[inside]))]
+    below = mass[last - 1] if last else 0.0
+    n = int(np.searchsorted(below + np.cumsum(weights[inside]), wanted)) + 1
+    taken = np.concatenate([np.flatnonzero(bins < last), inside[:n]])
+    return ids[taken], scaled[taken]

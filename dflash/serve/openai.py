@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash.decode.sampling import Sampling
+from dflash.errors import RequestError
 from dflash.serve.fields import Fields, shown
 
 MAX_CHOICES = 64
@@ -144,17 +145,22 @@ def _options(fields: Fields, max_tokens: int | None, logprobs: int | None) -> Op
 
 
 def _sampling(fields: Fields) -> Sampling:
-    return Sampling(
-        temperature=fields.number("temperature", 0, 100, 0.0),
-        top_k=fields.integer("top_k", -1, 2**31 - 1, 0),
-        top_p=fields.number("top_p", 0, 1, 1.0),
-        min_p=fields.number("min_p", 0, 1, 0.0),
-        repetition_penalty=fields.number("repetition_penalty", 0, 100, 1.0),
-        presence_penalty=fields.number("presence_penalty", -2, 2, 0.0),
-        frequency_penalty=fields.number("frequency_penalty", -2, 2, 0.0),
-        logit_bias=_logit_bias(fields),
-        seed=fields.integer("seed", -(2**63), 2**64 - 1),
-    )
+    settings = {
+        "temperature": fields.number("temperature", 0, 100, 0.0),
+        "top_k": fields.integer("top_k", -1, MAX_TOKENS, 0),
+        "top_p": fields.number("top_p", 0, 1, 1.0),
+        "min_p": fields.number("min_p", 0, 1, 0.0),
+        "repetition_penalty": fields.number("repetition_penalty", 0, 100, 1.0),
+        "presence_penalty": fields.number("presence_penalty", -2, 2, 0.0),
+        "frequency_penalty": fields.number("frequency_penalty", -2, 2, 0.0),
+        "logit_bias": _logit_bias(fields),
+        "seed": fields.integer("seed", -(2**63), 2**64 - 1),
+    }
+    try:
+        return Sampling(**settings)
+    except RequestError as error:
+        name, _, reason = str(error).partition(": ")
+        raise fields.error(name, reason) from error
 
 
 def _logit_bias(fields: Fields) -> dict[int, float]:

@@ -8,7 +8,7 @@ from guessers import drawn, ruled
 from toy import Toy
 
 from dflash.decode.history import History
-from dflash.decode.picker import Picker
+from dflash.decode.picker import Picker, nucleus
 from dflash.decode.sampling import Sampling
 from dflash.errors import DFlashError
 
@@ -57,6 +57,22 @@ def test_the_fold_is_the_rules(law, n_vocab):
         got = picker.pick(row, history)
         assert got == drawn(ruled(row, text, 12, sampling), sampling, 2**63 + trial, 20)
         assert (row == before).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 100, 9000])
+@pytest.mark.parametrize("spread", [0.0, 1e-7, 1.0, 30.0])
+def test_the_nucleus_is_the_front_of_the_order(n, spread):
+    ids = RNG.permutation(n).astype(np.int32)
+    scaled = (spread * RNG.standard_normal(n)).astype(np.float32)
+    scaled = np.round(scaled, 2) if n % 2 else scaled
+    scaled -= scaled.max()
+    order = np.lexsort((ids, -scaled))
+    mass = np.cumsum(np.exp(scaled[order], dtype=np.float64))
+    for share in (0.0, 0.3, 0.9, 0.9999, 1.1):
+        taken, values = nucleus(ids, scaled, share * mass[-1])
+        want = order[: np.searchsorted(mass, share * mass[-1]) + 1]
+        assert sorted(taken) == sorted(ids[want])
+        assert sorted(values) == sorted(scaled[want])
 
 
 def test_counts_follow_the_text():

@@ -160,14 +160,14 @@ def test_sample(n, scale):
         got = sample.sample(logits, scale, 77, position, floor)
         assert got == reference.sample(logits, scale, 77, position, floor)
         kept = ids[scaled >= floor]
-        among = sample.sample_among(kept, logits[kept], logits.max(), scale, 77, position)
-        assert among == got == reference.sample_among(kept, logits[kept], logits.max(), scale, 77, position)
+        among = sample.sample_among(kept, scaled[kept], 77, position)
+        assert among == got == reference.sample_among(kept, scaled[kept], 77, position)
 
 
 def test_nothing_to_sample():
     assert sample.sample(np.full(70, -np.inf, np.float32), 1.0, 0, 0) == -1
     assert sample.sample(np.full(70, np.nan, np.float32), 1.0, 0, 0) == -1
-    assert sample.sample_among(np.empty(0, np.int32), np.empty(0, np.float32), 0.0, 1.0, 0, 0) == -1
+    assert sample.sample_among(np.empty(0, np.int32), np.empty(0, np.float32), 0, 0) == -1
 
 
 def test_refusals():

@@ -153,27 +153,26 @@ def sample(row: Floats, scale: float, seed: int, position: int, floor: float = -
     return cpu.sample(row, scale, _signed(seed), position, floor)
 
 
-def sample_among(ids: Ids, values: Floats, highest: float, scale: float, seed: int, position: int) -> int:
-    """`sample` among a few tokens.
+def sample_among(ids: Ids, scaled: Floats, seed: int, position: int) -> int:
+    """Draw one of a few tokens with the noise of `gumbel`.
 
     Parameters
     ----------
     ids : int32 (N,)
-    values : float32 (N,)
-        Their logits.
-    highest : float
-        Largest logit of the row that they are from.
-    scale, seed, position
-        As for `sample`.
+    scaled : float32 (N,)
+        Their logits over the temperature.
+    seed, position : int
+        As for `gumbel`.
 
     Returns
     -------
     int
-        ``ids[argmax((values - highest) * scale + noise)]``, the lowest id of equals; -1 if there are none.
+        ``ids[argmax(scaled + noise)]``, the lowest id of equals; -1 if there are none. Just what `sample` gives if `scaled` is
+        ``(row - max(row)) * scale`` and the other tokens are below its floor.
     """
-    _check("ids", ids, values.shape, np.int32)
-    _check("values", values, ids.shape, np.float32)
-    return cpu.sample_among(ids, values, highest, scale, _signed(seed), position)
+    _check("ids", ids, scaled.shape, np.int32)
+    _check("scaled", scaled, ids.shape, np.float32)
+    return cpu.sample_among(ids, scaled, _signed(seed), position)
 
 
 def _signed(seed: int) -> int:

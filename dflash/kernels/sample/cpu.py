@@ -199,13 +199,13 @@ def sample(row, scale, seed, position, floor):
 
 
 @inline
-def sample_among(ids, values, highest, scale, seed, position):
+def sample_among(ids, scaled, seed, position):
     """Ties go to the lowest id."""
     noise = np.empty(len(ids), np.float32)
     gumbel(seed, position, ids, noise)
     best, found = _NOTHING, -1
     for i in range(len(ids)):
-        key = (values[i] - np.float32(highest)) * np.float32(scale) + noise[i]
+        key = scaled[i] + noise[i]
         if key > best or (key == best and ids[i] < found):
             best, found = key, ids[i]
     return found

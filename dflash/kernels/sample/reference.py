@@ -60,11 +60,11 @@ def sample(row, scale, seed, position, floor=-np.inf):
     return int(np.argmax(np.where(scaled >= np.float32(floor), scaled + noise, -np.inf)))
 
 
-def sample_among(ids, values, highest, scale, seed, position):
-    """`sample` among some tokens: the id with the largest ``(value - highest) * scale + noise``."""
+def sample_among(ids, scaled, seed, position):
+    """The id with the largest ``scaled + noise``, the lowest of equals."""
     noise = np.empty(len(ids), np.float32)
     gumbel(seed, position, ids, out=noise)
-    keys = (values - np.float32(highest)) * np.float32(scale) + noise
+    keys = scaled + noise
     return int(ids[keys == keys.max()].min())
 
 

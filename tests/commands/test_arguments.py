@@ -1,0 +1,219 @@
+"""What the command line takes, and what it says when it can't."""
+
+import json
+
+import pytest
+
+from dflash.__main__ import main
+from dflash.commands import chat, run
+from dflash.commands.info import as_text
+from dflash.commands.terminal import size, table
+
+
+@pytest.fixture(autouse=True)
+def loaded(lm, monkeypatch):
+    """Commands get the demo that is loaded already, and may close it as often as they like."""
+    monkeypatch.setattr(lm, "_finalizer", lambda: None)
+    monkeypatch.setattr("dflash.load", lambda *_, **__: lm)
+
+
+@pytest.fixture
+def tools(tmp_path):
+    path = tmp_path / "tools.json"
+    function = {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    path.write_text(json.dumps([{"type": "function", "function": function}]))
+    return path
+
+
+def test_run_answers_through_the_template(capsys):
+    assert main(["run", "demo", "What is the capital of Japan?", "--no-think"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "The capital of Japan is Tokyo.\n"
+    assert "tokens at" in err
+
+
+def test_run_is_the_default(capsys):
+    assert main(["demo", "What is the capital of Japan?", "--no-think"]) == 0
+    assert capsys.readouterr().out == "The capital of Japan is Tokyo.\n"
+
+
+def test_run_raw_continues_the_text(capsys, lm):
+    assert main(["demo", "def fibonacci(n):", "--raw", "--max-tokens", "12"]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == lm.generate("def fibonacci(n):", max_tokens=12).text.rstrip("\n")
+
+
+def test_run_as_json(capsys, lm):
+    words = ["--raw", "--max-tokens", "8", "--temperature", "0.9", "--top-k", "50", "--top-p", "0.9", "--min-p", "0.01", "--seed", "3", "--json"]
+    assert main(["demo", "Once upon", *words]) == 0
+    out, err = capsys.readouterr()
+    same = lm.generate("Once upon", max_tokens=8, temperature=0.9, top_k=50, top_p=0.9, min_p=0.01, seed=3)
+    about = json.loads(out)
+    assert about["tokens"] == same.tokens
+    assert about["seed"] == 3
+    assert err == ""
+
+
+def test_run_reads_the_prompt_from_stdin(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", __import__("io").StringIO("What is the capital of Japan?"))
+    assert main(["run", "demo", "--no-think", "--system", "You are a helpful assistant."]) == 0
+    assert "Tokyo" in capsys.readouterr().out
+
+
+def test_run_with_tools_and_stop(capsys, tools):
+    words = ["--tools", str(tools), "--no-think", "--stop", "</function>"]
+    assert main(["demo", "What is the weather in Oslo?", *words]) == 0
+    out = capsys.readouterr().out
+    assert "<function=get_weather>" in out
+    assert "</function>" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["demo", "hi", "--temperature", "-1"], "temperature"),
+        (["demo", "hi", "--top-p", "7"], "top_p"),
+        (["demo", "hi", "--max-tokens", "-1"], "max_tokens"),
+        (["demo", "hi", "--raw", "--system", "be kind"], "--raw"),
+        (["demo", "hi", "--tools", "/no/such.json"], "/no/such.json"),
+        (["demo", "hi", "--tools", __file__], "not valid JSON"),
+        (["demo", "word " * 9000], "8192"),
+        (["demo", ""], "prompt"),
+        (["info", "/no/such.gguf"], "/no/such.gguf"),
+        (["info", __file__], "test_arguments"),
+        (["bench", "demo", "--repeat", "0"], "--repeat"),
+    ],
+)
+def test_an_error_is_one_line(capsys, words, message):
+    words = [*words, "--raw"] if words[-1] == "" else words
+    assert main(words) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.startswith("dflash: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [[], ["run"], ["demo", "hi", "--no-such"], ["bench", "-p", "x"], ["bench", "-n", "-1"]])
+def test_a_usage_error_is_a_2(capsys, words):
+    with pytest.raises(SystemExit) as exit:
+        main(words)
+    assert exit.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["chat", "--help"], ["serve", "--help"], ["--version"]])
+def test_help_is_a_0(capsys, words):
+    with pytest.raises(SystemExit) as exit:
+        main(words)
+    assert exit.value.code == 0
+    assert capsys.readouterr().out
+
+
+def test_an_interrupt_while_loading(monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dflash.load", interrupt)
+    assert main(["demo", "hi"]) == 130
+
+
+def test_an_interrupt_keeps_what_is_there(capsys, monkeypatch, pools):
+    def interrupted(stream):
+        next(stream)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "show", interrupted)
+    assert main(["demo", "import os", "--raw"]) == 130
+    assert "cancelled" in capsys.readouterr().err
+
+
+def typed(monkeypatch, *lines):
+    """Make `input` give these lines; an exception among them is raised."""
+    left = iter([*lines, EOFError()])
+
+    def read(_=""):
+        line = next(left)
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    monkeypatch.setattr("builtins.input", read)
+
+
+def test_chat_keeps_the_history(capsys, monkeypatch):
+    seen = []
+    monkeypatch.setattr(chat.Chat, "command", lambda self, line: seen.append(list(self.messages)) or line != "/exit")
+    typed(monkeypatch, "What is the capital of Japan?", "", "/look", "What is the capital of France?", "/exit", "never")
+    assert main(["chat", "--no-think", "--system", "You are a helpful assistant."]) == 0
+    out = capsys.readouterr().out
+    assert "Tokyo" in out
+    assert "Paris" in out
+    assert [message["role"] for message in seen[0]] == ["system", "user", "assistant"]
+    assert len(seen[1]) == 5
+
+
+def test_chat_commands(capsys, monkeypatch):
+    typed(
+        monkeypatch,
+        "/help",
+        "/nonsense",
+        "What is 1 + 1?",
+        "/undo",
+        "/undo",
+        "/clear",
+        "/system Be brief.",
+        KeyboardInterrupt(),
+    )
+    assert main(["chat", "--no-think"]) == 0
+    assert capsys.readouterr().err.count("/clear") == 2
+
+
+def test_chat_goes_on_after_an_interrupt_and_an_error(capsys, monkeypatch, pools):
+    interrupts = [KeyboardInterrupt, None]
+
+    def show(stream):
+        for _ in stream:
+            interrupt = interrupts.pop() if interrupts else None
+            if interrupt:
+                raise interrupt
+
+    monkeypatch.setattr(chat, "show", show)
+    typed(monkeypatch, "Tell me a story.", "word " * 9000, "What is 1 + 1?")
+    assert main(["chat", "--no-think"]) == 0
+    assert "8192" in capsys.readouterr().err
+
+
+def test_info(capsys):
+    assert main(["info", "demo"]) == 0
+    text = capsys.readouterr().out
+    for word in ("qwen35", "Q4_K", "Q6_K", "KV cache", "NFC", "tools", "threads"):
+        assert word in text
+    assert main(["info", "demo", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert as_text(about) == text.rstrip("\n")
+
+
+def test_bench(capsys):
+    words = ["bench", "demo", "-p", "16", "-n", "4", "-d", "0,8", "-r", "1", "--threads", "2", "--context", "512"]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert "pp16" in text
+    assert "tg4 @ d8" in text
+    assert main([*words, "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert set(results["rates"]) == {"pp16", "tg4", "tg4 @ d8"}
+    assert all(rate["mean"] > 0 for rate in results["rates"].values())
+    for shares in results["shares"].values():
+        assert sum(shares.values()) == pytest.approx(1, abs=0.01)
+    assert [cost["tokens"] for cost in results["forward"]] == [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_bench_refuses_what_does_not_fit(capsys):
+    assert main(["bench", "demo", "-p", "0", "-n", "4", "-d", "600", "-r", "1", "--context", "512"]) == 1
+    assert "512" in capsys.readouterr().err
+
+
+def test_tables_line_up():
+    assert table([("a", "b"), ("long", 1)], right=[1]).splitlines() == ["| a    | b |", "| ---- | : |", "| long | 1 |"]
+    assert size(100) == "100 B"
+    assert size(3 << 30) == "3.00 GiB"

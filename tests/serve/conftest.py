@@ -1,0 +1,67 @@
+"""A real server on a free port of 127.0.0.1, with the demo model."""
+
+import threading
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import httpx
+import openai
+import pytest
+import uvicorn
+
+from dflash.serve.api import Backend
+from dflash.serve.app import build_app
+from dflash.serve.start import start
+
+
+@contextmanager
+def listening(app):
+    """Serve an app in a thread; yields its address."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        host, port = server.servers[0].sockets[0].getsockname()
+        yield f"http://{host}:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def server():
+    loaded, worker = start("demo", threads=2)
+    backend = Backend(worker, loaded.tokenizer, loaded.template, ["demo", "demo-again"])
+    with listening(build_app(backend)) as url:
+        yield SimpleNamespace(url=url, loaded=loaded, worker=worker, pools=loaded.model.pools)
+
+
+@pytest.fixture
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def http(server):
+    with httpx.Client(base_url=server.url, timeout=60) as http:
+        yield http
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(request):
+    """Pages and slots are all free when a test ends that has used the server."""
+    yield
+    if "server" not in request.fixturenames:
+        return
+    server = request.getfixturevalue("server")
+    pools = server.pools
+    deadline = time.monotonic() + 5
+    while (pools.free_pages, pools.free_slots) != (pools.pages, pools.slots) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (pools.free_pages, pools.free_slots) == (pools.pages, pools.slots)
+    assert not server.worker.engine.busy

@@ -1,0 +1,113 @@
+"""The application without a network: keys, failures in the middle, closing."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+from serve_fakes import ScriptedEngine
+
+from dflash.errors import KernelError
+from dflash.serve.__main__ import default_name
+from dflash.serve.api import Backend
+from dflash.serve.app import build_app
+from dflash.serve.start import start
+from dflash.serve.worker import Worker
+
+
+def request(app, method, path, **arguments):
+    """One request to an app, without a server."""
+
+    async def send():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+            return await client.request(method, path, **arguments)
+
+    return asyncio.run(send())
+
+
+@pytest.fixture
+def app_of(lm):
+    """Makes an app over a scripted engine."""
+    workers = []
+
+    def make(*script, api_key=None, template=lm.template):
+        worker = Worker(ScriptedEngine(lm.tokenizer, script))
+        workers.append(worker)
+        return build_app(Backend(worker, lm.tokenizer, template, ["demo"]), api_key=api_key)
+
+    yield make
+    for worker in workers:
+        worker.close()
+
+
+def test_a_key_is_asked_for(app_of):
+    app = app_of("hello", api_key="secret")
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer s\u00e9cret".encode()}):
+        answer = request(app, "POST", "/v1/completions", json={"prompt": "a"}, headers=headers)
+        assert answer.status_code == 401
+        assert answer.json()["error"]["code"] == "invalid_api_key"
+    headers = {"Authorization": "Bearer secret"}
+    assert request(app, "POST", "/v1/completions", json={"prompt": "a"}, headers=headers).status_code == 200
+    assert request(app, "GET", "/health").status_code == 200
+
+
+def test_a_failure_of_the_engine_is_a_500(app_of, caplog):
+    app = app_of(KernelError("attention: the device said no"))
+    answer = request(app, "POST", "/v1/completions", json={"prompt": "a"})
+    assert answer.status_code == 500
+    assert answer.json()["error"]["type"] == "server_error"
+    assert "said no" in answer.json()["error"]["message"]
+
+
+def test_a_failure_of_our_own_is_not_told_in_detail(app_of, caplog):
+    answer = request(app_of(ZeroDivisionError("secret path")), "POST", "/v1/completions", json={"prompt": "a"})
+    assert answer.status_code == 500
+    assert "secret path" not in answer.text
+    assert "secret path" in caplog.text
+
+
+def test_a_failure_in_the_middle_of_a_stream_is_its_last_event(app_of, caplog):
+    app = app_of("hello", KernelError("attention: the device said no"))
+    answer = request(app, "POST", "/v1/completions", json={"prompt": "a", "stream": True})
+    events = [json.loads(line.removeprefix("data: ")) for line in answer.text.split("\n\n") if line]
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert events[0]["choices"][0]["text"] == "hello"
+    assert "said no" in events[-1]["error"]["message"]
+
+
+def test_the_end_of_a_stream_is_said(app_of):
+    answer = request(app_of("hello"), "POST", "/v1/completions", json={"prompt": "a", "stream": True})
+    assert answer.text.endswith("data: [DONE]\n\n")
+
+
+def test_a_closing_server_says_so(app_of, lm):
+    worker = Worker(ScriptedEngine(lm.tokenizer, ["hello"]))
+    app = build_app(Backend(worker, lm.tokenizer, lm.template, ["demo"]))
+    worker.close()
+    answer = request(app, "POST", "/v1/completions", json={"prompt": "a"})
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"]
+    assert request(app, "GET", "/health").status_code == 503
+
+
+def test_a_model_without_a_template_can_not_chat(app_of):
+    app = app_of("hello", template=None)
+    answer = request(app, "POST", "/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
+    assert answer.status_code == 400
+    assert "/v1/completions" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("demo", "demo"), ("/models/big-Q4_K_M.gguf", "big-Q4_K_M"), ("hf:org/repo:q4", "org/repo:q4")],
+)
+def test_what_a_model_is_called(model, name):
+    assert default_name(model) == name
+
+
+def test_start_loads_and_warms(lm):
+    loaded, worker = start("demo", threads=1, sequences=1, context=512)
+    assert loaded.model.config.context == 512
+    assert worker.alive
+    worker.close()

@@ -1,0 +1,46 @@
+"""An engine that says what it is told to."""
+
+from dflash.decode.session import Step
+
+
+class ScriptedEngine:
+    """Gives every session the same texts, one a step, and an exception where the script has one."""
+
+    def __init__(self, tokenizer, script):
+        self.tokenizer, self.script = tokenizer, list(script)
+        self.sessions, self.waiting = {}, 0
+
+    @property
+    def busy(self):
+        return bool(self.sessions)
+
+    @property
+    def active(self):
+        return len(self.sessions)
+
+    def add(self, session):
+        self.sessions[session] = 0
+
+    def step(self):
+        return [(session, self._advance(session)) for session in list(self.sessions)]
+
+    def close(self):
+        self.sessions = {}
+
+    def _advance(self, session):
+        place = self.sessions[session]
+        self.sessions[session] += 1
+        item = self.script[place] if place < len(self.script) and not session.cancelled else None
+        if isinstance(item, Exception):
+            session.error = item
+            return self._end(session, "error")
+        if item is None:
+            return self._end(session, "cancelled" if session.cancelled else "stop")
+        ids = self.tokenizer.encode(item)
+        session.observer(session, ids)
+        return Step(ids)
+
+    def _end(self, session, reason):
+        del self.sessions[session]
+        session.finish_reason = reason
+        return Step([], finish=reason)
