@@ -1,26 +1,58 @@
 """Compile numba kernels once, keep them on disk, and run them on all threads.
 
 numba's own cache looks at the file of a kernel alone; a kernel here is also made of `simd.py` and of its neighbours. So the
-cache folder carries a hash of every source under `kernels/`: after any change everything is compiled anew, and two
-installs never share a stale kernel.
+cache folder carries a hash of every source under `kernels/` and of where they lie: after any change everything is compiled
+anew, and two installs never share a kernel.
 """
 
+import atexit
 import hashlib
+import logging
 import os
+import shutil
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numba
 
+_log = logging.getLogger(__name__)
 
-def _cache_folder() -> Path:
+_KEPT_DAYS = 30
+
+
+def _digest() -> str:
     root = Path(__file__).parent
-    digest = hashlib.sha256(numba.__version__.encode())
+    digest = hashlib.sha256(f"{numba.__version__} {root}".encode())
     for path in sorted(root.rglob("*.py")):
         digest.update(path.read_bytes())
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "dflash" / f"numba-{digest.hexdigest()[:16]}"
+    return digest.hexdigest()[:16]
+
+
+def _cache_folder() -> Path:
+    """A folder that can be written to: in the user's cache, or else, with a warning in the log, a temporary one."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dflash"
+    folder = base / f"numba-{_digest()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(folder)
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="dflash-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        _log.warning("%s can't be written to: kernels are compiled anew in every process", base)
+    else:
+        _forget_old(base, folder)
+    return folder
+
+
+def _forget_old(base: Path, current: Path) -> None:
+    """Remove what other versions left and nobody has added to for a while."""
+    for folder in base.glob("numba-*"):
+        if folder != current and time.time() - folder.stat().st_mtime > _KEPT_DAYS * 86400:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if not os.environ.get("NUMBA_CACHE_DIR"):
