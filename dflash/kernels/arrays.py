@@ -1,5 +1,8 @@
 """Arrays as kernels want them."""
 
+import math
+import mmap
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -9,7 +12,6 @@ from dflash.errors import KernelError
 from dflash.kernels.ragged import PENDING, Ragged
 
 _FLOAT32 = np.dtype(np.float32)
-_CACHE_LINE = 64
 
 
 def check(name: str, array: Any, shape: tuple[int, ...]) -> None:
@@ -57,9 +59,26 @@ def check_rows(batch: Ragged, n: int) -> None:
             raise KernelError(f"batch: a sequence has {most} pending rows, at most {PENDING} are allowed")
 
 
-def zeros(*shape: int) -> NDArray[np.float32]:
-    """Make a float32 array of zeros that begins on a cache line: a vector that crosses one costs two loads."""
-    size = int(np.prod(shape))
-    room = np.zeros(4 * size + _CACHE_LINE, np.uint8)
-    start = -room.ctypes.data % _CACHE_LINE
-    return room[start : start + 4 * size].view(np.float32).reshape(shape)
+def zeros(*shape: int, dtype: type = np.float32) -> NDArray[Any]:
+    """Make an array of zeros that takes memory only where it is written, page by page.
+
+    Parameters
+    ----------
+    *shape : int
+    dtype : type
+        Of the elements.
+
+    Notes
+    -----
+    Begins on a page, and so on a cache line: a vector that crosses one costs two loads. NumPy's own large arrays are backed
+    by huge pages, of which one written number takes 2 MiB.
+    """
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    if n_bytes == 0:
+        return np.zeros(shape, dtype)
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    memory = mmap.mmap(-1, n_bytes, **private)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype).reshape(shape)

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from dflash.errors import PoolExhausted
 from dflash.kernels import conv, delta
+from dflash.kernels.arrays import zeros
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 
@@ -40,7 +41,7 @@ class Pools:
         attention_layers = config.n_layers - sum(config.recurrent)
         shape = (attention_layers, pages, PAGE, config.kv_heads, config.head_size)
         self.pages, self.slots, self.kv = pages, slots, kv
-        self.k, self.v = (np.zeros(shape, KV_TYPES[kv]) for _ in range(2))
+        self.k, self.v = (zeros(*shape, dtype=KV_TYPES[kv]) for _ in range(2))
         recurrent, size = sum(config.recurrent), config.delta_size
         heads = config.delta_key_heads, config.delta_value_heads
         channels = (2 * heads[0] + heads[1]) * size

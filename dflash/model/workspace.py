@@ -1,5 +1,9 @@
-"""Arrays between the ops of a forward, made once for the most rows that it takes."""
+"""Arrays between the ops of a forward, made once for the most rows that it takes.
 
+Linear attention, full attention and the feed forward never run at a time: their arrays lie in the same memory.
+"""
+
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,27 +39,34 @@ class Workspace:
         values = config.delta_value_heads * d
         conv = 2 * config.delta_key_heads * d + values
         gated = 1 if config.architecture == "qwen3" else 2
-        shapes = {
-            "stream": (config.width,),
-            "normed": (config.width,),
-            "hidden": (config.width,),
+        always = {"stream": (config.width,), "normed": (config.width,), "hidden": (config.width,)}
+        always |= {"cos": (config.n_rot // 2,), "sin": (config.n_rot // 2,)}
+        linear = {
             "mixed": (conv,),
             "convolved": (conv,),
             "gate": (values,),
             "alpha": (config.delta_value_heads,),
             "beta": (config.delta_value_heads,),
-            "read": (config.delta_value_heads, d),
-            "heads": (values,),
+        }
+        full = {
             "query": (gated * head,),
             "key": (config.kv_heads * size,),
             "value": (config.kv_heads * size,),
             "rotated": (config.heads, size),
             "attended": (head,),
-            "cos": (config.n_rot // 2,),
-            "sin": (config.n_rot // 2,),
-            "inner": (config.ffn,),
         }
-        self._arrays = {name: np.empty((n_rows, *shape), np.float32) for name, shape in shapes.items()}
+        parts = (linear, full, {"inner": (config.ffn,)})
+        arena = np.empty(n_rows * max(sum(map(math.prod, part.values())) for part in parts), np.float32)
+        self._arrays = {name: np.empty((n_rows, *shape), np.float32) for name, shape in always.items()}
+        for part in parts:
+            at = 0
+            for name, shape in part.items():
+                size = n_rows * math.prod(shape)
+                self._arrays[name] = arena[at : at + size].reshape(n_rows, *shape)
+                at += size
+        # the delta rule no longer needs what the conv has read, and the gated norm may write where its gate is
+        self._arrays["read"] = self._arrays["mixed"].reshape(-1)[: n_rows * values].reshape(n_rows, -1, max(d, 1))
+        self._arrays["heads"] = self._arrays["gate"]
         self._views: dict[int, SimpleNamespace] = {}
         self.all = SimpleNamespace(**self._arrays)
 

@@ -1,0 +1,29 @@
+"""What a process takes beside the weights and the cache."""
+
+import subprocess
+import sys
+
+import dflash
+
+SCRIPT = """
+import resource
+import dflash
+with dflash.load("demo") as lm:
+    generation = lm.generate("def f(x):\\n" * 300, max_tokens=32)
+    tokens = generation.usage.total_tokens
+    kv = lm.info()["memory"]["kv_per_1000_tokens"] * tokens / 1000
+    size = lm.file.path.stat().st_size
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, size + kv)
+"""
+
+
+def peak():
+    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=300)
+    return map(float, run.stdout.split())
+
+
+def test_peak_memory():
+    """Kernels are compiled by the first run, the second finds them on the disk."""
+    dflash.load("demo").close()
+    used, weights_and_cache = peak()
+    assert used < weights_and_cache + 400e6
