@@ -1,8 +1,8 @@
 """One loop that advances every session by a step."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, suppress
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -104,7 +104,7 @@ class Engine:
             raise
         return self._events
 
-    def run(self, sessions: Iterable[Session]) -> Iterator[Event]:
+    def run(self, sessions: Iterable[Session]) -> Generator[Event, None, None]:
         """Add sessions and yield their events until all have finished. Closing the iterator cancels those that have not."""
         told: dict[Session, int] = {}
         try:
@@ -134,8 +134,9 @@ class Engine:
         Exception
             What the session failed with, after its last step.
         """
-        for event in self.run([session]):
-            yield event.step
+        with closing(self.run([session])) as events:
+            for event in events:
+                yield event.step
         if session.error is not None:
             raise session.error
 

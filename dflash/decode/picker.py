@@ -14,9 +14,8 @@ from dflash.kernels import sample
 
 Ids = NDArray[np.int32]
 
-_ALL = np.float32(-np.inf)
 _NEAR = -8.0
-_BINS = 4096
+_DEEPEST = -1000.0
 
 
 class TokenLogprobs(NamedTuple):
@@ -64,7 +63,7 @@ class Picker:
         self._seed = seed
         self._scale = None if sampling.greedy else float(Temperature(sampling.temperature).scale)
         self._top_k, self._top_p = max(sampling.top_k, 0), sampling.top_p
-        self._floor = MinP(sampling.min_p).floor if sampling.min_p > 0 else _ALL
+        self._floor = float(MinP(sampling.min_p).floor) if sampling.min_p > 0 else -np.inf
         self._n_logprobs = sampling.logprobs
         self._scratch = np.empty(0, np.float32)
 
@@ -80,8 +79,8 @@ class Picker:
             row = self._ruled(row, history)
         if self._scale is None:
             return self.pick_all(row[None])[0]
-        if self._top_k or self._top_p < 1:
-            return sample.sample_among(*self._kept(row), self._seed, len(history))
+        if 0 < self._top_k < len(row) or self._top_p < 1:
+            return sample.sample_among(*self._kept(row), self._seed, len(history), self._floor)
         return sample.sample(row, self._scale, self._seed, len(history), self._floor)
 
     def logprobs(self, row: Row, token: int) -> TokenLogprobs | None:
@@ -109,63 +108,27 @@ class Picker:
         return np.ascontiguousarray(row, np.float32)
 
     def _kept(self, row: Row) -> tuple[Ids, Row]:
-        """What top-k, top-p and min-p leave, in any order: ids and scaled logits, the largest of them 0."""
+        """What top-k and top-p leave, in any order: ids and scaled logits, the largest of them 0."""
         if 0 < self._top_k < len(row):
             ids, values = np.empty(self._top_k, np.int32), np.empty(self._top_k, np.float32)
             sample.top_k(row, ids=ids, values=values)
-            ids, values = ids[ids >= 0], values[ids >= 0]
-            scaled = (values - values[:1]) * np.float32(self._scale)
-            if self._top_p < 1 and len(ids):
-                ids, scaled = nucleus(ids, scaled, self._top_p * float(np.exp(scaled, dtype=np.float64).sum()))
-        elif self._top_p < 1:
-            ids, scaled = self._likeliest(row)
+            n = len(ids) if ids[-1] >= 0 else int(np.count_nonzero(ids >= 0))
+            scaled = np.maximum(values[:n] - values[:1], _DEEPEST / self._scale) * self._scale
+            ids, total = ids[:n], 0.0
         else:
-            ids, scaled, _ = self._above(row, _ALL)
-        left = scaled >= self._floor
-        return ids[left], scaled[left]
+            ids, scaled, total = self._likeliest(row)
+        n = sample.nucleus(ids, scaled, self._top_p, total) if self._top_p < 1 else len(ids)
+        return ids[:n], scaled[:n]
 
-    def _likeliest(self, row: Row) -> tuple[Ids, Row]:
-        """What top-p leaves of a whole row."""
-        # what is below the last floor has a share below 1 - P in all, so the nucleus is above it; often the first will do
-        for floor in (_NEAR, np.log(max(1 - self._top_p, 1e-16) / len(row))):
-            ids, scaled, total = self._above(row, floor)
-            if np.exp(scaled, dtype=np.float64).sum() >= self._top_p * total:
-                break
-        return nucleus(ids, scaled, self._top_p * total) if len(ids) else (ids, scaled)
+    def _likeliest(self, row: Row) -> tuple[Ids, Row, float]:
+        """All that top-p may leave of a row, and the weight of the whole row."""
+        # what is below the second floor has a share below 1 - P in all; often the first holds the share P, too
+        ids, scaled, total = self._above(row, _NEAR)
+        if np.exp(scaled, dtype=np.float64).sum() < self._top_p * total:
+            ids, scaled, total = self._above(row, np.log(max(1 - self._top_p, 1e-16) / len(row)))
+        return ids, scaled, total
 
     def _above(self, row: Row, floor: float) -> tuple[Ids, Row, float]:
-        ids = np.empty(len(row), np.int32)
-        n, highest, total = sample.likely(row, self._scale, floor, ids=ids)
-        return ids[:n], (row[ids[:n]] - np.float32(highest)) * np.float32(self._scale), total
-
-
-def nucleus(ids: Ids, scaled: Row, wanted: float) -> tuple[Ids, Row]:
-    """Take the likeliest tokens until their weights ``exp(scaled)`` reach `wanted`, lower ids first among equals.
-
-    Parameters
-    ----------
-    ids : int32 (N,)
-        At least one.
-    scaled : float32 (N,)
-        Their logits, at most 0.
-    wanted : float
-        If all weights together are less, all are taken.
-
-    Returns
-    -------
-    ids : int32 (n,)
-        In any order; the token that reaches `wanted` is the last one taken.
-    scaled : float32 (n,)
-    """
-    # bins of equal width: all of those above the one where the sum crosses are in, only that one is sorted
-    width = max(float(-scaled.min()) / min(_BINS, len(ids)), 1e-6)
-    bins = (scaled / np.float32(-width)).astype(np.int32)
-    weights = np.exp(scaled, dtype=np.float64)
-    mass = np.cumsum(np.bincount(bins, weights))
-    last = int(np.searchsorted(mass, wanted))
-    inside = np.flatnonzero(bins == last)
-    inside = inside[np.lexsort((ids[inside], -scaled[inside]))]
-    below = mass[last - 1] if last else 0.0
-    n = int(np.searchsorted(below + np.cumsum(weights[inside]), wanted)) + 1
-    taken = np.concatenate([np.flatnonzero(bins < last), inside[:n]])
-    return ids[taken], scaled[taken]
+        ids, scaled = np.empty(len(row), np.int32), np.empty(len(row), np.float32)
+        n, total = sample.likely(row, self._scale, floor, ids=ids, scaled=scaled)
+        return ids[:n], scaled[:n], total

@@ -135,6 +135,7 @@ def test_a_stop_seen_from_above_cuts_inside_the_step(strategy, cut):
     assert [entry.token for entry in session.logprobs] == session.tokens
     assert (session.finish_reason, session.stop_token) == ("stop", None)
     assert session.steps[-1].finish == "stop"
+    assert session.steps[-1].accepted <= len(session.steps[-1].tokens)
     assert [token for step in session.steps for token in step.tokens] == session.tokens
     assert toy.leaked == (0, 0, 0)
 

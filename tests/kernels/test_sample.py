@@ -98,11 +98,39 @@ def test_log_sum_exp(n, scale):
 def test_likely(n, floor):
     logits = row(n, ties=True)
     ids, want = np.empty(n, np.int32), np.empty(n, np.int32)
-    count, highest, total = sample.likely(logits, 1.4, floor, ids=ids)
-    want_count, want_highest, want_total = reference.likely(logits, 1.4, floor, ids=want)
-    assert (count, highest) == (want_count, want_highest)
+    scaled, want_scaled = np.empty(n, np.float32), np.empty(n, np.float32)
+    count, total = sample.likely(logits, 1.4, floor, ids=ids, scaled=scaled)
+    want_count, want_total = reference.likely(logits, 1.4, floor, ids=want, scaled=want_scaled)
+    assert count == want_count
     assert ids[:count].tolist() == want[:count].tolist()
+    assert_same_bits("scaled", scaled[:count], want_scaled[:count])
     assert abs(total / want_total - 1) < 2e-6
+
+
+CLUSTERS = np.concatenate([[0.0], RNG.uniform(-20.001, -20, 3000)])
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("kind", ["equal", "close", "ties", "wide", "clusters"])
+def test_nucleus(n, kind):
+    normal = RNG.standard_normal(n)
+    scaled = {
+        "equal": np.zeros(n),
+        "close": 1e-6 * normal,
+        "ties": np.round(normal, 1),
+        "wide": 100 * normal,
+        "clusters": RNG.choice(CLUSTERS, n),
+    }[kind].astype(np.float32)
+    scaled -= scaled.max()
+    ids = np.arange(n, dtype=np.int32) if kind == "equal" else RNG.permutation(n).astype(np.int32)
+    for share in (0.0, 0.3, 0.9, 0.9999, 1.1):
+        for total in (0.0, 2.0 * np.exp(scaled.astype(np.float64)).sum()):
+            got, want = (ids.copy(), scaled.copy()), (ids.copy(), scaled.copy())
+            count = sample.nucleus(*got, share, total)
+            assert count == reference.nucleus(*want, share, total)
+            assert sorted(zip(*(part[:count] for part in got), strict=True)) == sorted(
+                zip(*(part[:count] for part in want), strict=True)
+            )
 
 
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**64 - 1, 0x0123456789ABCDEF])
@@ -162,6 +190,7 @@ def test_sample(n, scale):
         kept = ids[scaled >= floor]
         among = sample.sample_among(kept, scaled[kept], 77, position)
         assert among == got == reference.sample_among(kept, scaled[kept], 77, position)
+        assert got == sample.sample_among(ids, scaled, 77, position, floor)
 
 
 def test_nothing_to_sample():

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from dflash.errors import KernelError
 from dflash.kernels.sample import cpu
+from dflash.kernels.sample.nucleus import nucleus as find_nucleus
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
@@ -74,10 +75,10 @@ def log_sum_exp(row: Floats, scale: float = 1.0) -> float:
         Error below 1e-6 or so; the order of the sum depends on V alone.
     """
     _check("row", row, row.shape, np.float32)
-    return cpu.log_sum_exp(row, scale)
+    return cpu.log_sum_exp(row, float(scale))
 
 
-def likely(row: Floats, scale: float, floor: float, *, ids: Ids) -> tuple[int, float, float]:
+def likely(row: Floats, scale: float, floor: float, *, ids: Ids, scaled: Floats) -> tuple[int, float]:
     """Find the tokens whose scaled logit ``(row - max(row)) * scale`` is not below a floor.
 
     Parameters
@@ -89,19 +90,48 @@ def likely(row: Floats, scale: float, floor: float, *, ids: Ids) -> tuple[int, f
         At most 0.
     ids : int32 (V,)
         The first ones become the tokens found, ascending.
+    scaled : float32 (V,)
+        And these their scaled logits.
 
     Returns
     -------
     n : int
         How many were found.
-    highest : float
-        ``max(row)``
     total : float
-        ``sum(exp((row - highest) * scale))`` over all of the row.
+        ``sum(exp((row - max(row)) * scale))`` over all of the row.
     """
     _check("row", row, row.shape, np.float32)
     _check("ids", ids, row.shape, np.int32)
-    return cpu.likely(row, scale, floor, ids)
+    _check("scaled", scaled, row.shape, np.float32)
+    return cpu.likely(row, float(scale), float(floor), ids, scaled)
+
+
+def nucleus(ids: Ids, scaled: Floats, share: float, total: float = 0.0) -> int:
+    """Find the fewest tokens, likeliest first, lower ids first among equals, whose weights ``exp(scaled)`` reach a share.
+
+    Parameters
+    ----------
+    ids : int32 (N,)
+        Their order changes: those found come first.
+    scaled : float32 (N,)
+        Finite, changes with `ids`.
+    share : float
+        0 finds one; if all do not reach it, all are found.
+    total : float, optional
+        What it is a share of; the weights given if 0.
+
+    Returns
+    -------
+    int
+        How many; 0 only if N is.
+
+    Notes
+    -----
+    A few passes over N, no sort, whatever the values are.
+    """
+    _check("ids", ids, scaled.shape, np.int32)
+    _check("scaled", scaled, ids.shape, np.float32)
+    return find_nucleus(ids, scaled, float(share), float(total))
 
 
 def gumbel(seed: int, position: int, ids: Ids, *, out: Floats) -> None:
@@ -150,10 +180,10 @@ def sample(row: Floats, scale: float, seed: int, position: int, floor: float = -
     Noise is made only where it can matter: for logits within 26 temperatures of the largest.
     """
     _check("row", row, row.shape, np.float32)
-    return cpu.sample(row, scale, _signed(seed), position, floor)
+    return cpu.sample(row, float(scale), _signed(seed), position, float(floor))
 
 
-def sample_among(ids: Ids, scaled: Floats, seed: int, position: int) -> int:
+def sample_among(ids: Ids, scaled: Floats, seed: int, position: int, floor: float = -np.inf) -> int:
     """Draw one of a few tokens with the noise of `gumbel`.
 
     Parameters
@@ -163,16 +193,18 @@ def sample_among(ids: Ids, scaled: Floats, seed: int, position: int) -> int:
         Their logits over the temperature.
     seed, position : int
         As for `gumbel`.
+    floor : float
+        Tokens whose `scaled` is below it are left out.
 
     Returns
     -------
     int
-        ``ids[argmax(scaled + noise)]``, the lowest id of equals; -1 if there are none. Just what `sample` gives if `scaled` is
-        ``(row - max(row)) * scale`` and the other tokens are below its floor.
+        ``ids[argmax(scaled + noise)]``, the lowest id of equals; -1 if there are none. Just what `sample` gives if `scaled`
+        is ``(row - max(row)) * scale`` and the other tokens are below its floor.
     """
     _check("ids", ids, scaled.shape, np.int32)
     _check("scaled", scaled, ids.shape, np.float32)
-    return cpu.sample_among(ids, scaled, _signed(seed), position)
+    return cpu.sample_among(ids, scaled, _signed(seed), position, float(floor))
 
 
 def _signed(seed: int) -> int:

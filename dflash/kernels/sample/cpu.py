@@ -141,7 +141,7 @@ def log_sum_exp(row, scale):
 
 
 @inline
-def likely(row, scale, floor, ids):
+def likely(row, scale, floor, ids, scaled):
     """Blocks below the floor are passed over."""
     n, found, scale32, floor32 = len(row), 0, np.float32(scale), np.float32(floor)
     highest = largest(row)
@@ -151,10 +151,11 @@ def likely(row, scale, floor, ids):
         if whole and not (_block_max(row.ctypes.data + 4 * start) - highest) * scale32 >= floor32:
             continue
         for i in range(start, stop):
-            if (row[i] - highest) * scale32 >= floor32:
-                ids[found] = i
+            lifted = (row[i] - highest) * scale32
+            if lifted >= floor32:
+                ids[found], scaled[found] = i, lifted
                 found += 1
-    return found, highest, sum_exp(row, highest, scale32)
+    return found, np.float64(sum_exp(row, highest, scale32))
 
 
 @inline
@@ -181,7 +182,8 @@ def sample(row, scale, seed, position, floor):
     best, found = _NOTHING, -1
     for block in range((n + BLOCK - 1) // BLOCK):
         at = row.ctypes.data + _BYTES * block if (block + 1) * BLOCK <= n else last.ctypes.data
-        if not (_block_max(at) - highest) * scale32 + np.float32(HIGHEST) > best:
+        reach = (_block_max(at) - highest) * scale32
+        if not reach + np.float32(HIGHEST) > best or reach < np.float32(floor):
             continue
         key = keys.ctypes.data
         gumbel_block(seed, position, block, key)
@@ -199,12 +201,14 @@ def sample(row, scale, seed, position, floor):
 
 
 @inline
-def sample_among(ids, scaled, seed, position):
+def sample_among(ids, scaled, seed, position, floor):
     """Ties go to the lowest id."""
     noise = np.empty(len(ids), np.float32)
     gumbel(seed, position, ids, noise)
     best, found = _NOTHING, -1
     for i in range(len(ids)):
+        if scaled[i] < np.float32(floor):
+            continue
         key = scaled[i] + noise[i]
         if key > best or (key == best and ids[i] < found):
             best, found = key, ids[i]

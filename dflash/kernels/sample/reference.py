@@ -27,12 +27,20 @@ def log_sum_exp(row, scale=1.0):
     return float(scaled.max() + np.log(np.exp(scaled - scaled.max()).sum()))
 
 
-def likely(row, scale, floor, *, ids):
-    """Ids with ``(row - max(row)) * scale >= floor``: how many, the largest logit, the sum of all exponentials."""
-    scaled = (row - row.max()) * np.float32(scale)
-    found = np.flatnonzero(scaled >= np.float32(floor))
-    ids[: len(found)] = found
-    return len(found), float(row.max()), float(np.exp(scaled.astype(np.float64)).sum())
+def likely(row, scale, floor, *, ids, scaled):
+    """Ids with ``(row - max(row)) * scale >= floor``, ascending, and these values: how many, the sum of all exponentials."""
+    values = (row - row.max()) * np.float32(scale)
+    found = np.flatnonzero(values >= np.float32(floor))
+    ids[: len(found)], scaled[: len(found)] = found, values[found]
+    return len(found), float(np.exp(values.astype(np.float64)).sum())
+
+
+def nucleus(ids, scaled, share, total=0.0):
+    """Sort, likeliest first, lower ids first among equals; say after how many ``exp(scaled)`` sum to a share of `total`."""
+    order = np.lexsort((ids, -scaled))
+    ids[:], scaled[:] = ids[order], scaled[order]
+    mass = np.cumsum(np.exp(scaled.astype(np.float64)))
+    return min(len(ids), int(np.searchsorted(mass, share * (total or mass[-1]))) + 1)
 
 
 def philox(counter, key):
@@ -60,8 +68,9 @@ def sample(row, scale, seed, position, floor=-np.inf):
     return int(np.argmax(np.where(scaled >= np.float32(floor), scaled + noise, -np.inf)))
 
 
-def sample_among(ids, scaled, seed, position):
+def sample_among(ids, scaled, seed, position, floor=-np.inf):
     """The id with the largest ``scaled + noise``, the lowest of equals."""
+    ids, scaled = ids[scaled >= floor], scaled[scaled >= floor]
     noise = np.empty(len(ids), np.float32)
     gumbel(seed, position, ids, out=noise)
     keys = scaled + noise
