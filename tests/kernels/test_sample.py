@@ -1,12 +1,12 @@
 """Rows of logits: largest, sums, and noise that is a function of seed, position and token."""
 
+import numba
 import numpy as np
 import pytest
 from compare import assert_same_bits
 
 from dflash.errors import KernelError
 from dflash.kernels import sample, simd
-from dflash.kernels.numba_jit import inline
 from dflash.kernels.sample import reference
 from dflash.kernels.sample.log import log
 from dflash.kernels.sample.noise import gumbel_of
@@ -20,13 +20,13 @@ def row(n, *, ties=False):
     return np.round(logits) if ties else logits
 
 
-@inline
+@numba.njit
 def log_of(x, out):
     for i in range(0, len(x), simd.LANES):
         simd.store_f32(out.ctypes.data + 4 * i, log(simd.load_f32(x.ctypes.data + 4 * i)))
 
 
-@inline
+@numba.njit
 def noise_of(words, out):
     simd.store_f32(out.ctypes.data, gumbel_of(simd.load_i32(words.ctypes.data)))
 

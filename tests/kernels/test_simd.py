@@ -1,29 +1,29 @@
 """Lanes against NumPy."""
 
+import numba
 import numpy as np
 import pytest
 
 from dflash.kernels import simd
-from dflash.kernels.numba_jit import inline
 
 
-@inline
+@numba.njit
 def each(function, source, target, n):
     for i in range(0, 4 * n, 64):
         simd.store_f32(target + i, function(simd.load_f32(source + i)))
 
 
-@inline
+@numba.njit
 def exp(x):
     return simd.exp(x)
 
 
-@inline
+@numba.njit
 def silu(x):
     return simd.silu(x)
 
 
-@inline
+@numba.njit
 def sigmoid(x):
     return simd.sigmoid(x)
 
@@ -65,7 +65,7 @@ def test_gates(function):
     np.testing.assert_allclose(apply(function, x), want, rtol=4e-7, atol=1e-37)
 
 
-@inline
+@numba.njit
 def reduce(source, sums):
     x = simd.load_f32(source)
     sums[0], sums[1] = simd.hsum(x), simd.hmax(x)
@@ -82,13 +82,13 @@ def test_sums_are_a_tree():
     assert got[1] == x.max()
 
 
-@inline
+@numba.njit
 def widen(source, target, n):
     for i in range(0, n, 16):
         simd.store_f32(target + 4 * i, simd.load_f16(source + 2 * i))
 
 
-@inline
+@numba.njit
 def narrow(source, target, n):
     for i in range(0, n, 16):
         simd.store_f16(target + 2 * i, simd.load_f32(source + 4 * i))
