@@ -1,4 +1,4 @@
-"""The packed multiply beside NumPy's on the unpacked weights. ``pytest benchmarks/test_linear.py`` prints µs, GB/s, GFLOP/s."""
+"""The packed multiply beside NumPy's on unpacked weights. ``pytest benchmarks/test_linear.py`` prints µs, GB/s, GFLOP/s."""
 
 from statistics import median
 from time import perf_counter
@@ -31,7 +31,7 @@ def test_linear(benchmark, capsys, shape, kind, tokens):
     flop = 2 * rows * width * tokens
     with capsys.disabled():
         print(
-            f"\n{shape} {kind} x {tokens}: {seconds * 1e6:.0f} µs, {weight.data.nbytes / seconds / 1e9:.1f} GB/s of weights, "
+            f"\n{shape} {kind} x {tokens}: {seconds * 1e6:.0f} µs, {weight.data.nbytes / seconds / 1e9:.1f} GB/s, "
             f"{flop / seconds / 1e9:.0f} GFLOP/s; NumPy on float32 takes {numpy_seconds / seconds:.2f} x as long"
         )
 

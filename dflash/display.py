@@ -67,6 +67,8 @@ def plot(generation: Generation) -> "Figure":
     above.bar(numbers, own, color=_OWN, label="picked")
     above.bar(numbers, accepted, bottom=own, color=_GUESSED, label="guessed before")
     above.set_ylabel("tokens")
+    above.margins(y=0.4)
+    above.yaxis.get_major_locator().set_params(integer=True)
     above.legend(frameon=False, ncols=2)
     times = [[getattr(step, part) * 1e3 for step in steps] for part in ("propose", "forward", "verify", "commit")]
     below.stackplot(numbers, times, labels=("propose", "forward", "verify", "commit"))

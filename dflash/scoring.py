@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from dflash.errors import RequestError
 from dflash.model.batch import Span
 from dflash.model.model import Model
+from dflash.model.state import State
 from dflash.serve.worker import Worker
 
 _CHUNK_BYTES = 1 << 26
@@ -99,12 +100,14 @@ def _checked(model: Model, tokens: Sequence[int], at_least: int) -> NDArray[np.i
 def _read(worker: Worker, model: Model, ids: NDArray[np.int64], keep: Keep) -> None:
     """Read a text in chunks, each between two steps of the loop, so that it can be broken off and others go on."""
     n_rows = max(16, min(_MAX_ROWS, _CHUNK_BYTES // (4 * model.n_vocab)))
-    state = worker.call(model.state)
+    states: list[State] = []
     try:
+        worker.call(lambda: states.append(model.state()))
         for start in range(0, len(ids), n_rows):
             rows = slice(start, min(start + n_rows, len(ids)))
             parents = np.arange(-1, rows.stop - rows.start - 1, dtype=np.int32)
-            span = Span(state, ids[rows].astype(np.int32), parents, whole=True)
+            span = Span(states[0], ids[rows].astype(np.int32), parents, whole=True)
             worker.call(lambda span=span, rows=rows: keep(rows, model.forward([span]).logits))
     finally:
-        worker.call(state.close)
+        # asked for after the state, so that one made after an interrupt is closed, too
+        worker.call(lambda: [state.close() for state in states])

@@ -1,6 +1,7 @@
 """A text as it comes, step by step; and many at once, waited for."""
 
 import queue
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -9,6 +10,8 @@ from dflash.errors import DFlashError
 from dflash.generation import Generation
 from dflash.serve.answer import Answer, Delta
 from dflash.serve.worker import Worker
+
+_PAUSE = 0.001
 
 
 class Stream:
@@ -59,9 +62,7 @@ class Stream:
     def close(self) -> None:
         """Break off, and return when everything is given back."""
         if self._open:
-            self._worker.cancel(self._answer)
-            while self._deltas.get().step.finish is None:
-                pass
+            _end(self._worker, [self._answer])
             self._open = False
 
     def __enter__(self) -> Self:
@@ -91,24 +92,24 @@ def finish_all(worker: Worker, answers: Sequence[Answer]) -> list[Generation]:
         What the first of them failed with; the others are cancelled then.
     """
     ended: queue.SimpleQueue[tuple[Answer, Delta]] = queue.SimpleQueue()
-    n_running = 0
-    started = []
     try:
         for answer in answers:
             worker.submit(answer, lambda delta, answer=answer: ended.put((answer, delta)) if delta.step.finish else None)
-            started.append(answer)
-            n_running += 1
-        while n_running:
-            answer, delta = ended.get()
-            n_running -= 1
-            _raise_failure(answer, delta)
+        for _ in answers:
+            _raise_failure(*ended.get())
     except BaseException:
-        for answer in started:
-            worker.cancel(answer)
-        for _ in range(n_running):
-            ended.get()
+        _end(worker, answers)
         raise
     return [Generation.of(answer.session, answer.pieces) for answer in answers]
+
+
+def _end(worker: Worker, answers: Sequence[Answer]) -> None:
+    """Cancel what runs and wait until the worker has let go of it, wherever an interrupt has caught us."""
+    for answer in answers:
+        if worker.holds(answer):
+            worker.cancel(answer)
+    while any(worker.holds(answer) for answer in answers):
+        time.sleep(_PAUSE)
 
 
 def _raise_failure(answer: Answer, last: Delta) -> None:

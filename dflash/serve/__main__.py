@@ -35,9 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(arguments: argparse.Namespace) -> None:
     try:
-        import uvicorn
-
         from dflash.serve.app import build_app
+        from dflash.serve.listen import Server
     except ImportError as error:
         raise DFlashError(f"the server needs {error.name}: pip install 'dflash[serve]'") from error
     from dflash.serve.api import Backend
@@ -54,11 +53,9 @@ def _serve(arguments: argparse.Namespace) -> None:
     )
     names = arguments.model_name or [default_name(arguments.model)]
     app = build_app(Backend(worker, loaded.tokenizer, loaded.template, names), api_key=arguments.api_key)
-    config = uvicorn.Config(
-        app, host=arguments.host, port=arguments.port, log_level="info", timeout_graceful_shutdown=arguments.grace
-    )
+    server = Server(app, worker, host=arguments.host, port=arguments.port, grace=arguments.grace)
     try:
-        uvicorn.Server(config).run()
+        server.run()
     except KeyboardInterrupt:
         pass  # uvicorn has shut down in order and hands the signal on
     finally:
@@ -84,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--context", type=int, metavar="N", help="tokens that a text may have (default: the model's)")
     parser.add_argument("--sequences", type=int, default=8, metavar="N", help="requests in work at a time (8)")
     parser.add_argument("--kv", choices=("f16", "f32"), default="f16", help="type of the KV cache")
-    parser.add_argument("--grace", type=int, default=10, metavar="S", help="seconds that open requests get at shutdown (10)")
+    parser.add_argument(
+        "--grace", type=float, default=10, metavar="S", help="seconds that open requests get at shutdown (10)"
+    )
     return parser
 
 

@@ -74,6 +74,10 @@ class Worker:
                 raise
         self._calls.put(_nothing)
 
+    def holds(self, answer: Answer) -> bool:
+        """Whether an answer is still to be worked on, or about to be told its end."""
+        return answer.session in self._answers
+
     def cancel(self, answer: Answer) -> None:
         """Ask for the end of an answer; its sink is told with the next step."""
         answer.session.cancel()
@@ -136,13 +140,13 @@ class Worker:
     def _step(self) -> None:
         for session, step in self.engine.step():
             answer, sink = self._answers[session]
-            if step.finish is not None:
-                del self._answers[session]
             try:
                 sink(answer.delta(step))
             except Exception:
                 log.exception("whoever waits for an answer can't be told; it is cancelled")
                 session.cancel()
+            if step.finish is not None:
+                del self._answers[session]
 
     def _finish(self) -> None:
         """Give everything back and tell everyone."""

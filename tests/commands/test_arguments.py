@@ -1,5 +1,6 @@
 """What the command line takes, and what it says when it can't."""
 
+import io
 import json
 
 import pytest
@@ -43,8 +44,8 @@ def test_run_raw_continues_the_text(capsys, lm):
 
 
 def test_run_as_json(capsys, lm):
-    words = ["--raw", "--max-tokens", "8", "--temperature", "0.9", "--top-k", "50", "--top-p", "0.9", "--min-p", "0.01", "--seed", "3", "--json"]
-    assert main(["demo", "Once upon", *words]) == 0
+    words = "--max-tokens 8 --temperature 0.9 --top-k 50 --top-p 0.9 --min-p 0.01 --seed 3"
+    assert main(["demo", "Once upon", "--raw", "--json", *words.split()]) == 0
     out, err = capsys.readouterr()
     same = lm.generate("Once upon", max_tokens=8, temperature=0.9, top_k=50, top_p=0.9, min_p=0.01, seed=3)
     about = json.loads(out)
@@ -54,7 +55,7 @@ def test_run_as_json(capsys, lm):
 
 
 def test_run_reads_the_prompt_from_stdin(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdin", __import__("io").StringIO("What is the capital of Japan?"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("What is the capital of Japan?"))
     assert main(["run", "demo", "--no-think", "--system", "You are a helpful assistant."]) == 0
     assert "Tokyo" in capsys.readouterr().out
 
@@ -95,17 +96,17 @@ def test_an_error_is_one_line(capsys, words, message):
 
 @pytest.mark.parametrize("words", [[], ["run"], ["demo", "hi", "--no-such"], ["bench", "-p", "x"], ["bench", "-n", "-1"]])
 def test_a_usage_error_is_a_2(capsys, words):
-    with pytest.raises(SystemExit) as exit:
+    with pytest.raises(SystemExit) as ended:
         main(words)
-    assert exit.value.code == 2
+    assert ended.value.code == 2
     assert "usage:" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["chat", "--help"], ["serve", "--help"], ["--version"]])
 def test_help_is_a_0(capsys, words):
-    with pytest.raises(SystemExit) as exit:
+    with pytest.raises(SystemExit) as ended:
         main(words)
-    assert exit.value.code == 0
+    assert ended.value.code == 0
     assert capsys.readouterr().out
 
 

@@ -74,9 +74,11 @@ def test_the_server_shuts_down_in_order(sign):
         with urllib.request.urlopen(request, timeout=10) as answer:
             answer.readline()
             child.send_signal(sign)
+            rest = answer.read().decode()
             child.wait(timeout=15)
         errors = child.stderr.read()
     assert child.returncode in (0, -sign)
+    assert "shutting down" in rest.split("data: ")[-1]
     assert "Traceback" not in errors
 
 

@@ -17,10 +17,9 @@ from dflash.kernels.attention.plan import (
     cut_in_units,
     new_tickets,
 )
-from dflash.kernels.attention.tiles import draw
 from dflash.kernels.numba_jit import inline, kernel
 from dflash.kernels.ragged import PAGE
-from dflash.kernels.simd import load_f32, mul, splat, store_f32
+from dflash.kernels.simd import fetch_add, load_f32, mul, splat, store_f32
 
 _NO_GATE = np.empty((0, 0), np.float32)
 
@@ -110,7 +109,7 @@ def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks,
     states = scores + 4 * most * PAGE
     ticket = tickets.ctypes.data
     while True:
-        task = draw(ticket)
+        task = fetch_add(ticket, 1)
         if task >= len(tasks):
             break
         u, page = tasks[task]
@@ -121,7 +120,7 @@ def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks,
         if page != ALL:
             at = stored + record * n * page
             _read(unit, page, k, v, group, first, parent, depth, length, pages, queries, counts, scores, at, places)
-            if draw(ticket + 8 * (1 + u)) < unit[PAGES] - 1:
+            if fetch_add(ticket + 8 * (1 + u), 1) < unit[PAGES] - 1:
                 continue
         for j in range(n):
             clear(states + record * j, width)

@@ -6,7 +6,6 @@ costs. A sum has one order whatever the shape of the tile: a score is `hsum` of 
 adds position after position.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -14,16 +13,10 @@ from numba import types
 from numba.extending import intrinsic
 
 from dflash.kernels.ragged import PAGE
-from dflash.kernels.simd.emit import F32, F32V, I32, I64, LANES, call, constant, load, op, spread, store, sum_lanes
+from dflash.kernels.simd.emit import F32, F32V, I32, I64, LANES, call, constant, load, loop, spread, store, sum_lanes
 
 _STORED = {types.uint16: ir.HalfType(), types.float32: F32}
 """What the element type of a cache stands for."""
-
-
-@op(types.int64, types.int64)
-def draw(builder, address):
-    """Add one to the int64 at an address and return what was there; what this thread wrote before is seen by later ones."""
-    return builder.atomic_rmw("add", builder.inttoptr(address, I64.as_pointer()), I64(1), "seq_cst")
 
 
 class _Rows:
@@ -48,24 +41,6 @@ class _Rows:
         return value if self.kind is F32 else self.builder.fpext(value, F32V)
 
 
-def _loop(builder: ir.IRBuilder, n: ir.Value, start: list[ir.Value], body: Callable[..., list[ir.Value]]) -> list[ir.Value]:
-    """Carry `start` through ``body(i, values) -> values`` for i in 0 .. n - 1; n is at least 1."""
-    entry = builder.block
-    head, done = builder.append_basic_block("tile"), builder.append_basic_block("tile.done")
-    builder.branch(head)
-    builder.position_at_end(head)
-    step = builder.phi(I64)
-    values = [builder.phi(v.type) for v in start]
-    after = body(step, values)
-    following = builder.add(step, I64(1))
-    for phi, first, later in [(step, I64(0), following), *zip(values, start, after, strict=True)]:
-        phi.add_incoming(first, entry)
-        phi.add_incoming(later, head)
-    builder.cbranch(builder.icmp_signed("<", following, n), head, done)
-    builder.position_at_end(done)
-    return after
-
-
 def _scores(keys: int, queries: int) -> Any:
     """Make the intrinsic for the dot products of `keys` places with `queries` queries, 16 in all.
 
@@ -88,7 +63,7 @@ def _scores(keys: int, queries: int) -> Any:
                 pairs = [(qv, kv) for qv in qs for kv in ks]
                 return [call(builder, "llvm.fma.v16f32", qv, kv, s) for (qv, kv), s in zip(pairs, sums, strict=True)]
 
-            total = sum_lanes(builder, _loop(builder, steps, [constant(0.0, F32V)] * LANES, body))
+            total = sum_lanes(builder, loop(builder, steps, [constant(0.0, F32V)] * LANES, body))
             for j in range(queries):
                 part = ir.Constant(ir.VectorType(I32, keys), list(range(j * keys, (j + 1) * keys)))
                 store(builder, builder.add(out, I64(4 * PAGE * j)), builder.shuffle_vector(total, total, part))
@@ -125,7 +100,7 @@ def _blend(queries: int, lines: int) -> Any:
                 pairs = [(w, v) for w in ws for v in vs]
                 return [call(builder, "llvm.fma.v16f32", w, v, s) for (w, v), s in zip(pairs, sums, strict=True)]
 
-            for slot, total in zip(slots, _loop(builder, n, [load(builder, s, F32V) for s in slots], body), strict=True):
+            for slot, total in zip(slots, loop(builder, n, [load(builder, s, F32V) for s in slots], body), strict=True):
                 store(builder, slot, total)
             return context.get_dummy_value()
 

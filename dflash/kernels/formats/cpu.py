@@ -6,7 +6,6 @@ launch need not know the formats at compile time.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -18,6 +17,7 @@ from dflash.kernels import numba_jit  # noqa: F401  (sets the cache folder)
 from dflash.kernels.formats.blocks import FORMATS
 from dflash.kernels.formats.lanes import LANES, Block
 from dflash.kernels.formats.types import BLOCKS
+from dflash.kernels.simd.emit import F32V, I32, I64, call, constant, load, loop, store
 
 DOT_ROWS = 4
 """Rows that one call of a dot function multiplies."""
@@ -25,8 +25,6 @@ DOT_ROWS = 4
 _CACHE_LINE, _AHEAD = 64, 8192
 
 _NAMES = tuple(FORMATS)
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
-_F32V = ir.VectorType(ir.FloatType(), LANES)
 
 
 def step_bytes(name: str) -> tuple[int, int]:
@@ -35,36 +33,14 @@ def step_bytes(name: str) -> tuple[int, int]:
     return (LANES, LANES * block.n_bytes) if block.elements == 1 else (block.elements, block.n_bytes)
 
 
-def _vector_at(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    return builder.inttoptr(address, _F32V.as_pointer())
-
-
-def _loop(builder: ir.IRBuilder, n: ir.Value, start: list[ir.Value], body: Callable[..., list[ir.Value]]) -> list[Any]:
-    """Emit ``for i in range(n): carried = body(i, carried)`` for n >= 1 and return what is carried out."""
-    entry = builder.block
-    loop, done = builder.append_basic_block("steps"), builder.append_basic_block("steps.done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    i = builder.phi(_I64)
-    carried = [builder.phi(value.type) for value in start]
-    after = body(i, carried)
-    following = builder.add(i, _I64(1))
-    for phi, first, last in zip([i, *carried], [_I64(0), *start], [following, *after], strict=True):
-        phi.add_incoming(first, entry)
-        phi.add_incoming(last, builder.block)
-    builder.cbranch(builder.icmp_signed("<", following, n), loop, done)
-    builder.position_at_end(done)
-    return after
-
-
 def _prefetch(builder: ir.IRBuilder, address: ir.Value, n_bytes: int) -> None:
     """Ask for as many bytes further on: four rows at a time are too short a stream for the hardware to see."""
     pointer = ir.IntType(8).as_pointer()
-    kind = ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32])
+    kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
     for at in range(0, n_bytes, _CACHE_LINE):
-        ahead = builder.inttoptr(builder.add(address, _I64(_AHEAD + at)), pointer)
-        builder.call(prefetch, [ahead, _I32(0), _I32(3), _I32(1)])
+        ahead = builder.inttoptr(builder.add(address, I64(_AHEAD + at)), pointer)
+        builder.call(prefetch, [ahead, I32(0), I32(3), I32(1)])
 
 
 @intrinsic(prefer_literal=True)
@@ -76,14 +52,13 @@ def _unpack(typing_context, kind, source, n, out):
         _, source, n, out = values
 
         def body(i, carried):
-            block = Block(builder, builder.add(source, builder.mul(i, _I64(n_bytes))))
-            to = builder.add(out, builder.mul(i, _I64(4 * n_weights)))
+            block = Block(builder, builder.add(source, builder.mul(i, I64(n_bytes))))
+            to = builder.add(out, builder.mul(i, I64(4 * n_weights)))
             for j, weights in enumerate(FORMATS[name](block)):
-                where = _vector_at(builder, builder.add(to, _I64(4 * LANES * j)))
-                builder.store(weights.value, where).align = 4
+                store(builder, builder.add(to, I64(4 * LANES * j)), weights.value)
             return carried
 
-        _loop(builder, n, [], body)
+        loop(builder, n, [], body)
         return context.get_dummy_value()
 
     return types.void(kind, types.int64, types.int64, types.int64), codegen
@@ -96,27 +71,22 @@ def _dot(typing_context, kind, source, stride, x, n, out):
 
     def codegen(context, builder, signature, values):
         _, source, stride, x, n, out = values
-        fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_F32V, [_F32V] * 3), "llvm.fma.v16f32")
 
         def body(i, sums):
             rows = []
             for r in range(DOT_ROWS):
-                row = builder.add(source, builder.mul(stride, _I64(r)))
-                block = builder.add(row, builder.mul(i, _I64(n_bytes)))
+                row = builder.add(source, builder.mul(stride, I64(r)))
+                block = builder.add(row, builder.mul(i, I64(n_bytes)))
                 _prefetch(builder, block, n_bytes)
                 rows.append(FORMATS[name](Block(builder, block)))
-            at = builder.add(x, builder.mul(i, _I64(4 * n_weights)))
-            sums = list(sums)
+            at = builder.add(x, builder.mul(i, I64(4 * n_weights)))
             for j, weights in enumerate(zip(*rows, strict=True)):
-                xs = builder.load(_vector_at(builder, builder.add(at, _I64(4 * LANES * j))))
-                xs.align = 4
-                sums = [builder.call(fma, [w.value, xs, s]) for w, s in zip(weights, sums, strict=True)]
+                xs = load(builder, builder.add(at, I64(4 * LANES * j)), F32V)
+                sums = [call(builder, "llvm.fma.v16f32", w.value, xs, s) for w, s in zip(weights, sums, strict=True)]
             return sums
 
-        zero = ir.Constant(_F32V, [0.0] * LANES)
-        for r, total in enumerate(_loop(builder, n, [zero] * DOT_ROWS, body)):
-            where = _vector_at(builder, builder.add(out, _I64(4 * LANES * r)))
-            builder.store(total, where).align = 4
+        for r, total in enumerate(loop(builder, n, [constant(0.0, F32V)] * DOT_ROWS, body)):
+            store(builder, builder.add(out, I64(4 * LANES * r)), total)
         return context.get_dummy_value()
 
     return types.void(kind, *(types.int64,) * 5), codegen

@@ -12,7 +12,6 @@ from dflash.kernels.linear.tiles import (
     call_dot,
     call_unpack,
     sum_16,
-    take,
     tile_1x1,
     tile_4x1,
     tile_4x2,
@@ -20,7 +19,7 @@ from dflash.kernels.linear.tiles import (
     tile_4x4,
 )
 from dflash.kernels.numba_jit import inline, kernel
-from dflash.kernels.simd import add, load_f32, mul, read_f32, silu, store_f32, write_f32
+from dflash.kernels.simd import add, fetch_add, load_f32, mul, read_f32, silu, store_f32, write_f32
 
 STORE, ADD, GATE, UP = range(4)
 """What becomes of a product: it is stored, added to what is there, or, of two weights, ``silu(gate) * up`` is stored."""
@@ -153,7 +152,7 @@ def multiply(plan, n_threads):
     for _ in prange(n_threads):
         scratch = np.empty(_LANES_BYTES // 4 + 32 * tokens + buffer_size, np.float32)
         while True:
-            first = take(counter.ctypes.data, grain)
+            first = fetch_add(counter.ctypes.data, grain)
             if first >= n_tiles:
                 break
             i, before = 0, 0

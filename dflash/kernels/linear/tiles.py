@@ -9,7 +9,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from dflash.kernels.simd.emit import F32V, I64, LANES, call, load, op, store, sum_lanes
+from dflash.kernels.simd.emit import F32V, I64, LANES, call, constant, load, loop, op, store, sum_lanes
 
 
 def _tile(rows: int, tokens: int) -> Any:
@@ -19,32 +19,19 @@ def _tile(rows: int, tokens: int) -> Any:
     """
 
     def emit(builder, w, w_stride, x, x_stride, n, out):
-        entry = builder.block
-        loop, done = builder.append_basic_block("dot"), builder.append_basic_block("dot.done")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        step = builder.phi(I64)
-        sums = [builder.phi(F32V) for _ in range(rows * tokens)]
-        offset = builder.shl(step, I64(6))
-
-        def line(base: ir.Value, stride: ir.Value, i: int) -> ir.Value:
+        def line(base: ir.Value, stride: ir.Value, i: int, offset: ir.Value) -> ir.Value:
             return load(builder, builder.add(builder.add(base, builder.mul(stride, I64(i))), offset), F32V)
 
-        ws = [line(w, w_stride, r) for r in range(rows)]
-        xs = [line(x, x_stride, t) for t in range(tokens)]
-        after = [
-            call(builder, "llvm.fma.v16f32", ws[r], xs[t], sums[t * rows + r]) for t in range(tokens) for r in range(rows)
-        ]
-        following = builder.add(step, I64(1))
-        step.add_incoming(I64(0), entry)
-        step.add_incoming(following, loop)
-        for total, last in zip(sums, after, strict=True):
-            total.add_incoming(ir.Constant(F32V, [0.0] * LANES), entry)
-            total.add_incoming(last, loop)
-        builder.cbranch(builder.icmp_signed("<", following, n), loop, done)
-        builder.position_at_end(done)
+        def body(step: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            offset = builder.shl(step, I64(6))
+            ws = [line(w, w_stride, r, offset) for r in range(rows)]
+            xs = [line(x, x_stride, t, offset) for t in range(tokens)]
+            pairs = [(wr, xt) for xt in xs for wr in ws]
+            return [call(builder, "llvm.fma.v16f32", *pair, total) for pair, total in zip(pairs, sums, strict=True)]
+
+        sums = loop(builder, n, [constant(0.0, F32V)] * (rows * tokens), body)
         for t in range(tokens):
-            total = sum_lanes(builder, after[t * rows : (t + 1) * rows])
+            total = sum_lanes(builder, sums[t * rows : (t + 1) * rows])
             store(builder, builder.add(out, I64(4 * LANES * t)), total)
 
     emit.__name__ = f"tile_{rows}x{tokens}"
@@ -77,10 +64,3 @@ def call_unpack(builder, function, source, n, out):
 def call_dot(builder, function, source, stride, x, n, out):
     """Call a `dot_function` of `formats.cpu`."""
     _call_address(builder, function, source, stride, x, n, out)
-
-
-@op(types.int64, types.int64, types.int64)
-def take(builder, counter, n):
-    """Add `n` to the int64 at `counter` in one indivisible step and return what was there."""
-    pointer = builder.inttoptr(counter, I64.as_pointer())
-    return builder.atomic_rmw("add", pointer, n, "monotonic")

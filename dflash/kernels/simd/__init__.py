@@ -11,7 +11,7 @@ Addresses are plain int64 (``array.ctypes.data``); loads and stores need no alig
 from dflash.kernels.simd.arithmetic import add, div, fma, fma1, hmax, hsum, less, maximum, mul, select, splat, sub, zeros
 from dflash.kernels.simd.emit import LANES, f32x16, i32x16
 from dflash.kernels.simd.functions import exp, sigmoid, silu
-from dflash.kernels.simd.memory import load_f16, load_f32, load_i32, read_f32, store_f16, store_f32, write_f32
+from dflash.kernels.simd.memory import fetch_add, load_f16, load_f32, load_i32, read_f32, store_f16, store_f32, write_f32
 
 __all__ = [
     "LANES",
@@ -19,6 +19,7 @@ __all__ = [
     "div",
     "exp",
     "f32x16",
+    "fetch_add",
     "fma",
     "fma1",
     "hmax",

@@ -1,5 +1,6 @@
 """Write intrinsics for numba as functions that emit LLVM instructions."""
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -101,6 +102,24 @@ def fold(builder: ir.IRBuilder, value: ir.Value, combine: Any) -> ir.Value:
         )
         value = combine(low, high)
     return builder.extract_element(value, I32(0))
+
+
+def loop(builder: ir.IRBuilder, n: ir.Value, start: list[ir.Value], body: Callable[..., list[ir.Value]]) -> list[ir.Value]:
+    """Emit ``for i in range(n): values = body(i, values)``, n at least 1, and return the last values."""
+    entry = builder.block
+    head, done = builder.append_basic_block("loop"), builder.append_basic_block("loop.done")
+    builder.branch(head)
+    builder.position_at_end(head)
+    i = builder.phi(I64)
+    values = [builder.phi(value.type) for value in start]
+    after = body(i, values)
+    following = builder.add(i, I64(1))
+    for phi, first, later in zip([i, *values], [I64(0), *start], [following, *after], strict=True):
+        phi.add_incoming(first, entry)
+        phi.add_incoming(later, builder.block)
+    builder.cbranch(builder.icmp_signed("<", following, n), head, done)
+    builder.position_at_end(done)
+    return after
 
 
 def sum_lanes(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:

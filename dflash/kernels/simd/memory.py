@@ -3,7 +3,7 @@
 from llvmlite import ir
 from numba import types
 
-from dflash.kernels.simd.emit import F32, F32V, I32V, LANES, f32x16, i32x16, load, op, store
+from dflash.kernels.simd.emit import F32, F32V, I32V, I64, LANES, f32x16, i32x16, load, op, pointer, store
 
 
 @op(types.float32, types.int64)
@@ -46,3 +46,9 @@ def store_f32(builder, address, value):
 def store_f16(builder, address, value):
     """Store 16 lanes rounded to IEEE half, to nearest even."""
     store(builder, address, builder.fptrunc(value, ir.VectorType(ir.HalfType(), LANES)))
+
+
+@op(types.int64, types.int64, types.int64)
+def fetch_add(builder, address, n):
+    """Add `n` to the int64 at an address in one step and return what was there; orders all that threads wrote before."""
+    return builder.atomic_rmw("add", pointer(builder, address, I64), n, "seq_cst")
