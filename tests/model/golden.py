@@ -16,7 +16,7 @@ FOLDER = Path(os.environ.get("DFLASH_GOLDEN") or Path(__file__).parent.parent / 
 
 PATHS = {path.stem: path for path in sorted(FOLDER.glob("*/*.gguf"))}
 FILES = list(PATHS)
-PRIMARY = [name for name in FILES if "state.layer0.conv" in np.load(PATHS[name].with_suffix(".npz")).files]
+PRIMARY = [name for name in FILES if "prompt.layer0.out" in np.load(PATHS[name].with_suffix(".npz")).files]
 
 
 def path_of(name):

@@ -1,0 +1,60 @@
+"""Skips where there is no GPU; where there is one, writes down what ran on it."""
+
+import datetime
+import hashlib
+import json
+import platform
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+RECORD = HERE / "record.json"
+
+
+def _device():
+    try:
+        import cupy
+
+        return cupy, None if cupy.cuda.runtime.getDeviceCount() else "no CUDA device"
+    except Exception as error:
+        return None, f"no CUDA device: {type(error).__name__}"
+
+
+CUPY, REASON = _device()
+
+
+def kernel_hash():
+    """SHA-256 of every source that a GPU runs, and of what launches it."""
+    root = HERE.parents[1] / "dflash" / "kernels"
+    files = [*root.rglob("*.cu"), *root.rglob("*.cuh"), *root.rglob("cuda.py"), root / "jit.py"]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def pytest_collection_modifyitems(items):
+    if REASON:
+        for item in items:
+            if HERE in item.path.parents:
+                item.add_marker(pytest.mark.skip(reason=REASON))
+
+
+def pytest_terminal_summary(terminalreporter, exitstatus):
+    if REASON:
+        return
+    stats = terminalreporter.stats
+    runtime = CUPY.cuda.runtime
+    record = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "device": runtime.getDeviceProperties(0)["name"].decode(),
+        "driver": runtime.driverGetVersion(),
+        "runtime": runtime.runtimeGetVersion(),
+        "cupy": CUPY.__version__,
+        "python": platform.python_version(),
+        "kernels": kernel_hash(),
+        "passed": len(stats.get("passed", [])),
+        "failed": sorted(report.nodeid for kind in ("failed", "error") for report in stats.get(kind, [])),
+    }
+    RECORD.write_text(json.dumps(record, indent=2) + "\n")
