@@ -34,7 +34,7 @@ def step_bytes(name: str) -> tuple[int, int]:
 
 
 def _prefetch(builder: ir.IRBuilder, address: ir.Value, n_bytes: int) -> None:
-    """Ask for as many bytes further on: four rows at a time are too short a stream for the hardware to see."""
+    """Ask for as many bytes further on: rows are too short a stream for the hardware to see."""
     pointer = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -52,9 +52,10 @@ def _unpack(typing_context, kind, source, n, out):
         _, source, n, out = values
 
         def body(i, carried):
-            block = Block(builder, builder.add(source, builder.mul(i, I64(n_bytes))))
+            at = builder.add(source, builder.mul(i, I64(n_bytes)))
+            _prefetch(builder, at, n_bytes)
             to = builder.add(out, builder.mul(i, I64(4 * n_weights)))
-            for j, weights in enumerate(FORMATS[name](block)):
+            for j, weights in enumerate(FORMATS[name](Block(builder, at))):
                 store(builder, builder.add(to, I64(4 * LANES * j)), weights.value)
             return carried
 
