@@ -30,7 +30,7 @@ how many there are."""
 
 TILE = 16
 _LANES_BYTES = (TILE + 4) * 64  # lane sums of a tile; a call of a dot function may write four rows' beyond the last
-_BUFFER = 16384  # float32 weights to unpack at a time: 64 KiB, so that they and some tokens stay in the L2 cache
+_BUFFER = 163840  # float32 weights to unpack at a time: 640 KiB, so that they and some tokens stay in the L2 cache
 
 
 @inline
