@@ -1,4 +1,4 @@
-"""Skips where there is no GPU; where there is one, writes down what ran on it."""
+"""Skips where there is no GPU, and says so loudly if its kernels are unproven; where there is one, records what ran on it."""
 
 import datetime
 import hashlib
@@ -43,6 +43,8 @@ def pytest_collection_modifyitems(items):
 
 def pytest_terminal_summary(terminalreporter, exitstatus):
     if REASON:
+        if json.loads(RECORD.read_text())["kernels"] != kernel_hash():
+            terminalreporter.write_sep("!", "CUDA SOURCES CHANGED SINCE tests/gpu LAST RAN ON A GPU", red=True, bold=True)
         return
     stats = terminalreporter.stats
     runtime = CUPY.cuda.runtime

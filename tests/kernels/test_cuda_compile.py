@@ -35,7 +35,7 @@ def decode(kind, tokens, mode, slices=1, arch=90):
         arch,
         QUANT=kind,
         TOKENS=tokens,
-        TILES=1 if tokens <= 16 else 2,
+        TILES=2 if tokens >= 32 else 1,
         STAGES=3,
         MODE=mode,
         SLICES=slices if few else 0,
