@@ -1,4 +1,4 @@
-"""Skips where there is no GPU, and says so loudly if its kernels are unproven; where there is one, records what ran on it."""
+"""Skips where there is no GPU, loudly if its kernels are unproven; where there is one, writes down what ran on it."""
 
 import datetime
 import hashlib
