@@ -30,8 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from dflash.serve.__main__ import main as serve
 
             return serve(words[1:])
-        parsed = _parser().parse_args(_with_command(words))
-        return parsed.main(parsed)
+        words = _with_command(words)
+        if not words or words[0] not in COMMANDS:
+            _parser().parse_args(words)
+        return _run(*words)
     except DFlashError as error:
         print(f"dflash: {error}", file=sys.stderr)
         return 1
@@ -50,7 +52,16 @@ def _with_command(words: list[str]) -> list[str]:
     return ["run", *words]
 
 
+def _run(name: str, *words: str) -> int:
+    """Run a command; its options may stand before, between and after the model and the prompt."""
+    module = import_module(f"dflash.commands.{name}")
+    parser = argparse.ArgumentParser(prog=f"python -m dflash {name}", description=module.HELP)
+    module.add_arguments(parser)
+    return module.main(parser.parse_intermixed_args(words))
+
+
 def _parser() -> argparse.ArgumentParser:
+    """What answers when no command is given: help, version, or a usage error."""
     parser = argparse.ArgumentParser(
         prog="python -m dflash",
         description="Run Qwen3.5-type GGUF models.",
@@ -59,10 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(metavar="{run,chat,info,bench,serve}", required=True)
     for name in COMMANDS:
-        module = import_module(f"dflash.commands.{name}")
-        command = commands.add_parser(name, help=module.HELP, description=module.HELP)
-        module.add_arguments(command)
-        command.set_defaults(main=module.main)
+        commands.add_parser(name, help=import_module(f"dflash.commands.{name}").HELP)
     return parser
 
 

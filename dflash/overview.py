@@ -1,7 +1,6 @@
 """What a model file holds and what running it takes, told from its header alone."""
 
 import math
-import os
 from collections import Counter
 from typing import Any
 
@@ -10,7 +9,7 @@ from dflash.kernels.formats import BLOCKS, FORMATS
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 from dflash.model.gguf import GGUFFile
-from dflash.model.memory import Need
+from dflash.model.memory import Need, n_cores
 from dflash.model.template import ChatTemplate
 from dflash.model.vocabulary import UNUSED, Vocabulary
 
@@ -63,7 +62,7 @@ def device(threads: int | None = None) -> dict[str, Any]:
     return {
         "kind": "cpu",
         "processor": _processor() or llvm.get_host_cpu_name(),
-        "threads": threads or len(os.sched_getaffinity(0)),
+        "threads": threads or n_cores(),
         "simd": simd,
     }
 

@@ -11,7 +11,7 @@ from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
 from dflash.model.gguf import GGUFFile
 from dflash.model.hub import resolve
-from dflash.model.memory import n_pages
+from dflash.model.memory import n_cores, n_pages
 from dflash.model.model import Model
 from dflash.model.pools import KV_TYPES
 from dflash.model.template import ChatTemplate
@@ -115,7 +115,7 @@ def load_model(
             pages=pages,
             slots=sequences + 1,
             kv=kv,
-            threads=threads or len(os.sched_getaffinity(0)),
+            threads=threads or n_cores(),
             rows=CHUNK + PENDING * sequences,
         )
         return Loaded(file, model, tokenizer, _template(file, tokenizer), sequences)

@@ -10,6 +10,8 @@ from dflash.commands import chat, run
 from dflash.commands.info import as_text
 from dflash.commands.terminal import size, table
 
+PROMPT = "What is the capital of Japan?"
+
 
 @pytest.fixture(autouse=True)
 def loaded(lm, monkeypatch):
@@ -27,14 +29,22 @@ def tools(tmp_path):
 
 
 def test_run_answers_through_the_template(capsys):
-    assert main(["run", "demo", "What is the capital of Japan?", "--no-think"]) == 0
+    assert main(["run", "demo", PROMPT, "--no-think"]) == 0
     out, err = capsys.readouterr()
     assert out == "The capital of Japan is Tokyo.\n"
     assert "tokens at" in err
 
 
 def test_run_is_the_default(capsys):
-    assert main(["demo", "What is the capital of Japan?", "--no-think"]) == 0
+    assert main(["demo", PROMPT, "--no-think"]) == 0
+    assert capsys.readouterr().out == "The capital of Japan is Tokyo.\n"
+
+
+@pytest.mark.parametrize(
+    "words", ["--no-think demo ?", "run --no-think demo ?", "run demo --no-think ?", "run demo ? --no-think"]
+)
+def test_options_stand_anywhere(capsys, words):
+    assert main([PROMPT if word == "?" else word for word in words.split()]) == 0
     assert capsys.readouterr().out == "The capital of Japan is Tokyo.\n"
 
 
@@ -55,7 +65,7 @@ def test_run_as_json(capsys, lm):
 
 
 def test_run_reads_the_prompt_from_stdin(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("What is the capital of Japan?"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(PROMPT))
     assert main(["run", "demo", "--no-think", "--system", "You are a helpful assistant."]) == 0
     assert "Tokyo" in capsys.readouterr().out
 
@@ -144,7 +154,7 @@ def typed(monkeypatch, *lines):
 def test_chat_keeps_the_history(capsys, monkeypatch):
     seen = []
     monkeypatch.setattr(chat.Chat, "command", lambda self, line: seen.append(list(self.messages)) or line != "/exit")
-    typed(monkeypatch, "What is the capital of Japan?", "", "/look", "What is the capital of France?", "/exit", "never")
+    typed(monkeypatch, PROMPT, "", "/look", "What is the capital of France?", "/exit", "never")
     assert main(["chat", "--no-think", "--system", "You are a helpful assistant."]) == 0
     out = capsys.readouterr().out
     assert "Tokyo" in out
