@@ -6,7 +6,7 @@ from pathlib import Path
 from dflash.kernels.jit import OPTIONS
 
 
-def library():
+def load():
     """The library, or None where it isn't installed."""
     try:
         import nvidia

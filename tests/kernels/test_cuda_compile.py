@@ -15,7 +15,7 @@ ARCHITECTURES = 80, 86, 89, 90, 100, 120
 STORE, ADD, GATED = range(3)
 TOKENS = 8, 16, 32, 64
 
-LIBRARY = nvrtc.library()
+LIBRARY = nvrtc.load()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the package nvidia-cuda-nvrtc isn't installed")
 
 
