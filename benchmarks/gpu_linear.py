@@ -1,8 +1,7 @@
 """The packed multiply of a 27B model on a GPU, as a share of what a plain copy moves in the same run.
 
-``python benchmarks/gpu_linear.py [--json FILE]``. Weights are random bytes, rotated so that none is in the cache; the
-launches of a round are one CUDA graph; a figure is the median of the rounds. Activations are packed beforehand, which is
-timed by itself.
+``python benchmarks/gpu_linear.py [--json FILE]``. Weights are random, rotated so that none is in the cache; the launches of
+a round are one CUDA graph; a figure is the median of the rounds. Each product is first compared with the definition.
 """
 
 import argparse
@@ -13,9 +12,10 @@ from pathlib import Path
 import cupy
 import numpy as np
 
-from dflash.kernels.formats.cuda import TILE_ROWS, Tiles, tile_bytes, tile_width
+from dflash.kernels.formats import BLOCKS, Matrix
+from dflash.kernels.formats.cuda import Tiles
 from dflash.kernels.jit import kernel
-from dflash.kernels.linear.cuda import Launch, Tokens, Workspace
+from dflash.kernels.linear.cuda import Launch
 
 SHAPES = {
     "attn_qkv": ((10240,), 5120),
@@ -25,29 +25,46 @@ SHAPES = {
     "output": ((248320,), 5120),
 }
 TYPES = "Q4_K", "Q6_K", "Q8_0"
-TOKENS = 1, 8, 16, 32, 64
-ROUNDS = 7
+MIXED = {
+    "attn_qkv, attn_gate, ssm_alpha, ssm_beta": (("Q4_K", 10240), ("Q4_K", 6144), ("F32", 48), ("F32", 48)),
+    "attn_q, attn_k, attn_v": (("Q4_K", 12288), ("Q4_K", 1024), ("Q6_K", 1024)),
+}
+TOKENS = 1, 8, 16, 24, 32, 64
+ROUNDS = 9
 COLD = 400 << 20
+SCALES = {"Q4_K": (0, 2), "Q6_K": (208,), "Q8_0": (0,)}
+AT_ONCE = 16384
 
 
-class RandomTiles(Tiles):
-    """A weight of random bytes, without a file behind it."""
+def random_rows(kind, rows, width):
+    """Rows of a file on the device, of random bits with small finite scales."""
+    block = BLOCKS[kind]
+    if block.elements == 1:
+        return cupy.random.standard_normal((rows, width), cupy.float32).view(cupy.uint8)
+    data = cupy.random.randint(0, 256, (rows, width // block.elements, block.n_bytes), cupy.uint8)
+    for at in SCALES[kind]:
+        data[..., at : at + 2] = cupy.asarray(np.frombuffer(np.float16(0.01).tobytes(), np.uint8))
+    return data.reshape(rows, -1)
 
-    def __init__(self, kind, rows, width):
-        self.type, self.shape, self.name = kind, (rows, width), "random"
-        self.tiles_of_row = -(-width // tile_width(kind))
-        size = -(-rows // TILE_ROWS) * self.tiles_of_row * tile_bytes(kind)
-        self.data = cupy.random.randint(0, 255, size, cupy.uint8)
+
+def random_tiles(kind, rows, width):
+    """A weight, and its first rows as the file has them."""
+    tiles, parts = Tiles.empty(kind, (rows, width)), []
+    for start in range(0, rows, AT_ONCE):
+        data = random_rows(kind, min(AT_ONCE, rows - start), width)
+        tiles.fill(data.reshape(-1), start, len(data))
+        parts.append(data[:64].get())
+    return tiles, Matrix(parts[0], kind)
 
 
 def microseconds(run, calls):
-    """Median time of one of the `calls` that `run` makes on the current stream, replayed as a graph."""
+    """Median time of one of the `calls` that `run` makes on a stream, replayed as a graph."""
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
-        run()
+        run(stream)
         stream.synchronize()
         stream.begin_capture()
-        run()
+        run(stream)
         graph = stream.end_capture()
         times = []
         for _ in range(ROUNDS + 1):
@@ -64,24 +81,42 @@ def copy_bandwidth():
     """Bytes read and written by a copy of 2 GiB, in GB/s."""
     copy = kernel(Path(__file__).with_name("copy.cu"), "copy")
     a, b = cupy.zeros(1 << 29, cupy.float32), cupy.zeros(1 << 29, cupy.float32)
-    return 2 * a.nbytes / microseconds(lambda: copy(a.nbytes // 32768, 256, (a, b)), 1) / 1e3
+    return 2 * a.nbytes / microseconds(lambda s: copy(a.nbytes // 32768, 256, (a, b), stream=s), 1) / 1e3
 
 
-def measure(kind, name, counts):
-    """Microseconds of one launch for each of `counts` tokens, and the bytes of its weights."""
-    rows, width = SHAPES[name]
-    n_bytes = sum(-(-r // TILE_ROWS) * -(-width // tile_width(kind)) * tile_bytes(kind) for r in rows)
-    copies = max(2, -(-COLD // n_bytes))
-    sets = [[RandomTiles(kind, r, width) for r in rows] for _ in range(copies)]
-    x = cupy.asarray(np.random.default_rng(5).standard_normal((64, width)).astype(np.float32))
-    tokens, space, outs = Tokens(x), Workspace(), (cupy.zeros((64, rows[0]), cupy.float32),)
-    tokens.pack(64)
-    launches = [Launch(tokens, weights, outs, gated=len(rows) == 2, workspace=space) for weights in sets]
+def check(x, launch, outs, matrices, *, gated):
+    """Refuse to time what is wrong."""
+    launch(len(x))
+    products = [x.get().astype(np.float64) @ m.unpacked().astype(np.float64).T for m in matrices]
+    if gated:
+        gate, up = products
+        products = [np.clip(gate * up / (1 + np.exp(np.minimum(-gate, 700.0))) / 64, -65504, 65504)]
+    for out, want in zip(outs, products, strict=True):
+        error = np.sqrt(np.mean((out[:, : want.shape[1]].get() - want) ** 2) / np.mean(want**2))
+        assert error < 1e-3, f"wrong product: error {error:.3g}"
+
+
+def measure(weights, width, *, gated=False):
+    """Microseconds of one launch for each of `TOKENS`, and the bytes of its weights."""
+    n_bytes = sum(rows * width // BLOCKS[kind].elements * BLOCKS[kind].n_bytes for kind, rows in weights)
+    made = [[random_tiles(*w, width) for w in weights] for _ in range(max(2, -(-COLD // n_bytes)))]
+    x = cupy.asarray(np.random.default_rng(5).standard_normal((64, width)).astype(np.float16))
+    dtype = cupy.float16 if gated else cupy.float32
+    outs = [cupy.zeros((64, rows), dtype) for _, rows in (weights[:1] if gated else weights)]
+    launches = [Launch(x, [tiles for tiles, _ in one], outs, gated=gated) for one in made]
+    check(x, launches[0], outs, [matrix for _, matrix in made[0]], gated=gated)
     cupy.cuda.get_current_stream().synchronize()
-    times = {}
-    for n in counts:
-        times[n] = microseconds(lambda n=n: [launch(n, cupy.cuda.get_current_stream()) for launch in launches], copies)
+    times = {n: microseconds(lambda s, n=n: [launch(n, s) for launch in launches], len(launches)) for n in TOKENS}
     return times, n_bytes
+
+
+def cases():
+    """Name, weights, width, whether gated."""
+    for kind in TYPES:
+        for name, (rows, width) in SHAPES.items():
+            yield f"{kind} {name}", [(kind, r) for r in rows], width, len(rows) == 2
+    for name, weights in MIXED.items():
+        yield name, list(weights), 5120, False
 
 
 def main():
@@ -91,22 +126,16 @@ def main():
     options = parser.parse_args()
     copy = copy_bandwidth()
     print(f"copy: {copy:.0f} GB/s")
-    print("type  shape        " + "".join(f"{f'{n} tokens':>24}" for n in TOKENS))
+    print(f"{'':42}" + "".join(f"{f'{n} tokens':>20}" for n in TOKENS))
     table = []
-    for kind in TYPES:
-        for name in SHAPES:
-            times, n_bytes = measure(kind, name, TOKENS)
-            cells = ""
-            for n, us in times.items():
-                rate = n_bytes / us / 1e3
-                table.append({"type": kind, "shape": name, "tokens": n, "us": us, "gb_s": rate, "share": rate / copy})
-                cells += f"{us:9.1f} us {rate:5.0f} {rate / copy:5.0%}"
-            print(f"{kind}  {name:12} {cells}", flush=True)
-    for width in (5120, 17408):
-        tokens = Tokens(cupy.ones((64, width), cupy.float32))
-        for n in (1, 16, 64):
-            us = microseconds(lambda n=n, t=tokens: [t.pack(n, cupy.cuda.get_current_stream()) for _ in range(20)], 20)
-            print(f"pack {n} tokens of {width}: {us:.1f} us")
+    for name, weights, width, gated in cases():
+        times, n_bytes = measure(weights, width, gated=gated)
+        cells = ""
+        for n, us in times.items():
+            share = n_bytes / us / 1e3 / copy
+            table.append({"weights": name, "tokens": n, "us": us, "gb_s": n_bytes / us / 1e3, "share": share})
+            cells += f"{us:9.1f} us {share:4.0%} {us / times[1]:4.2f}"
+        print(f"{name:42}{cells}", flush=True)
     if options.json:
         options.json.write_text(json.dumps({"copy_gb_s": copy, "results": table}, indent=1) + "\n")
 

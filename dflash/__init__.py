@@ -51,7 +51,7 @@ def load(
     name : str or path
         A GGUF file; ``demo``, which comes with dflash; or ``hf:org/repo:quant`` of the Hugging Face hub.
     device : str
-        ``"auto"`` or ``"cpu"``.
+        ``"cuda"``, ``"cpu"``, or ``"auto"``: a GPU where one can be used.
     threads : int, optional
         Cores to use; all that this process may run on if None.
     context : int, optional

@@ -13,6 +13,7 @@
     ├── PoolExhausted         no KV pages or recurrent slots are free; later there may be
     ├── Cancelled             the caller went away before the work was done
     ├── KernelError           a kernel was given arrays that it can't take, or failed on the device
+    ├── OutOfMemory           the memory of the GPU does not hold the model or what it works on
     └── DownloadError         a hub could not be reached or answered with an error
 """
 
@@ -59,6 +60,10 @@ class Cancelled(DFlashError):
 
 class KernelError(DFlashError):
     """A kernel was given arrays that it can't take, or it failed on the device."""
+
+
+class OutOfMemory(DFlashError):
+    """The memory of the GPU does not hold the model or what it works on."""
 
 
 class DownloadError(DFlashError):

@@ -51,6 +51,7 @@ class LM:
     def __init__(self, loaded: Loaded, worker: Worker) -> None:
         self.file, self.model = loaded.file, loaded.model
         self.tokenizer, self.template = loaded.tokenizer, loaded.template
+        self._device = {"no_gpu": loaded.trouble} if loaded.trouble else {}
         self._worker = worker
         self._scoring = threading.Lock()
         self._finalizer = finalize(self, self._worker.close)
@@ -164,7 +165,8 @@ class LM:
         Returns
         -------
         float32 (T, V)
-            Row t is about the token after ``tokens[t]``. Each row has the bits that decoding there would have.
+            Row t is about the token after ``tokens[t]``. On a CPU each row has the bits that decoding there would have; on a
+            GPU it is rounded otherwise.
 
         Raises
         ------
@@ -206,7 +208,10 @@ class LM:
     def info(self) -> dict[str, Any]:
         """Tell what the model is and what it takes to run it; see `dflash.overview`."""
         pools = self.model.pools
-        about = overview.overview(self.file, kv=pools.kv, threads=self.model.threads)
+        about = overview.overview(self.file, kv=pools.kv, threads=self.model.threads, device=self.model.device)
+        about["device"] |= self._device
+        if self.model.device == "cuda":
+            about["device"]["launches"] = {str(n): launches for n, launches in self.model.launches.items()}
         about["pools"] = {
             "pages": pools.pages,
             "free_pages": pools.free_pages,

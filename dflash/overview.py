@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Any
 
 from dflash.errors import TemplateError
+from dflash.kernels import device as gpu
 from dflash.kernels.formats import BLOCKS, FORMATS
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
@@ -17,7 +18,7 @@ _NORMALIZER = "NFC, as the original tokenizer; llama.cpp does not normalize"
 _GIVEN = {"messages", "tools", "documents", "add_generation_prompt"}
 
 
-def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None) -> dict[str, Any]:
+def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, device: str = "cpu") -> dict[str, Any]:
     """Tell what a model is, without reading a weight.
 
     Parameters
@@ -28,6 +29,8 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None) -> 
         Type of the KV cache, ``"f16"`` or ``"f32"``.
     threads : int, optional
         Threads that the kernels would use; every core that this process may run on if None.
+    device : str
+        Where the model runs, ``"cpu"``, ``"cuda"``, or ``"auto"``: where it would.
 
     Returns
     -------
@@ -40,6 +43,7 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None) -> 
     FormatError, Unsupported
         If the file is damaged or dflash can't run it.
     """
+    place = describe(device, threads)
     config = Config.from_gguf(file.metadata, file.tensors)
     vocabulary = Vocabulary.from_gguf(file.metadata)
     return {
@@ -48,13 +52,31 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None) -> 
         "memory": _memory(file, config, kv),
         "tokenizer": _tokenizer(vocabulary),
         "template": _template(file, vocabulary),
-        "device": device(threads),
-        "kernels": {kind: _kernel(kind) for kind in sorted({tensor.type for tensor in file.tensors.values()})},
+        "device": place,
+        "kernels": {
+            kind: _kernel(kind, place["kind"]) for kind in sorted({tensor.type for tensor in file.tensors.values()})
+        },
     }
 
 
-def device(threads: int | None = None) -> dict[str, Any]:
-    """Tell where the kernels run: processor, threads, SIMD."""
+def describe(device: str, threads: int | None = None) -> dict[str, Any]:
+    """Tell where the kernels run: a processor, its threads and SIMD; or a GPU, its memory and architecture.
+
+    Parameters
+    ----------
+    device : str
+        As for `overview`.
+    threads : int, optional
+        As for `overview`.
+    """
+    trouble = None if device == "cpu" else gpu.trouble()
+    if device != "cpu" and trouble is None:
+        return gpu.description()
+    about = _host(threads)
+    return about | {"no_gpu": trouble} if trouble else about
+
+
+def _host(threads: int | None) -> dict[str, Any]:
     import llvmlite.binding as llvm
 
     features = llvm.get_host_cpu_features()
@@ -144,7 +166,9 @@ def _template(file: GGUFFile, vocabulary: Vocabulary) -> dict[str, Any] | None:
     }
 
 
-def _kernel(kind: str) -> str:
+def _kernel(kind: str, device: str) -> str:
+    if device == "cuda":
+        return "cuda: multiplied from its blocks" if kind in FORMATS else "cuda: held as F16"
     if kind in FORMATS:
         return "cpu: multiplied from its blocks"
     return "cpu: unpacked by the gguf package when used (slow)" if kind in BLOCKS else "none"

@@ -8,7 +8,7 @@ import dflash
 @pytest.fixture(scope="session")
 def lm():
     """The demo model, two threads, eight texts at a time."""
-    with dflash.load("demo", threads=2, context=8192) as lm:
+    with dflash.load("demo", device="cpu", threads=2, context=8192) as lm:
         yield lm
 
 

@@ -1,9 +1,17 @@
 """NVRTC of the pip package, for compiling where there is no GPU."""
 
 import ctypes
+import re
 from pathlib import Path
 
-from dflash.kernels.jit import OPTIONS
+import pytest
+
+import dflash.kernels
+from dflash.kernels.cubin import OPTIONS
+from dflash.kernels.jit import macros, source
+
+KERNELS = Path(dflash.kernels.__file__).parent
+ARCHITECTURES = 80, 86, 89, 90, 100, 120
 
 
 def load():
@@ -14,6 +22,21 @@ def load():
         return None
     found = [path for root in nvidia.__path__ for path in Path(root).glob("*/lib/libnvrtc.so.1?")]
     return ctypes.CDLL(str(found[0])) if found else None
+
+
+LIBRARY = load()
+needed = pytest.mark.skipif(LIBRARY is None, reason="the package nvidia-cuda-nvrtc isn't installed")
+"""For ``pytestmark``."""
+
+
+def compiled(path, arch=90, **constants):
+    """Compile a file below ``dflash/kernels`` without a warning; how many bytes of registers it spills."""
+    cubin, log = compile_cubin(LIBRARY, source(KERNELS / path), arch, macros(constants))
+    assert cubin.startswith(b"\x7fELF")
+    assert "warning" not in log, log
+    spills = [int(n) for n in re.findall(r"(\d+) bytes spill", log)]
+    assert spills, f"no word of spills in the compiler's log: {log!r}"
+    return sum(spills)
 
 
 def compile_cubin(nvrtc, text, arch, options=()):

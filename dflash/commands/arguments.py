@@ -18,7 +18,7 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None) ->
         parser.add_argument("model", metavar="MODEL", help=text)
     else:
         parser.add_argument("model", metavar="MODEL", nargs="?", default=default, help=f"{text} (default {default})")
-    parser.add_argument("--device", choices=("auto", "cpu"), default="auto", help="where to compute")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
     parser.add_argument("--threads", type=int, metavar="N", help="cores to use (default: all)")
     parser.add_argument("--context", type=int, metavar="N", help="tokens that a text may have (default: the model's)")
     parser.add_argument("--kv", choices=("f16", "f32"), default="f16", help="type of the KV cache")

@@ -19,6 +19,7 @@ _ABILITIES = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("model", metavar="MODEL", help="a GGUF file, demo, or hf:org/repo:quant")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
     parser.add_argument("--threads", type=int, metavar="N", help="cores to use (default: all)")
     parser.add_argument("--kv", choices=("f16", "f32"), default="f16", help="type of the KV cache")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -31,7 +32,7 @@ def main(arguments: argparse.Namespace) -> int:
     from dflash.overview import overview
 
     with GGUFFile.open(resolve(arguments.model)) as file:
-        about = overview(file, kv=arguments.kv, threads=arguments.threads)
+        about = overview(file, kv=arguments.kv, threads=arguments.threads, device=arguments.device)
     print(json.dumps(about, ensure_ascii=False, indent=2) if arguments.json else as_text(about))
     return 0
 
@@ -62,11 +63,19 @@ def as_text(about: dict[str, Any]) -> str:
         ),
         ("", tokenizer["normalizer"]),
         ("chat template", _template(about["template"])),
-        ("device", f"{device['kind']}, {device['processor']}, {device['threads']} threads, {' '.join(device['simd'])}"),
+        ("device", _device(device)),
     ]
+    if "no_gpu" in device:
+        lines.append(("", f"no GPU: {device['no_gpu']}"))
     if "experts" in model:
         lines.insert(4, ("experts", f"{model['experts']['used']} of {model['experts']['all']} a token"))
     return "\n".join(f"{name:<14} {value}" for name, value in lines)
+
+
+def _device(device: dict[str, Any]) -> str:
+    if device["kind"] == "cpu":
+        return f"cpu, {device['processor']}, {device['threads']} threads, {' '.join(device['simd'])}"
+    return f"{device['kind']}, {device['processor']}, {size(device['memory'])}, {device['architecture']}"
 
 
 def _mix(kind: str, part: dict[str, int], kernels: dict[str, str]) -> str:

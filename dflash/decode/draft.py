@@ -52,9 +52,21 @@ class Draft:
     __hash__ = None
 
     @property
+    def depths(self) -> Ints:
+        """How many guesses there are on the path to each one (N,), itself included."""
+        n = len(self)
+        chain = np.arange(1, n + 1, dtype=np.int32)
+        if (self.parents == chain - 2).all():
+            return chain
+        found = np.zeros(n + 1, np.int32)  # the last one is that of -1
+        for i, parent in enumerate(self.parents.tolist()):
+            found[i] = found[parent] + 1
+        return found[:n]
+
+    @property
     def depth(self) -> int:
         """Most guesses on a path from the root to a leaf; 0 of the empty draft."""
-        return max((len(self.path(node)) for node in range(len(self))), default=0)
+        return int(self.depths.max(initial=0))
 
     def children(self, node: int = -1) -> list[int]:
         """Guesses right under one; -1 asks for those under the last token of the text."""

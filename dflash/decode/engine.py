@@ -6,17 +6,13 @@ from contextlib import closing, suppress
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dflash.decode.admission import admit, check
+from dflash.decode.ahead import Ahead, look_ahead
 from dflash.decode.plan import Part, capture_of, plan
 from dflash.decode.session import Session, Step
-from dflash.decode.verify import verify
+from dflash.decode.verify import Drawn, draw, verify, wait
 from dflash.errors import PoolExhausted
 from dflash.model.batch import Forward
-
-Logits = NDArray[np.float32]
 
 CHUNK = 512
 """Prompt tokens in a forward, unless told otherwise."""
@@ -41,20 +37,21 @@ class Engine:
     model : Model
         Belongs to the engine while it steps.
     chunk : int
-        Most prompt tokens in a forward, over all sessions.
+        Most prompt tokens in a forward, over all sessions; at least the model's `cut`.
     max_active : int, optional
         Most sessions that run at a time; as many as the model has slots if None.
     """
 
     def __init__(self, model: Any, *, chunk: int = CHUNK, max_active: int | None = None) -> None:
         self.model = model
-        self.chunk = max(1, min(chunk, model.rows))
+        self.chunk = max(model.cut, min(chunk, model.rows))
         slots = min(model.pools.slots, model.rows)
         self.max_active = slots if max_active is None else max(1, min(max_active, slots))
         self._added: deque[Session] = deque()
         self._waiting: deque[Session] = deque()
         self._active: list[Session] = []
         self._events: list[Event] = []
+        self._ahead: Ahead | None = None
 
     @property
     def active(self) -> int:
@@ -175,26 +172,31 @@ class Engine:
 
     def _advance(self) -> None:
         began = perf_counter()
-        parts = plan(self.model, self._active, self.chunk, self._fail)
+        ahead, self._ahead = self._ahead, None
+        parts = ahead.take(self._active) if ahead is not None else []
+        out = ahead.out if parts else None
+        parts = parts or plan(self.model, self._active, self.chunk, self._fail)
         if not parts:
             return
         proposed = perf_counter()
         try:
-            out = self.model.forward([part.span for part in parts], capture=capture_of(parts))
+            out = out or self.model.forward([part.span for part in parts], capture=capture_of(parts))
+            asking = [(part.draft, part.session, part.start) for part in parts if not part.n_prefill]
+            drawn = draw(out.logits, asking)
+            self._ahead = look_ahead(self.model, parts, self._active)
+            wait(drawn)
         except Exception as error:
             for part in parts:
                 self._end(part.session, "error", error)
             return
         shared = Step([], batch=parts[-1].stop, propose=proposed - began, forward=perf_counter() - proposed)
-        first_logit = 0
+        found = iter(drawn)
         for part in parts:
             try:
                 if part.n_prefill:
                     self._read(part, out, shared)
                 else:
-                    logits = out.logits[first_logit : first_logit + part.stop - part.start]
-                    first_logit += len(logits)
-                    self._decode(part, out, logits, shared)
+                    self._decode(part, out, next(found), shared)
             except Exception as error:
                 self._end(part.session, "error", error)
 
@@ -204,12 +206,15 @@ class Engine:
         session.drafting.observe(out, slice(part.start, part.stop))
         self._tell(session, shared._replace(prefilled=part.n_prefill))
 
-    def _decode(self, part: Part, out: Forward, logits: Logits, shared: Step) -> None:
+    def _decode(self, part: Part, out: Forward, drawn: Drawn | None, shared: Step) -> None:
         session, began = part.session, perf_counter()
-        kept = session.observe(verify(part.draft, logits, session))
+        # rows that decode come first in a forward, and they alone want logits
+        kept = session.observe(verify(part.draft, out.logits[part.start : part.stop], session, drawn))
         verified = perf_counter()
         session.state.commit(kept.rows)
         session.take(kept)
+        if self._ahead is not None and kept.finish is None:
+            self._ahead.adopt(session)
         if kept.finish is None:
             session.drafting.observe(out, [part.start + row for row in kept.rows])
         step = Step(

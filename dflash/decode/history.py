@@ -89,6 +89,11 @@ class Counts:
         """How often each was produced."""
         return self._produced[: self._n]
 
+    def of(self, token: int) -> float:
+        """How often a token was produced; 0 too if it is not there."""
+        slot = self._slot.get(token)
+        return 0.0 if slot is None else float(self._produced[slot])
+
     def add(self, token: int) -> None:
         """A token was produced."""
         slot = self._slot.setdefault(token, self._n)

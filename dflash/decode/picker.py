@@ -1,21 +1,17 @@
-"""Picks a token from a row of logits: the rules of `Sampling`, folded into few passes over the row."""
+"""Picks a token from a row of logits: the rules of `Sampling`, folded into a `Law` where they need no history."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dflash.decode.draft import Draft
 from dflash.decode.history import History
-from dflash.decode.rules import MinP, Row, Rule, Temperature
+from dflash.decode.rules import MinP, Penalties, Row, Rule, Temperature
 from dflash.decode.sampling import Sampling
 from dflash.errors import DFlashError
 from dflash.kernels import sample
-
-Ids = NDArray[np.int32]
-
-_NEAR = -8.0
-_DEEPEST = -1000.0
+from dflash.kernels.sample import Ask, Edits, Law
 
 
 class TokenLogprobs(NamedTuple):
@@ -53,47 +49,49 @@ class Picker:
 
     Attributes
     ----------
-    batched : bool
-        Whether the largest logit of each row is all that is asked for; then `pick_all` may be called.
+    rules : tuple of Rule
+        What sees the history at each node.
+    law : Law
+        What comes after them.
     """
 
     def __init__(self, sampling: Sampling, seed: int, processors: Sequence[Rule] = ()) -> None:
         self.rules = (*sampling.before, *processors)
-        self.batched = sampling.greedy and not self.rules
-        self._seed = seed
-        self._scale = None if sampling.greedy else float(Temperature(sampling.temperature).scale)
-        self._top_k, self._top_p = max(sampling.top_k, 0), sampling.top_p
-        self._floor = float(MinP(sampling.min_p).floor) if sampling.min_p > 0 else -np.inf
-        self._n_logprobs = sampling.logprobs
+        self._processors, self._penalties, self._bias = bool(processors), sampling.penalties, sampling.logit_bias
+        self.law = _law(sampling, seed)
         self._scratch = np.empty(0, np.float32)
 
-    def pick_all(self, logits: NDArray[np.float32]) -> list[int]:
-        """Pick a token for each row (R, V), or -1 where there is none, without rules and noise."""
-        out = np.empty(len(logits), np.int32)
-        sample.argmax(logits, out=out)
-        return out.tolist()
+    def ask(self, draft: Draft, history: History, first: int = 0, *, edits: bool = False) -> Ask | None:
+        """Say what to draw at every node of a draft under a text, whose rows of logits begin at `first`.
+
+        None where rules must see each node: processors, and penalties and bias unless these may be told as `edits`.
+        """
+        if self.rules and (self._processors or not edits):
+            return None
+        n = len(history)
+        positions = np.append(n, n + draft.depths) if len(draft) else (n,)
+        return Ask(self.law, first, positions, self._edits(draft, history) if self.rules else None)
 
     def pick(self, row: Row, history: History) -> int:
         """Pick the token that follows a history, or -1 if every token is masked or NaN."""
         if self.rules:
             row = self._ruled(row, history)
-        if self._scale is None:
-            return self.pick_all(row[None])[0]
-        if 0 < self._top_k < len(row) or self._top_p < 1:
-            return sample.sample_among(*self._kept(row), self._seed, len(history), self._floor)
-        return sample.sample(row, self._scale, self._seed, len(history), self._floor)
+        return sample.draw_one(row, self.law, len(history))
 
     def logprobs(self, row: Row, token: int) -> TokenLogprobs | None:
         """Tell how likely `token` was by an unruled row, if the caller wanted to know."""
-        if self._n_logprobs is None:
-            return None
-        total = sample.log_sum_exp(row)
-        n = min(self._n_logprobs, len(row))
-        ids, values = np.empty(n, np.int32), np.empty(n, np.float32)
-        if n:
-            sample.top_k(row, ids=ids, values=values)
-        top = tuple((i, value - total) for i, value in zip(ids.tolist(), values.tolist(), strict=True) if i >= 0)
-        return TokenLogprobs(token, float(row[token]) - total, top)
+        return None if self.law.n_top is None else TokenLogprobs(token, *sample.top_of(row, token, self.law.n_top))
+
+    def _edits(self, draft: Draft, history: History) -> Edits:
+        p, counts = self._penalties or Penalties(), history.counts
+        if self._penalties is None or counts is None:
+            nothing = np.empty(0, np.int64), np.empty(0, np.float32)
+            return Edits(*nothing, [{}] * (1 + len(draft)), bias=self._bias)
+        own: list[dict[int, float]] = [{}]
+        for token, parent in zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True):
+            above = own[parent + 1]
+            own.append(above | {token: above.get(token, counts.of(token)) + 1})
+        return Edits(counts.ids, counts.produced, own, p.repetition, p.presence, p.frequency, self._bias)
 
     def _ruled(self, row: Row, history: History) -> Row:
         shape = row.shape
@@ -107,28 +105,15 @@ class Picker:
                 raise DFlashError(f"{rule!r} must return float32 {shape}, got {row if row is None else np.shape(row)}")
         return np.ascontiguousarray(row, np.float32)
 
-    def _kept(self, row: Row) -> tuple[Ids, Row]:
-        """What top-k and top-p leave, in any order: ids and scaled logits, the largest of them 0."""
-        if 0 < self._top_k < len(row):
-            ids, values = np.empty(self._top_k, np.int32), np.empty(self._top_k, np.float32)
-            sample.top_k(row, ids=ids, values=values)
-            n = len(ids) if ids[-1] >= 0 else int(np.count_nonzero(ids >= 0))
-            scaled = np.maximum(values[:n] - values[:1], _DEEPEST / self._scale) * self._scale
-            ids, total = ids[:n], 0.0
-        else:
-            ids, scaled, total = self._likeliest(row)
-        n = sample.nucleus(ids, scaled, self._top_p, total) if self._top_p < 1 else len(ids)
-        return ids[:n], scaled[:n]
 
-    def _likeliest(self, row: Row) -> tuple[Ids, Row, float]:
-        """All that top-p may leave of a row, and the weight of the whole row."""
-        # what is below the second floor has a share below 1 - P in all; often the first holds the share P, too
-        ids, scaled, total = self._above(row, _NEAR)
-        if np.exp(scaled, dtype=np.float64).sum() < self._top_p * total:
-            ids, scaled, total = self._above(row, np.log(max(1 - self._top_p, 1e-16) / len(row)))
-        return ids, scaled, total
-
-    def _above(self, row: Row, floor: float) -> tuple[Ids, Row, float]:
-        ids, scaled = np.empty(len(row), np.int32), np.empty(len(row), np.float32)
-        n, total = sample.likely(row, self._scale, floor, ids=ids, scaled=scaled)
-        return ids[:n], scaled[:n], total
+def _law(sampling: Sampling, seed: int) -> Law:
+    if sampling.greedy:
+        return Law(n_top=sampling.logprobs)
+    return Law(
+        scale=float(Temperature(sampling.temperature).scale),
+        top_k=max(sampling.top_k, 0),
+        top_p=float(sampling.top_p),
+        floor=float(MinP(sampling.min_p).floor) if sampling.min_p > 0 else -np.inf,
+        seed=seed,
+        n_top=sampling.logprobs,
+    )

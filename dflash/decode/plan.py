@@ -34,7 +34,7 @@ def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> lis
     Parameters
     ----------
     model : Model
-        Its `rows` bound the forward, its `n_vocab` the guesses.
+        Its `rows` bound the forward, its `n_vocab` the guesses; prompts are cut at multiples of its `cut`.
     sessions : sequence of Session
         Admitted, the oldest first.
     chunk : int
@@ -57,11 +57,17 @@ def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> lis
         start = stop
     room = min(chunk, model.rows - start)
     for session in reading:
-        n = min(room, session.n_prompt - 1 - session.n_read)
+        n = _chunk(session, room, model.cut)
         if n > 0:
             parts.append(Part(session, _prompt_span(session, n), start, start + n, n_prefill=n))
             start, room = start + n, room - n
     return parts
+
+
+def _chunk(session: Session, room: int, cut: int) -> int:
+    """How many tokens of a prompt to read: all that are left, or as many as end at a multiple of `cut`."""
+    left = session.n_prompt - 1 - session.n_read
+    return left if left <= room else max(0, room - (session.n_read + room) % cut)
 
 
 def capture_of(parts: Sequence[Part]) -> tuple[int, ...]:

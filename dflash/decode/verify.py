@@ -1,13 +1,15 @@
 """The only place where a token is picked."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dflash.decode.draft import Draft
 from dflash.decode.picker import TokenLogprobs
 from dflash.errors import DFlashError
+from dflash.kernels import sample
+from dflash.kernels.sample import Draws
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
@@ -37,17 +39,63 @@ class Kept(NamedTuple):
     finish: str | None
 
 
-def verify(draft: Draft, logits: NDArray[np.float32], session: "Session") -> Kept:
+class Drawn(NamedTuple):
+    """Tokens drawn at all nodes of a draft: those of its rows, which begin at `first`."""
+
+    draws: Draws
+    first: int
+
+
+def draw(logits: Any, asking: Sequence[tuple[Draft, "Session", int]]) -> list[Drawn | None]:
+    """Begin to draw the tokens of a step, of all sessions together, where no rule must see the way to a node first.
+
+    Parameters
+    ----------
+    logits : float32 (R, V), or Logits
+        Of the whole forward.
+    asking : sequence of (Draft, Session, int)
+        Whose rows they are, and which is the first.
+
+    Returns
+    -------
+    list of Drawn or None
+        To be handed to `verify`, one each; None where it has to go from row to row.
+
+    Notes
+    -----
+    Logits on a GPU cost one launch or a few and one copy back for all; penalties and bias are made there, too. On the CPU a
+    session with rules is better off node by node.
+    """
+    edits = not isinstance(logits, np.ndarray)
+    asks = [session.picker.ask(draft, session.history, first, edits=edits) for draft, session, first in asking]
+    wanted = [ask for ask in asks if ask is not None]
+    if not wanted:
+        return [None] * len(asks)
+    draws = sample.draw(logits, wanted)
+    return [None if ask is None else Drawn(draws, ask.first) for ask in asks]
+
+
+def wait(drawn: Sequence[Drawn | None]) -> None:
+    """Wait for what `draw` has begun."""
+    for one in drawn:
+        if one is not None:
+            one.draws.wait()
+            return
+
+
+def verify(draft: Draft, logits: Any, session: "Session", drawn: Drawn | None = None) -> Kept:
     """Walk a draft from the root: pick the target's own token, step to the guess that holds it, or stop.
 
     Parameters
     ----------
     draft : Draft
         Guesses under the last token of the text; the empty one in plain decoding.
-    logits : float32 (1 + N, V)
+    logits : float32 (1 + N, V), or Logits
         The target's, for the last token of the text and for each guess.
     session : Session
         Its rules see, at every node, the text with that node's own path; it is left as it was.
+    drawn : Drawn, optional
+        What `draw` found for it.
 
     Returns
     -------
@@ -65,7 +113,8 @@ def verify(draft: Draft, logits: NDArray[np.float32], session: "Session") -> Kep
     """
     picker, history, end_tokens = session.picker, session.history, session.eos
     start, room = len(history), session.limit - len(history)
-    picks = picker.pick_all(logits) if picker.batched else None
+    if drawn is None and not picker.rules:
+        drawn = draw(logits, [(draft, session, 0)])[0]
     tokens: list[int] = []
     rows: list[int] = []
     logprobs: list[TokenLogprobs] = []
@@ -73,13 +122,13 @@ def verify(draft: Draft, logits: NDArray[np.float32], session: "Session") -> Kep
     try:
         while True:
             row = node + 1
-            token = picks[row] if picks is not None else picker.pick(logits[row], history)
+            token = picker.pick(logits[row], history) if drawn is None else drawn.draws.token(drawn.first + row)
             if token < 0:
                 raise DFlashError(f"no token can follow at position {len(history)}: all logits are NaN or masked")
             tokens.append(token)
             rows.append(row)
             if session.wants_logprobs:
-                logprobs.append(picker.logprobs(logits[row], token))
+                logprobs.append(_logprobs(session, logits, row, token, drawn))
             node = draft.child(node, token) if len(draft) else -1
             accepted += node >= 0
             if token in end_tokens:
@@ -91,3 +140,9 @@ def verify(draft: Draft, logits: NDArray[np.float32], session: "Session") -> Kep
             history.push(token)
     finally:
         history.cut(start)
+
+
+def _logprobs(session: "Session", logits: Any, row: int, token: int, drawn: Drawn | None) -> TokenLogprobs:
+    if drawn is None:
+        return session.picker.logprobs(logits[row], token)
+    return TokenLogprobs(token, *drawn.draws.top(drawn.first + row))

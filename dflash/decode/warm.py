@@ -21,6 +21,8 @@ _WAYS = (
 def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
     """Write a few tokens; on the first start of a kind of model on a machine, in every way that has kernels of its own.
 
+    A GPU's kernels are compiled as a model is loaded; there, graphs are captured instead.
+
     Parameters
     ----------
     engine : Engine
@@ -37,6 +39,10 @@ def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
     """
     tell("first forward")
     _write(engine, 2, Sampling())
+    if engine.model.device == "cuda":
+        tell("graphs")
+        engine.model.capture_all()
+        return
     if compiled.is_known(kind):
         return
     rows = min(engine.chunk, _ALL_THREADS // engine.model.config.width + 1, engine.model.config.context - 2)

@@ -1,71 +1,20 @@
-"""Compile the CUDA sources that lie beside the ops, and launch them with their arguments checked."""
+"""Compile the CUDA sources that lie beside the ops; `launch.py` launches them."""
 
 import functools
-import os
 import re
-from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dflash.errors import KernelError
-
-OPTIONS = ("-std=c++17",)
-"""Given to NVRTC besides the constants."""
+from dflash.kernels.cubin import cubin, device_target, pool
+from dflash.kernels.launch import Kernel
+from dflash.kernels.signature import parameters
 
 _INCLUDE = re.compile(r'^[ \t]*#include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_SHARED_FOR_ALL = 48 * 1024
+_HOPPER = 90
 
-_TYPES = {
-    "float": np.float32,
-    "int": np.int32,
-    "unsigned": np.uint32,
-    "unsigned int": np.uint32,
-    "unsigned char": np.uint8,
-    "unsigned short": np.uint16,
-    "long long": np.int64,
-    "unsigned long long": np.uint64,
-    "size_t": np.uint64,
-}
-
-
-class Parameter:
-    """One parameter of an entry point.
-
-    Parameters
-    ----------
-    text : str
-        Its declaration, such as ``const float* x``.
-
-    Attributes
-    ----------
-    name : str
-    dtype : numpy.dtype
-    is_array : bool
-    """
-
-    def __init__(self, text: str) -> None:
-        text = re.sub(r"\b(const|__restrict__)\b", " ", text)
-        match = re.fullmatch(r"\s*([\w\s]+?)\s*(\*?)\s*(\w+)\s*", text)
-        kind = " ".join(match[1].split()) if match else ""
-        if kind not in _TYPES:
-            raise KernelError(f"parameter {text.strip()!r}: its type must be one of {', '.join(_TYPES)}")
-        self.name, self.is_array, self.dtype = match[3], bool(match[2]), np.dtype(_TYPES[kind])
-
-    def convert(self, value: Any, where: str) -> Any:
-        """Cast a scalar; refuse an array that the kernel would misread."""
-        if not self.is_array:
-            if hasattr(value, "shape") and value.shape != ():
-                raise KernelError(f"{where}: {self.name} is a number, got an array of shape {value.shape}")
-            return self.dtype.type(value)
-        if not hasattr(value, "__cuda_array_interface__"):
-            raise KernelError(f"{where}: {self.name} is a device array of {self.dtype}, got {type(value).__name__}")
-        if value.dtype != self.dtype or not value.flags.c_contiguous:
-            strided = "" if value.flags.c_contiguous else "strided "
-            raise KernelError(f"{where}: {self.name} is contiguous {self.dtype}, got {strided}{value.dtype} {value.shape}")
-        return value
+_asked: list[Kernel] = []
 
 
 def source(path: Path) -> str:
@@ -102,37 +51,8 @@ def macros(constants: dict[str, Any]) -> tuple[str, ...]:
     return tuple(f"-D{name}={value}" for name, value in sorted(constants.items()))
 
 
-def parameters(text: str, entry: str) -> tuple[Parameter, ...]:
-    """Read the parameter list of an ``extern "C" __global__`` function.
-
-    Raises
-    ------
-    KernelError
-        If there is no such function or it has a parameter of another type.
-    """
-    text = _COMMENT.sub(" ", text)
-    pattern = rf'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?{entry}\s*\(([^)]*)\)'
-    match = re.search(pattern, text)
-    if not match:
-        raise KernelError(f'{entry}: the source has no extern "C" __global__ function of this name')
-    return tuple(Parameter(part) for part in match[1].split(",") if part.strip())
-
-
-@functools.cache
-def _compiled(path: Path, entry: str, options: tuple[str, ...], device: int) -> tuple[Any, tuple[Parameter, ...]]:
-    import cupy
-
-    text = source(path)
-    try:
-        with cupy.cuda.Device(device):
-            module = cupy.RawModule(code=text, options=options, backend="nvrtc")
-            return module.get_function(entry), parameters(text, entry)
-    except (cupy.cuda.compiler.CompileException, cupy.cuda.driver.CUDADriverError) as error:
-        raise KernelError(f"{entry} in {path.name} with {' '.join(options)} does not compile: {error}") from error
-
-
-def kernel(path: Path, entry: str, **constants: Any) -> Callable[..., None]:
-    """Compile an entry point for the current device.
+def kernel(path: Path, entry: str, *, dependent: bool = False, **constants: Any) -> Kernel:
+    """Begin to compile an entry point for the current device, in the background.
 
     Parameters
     ----------
@@ -140,46 +60,65 @@ def kernel(path: Path, entry: str, **constants: Any) -> Callable[..., None]:
         The source.
     entry : str
         Its ``extern "C" __global__`` function.
+    dependent : bool
+        Whether launches may start while the kernel in front of them still runs; the source must call `wait_for_inputs`
+        (`launch.cuh`).
     **constants
         Macros: what a model fixes.
 
     Returns
     -------
-    callable
-        ``launch(grid, block, args, shared=0, stream=None)``; `grid` and `block` are numbers or tuples, `args` arrays and
-        numbers in the order of the C signature.
+    Kernel
+        It can be bound to arguments at once; its first launch waits for the compiler.
 
     Raises
     ------
     KernelError
-        If it does not compile; the message names file and line. A launch raises it for arguments that do not fit, and
-        with ``DFLASH_DEBUG_SYNC=1``, which waits after each launch, for a fault on the device.
+        If the source has no such function. If it does not compile, the first launch or `warm` says so and names file and
+        line.
     """
     import cupy
 
-    function, expected = _compiled(path, entry, OPTIONS + macros(constants), cupy.cuda.Device().id)
+    return _kernel(path, entry, dependent, macros(constants), cupy.cuda.Device().id)
+
+
+@functools.cache
+def _kernel(path: Path, entry: str, dependent: bool, options: tuple[str, ...], device: int) -> Kernel:
+    text, module = _module(path, options, device)
     where = f"{entry} in {path.name}"
-    debug = os.environ.get("DFLASH_DEBUG_SYNC") == "1"
+    if dependent and not re.search(r"\bwait_for_inputs\(\);", text):
+        raise KernelError(f"{where}: launched as dependent, but it never waits for its inputs")
+    import cupy
 
-    def launch(
-        grid: int | tuple[int, ...],
-        block: int | tuple[int, ...],
-        args: Sequence[Any],
-        shared: int = 0,
-        stream: Any = None,
-    ) -> None:
-        if len(args) != len(expected):
-            raise KernelError(f"{where}: takes {len(expected)} arguments, got {len(args)}")
-        values = tuple(p.convert(a, where) for p, a in zip(expected, args, strict=True))
-        if shared > _SHARED_FOR_ALL and function.max_dynamic_shared_size_bytes < shared:
-            function.max_dynamic_shared_size_bytes = shared
-        grid = grid if isinstance(grid, tuple) else (grid,)
-        block = block if isinstance(block, tuple) else (block,)
-        try:
-            function(grid, block, values, shared_mem=shared, stream=stream)
-            if debug:
-                (stream or cupy.cuda.get_current_stream()).synchronize()
-        except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError) as error:
-            raise KernelError(f"{where}: {error}") from error
+    dependent = dependent and int(cupy.cuda.Device(device).compute_capability) >= _HOPPER
+    made = Kernel(where, entry, parameters(text, entry), module, device, dependent=dependent)
+    _asked.append(made)
+    return made
 
-    return launch
+
+@functools.cache
+def _module(path: Path, options: tuple[str, ...], device: int) -> tuple[str, Future[Any]]:
+    text, arch = source(path), device_target(device)
+
+    def load() -> Any:
+        import cupy
+
+        code = cubin(text, path.name, options, arch)
+        with cupy.cuda.Device(device):
+            module = cupy.cuda.function.Module()
+            module.load(code)
+        return module
+
+    return text, pool().submit(load)
+
+
+def warm() -> None:
+    """Wait until every kernel that was asked for is compiled and loaded; to be called before a graph is captured.
+
+    Raises
+    ------
+    KernelError
+        If one does not compile; the message names file and line.
+    """
+    while _asked:
+        _asked.pop().load()

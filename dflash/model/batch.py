@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError, RequestError
-from dflash.kernels.ragged import PENDING, Ragged
+from dflash.kernels.ragged import PAGE, PENDING, Ragged
+from dflash.model.config import Config
 from dflash.model.state import State
 
 Ints = NDArray[np.int32]
@@ -43,10 +45,12 @@ class Span:
 class Forward:
     """What a forward found; the arrays are views of the model's memory and last until its next forward.
 
+    Those of a GPU's model are on the device, and may still be being computed.
+
     Parameters
     ----------
-    logits : float32 (R, V)
-        Rows of the spans that wanted them, in order.
+    logits : float32 (R, V), or Logits
+        Rows of the spans that wanted them, in order; `dflash.kernels.sample.draw` takes both.
     hidden : float32 (N, D)
         Every row after the final norm.
     captured : dict of int to float32 (N, D)
@@ -70,6 +74,15 @@ class Forward:
         return slice(start, start + len(self.spans[i].tokens))
 
 
+def starts(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
+    """Where each span's rows begin in `Forward.hidden` and in `Forward.logits`, and where the last one's end."""
+    rows, logits = [0], [0]
+    for span in spans:
+        rows.append(rows[-1] + len(span.tokens))
+        logits.append(logits[-1] + (len(span.tokens) if span.logits else 0))
+    return rows, logits
+
+
 def is_chain(parents: Ints) -> bool:
     """Whether every token follows the one before it."""
     n = len(parents)
@@ -87,8 +100,48 @@ def depths(parents: Ints) -> Ints:
     return out
 
 
+def check(spans: Sequence[Span], capture: tuple[int, ...], config: Config, most: int) -> None:
+    """Refuse what a model can't read, and hold pages for the rest.
+
+    Parameters
+    ----------
+    spans : sequence of Span
+    capture : tuple of int
+        Layers.
+    config : Config
+        Of the model.
+    most : int
+        Most rows of a forward.
+
+    Raises
+    ------
+    RequestError
+        If a token is not in the vocabulary or a layer does not exist.
+    PoolExhausted
+        If there are no pages for the tokens.
+    KernelError
+        If there are too many rows, a span has none, or two are of one sequence.
+    """
+    if len({span.state.slot for span in spans}) < len(spans):
+        raise KernelError("forward: two spans are of one sequence")
+    if not spans or min(len(span.tokens) for span in spans) < 1:
+        raise KernelError("forward: a span without tokens")
+    for span in spans:
+        span.state.reserve(len(span.tokens))
+    n = sum(len(span.tokens) for span in spans)
+    if n > most:
+        raise KernelError(f"forward: {n} rows, at most {most} fit")
+    for span in spans:
+        if not (span.tokens.min() >= 0 and span.tokens.max() < config.n_vocab):
+            bad = next(int(t) for t in span.tokens if not 0 <= t < config.n_vocab)
+            raise RequestError(f"token {bad} is not in the vocabulary: ids are 0 to {config.n_vocab - 1}")
+    for layer in capture:
+        if not 0 <= layer < config.n_layers:
+            raise RequestError(f"capture: there is no layer {layer}, layers are 0 to {config.n_layers - 1}")
+
+
 def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
-    """Lay spans out as rows.
+    """Lay checked spans out as rows.
 
     Returns
     -------
@@ -100,44 +153,57 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
     RequestError
         If parents are not in order.
     KernelError
-        If a span is empty, too long to be pending, or two spans are of one sequence.
+        If a span is too long to be pending.
     """
-    n_spans = len(spans)
     states = [span.state for span in spans]
     sizes = [len(span.tokens) for span in spans]
-    if len({state.slot for state in states}) < n_spans:
-        raise KernelError("forward: two spans are of one sequence")
-    if not n_spans or min(sizes) < 1:
-        raise KernelError("forward: a span without tokens")
-    depth = []
-    for span, n in zip(spans, sizes, strict=True):
-        chain = is_chain(span.parents)
-        if (span.whole and not chain) or (n > PENDING and not span.whole):
-            raise KernelError(f"forward: more than {PENDING} pending tokens or a prefill that forks: {n} tokens")
-        depth.append(np.arange(n, dtype=np.int32) if chain else depths(span.parents))
-    first = np.zeros(n_spans + 1, np.int32)
-    np.cumsum(sizes, out=first[1:])
-    length = np.array([state.length for state in states], np.int32)
-    pages = np.zeros((n_spans, max(len(state.pages) for state in states)), np.int32)
-    kept = np.zeros((n_spans, PENDING), np.int32)
+    depth = [_depths(span, n) for span, n in zip(spans, sizes, strict=True)]
+    columns = [
+        (state.length, state.slot, span.whole, len(state.kept), state.side)
+        for span, state in zip(spans, states, strict=True)
+    ]
+    length, slot, whole, n_kept, side = np.ascontiguousarray(np.array(columns, np.int32).T)
+    # a text may hold many more pages than these rows can see
+    used = [-(-(state.length + n) // PAGE) for state, n in zip(states, sizes, strict=True)]
+    pages = np.zeros((len(spans), max(used)), np.int32)
+    kept = np.zeros((len(spans), PENDING), np.int32)
     for i, state in enumerate(states):
-        pages[i, : len(state.pages)] = state.pages
+        pages[i, : used[i]] = state.pages[: used[i]]
         kept[i, : len(state.kept)] = state.kept
-    one = n_spans == 1
-    sequence = np.zeros(sizes[0], np.int32) if one else np.repeat(np.arange(n_spans, dtype=np.int32), sizes)
-    depth_of_rows = depth[0] if one else np.concatenate(depth)
+    one = len(spans) == 1
     rows = Ragged(
-        first=first,
-        sequence=sequence,
+        first=np.array([0, *accumulate(sizes)], np.int32),
+        sequence=np.zeros(sizes[0], np.int32) if one else np.repeat(np.arange(len(spans), dtype=np.int32), sizes),
         parent=spans[0].parents if one else np.concatenate([span.parents for span in spans]),
-        depth=depth_of_rows,
+        depth=depth[0] if one else np.concatenate(depth),
         length=length,
         pages=pages,
-        slot=np.array([state.slot for state in states], np.int32),
-        whole=np.array([span.whole for span in spans], np.int32),
+        slot=slot,
+        whole=whole,
         kept=kept,
-        n_kept=np.array([len(state.kept) for state in states], np.int32),
-        side=np.array([state.side for state in states], np.int32),
+        n_kept=n_kept,
+        side=side,
     )
     tokens = spans[0].tokens if one else np.concatenate([span.tokens for span in spans])
-    return tokens, length[sequence] + depth_of_rows, rows
+    return tokens, length[rows.sequence] + rows.depth, rows
+
+
+def following(spans: Sequence[Span]) -> Ragged:
+    """Lay out the row after each span of one pending row, as if that row were committed."""
+    states, n = [span.state for span in spans], len(spans)
+    used = [-(-(state.length + 2) // PAGE) for state in states]
+    pages = np.zeros((n, max(used)), np.int32)
+    for i, state in enumerate(states):
+        pages[i, : used[i]] = state.pages[: used[i]]
+    columns = [(state.length + 1, state.slot, state.side, 0, 1, -1) for state in states]
+    length, slot, side, zero, one, root = np.ascontiguousarray(np.array(columns, np.int32).T)
+    rows = np.arange(n + 1, dtype=np.int32)
+    kept = np.zeros((n, PENDING), np.int32)
+    return Ragged(rows, rows[:n], root, zero, length, pages, slot, zero, kept, one, side)
+
+
+def _depths(span: Span, n: int) -> Ints:
+    chain = is_chain(span.parents)
+    if (span.whole and not chain) or (n > PENDING and not span.whole):
+        raise KernelError(f"forward: more than {PENDING} pending tokens or a prefill that forks: {n} tokens")
+    return np.arange(n, dtype=np.int32) if chain else depths(span.parents)

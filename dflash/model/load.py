@@ -1,25 +1,33 @@
 """From a name to a model: file, tokenizer, template, weights, memory."""
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from dflash.errors import RequestError, Unsupported
+from dflash.kernels import device as gpu
 from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
 from dflash.model.gguf import GGUFFile
 from dflash.model.hub import resolve
 from dflash.model.memory import n_cores, n_pages
-from dflash.model.model import Model
+from dflash.model.model import CHUNK, Model
 from dflash.model.pools import KV_TYPES
 from dflash.model.template import ChatTemplate
 from dflash.model.tokenizer import Tokenizer
 
-DEVICES = ("auto", "cpu")
-CHUNK = 512
-"""Prompt tokens that a forward reads at a time."""
+if TYPE_CHECKING:
+    from dflash.model.cuda.model import DeviceModel
+
+log = logging.getLogger("dflash.load")
+
+Tell = Callable[[str], None]
+
+DEVICES = ("auto", "cpu", "cuda")
 
 MAX_SEQUENCES = 1024
 
@@ -32,7 +40,7 @@ class Loaded:
     ----------
     file : GGUFFile
         Open.
-    model : Model
+    model : Model or DeviceModel
         Its arithmetic, ids in and logits out; ``model.config.context`` is what a text may have here.
     tokenizer : Tokenizer
         Text to ids and back.
@@ -40,20 +48,23 @@ class Loaded:
         Messages to text, if the file has one.
     sequences : int
         Texts that may be in work at a time; the model has one slot more, to read a given text beside them.
+    trouble : str or None
+        Why the model runs on the CPU though a GPU would have been taken.
     """
 
     file: GGUFFile
-    model: Model
+    model: "Model | DeviceModel"
     tokenizer: Tokenizer
     template: ChatTemplate | None
     sequences: int
+    trouble: str | None = None
 
     @property
     def kind(self) -> str:
         """Models of one kind use the same kernels."""
         config, types = self.model.config, sorted({tensor.type for tensor in self.file.tensors.values()})
         sizes = config.head_size, config.delta_size, config.conv_width, bool(config.experts)
-        return f"{config.architecture} {self.model.pools.kv} {sizes} {types}"
+        return f"{self.model.device} {config.architecture} {self.model.pools.kv} {sizes} {types}"
 
 
 def load_model(
@@ -64,7 +75,7 @@ def load_model(
     context: int | None = None,
     sequences: int = 8,
     kv: str = "f16",
-    progress: Callable[[str], None] | None = None,
+    progress: Tell | None = None,
 ) -> Loaded:
     """Load a model.
 
@@ -73,11 +84,11 @@ def load_model(
     name : str or path
         A path, ``demo``, or ``hf:org/repo:quant``.
     device : str
-        One of `DEVICES`.
+        One of `DEVICES`; ``"auto"`` is a GPU where one can be used.
     threads : int, optional
-        Cores to use; all that this process may run on if None.
+        Cores to use; all that this process may run on if None. On a GPU, those that read the file.
     context : int, optional
-        Tokens that a text may have; if None the model's own, or what fits half of the free memory if that is less.
+        Tokens that a text may have; if None the model's own, or what fits (in half of the free memory) if that is less.
     sequences : int
         Texts that may be in work at a time.
     kv : str
@@ -97,8 +108,11 @@ def load_model(
         If the file is damaged, or dflash does not run its kind.
     RequestError
         If an argument is out of range, or the context does not fit the memory.
+    OutOfMemory
+        If the weights do not fit the GPU.
     """
     _check(device, threads, context, sequences, kv)
+    trouble = _trouble(device)
     tell = progress or (lambda _: None)
     path = resolve(name, progress=tqdm if progress else _Silent)
     tell("header")
@@ -107,21 +121,38 @@ def load_model(
         config = Config.from_gguf(file.metadata, file.tensors)
         tell("tokenizer")
         tokenizer = Tokenizer.from_gguf(file.metadata)
-        tell("memory")
-        pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv)
-        model = Model(
-            file,
-            replace(config, context=fits),
-            pages=pages,
-            slots=sequences + 1,
-            kv=kv,
-            threads=threads or n_cores(),
-            rows=CHUNK + PENDING * sequences,
-        )
-        return Loaded(file, model, tokenizer, _template(file, tokenizer), sequences)
+        settings = {"context": context, "sequences": sequences, "kv": kv, "threads": threads or n_cores()}
+        model = (_on_host if trouble or device == "cpu" else _on_gpu)(file, config, tell=tell, **settings)
+        return Loaded(file, model, tokenizer, _template(file, tokenizer), sequences, trouble)
     except BaseException:
         file.close()
         raise
+
+
+def _trouble(device: str) -> str | None:
+    """Why no GPU is used though one would be welcome."""
+    trouble = None if device == "cpu" else gpu.trouble()
+    if trouble and device == "cuda":
+        raise Unsupported(f"device 'cuda': {trouble}")
+    if trouble:
+        log.info("running on the CPU: %s", trouble)
+    return trouble
+
+
+def _on_host(
+    file: GGUFFile, config: Config, *, threads: int, sequences: int, kv: str, tell: Tell, context: int | None
+) -> Model:
+    tell("memory")
+    pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv)
+    rows = CHUNK + PENDING * sequences
+    config = replace(config, context=fits)
+    return Model(file, config, pages=pages, slots=sequences + 1, kv=kv, threads=threads, rows=rows)
+
+
+def _on_gpu(file: GGUFFile, config: Config, **settings: Any) -> "DeviceModel":
+    from dflash.model.cuda.load import load_on_gpu
+
+    return load_on_gpu(file, config, **settings)
 
 
 def _check(device: str, threads: int | None, context: int | None, sequences: int, kv: str) -> None:

@@ -45,7 +45,7 @@ class Need(NamedTuple):
         )
 
 
-def n_pages(config: Config, *, context: int | None, sequences: int, kv: str) -> tuple[int, int]:
+def n_pages(config: Config, *, context: int | None, sequences: int, kv: str, room: int | None = None) -> tuple[int, int]:
     """Decide how many KV pages to hold.
 
     Parameters
@@ -58,6 +58,8 @@ def n_pages(config: Config, *, context: int | None, sequences: int, kv: str) -> 
         Texts at a time; their contexts need not all fit at once.
     kv : str
         A key of `KV_TYPES`.
+    room : int, optional
+        Bytes of a GPU that are there for pages; if None, half of the machine's free memory is for texts.
 
     Returns
     -------
@@ -70,21 +72,25 @@ def n_pages(config: Config, *, context: int | None, sequences: int, kv: str) -> 
 
     Notes
     -----
-    The cache may take half of the memory that is free; pages that no text reaches are never touched.
+    In the machine's memory, pages that no text reaches are never touched. On a GPU they are taken at once: unless a context
+    was asked for, all texts together get a quarter of the room, or one context if that is more.
     """
     if context is not None and context > config.context:
         raise RequestError(f"context is {context}, the model was trained for {config.context} tokens")
     need = Need.of(config, kv)
-    budget = _free_memory() // 2 - sequences * (need.state + need.pending)
+    budget = _free_memory() // 2 - sequences * (need.state + need.pending) if room is None else room
     fit = max(budget // need.page, 0) if need.page else sequences * config.context
     wanted = -(-(context or config.context) // PAGE)
     if context is not None and wanted > fit:
+        whose = "half of the free memory is" if room is None else "the GPU has beside all else"
         raise RequestError(
-            f"context is {context}: its KV cache takes {wanted * need.page >> 20} MiB, "
-            f"half of the free memory is {max(budget, 0) >> 20} MiB"
+            f"context is {context}: its KV cache takes {wanted * need.page >> 20} MiB, {whose} {max(budget, 0) >> 20} MiB"
         )
     wanted = max(min(wanted, fit), 1)
-    return min(wanted * sequences, max(fit, wanted)), min(context or config.context, wanted * PAGE)
+    pages = min(wanted * sequences, max(fit, wanted))
+    if room is not None and context is None:
+        pages = max(wanted, min(pages, fit // 4))
+    return pages, min(context or config.context, wanted * PAGE)
 
 
 def _free_memory() -> int:

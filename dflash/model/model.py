@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.errors import KernelError, RequestError
 from dflash.kernels import conv, delta
 from dflash.kernels.embed import embed
 from dflash.kernels.linear import Launch
@@ -14,7 +13,7 @@ from dflash.kernels.norm import rms_norm
 from dflash.kernels.numba_jit import use_threads
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.kernels.rope import angles
-from dflash.model.batch import Forward, Span, ragged
+from dflash.model.batch import Forward, Span, check, ragged
 from dflash.model.config import Config
 from dflash.model.gguf import GGUFFile
 from dflash.model.layers import Block, FullAttention, LinearAttention
@@ -23,6 +22,9 @@ from dflash.model.rope import inverse_frequencies
 from dflash.model.state import State
 from dflash.model.weights import Weights
 from dflash.model.workspace import Workspace
+
+CHUNK = 512
+"""Prompt tokens that a forward reads at a time, unless told otherwise."""
 
 ROWS = 1024
 """Most rows of a forward, unless told otherwise."""
@@ -51,7 +53,15 @@ class Model:
     config : Config
     pools : Pools
     weights : Weights
+    chunk : int
+        Prompt tokens to read at a time.
+    cut : int
+        Prompts may be cut where the position is a multiple of this.
+    looks_ahead : bool
+        Whether it can read tokens that are still being drawn.
     """
+
+    device, chunk, cut, looks_ahead = "cpu", CHUNK, 1, False
 
     def __init__(
         self, file: GGUFFile, config: Config, *, pages: int, slots: int, kv: str = "f16", threads: int, rows: int = ROWS
@@ -126,7 +136,8 @@ class Model:
         -----
         Every token has the same bits whatever else is in the batch. Nothing is kept: see `State.commit`.
         """
-        tokens, positions, rows = self._lay_out(spans, capture)
+        check(spans, capture, self.config, self.rows)
+        tokens, positions, rows = ragged(spans)
         n = len(tokens)
         use_threads(self.threads)
         s = self._space.first(n)
@@ -143,20 +154,6 @@ class Model:
         for span in spans:
             span.state.advanced(span.parents, whole=span.whole)
         return Forward(logits, s.hidden, captured, tuple(spans))
-
-    def _lay_out(self, spans: Sequence[Span], capture: tuple[int, ...]) -> tuple[NDArray, NDArray, Ragged]:
-        for span in spans:
-            span.state.reserve(len(span.tokens))
-        tokens, positions, rows = ragged(spans)
-        if len(tokens) > self.rows:
-            raise KernelError(f"forward: {len(tokens)} rows, at most {self.rows} fit")
-        if tokens.min() < 0 or tokens.max() >= self.n_vocab:
-            bad = next(int(t) for t in tokens if not 0 <= t < self.n_vocab)
-            raise RequestError(f"token {bad} is not in the vocabulary: ids are 0 to {self.n_vocab - 1}")
-        for layer in capture:
-            if not 0 <= layer < self.config.n_layers:
-                raise RequestError(f"capture: there is no layer {layer}, layers are 0 to {self.config.n_layers - 1}")
-        return tokens, positions, rows
 
     def _rotation(self, positions: NDArray[np.int32], s: object) -> None:
         angles(positions, self._inv_freq, cos=s.cos, sin=s.sin)

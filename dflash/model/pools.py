@@ -1,11 +1,14 @@
 """The memory that sequences share: pages of keys and values, and slots of recurrent state."""
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import numpy as np
-from numpy.typing import NDArray
 
 from dflash.errors import PoolExhausted
 from dflash.kernels import conv, delta
 from dflash.kernels.arrays import zeros
+from dflash.kernels.attention import compact
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 
@@ -26,6 +29,8 @@ class Pools:
         Sequences that may live at a time.
     kv : str
         A key of `KV_TYPES`.
+    place : Place
+        Where the arrays lie.
 
     Attributes
     ----------
@@ -37,16 +42,14 @@ class Pools:
         What nobody holds.
     """
 
-    def __init__(self, config: Config, *, pages: int, slots: int, kv: str = "f16") -> None:
+    def __init__(self, config: Config, *, pages: int, slots: int, kv: str = "f16", place: "Place | None" = None) -> None:
+        place = place or HOST
         attention_layers = config.n_layers - sum(config.recurrent)
         shape = (attention_layers, pages, PAGE, config.kv_heads, config.head_size)
         self.pages, self.slots, self.kv = pages, slots, kv
-        self.k, self.v = (zeros(*shape, dtype=KV_TYPES[kv]) for _ in range(2))
-        recurrent, size = sum(config.recurrent), config.delta_size
-        heads = config.delta_key_heads, config.delta_value_heads
-        channels = (2 * heads[0] + heads[1]) * size
-        self.conv = [conv.Memory.empty(slots, config.conv_width, channels) for _ in range(recurrent)]
-        self.delta = [delta.Memory.empty(slots, *heads, size, size) for _ in range(recurrent)]
+        self.k, self.v = (place.zeros(*shape, dtype=KV_TYPES[kv]) for _ in range(2))
+        self.conv, self.delta, self._kept_by = place.memories(config, slots)
+        self._place = place
         self._free_pages = list(range(pages - 1, -1, -1))
         self._free_slots = list(range(slots - 1, -1, -1))
         self._holders = [0] * pages
@@ -98,10 +101,73 @@ class Pools:
             kept[:] = 0
         return slot
 
-    def kept_by(self, slot: int) -> list[NDArray[np.float32]]:
-        """The arrays, each layer's in turn, that hold what a slot knows of its committed text."""
-        return [memory.tail[slot] for memory in self.conv] + [memory.state[slot] for memory in self.delta]
+    def kept_by(self, slot: int) -> list[Any]:
+        """Views of all that a slot knows of its committed text beside keys and values."""
+        return self._kept_by(slot)
+
+    def copies_of(self, slot: int) -> list[Any]:
+        """Copies of what `kept_by` gives."""
+        return [self._place.clone(array) for array in self.kept_by(slot)]
+
+    def compact(self, pages: list[int], length: int, path: list[int]) -> None:
+        """Move the keys and values of an accepted path to where its text stands, `length` tokens into `pages`."""
+        where = np.array(pages, np.int32)
+        self._place.compact(self.k, self.v, pages=where, length=length, path=np.array(path, np.int32))
 
     def return_slot(self, slot: int) -> None:
         """Take a slot back."""
         self._free_slots.append(slot)
+
+
+class Memories(NamedTuple):
+    """What the linear-attention layers remember.
+
+    Parameters
+    ----------
+    conv, delta : list of Memory
+        One a layer.
+    kept_by : callable
+        From a slot to views of all that it holds of its committed text.
+    """
+
+    conv: list[Any]
+    delta: list[Any]
+    kept_by: Callable[[int], list[Any]]
+
+    @classmethod
+    def on_host(cls, config: Config, slots: int) -> "Memories":
+        """Make those of `slots` empty texts."""
+        n, size = sum(config.recurrent), config.delta_size
+        heads = config.delta_key_heads, config.delta_value_heads
+        channels = (2 * heads[0] + heads[1]) * size
+        convs = [conv.Memory.empty(slots, config.conv_width, channels) for _ in range(n)]
+        deltas = [delta.Memory.empty(slots, *heads, size, size) for _ in range(n)]
+
+        def kept_by(slot: int) -> list[Any]:
+            return [memory.tail[slot] for memory in convs] + [memory.state[slot] for memory in deltas]
+
+        return cls(convs, deltas, kept_by)
+
+
+class Place(NamedTuple):
+    """Where the arrays of a pool lie.
+
+    Parameters
+    ----------
+    zeros : callable
+        ``zeros(*shape, dtype=)``.
+    memories : callable
+        ``memories(config, slots)`` gives `Memories`.
+    compact : callable
+        As `dflash.kernels.attention.compact`.
+    clone : callable
+        A copy of an array.
+    """
+
+    zeros: Callable[..., Any]
+    memories: Callable[[Config, int], Memories]
+    compact: Callable[..., None]
+    clone: Callable[[Any], Any]
+
+
+HOST = Place(zeros, Memories.on_host, compact, np.copy)

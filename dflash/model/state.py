@@ -1,13 +1,9 @@
 """What one sequence has seen, and how it is taken back."""
 
 from collections.abc import Sequence
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Protocol
 
 from dflash.errors import DFlashError
-from dflash.kernels.attention import compact
 from dflash.kernels.ragged import PAGE
 from dflash.model.pools import Pools
 
@@ -21,7 +17,7 @@ class Snapshot:
         Committed tokens.
     """
 
-    def __init__(self, pools: Pools, length: int, pages: list[int], recurrent: list[NDArray[np.float32]]) -> None:
+    def __init__(self, pools: Pools, length: int, pages: list[int], recurrent: list[Any]) -> None:
         self.length, self.pages, self.recurrent = length, pages, recurrent
         self._pools: Pools | None = pools
 
@@ -79,6 +75,11 @@ class State:
         return self._pools is None
 
     @property
+    def pending(self) -> tuple[int, ...] | None:
+        """Parents of the rows that were read and may still become text; None if there are none."""
+        return self._pending
+
+    @property
     def pools(self) -> Pools:
         """Where pages come from; an error once the state is closed."""
         if self._pools is None:
@@ -126,10 +127,7 @@ class State:
                 raise DFlashError(f"commit: {list(path)} is no path through the pending rows {self._pending}")
             above = row
         if any(row != i for i, row in enumerate(path)):
-            pools = self.pools
-            compact(
-                pools.k, pools.v, pages=np.array(self.pages, np.int32), length=self.length, path=np.array(path, np.int32)
-            )
+            self.pools.compact(self.pages, self.length, list(path))
         self.kept = list(path)
         self.length += len(self.kept)
         self._pending = None
@@ -141,16 +139,22 @@ class State:
         ------
         PoolExhausted
             If there is no page for the last, partly filled one; nothing changes then.
+        OutOfMemory
+            If the GPU has no room for the recurrent state.
         """
         pools = self.pools
         whole, rest = divmod(self.length, PAGE)
         last = pools.take_pages(1 if rest else 0)
+        try:
+            self._settle()
+            recurrent = pools.copies_of(self.slot)
+        except BaseException:
+            pools.return_pages(last)
+            raise
         if rest:
             pools.copy_page(self.pages[whole], last[0])
         shared = self.pages[:whole]
         pools.share_pages(shared)
-        self._settle()
-        recurrent = [array.copy() for array in pools.kept_by(self.slot)]
         return Snapshot(pools, self.length, shared + last, recurrent)
 
     def restore(self, snapshot: Snapshot) -> None:

@@ -1,11 +1,14 @@
 """The weights of a file by name, packed as they are."""
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels.formats import Matrix
 from dflash.model.config import Config
 from dflash.model.gguf import GGUFFile
+from dflash.model.gguf_part import TensorInfo
 from dflash.model.tensors import match_tensors
 
 
@@ -33,6 +36,11 @@ class Weights:
     def __init__(self, file: GGUFFile, config: Config) -> None:
         known, self.unused = match_tensors(config, file.tensors)
         self._file, self._tensors, self._prefix = file, known, ""
+
+    @property
+    def tensors(self) -> Collection[TensorInfo]:
+        """Those of the file that a model uses."""
+        return self._tensors.values()
 
     def block(self, i: int) -> "Weights":
         """The weights of block i, named without ``blk.i.``."""

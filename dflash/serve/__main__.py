@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0 takes a free one")
     parser.add_argument("--model-name", action="append", metavar="NAME", help="what clients call the model; may be repeated")
     parser.add_argument("--api-key", metavar="KEY", help="refuse requests that don't show it")
-    parser.add_argument("--device", choices=("auto", "cpu"), default="auto", help="where to compute")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
     parser.add_argument("--threads", type=int, metavar="N", help="cores to use (default: all)")
     parser.add_argument("--context", type=int, metavar="N", help="tokens that a text may have (default: the model's)")
     parser.add_argument("--sequences", type=int, default=8, metavar="N", help="requests in work at a time (8)")

@@ -6,7 +6,7 @@ from typing import Any
 
 from dflash.decode.engine import Engine
 from dflash.decode.warm import warm
-from dflash.model.load import CHUNK, Loaded, load_model
+from dflash.model.load import Loaded, load_model
 from dflash.serve.worker import Worker
 
 
@@ -34,6 +34,6 @@ def start(
         As `load_model` does.
     """
     loaded = load_model(name, progress=progress, **settings)
-    engine = Engine(loaded.model, chunk=CHUNK, max_active=loaded.sequences)
+    engine = Engine(loaded.model, chunk=loaded.model.chunk, max_active=loaded.sequences)
     warm(engine, loaded.kind, progress or (lambda _: None))
     return loaded, Worker(engine)

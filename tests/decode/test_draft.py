@@ -11,6 +11,7 @@ def test_a_chain_is_a_tree_that_never_forks():
     assert chain == Draft([4, 5, 6], [-1, 0, 1])
     assert chain != TREE
     assert chain.depth == 3
+    assert chain.depths.tolist() == [1, 2, 3]
     assert chain.tokens.dtype == chain.parents.dtype == np.int32
 
 
@@ -23,6 +24,7 @@ def test_empty():
 
 def test_tree():
     assert TREE.depth == 3
+    assert TREE.depths.tolist() == [1, 1, 2, 2, 3]
     assert TREE.children() == [0, 1]
     assert TREE.children(0) == [2]
     assert TREE.children(4) == []

@@ -1,14 +1,11 @@
 """The laws of the loop on real arithmetic: small random models and the demo."""
 
-from dataclasses import dataclass
 from functools import cache
 
-import numpy as np
 import pytest
 from golden import PRIMARY, load, recorded
+from guessers import Remembers
 
-from dflash.decode.draft import Draft
-from dflash.decode.drafter import Drafter
 from dflash.decode.engine import Engine
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session
@@ -26,7 +23,7 @@ N = 40
 
 @cache
 def demo():
-    return load_model("demo", threads=2, context=2048, sequences=4)
+    return load_model("demo", device="cpu", threads=2, context=2048, sequences=4)
 
 
 @pytest.fixture(params=[*PRIMARY, "demo"])
@@ -40,39 +37,6 @@ def model_and_prompt(request):
     before = model.pools.free_pages, model.pools.free_slots
     yield model, prompt
     assert (model.pools.free_pages, model.pools.free_slots) == before
-
-
-@dataclass(frozen=True)
-class Remembers(Drafter):
-    """Guesses a given continuation as a tree: every other token is wrong, and its right sibling stands beside it."""
-
-    text: tuple[int, ...]
-    size: int
-
-    def start(self, session):
-        return _Remembering(self, session)
-
-
-class _Remembering:
-    capture = (0,)
-
-    def __init__(self, drafter, session):
-        self.drafter, self.session = drafter, session
-
-    def propose(self, room):
-        ahead = self.drafter.text[len(self.session.text) :][: min(room, self.drafter.size) // 2]
-        tokens, parents, above = [], [], -1
-        for i, token in enumerate(ahead):
-            tokens += [token ^ 1, token] if i % 2 else [token, token ^ 1]
-            parents += [above, above]
-            above = len(tokens) - 1 - (i % 2 == 0)
-        return Draft(tokens, parents)
-
-    def observe(self, out, rows):
-        assert np.isfinite(out.captured[0][rows]).all()
-
-    def close(self):
-        pass
 
 
 def written(model, prompt, sampling, **settings):

@@ -26,8 +26,15 @@ CUPY, REASON = _device()
 
 def kernel_hash():
     """SHA-256 of every source that a GPU runs, and of what launches it."""
-    root = HERE.parents[1] / "dflash" / "kernels"
-    files = [*root.rglob("*.cu"), *root.rglob("*.cuh"), *root.rglob("cuda.py"), root / "jit.py"]
+    root = HERE.parents[1] / "dflash"
+    kernels = root / "kernels"
+    files = [
+        path for pattern in ("*.cu", "*.cuh", "cuda*.py", "device*.py", "staging.py") for path in kernels.rglob(pattern)
+    ]
+    files += [
+        *(kernels / f"{name}.py" for name in ("jit", "launch", "cubin", "driver", "signature")),
+        *(root / "model" / "cuda").rglob("*.py"),
+    ]
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())

@@ -1,15 +1,18 @@
 """What the loader of CUDA sources makes of them."""
 
+import ctypes
+
 import numpy as np
 import pytest
 
 from dflash.errors import KernelError
-from dflash.kernels.jit import Parameter, macros, parameters, source
+from dflash.kernels.jit import macros, source
+from dflash.kernels.signature import Parameter, parameters
 
 KERNEL = """
 // extern "C" __global__ void commented(int x)
-extern "C" __global__ void __launch_bounds__(128) scale(const float* __restrict__ x, float *out,  /* rows */ int n,
-                                                        unsigned long long at, float by) {}
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(128)
+scale(const float* __restrict__ x, float *out,  /* rows */ int n, unsigned long long at, float by) {}
 """
 
 
@@ -27,16 +30,21 @@ def test_reads_the_signature():
 def test_refuses_unknown_entries_and_types():
     with pytest.raises(KernelError, match="commented"):
         parameters(KERNEL, "commented")
-    with pytest.raises(KernelError, match="double"):
-        parameters('extern "C" __global__ void f(double x)', "f")
+    with pytest.raises(KernelError, match="half"):
+        parameters('extern "C" __global__ void f(half x)', "f")
 
 
 def test_casts_numbers_and_refuses_what_is_no_device_array():
-    assert Parameter("float by").convert(2, "f").dtype == np.float32
+    cell = Parameter("float by").cell(2, "f")
+    assert isinstance(cell, ctypes.c_float) and cell.value == 2
+    assert Parameter("unsigned long long at").cell(1 << 40, "f").value == 1 << 40
+    assert Parameter("const float* x").cell(None, "f").value == 0
     with pytest.raises(KernelError, match="x is a device array of float32, got ndarray"):
-        Parameter("const float* x").convert(np.zeros(3, np.float32), "f")
+        Parameter("const float* x").cell(np.zeros(3, np.float32), "f")
     with pytest.raises(KernelError, match="n is a number"):
-        Parameter("int n").convert(np.zeros(3), "f")
+        Parameter("int n").cell(np.zeros(3), "f")
+    with pytest.raises(KernelError, match="map is a tensor map, got int"):
+        Parameter("const __grid_constant__ TensorMap map").cell(3, "f")
 
 
 def test_pastes_each_include_once_and_keeps_line_numbers(tmp_path):

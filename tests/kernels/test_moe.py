@@ -5,31 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compare import assert_close, assert_same_bits
-from matrices import random_matrix
+from experts import random_experts
 
 from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.moe import Experts, Moe, cpu, reference
 
 DATA = Path(__file__).parent.parent / "data" / "kernels" / "moe.npz"
 RNG = np.random.default_rng(3)
-
-
-def stack(n, rows, width, kind):
-    return Matrix(np.stack([random_matrix(rows, width, kind).data for _ in range(n)]), kind)
-
-
-def random_experts(kind="Q4_K", down="Q6_K", n=8, width=256, ffn=256, n_used=3):
-    return Experts(
-        random_matrix(n, width, "F32"),
-        stack(n, ffn, width, kind),
-        stack(n, ffn, width, kind),
-        stack(n, width, ffn, down),
-        random_matrix(1, width, "F32"),
-        random_matrix(ffn, width, kind),
-        random_matrix(ffn, width, kind),
-        random_matrix(width, ffn, down),
-        n_used,
-    )
 
 
 def f32(array):

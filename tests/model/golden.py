@@ -28,9 +28,19 @@ def recorded(name):
 
 
 @cache
-def load(name, kv="f32", threads=2):
+def load(name, kv="f32", threads=2, device="cpu"):
     file = GGUFFile.open(path_of(name))
-    return Model(file, Config.from_gguf(file.metadata, file.tensors), pages=24, slots=12, kv=kv, threads=threads)
+    config = Config.from_gguf(file.metadata, file.tensors)
+    if device == "cuda":
+        from dflash.model.cuda.model import DeviceModel
+
+        return DeviceModel(file, config, pages=24, slots=12, kv=kv, threads=threads, chunk=1024)
+    return Model(file, config, pages=24, slots=12, kv=kv, threads=threads)
+
+
+def host(array):
+    """A NumPy array of its own, wherever the values are."""
+    return array.get() if hasattr(array, "get") else np.array(array)
 
 
 def chain(n):
@@ -43,9 +53,9 @@ def prefill(model, state, tokens, *, chunk=512, logits=True, capture=()):
     for start in range(0, len(tokens), chunk):
         part = np.asarray(tokens[start : start + chunk], np.int32)
         out = model.forward([Span(state, part, chain(len(part)), whole=True, logits=logits)], capture=capture)
-        rows.append(out.logits.copy())
+        rows.append(host(out.logits))
         for layer in capture:
-            captured[layer].append(out.captured[layer])
+            captured[layer].append(host(out.captured[layer]))
     return np.concatenate(rows), {layer: np.concatenate(parts) for layer, parts in captured.items()}
 
 
@@ -53,4 +63,4 @@ def step(model, state, tokens, parents=None):
     """Read pending tokens, a chain unless told otherwise; their logits."""
     tokens = np.asarray(tokens, np.int32)
     parents = chain(len(tokens)) if parents is None else np.asarray(parents, np.int32)
-    return model.forward([Span(state, tokens, parents)]).logits.copy()
+    return host(model.forward([Span(state, tokens, parents)]).logits)

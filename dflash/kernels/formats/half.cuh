@@ -18,6 +18,16 @@ __device__ __forceinline__ u16 to_half(float f) {
     return h;
 }
 
+// As `to_half`, but at most 65504 in size; NaN stays.
+__device__ __forceinline__ u16 half_saturated(float f) {
+    asm("min.NaN.f32 %0, %0, 0f477FE000;" : "+f"(f));
+    asm("max.NaN.f32 %0, %0, 0fC77FE000;" : "+f"(f));
+    return to_half(f);
+}
+
+// The inner values of a feed forward are stored times this, and the projection after multiplies its sums by the inverse.
+constexpr float INNER_SCALE = 0.015625f;
+
 // `low` in the lower half, `high` in the upper.
 __device__ __forceinline__ u32 to_half2(float low, float high) {
     return to_half(low) | (u32)to_half(high) << 16;
@@ -46,11 +56,6 @@ __device__ __forceinline__ u32 integers(u32 pair, u32 bias) {
     return sub2(pair | 0x64006400u, (0x6400u + bias) * 0x10001u);
 }
 
-// As `integers`, of integers that stand four bits higher.
-__device__ __forceinline__ u32 integers_16(u32 pair, u32 bias) {
-    return fma2(pair | 0x64006400u, 0x2c002c00u, (0xd400u + 16 * bias) * 0x10001u);
-}
-
 // d += a @ b: 16 rows, 16 of K, 8 tokens.
 __device__ __forceinline__ void mma(float (&d)[4], const u32* a, u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -61,6 +66,11 @@ __device__ __forceinline__ void mma(float (&d)[4], const u32* a, u32 b0, u32 b1)
 
 __device__ __forceinline__ void copy_16(u32 shared, const void* global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+
+// 16 zeros instead where it isn't `inside`; nothing is read then.
+__device__ __forceinline__ void copy_16_or_zeros(u32 shared, const void* global, bool inside) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(inside ? 16 : 0) : "memory");
 }
 
 __device__ __forceinline__ void copy_commit() {

@@ -23,7 +23,7 @@ struct Codes {
         return Q::code(rows + i * row_bytes + (size_t)(j / Q::BLOCK) * Q::BLOCK_BYTES, j % Q::BLOCK);
     }
     __device__ u32 pair(int lane, int r, int block, int p, int odd) const {
-        return at(lane, r, block, 16 * (p / 2) + 4 * (lane % 4) + 2 * (p % 2) + odd);
+        return at(lane, r, block, lane_weight<Q::RUN>(lane % 4, 2 * p + odd));
     }
 };
 
@@ -37,7 +37,7 @@ __device__ u32 plane_word(const Codes& codes, int i) {
                 word |= (codes.pair(i / 2 % 32, i % 2, i / 64, p, odd) >> FROM & 15) << (16 * odd + 4 * p);
             } else if (BITS == 2) {
                 for (int r = 0; r < 2; ++r) {
-                    word |= (codes.pair(i % 32, r, i / 32, p, odd) >> FROM & 3) << (16 * odd + 8 * r + 2 * p);
+                    word |= (codes.pair(i % 32, r, i / 32, p, odd) >> FROM & 3) << (16 * odd + 8 * r + (Q::LOW == 4 ? p / 2 * 2 + p % 2 * 4 : 2 * p));
                 }
             } else {
                 for (int r = 0; r < 4; ++r) {
@@ -63,7 +63,8 @@ __device__ u32 whole_word(const Codes& codes, int i) {
     u32 value = 0;
     for (int e = 0; e < EACH; ++e) {
         const int n = word * EACH + e;
-        value |= codes.at(lane, r, block, n / 4 * 16 + 4 * (lane % 4) + n % 4) << (e * Q::LOW) % 32;
+        const int place = Q::LOW == 8 ? n % 4 / 2 + n % 2 * 2 : e;
+        value |= codes.at(lane, r, block, lane_weight<Q::RUN>(lane % 4, n)) << (place * Q::LOW) % 32;
     }
     return value;
 }

@@ -1,14 +1,56 @@
 """What is asked of a row of logits: its largest, its sum, and a token drawn from it."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
 from dflash.kernels.sample import cpu
+from dflash.kernels.sample.law import Ask, Draws, Edits, HostDraws, Law, Top, draw_one, signed, top_of
 from dflash.kernels.sample.nucleus import nucleus as find_nucleus
+
+__all__ = [
+    "Ask",
+    "Draws",
+    "Edits",
+    "Law",
+    "Top",
+    "argmax",
+    "draw",
+    "draw_one",
+    "gumbel",
+    "likely",
+    "log_sum_exp",
+    "nucleus",
+    "sample",
+    "sample_among",
+    "top_k",
+    "top_of",
+]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
+
+
+def draw(logits: Any, asks: Sequence[Ask]) -> Draws:
+    """Begin to draw tokens from some rows, each by its law.
+
+    Parameters
+    ----------
+    logits : float32 (R, V), or Logits
+        In the memory of the CPU, or `sample.cuda.Logits`, which stay on the device.
+    asks : sequence of Ask
+        Of different rows.
+
+    Returns
+    -------
+    Draws
+        A token is a function of its row, its law and its position alone. The CPU makes them as they are looked at, a GPU
+        makes all of them at once.
+    """
+    return HostDraws(logits, asks) if isinstance(logits, np.ndarray) else logits.draw(asks)
 
 
 def argmax(logits: Floats, allowed: NDArray[np.bool_] | None = None, *, out: Ids) -> None:
@@ -154,7 +196,7 @@ def gumbel(seed: int, position: int, ids: Ids, *, out: Floats) -> None:
     """
     _check("ids", ids, ids.shape, np.int32)
     _check("out", out, ids.shape, np.float32)
-    cpu.gumbel(_signed(seed), position, ids, out)
+    cpu.gumbel(signed(seed), position, ids, out)
 
 
 def sample(row: Floats, scale: float, seed: int, position: int, floor: float = -np.inf) -> int:
@@ -180,7 +222,7 @@ def sample(row: Floats, scale: float, seed: int, position: int, floor: float = -
     Noise is made only where it can matter: for logits within 26 temperatures of the largest.
     """
     _check("row", row, row.shape, np.float32)
-    return cpu.sample(row, float(scale), _signed(seed), position, float(floor))
+    return cpu.sample(row, float(scale), signed(seed), position, float(floor))
 
 
 def sample_among(ids: Ids, scaled: Floats, seed: int, position: int, floor: float = -np.inf) -> int:
@@ -204,12 +246,7 @@ def sample_among(ids: Ids, scaled: Floats, seed: int, position: int, floor: floa
     """
     _check("ids", ids, scaled.shape, np.int32)
     _check("scaled", scaled, ids.shape, np.float32)
-    return cpu.sample_among(ids, scaled, _signed(seed), position, float(floor))
-
-
-def _signed(seed: int) -> int:
-    """The lowest 64 bits as a kernel takes them."""
-    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+    return cpu.sample_among(ids, scaled, signed(seed), position, float(floor))
 
 
 def _check(name: str, array: NDArray, shape: tuple[int, ...], dtype: type) -> None:

@@ -1,0 +1,169 @@
+"""Microseconds a layer of the middle of linear attention on a GPU, on the shapes of real models.
+
+The layers of a model, each with its own memories, are launched one after another in a CUDA graph; the median replay counts.
+`of copy` is the share of a plain copy's bandwidth that the bytes of the states alone would take.
+
+    python benchmarks/gpu_delta.py                  # all models
+    python benchmarks/gpu_delta.py --model 27B --sweep
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import cupy
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from batches import tree
+from mixer import Mixer
+from recurrent import batch
+
+from dflash.kernels import jit
+from dflash.kernels.cases import Rows
+from dflash.kernels.conv import cuda as conv
+from dflash.kernels.delta import cuda
+from dflash.kernels.device import DeviceBatch
+
+MODELS = {"27B": (16, 48, 128, 128), "35B-A3B": (16, 32, 128, 128), "0.8B": (16, 16, 128, 128)}
+PASSES = {
+    "1": [Rows(1)],
+    "1 after 1": [Rows(1, kept=(0,))],
+    "chain 8 after 4": [Rows(8, kept=(0, 1, 2, 3))],
+    "chain 16 after 6": [Rows(16, kept=tuple(range(6)))],
+    "tree 16 after 4": [Rows(16, "tree", kept=(0, 1, 4, 9))],
+    "tree 23 after 4": [Rows(23, "tree", kept=(0, 1, 4, 9))],
+    "tree 64 after 6": [Rows(64, "tree", kept=(0, 1, 4, 9, 12, 20))],
+    "8 sequences after 1": [Rows(1, slot=s, kept=(0,)) for s in range(8)],
+    "4 chains of 16 after 6": [Rows(16, slot=s, kept=tuple(range(6))) for s in range(4)],
+}
+PROMPTS = 512, 2048, 8192
+RUNS = 9
+
+
+def seconds(run, repeats=3):
+    """Median of replays of a captured `run`."""
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.get_current_stream().synchronize()
+    with stream:
+        run()
+        stream.synchronize()
+        stream.begin_capture()
+        for _ in range(repeats):
+            run()
+        graph = stream.end_capture()
+        times = []
+        for _ in range(RUNS):
+            start, end = cupy.cuda.Event(), cupy.cuda.Event()
+            graph.launch(stream)
+            start.record(stream)
+            graph.launch(stream)
+            end.record(stream)
+            stream.synchronize()
+            times.append(cupy.cuda.get_elapsed_time(start, end) / 1e3 / repeats)
+    return float(np.median(times))
+
+
+def copy_bandwidth():
+    source, target = cupy.ones(1 << 28, np.float32), cupy.empty(1 << 28, np.float32)
+    copy = jit.kernel(Path(__file__).with_name("copy.cu"), "copy").bind(source.nbytes // 32768, 256, (source, target))
+    return 2 * source.nbytes / seconds(copy)
+
+
+class Model:
+    """Layers of one shape with memories of their own; inputs are shared."""
+
+    def __init__(self, shape, *, layers, slots, rows, sequences):
+        self.shape, self.mixer, self.rows = shape, Mixer(*shape), rows
+        self.memories = [
+            (conv.Memory.empty(slots, 4, self.mixer.n_channels), cuda.Memory.empty(slots, *shape)) for _ in range(layers)
+        ]
+        random = cupy.random.default_rng(1)
+        for _, memory in self.memories:
+            memory.state[:] = random.standard_normal(memory.state.shape, dtype=np.float32)
+            memory.decay[:] = 1
+            memory.k[:] = 0.1
+        self.batch = DeviceBatch(rows, sequences, 64)
+        sizes = self.mixer.n_channels, shape[1] * shape[3], shape[1], shape[1]
+        arrays = [random.standard_normal((rows, size), dtype=np.float32) for size in sizes]
+        self.inputs = cuda.Inputs(*arrays, cupy.empty((rows, shape[1] * shape[3]), np.float16))
+        names = "taps", "ssm_a", "ssm_dt", "ssm_norm"
+        self.weights = cuda.Weights(*(cupy.asarray(getattr(self.mixer, name)) for name in names), 1e-6)
+
+    def steps(self, **options):
+        made = (self.inputs, self.weights, self.batch)
+        return [cuda.Step(*made, *memories, **options) for memories in self.memories]
+
+    def prompts(self):
+        scratch = cuda.Scratch(self.rows, *self.shape, sequences=self.batch.max_sequences)
+        return [cuda.Prompt(self.inputs, self.weights, self.batch, *memories, scratch) for memories in self.memories]
+
+    def microseconds(self, ops, sequences, n=None, **options):
+        """One of `ops`, all launched in a row."""
+        forks = [like_a_draft(rows.n) if rows.form == "tree" else list(range(-1, rows.n - 1)) for rows in sequences]
+        rows = batch(sequences, parents=forks)
+        n = n or int(rows.first[-1])
+        self.batch.upload(np.zeros(int(rows.first[-1]), np.int32), rows)
+        return 1e6 * seconds(lambda: [op(n, **options) for op in ops]) / len(ops)
+
+
+def like_a_draft(n):
+    """Parents as drafts have them: mostly a trunk, with branches that get shorter."""
+    if n < 8:
+        return tree(np.random.default_rng(n), n)
+    trunk = n // 2
+    parents = list(range(-1, trunk - 1))
+    ends = {}
+    while len(parents) < n:
+        for at in range(trunk):
+            if len(parents) < n and len(parents) % 3 >= at % 3:
+                parents.append(ends.get(at, at))
+                if at % 2 == 0:
+                    ends[at] = len(parents) - 1
+    return parents
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=MODELS, action="append")
+    parser.add_argument("--sweep", action="store_true", help="try how many blocks share a head")
+    arguments = parser.parse_args()
+    bandwidth = copy_bandwidth()
+    print(f"{cupy.cuda.runtime.getDeviceProperties(0)['name'].decode()}, copy {bandwidth / 1e9:.0f} GB/s")
+    for name in arguments.model or MODELS:
+        shape = MODELS[name]
+        decode(name, shape, bandwidth, sweep=arguments.sweep)
+        prefill(name, shape)
+
+
+def decode(name, shape, bandwidth, *, sweep):
+    model = Model(shape, layers=48, slots=8, rows=64, sequences=8)
+    variants = {"": {}}
+    if sweep:  # blocks of a head, value rows of a thread; the norm may be a kernel of its own
+        variants = {f"{a} blocks x {b}": {"split": a, "value_rows": b} for a in (2, 4) for b in (2, 4)}
+        variants["2 x 4 + norm"] = {"split": 2, "value_rows": 4, "fused": False}
+    ops = {label: model.steps(**options) for label, options in variants.items()}
+    for sequences in PASSES.values():
+        n = sum(rows.n for rows in sequences)
+        for of_variants in ops.values():
+            for op in of_variants:
+                op(n, n_sequences=len(sequences))
+    jit.warm()
+    print(f"\n{name}, decode: us a layer" + " " * 8 + "".join(f"{label:>16}" for label in ops))
+    for label, sequences in PASSES.items():
+        times = [model.microseconds(of_variant, sequences, n_sequences=len(sequences)) for of_variant in ops.values()]
+        moved = len(sequences) * 4 * shape[1] * shape[2] * shape[3] * (2 if sequences[0].kept else 1)
+        best = moved / bandwidth * 1e6 / min(times)
+        print(f"{label:<36}" + "".join(f"{time:16.2f}" for time in times) + f"   {best:5.0%} of copy", flush=True)
+
+
+def prefill(name, shape):
+    for n in PROMPTS:
+        model = Model(shape, layers=4, slots=1, rows=n, sequences=2)
+        time = model.microseconds(model.prompts(), [Rows(n, "whole")], n)
+        print(f"{name}, prompt of {n}: {time / 1e3:.3f} ms a layer", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""Attention on a GPU: shapes to grids and constants."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from dflash.errors import KernelError
+from dflash.kernels.cubin import device_target
+from dflash.kernels.device_batch import DeviceBatch
+from dflash.kernels.driver import tensor_map
+from dflash.kernels.jit import kernel
+from dflash.kernels.ragged import PAGE, PENDING
+from dflash.kernels.rope.cuda import HALVES, check_cache
+
+_HERE = Path(__file__).parent
+_SPLITS = 132
+_COMPACT = 128
+
+
+class Tiles(NamedTuple):
+    """How the queries and keys of a block are cut: constants of ``tiles.cuh``.
+
+    Parameters
+    ----------
+    keys, queries : int
+        Of a tile.
+    slots : int
+        Tiles of keys or values that a block holds.
+    hopper : bool
+        Whether four warps multiply together, and others copy for them.
+    """
+
+    keys: int
+    queries: int
+    slots: int
+    hopper: bool
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 2 * self.queries + (0 if not self.hopper else 32 if self.queries == 64 else 128)
+
+    def constants(self) -> dict[str, int]:
+        """Macros."""
+        return {"KEYS": self.keys, "QUERIES": self.queries, "SLOTS": self.slots}
+
+    def shared(self, width: int) -> int:
+        """Bytes of shared memory for heads of `width`."""
+        return -(-width // 64) * 128 * (self.queries + self.slots * self.keys) + 1024
+
+
+def tiles(queries: int, group: int, *, hopper: bool) -> Tiles:
+    """Tiles for at least `queries` queries of a sequence; the bits of a row don't depend on how many those are."""
+    if not hopper:
+        return Tiles(32, 64, 4, hopper)
+    return Tiles(64, 64, 5, hopper) if queries <= 64 else Tiles(64, 128, 5 if group > 3 else 4, hopper)
+
+
+def splits(kv: int) -> int:
+    """In how many parts a text is cut at most, so that the processors of a large GPU share it."""
+    return max(1, min(66, _SPLITS // kv))
+
+
+class Workspace:
+    """Sums of parts, shared by all launches of a stream; it grows as launches are made (52 MB for 24 heads of 256)."""
+
+    def __init__(self) -> None:
+        self.partial, self.stats = cupy.zeros(0, cupy.float32), cupy.zeros(0, cupy.float32)
+
+    def reserve(self, queries: int, parts: int, width: int) -> None:
+        """Make room; launches made before keep the old."""
+        if self.partial.size < queries * parts * width:
+            self.partial = cupy.zeros(queries * parts * width, cupy.float32)
+        if self.stats.size < 2 * queries * parts:
+            self.stats = cupy.zeros(2 * queries * parts, cupy.float32)
+
+
+class _Attention:
+    """What pending rows and text have in common."""
+
+    def __init__(self, name: str, q: Any, k: Any, v: Any, batch: DeviceBatch, out: Any, gate: Any) -> None:
+        check_cache(name, k, v, q)
+        self.rows, self.heads, self.width = q.shape
+        self.kv = k.shape[2]
+        self.group = self.heads // self.kv
+        if self.group > 64:
+            raise KernelError(f"{name}: {self.heads} heads for {self.kv} of the cache, at most 64 share one")
+        _check(f"{name}: out", out, (self.rows, self.heads * self.width), HALVES)
+        if gate is not None:
+            _check(f"{name}: gate", gate, (self.rows, self.heads * 2 * self.width), (cupy.float32,))
+        self.exact = k.dtype == cupy.float32
+        self.batch, self.arrays = batch, (q, k, v)
+        self.constants = {"HEAD": self.width, "GROUP": self.group, "KV": self.kv, "GATED": int(gate is not None)}
+        hopper = device_target(cupy.cuda.Device().id) == "sm_90a"
+        self.hopper, self.suffix = hopper, "_hopper" if hopper else ""
+        if hopper and not self.exact:
+            places = k.shape[0] * PAGE, self.kv * self.width
+            self.inputs = q, *(tensor_map(cache.reshape(places), (64, 64)) for cache in (k, v))
+        else:
+            self.inputs = self.arrays
+        if self.exact:
+            b = batch
+            rows = b.counts, b.first, b.sequence, b.parent, b.depth, b.length, b.pages, b.max_pages
+            made = kernel(_HERE / "exact.cu", "exact", dependent=True, **self.constants)
+            self._exact = made.bind((self.heads, 1), 256, (*self.arrays, *rows, gate, out))
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Run for the first `n_rows` rows; those beyond the batch's are left alone."""
+        if self.exact:
+            self._exact(stream, grid=(self.heads, n_rows))
+        else:
+            self._launch(n_rows, stream)
+
+    def _launch(self, n_rows: int, stream: Any) -> None:
+        raise NotImplementedError
+
+
+class Attend(_Attention):
+    """`dflash.kernels.attention.attend` of up to 64 pending rows, on fixed arrays.
+
+    Parameters
+    ----------
+    q : float16 (T, H, D), or float32 for a float32 cache
+        From `Rotate`.
+    k, v : float16 or float32 (pages, PAGE, KV, D)
+        Cache of one layer. Those of the rows are in it already.
+    batch : DeviceBatch
+        Which row belongs where.
+    out : float16 (T, H * D)
+        Where the result goes.
+    gate : float32 (T, H * 2 * D), optional
+        The projection of the queries, whose heads have D gates after the query.
+    workspace : Workspace, optional
+        Of the stream; halves only. Any of the halves may be given as uint16.
+
+    Raises
+    ------
+    KernelError
+        If a shape or a type does not fit or an array is strided; the message names it.
+
+    Notes
+    -----
+    Products of halves, sums and softmax in float32; weights are rounded to halves. Of a float32 cache all is float32. The
+    bits of a row depend on its text and on where it lies in the cache (``length`` plus its number) alone: a chain is one row
+    after another, bit for bit. Two launches, bound by memory: ``4 * length * KV * D`` bytes.
+
+    References
+    ----------
+    Dao, Haziza, Massa, Sizov 2023, Flash-Decoding.
+    """
+
+    def __init__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        batch: DeviceBatch,
+        out: Any,
+        *,
+        gate: Any = None,
+        workspace: Workspace | None = None,
+    ) -> None:
+        super().__init__("attend", q, k, v, batch, out, gate)
+        if self.exact:
+            return
+        parts, space, most = splits(self.kv), workspace or Workspace(), min(self.rows, PENDING)
+        space.reserve(most * self.heads, parts, self.width)
+        rows = batch.counts, batch.first, batch.parent, batch.depth, batch.length, batch.pages
+        room = batch.max_pages, batch.max_rows, batch.max_sequences
+        args = (*self.inputs, *rows, *room, space.partial, space.stats)
+        name, self._attend = f"attend{self.suffix}", {}
+        for cut in dict.fromkeys(tiles(n * self.group, self.group, hopper=self.hopper) for n in range(1, most + 1)):
+            constants = {**self.constants, **cut.constants(), "SPLITS": parts, "GATED": 0}
+            made = kernel(_HERE / f"{name}.cu", name, dependent=True, **constants)
+            self._attend[cut] = made.bind(_processors(cupy.cuda.Device().id), cut.threads, args, cut.shared(self.width))
+        rows = batch.counts, batch.first, batch.sequence, batch.length
+        made = kernel(_HERE / "combine.cu", "combine", dependent=True, **self.constants, SPLITS=parts)
+        self._across = -(-self.group * self.width // 256), self.kv
+        self._combine = made.bind((*self._across, 1), 256, (*rows, gate, space.partial, space.stats, out))
+
+    def _launch(self, n_rows: int, stream: Any) -> None:
+        if n_rows > PENDING:
+            raise KernelError(f"attend: at most {PENDING} pending rows, got {n_rows}")
+        self._attend[tiles(n_rows * self.group, self.group, hopper=self.hopper)](stream)
+        self._combine(stream, grid=(*self._across, n_rows))
+
+
+class Prefill(_Attention):
+    """`dflash.kernels.attention.attend` of text, whose rows are chains, of any length; parameters as of `Attend`.
+
+    Notes
+    -----
+    One launch, bound by products: ``4 * D * H`` for each row and position that it sees. The bits of a row depend on its text
+    alone, whatever chunks a prompt is read in; they are not those of `Attend`.
+    """
+
+    def __init__(self, q: Any, k: Any, v: Any, batch: DeviceBatch, out: Any, *, gate: Any = None) -> None:
+        super().__init__("prefill", q, k, v, batch, out, gate)
+        if self.exact:
+            return
+        name, self._prefill = f"prefill{self.suffix}", {}
+        rows = batch.counts, batch.first, batch.length, batch.pages, batch.max_pages
+        args = (*self.inputs, *rows, gate, out)
+        for cut in {tiles(n, self.group, hopper=self.hopper) for n in (64, 128)}:
+            made = kernel(_HERE / f"{name}.cu", name, dependent=True, **self.constants, **cut.constants())
+            self._prefill[cut] = made.bind(self.kv, cut.threads, args, cut.shared(self.width))
+        self._few = 128 * _processors(cupy.cuda.Device().id) // (self.group * self.kv)
+
+    def _launch(self, n_rows: int, stream: Any) -> None:
+        # few rows are cut in small tiles, to occupy more processors
+        cut = tiles(64 if n_rows < self._few else 128, self.group, hopper=self.hopper)
+        most = -(-n_rows * self.group // cut.queries) + min(n_rows, self.batch.max_sequences)
+        self._prefill[cut](stream, grid=(most * self.kv,))
+
+
+class Compact:
+    """Move the keys and values of accepted paths of many sequences to where their text stands, in all layers.
+
+    Parameters
+    ----------
+    k, v : float16 or float32 (pages, PAGE, KV, D) or (layers, pages, PAGE, KV, D)
+        Caches; changed in place.
+    pages : int32 (S, P)
+        Pages of the sequences.
+    length : int32 (S,)
+        Committed tokens before the paths.
+    kept : int32 (S, PENDING)
+        Rows that are text now, root first; row i lies at ``length + i``.
+    n_kept : int32 (S,)
+        How many.
+
+    Notes
+    -----
+    One launch. A chain moves nothing.
+    """
+
+    def __init__(self, k: Any, v: Any, pages: Any, length: Any, kept: Any, n_kept: Any) -> None:
+        layers = k.shape[0] if k.ndim == 5 else 1
+        lines = k.shape[-2] * k.shape[-1] * k.itemsize // 16
+        self._across = -(-lines // _COMPACT), 2 * layers
+        stride = k.size * k.itemsize // 16 // layers
+        args = k.view(cupy.uint8), v.view(cupy.uint8), lines, stride, pages, pages.shape[-1], length, kept, n_kept
+        self._launch = kernel(_HERE / "compact.cu", "compact").bind((*self._across, 1), _COMPACT, args)
+
+    def __call__(self, n_sequences: int, stream: Any = None) -> None:
+        """Run for the first `n_sequences` sequences."""
+        self._launch(stream, grid=(*self._across, n_sequences))
+
+
+def compact(k: Any, v: Any, *, pages: Any, length: int, path: Sequence[int], stream: Any = None) -> None:
+    """As `dflash.kernels.attention.compact`, of caches on the device; the rest may be on the host."""
+    kept = np.zeros((1, PENDING), np.int32)
+    kept[0, : len(path)] = path
+    with stream or cupy.cuda.get_current_stream():
+        small = [cupy.asarray(a, cupy.int32) for a in (np.asarray([length]), kept, np.asarray([len(path)]))]
+        Compact(k, v, cupy.asarray(pages, cupy.int32).reshape(1, -1), *small)(1, stream)
+
+
+@cache
+def _processors(device: int) -> int:
+    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
+
+
+def _check(name: str, array: Any, shape: tuple[int, ...], kinds: tuple[Any, ...]) -> None:
+    if array.dtype not in kinds or array.shape != shape or not array.flags.c_contiguous:
+        raise KernelError(f"{name} must be contiguous {kinds[0].__name__} {shape}, got {array.dtype} {array.shape}")

@@ -1,0 +1,157 @@
+"""The middle of a linear-attention layer on a GPU: conv, gated delta rule and gated norm."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+
+from dflash.kernels.conv import cuda as conv
+from dflash.kernels.delta.cuda_memory import (
+    Inputs,
+    Memory,
+    Weights,
+    constants,
+    most_shared,
+    processors,
+    rows_of,
+    shapes,
+    step_arguments,
+)
+from dflash.kernels.delta.cuda_norm import GatedNorm
+from dflash.kernels.delta.cuda_prompt import Prompt, Scratch
+from dflash.kernels.jit import kernel
+from dflash.kernels.ragged import PENDING
+
+__all__ = ["Flush", "Inputs", "Memory", "Prompt", "Scratch", "Step", "Weights", "shapes"]
+
+_FOLDER = Path(__file__).parent
+_STATES_ASIDE = 2
+_LEAST_ROOM = 8  # rows of shared memory, through which kept rows pass, too
+_ROOM = 16  # as in flush.cu
+
+
+def split_of(n_heads: int, n_values: int, n_processors: int) -> int:
+    """How many blocks share a head: as many as three quarters of the processors can take, with 16 to 64 value rows each.
+
+    Blocks that share a head run at a time, so not all processors can be filled.
+    """
+    possible = [split for split in range(1, 9) if n_values % (16 * split) == 0 and n_values <= 64 * split]
+    return max((split for split in possible if 4 * split * n_heads <= 3 * n_processors), default=possible[0])
+
+
+class Step:
+    """Conv, delta rule and gated norm of a layer for pending rows, at most 64 in all.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    weights : Weights
+    batch : DeviceBatch
+        All its sequences have pending rows.
+    conv_memory : conv.cuda.Memory
+    memory : Memory
+        Both as after the same calls on the CPU.
+    split : int, optional
+        How many blocks share a head; the results differ in the last bits of the norm.
+    value_rows : int, optional
+        Value rows of a thread, 2 or 4; no bit depends on it.
+    fused : bool, optional
+        Whether the norm is part of the launch; by default where the GPU has clusters.
+
+    Raises
+    ------
+    KernelError
+        If an array is strided or of another shape or type.
+
+    Notes
+    -----
+    A row has the same bits in a chain, in a tree and alone, whatever else is in the launch. Reads the memories and the batch
+    ahead of the kernel before it: a pass begins with the upload of its batch, and no other kernel of it touches them.
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        weights: Weights,
+        batch: Any,
+        conv_memory: conv.Memory,
+        memory: Memory,
+        *,
+        split: int | None = None,
+        value_rows: int | None = None,
+        fused: bool | None = None,
+    ) -> None:
+        n_groups, n_heads, _, n_values = memory.sizes
+        has_clusters = int(cupy.cuda.Device().compute_capability) >= 90
+        self._split = split or split_of(n_heads, n_values, processors(cupy.cuda.Device().id))
+        own = n_values // self._split
+        self._threads = 8 * own // (value_rows or (4 if own == 64 else 2))
+        self._fused = has_clusters or self._split == 1 if fused is None else fused
+        self._rows = rows_of(inputs, weights, conv_memory, memory)
+        self._sequences, self._memory, self._taps = batch.max_sequences, memory, len(weights.taps)
+        self._read = None if self._fused else cupy.empty((min(self._rows, PENDING), n_heads * n_values), np.float32)
+        readers = cupy.zeros((batch.max_sequences, n_groups), np.int32)
+        self._arguments = step_arguments(inputs, weights, batch, conv_memory, memory, readers, self._read)
+        of_model = constants(conv_memory, memory)
+        self._kernel = kernel(
+            _FOLDER / "step.cu",
+            "step",
+            dependent=True,
+            SPLIT=self._split,
+            FUSED=int(self._fused),
+            ROWS=8 * own // self._threads,
+            **of_model,
+        )
+        self._norm = None if self._fused else GatedNorm(self._read, inputs, weights, batch, n_heads)
+        self._bound: dict[int, Any] = {}
+
+    def __call__(self, n_rows: int, stream: Any = None, *, n_sequences: int | None = None) -> None:
+        """Run up to `n_rows` rows, with blocks for `n_sequences` sequences at a time (any number is right)."""
+        assert 0 < n_rows <= min(self._rows, PENDING)
+        if n_rows not in self._bound:
+            room, places = max(n_rows, _LEAST_ROOM), _STATES_ASIDE if n_rows > 2 else 0
+            while places and self._shared_bytes(room, places) > most_shared(cupy.cuda.Device().id):
+                places -= 1
+            arguments = (*self._arguments, room, places)
+            self._bound[n_rows] = self._kernel.bind(1, self._threads, arguments, self._shared_bytes(room, places))
+        sequences = min(n_sequences or n_rows, n_rows, self._sequences)
+        self._bound[n_rows](stream, grid=(self._split, self._memory.sizes[1], sequences))
+        if self._norm:
+            self._norm(n_rows, stream)
+
+    def _shared_bytes(self, room: int, places: int) -> int:
+        _, _, width, n_values = self._memory.sizes
+        own = n_values // self._split
+        channels, of_norm = 2 * width + own, 2 * own if self._fused else 0
+        of_row = channels + of_norm + 4 + 2 * self._split
+        return 4 * (room * of_row + (2 * self._taps - 1) * channels + places * own * width)
+
+
+class Flush:
+    """Applies kept rows to the memories of all layers without reading any token, as before a snapshot.
+
+    Parameters
+    ----------
+    memories : sequence of (conv.cuda.Memory, Memory)
+        Of the layers, all of one shape.
+    batch : DeviceBatch
+        Of which counts, slot, kept, n_kept and side are read.
+    """
+
+    def __init__(self, memories: Sequence[tuple[conv.Memory, Memory]], batch: Any) -> None:
+        arrays = [(c.tail, c.inputs, d.state, d.k, d.u, d.decay) for c, d in memories]
+        self._kept = arrays
+        addresses = cupy.array([[array.data.ptr for array in layer] for layer in arrays], np.uint64)
+        conv_memory, memory = memories[0]
+        _, n_heads, width, n_values = memory.sizes
+        own = 64 if n_values % 64 == 0 else 16
+        run = kernel(_FOLDER / "flush.cu", "flush", OWN=own, **constants(conv_memory, memory))
+        arguments = addresses, batch.counts, batch.slot, batch.kept, batch.n_kept, batch.side, len(memory.state)
+        grid = n_heads * n_values // own, min(batch.max_sequences, 8), len(memories)
+        self._run = run.bind(grid, 4 * own, arguments, 4 * _ROOM * (width + own + 1))
+
+    def __call__(self, stream: Any = None) -> None:
+        """Do it for the sequences of the batch; afterwards nothing counts as kept."""
+        self._run(stream)

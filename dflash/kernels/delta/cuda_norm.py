@@ -1,0 +1,23 @@
+"""The gated norm of heads on a GPU."""
+
+from pathlib import Path
+from typing import Any
+
+from dflash.kernels.delta.cuda_memory import Inputs, Weights
+from dflash.kernels.jit import kernel
+
+_FOLDER = Path(__file__).parent
+_HEADS_OF_BLOCK = 8
+
+
+class GatedNorm:
+    """``half(x / rms(x) * weight * silu(gate))`` of each head of a row; takes as many rows as the batch counts."""
+
+    def __init__(self, read: Any, inputs: Inputs, weights: Weights, batch: Any, n_heads: int) -> None:
+        run = kernel(_FOLDER / "gated_norm.cu", "gated_norm", dependent=True, HEADS=n_heads, VALUES=len(weights.ssm_norm))
+        arguments = read, inputs.gate, weights.ssm_norm, weights.eps, batch.counts, inputs.out
+        self._heads, self._run = n_heads, run.bind(1, 32 * _HEADS_OF_BLOCK, arguments)
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Norm the first `n_rows` rows."""
+        self._run(stream, grid=-(-n_rows * self._heads // _HEADS_OF_BLOCK))

@@ -1,0 +1,150 @@
+"""Rows of text through the middle of a linear-attention layer on a GPU, in chunks of 64 positions."""
+
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+
+from dflash.errors import KernelError
+from dflash.kernels.conv import cuda as conv
+from dflash.kernels.delta.cuda_memory import Inputs, Memory, Weights, constants, most_shared, rows_of
+from dflash.kernels.delta.cuda_norm import GatedNorm
+from dflash.kernels.jit import kernel
+
+_FOLDER = Path(__file__).parent
+_CHUNK = 64
+_MATRICES, _GATES = 4, 3
+_ROWS_OF_WARP, _HEADS_OF_BLOCK = 16, 8
+
+
+class Scratch:
+    """Room for the rows of a prompt between the kernels, shared by all layers of one shape.
+
+    Parameters
+    ----------
+    rows, sequences : int
+        Most of a pass.
+    n_groups, n_heads, width, n_values : int
+        G, H, K, V.
+
+    Notes
+    -----
+    Takes ``2 * (2 * G * K + 3 * H * V)`` bytes a row, and 33,536 bytes for each head of the
+    ``rows / 64 + 2 * sequences`` chunks that there may be.
+    """
+
+    def __init__(self, rows: int, n_groups: int, n_heads: int, width: int, n_values: int, *, sequences: int) -> None:
+        chunks = most_chunks(rows, sequences)
+        self.sequences = sequences
+        self.prepared = cupy.empty((rows, 2 * n_groups * width + n_heads * n_values), np.uint16)
+        self.matrices = cupy.empty((chunks, n_heads, _MATRICES, _CHUNK, _CHUNK), np.uint16)
+        self.gates = cupy.empty((chunks, n_heads, _GATES, _CHUNK), np.float32)
+        self.read = cupy.empty((rows, n_heads * n_values), np.float32)
+
+
+def most_chunks(rows: int, sequences: int) -> int:
+    """How many chunks so many rows of so many sequences are at most."""
+    return min(rows, rows // _CHUNK + 2 * sequences)
+
+
+class Prompt:
+    """Conv, delta rule and gated norm of a layer for rows that are text, of sequences that are all `whole`.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    weights : Weights
+    batch : DeviceBatch
+        Of no more sequences than `scratch` has room for.
+    conv_memory : conv.cuda.Memory
+    memory : Memory
+        Both as after the same calls on the CPU.
+    scratch : Scratch
+    value_slice : int, optional
+        Value rows of a block; no bit depends on it.
+
+    Raises
+    ------
+    KernelError
+        If an array is strided or of another shape or type.
+
+    Notes
+    -----
+    Chunks begin at multiples of 64 positions of the text: a cut there changes no bit, nor does company. Queries, keys and
+    values are rounded to half, and so is the state where it is read, not where it is kept.
+
+    References
+    ----------
+    Yang, Kautz, Hatamizadeh 2024, arXiv 2412.06464.
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        weights: Weights,
+        batch: Any,
+        conv_memory: conv.Memory,
+        memory: Memory,
+        scratch: Scratch,
+        *,
+        value_slice: int | None = None,
+    ) -> None:
+        n_groups, n_heads, width, n_values = memory.sizes
+        self._rows, self._heads = rows_of(inputs, weights, conv_memory, memory), n_heads
+        self._sequences = min(scratch.sequences, batch.max_sequences)
+        if len(scratch.read) < self._rows:
+            raise KernelError(f"delta: room for {len(scratch.read)} rows of a prompt, wanted {self._rows}")
+        names = constants(conv_memory, memory)
+        of_heads = {name: names[name] for name in ("GROUPS", "HEADS", "WIDTH", "VALUES")}
+        ragged = batch.slot, batch.kept, batch.n_kept, batch.side
+        slots = len(memory.state)
+        prepare = kernel(_FOLDER / "prepare.cu", "prepare", dependent=True, **names)
+        self._prepare = prepare.bind(
+            1,
+            256,
+            (inputs.mixed, weights.taps, batch.counts, batch.first, batch.sequence, *ragged, conv_memory.tail,
+             conv_memory.inputs, slots, scratch.prepared),
+        )  # fmt: skip
+        self._units = -(-(2 * n_groups + n_heads) // _HEADS_OF_BLOCK)
+        chunks = kernel(_FOLDER / "chunks.cu", "chunks", dependent=True, **of_heads)
+        self._chunks = chunks.bind(
+            1,
+            128,
+            (scratch.prepared, inputs.alpha, inputs.beta, weights.ssm_a, weights.ssm_dt, batch.counts, batch.first,
+             batch.length, scratch.matrices, scratch.gates),
+            max(4 * _CHUNK * (width + 8), 4 * _CHUNK * (2 * _CHUNK + 4)),
+        )  # fmt: skip
+        device = cupy.cuda.Device().id
+        own = value_slice or slice_of(n_values)
+        stage = stage_bytes(width, own)
+        stages = 2 if 2 * stage <= most_shared(device) else 1
+        scan = kernel(_FOLDER / "scan.cu", "scan", dependent=True, SLICE=own, STAGES=stages, **names)
+        self._scan = scan.bind(
+            (n_values // own, n_heads, self._sequences),
+            2 * own,
+            (scratch.prepared, scratch.matrices, scratch.gates, inputs.mixed, batch.counts, batch.first, batch.length,
+             *ragged, conv_memory.tail, conv_memory.inputs, memory.state, memory.k, memory.u, memory.decay, slots,
+             scratch.read),
+            stages * stage,
+        )  # fmt: skip
+        self._norm = GatedNorm(scratch.read, inputs, weights, batch, n_heads)
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Run up to `n_rows` rows."""
+        assert 0 < n_rows <= self._rows
+        self._prepare(stream, grid=(-(-n_rows // _ROWS_OF_WARP), self._units))
+        self._chunks(stream, grid=(most_chunks(n_rows, self._sequences), self._heads))
+        self._scan(stream)
+        self._norm(n_rows, stream)
+
+
+def slice_of(n_values: int) -> int:
+    """Value rows of a block. The chunks of a head follow one another: more blocks of fewer rows only fetch more."""
+    return next(own for own in (64, 48, 32, 16) if n_values % own == 0)
+
+
+def stage_bytes(width: int, own: int) -> int:
+    """Shared memory of a chunk in `scan.cu`."""
+    halves = 2 * (width + 8) + own + 8 + _MATRICES * (_CHUNK + 8)
+    return 2 * _CHUNK * halves + 4 * _GATES * _CHUNK

@@ -1,0 +1,133 @@
+// Of rows that are text: conv and SiLU of all channels, then unit keys and unit queries times WIDTH^-0.5; all as halves.
+//
+// A warp takes the channels of one head of q, k or v and walks along ROWS_OF_WARP rows.
+//
+// Grid (rows / ROWS_OF_WARP, heads / 8), both rounded up, block 256.
+// Macros: GROUPS and HEADS, key and value heads; WIDTH and VALUES, sizes of a key and a value; TAPS.
+// Bytes: 6 * CHANNELS a row.
+#if !defined(GROUPS) || !defined(HEADS) || !defined(WIDTH) || !defined(VALUES) || !defined(TAPS)
+#error "GROUPS, HEADS, WIDTH, VALUES and TAPS must be defined"
+#endif
+constexpr int CHANNELS = 2 * GROUPS * WIDTH + HEADS * VALUES, PENDING = 64, ROWS_OF_WARP = 16, AHEAD = 4;
+#include "../formats/half.cuh"
+#include "../launch.cuh"
+#include "../conv/above.cuh"
+
+__device__ __forceinline__ float sum_of_warp(float x) {
+#pragma unroll
+    for (int i = 16; i; i /= 2) x = __fadd_rn(x, __shfl_xor_sync(~0u, x, i));
+    return x;
+}
+
+// The channels of one head that a lane has: four in a row where that comes out even.
+template <int SIZE>
+struct Channels {
+    static constexpr bool WIDE = SIZE % 128 == 0;
+    static constexpr int EACH = (SIZE + 31) / 32;
+    float of[EACH];
+
+    static __device__ __forceinline__ int index(int i, int lane) {
+        return WIDE ? i / 4 * 128 + 4 * lane + i % 4 : i * 32 + lane;
+    }
+    static __device__ __forceinline__ bool has(int i, int lane) { return SIZE % 32 == 0 || i * 32 + lane < SIZE; }
+
+    __device__ __forceinline__ void load(const float* from, int lane) {
+        if constexpr (WIDE) {
+#pragma unroll
+            for (int i = 0; i < EACH; i += 4) {
+                const float4 x = *(const float4*)(from + i * 32 + 4 * lane);
+                of[i] = x.x, of[i + 1] = x.y, of[i + 2] = x.z, of[i + 3] = x.w;
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) of[i] = has(i, lane) ? from[i * 32 + lane] : 0.0f;
+        }
+    }
+    __device__ __forceinline__ void store(u16* to, int lane, float factor) const {
+        if constexpr (WIDE) {
+#pragma unroll
+            for (int i = 0; i < EACH; i += 4) {
+                const u32 low = half_saturated(of[i] * factor) | (u32)half_saturated(of[i + 1] * factor) << 16;
+                const u32 high = half_saturated(of[i + 2] * factor) | (u32)half_saturated(of[i + 3] * factor) << 16;
+                *(uint2*)(to + i * 32 + 4 * lane) = make_uint2(low, high);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) {
+                if (has(i, lane)) to[i * 32 + lane] = half_saturated(of[i] * factor);
+            }
+        }
+    }
+};
+
+// All rows from `row` to `stop`, of one sequence, for the head whose channels start at `channel`; `unit` is the length that
+// the head is given, or 0.
+template <int SIZE>
+__device__ __forceinline__ void walk(const float* mixed, const float* taps, u16* prepared, const Above& above, int first,
+                                     int row, int stop, int channel, float unit, int lane) {
+    using Mine = Channels<SIZE>;
+    Mine weight[TAPS], window[TAPS - 1 + AHEAD];
+#pragma unroll
+    for (int t = 0; t < TAPS; ++t) weight[t].load(taps + t * CHANNELS + channel, lane);
+#pragma unroll
+    for (int t = 1; t < TAPS; ++t) {
+        if (row - t >= first) {
+            window[TAPS - 1 - t].load(mixed + (size_t)(row - t) * CHANNELS + channel, lane);
+        } else {
+#pragma unroll
+            for (int i = 0; i < Mine::EACH; ++i) {
+                const int steps = t - (row - first);
+                window[TAPS - 1 - t].of[i] = Mine::has(i, lane) ? above.at(steps, channel + Mine::index(i, lane)) : 0.0f;
+            }
+        }
+    }
+    for (; row < stop; row += AHEAD) {
+#pragma unroll
+        for (int r = 0; r < AHEAD; ++r) {
+            if (row + r < stop) window[TAPS - 1 + r].load(mixed + (size_t)(row + r) * CHANNELS + channel, lane);
+        }
+#pragma unroll
+        for (int r = 0; r < AHEAD; ++r) {
+            if (row + r >= stop) continue;
+            Mine out;
+            float square = 0.0f;
+#pragma unroll
+            for (int i = 0; i < Mine::EACH; ++i) {
+                float total = __fmul_rn(weight[0].of[i], window[r].of[i]);
+#pragma unroll
+                for (int t = 1; t < TAPS; ++t) total = __fmaf_rn(weight[t].of[i], window[r + t].of[i], total);
+                out.of[i] = silu(total);
+                square = __fmaf_rn(out.of[i], out.of[i], square);
+            }
+            const float factor = unit == 0.0f ? 1.0f : __fdiv_rn(unit, sqrtf(sum_of_warp(square) + 1e-6f));
+            out.store(prepared + (size_t)(row + r) * CHANNELS + channel, lane, factor);
+        }
+#pragma unroll
+        for (int t = 0; t < TAPS - 1; ++t) window[t] = window[t + AHEAD];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) prepare(
+    const float* mixed, const float* taps, const int* counts, const int* first, const int* sequence, const int* slot,
+    const int* kept, const int* n_kept, const int* side, const float* tail, const float* inputs, int slots,
+    unsigned short* prepared) {
+    dependents_may_launch();
+    wait_for_inputs();
+    const int head = blockIdx.y * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int end = min(counts[0], (int)(blockIdx.x + 1) * ROWS_OF_WARP);
+    if (head >= 2 * GROUPS + HEADS) return;
+    for (int row = blockIdx.x * ROWS_OF_WARP; row < end;) {
+        const int s = sequence[row], here = slot[s], stop = min(end, first[s + 1]);
+        const size_t old = (size_t)(side[s] * slots + here) * PENDING;
+        const float* const text = tail + (size_t)here * (TAPS - 1) * CHANNELS;
+        const Above above{text, inputs + old * CHANNELS, kept + s * PENDING, n_kept[s]};
+        if (head < 2 * GROUPS) {
+            const float unit = head < GROUPS ? rsqrtf((float)WIDTH) : 1.0f;
+            walk<WIDTH>(mixed, taps, prepared, above, first[s], row, stop, head * WIDTH, unit, lane);
+        } else {
+            const int channel = 2 * GROUPS * WIDTH + (head - 2 * GROUPS) * VALUES;
+            walk<VALUES>(mixed, taps, prepared, above, first[s], row, stop, channel, 0.0f, lane);
+        }
+        row = stop;
+    }
+}

@@ -1,0 +1,141 @@
+// Codes of weights as they lie in the planes of a tile, made into A fragments; see quants.cuh for the layout.
+#pragma once
+#include "half.cuh"
+
+__device__ __forceinline__ u32 word_at(const u8* p, int i) { return ((const u32*)p)[i]; }
+__device__ __forceinline__ u16 half_at(const u8* p, int i) { return ((const u16*)p)[i]; }
+__device__ __forceinline__ u16 load_half(const u8* p) { return p[0] | p[1] << 8; }
+
+__device__ __forceinline__ u32 twice(u16 h) { return h * 0x10001u; }
+
+// The lower or the upper half of a word, twice; as moves of halves, which the multiplication does itself.
+__device__ __forceinline__ u32 one_of(u32 pair, int upper) {
+    u32 both;
+    if (upper) {
+        asm("{.reg .b16 l, h;\nmov.b32 {l, h}, %1;\nmov.b32 %0, {h, h};}" : "=r"(both) : "r"(pair));
+    } else {
+        asm("{.reg .b16 l, h;\nmov.b32 {l, h}, %1;\nmov.b32 %0, {l, l};}" : "=r"(both) : "r"(pair));
+    }
+    return both;
+}
+
+// Which of 32 weights is number e of a lane's eight.
+template <int RUN>
+__device__ __forceinline__ int lane_weight(int t, int e) {
+    return RUN == 8 ? 8 * t + e : e / 4 * 16 + 4 * t + e % 4;
+}
+
+// Where the scales of a tile need nothing from other lanes.
+struct NoScales {
+    __device__ NoScales() {}
+    __device__ NoScales(const u8*, int) {}
+    __device__ float of(int, int) const { return 1.0f; }
+};
+
+// Factors of the words of row g + 8 * r whose pair is even, and of the others.
+__device__ __forceinline__ void multiply(u32 (&a)[8], int r, u32 even, u32 odd) {
+    a[r] = mul2(a[r], even), a[4 + r] = mul2(a[4 + r], even);
+    a[2 + r] = mul2(a[2 + r], odd), a[6 + r] = mul2(a[6 + r], odd);
+}
+
+__device__ __forceinline__ u32 twice_integer(u32 q, u32 bias) { return integers(q * 0x10001u, bias); }
+
+// Codes as halves are what their bits mean there: multiples of 2^-24, below the smallest normal half, which tensor cores and
+// additions take as they are. UNIT makes up for it.
+constexpr float UNIT = 16777216.0f;
+
+// Codes less BIAS; of codes that stand four bits higher, too.
+template <int BIAS>
+__device__ __forceinline__ u32 biased(u32 pair) { return BIAS ? sub2(pair, BIAS * 0x10001u) : pair; }
+template <int BIAS>
+__device__ __forceinline__ u32 biased_16(u32 pair) { return fma2(pair, 0x2c002c00u, (0x8000u + BIAS) * 0x10001u); }
+
+// Codes in the eight words of A: {row, row + 8} of pair 0, of pair 1, of pair 2, of pair 3.
+// Odd pairs stand four bits higher than even ones, so that a word takes one shift.
+__device__ __forceinline__ void raw_nibbles(const u8* plane, int block, int lane, u32 (&a)[8]) {
+    const uint2 w = ((const uint2*)plane)[block * 32 + lane];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const u32 v = r ? w.y : w.x;
+        a[r] = v & 0x000f000f;
+        a[2 + r] = v & 0x00f000f0;
+        a[4 + r] = v >> 8 & 0x000f000f;
+        a[6 + r] = v >> 8 & 0x00f000f0;
+    }
+}
+
+// As `raw_nibbles`, with a fifth bit.
+__device__ __forceinline__ void raw_five_bits(const u8* low, const u8* fifth, int block, int lane, u32 (&a)[8]) {
+    raw_nibbles(low, block, lane, a);
+    const u32 h = word_at(fifth, (block >> 1) * 32 + lane) >> 8 * (block & 1);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const u32 u = h >> 4 * r;
+        a[r] |= u << 4 & 0x00100010;
+        a[2 + r] |= u << 7 & 0x01000100;
+        a[4 + r] |= u << 2 & 0x00100010;
+        a[6 + r] |= u << 5 & 0x01000100;
+    }
+}
+
+// As `raw_nibbles`, with two bits of another plane; see `place_of_two`.
+__device__ __forceinline__ void raw_six_bits(const u8* low, const u8* high, int block, int lane, u32 (&a)[8]) {
+    raw_nibbles(low, block, lane, a);
+    const u32 h = word_at(high, block * 32 + lane);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const u32 first = r ? h >> 4 : h << 4, second = r ? h >> 6 : h << 2;
+        a[r] |= first & 0x00300030;
+        a[2 + r] |= first & 0x03000300;
+        a[4 + r] |= second & 0x00300030;
+        a[6 + r] |= second & 0x03000300;
+    }
+}
+
+// Codes less BIAS, all in their place.
+template <int BIAS>
+__device__ __forceinline__ void level(u32 (&a)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) a[i] = i / 2 % 2 ? biased_16<BIAS>(a[i]) : biased<BIAS>(a[i]);
+}
+
+// Bytes with 128 added.
+__device__ __forceinline__ void whole_bytes(const u8* plane, int block, int lane, u32 (&a)[8]) {
+    const uint4 w = ((const uint4*)plane)[block * 32 + lane];
+    const u32 words[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) a[2 * p + r] = biased<128>(words[2 * r + p / 2] >> 8 * (p % 2) & 0x00ff00ff);
+    }
+}
+
+// Four bytes of a table of 16, for the four lower nibbles of `q`.
+__device__ __forceinline__ u32 look_up(const u32 (&table)[4], u32 q) {
+    const u32 low = __byte_perm(table[0], table[1], q & 0x7777);
+    const u32 high = __byte_perm(table[2], table[3], q & 0x7777);
+    return __byte_perm(low, high, 0x3210 | (q & 0x8888) >> 1);
+}
+
+// Nibbles through a table of bytes with 128 added.
+__device__ __forceinline__ void through_table(const u32 (&table)[4], const u8* plane, int block, int lane, u32 (&a)[8]) {
+    const uint2 w = ((const uint2*)plane)[block * 32 + lane];
+    const u32 words[2] = {w.x, w.y};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const u32 even = look_up(table, words[r]), odd = look_up(table, words[r] >> 16);
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+            a[2 * p + r] = biased<128>(__byte_perm(even, odd, p | (4 + p) << 8) & 0x00ff00ff);
+        }
+    }
+}
+
+// Codes in a block of the file, from their planes there.
+__device__ __forceinline__ u32 nibble_code(const u8* q, int k) { return q[k & 15] >> (k & 16) / 4 & 15; }
+__device__ __forceinline__ u32 fifth_code(const u8* h, int k) { return (h[k / 8] >> k % 8 & 1) << 4; }
+__device__ __forceinline__ u32 crumb_code(const u8* q, int k) { return q[k / 128 * 32 + k % 32] >> k / 32 % 4 * 2 & 3; }
+
+__device__ __forceinline__ void copy_bytes(u8* to, const u8* from, int n) {
+    for (int i = 0; i < n; ++i) to[i] = from[i];
+}

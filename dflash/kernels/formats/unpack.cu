@@ -1,0 +1,56 @@
+// Tiles to rows of halves, in the order in which `linear/prefill.cuh` wants the rows.
+//
+// Row i of the matrix goes to row `place(i)` of `out`. Values are those of the file, rounded once.
+//
+// Launches that fill different rows of `out` may run at once. The `leads` one waits for whoever still reads `out`, and only
+// then lets the next start, which so need not wait before it writes.
+//
+// Grid (tiles of a row / WARPS, up; row tiles of the part), block 32 * WARPS: a tile each warp.
+// Macros: QUANT, the format; PART, 0: the rows of a matrix, 1 or 2: of the gate or the up projection, which share `out`.
+// Bytes: the tiles once, 2 a weight written.
+#include "../launch.cuh"
+#include "../linear/prefill.cuh"
+#include "halves.cuh"
+
+#if !defined(QUANT) || !defined(PART)
+#error "QUANT and PART must be defined"
+#endif
+using Q = QUANT;
+constexpr int WARPS = 4, BLOCKS = Q::TILE_K / 32;
+
+// Write 16 rows that begin at row `first`.
+__device__ __forceinline__ void write(const u8* tile, u16* out, int first, int rows, int column, int width, int lane) {
+    const int g = lane / 4, t = lane % 4;
+    const int k = column * Q::TILE_K + 8 * which_eight<Q>(t);
+    u16* to[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const int row = first + g + 8 * r;
+        to[r] = row < rows ? out + (size_t)(PART ? paired_place(row, PART - 1) : place(row)) * width : nullptr;
+    }
+#pragma unroll
+    for (int j = 0; j < BLOCKS; ++j) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const uint4 line = eight_halves<Q>(tile, g + 8 * r, j, t);
+            if (to[r] && k + 32 * j < width) *(uint4*)(to[r] + k + 32 * j) = line;
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 8)
+unpack(const unsigned char* tiles, unsigned short* out, int rows, int width, int tiles_of_row, int leads) {
+    __shared__ __align__(16) u8 staged[WARPS][Q::BYTES];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * WARPS + warp;
+    uint4* to = (uint4*)staged[warp];
+    if (column < tiles_of_row) {
+        const uint4* from = (const uint4*)(tiles + ((size_t)blockIdx.y * tiles_of_row + column) * Q::BYTES);
+#pragma unroll
+        for (int i = lane; i < Q::BYTES / 16; i += 32) to[i] = __ldg(from + i);
+    }
+    __syncwarp();
+    if (leads) wait_for_inputs();
+    dependents_may_launch();
+    if (column < tiles_of_row) write(staged[warp], out, 16 * blockIdx.y, rows, column, width, lane);
+    if (!leads) wait_for_inputs();
+}

@@ -1,0 +1,257 @@
+"""The multiply of a prefill: weights are unpacked to halves, some rows at a time, and multiplied on tensor cores."""
+
+from collections.abc import Sequence
+from functools import cache
+from math import gcd
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from dflash.errors import KernelError
+from dflash.kernels.driver import tensor_map
+from dflash.kernels.formats.cuda import TILE_ROWS, Tiles, tile_bytes
+from dflash.kernels.jit import kernel
+from dflash.kernels.launch import Bound
+
+STORE, ADD, GATED = range(3)
+INNER_SCALE = 2.0**-6
+"""What a gated launch multiplies its results with, and the projection after it divides by (``scale=1 / INNER_SCALE``)."""
+
+TYPICAL_ROWS = 2048
+"""Tokens for which weights that do not fit into the scratch are cut."""
+PACKED_ROWS = 0
+"""Up to so many tokens Hopper multiplies tiles as they are, without the scratch; with the same bits."""
+SCRATCH_BYTES = 1 << 28
+
+_HERE = Path(__file__).parent
+_UNPACK = _HERE.parent / "formats" / "unpack.cu"
+_PORTABLE_TILE, _STAGES = (128, 128), {32: 3, 64: 2}
+_HOPPER_TILE, _HOPPER_SHARED = (128, 256), 4 * (128 + 256) * 64 * 2 + 1024
+_BOX = 128, 64
+_PACKED_BOX, _PACKED_RING = (64, 64), 4 * (128 + 64) * 64 * 2 + 1024
+_WARPS = 4
+_PLACED = 32
+
+
+class Scratch:
+    """Where weights are unpacked; one for all launches of a stream.
+
+    Parameters
+    ----------
+    n_bytes : int
+        Larger weights are taken in parts.
+    """
+
+    def __init__(self, n_bytes: int = SCRATCH_BYTES) -> None:
+        self.halves = cupy.empty(n_bytes // 2, cupy.float16)
+
+
+class _Rows(NamedTuple):
+    """The rows of a weight: where they begin among the unpacked rows; which of a pair it is, 1 or 2, or 0."""
+
+    weight: Tiles
+    n: int
+    first: int
+    pair: int
+
+
+class PrefillLaunch:
+    """A `linear` or `gated_linear` on fixed arrays for any number of tokens; made for hundreds and more.
+
+    Parameters
+    ----------
+    x : float16 (T, K)
+        Tokens; C-contiguous.
+    weights : sequence of Tiles (R, K)
+        Of any types; with `gated` the gate and the up projection.
+    outs : sequence of float32 (T, R)
+        Where the products go; rows contiguous. With `gated` one float16 array.
+    add : bool
+        ``out += scale * (x @ W.T)`` in place of ``out = scale * (x @ W.T)``.
+    gated : bool
+        ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, at most 65504.
+    scale : float
+    scratch : Scratch
+        Of the stream.
+
+    Raises
+    ------
+    KernelError
+        If a width or a number of rows does not fit; the message names the weight.
+
+    Notes
+    -----
+    Weights are rounded to float16, products are summed in float32 along K: RMS error at most 5e-4 of the RMS of the output.
+    A token has the same bits in every batch and wherever it stands in it; they differ between Hopper, which has a kernel of
+    its own, and other GPUs. Reads the packed weights, and writes and reads 2 bytes a weight, each time.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        weights: Sequence[Tiles],
+        outs: Sequence[Any],
+        *,
+        add: bool = False,
+        gated: bool = False,
+        scale: float = 1.0,
+        scratch: Scratch,
+    ) -> None:
+        _check(x, weights, outs, gated)
+        self._mode = GATED if gated else ADD if add else STORE
+        self._x, self._weights, self._outs, self._scale, self._scratch = x, weights, outs, scale, scratch
+        self._hopper = is_hopper(cupy.cuda.Device().id)
+        at_once = _rows_at_once(scratch, x.shape[1], self._hopper, weights[0].name)
+        laid, total = _lay_out(weights, gated)
+        self._steps = [self._piece(laid, start, min(total, start + at_once)) for start in range(0, total, at_once)]
+        self._packed = self._from_tiles(weights) if self._hopper else []
+        cupy.cuda.get_current_stream().synchronize()  # the tables are there, whatever stream the launches are on
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Run for the first `n_rows` rows; allocates nothing and waits for nothing."""
+        if not 0 < n_rows <= len(self._x):
+            raise KernelError(f"prefill: {n_rows} rows asked for, the arrays hold 1 to {len(self._x)}")
+        if self._packed and n_rows <= PACKED_ROWS:
+            for multiply, strips in self._packed:
+                multiply(stream, grid=(-(-n_rows // 128), strips), n_rows=n_rows)
+            return
+        for unpacks, multiply, tile in self._steps:
+            for unpack in unpacks:
+                unpack(stream)
+            multiply(stream, grid=tile.grid(n_rows), n_rows=n_rows)
+
+    def _piece(self, laid: list[_Rows], start: int, end: int) -> tuple[list[Bound], Bound, "_Tile"]:
+        """Unpack and multiply what stands at `start` to `end` of the unpacked rows."""
+        width = self._x.shape[1]
+        halves = self._scratch.halves[: (end - start) * width].reshape(end - start, width)
+        per = 2 if self._mode == GATED else 1
+        unpacks, parts = [], []
+        for i, rows in enumerate(laid):
+            low, high = max(0, start - rows.first) // per, min(rows.n, (end - rows.first) // per)
+            if low >= high:
+                continue
+            first = max(0, rows.first - start)
+            unpacks.append(_unpack(rows, low, high, halves[first:], leads=not unpacks))
+            if rows.pair < 2:
+                out = self._outs[i]
+                parts += [first, high - low, out.data.ptr + low * out.itemsize, out.strides[0] // out.itemsize]
+        table = cupy.asarray(np.array(parts, np.uint64))
+        return (unpacks, *self._multiply(halves, table))
+
+    def _multiply(self, halves: Any, parts: Any) -> tuple[Bound, "_Tile"]:
+        n, width = halves.shape
+        numbers = (parts, parts.size // 4, 1, n, width, self._scale)
+        if not self._hopper:
+            step = _portable_step(cupy.cuda.Device().id)
+            launch = kernel(_HERE / "prefill.cu", "prefill", dependent=True, MODE=self._mode, STEP=step)
+            shared = _STAGES[step] * 2 * 128 * step * 2
+            return launch.bind(1, 128, (self._x, halves, *numbers), shared), _Tile(*_PORTABLE_TILE, n, 0)
+        launch = kernel(_HERE / "prefill_hopper.cu", "prefill_hopper", dependent=True, MODE=self._mode)
+        maps = tensor_map(self._x, _BOX), tensor_map(halves, _BOX)
+        tile = _Tile(*_HOPPER_TILE, n, _processors(cupy.cuda.Device().id))
+        return launch.bind(1, 384, (*maps, *numbers), _HOPPER_SHARED), tile
+
+    def _from_tiles(self, weights: Sequence[Tiles]) -> list[tuple[Bound, int]]:
+        """Launches that need no unpacking, one for each type, with their strips; none for a pair of two types."""
+        gated = self._mode == GATED
+        types = dict.fromkeys(weight.type for weight in weights)
+        if gated and len(types) > 1:
+            return []
+        made, tokens = [], tensor_map(self._x, _PACKED_BOX)
+        for kind in types:
+            tiles, parts, strips = [], [], 0
+            for weight, out in zip(weights, self._outs, strict=False):
+                if weight.type == kind:
+                    across = weight.tiles_of_row
+                    tiles += [weight.data.data.ptr, weights[-1].data.data.ptr]
+                    parts += [strips * 64, weight.shape[0], out.data.ptr, out.strides[0] // out.itemsize]
+                    strips += -(-weight.shape[0] // (32 if gated else 64))
+            tables = (cupy.asarray(np.array(table, np.uint64)) for table in (tiles, parts))
+            numbers = len(parts) // 4, 1, self._x.shape[1], across, self._scale, not made
+            launch = kernel(_HERE / "prefill_packed.cu", "prefill_packed", dependent=True, QUANT=kind, MODE=self._mode)
+            shared = _PACKED_RING + 4 * 4 * tile_bytes(kind)
+            made.append((launch.bind((1, 1), 832, (tokens, *tables, *numbers), shared), strips))
+        return made
+
+
+class _Tile(NamedTuple):
+    """What is taken at once of the tokens and of a number of columns, and how many blocks run at once, if that matters."""
+
+    rows: int
+    columns: int
+    n_columns: int
+    at_once: int
+
+    def grid(self, n_rows: int) -> int:
+        """Blocks: one a tile, or as many as run at once, where tiles can be halved."""
+        tiles = -(-n_rows // self.rows) * -(-self.n_columns // self.columns)
+        return min(2 * tiles, self.at_once) if self.at_once else tiles
+
+
+@cache
+def is_hopper(device: int) -> bool:
+    """Whether a device has the instructions of ``sm_90a``."""
+    return cupy.cuda.Device(device).compute_capability == "90"
+
+
+@cache
+def _processors(device: int) -> int:
+    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
+
+
+@cache
+def _portable_step(device: int) -> int:
+    """The longer step of K whose ring leaves room for two blocks."""
+    return 64 if cupy.cuda.Device(device).attributes["MaxSharedMemoryPerMultiprocessor"] >= 132 * 1024 else 32
+
+
+def _rows_at_once(scratch: Scratch, width: int, hopper: bool, name: str) -> int:
+    """How many unpacked rows a launch takes: what fits, as full rounds of tiles if it is more than one."""
+    rows, columns = _HOPPER_TILE
+    fit = scratch.halves.size // width // columns * columns
+    if not fit:
+        raise KernelError(f"{name}: the scratch holds less than {columns} rows of {width}")
+    blocks = _processors(cupy.cuda.Device().id)
+    full = columns * blocks // gcd(blocks, TYPICAL_ROWS // rows)
+    return fit // full * full if hopper and fit >= full else fit
+
+
+def _lay_out(weights: Sequence[Tiles], gated: bool) -> tuple[list[_Rows], int]:
+    """Where the rows of each weight stand among the unpacked ones, and how many these are."""
+    if gated:
+        n = weights[0].shape[0]
+        return [_Rows(w, n, 0, pair) for pair, w in enumerate(weights, 1)], -(-n // TILE_ROWS) * 2 * TILE_ROWS
+    laid, first = [], 0
+    for weight in weights:
+        laid.append(_Rows(weight, weight.shape[0], first, 0))
+        first += -(-weight.shape[0] // _PLACED) * _PLACED
+    return laid, first
+
+
+def _unpack(rows: _Rows, low: int, high: int, halves: Any, *, leads: bool) -> Bound:
+    """Unpack rows `low` to `high` of a weight, `low` begins a tile; `leads`: as the first of several."""
+    weight = rows.weight
+    n = high - low
+    strip = weight.tiles_of_row * tile_bytes(weight.type)
+    launch = kernel(_UNPACK, "unpack", dependent=True, QUANT=weight.type, PART=rows.pair)
+    grid = -(-weight.tiles_of_row // _WARPS), -(-n // TILE_ROWS)
+    data = weight.data[low // TILE_ROWS * strip :]
+    return launch.bind(grid, 32 * _WARPS, (data, halves, n, weight.shape[1], weight.tiles_of_row, leads))
+
+
+def _check(x: Any, weights: Sequence[Tiles], outs: Sequence[Any], gated: bool) -> None:
+    if x.ndim != 2 or x.dtype != cupy.float16 or not x.flags.c_contiguous or x.data.ptr % 16:
+        raise KernelError(f"prefill: x must be contiguous float16 (T, K), got {x.dtype} {x.shape}")
+    if gated and (len(weights) != 2 or weights[0].shape != weights[1].shape):
+        raise KernelError(f"{weights[0].name}: gate and up must be of one shape")
+    dtype = cupy.float16 if gated else cupy.float32
+    for weight, out in zip(weights, (*outs, *outs) if gated else outs, strict=True):
+        if len(weight.shape) != 2 or weight.shape[1] != x.shape[1]:
+            raise KernelError(f"{weight.name}: a weight of shape {weight.shape} can't meet tokens of {x.shape[1]}")
+        shape = x.shape[0], weight.shape[0]
+        if out.dtype != dtype or out.shape != shape or out.strides[1] != out.itemsize:
+            raise KernelError(
+                f"{weight.name}: out must be {np.dtype(dtype)} {shape} with contiguous rows, got {out.dtype} {out.shape}"
+            )

@@ -1,0 +1,10 @@
+// What a row receives from its experts: their products times their factors, the best expert first, the shared one last.
+#pragma once
+
+template <int SLOTS, class Product>
+__device__ __forceinline__ float combine(const float (&factors)[SLOTS], Product product) {
+    float total = 0.0f;
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; ++slot) total = __fmaf_rn(factors[slot], product(slot), total);
+    return total;
+}

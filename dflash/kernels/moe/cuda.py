@@ -1,0 +1,277 @@
+"""Experts on a GPU: shapes to grids and constants."""
+
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from dflash.errors import KernelError
+from dflash.kernels.formats.cuda import Tiles, tile_bytes, tile_width
+from dflash.kernels.jit import kernel
+from dflash.kernels.launch import Bound
+from dflash.kernels.moe import Experts
+
+MOST_ROWS = 64
+"""Rows of a decode launch."""
+FEW = 4
+"""Rows up to which every row reads its experts by itself, and the products are added up where they are made."""
+SPAN, SPAN_BYTES = 256, 576
+"""Values of a span of a token between two launches, and its bytes."""
+
+_HERE = Path(__file__).parent
+_PAIRS, _WARPS = 8, 8
+_ROUTERS = (1, 1, 2), (2, 2, 2), (4, 4, 2), (8, 4, 4), (16, 4, 8), (32, 8, 8), (64, 16, 8)
+_HELD = 16
+_PLAIN = "F32", "F16", "BF16"
+_RESERVED, _LARGE = 1024, 80 * 1024
+
+
+class Settings(NamedTuple):
+    """What a kernel is compiled for besides shapes: blocks of a processor, and spans that a warp has in flight."""
+
+    blocks: int
+    depth: int
+
+
+GATE_UP, GATE_UP_FEW, DOWN = Settings(2, 1), Settings(3, 1), Settings(2, 2)
+
+
+class Shape:
+    """Numbers that the kernels of a layer are compiled for."""
+
+    def __init__(self, weights: Experts) -> None:
+        self.experts, self.width = weights.router.shape
+        self.ffn = prod(weights.gate.shape[:-1]) // self.experts
+        self.shared_ffn, self.n_used = weights.shared_gate.shape[0], weights.n_used
+        self.slots = self.n_used + 1
+        self.spans = -(-self.width // SPAN)
+        self.inner_spans = -(-max(self.ffn, self.shared_ffn) // SPAN)
+
+    def items(self, n_rows: int, pairs: int) -> int:
+        """The most items of some rows, of so many pairs at most."""
+        chosen = n_rows * self.n_used
+        return min(chosen, self.experts + chosen // pairs) + -(-n_rows // pairs)
+
+    def constants(self) -> dict[str, int]:
+        """As macros."""
+        return {
+            "WIDTH": self.width,
+            "EXPERTS": self.experts,
+            "N_USED": self.n_used,
+            "FFN": self.ffn,
+            "SHARED_FFN": self.shared_ffn,
+        }
+
+
+class Scratch:
+    """Arrays between the launches of a layer's experts; layers of one shape share them.
+
+    Parameters
+    ----------
+    rows : int
+        Most rows of a launch.
+    weights : Experts
+        Of one of the layers, on the device.
+    """
+
+    def __init__(self, rows: int, weights: Experts) -> None:
+        shape = Shape(weights)
+        self.rows, pairs, items = rows, rows * shape.slots, shape.items(rows, _PAIRS)
+        self.normed = cupy.empty((rows, shape.spans * SPAN_BYTES), np.uint8)
+        self.logits = cupy.empty((rows, shape.experts + 1), np.float32)
+        self.experts = cupy.empty((rows, shape.n_used), np.int32)
+        self.factors = cupy.empty((rows, shape.slots), np.float32)
+        self.item_expert, self.item_pairs = cupy.empty(items, np.int32), cupy.empty((items, _PAIRS), np.int32)
+        self.n_items, self.arrived = cupy.empty(1, np.int32), cupy.zeros(1, np.int32)
+        self.inner = cupy.empty((pairs, shape.inner_spans * SPAN_BYTES), np.uint8)
+        self.product = cupy.empty((pairs, shape.width), np.float32)
+
+
+class Moe:
+    """A norm and the experts of up to 64 rows on fixed arrays, to be run for any number of rows.
+
+    Parameters
+    ----------
+    stream : float32 (T, D)
+        The residual stream, which the result is added to.
+    gain : float32 (D,)
+        Of the norm.
+    weights : Experts
+        On the device: `Tiles` of any native types, the stacks' matrices one after the other; `router` and
+        `shared_router` float32 arrays.
+    counts : int32 (1 or more,)
+        The true number of rows, on the device; others cost nothing and stay as they are.
+    scratch : Scratch
+        Of the stream of launches.
+    eps : float
+        Added to the mean square of a row.
+
+    Raises
+    ------
+    KernelError
+        If a shape does not fit.
+
+    Notes
+    -----
+    ``x = stream * gain / sqrt(mean(stream ** 2) + eps)``, then as `dflash.kernels.moe.Moe`. The router and the choice
+    are float32 throughout; what experts read is rounded to float16. Three launches up to `FEW` rows, else five. A row has
+    the same bits whichever rows it comes with. Each expert in use is read once for eight of its rows; a row alone reads
+    9 experts, 16 MB for D 2048, F 512 and four bits a weight.
+    """
+
+    def __init__(self, stream: Any, gain: Any, weights: Experts, counts: Any, scratch: Scratch, *, eps: float) -> None:
+        self._shape = shape = Shape(weights)
+        check(stream, gain, weights, shape)
+        if not 0 < scratch.rows <= min(MOST_ROWS, len(stream)):
+            raise KernelError(f"experts: a decode launch has 1 to {min(MOST_ROWS, len(stream))} rows, got {scratch.rows}")
+        s, w, self._processors = scratch, weights, _attribute("MultiProcessorCount")
+        given = stream, gain, w.router, w.shared_router, counts, eps, s.normed, s.logits
+        self._routers = [(most, *_router(shape, rows, outs, given)) for most, rows, outs in _ROUTERS]
+        small = {"EXPERTS": shape.experts, "N_USED": shape.n_used}
+        items = s.item_expert, s.item_pairs, s.n_items
+        plan = kernel(_HERE / "plan.cu", "plan", dependent=True, **small)
+        self._plan = plan.bind(1, 256, (s.logits, counts, s.rows, s.experts, s.factors, *items, s.arrived))
+        into = w.gate, w.up, w.shared_gate, w.shared_up
+        self._gate_up, self._gate_up_blocks = _gate_up(shape, into, (s.normed, *items, *into, s.inner))
+        args = s.normed, s.logits, counts, *into, s.inner, s.experts, s.factors, w.down, w.shared_down
+        args = *args, w.down.data.nbytes // shape.experts, w.shared_down.data.nbytes
+        self._gate_up_few = _gate_up_few(shape, into, args)
+        args = s.inner, *items, w.down, w.shared_down, s.product
+        self._down, self._down_blocks = _down(shape, args, few=False)
+        args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, stream
+        self._down_few, _ = _down(shape, args, few=True)
+        combine = kernel(_HERE / "combine.cu", "combine", dependent=True, WIDTH=shape.width, N_USED=shape.n_used)
+        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, stream))
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Run for the first `n_rows` rows, or `counts` if that is less; allocates nothing and waits for nothing."""
+        shape, processors = self._shape, self._processors
+        _, router, rows, outs = next(r for r in self._routers if n_rows <= r[0])
+        router(stream, grid=(-(-(shape.experts + 1) // outs), -(-n_rows // rows)))
+        if n_rows <= FEW:
+            self._gate_up_few(stream, grid=(shape.inner_spans * 16, n_rows * shape.slots))
+            self._down_few(stream, grid=(shape.width // 16, n_rows))
+        else:
+            self._plan(stream, grid=-(-n_rows // 8), most_rows=n_rows)
+            self._gate_up(stream, grid=processors * self._gate_up_blocks)
+            self._down(stream, grid=processors * self._down_blocks)
+            self._combine(stream, grid=(-(-shape.width // 1024), n_rows))
+
+
+def upload(weights: Experts) -> Experts:
+    """Copy a layer's experts to the device.
+
+    Parameters
+    ----------
+    weights : Experts
+        Of native types.
+
+    Returns
+    -------
+    Experts
+        As `Moe` wants them.
+    """
+    routers = {name: cupy.asarray(getattr(weights, name).unpacked()) for name in ("router", "shared_router")}
+    parts = {name: Tiles(w) for name, w in weights._asdict().items() if name not in ("router", "shared_router", "n_used")}
+    return Experts(**routers, **parts, n_used=weights.n_used)
+
+
+def check(stream: Any, gain: Any, weights: Experts, shape: Shape) -> None:
+    """Refuse experts that do not fit each other or the rows."""
+    name = weights.gate.name
+    if stream.shape[1:] != (shape.width,) or gain.shape != (shape.width,):
+        raise KernelError(f"{name}: experts of width {shape.width} don't fit rows {stream.shape} and a gain {gain.shape}")
+    for weight, rows, width in (
+        (weights.gate, shape.experts * shape.ffn, shape.width),
+        (weights.up, shape.experts * shape.ffn, shape.width),
+        (weights.down, shape.experts * shape.width, shape.ffn),
+        (weights.shared_gate, shape.shared_ffn, shape.width),
+        (weights.shared_up, shape.shared_ffn, shape.width),
+        (weights.shared_down, shape.width, shape.shared_ffn),
+    ):
+        if (prod(weight.shape[:-1]), weight.shape[-1]) != (rows, width):
+            raise KernelError(f"{weight.name}: wanted {rows} rows of {width} in all, got {weight.shape}")
+
+
+def data_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arrays of `Tiles`; others as they are."""
+    return tuple(a.data if isinstance(a, Tiles) else a for a in args)
+
+
+def span_bytes(kinds: list[str]) -> int:
+    """Of 16 rows of a span, the most of some types."""
+    return max(SPAN // tile_width(kind) * tile_bytes(kind) for kind in kinds)
+
+
+@cache
+def _attribute(name: str) -> int:
+    return cupy.cuda.Device().attributes[name]
+
+
+def _router(shape: Shape, rows: int, outs: int, args: tuple[Any, ...]) -> tuple[Bound, int, int]:
+    """Launch, rows and logits of a block: so many that their weights fit in registers."""
+    outs = max(2, min(outs, 2 * _HELD // -(-shape.width // 512)))
+    made = kernel(
+        _HERE / "router.cu", "router", dependent=True, WIDTH=shape.width, EXPERTS=shape.experts, OUTS=outs, ROWS=rows
+    )
+    return made.bind((1, 1), 256, args, shared=4 * rows * shape.width), rows, outs
+
+
+def _kinds(weights: tuple[Tiles, ...]) -> dict[str, str]:
+    return {name: w.type for name, w in zip(("GATE", "UP", "SHARED_GATE", "SHARED_UP"), weights, strict=True)}
+
+
+def _piece(kinds: dict[str, str]) -> int:
+    """Bytes of a span of 16 rows of a gate and an up-projection."""
+    return max(sum(span_bytes([kinds[shared + part]]) for part in ("GATE", "UP")) for shared in ("", "SHARED_"))
+
+
+def _gate_up(shape: Shape, weights: tuple[Tiles, ...], args: tuple[Any, ...]) -> tuple[Bound, int]:
+    kinds = _kinds(weights)
+    piece, sums = _piece(kinds), shape.spans * 2 * 2 * 512
+    blocks, depth = _fitting(GATE_UP, list(kinds.values()), shape.spans * piece, sums)
+    shared = sums + -(-shape.spans * depth * 8 // 128) * 128 + shape.spans * depth * piece
+    constants = shape.constants() | kinds | {"DEPTH": depth, "BLOCKS": blocks}
+    made = kernel(_HERE / "gate_up.cu", "gate_up", dependent=True, **constants)
+    return made.bind(1, 32 * shape.spans, data_of(args), shared=shared), blocks
+
+
+def _gate_up_few(shape: Shape, weights: tuple[Tiles, ...], args: tuple[Any, ...]) -> Bound:
+    kinds = _kinds(weights)
+    piece, others = _piece(kinds), shape.spans * (SPAN_BYTES + 1024)
+    blocks, _ = _fitting(GATE_UP_FEW, list(kinds.values()), shape.spans * piece, others)
+    made = kernel(_HERE / "gate_up_few.cu", "gate_up_few", dependent=True, **shape.constants(), **kinds, BLOCKS=blocks)
+    return made.bind((1, 1), 32 * shape.spans, data_of(args), shared=others + shape.spans * piece)
+
+
+def _down(shape: Shape, args: tuple[Any, ...], *, few: bool) -> tuple[Bound, int]:
+    kinds = [args[4].type, args[5].type]
+    piece, token = span_bytes(kinds), shape.inner_spans * SPAN_BYTES
+    warps, tokens = _WARPS, _PAIRS * (token + (0 if shape.inner_spans % 2 else 64))
+    while warps > 1 and 2 * warps * piece > _LARGE:
+        warps //= 2
+    blocks, depth = _fitting(DOWN, kinds, 2 * warps * piece, tokens)
+    constants = shape.constants() | {"DOWN": kinds[0], "SHARED_DOWN": kinds[1]}
+    constants |= {"WARPS": warps, "DEPTH": depth, "BLOCKS": blocks}
+    made = kernel(_HERE / "down.cu", "down_few" if few else "down", dependent=True, **constants)
+    if few:
+        warps = shape.slots * min(shape.inner_spans, 32 // shape.slots)
+        return made.bind(1, 32 * warps, data_of(args), shared=warps * (piece + SPAN_BYTES)), 1
+    return made.bind(1, 32 * warps, data_of(args), shared=tokens + 2 * warps * depth * piece), blocks
+
+
+def _fitting(settings: Settings, kinds: list[str], stage: int, others: int) -> Settings:
+    """Settings that the registers and the shared memory of a processor have room for."""
+    blocks = 1 if any(kind in _PLAIN for kind in kinds) else settings.blocks
+    most = _attribute("MaxSharedMemoryPerMultiprocessor")
+    while blocks > 1 and most // blocks - _RESERVED - others < min(2, settings.depth) * stage:
+        blocks -= 1
+    room = min(most // blocks - _RESERVED, _attribute("MaxSharedMemoryPerBlockOptin")) - others - _RESERVED
+    if room < stage:
+        raise KernelError(
+            f"experts of {', '.join(kinds)} need {stage + others} bytes of shared memory, the device has {most}"
+        )
+    return Settings(blocks, min(settings.depth, room // stage))

@@ -1,0 +1,187 @@
+"""Experts for the many rows of a prompt on a GPU: shapes to grids and constants."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from dflash.errors import KernelError
+from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.jit import kernel
+from dflash.kernels.launch import Bound
+from dflash.kernels.moe import Experts
+from dflash.kernels.moe.cuda import SPAN, SPAN_BYTES, Shape, check, data_of, span_bytes
+
+AT_ONCE = 2048
+"""Rows that the scratch has room for; more are run in slices."""
+
+
+class Settings(NamedTuple):
+    """Groups of four warps, spans in flight, and blocks of a processor, on Hopper."""
+
+    groups: int
+    stages: int
+    blocks: int
+
+
+HOPPER_PAIRS, GATE_UP, DOWN = 96, Settings(4, 2, 1), Settings(4, 2, 1)
+
+_HERE = Path(__file__).parent
+_PAIRS = 64
+_BLOCKS = (8, 2), (4, 2), (8, 1), (4, 1), (2, 1), (1, 1)
+_STATIC_SHARED = 2048
+_HOPPER = "90"
+_PLAIN = "F32", "F16", "BF16"
+
+
+class PrefillScratch:
+    """Arrays between the launches of a layer's experts; layers of one shape share them.
+
+    Parameters
+    ----------
+    rows : int
+        Most rows of a launch; room is made for `AT_ONCE` at most.
+    weights : Experts
+        Of one of the layers, on the device.
+    """
+
+    def __init__(self, rows: int, weights: Experts) -> None:
+        shape = Shape(weights)
+        self.rows = rows = min(rows, AT_ONCE)
+        pairs = rows * shape.slots
+        items = max(shape.items(rows, n) * n for n in (_PAIRS, HOPPER_PAIRS))
+        self.normed = cupy.empty((rows, shape.spans * SPAN_BYTES), np.uint8)
+        self.exact = cupy.empty((rows, shape.width), np.float32)
+        self.logits, self.shared_logits = cupy.empty((rows, shape.experts), np.float32), cupy.empty(rows, np.float32)
+        self.experts, self.factors = cupy.empty((rows, shape.n_used), np.int32), cupy.empty((rows, shape.slots), np.float32)
+        self.count, self.n_items = cupy.empty(shape.experts, np.int32), cupy.empty(1, np.int32)
+        self.item_expert, self.item_pairs = cupy.empty(items // 64, np.int32), cupy.empty(items, np.int32)
+        self.inner = cupy.empty((pairs, shape.inner_spans * SPAN_BYTES), np.uint8)
+        self.product = cupy.empty((pairs, shape.width), np.float32)
+
+
+class PrefillMoe:
+    """A norm and the experts of any number of rows on fixed arrays.
+
+    Parameters
+    ----------
+    stream, gain, weights, counts, eps
+        As those of `dflash.kernels.moe.cuda.Moe`.
+    scratch : PrefillScratch
+        Of the stream of launches.
+    hopper : bool, optional
+        Whether to multiply with Hopper's groups of four warps; if not said, where device and types allow.
+
+    Raises
+    ------
+    KernelError
+        If a shape does not fit.
+
+    Notes
+    -----
+    Computes what `Moe` does; with Hopper's groups, weights are rounded to float16. A row has the same bits whichever
+    rows it comes with. Seven launches for every `AT_ONCE` rows; an expert's weights are read once for 64 or 128 of its rows.
+    """
+
+    def __init__(
+        self,
+        stream: Any,
+        gain: Any,
+        weights: Experts,
+        counts: Any,
+        scratch: PrefillScratch,
+        *,
+        eps: float,
+        hopper: bool | None = None,
+    ) -> None:
+        self._shape, self._scratch = Shape(weights), scratch
+        check(stream, gain, weights, self._shape)
+        s, w, shape = scratch, weights, self._shape
+        into = w.gate, w.up, w.shared_gate, w.shared_up
+        back = w.down, w.down, w.shared_down, w.shared_down
+        self._hopper = _can_group(into, back) if hopper is None else hopper
+        self._pairs = HOPPER_PAIRS if self._hopper else _PAIRS
+        constants = {"WIDTH": shape.width, "EXPERTS": shape.experts, "N_USED": shape.n_used}
+        constants |= {"PAIRS": self._pairs, "NORMED_ORDER": self._order(into)}
+
+        def bind(entry: str, *args: Any, shared: int = 0) -> Bound:
+            made = kernel(_HERE / "prefill_router.cu", entry, dependent=True, **constants)
+            return made.bind((1, 1), 256, args, shared=shared)
+
+        items = s.item_expert, s.item_pairs, s.n_items
+        normed = s.normed, s.exact, s.shared_logits, s.count
+        self._normalize = bind("normalize", stream, gain, w.shared_router, counts, 0, eps, *normed)
+        self._logits = bind("logits", s.exact, w.router, counts, 0, s.logits, shared=4 * 96 * 68 * 4)
+        self._choose = bind("choose_all", s.logits, s.shared_logits, counts, 0, 0, s.experts, s.factors, s.count)
+        self._group = bind("group", s.experts, s.count, counts, 0, 0, *items)
+        self._gate_up = self._bind(into, (s.normed, *items), self._order(back), gated=True)
+        self._down = self._bind(back, (s.inner, *items), 0, gated=False)
+        combine = kernel(_HERE / "combine.cu", "combine", dependent=True, WIDTH=shape.width, N_USED=shape.n_used)
+        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, stream))
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Run for the first `n_rows` rows, or `counts` if that is less; allocates nothing and waits for nothing."""
+        shape = self._shape
+        for first in range(0, n_rows, self._scratch.rows):
+            n = min(n_rows - first, self._scratch.rows)
+            items = shape.items(n, self._pairs)
+            self._normalize(stream, grid=n, first_row=first)
+            self._logits(stream, grid=(-(-shape.experts // 64), -(-n // 32)), first_row=first)
+            self._choose(stream, grid=-(-n // 8), first_row=first, n_here=n)
+            self._group(stream, grid=shape.experts + 1, first_row=first, n_here=n)
+            for launch, blocks in (self._gate_up, self._down):
+                launch(stream, grid=(blocks, items))
+            self._combine(stream, grid=(-(-shape.width // 1024), n), first_row=first)
+
+    def _order(self, weights: tuple[Tiles, ...]) -> int:
+        """How tokens lie that meet some weights."""
+        return _run(weights[0].type) if self._hopper else 0
+
+    def _bind(
+        self, weights: tuple[Tiles, ...], args: tuple[Any, ...], inner_order: int, *, gated: bool
+    ) -> tuple[Bound, int]:
+        """Launch of a projection, and its blocks for an item."""
+        shape, kinds = self._shape, [w.type for w in weights]
+        constants = shape.constants() | dict(zip(("FIRST", "SECOND", "SHARED_FIRST", "SHARED_SECOND"), kinds, strict=True))
+        if self._hopper:
+            groups, stages, on_processor = GATE_UP if gated else DOWN
+            rows, threads, source = (32 if gated else 64) * groups, 128 * groups, "prefill_hopper.cu"
+            constants |= {"PAIRS": HOPPER_PAIRS, "GROUPS": groups, "BLOCKS": on_processor, "INNER_ORDER": inner_order}
+            stage = HOPPER_PAIRS * 2 * SPAN + -(-4 * groups * span_bytes(kinds) // 1024) * 1024
+            stages = min(stages, (_room() - 1024) // stage)
+            shared = 1024 + stages * stage
+        else:
+            warps, stages, shared = _block(kinds)
+            rows, threads, source = (16 if gated else 32) * warps, 32 * warps, "prefill.cu"
+            constants |= {"PAIRS": _PAIRS, "WARPS": warps}
+        made = kernel(_HERE / source, "prefill", dependent=True, STAGES=stages, GATED=int(gated), **constants)
+        s = self._scratch
+        blocks = -(-(shape.inner_spans * SPAN if gated else shape.width) // rows)
+        return made.bind((1, 1), threads, (*args, *data_of(weights), s.inner, s.product), shared=shared), blocks
+
+
+def _run(kind: str) -> int:
+    """RUN of the format in `quants.cuh`."""
+    return 4 if kind == "Q6_K" else 8
+
+
+def _can_group(*projections: tuple[Tiles, ...]) -> bool:
+    quantised = all(w.type not in _PLAIN for weights in projections for w in weights)
+    alike = all(len({_run(w.type) for w in weights}) == 1 for weights in projections)
+    return cupy.cuda.Device().compute_capability == _HOPPER and quantised and alike
+
+
+def _room() -> int:
+    return cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"] - _STATIC_SHARED
+
+
+def _block(kinds: list[str]) -> tuple[int, int, int]:
+    """Warps of a block, spans in flight and bytes of shared memory: as much as the device has room for."""
+    room = _room()
+    of_warp = span_bytes(kinds[::2]) + span_bytes(kinds[1::2])
+    for warps, stages in _BLOCKS:
+        shared = stages * (_PAIRS * SPAN_BYTES + warps * of_warp)
+        if shared <= room:
+            return warps, stages, shared
+    raise KernelError(f"experts of {', '.join(kinds)} need {shared} bytes of shared memory, the device has {room}")

@@ -1,0 +1,131 @@
+// inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE for the pairs of every item: up to eight rows that meet one expert.
+//
+// A unit of work is 16 rows of the gate and the same of the up-projection of an item. A block takes a run of units, and of
+// each every warp a span of K, whose tokens it holds in registers from one unit to the next, while bulk copies bring the
+// tiles of the units ahead. The warps' sums are added in order, so a pair has the same bits in any company. Inner values lie
+// in spans; those past the last row of the weights are zeros.
+//
+// Grid blocks, at most the units; block 32 * SPANS, shared SUM_BYTES + BARRIER_BYTES + SPANS * WARP_BYTES.
+// Macros: those of `units.cuh`; DEPTH, how many units' spans a warp has in flight; BLOCKS, of a processor.
+// Bytes: the tiles of an expert once for every eight of its rows.
+#include "../launch.cuh"
+#include "units.cuh"
+
+#if !defined(DEPTH) || !defined(BLOCKS)
+#error "DEPTH and BLOCKS must be defined"
+#endif
+
+constexpr int SLOTS = N_USED + 1, WARP_BYTES = DEPTH * PIECE;
+constexpr int SUM_BYTES = 2 * SPANS * 2 * 512, BARRIER_BYTES = (SPANS * DEPTH * 8 + 127) / 128 * 128;
+
+struct Weights {
+    const u8 *gate, *up, *shared_gate, *shared_up;
+};
+
+// What a warp does to fetch pieces: spans of the gate and of the up-projection, unit by unit.
+struct Producer {
+    const Weights& weights;
+    const int* item_expert;
+    u32 ring, barriers;
+    int item, unit, last_item, expert, next_expert, slot, left;
+
+    __device__ Producer(const Weights& weights, const int* item_expert, u32 ring, u32 barriers, int begin, int end)
+        : weights(weights), item_expert(item_expert), ring(ring), barriers(barriers), slot(0), left(end - begin) {
+        item = begin / UNITS, unit = begin % UNITS, last_item = (end - 1) / UNITS;
+        expert = __ldcg(item_expert + item);
+        next_expert = item < last_item ? __ldcg(item_expert + item + 1) : 0;
+    }
+    __device__ __forceinline__ void fetch(int warp, int lane) {
+        if (left == 0) return;
+        --left;
+        const u32 to = ring + slot * PIECE, barrier = barriers + 8 * slot;
+        if (expert != EXPERTS) {
+            fetch_both<GATE, UP>(to, weights.gate, weights.up, expert, FFN / 16, unit, warp, barrier, lane);
+        } else {
+            constexpr int STRIPES = SHARED_FFN / 16;
+            fetch_both<SHARED_GATE, SHARED_UP>(to, weights.shared_gate, weights.shared_up, 0, STRIPES, unit, warp, barrier, lane);
+        }
+        slot = slot + 1 == DEPTH ? 0 : slot + 1;
+        if (++unit < UNITS) return;
+        unit = 0, ++item, expert = next_expert;
+        if (item < last_item) next_expert = __ldcg(item_expert + item + 1);
+    }
+};
+
+// Multiply the units of one item.
+template <class G, class U, class Done>
+__device__ __forceinline__ void multiply_item(Producer& producer, Ring<DEPTH, PIECE>& ring, const u8* token, int n_units,
+                                              int warp, int lane, Done done) {
+    constexpr bool WITH_SUMS = G::MINIMA || U::MINIMA;
+    HeldTokens<G::RUN> x;
+    HeldTokens<U::RUN> y;
+    x.template load<WITH_SUMS>(token, lane);
+    if constexpr (G::RUN != U::RUN) y.template load<WITH_SUMS>(token, lane);
+    for (int i = 0; i < n_units; ++i) {
+        float totals[2][1][4];
+        clear(totals[0][0]);
+        clear(totals[1][0]);
+        const u8* gate = ring.wait();
+        const u8* up = gate + Row<G>::BYTES;
+        auto &of_gate = (float(&)[1][1][4])totals[0], &of_up = (float(&)[1][1][4])totals[1];
+        if constexpr (Same<G, U>::value) {
+            Row<G>::template multiply<2>({gate, up}, warp, HeldTiles<G::RUN>{x}, lane, totals);
+        } else {
+            Row<G>::template multiply<1>({gate}, warp, HeldTiles<G::RUN>{x}, lane, of_gate);
+            if constexpr (G::RUN == U::RUN) {
+                Row<U>::template multiply<1>({up}, warp, HeldTiles<U::RUN>{x}, lane, of_up);
+            } else {
+                Row<U>::template multiply<1>({up}, warp, HeldTiles<U::RUN>{y}, lane, of_up);
+            }
+        }
+        __syncwarp();
+        producer.fetch(warp, lane);
+        ring.advance();
+        done(totals[0][0], totals[1][0]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+gate_up(const unsigned char* x, const int* item_expert, const int* item_pairs, const int* n_items, const unsigned char* gate,
+        const unsigned char* up, const unsigned char* shared_gate, const unsigned char* shared_up, unsigned char* inner) {
+    extern __shared__ __align__(128) u8 shared[];
+    float4(*sums)[SPANS][2][32] = (float4(*)[SPANS][2][32])shared;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u64* barriers = (u64*)(shared + SUM_BYTES) + warp * DEPTH;
+    u8* own = shared + SUM_BYTES + BARRIER_BYTES + warp * WARP_BYTES;
+    if (lane < DEPTH) init_both(shared_address(barriers + lane));
+    dependents_may_launch();
+    __syncwarp();
+    wait_for_inputs();
+    const int units = __ldcg(n_items) * UNITS;
+    const int begin = (int)((long long)units * blockIdx.x / gridDim.x);
+    const int end = (int)((long long)units * (blockIdx.x + 1) / gridDim.x);
+    if (begin >= end) return;
+
+    const Weights weights = {gate, up, shared_gate, shared_up};
+    Producer producer(weights, item_expert, shared_address(own), shared_address(barriers), begin, end);
+#pragma unroll
+    for (int i = 0; i < DEPTH; ++i) producer.fetch(warp, lane);
+    Ring<DEPTH, PIECE> ring(own, barriers);
+    int done = 0;
+    for (int at = begin; at < end;) {
+        const int item = at / UNITS, first = at % UNITS, n_units = min(end - at, UNITS - first);
+        const int expert = __ldcg(item_expert + item), pair = lane < PAIRS ? __ldcg(item_pairs + item * PAIRS + lane) : -1;
+        const int n = __popc(__ballot_sync(~0u, pair >= 0)), of_lane = __shfl_sync(~0u, pair, lane / 4);
+        const u8* token = of_lane < 0 ? nullptr : x + ((size_t)(of_lane / SLOTS) * SPANS + warp) * SPAN_BYTES;
+        const int stripes = (expert == EXPERTS ? SHARED_FFN : FFN) / 16;
+        int unit = first;
+        const auto add_up = [&](const float (&g)[4], const float (&u)[4]) {
+            keep_sums(sums[done % 2], warp, lane, g, u);
+            __syncthreads();
+            if (warp == done % SPANS) write_unit(sums[done % 2], unit, stripes, pair, n, lane, inner);
+            ++done, ++unit;
+        };
+        if (SAME || expert != EXPERTS) {
+            multiply_item<GATE, UP>(producer, ring, token, n_units, warp, lane, add_up);
+        } else {
+            multiply_item<SHARED_GATE, SHARED_UP>(producer, ring, token, n_units, warp, lane, add_up);
+        }
+        at += n_units;
+    }
+}

@@ -1,0 +1,98 @@
+// The gate- and up-projections of few rows, as `gate_up.cu`, with the choice of the experts: a block takes one unit of a pair.
+//
+// A block finds its expert from the router's logits; a row's first block writes the choice for what comes after. Each brings
+// a part of its expert's down-projection into the L2 cache.
+//
+// Grid (UNITS, pairs), block 32 * SPANS, shared SPANS * (PIECE + SPAN_BYTES + 1024).
+// Macros: those of `units.cuh`; BLOCKS, of a processor. Bytes: the tiles of an expert once for every pair, from L2 but for the
+// first.
+#include "../launch.cuh"
+#include "units.cuh"
+#include "choose.cuh"
+
+#ifndef BLOCKS
+#error "BLOCKS must be defined"
+#endif
+
+constexpr int WARP_BYTES = PIECE + SPAN_BYTES;
+
+// The token of a warp, wherever a tile begins.
+template <class Q>
+struct OneToken {
+    const u8* span;
+    int lane;
+    __device__ __forceinline__ SharedTokens<Q> operator()(int first) const { return {span, first, 0, lane}; }
+};
+
+template <class G, class U>
+__device__ __forceinline__ void multiply_both(const u8* gate, const u8* token, int warp, int lane, float (&totals)[2][1][4]) {
+    const u8* up = gate + Row<G>::BYTES;
+    if constexpr (Same<G, U>::value) {
+        Row<G>::template multiply<2>({gate, up}, warp, OneToken<G>{token, lane}, lane, totals);
+    } else {
+        Row<G>::template multiply<1>({gate}, warp, OneToken<G>{token, lane}, lane, (float(&)[1][1][4])totals[0]);
+        Row<U>::template multiply<1>({up}, warp, OneToken<U>{token, lane}, lane, (float(&)[1][1][4])totals[1]);
+    }
+}
+
+// The part of a matrix that is this block's of all those of a pair.
+__device__ __forceinline__ void prefetch_part(const u8* matrix, size_t n_bytes) {
+    const size_t begin = n_bytes * blockIdx.x / UNITS / 128 * 128, end = n_bytes * (blockIdx.x + 1) / UNITS;
+    for (size_t i = begin + 128 * threadIdx.x; i < end; i += 128 * THREADS) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(matrix + i));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+gate_up_few(const unsigned char* x, const float* logits, const int* counts, const unsigned char* gate, const unsigned char* up,
+            const unsigned char* shared_gate, const unsigned char* shared_up, unsigned char* inner, int* experts, float* factors,
+            const unsigned char* down, const unsigned char* shared_down, size_t down_bytes, size_t shared_down_bytes) {
+    extern __shared__ __align__(128) u8 shared[];
+    __shared__ __align__(8) u64 barriers[SPANS];
+    __shared__ int found;
+    float4(*sums)[2][32] = (float4(*)[2][32])shared;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, unit = blockIdx.x, pair = blockIdx.y;
+    const int row = pair / SLOTS, slot = pair % SLOTS;
+    const bool every = slot == N_USED;
+    u8 *own = shared + SPANS * 1024 + warp * WARP_BYTES, *token = own + PIECE;
+    const u32 piece = shared_address(own), barrier = shared_address(barriers + warp);
+    if (lane == 0) init_both(barrier);
+    dependents_may_launch();
+    __syncwarp();
+    if (every) fetch_both<SHARED_GATE, SHARED_UP>(piece, shared_gate, shared_up, 0, SHARED_FFN / 16, unit, warp, barrier, lane);
+    wait_for_inputs();
+    const u8* from = x + ((size_t)row * SPANS + warp) * SPAN_BYTES;
+    for (int c = 16 * lane; c < SPAN_BYTES; c += 512) copy_16(shared_address(token + c), from + c);
+    copy_commit();
+    const bool there = row < counts[0];
+    if (there && !every) {
+        if (warp == 0) {
+            const float* of_row = logits + row * (EXPERTS + 1);
+            int chosen;
+            float share;
+            choose(of_row, lane, chosen, share);
+            if (lane == slot) found = chosen;
+            if (unit == 0 && slot == 0) {
+                write_choice(chosen, share, __ldcg(of_row + EXPERTS), lane, experts + row * N_USED, factors + row * SLOTS);
+            }
+        }
+        __syncthreads();
+        fetch_both<GATE, UP>(piece, gate, up, found, FFN / 16, unit, warp, barrier, lane);
+    }
+    if (there) prefetch_part(every ? shared_down : down + found * down_bytes, every ? shared_down_bytes : down_bytes);
+    copy_wait<0>();
+    __syncwarp();
+    if (every || there) barrier_wait(barrier, 0);
+    if (!there) return;
+    float totals[2][1][4];
+    clear(totals[0][0]);
+    clear(totals[1][0]);
+    if (SAME || !every) {
+        multiply_both<GATE, UP>(own, token, warp, lane, totals);
+    } else {
+        multiply_both<SHARED_GATE, SHARED_UP>(own, token, warp, lane, totals);
+    }
+    keep_sums(sums, warp, lane, totals[0][0], totals[1][0]);
+    __syncthreads();
+    if (warp == 0) write_unit(sums, unit, (every ? SHARED_FFN : FFN) / 16, lane == 0 ? pair : -1, 1, lane, inner);
+}

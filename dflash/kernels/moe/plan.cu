@@ -1,0 +1,95 @@
+// The experts of up to 64 rows, and the work of the launches that follow as items: an expert and up to eight of its pairs. A
+// pair is SLOTS * row + slot, a row and one of the experts that it meets; the last slot is the shared expert, number EXPERTS.
+// Items stand by expert, after those of the shared one; an expert's rows by number.
+//
+// A warp chooses for a row; the block that is done last makes the items. Grid rows over 8, block 256. Macros: EXPERTS, N_USED.
+// `arrived` must be 0, and is again at last.
+#include "../launch.cuh"
+#if !defined(EXPERTS) || !defined(N_USED)
+#error "EXPERTS and N_USED must be defined"
+#endif
+#include "choose.cuh"
+
+constexpr int PAIRS = 8, MOST_ROWS = 64, THREADS = 256;
+
+// Whether all blocks have called this; what they wrote before can be read then.
+__device__ __forceinline__ bool is_last(int* arrived) {
+    __shared__ int last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(arrived, 1) == gridDim.x - 1;
+        if (last) *arrived = 0;
+    }
+    __syncthreads();
+    if (last) __threadfence();
+    return last;
+}
+
+// Sum over the threads before, and that of all in `all`.
+__device__ __forceinline__ int sum_before(int n, int& all) {
+    __shared__ int of_warp[THREADS / 32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int sum = n;
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) {
+        const int before = __shfl_up_sync(~0u, sum, i);
+        if (lane >= i) sum += before;
+    }
+    __syncthreads();
+    if (lane == 31) of_warp[warp] = sum;
+    __syncthreads();
+    all = 0;
+    int first = sum - n;
+#pragma unroll
+    for (int i = 0; i < THREADS / 32; ++i) {
+        if (i < warp) first += of_warp[i];
+        all += of_warp[i];
+    }
+    return first;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+plan(const float* logits, const int* counts, int most_rows, int* experts, float* factors, int* item_expert, int* item_pairs,
+     int* n_items, int* arrived) {
+    __shared__ u64 rows_of[EXPERTS];
+    __shared__ int first_of[EXPERTS];
+    const int lane = threadIdx.x % 32, row = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+    dependents_may_launch();
+    for (int e = threadIdx.x; e < EXPERTS; e += THREADS) rows_of[e] = 0;
+    wait_for_inputs();
+    const int n_rows = min(counts[0], min(most_rows, MOST_ROWS)), shared_items = (n_rows + PAIRS - 1) / PAIRS;
+    if (row < n_rows) {
+        int expert;
+        float share;
+        const float* of_row = logits + row * (EXPERTS + 1);
+        choose(of_row, lane, expert, share);
+        write_choice(expert, share, __ldcg(of_row + EXPERTS), lane, experts + row * N_USED, factors + row * SLOTS);
+    }
+    if (!is_last(arrived)) return;
+
+    for (int i = threadIdx.x; i < n_rows * N_USED; i += THREADS) {
+        atomicOr(rows_of + __ldcg(experts + i), (u64)1 << i / N_USED);
+    }
+    __syncthreads();
+    int before = shared_items;
+    for (int start = 0; start < EXPERTS; start += THREADS) {
+        const int e = start + threadIdx.x, n_pairs = e < EXPERTS ? __popcll(rows_of[e]) : 0, n = (n_pairs + PAIRS - 1) / PAIRS;
+        int all;
+        const int first = before + sum_before(n, all);
+        before += all;
+        if (e < EXPERTS) first_of[e] = first;
+        for (int i = 0; i < n; ++i) item_expert[first + i] = e;
+        for (int i = n_pairs; i < n * PAIRS; ++i) item_pairs[first * PAIRS + i] = -1;
+    }
+    for (int i = threadIdx.x; i < shared_items * PAIRS; i += THREADS) {
+        item_pairs[i] = i < n_rows ? i * SLOTS + N_USED : -1;
+        if (i % PAIRS == 0) item_expert[i / PAIRS] = EXPERTS;
+    }
+    if (threadIdx.x == 0) *n_items = before;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_rows * N_USED; i += THREADS) {
+        const int r = i / N_USED, e = __ldcg(experts + i), place = __popcll(rows_of[e] & ((u64)1 << r) - 1);
+        item_pairs[first_of[e] * PAIRS + place] = r * SLOTS + i % N_USED;
+    }
+}

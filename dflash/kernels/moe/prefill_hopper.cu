@@ -1,0 +1,252 @@
+// A projection of the experts for items of up to PAIRS pairs, as `prefill.cu`, on the multiply of Hopper's groups of four
+// warps: each of GROUPS multiplies 64 rows with all tokens of an item, along all of K.
+//   GATED 1  inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE; half of the groups have the gate, the others the same
+//            rows of the up-projection. Grid (INNER_SPANS * 8 / GROUPS, items)
+//   GATED 0  product = inner @ down.T. Grid (WIDTH over 64 * GROUPS, items)
+// Weights become halves in registers, rounded once or twice. Tokens come in the order of fragments (`place_of`).
+// Block 128 * GROUPS, shared 1024 + STAGES * STAGE_BYTES.
+//
+// Macros: WIDTH, EXPERTS, N_USED, FFN, SHARED_FFN; PAIRS, a multiple of 16 up to 128; GROUPS, even; STAGES; BLOCKS, of a
+// processor; GATED; INNER_ORDER, that of the inner values; FIRST and SECOND,
+// formats of the groups, SHARED_FIRST and SHARED_SECOND of those of the shared expert.
+#include "../launch.cuh"
+#include "group.cuh"
+#include "spans.cuh"
+
+#if !defined(WIDTH) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN) || !defined(SHARED_FFN)
+#error "WIDTH, EXPERTS, N_USED, FFN and SHARED_FFN must be defined"
+#endif
+#if !defined(PAIRS) || !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS) || !defined(GATED) || !defined(INNER_ORDER)
+#error "PAIRS, GROUPS, STAGES, BLOCKS, GATED and INNER_ORDER must be defined"
+#endif
+#if !defined(FIRST) || !defined(SECOND) || !defined(SHARED_FIRST) || !defined(SHARED_SECOND)
+#error "FIRST, SECOND, SHARED_FIRST and SHARED_SECOND must be defined"
+#endif
+
+__host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
+
+constexpr int SLOTS = N_USED + 1, NT = PAIRS / 8, WARPS = 4 * GROUPS, THREADS = 32 * WARPS;
+constexpr int N_SPANS = (WIDTH + SPAN - 1) / SPAN, INNER_SPANS = (larger(FFN, SHARED_FFN) + SPAN - 1) / SPAN;
+constexpr int TILE_BYTES = larger(larger(FIRST::BYTES, SECOND::BYTES), larger(SHARED_FIRST::BYTES, SHARED_SECOND::BYTES));
+constexpr int QUARTER = PAIRS * 128, X_BYTES = 4 * QUARTER;  // 64 values of all tokens are a quarter
+constexpr int STAGE_BYTES = X_BYTES + (WARPS * TILE_BYTES + 1023) / 1024 * 1024;
+constexpr bool SAME = Same<FIRST, SHARED_FIRST>::value && Same<SECOND, SHARED_SECOND>::value && FFN == SHARED_FFN;
+
+struct Totals {
+    float of[NT][4];
+};
+
+constexpr float RAISE = 32768.0f;  // so much smaller are factors, which halves could not hold
+
+__device__ __forceinline__ u32 twice_half(float f) { return to_half(f) * 0x10001u; }
+
+// A lane's part of a tile, whose weights it makes into halves.
+template <class Q>
+struct Weights {
+    typename Q::Scales scales;
+    const u8* tile;
+    float row[2], minimum[2];
+    u32 minima[2][2];
+
+    __device__ Weights(const u8* tile, int lane) : scales(tile, lane), tile(tile) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int at = lane / 4 + 8 * r;
+            row[r] = 1.0f;
+            if constexpr (Q::GROUP != 32) row[r] = row_scale<Q>(tile, at);
+            if constexpr (Q::MINIMA > 0) {
+                Q::minima(tile, at, lane % 4, minima[r]);
+                minimum[r] = Q::minimum_scale(tile, at);
+            }
+        }
+    }
+    // The minimum of this lane's weights in 32 of row r, twice.
+    __device__ u32 minimum_of(int r, int block, int lane) const {
+        const int group = Q::MINIMA == 16 ? 2 * block + lane % 4 / 2 : block;
+        const u32 pair = __shfl_sync(~0u, minima[r][Q::MINIMA == 16 ? block % 2 : 0], lane & 28 | group / (Q::MINIMA / 4));
+        return twice_half(__fmul_rn(to_float((u16)(pair >> 16 * (group % 2))), minimum[r]));
+    }
+    // A fragments of 32 weights.
+    __device__ void load(int block, int lane, u32 (&a)[8]) {
+        warp_fragment<Q>(tile, scales, block, lane, a);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            u32 low = 0;
+            if constexpr (Q::MINIMA > 0) low = minimum_of(r, block, lane);
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                float factor = row[r];
+                if constexpr (Q::GROUP == 16) factor = __fmul_rn(factor, scales.of(r, 2 * block + h));
+                if constexpr (Q::GROUP == 32) factor = scales.of(r, block);
+                const u32 f = twice_half(__fmul_rn(factor, 1.0f / RAISE));
+#pragma unroll
+                for (int i = 4 * h + r; i < 4 * h + 4; i += 2) a[i] = fma2(mul2(a[i], 0x78007800u), f, low);
+            }
+        }
+    }
+};
+
+// Add the product of a tile, 256 of K, with 16 * N tokens.
+template <class Q, int N>
+__device__ __forceinline__ void multiply_tile(const u8* tile, u32 x, int lane, Totals& totals) {
+    auto& total = (float(&)[2 * N][4])totals.of;
+    Weights<Q> weights(tile, lane);
+    u32 a[2][8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+        weights.load(j, lane, a[j % 2]);
+        group_begin();
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            group_multiply(total, a[j % 2] + 4 * h, tokens_at(x + j / 2 * QUARTER + j % 2 * 64 + h * 32), 1);
+        }
+        group_commit();
+        group_wait<1>();
+    }
+    group_wait<0>();
+    hold(total);
+}
+
+// As many sixteens of tokens as there are.
+template <class Q, int N>
+__device__ __forceinline__ void multiply_some(int n_sixteens, const u8* tile, u32 x, int lane, Totals& totals) {
+    if constexpr (N < PAIRS / 16) {
+        if (n_sixteens > N) return multiply_some<Q, N + 1>(n_sixteens, tile, x, lane, totals);
+    }
+    multiply_tile<Q, N>(tile, x, lane, totals);
+}
+
+template <class Q, int K>
+__device__ __forceinline__ void multiply(const u8* weights, size_t stripe, const u8* x, int token_bytes, const int* tokens,
+                                         int n_tokens, u8* shared, Totals& totals) {
+    constexpr int N = (K + SPAN - 1) / SPAN, CHUNKS = 2 * SPAN / 16;
+    const int lane = threadIdx.x % 32, own = X_BYTES + threadIdx.x / 32 * TILE_BYTES;
+    const u8* tiles = weights + stripe * N * Q::BYTES;
+    const u32 address = shared_address(shared);
+    const auto fetch = [&](int span) {
+        if (span < N) {
+            const u32 stage = address + span % STAGES * STAGE_BYTES;
+#pragma unroll
+            for (int at = 0; at < Q::BYTES; at += 512) {
+                const int chunk = at + 16 * lane;
+                if (chunk < Q::BYTES) copy_16(stage + own + chunk, tiles + (size_t)span * Q::BYTES + chunk);
+            }
+            for (int c = threadIdx.x; c < n_tokens * CHUNKS; c += THREADS) {
+                const int token = c / CHUNKS, chunk = c % CHUNKS;
+                const u8* from = x + (size_t)tokens[token] * token_bytes + span * SPAN_BYTES + chunk * 16;
+                copy_16(stage + chunk / 8 * QUARTER + token * 128 + (chunk % 8 ^ token % 8) * 16, from);
+            }
+        }
+        copy_commit();
+    };
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; ++s) fetch(s);
+    const int sixteens = (n_tokens + 15) / 16;
+    for (int span = 0; span < N; ++span) {
+        if (STAGES == 1) fetch(span);
+        copy_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
+        show_to_multiply();
+        __syncthreads();
+        if (STAGES > 1) fetch(span + STAGES - 1);
+        const u8* stage = shared + span % STAGES * STAGE_BYTES;
+        multiply_some<Q, 1>(sixteens, stage + own, shared_address(stage), lane, totals);
+        if (STAGES == 1) __syncthreads();
+    }
+    copy_wait<0>();
+}
+
+__device__ __forceinline__ float silu(float x) { return __fdiv_rn(x, 1.0f + expf(-x)); }
+
+// Write the inner values of 16 rows, and the sum of each token's; `up` holds those of the other group's thread.
+__device__ __forceinline__ void write_inner(const Totals& gate, const float4* up, const int* pairs, int k, int lane, int n_tokens,
+                                            bool zeros, u8* inner) {
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+        if (n * 8 >= n_tokens) break;
+        const float4 u = up[n * (THREADS / 2)];
+        const float of[4] = {u.x, u.y, u.z, u.w};
+        u16 h[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            h[i] = zeros ? 0 : half_saturated(__fmul_rn(__fmul_rn(silu(gate.of[n][i]), of[i]), INNER_SCALE));
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            float sum = __fadd_rn(to_float(h[i]), to_float(h[2 + i]));
+#pragma unroll
+            for (int m = 4; m < 32; m *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, m));
+            const int token = n * 8 + lane % 4 * 2 + i;
+            if (token >= n_tokens) continue;
+            u8* span = inner + ((size_t)pairs[token] * INNER_SPANS + k / SPAN) * SPAN_BYTES;
+            ((u16*)span)[place_of<INNER_ORDER>(k % SPAN + lane / 4)] = h[i];
+            ((u16*)span)[place_of<INNER_ORDER>(k % SPAN + lane / 4 + 8)] = h[2 + i];
+            if (lane < 4) write_sum(span, k % SPAN / 16, sum);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, const int* n_items, const unsigned char* first,
+        const unsigned char* second, const unsigned char* shared_first, const unsigned char* shared_second, unsigned char* inner,
+        float* product) {
+    extern __shared__ __align__(1024) u8 dynamic[];
+    __shared__ int pairs[PAIRS], tokens[PAIRS], n_warps[PAIRS / 32];
+    u8* shared = dynamic + (-shared_address(dynamic) & 1023);
+    dependents_may_launch();
+    wait_for_inputs();
+    if (blockIdx.y >= *n_items) return;
+    const int expert = item_expert[blockIdx.y], lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (threadIdx.x < PAIRS) {
+        const int pair = item_pairs[blockIdx.y * PAIRS + threadIdx.x];
+        pairs[threadIdx.x] = pair;
+        tokens[threadIdx.x] = GATED ? pair / SLOTS : pair;
+        const u32 there = __ballot_sync(~0u, pair >= 0);
+        if (lane == 0) n_warps[warp] = __popc(there);
+    }
+    __syncthreads();
+    int n_tokens = 0;
+    for (int i = 0; i < PAIRS / 32; ++i) n_tokens += n_warps[i];
+    const bool every = expert == EXPERTS, is_second = warp >= WARPS / 2;
+    const int stripes = GATED ? (every ? SHARED_FFN : FFN) / 16 : WIDTH / 16;
+    const int stripe = GATED ? blockIdx.x * (WARPS / 2) + warp % (WARPS / 2) : blockIdx.x * WARPS + warp;
+    const size_t at = (every ? 0 : (size_t)expert * stripes) + min(stripe, stripes - 1);
+    Totals totals;
+#pragma unroll
+    for (int n = 0; n < NT; ++n) clear(totals.of[n]);
+    const int token_bytes = (GATED ? N_SPANS : INNER_SPANS) * SPAN_BYTES;
+    constexpr bool ALIKE = Same<FIRST, SECOND>::value && Same<SHARED_FIRST, SHARED_SECOND>::value;
+    constexpr int K = GATED ? WIDTH : FFN, SHARED_K = GATED ? WIDTH : SHARED_FFN;
+    const u8* own = is_second ? every ? shared_second : second : every ? shared_first : first;
+    if (SAME || !every) {
+        if (ALIKE || !is_second) {
+            multiply<FIRST, K>(own, at, x, token_bytes, tokens, n_tokens, shared, totals);
+        } else {
+            multiply<SECOND, K>(own, at, x, token_bytes, tokens, n_tokens, shared, totals);
+        }
+    } else if (ALIKE || !is_second) {
+        multiply<SHARED_FIRST, SHARED_K>(own, at, x, token_bytes, tokens, n_tokens, shared, totals);
+    } else {
+        multiply<SHARED_SECOND, SHARED_K>(own, at, x, token_bytes, tokens, n_tokens, shared, totals);
+    }
+    if (GATED) {
+        float4* up = (float4*)shared + threadIdx.x % (THREADS / 2);
+        __syncthreads();
+        if (is_second) {
+#pragma unroll
+            for (int n = 0; n < NT; ++n) {
+                const float* v = totals.of[n];
+                if (n * 8 < n_tokens) up[n * (THREADS / 2)] = make_float4(v[0], v[1], v[2], v[3]);
+            }
+        }
+        __syncthreads();
+        if (!is_second) write_inner(totals, up, pairs, stripe * 16, lane, n_tokens, stripe >= stripes, inner);
+    } else if (stripe < stripes) {
+#pragma unroll
+        for (int n = 0; n < NT; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int token = n * 8 + lane % 4 * 2 + i % 2, k = stripe * 16 + lane / 4 + i / 2 * 8;
+                if (token < n_tokens) __stcg(product + (size_t)pairs[token] * WIDTH + k, totals.of[n][i]);
+            }
+    }
+}

@@ -1,0 +1,253 @@
+// The norm, the router and the choice for many rows, and the work of the launches that follow: as `router.cu`, but an item
+// has up to PAIRS pairs, shared out evenly over the items of an expert.
+//
+//   normalize  normed = x * gain / rms(x), as `spans.cuh` says and in float32; the logit of the shared expert. Grid rows,
+//              block 256; the first block clears the experts' counts.
+//   logits     = normed @ router.T, each number as two of tf32, so as good as float32. Grid (EXPERTS over 64, rows over 32),
+//              block 256, shared 4 * STAGES * LINES * PITCH.
+//   choose_all Grid rows over 8, block 256.
+//   group      Grid EXPERTS + 1, block 256.
+//
+// Macros: WIDTH, EXPERTS, N_USED, PAIRS; NORMED_ORDER, that of the values (`place_of`).
+#include "../launch.cuh"
+#include "choose.cuh"
+#include "spans.cuh"
+
+#if !defined(WIDTH) || !defined(EXPERTS) || !defined(N_USED) || !defined(PAIRS) || !defined(NORMED_ORDER)
+#error "WIDTH, EXPERTS, N_USED, PAIRS and NORMED_ORDER must be defined"
+#endif
+constexpr int VECTORS = WIDTH / 4, SPANS = (WIDTH + SPAN - 1) / SPAN, OF_THREAD = (SPANS * SPAN / 4 + 255) / 256;
+
+__device__ __forceinline__ float sum_of_block(float x) {
+    __shared__ float of_warp[8];
+#pragma unroll
+    for (int i = 16; i; i /= 2) x = __fadd_rn(x, __shfl_xor_sync(~0u, x, i));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
+    __syncthreads();
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = __fadd_rn(sum, of_warp[i]);
+    return sum;
+}
+
+__device__ __forceinline__ float dot(const float4& a, const float4& b, float sum) {
+    return __fmaf_rn(a.x, b.x, __fmaf_rn(a.y, b.y, __fmaf_rn(a.z, b.z, __fmaf_rn(a.w, b.w, sum))));
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+normalize(const float* stream, const float* gain, const float* shared_weights, const int* row_counts, int first_row, float eps,
+          unsigned char* normed, float* exact, float* shared_logits, int* count) {
+    dependents_may_launch();
+    wait_for_inputs();
+    if (blockIdx.x == 0) {
+        for (int e = threadIdx.x; e < EXPERTS; e += 256) count[e] = 0;
+    }
+    if (first_row + (int)blockIdx.x >= row_counts[0]) return;
+    const float4* from = (const float4*)(stream + (size_t)(first_row + blockIdx.x) * WIDTH);
+    float4 x[OF_THREAD];
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < OF_THREAD; ++i) {
+        const int vector = i * 256 + threadIdx.x;
+        x[i] = vector < VECTORS ? from[vector] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        squares = dot(x[i], x[i], squares);
+    }
+    const float inverse = __frsqrt_rn(__fadd_rn(__fdiv_rn(sum_of_block(squares), (float)WIDTH), eps));
+    float logit = 0.0f;
+#pragma unroll
+    for (int i = 0; i < OF_THREAD; ++i) {
+        const int vector = i * 256 + threadIdx.x;
+        if (vector < VECTORS) {
+            const float4 g = ((const float4*)gain)[vector];
+            x[i].x = __fmul_rn(__fmul_rn(x[i].x, g.x), inverse), x[i].y = __fmul_rn(__fmul_rn(x[i].y, g.y), inverse);
+            x[i].z = __fmul_rn(__fmul_rn(x[i].z, g.z), inverse), x[i].w = __fmul_rn(__fmul_rn(x[i].w, g.w), inverse);
+            ((float4*)(exact + (size_t)blockIdx.x * WIDTH))[vector] = x[i];
+            logit = dot(x[i], ((const float4*)shared_weights)[vector], logit);
+        }
+        u8* to = normed + (size_t)blockIdx.x * SPANS * SPAN_BYTES;
+        if (vector < SPANS * SPAN / 4) write_values<NORMED_ORDER>(to, vector, x[i], 1.0f);
+    }
+    logit = sum_of_block(logit);
+    if (threadIdx.x == 0) shared_logits[blockIdx.x] = logit;
+}
+
+constexpr int ROWS = 32, OUTS = 64, LINES = ROWS + OUTS, STEP = 64, PITCH = STEP + 4, STAGES = 4;
+
+// The first bits of a number, and the rest, of which tf32 takes the first.
+__device__ __forceinline__ void split(float x, u32& high, u32& low) {
+    high = __float_as_uint(x) & 0xffffe000u;
+    low = __float_as_uint(__fsub_rn(x, __uint_as_float(high)));
+}
+
+__device__ __forceinline__ void mma_tf32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+logits(const float* exact, const float* weights, const int* row_counts, int first_row, float* out) {
+    extern __shared__ __align__(16) float tiles[];  // STAGES times the rows, then the experts
+    dependents_may_launch();
+    wait_for_inputs();
+    const int row_0 = blockIdx.y * ROWS, expert_0 = blockIdx.x * OUTS, n_rows = row_counts[0] - first_row;
+    if (row_0 >= n_rows) return;
+    const auto fetch = [&](int step) {
+        const u32 to = (u32)__cvta_generic_to_shared(tiles + step % STAGES * LINES * PITCH);
+#pragma unroll
+        for (int i = 0; i < LINES * STEP / 4 / 256; ++i) {
+            const int c = i * 256 + threadIdx.x, line = c / (STEP / 4), k = step * STEP + c % (STEP / 4) * 4;
+            const bool is_row = line < ROWS;
+            const int at = is_row ? min(row_0 + line, n_rows - 1) : min(expert_0 + line - ROWS, EXPERTS - 1);
+            const float* from = (is_row ? exact : weights) + (size_t)at * WIDTH + min(k, WIDTH - 4);
+            copy_16_or_zeros(to + 4 * (line * PITCH + c % (STEP / 4) * 4), from, k < WIDTH);
+        }
+        copy_commit();
+    };
+    constexpr int STEPS = (WIDTH + STEP - 1) / STEP;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const int row = warp % 2 * 16, column = warp / 2 * 16;
+    float total[2][4] = {};
+    for (int s = 0; s < STAGES - 1; ++s) {
+        if (s < STEPS) {
+            fetch(s);
+        } else {
+            copy_commit();
+        }
+    }
+    for (int s = 0; s < STEPS; ++s) {
+        copy_wait<STAGES - 2>();
+        __syncthreads();
+        if (s + STAGES - 1 < STEPS) {
+            fetch(s + STAGES - 1);
+        } else {
+            copy_commit();
+        }
+        const float* x = tiles + s % STAGES * LINES * PITCH + (row + g) * PITCH + t;
+        const float* w = tiles + s % STAGES * LINES * PITCH + (ROWS + column + g) * PITCH + t;
+#pragma unroll
+        for (int k = 0; k < STEP; k += 8) {
+            u32 high[4], low[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) split(x[i % 2 * 8 * PITCH + i / 2 * 4 + k], high[i], low[i]);
+#pragma unroll
+            for (int n = 0; n < 2; ++n) {
+                u32 b_high[2], b_low[2];
+#pragma unroll
+                for (int i = 0; i < 2; ++i) split(w[n * 8 * PITCH + 4 * i + k], b_high[i], b_low[i]);
+                mma_tf32(total[n], low, b_high);
+                mma_tf32(total[n], high, b_low);
+                mma_tf32(total[n], high, b_high);
+            }
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int r = row_0 + row + g + i / 2 * 8, e = expert_0 + column + n * 8 + 2 * t + i % 2;
+            if (r < n_rows && e < EXPERTS) out[(size_t)r * EXPERTS + e] = total[n][i];
+        }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+choose_all(const float* logits, const float* shared_logits, const int* row_counts, int first_row, int n_here, int* experts,
+           float* factors, int* count) {
+    dependents_may_launch();
+    wait_for_inputs();
+    const int row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (row >= min(n_here, row_counts[0] - first_row)) return;
+    int expert;
+    float share;
+    choose(logits + (size_t)row * EXPERTS, lane, expert, share);
+    write_choice(expert, share, shared_logits[row], lane, experts + row * N_USED, factors + row * SLOTS);
+    if (lane < N_USED) atomicAdd(count + expert, 1);
+}
+
+// Items of `n` pairs, and the pairs of each.
+struct Share {
+    int items, each;
+    __device__ Share(int n) {
+        items = (n + PAIRS - 1) / PAIRS;
+        each = items ? ((n + items - 1) / items + 7) / 8 * 8 : 8;
+    }
+};
+
+// Exclusive sum over the block, and the sum of all.
+__device__ __forceinline__ int sum_before(int n, int& all) {
+    __shared__ int of_warp[8];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int sum = n;
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) {
+        const int before = __shfl_up_sync(~0u, sum, i);
+        if (lane >= i) sum += before;
+    }
+    __syncthreads();
+    if (lane == 31) of_warp[warp] = sum;
+    __syncthreads();
+    all = 0;
+    int first = sum - n;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        if (i < warp) first += of_warp[i];
+        all += of_warp[i];
+    }
+    return first;
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+group(const int* experts, const int* count, const int* row_counts, int first_row, int n_here, int* item_expert, int* item_pairs,
+      int* n_items) {
+    __shared__ int own_first;
+    dependents_may_launch();
+    wait_for_inputs();
+    const int expert = blockIdx.x, n_rows = max(min(n_here, row_counts[0] - first_row), 0);
+    const bool every = expert == EXPERTS;
+    const Share shared(n_rows), own(every ? n_rows : count[expert]);
+    int first = every ? 0 : shared.items, before = shared.items;
+    for (int start = 0; start < EXPERTS; start += 256) {
+        const int e = start + threadIdx.x;
+        int all;
+        const int at = before + sum_before(e < EXPERTS ? Share(count[e]).items : 0, all);
+        if (e == expert) own_first = at;
+        before += all;
+    }
+    __syncthreads();
+    if (every && threadIdx.x == 0) *n_items = before;
+    if (!every) first = own_first;
+    for (int i = threadIdx.x; i < own.items; i += 256) item_expert[first + i] = expert;
+    for (int i = threadIdx.x; i < own.items * PAIRS; i += 256) {
+        const int in_item = i % PAIRS, place = i / PAIRS * own.each + in_item, n = every ? n_rows : count[expert];
+        if (in_item >= own.each || place >= n) {
+            item_pairs[first * PAIRS + i] = -1;
+        } else if (every) {
+            item_pairs[first * PAIRS + i] = place * SLOTS + N_USED;
+        }
+    }
+    if (every) return;
+    int place = 0;
+    constexpr int EACH = 16;
+    for (int start = 0; start < n_rows * N_USED; start += EACH * 256) {
+        int all;
+        u32 mine = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i += 4) {
+            const int at = start + EACH * threadIdx.x + i;
+            if (at + 3 < n_rows * N_USED) {
+                const int4 four = *(const int4*)(experts + at);
+                mine |= (u32)(four.x == expert) << i | (u32)(four.y == expert) << (i + 1) | (u32)(four.z == expert) << (i + 2) |
+                        (u32)(four.w == expert) << (i + 3);
+            } else {
+                for (int e = 0; e < 4; ++e) mine |= (u32)(at + e < n_rows * N_USED && experts[at + e] == expert) << (i + e);
+            }
+        }
+        int to = place + sum_before(__popc(mine), all);
+        place += all;
+        for (; mine; mine &= mine - 1, ++to) {
+            const int at = start + EACH * threadIdx.x + __ffs(mine) - 1;
+            item_pairs[(first + to / own.each) * PAIRS + to % own.each] = at / N_USED * SLOTS + at % N_USED;
+        }
+    }
+}

@@ -1,0 +1,117 @@
+// The norm and the router of a decode step: normed = x * gain / rms(x), as `spans.cuh` says, and logits = router @ normed in
+// float32, at last that of the shared expert.
+//
+// A block computes the logits of OUTS experts for ROWS rows: four warps take a quarter of an expert's weights each, which
+// they hold in registers from before the rows are there. A logit is summed in one order, whatever ROWS and OUTS.
+//
+// Grid (EXPERTS + 1 over OUTS, rows over ROWS), block 256, shared ROWS * WIDTH floats.
+// Macros: WIDTH, EXPERTS; OUTS, even; ROWS. Bytes: the router's weights once for every ROWS rows, the rows once for every OUTS
+// experts, from L2 but for the first.
+#include "../launch.cuh"
+#include "spans.cuh"
+
+#if !defined(WIDTH) || !defined(EXPERTS) || !defined(OUTS) || !defined(ROWS)
+#error "WIDTH, EXPERTS, OUTS and ROWS must be defined"
+#endif
+constexpr int VECTORS = WIDTH / 4, CHUNKS = (VECTORS + 127) / 128, N_SPANS = (WIDTH + SPAN - 1) / SPAN, HELD = OUTS / 2;
+constexpr int AT_ONCE = ROWS < 4 || CHUNKS > 8 ? 1 : ROWS < 8 || CHUNKS > 4 ? 2 : 4;  // rows that a warp fetches
+static_assert(WIDTH % 4 == 0 && OUTS % 2 == 0, "rows of whole vectors, experts two at a time");
+
+__device__ __forceinline__ void load_quarter(const float* row, int quarter, int lane, float4 (&v)[CHUNKS]) {
+#pragma unroll
+    for (int j = 0; j < CHUNKS; ++j) {
+        const int i = (4 * j + quarter) * 32 + lane;
+        v[j] = i < VECTORS ? ((const float4*)row)[i] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+}
+
+// Of a quarter of a row; the same in all lanes.
+__device__ __forceinline__ float dot(const float4 (&a)[CHUNKS], const float4 (&b)[CHUNKS]) {
+    float4 s = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (int j = 0; j < CHUNKS; ++j) {
+        s.x = __fmaf_rn(a[j].x, b[j].x, s.x), s.y = __fmaf_rn(a[j].y, b[j].y, s.y);
+        s.z = __fmaf_rn(a[j].z, b[j].z, s.z), s.w = __fmaf_rn(a[j].w, b[j].w, s.w);
+    }
+    float sum = __fadd_rn(__fadd_rn(s.x, s.y), __fadd_rn(s.z, s.w));
+#pragma unroll
+    for (int i = 16; i; i /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, i));
+    return sum;
+}
+
+__device__ __forceinline__ float add_quarters(const float* q) {
+    return __fadd_rn(__fadd_rn(q[0], q[1]), __fadd_rn(q[2], q[3]));
+}
+
+// The blocks of some rows write every so many vectors of them.
+__device__ void write_rows(const float* rows, const float* inverse, int n_rows, u8* to) {
+    constexpr int OF_ROW = N_SPANS * SPAN / 4;
+    for (int i = blockIdx.x * 256 + threadIdx.x; i < n_rows * OF_ROW; i += gridDim.x * 256) {
+        const int r = i / OF_ROW, vector = i % OF_ROW;
+        float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (vector < VECTORS) x = ((const float4*)(rows + r * WIDTH))[vector];
+        write_values(to + (size_t)r * N_SPANS * SPAN_BYTES, vector, x, inverse[r]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+router(const float* stream, const float* gain, const float* weights, const float* shared_weights, const int* counts, float eps,
+       unsigned char* normed, float* logits) {
+    extern __shared__ __align__(16) float rows[];
+    __shared__ float squares[ROWS][4], inverse[ROWS], products[ROWS][OUTS][4];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quarter = warp % 4, row_0 = blockIdx.y * ROWS;
+    float4 w[HELD][CHUNKS], g[CHUNKS];
+    dependents_may_launch();
+#pragma unroll
+    for (int o = 0; o < HELD; ++o) {
+        const int e = blockIdx.x * OUTS + 2 * o + warp / 4;
+        load_quarter(e < EXPERTS ? weights + (size_t)e * WIDTH : shared_weights, quarter, lane, w[o]);
+    }
+    load_quarter(gain, quarter, lane, g);
+    wait_for_inputs();
+
+    const int n_here = min(min(counts[0], (int)gridDim.y * ROWS) - row_0, ROWS);
+#pragma unroll 1
+    for (int start = warp / 4; start < n_here; start += 2 * AT_ONCE) {
+        float4 x[AT_ONCE][CHUNKS];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            if (start + 2 * i < n_here) load_quarter(stream + (size_t)(row_0 + start + 2 * i) * WIDTH, quarter, lane, x[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int r = start + 2 * i;
+            if (r >= n_here) break;
+            const float sum = dot(x[i], x[i]);
+            if (lane == 0) squares[r][quarter] = sum;
+#pragma unroll
+            for (int j = 0; j < CHUNKS; ++j) {
+                const int k = (4 * j + quarter) * 32 + lane;
+                const float4 v = make_float4(__fmul_rn(x[i][j].x, g[j].x), __fmul_rn(x[i][j].y, g[j].y),
+                                             __fmul_rn(x[i][j].z, g[j].z), __fmul_rn(x[i][j].w, g[j].w));
+                if (k < VECTORS) ((float4*)(rows + r * WIDTH))[k] = v;
+            }
+        }
+    }
+    __syncthreads();
+    for (int r = threadIdx.x; r < n_here; r += 256) {
+        inverse[r] = __frsqrt_rn(__fadd_rn(__fdiv_rn(add_quarters(squares[r]), (float)WIDTH), eps));
+    }
+#pragma unroll 1
+    for (int r = 0; r < n_here; ++r) {
+        float4 x[CHUNKS];
+        load_quarter(rows + r * WIDTH, quarter, lane, x);
+#pragma unroll
+        for (int o = 0; o < HELD; ++o) {
+            const float sum = dot(w[o], x);
+            if (lane == 0) products[r][2 * o + warp / 4][quarter] = sum;
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_here * OUTS; i += 256) {
+        const int r = i / OUTS, e = blockIdx.x * OUTS + i % OUTS;
+        const float logit = __fmul_rn(add_quarters(products[r][i % OUTS]), inverse[r]);
+        if (e <= EXPERTS) logits[(row_0 + r) * (EXPERTS + 1) + e] = logit;
+    }
+    write_rows(rows, inverse, n_here, normed + (size_t)row_0 * N_SPANS * SPAN_BYTES);
+}

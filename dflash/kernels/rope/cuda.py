@@ -1,0 +1,161 @@
+"""Rotary positions on a GPU: shapes to grids and constants."""
+
+from pathlib import Path
+from typing import Any
+
+import cupy
+
+from dflash.errors import KernelError
+from dflash.kernels.device_batch import DeviceBatch
+from dflash.kernels.jit import kernel
+from dflash.kernels.ragged import PAGE
+
+HALVES = cupy.float16, cupy.uint16
+_HERE = Path(__file__).parent
+_WARPS = 4
+
+
+class Angles:
+    """The rotation of every row of a pass, in tables that all its layers read.
+
+    Parameters
+    ----------
+    position : int32 (T,)
+        Of `DeviceBatch`.
+    inv_freq : float32 (R,)
+        Radians per position of each pair.
+    cos, sin : float32 (T, R)
+        Where the tables go.
+    gain : float
+        Of YaRN: both tables are multiplied by it.
+
+    Raises
+    ------
+    KernelError
+        If a shape or a type does not fit.
+
+    Notes
+    -----
+    As `dflash.kernels.rope.angles`, of one position a row: one float32 product, its cosine and sine exact to float32.
+    """
+
+    def __init__(self, position: Any, inv_freq: Any, cos: Any, sin: Any, *, gain: float = 1.0) -> None:
+        pairs = inv_freq.size
+        _check("angles: position", position, (position.size,), cupy.int32)
+        _check("angles: inv_freq", inv_freq, (pairs,))
+        for name, table in (("cos", cos), ("sin", sin)):
+            _check(f"angles: {name}", table, (len(cos), pairs))
+        if len(cos) > position.size:
+            raise KernelError(f"angles: tables of {len(cos)} rows for {position.size} positions")
+        self._launch = kernel(_HERE / "angles.cu", "angles", dependent=True).bind(
+            1, min(128, -(-pairs // 32) * 32), (position, inv_freq, gain, pairs, cos, sin)
+        )
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Run for the first `n_rows` rows."""
+        self._launch(stream, grid=(n_rows,))
+
+
+class Rotate:
+    """`dflash.kernels.rope.rotate` on fixed arrays; one launch for pending rows and for text.
+
+    Parameters
+    ----------
+    query : float32 (T, H * D) or (T, H * 2 * D)
+        Projection; twice as wide if each head has D gates after its query.
+    key, value : float32 (T, KV * D)
+        Projections; D is a multiple of 16.
+    q_norm, k_norm : float32 (D,)
+        Gains of the norm of each head.
+    cos, sin : float32 (T, R)
+        From `Angles`.
+    batch : DeviceBatch
+        Which row belongs where.
+    eps : float
+        Added to the mean square.
+    q : float16 (T, H, D), or float32 for a float32 cache
+        Where the queries go, not scaled; halves may be given as uint16.
+    k, v : float16 or float32 (pages, PAGE, KV, D)
+        Cache of one layer; halves may be given as uint16.
+
+    Raises
+    ------
+    KernelError
+        If a shape or a type does not fit or an array is strided; the message names it.
+
+    Notes
+    -----
+    In float32, rounded once when written, halves to at most 65504 in size; a row's bits depend on the row alone. About 2 us
+    for few rows, else bound by memory: ``4 * (H + 2 * KV) * D`` bytes read of a row (gates are skipped) and half of it
+    written for halves.
+    """
+
+    def __init__(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        q_norm: Any,
+        k_norm: Any,
+        cos: Any,
+        sin: Any,
+        batch: DeviceBatch,
+        *,
+        eps: float,
+        q: Any,
+        k: Any,
+        v: Any,
+    ) -> None:
+        check_cache("rotate", k, v, q)
+        n, heads, width = q.shape
+        kv, pairs = k.shape[2], cos.shape[-1]
+        gated = query.shape[-1] == 2 * heads * width
+        if 2 * pairs > width:
+            raise KernelError(f"rotate: {2 * pairs} numbers to rotate in heads of {width}")
+        _check("rotate: query", query, (n, heads * width * (1 + gated)))
+        _check("rotate: key", key, (n, kv * width))
+        _check("rotate: value", value, (n, kv * width))
+        _check("rotate: q_norm", q_norm, (width,))
+        _check("rotate: k_norm", k_norm, (width,))
+        _check("rotate: cos", cos, (n, pairs))
+        _check("rotate: sin", sin, (n, pairs))
+        self._across = -(-(heads + 2 * kv) // _WARPS)
+        constants = {"HEAD": width, "HEADS": heads, "KV": kv, "PAIRS": pairs, "GATED": int(gated)}
+        made = kernel(_HERE / "rotate.cu", "rotate", dependent=True, HALF=int(q.dtype in HALVES), **constants)
+        rows = batch.counts, batch.first, batch.sequence, batch.length, batch.pages, batch.max_pages
+        written = (array.view(cupy.uint8) for array in (q, k, v))
+        inputs = query, key, value, q_norm, k_norm, cos, sin
+        self._launch = made.bind(1, 32 * _WARPS, (*inputs, *rows, eps, *written))
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Run for the first `n_rows` rows; those beyond the batch's are left alone."""
+        self._launch(stream, grid=(self._across, n_rows))
+
+
+def check_cache(name: str, k: Any, v: Any, q: Any) -> None:
+    """Refuse a cache, or queries that can't meet it.
+
+    Raises
+    ------
+    KernelError
+        The message begins with `name`.
+    """
+    if k.ndim != 4 or k.dtype not in (cupy.float32, *HALVES) or k.shape[1] != PAGE or k.shape[3] % 16 or k.shape[3] > 256:
+        raise KernelError(
+            f"{name}: a cache must be float32 or float16 (pages, {PAGE}, KV, D), D a multiple of 16 up to 256, "
+            f"got {k.dtype} {k.shape}"
+        )
+    kinds = HALVES if k.dtype in HALVES else (cupy.float32,)
+    if v.dtype not in kinds or v.shape != k.shape or not (k.flags.c_contiguous and v.flags.c_contiguous):
+        raise KernelError(f"{name}: v must be a contiguous cache as k, {k.dtype} {k.shape}, got {v.dtype} {v.shape}")
+    fits = q.ndim == 3 and q.shape[2] == k.shape[3] and q.shape[1] % k.shape[2] == 0
+    if not fits or q.dtype not in kinds or not q.flags.c_contiguous:
+        raise KernelError(
+            f"{name}: q must be contiguous {kinds[0].__name__} (T, H, {k.shape[3]}) with H a multiple of {k.shape[2]}, "
+            f"got {q.dtype} {q.shape}"
+        )
+
+
+def _check(name: str, array: Any, shape: tuple[int, ...], dtype: Any = cupy.float32) -> None:
+    if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+        raise KernelError(f"{name} must be contiguous {cupy.dtype(dtype)} {shape}, got {array.dtype} {array.shape}")

@@ -1,0 +1,205 @@
+"""Draws on a GPU: for all sequences of a step together, one upload of laws, two or three launches, one copy of ids back."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import KernelError
+from dflash.kernels import device
+from dflash.kernels.jit import kernel
+from dflash.kernels.sample.cuda_edits import DeviceEdits
+from dflash.kernels.sample.cuda_logits import DeviceDraws, Logits
+from dflash.kernels.sample.cuda_mirror import Mirror
+from dflash.kernels.sample.law import Ask, Law
+
+MOST_TOP = 128
+"""Likeliest tokens that are found on the device; for more a row is copied back."""
+
+LAW = np.dtype(
+    [
+        ("scale", np.float32),
+        ("floor", np.float32),
+        ("top_k", np.int32),
+        ("position", np.uint32),
+        ("seed", np.uint64),
+        ("top_p", np.float64),
+        ("n_top", np.int32),
+        ("unused", np.int32),
+    ]
+)
+"""``Law`` in rows.cuh."""
+
+FOUND = np.dtype(
+    [
+        ("total", np.uint64),
+        ("largest", np.float32),
+        ("chosen", np.float32),
+        ("ids", np.int32, MOST_TOP),
+        ("values", np.float32, MOST_TOP),
+    ]
+)
+"""``Found`` in top.cu."""
+
+_HERE = Path(__file__).parent
+_GROUP = 128
+_SURVEY = {"THREADS": 256, "CHUNK": 2048}
+_DRAW_THREADS, _DRAW_TOKENS, _DRAW_BLOCKS = 512, 2048, 1056
+_SELECT_THREADS = 1024
+_MOST_VOCAB = 1 << 19
+_NO_LAW = np.zeros(1, LAW)
+_NO_LAW["n_top"] = -1
+
+
+class Sampler:
+    """Draws from rows of logits that stay on the device.
+
+    Parameters
+    ----------
+    logits : float32 (R, V)
+        Where a forward leaves its logits, on the device.
+    stream : cupy.cuda.Stream, optional
+        Where it does; the one that is current in each call if None.
+
+    Raises
+    ------
+    KernelError
+        If `logits` is strided or of another type, or V is 2**19 or more.
+
+    Notes
+    -----
+    A greedy row reads ``4 * V`` bytes, one with noise those twice but for the parts that top-k and top-p leave out. The
+    noise has the same bits as on the CPU, so the same logits give the same token, but that the border of top-p may fall
+    differently where two sums agree to 7 digits. Two runs give the same, in any company.
+    """
+
+    def __init__(self, logits: Any, *, stream: Any = None) -> None:
+        n, vocab = logits.shape
+        if vocab >= _MOST_VOCAB:
+            raise KernelError(f"sampler: rows of {vocab} logits; there must be fewer than {_MOST_VOCAB}")
+        self.logits, self.stream = logits, stream
+        self._laws, self._ids, self._found = Mirror(n, LAW), Mirror(n, np.int32), None
+        self._edits = DeviceEdits(logits)
+        self.ids = self._ids.device.reshape(-1)
+        self._bind(n, vocab)
+        self._event = _event()
+        self._latest: DeviceDraws | None = None
+        self._row = device.pinned(vocab)
+
+    def _bind(self, n: int, vocab: int) -> None:
+        self._chunks, self._blocks = -(-vocab // _SURVEY["CHUNK"]), -(-vocab // _DRAW_TOKENS)
+        logits, laws, ids = self.logits, self._laws.device, self.ids
+        no_laws, largest = device.array(np.repeat(_NO_LAW, n).view(np.int32)), device.zeros(n)
+        tops = device.zeros(n, -(-vocab // _GROUP), dtype=np.uint32)
+        sums = device.zeros(n, self._chunks, 3)
+        best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
+        args = tops, sums, best, arrived, ids, largest
+        survey = kernel(_HERE / "survey.cu", "survey", dependent=True, VOCAB=vocab, **_SURVEY)
+        again = tops, sums, best, arrived, device.zeros(n, dtype=np.int32), largest
+        self._survey, self._survey_plain, self._survey_again = (
+            survey.bind(1, _SURVEY["THREADS"], (logits, *rest)) for rest in ((laws, *args), (no_laws, *args), (laws, *again))
+        )
+        draw = kernel(_HERE / "draw.cu", "draw", dependent=True, VOCAB=vocab, THREADS=_DRAW_THREADS)
+        self._draw = draw.bind(1, _DRAW_THREADS, (logits, laws, largest, best, arrived, ids))
+        shape = {"VOCAB": vocab, "THREADS": _SELECT_THREADS, "SUMS": self._chunks}
+        select = kernel(_HERE / "select.cu", "select", dependent=True, **shape)
+        self._select = select.bind(1, _SELECT_THREADS, (logits, laws, tops, sums, largest, ids))
+        top = kernel(_HERE / "top.cu", "top", dependent=True, **shape, MOST=MOST_TOP)
+        self._find = lambda found: top.bind(1, _SELECT_THREADS, (logits, laws, tops, sums, largest, ids, found))
+
+    def rows(self, n: int) -> Logits:
+        """The first `n` rows, as a forward has left them."""
+        return Logits(self, 0, n)
+
+    def largest(self, n_rows: int, stream: Any = None) -> None:
+        """Launch nothing but the search for the largest logit of the first rows, into `ids`."""
+        self._survey_plain(stream, grid=(self._chunks, n_rows))
+
+    def draw(self, asks: Sequence[Ask], n_rows: int) -> DeviceDraws:
+        """Launch draws of some of the first rows."""
+        if self._latest is not None:
+            self._latest.wait()
+        stream = self.stream or _current()
+        noisy = [ask.law for ask in asks if ask.law.scale is not None]
+        tells = any(ask.law.n_top is not None for ask in asks)
+        edits = any(ask.edits is not None for ask in asks)
+        if edits:
+            self._edits.make(asks, n_rows, stream)
+        if noisy or tells:
+            self._describe(asks, n_rows)
+            self._laws.upload(n_rows, stream)
+            self.launch(noisy, n_rows, stream)
+        else:
+            self.largest(n_rows, stream)
+        self._ids.download(n_rows, stream)
+        if edits:
+            self._edits.undo(n_rows, stream)
+        if tells:
+            self._tell(n_rows, stream, anew=edits)
+        self._event.record(stream)
+        self._latest = DeviceDraws(self, asks, n_rows)
+        return self._latest
+
+    def launch(self, laws: Sequence[Law], n_rows: int, stream: Any = None) -> None:
+        """Launch what rows with such laws need, which have been described."""
+        self._survey(stream, grid=(self._chunks, n_rows))
+        vocab = self.logits.shape[1]
+        selected = [0 < law.top_k < vocab or law.top_p < 1 for law in laws]
+        if any(selected):
+            self._select(stream, grid=n_rows)
+        if not all(selected):
+            self._draw(stream, grid=(max(8, min(self._blocks, _DRAW_BLOCKS // n_rows)), n_rows))
+
+    def drawn(self, n_rows: int) -> tuple[list[int], NDArray[Any] | None]:
+        """Wait for the latest draws: the tokens, and what is told with them."""
+        with device.device_errors("sampling"):
+            self._event.synchronize()
+        return self._ids.host[:n_rows].tolist(), None if self._found is None else self._found.host[:n_rows].copy()
+
+    def row(self, i: int) -> NDArray[np.float32]:
+        """Copy a row back; what is returned lasts until another is asked for."""
+        device.copy(self._row, self.logits[i], self.stream)
+        self._event.record(self.stream or _current())
+        with device.device_errors("logits"):
+            self._event.synchronize()
+        return self._row
+
+    def _describe(self, asks: Sequence[Ask], n_rows: int) -> None:
+        laws = self._laws.host
+        laws[:n_rows] = _NO_LAW
+        for law, first, positions, _ in asks:
+            rows = laws[first : first + len(positions)]
+            rows[:] = _record(law)
+            rows["position"] = positions
+
+    def _tell(self, n_rows: int, stream: Any, *, anew: bool) -> None:
+        """Log-probabilities are those of the rows without edits."""
+        if self._found is None:
+            self._found = Mirror(len(self.logits), FOUND)
+            self._find = self._find(self._found.device)
+        if anew:
+            self._survey_again(stream, grid=(self._chunks, n_rows))
+        self._find(stream, grid=n_rows)
+        self._found.download(n_rows, stream)
+
+
+def _record(law: Law) -> tuple[Any, ...]:
+    """A law as a row of `LAW`."""
+    n_top = -1 if law.n_top is None else min(law.n_top, MOST_TOP)
+    if law.scale is None:
+        return (0.0, 0.0, 0, 0, 0, 1.0, n_top, 0)
+    return (law.scale, law.floor, min(law.top_k, 2**31 - 1), 0, law.seed % (1 << 64), law.top_p, n_top, 0)
+
+
+def _current() -> Any:
+    import cupy
+
+    return cupy.cuda.get_current_stream()
+
+
+def _event() -> Any:
+    import cupy
+
+    return cupy.cuda.Event(disable_timing=True)

@@ -1,0 +1,89 @@
+"""Penalties and bias on a GPU, made before a draw and taken back after it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dflash.kernels import device
+from dflash.kernels.jit import kernel
+from dflash.kernels.sample.cuda_mirror import Mirror
+from dflash.kernels.sample.law import Ask, Edits
+
+EDIT = np.dtype(
+    [(name, np.int32) for name in ("text", "n_text", "draft", "n_draft", "bias", "n_bias", "saved")]
+    + [(name, np.float32) for name in ("repetition", "presence", "frequency")]
+)
+"""``Edit`` in edit.cu."""
+
+ENTRY = np.dtype([("token", np.int32), ("number", np.float32)])
+"""``Entry`` in edit.cu."""
+
+_SOURCE = Path(__file__).with_name("edit.cu")
+_THREADS = 512
+_ROOM = 1 << 14
+
+
+class DeviceEdits:
+    """Edits of the rows of a step.
+
+    Parameters
+    ----------
+    logits : float32 (R, V)
+        On the device.
+    """
+
+    def __init__(self, logits: Any) -> None:
+        self._logits, self._edits = logits, Mirror(len(logits), EDIT)
+        self._kernels = [
+            kernel(_SOURCE, entry, dependent=True, VOCAB=logits.shape[1], THREADS=_THREADS) for entry in ("edit", "restore")
+        ]
+        self._reserve(_ROOM, _ROOM)
+
+    def make(self, asks: Sequence[Ask], n_rows: int, stream: Any) -> None:
+        """Launch the edits that rows are asked to have."""
+        asking = [ask for ask in asks if ask.edits is not None]
+        lists = [part for ask in asking for part in _lists(ask.edits)]
+        n_entries = sum(len(part) for part in lists)
+        n_saved = self._describe(asking, n_rows)
+        if n_entries > len(self._entries.host) or n_saved > len(self._saved):
+            self._reserve(2 * n_entries, 2 * n_saved)
+        if lists:
+            np.concatenate(lists, out=self._entries.host[:n_entries])
+        self._edits.upload(n_rows, stream)
+        self._entries.upload(n_entries, stream)
+        self._make(stream, grid=n_rows)
+
+    def undo(self, n_rows: int, stream: Any) -> None:
+        """Launch their removal: every bit is as it was."""
+        self._undo(stream, grid=n_rows)
+
+    def _reserve(self, n_entries: int, n_saved: int) -> None:
+        self._entries, self._saved = Mirror(max(n_entries, _ROOM), ENTRY), device.zeros(max(n_saved, _ROOM))
+        args = self._logits, self._edits.device, self._entries.device, self._saved
+        self._make, self._undo = (made.bind(1, _THREADS, args) for made in self._kernels)
+
+    def _describe(self, asking: Sequence[Ask], n_rows: int) -> int:
+        """Say where the lists of each row will lie; how many logits they are about."""
+        rows = self._edits.host
+        rows[:n_rows] = np.zeros(1, EDIT)
+        at = saved = 0
+        for ask in asking:
+            e = ask.edits
+            n_text, n_bias = len(e.ids), len(e.bias)
+            draft = at + n_text + n_bias
+            for row, own in enumerate(e.drafts, ask.first):
+                numbers = e.repetition, e.presence, e.frequency
+                rows[row] = (at, n_text, draft, len(own), at + n_text, n_bias, saved, *numbers)
+                draft += len(own)
+                saved += n_text + len(own) + n_bias
+            at = draft
+        return saved
+
+
+def _lists(edits: Edits) -> list[Any]:
+    """Entries of a text, of the bias, and of each draft."""
+    text = np.empty(len(edits.ids), ENTRY)
+    text["token"], text["number"] = edits.ids, edits.produced
+    return [text, *(np.array(list(part), ENTRY) for part in (edits.bias, *(own.items() for own in edits.drafts)))]

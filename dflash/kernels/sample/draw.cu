@@ -1,0 +1,50 @@
+// Draw a token of each row with noise but without top-k and top-p: argmax(scaled + noise). `survey` has run before; other
+// rows are left alone.
+//
+// Grid (blocks of a row, rows), block THREADS. A thread draws for four tokens at a time, which share a counter. Most
+// need no logarithms: the noise is below n with probability exp(-exp(-n)), so a word that is too large for the logit of its
+// token to win is left out first, with 1 % to spare.
+// Macros: VOCAB, THREADS. Bytes: 4 * VOCAB a row.
+#include "noise.cuh"
+#include "rows.cuh"
+#include "../launch.cuh"
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+draw(const float* logits, const int* laws, const float* largest, unsigned long long* best, unsigned* arrived, int* ids) {
+    dependents_may_launch();
+    wait_for_inputs();
+    const int row = blockIdx.y;
+    const Law law = ((const Law*)laws)[row];
+    const float highest = largest[row];
+    if (law.scale <= 0.0f || selects(law)) return;
+    if (is_hopeless(highest)) {
+        if (blockIdx.x == 0 && threadIdx.x == 0) ids[row] = -1;
+        return;
+    }
+    logits += (size_t)row * VOCAB;
+    const float floor = fmaxf(law.floor, BEYOND);
+    float beaten = gumbel(ids[row], law.position, law.seed);  // the key of the largest logit
+    u64 mine = blockIdx.x == 0 && threadIdx.x == 0 ? claim(rank_of(beaten), ids[row]) : 0;
+    for (u32 i = blockIdx.x * THREADS + threadIdx.x; i < (VOCAB + 63) / 64 * 16; i += gridDim.x * THREADS) {
+        float x[4];
+        bool any = false;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const u32 token = i / 16 * 64 + i % 16 + 16 * j;
+            x[j] = token < VOCAB ? scaled(logits[token], highest, law.scale) : __int_as_float(0xff800000);
+            any |= x[j] >= floor;
+        }
+        if (!any) continue;
+        const Words words = philox(i, law.position, law.seed);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            if (!(x[j] >= floor) || uniform(words.w[j]) > 1.01f * __expf(x[j] - beaten)) continue;
+            const float key = __fadd_rn(x[j], gumbel_of(words.w[j]));
+            mine = better(mine, claim(rank_of(key), i / 16 * 64 + i % 16 + 16 * j));
+            beaten = fmaxf(beaten, key);
+        }
+    }
+    mine = best_of_block(mine);
+    if (threadIdx.x) return;
+    if (best_of_row(best + row, arrived + row, gridDim.x, mine, mine)) ids[row] = token_of(mine);
+}

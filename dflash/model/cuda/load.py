@@ -1,0 +1,76 @@
+"""Decide what the memory of a GPU is used for, then fill it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from dflash.errors import OutOfMemory
+from dflash.kernels import device
+from dflash.kernels.formats import BLOCKS, FORMATS
+from dflash.kernels.ragged import PENDING
+from dflash.model.config import Config
+from dflash.model.cuda.model import CHUNK, DeviceModel
+from dflash.model.cuda.workspace import workspace_bytes
+from dflash.model.gguf import GGUFFile
+from dflash.model.memory import Need, n_pages
+from dflash.model.weights import Weights
+
+RESERVE = 1 << 30
+"""Bytes for the scratch of the kernels, the kernels themselves, and for others."""
+
+
+def load_on_gpu(
+    file: GGUFFile,
+    config: Config,
+    *,
+    context: int | None,
+    sequences: int,
+    kv: str,
+    threads: int,
+    tell: Callable[[str], None],
+) -> DeviceModel:
+    """Put a model on the current GPU.
+
+    Parameters
+    ----------
+    file, config, context, sequences, kv, threads
+        As for `dflash.model.load.load_model`.
+    tell : callable
+        Told what is about to be done.
+
+    Returns
+    -------
+    DeviceModel
+
+    Raises
+    ------
+    OutOfMemory
+        If the weights, or what each sequence takes beside its pages, do not fit.
+    RequestError
+        If the context does not.
+    """
+    tell("memory")
+    free = device.free_memory()
+    weights = weight_bytes(file, config)
+    work = sum(workspace_bytes(config, rows, kv) for rows in (CHUNK, PENDING)) + 4 * PENDING * config.n_vocab + RESERVE
+    need = Need.of(config, kv)
+    texts = (sequences + 1) * (need.state + need.pending)
+    room = free - weights - work - texts
+    if room < need.page:
+        raise OutOfMemory(
+            f"{file.path.name}: its weights take {weights >> 20} MiB, {sequences} sequences {texts >> 20} MiB, the work on "
+            f"them {work >> 20} MiB; the GPU has {free >> 20} MiB free"
+        )
+    pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv, room=room)
+    tell("weights")
+    config = replace(config, context=fits)
+    return DeviceModel(file, config, pages=pages, slots=sequences + 1, kv=kv, threads=threads)
+
+
+def weight_bytes(file: GGUFFile, config: Config) -> int:
+    """Bytes of the device that the weights of a file take, but for what fills up their last tiles."""
+    total = 0
+    for tensor in Weights(file, config).tensors:
+        block = BLOCKS[tensor.type]
+        as_halves = 2 * tensor.n_bytes // block.n_bytes * block.elements
+        total += tensor.n_bytes if tensor.type in FORMATS else as_halves
+    return total

@@ -1,0 +1,234 @@
+"""A model on a GPU: the same face as `dflash.model.model.Model`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import KernelError
+from dflash.kernels import jit
+from dflash.kernels.delta.cuda import Flush
+from dflash.kernels.device import DeviceBatch
+from dflash.kernels.ragged import PAGE, PENDING, Ragged
+from dflash.kernels.sample.cuda import Sampler
+from dflash.kernels.staging import Staging
+from dflash.model.batch import Forward, Span, check, following, ragged
+from dflash.model.config import Config
+from dflash.model.cuda.gather import Gather
+from dflash.model.cuda.memories import DEVICE
+from dflash.model.cuda.passes import BUCKETS, SEQUENCES, DecodePass, Layers, PrefillPass, Shape
+from dflash.model.cuda.weights import DeviceWeights
+from dflash.model.gguf import GGUFFile
+from dflash.model.pools import Pools
+from dflash.model.state import State
+from dflash.model.weights import Weights
+
+CHUNK = 2048
+"""Prompt tokens that a forward reads at a time, unless told otherwise."""
+
+CUT = 64
+"""Prompts may be cut where the position is a multiple of this, and nothing changes."""
+
+
+class DeviceModel:
+    """Runs tokens of many sequences through the layers of a file, on the GPU.
+
+    Pending rows go in decode passes of at most 64 rows, each a captured graph; whole spans in prefill passes.
+
+    Parameters
+    ----------
+    file : GGUFFile
+        Open; weights are read once and kept on the device, repacked.
+    config : Config
+        Of the same file.
+    pages, slots : int
+        KV pages in all, and sequences that may live at a time.
+    kv : str
+        ``"f16"`` or ``"f32"``: how keys and values are stored.
+    threads : int
+        That read the file.
+    chunk : int
+        Most rows of whole spans in a forward.
+
+    Attributes
+    ----------
+    config : Config
+    pools : Pools
+    weights : DeviceWeights
+    rows : int
+        Most rows of a forward.
+    device, chunk, cut, looks_ahead
+        As of `Model`.
+    latest : Forward or None
+        The last one; reading anything else overwrites it.
+
+    Raises
+    ------
+    OutOfMemory
+        If all that does not fit the device.
+    """
+
+    device, cut, looks_ahead = "cuda", CUT, True
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        config: Config,
+        *,
+        pages: int,
+        slots: int,
+        kv: str = "f16",
+        threads: int = 4,
+        chunk: int = CHUNK,
+    ) -> None:
+        self.config, self.threads, self.chunk = config, threads, chunk
+        self.rows = chunk + PENDING * slots
+        self.pools = Pools(config, pages=pages, slots=slots, kv=kv, place=DEVICE)
+        most = min(pages, -(-config.context // PAGE))
+        with Staging(threads) as staging:
+            self.weights = DeviceWeights(Weights(file, config), staging)
+            self._decode = DecodePass(self.weights, config, self.pools, most)
+            self._prefill = PrefillPass(self.weights, config, self.pools, chunk, most)
+        self._sampler = Sampler(self._decode.logits)
+        self._settling = DeviceBatch(1, 1, 1)
+        memories = list(zip(self.pools.conv, self.pools.delta, strict=True))
+        self._apply_kept = Flush(memories, self._settling) if memories else None
+        self._gather = Gather(config, self._decode)
+        self.latest: Forward | None = None
+        jit.warm()
+
+    @property
+    def n_vocab(self) -> int:
+        """Rows of the embedding: ids are below."""
+        return self.config.n_vocab
+
+    @property
+    def launches(self) -> dict[int, int]:
+        """Kernels and copies of a decode pass, for each number of rows that was captured."""
+        return self._decode.launches
+
+    def state(self) -> State:
+        """Begin a sequence; see `Model.state`."""
+        return State(self.pools, self._flush)
+
+    def capture_all(self) -> None:
+        """Capture the decode passes of a single sequence now, and not when each is first needed."""
+        for rows in BUCKETS:
+            self._decode.capture(Shape(rows, alone=True, capture=(), logits=True))
+
+    def forward(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
+        """Read tokens of one or more sequences, as `Model.forward` does.
+
+        Parameters
+        ----------
+        spans : sequence of Span
+        capture : tuple of int
+
+        Returns
+        -------
+        Forward
+            Its arrays are on the device, and may still be being computed.
+
+        Raises
+        ------
+        RequestError, PoolExhausted, KernelError
+            As `Model.forward` does.
+
+        Notes
+        -----
+        A pending row has the same bits whatever else is in the batch. So has a row of a whole span, however the text was cut
+        at multiples of `CUT`; they are not the bits of the same row read while pending.
+        """
+        check(spans, capture, self.config, self.rows)
+        groups = grouped(spans, self.chunk, SEQUENCES)
+        laid = [ragged([spans[i] for i in group]) for group in groups]
+        alone = len(groups) == 1 and not (spans[0].whole and any(span.logits for span in spans))
+        for group, (tokens, _, rows) in zip(groups, laid, strict=True):
+            layers = self._run([spans[i] for i in group], tokens, rows, capture)
+            if not alone:
+                self._gather.take(spans, group, layers, capture)
+        for span in spans:
+            span.state.advanced(span.parents, whole=span.whole)
+        if alone:
+            n, n_logits = len(laid[0][0]), sum(len(span.tokens) for span in spans if span.logits)
+            captured = {layer: layers.captured[layer][:n] for layer in capture}
+            self.latest = Forward(self._sampler.rows(n_logits), layers.space.hidden[:n], captured, tuple(spans))
+        else:
+            self.latest = self._gather.forward(spans, capture)
+        return self.latest
+
+    def forward_ahead(self, spans: Sequence[Span]) -> Forward:
+        """Read one token more of each sequence: the one that is being drawn from its row of the last forward.
+
+        Parameters
+        ----------
+        spans : sequence of Span
+            Of the last forward, each of one pending row, at most 64; nothing was committed since.
+
+        Returns
+        -------
+        Forward
+            As of these spans. A state knows nothing of it: once the row before is committed, `advanced` tells it.
+        """
+        n = len(spans)
+        for span in spans:
+            span.state.reserve(2)
+        drawn = self._sampler.ids[:n]
+        self._decode(None, following(spans), (), logits=True, drawn=drawn)
+        self.latest = Forward(self._sampler.rows(n), self._decode.layers.space.hidden[:n], {}, tuple(spans))
+        return self.latest
+
+    def _run(self, spans: Sequence[Span], tokens: NDArray[np.int32], rows: Ragged, capture: tuple[int, ...]) -> Layers:
+        if spans[0].whole:
+            self._prefill(tokens, rows, capture)
+            return self._prefill.layers
+        self._decode(tokens, rows, capture, logits=any(span.logits for span in spans))
+        return self._decode.layers
+
+    def _flush(self, slot: int, kept: Sequence[int], side: int) -> None:
+        """Apply the kept rows of one slot to the recurrent state of all layers."""
+        if self._apply_kept is None:
+            return
+        none, one = np.zeros(0, np.int32), np.zeros(1, np.int32)
+        rows = np.zeros((1, PENDING), np.int32)
+        rows[0, : len(kept)] = kept
+        batch = Ragged(
+            first=np.zeros(2, np.int32),
+            sequence=none,
+            parent=none,
+            depth=none,
+            length=one,
+            pages=one[None],
+            slot=one + slot,
+            whole=one,
+            kept=rows,
+            n_kept=one + len(kept),
+            side=one + side,
+        )
+        self._settling.upload(none, batch)
+        self._apply_kept()
+
+
+def grouped(spans: Sequence[Span], chunk: int, sequences: int) -> list[list[int]]:
+    """Numbers of the spans of each pass: pending ones first, 64 rows together; then whole ones, `chunk` rows together.
+
+    Raises
+    ------
+    KernelError
+        If a whole span is longer than `chunk`.
+    """
+    groups: list[list[int]] = []
+    for whole, room in ((False, PENDING), (True, chunk)):
+        used = room
+        for i, span in enumerate(spans):
+            n = len(span.tokens)
+            if span.whole != whole:
+                continue
+            if n > room:
+                raise KernelError(f"forward: {n} rows of one text, at most {room} fit")
+            if used + n > room or len(groups[-1]) == sequences:
+                groups.append([])
+                used = 0
+            groups[-1].append(i)
+            used += n
+    return groups

@@ -1,0 +1,104 @@
+"""Which launches a pass is made of.
+
+Those of decode passes give a row the same bits whatever its company; those of prefill passes are for many rows.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from dflash.kernels.attention import cuda as attention
+from dflash.kernels.delta import cuda as delta
+from dflash.kernels.device import DeviceBatch
+from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.linear import cuda as linear
+from dflash.kernels.linear import cuda_prefill
+from dflash.kernels.linear.cuda_prefill import INNER_SCALE
+from dflash.kernels.moe import Experts
+from dflash.kernels.moe import cuda as moe
+from dflash.kernels.moe import cuda_prefill as moe_prefill
+from dflash.model.config import Config
+from dflash.model.cuda.weights import DeviceWeights
+
+_ROWS = 32
+"""Weights are filled up to a multiple of this many rows as float16."""
+
+Op = Callable[[int], None]
+
+
+class Ops:
+    """Makes the launches of a pass; all layers share its scratch.
+
+    Parameters
+    ----------
+    config : Config
+    batch : DeviceBatch
+        What the launches will read about their rows.
+    prefill : bool
+        Whether all its spans are whole; if not, none is, and it has at most 64 rows.
+
+    Attributes
+    ----------
+    sequences : int
+        How many sequences decode launches are laid out for; more take longer than they need to.
+    """
+
+    def __init__(self, config: Config, batch: DeviceBatch, *, prefill: bool) -> None:
+        self.batch, self.prefill = batch, prefill
+        self.sequences = batch.max_sequences
+        if prefill:
+            scratch = cuda_prefill.Scratch(min(cuda_prefill.SCRATCH_BYTES, _largest(config)))
+            self._launch = partial(cuda_prefill.PrefillLaunch, scratch=scratch)
+        else:
+            self._launch = linear.Launch
+        self._attention = attention.Workspace()
+        self._moe: Any = None
+        if prefill and any(config.recurrent):
+            sizes = config.delta_key_heads, config.delta_value_heads, config.delta_size, config.delta_size
+            self._delta = delta.Scratch(batch.max_rows, *sizes, sequences=batch.max_sequences)
+
+    def linear(self, x: Any, weights: Sequence[Tiles], outs: Sequence[Any], *, add: bool = False) -> Op:
+        """``out = x @ W.T`` for each weight, or added to what `out` holds."""
+        return self._launch(x, weights, outs, add=add)
+
+    def gate_up(self, x: Any, weights: Sequence[Tiles], out: Any) -> Op:
+        """``out = silu(x @ gate.T) * (x @ up.T)``, times `INNER_SCALE`."""
+        return self._launch(x, weights, [out], gated=True)
+
+    def down(self, x: Any, weight: Tiles, out: Any) -> Op:
+        """``out += x @ W.T``, over `INNER_SCALE`."""
+        return self._launch(x, [weight], [out], add=True, scale=1 / INNER_SCALE)
+
+    def delta(self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[Any, Any], eps: float) -> Op:
+        """Convolution, delta rule and gated norm."""
+        inputs = delta.Inputs(space.mixed, space.gate, space.alpha, space.beta, space.heads)
+        vectors = (weights.vector(name) for name in ("ssm_a", "ssm_dt.bias", "ssm_norm.weight"))
+        gains = delta.Weights(weights.taps("ssm_conv1d.weight"), *vectors, eps)
+        if self.prefill:
+            return delta.Prompt(inputs, gains, self.batch, *memory, self._delta)
+        step = delta.Step(inputs, gains, self.batch, *memory)
+        return lambda n: step(n, n_sequences=min(n, self.sequences))
+
+    def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
+        """Attention over a paged cache."""
+        if self.prefill:
+            return attention.Prefill(q, *cache, self.batch, out, gate=gate)
+        return attention.Attend(q, *cache, self.batch, out, gate=gate, workspace=self._attention)
+
+    def experts(self, stream: Any, gain: Any, weights: Experts, eps: float) -> Op:
+        """Norm and experts, added to the stream."""
+        scratch, experts = (moe_prefill.PrefillScratch, moe_prefill.PrefillMoe) if self.prefill else (moe.Scratch, moe.Moe)
+        self._moe = self._moe or scratch(self.batch.max_rows, weights)
+        return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps)
+
+
+def _largest(config: Config) -> int:
+    """Bytes of the largest weights of a launch as float16."""
+    values = config.delta_value_heads * config.delta_size
+    linear = 2 * config.delta_key_heads * config.delta_size + 2 * values + 2 * config.delta_value_heads
+    head = config.heads * config.head_size
+    full = 2 * (head + config.kv_heads * config.head_size)
+    rows = max(linear, full, 2 * max(config.ffn, config.shared_ffn), 256) + 4 * _ROWS
+    narrow = max(values, head, config.ffn, config.shared_ffn)
+    return 2 * max(rows * config.width, max(config.width + 4 * _ROWS, 256) * narrow)

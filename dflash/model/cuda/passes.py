@@ -1,0 +1,205 @@
+"""One pass over the layers: a decode pass replayed as a graph, a prefill pass launched."""
+
+import os
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.kernels import device
+from dflash.kernels.device import DeviceBatch
+from dflash.kernels.embed.cuda import Embed
+from dflash.kernels.norm.cuda import RmsNorm
+from dflash.kernels.ragged import PENDING, Ragged
+from dflash.kernels.rope.cuda import Angles
+from dflash.model.config import Config
+from dflash.model.cuda.layers import Block, FullAttention, LinearAttention
+from dflash.model.cuda.ops import Ops
+from dflash.model.cuda.weights import DeviceWeights
+from dflash.model.cuda.workspace import workspace
+from dflash.model.pools import Pools
+from dflash.model.rope import inverse_frequencies
+
+SEQUENCES = 64
+"""Most sequences of a pass."""
+
+BUCKETS = 1, 2, 4, 8, 16, 24, 32, 48, 64
+"""Rows that decode passes are captured for."""
+
+
+class Layers:
+    """All launches of a pass, from token to last norm, bound to arrays of their own.
+
+    Parameters
+    ----------
+    weights : DeviceWeights
+    config : Config
+    pools : Pools
+        On the device.
+    ops : Ops
+        What kind of pass it is.
+
+    Attributes
+    ----------
+    space : SimpleNamespace
+        See `workspace`.
+    captured : dict of int to float32 (N, D)
+        The residual stream after layers that a pass was asked to capture.
+    """
+
+    def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, ops: Ops) -> None:
+        self.space = s = workspace(config, ops.batch.max_rows, pools.kv)
+        self.captured: dict[int, Any] = {}
+        self.embed = Embed(ops.batch.tokens, weights.matrix("token_embd.weight"), s.stream)
+        inv_freq, gain = inverse_frequencies(config)
+        self.angles = Angles(ops.batch.position, device.array(inv_freq), s.cos, s.sin, gain=gain)
+        self.blocks = _blocks(weights, config, pools, s, ops)
+        self.output_norm = RmsNorm(
+            s.stream, weights.vector("output_norm.weight"), config.norm_eps, half=s.wanted, full=s.hidden
+        )
+
+    def make_room(self, capture: Sequence[int]) -> None:
+        """Make the arrays of captured layers."""
+        for layer in capture:
+            if layer not in self.captured:
+                self.captured[layer] = device.empty(*self.space.stream.shape)
+
+    def __call__(self, n: int, capture: Sequence[int]) -> None:
+        """Launch `n` rows."""
+        self.embed(n)
+        self.angles(n)
+        for i, block in enumerate(self.blocks):
+            block(n)
+            if i in capture:
+                device.copy(self.captured[i][:n], self.space.stream[:n])
+        self.output_norm(n)
+
+
+def _blocks(weights: DeviceWeights, config: Config, pools: Pools, space: SimpleNamespace, ops: Ops) -> list[Block]:
+    blocks, attention = [], 0
+    for i, recurrent in enumerate(config.recurrent):
+        own = weights.block(i)
+        if recurrent:
+            memory = pools.conv[i - attention], pools.delta[i - attention]
+            mixer: LinearAttention | FullAttention = LinearAttention(own, config, space, ops, memory)
+        else:
+            mixer = FullAttention(own, config, space, ops, (pools.k[attention], pools.v[attention]))
+            attention += 1
+        blocks.append(Block(own, config, space, ops, mixer))
+    return blocks
+
+
+class Shape(NamedTuple):
+    """What a graph of a decode pass is captured for.
+
+    Parameters
+    ----------
+    rows : int
+        One of `BUCKETS`.
+    alone : bool
+        Whether all rows are of one sequence.
+    capture : tuple of int
+        Layers to capture.
+    logits : bool
+        Whether logits are wanted.
+    """
+
+    rows: int
+    alone: bool
+    capture: tuple[int, ...]
+    logits: bool
+
+
+class DecodePass:
+    """Up to 64 pending rows and their logits, as one graph for each bucket of rows.
+
+    Parameters
+    ----------
+    weights, config, pools
+        As for `Layers`.
+
+    Attributes
+    ----------
+    logits : float32 (64, V)
+        Of the rows of the last pass.
+    launches : dict of int to int
+        Launches of a pass with logits, for each bucket that was captured.
+    """
+
+    def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, pages: int) -> None:
+        self.batch = DeviceBatch(PENDING, SEQUENCES, pages)
+        self._ops = ops = Ops(config, self.batch, prefill=False)
+        self.layers = Layers(weights, config, pools, ops)
+        head = weights.matrix("token_embd.weight" if config.tied else "output.weight")
+        self.logits = device.empty(PENDING, config.n_vocab)
+        self.head = ops.linear(self.layers.space.wanted, [head], [self.logits])
+        self.launches: dict[int, int] = {}
+        self._graphs: dict[Shape, Any] = {}
+        self._stream = device.new_stream()
+        self.graphs_wanted = os.environ.get("DFLASH_DEBUG_SYNC") != "1"
+
+    def __call__(
+        self,
+        tokens: NDArray[np.int32] | None,
+        rows: Ragged,
+        capture: tuple[int, ...],
+        *,
+        logits: bool,
+        drawn: Any = None,
+    ) -> None:
+        """Run, reading `tokens` or what is `drawn` on the device; the results lie in `logits`, and in `layers`."""
+        n = len(rows.sequence)
+        shape = Shape(bucket_of(n), len(rows.slot) == 1, capture, logits)
+        graph = (self._graphs.get(shape) or self.capture(shape)) if self.graphs_wanted else None
+        self.batch.upload(np.zeros(n, np.int32) if tokens is None else tokens, rows)
+        if drawn is not None:
+            device.copy(self.batch.tokens[:n], drawn)
+        if graph is not None:
+            graph.launch(device.current_stream())
+        else:
+            self.layers.make_room(capture)
+            self._launch(shape)
+
+    def project(self, wanted: Any, n: int) -> Any:
+        """Logits of `n` rows after the last norm, float16 (n, D), of another pass; the array is overwritten by the next."""
+        device.copy(self.layers.space.wanted[:n], wanted)
+        self.head(bucket_of(n))
+        return self.logits[:n]
+
+    def capture(self, shape: Shape) -> Any:
+        """Make the graph of a shape, after a pass without rows that shows that its launches are sound."""
+        self.layers.make_room(shape.capture)
+        self.batch.clear()
+        self._launch(shape)
+        device.synchronize()
+        graph = self._graphs[shape] = device.captured(lambda: self._launch(shape), self._stream)
+        if shape.logits and not shape.capture:
+            self.launches[shape.rows] = device.launches(graph)
+        return graph
+
+    def _launch(self, shape: Shape) -> None:
+        self._ops.sequences = 1 if shape.alone else self.batch.max_sequences
+        self.layers(shape.rows, shape.capture)
+        if shape.logits:
+            self.head(shape.rows)
+
+
+class PrefillPass:
+    """Whole spans; see `Layers`."""
+
+    def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, rows: int, pages: int) -> None:
+        self.batch = DeviceBatch(rows, SEQUENCES, pages)
+        self.layers = Layers(weights, config, pools, Ops(config, self.batch, prefill=True))
+
+    def __call__(self, tokens: NDArray[np.int32], rows: Ragged, capture: tuple[int, ...]) -> None:
+        """Run; the results lie in `layers`."""
+        self.layers.make_room(capture)
+        self.batch.upload(tokens, rows)
+        self.layers(len(tokens), capture)
+
+
+def bucket_of(n: int) -> int:
+    """The least of `BUCKETS` that holds `n` rows."""
+    return next(bucket for bucket in BUCKETS if bucket >= n)

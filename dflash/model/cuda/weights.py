@@ -1,0 +1,138 @@
+"""The weights of a file on the device: repacked as they arrive, each once."""
+
+from collections.abc import Iterable
+from copy import copy
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.kernels import conv, device
+from dflash.kernels.formats import Matrix
+from dflash.kernels.formats.cuda import TILE_ROWS, Tiles
+from dflash.kernels.moe import Experts
+from dflash.kernels.staging import Staging
+from dflash.model.config import Config
+from dflash.model.weights import Weights
+
+
+class DeviceWeights:
+    """Tensors of a checked file, or of one of its blocks, for the kernels of a GPU.
+
+    Parameters
+    ----------
+    host : Weights
+        Where they come from.
+    staging : Staging
+        The way to the device; what was asked for may still be on it.
+
+    Attributes
+    ----------
+    expressed : dict of str to str
+        Types that no kernel reads, and the type that stands for each on the device.
+    n_bytes : int
+        Bytes of the device that they take.
+    """
+
+    def __init__(self, host: Weights, staging: Staging) -> None:
+        self.expressed: dict[str, str] = {}
+        self._host, self._staging = host, staging
+        self._made: dict[str, Any] = {}
+        self._prefix = ""
+
+    def block(self, i: int) -> "DeviceWeights":
+        """The weights of block i, named without ``blk.i.``."""
+        weights = object.__new__(DeviceWeights)
+        weights.expressed, weights._staging, weights._made = self.expressed, self._staging, self._made
+        weights._host, weights._prefix = self._host.block(i), f"blk.{i}."
+        return weights
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all that was asked for."""
+        return sum(_size(made) for made in self._made.values())
+
+    def matrix(self, name: str) -> Tiles:
+        """A matrix, or a stack of them."""
+        return self._once(name, lambda: self._packed(self._host.matrix(name)))
+
+    def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[Tiles, ...]:
+        """Several matrices; where the file has them in one, one below the other, parts of that."""
+        key = f"{fused} in parts"
+        return self._once(key, lambda: self._parts(names, fused, rows))
+
+    def vector(self, name: str) -> Any:
+        """A small tensor as float32."""
+        return self._once(name, lambda: device.array(self._host.vector(name)))
+
+    def taps(self, name: str) -> Any:
+        """The weight of a convolution, channels side by side."""
+        return self._once(name, lambda: device.array(conv.taps(self._host.vector(name))))
+
+    def plain(self, name: str) -> Any:
+        """A matrix of any type as float32."""
+        return self._once(f"{name} plain", lambda: device.array(self._host.matrix(name).unpacked()))
+
+    def experts(self, config: Config) -> Experts:
+        """The experts of a block."""
+        gate, up = self.matrices(
+            "ffn_gate_exps.weight", "ffn_up_exps.weight", fused="ffn_gate_up_exps.weight", rows=(config.expert_ffn,) * 2
+        )
+        return Experts(
+            router=self.plain("ffn_gate_inp.weight"),
+            gate=gate,
+            up=up,
+            down=self.matrix("ffn_down_exps.weight"),
+            shared_router=self.plain("ffn_gate_inp_shexp.weight"),
+            shared_gate=self.matrix("ffn_gate_shexp.weight"),
+            shared_up=self.matrix("ffn_up_shexp.weight"),
+            shared_down=self.matrix("ffn_down_shexp.weight"),
+            n_used=config.experts_used,
+        )
+
+    def _once(self, name: str, make: Any) -> Any:
+        key = self._prefix + name
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def _parts(self, names: tuple[str, ...], fused: str, rows: tuple[int, ...]) -> tuple[Tiles, ...]:
+        return tuple(map(self._packed, self._host.matrices(*names, fused=fused, rows=rows)))
+
+    def _packed(self, matrix: Matrix) -> Tiles:
+        kind = matrix.type
+        if not matrix.native:
+            kind = self.expressed[matrix.type] = "F16"
+        tiles = Tiles.empty(kind, matrix.shape, matrix.name)
+        if matrix.data.ndim == 3 and matrix.data.flags.c_contiguous and matrix.shape[1] % TILE_ROWS == 0:
+            # no matrix of the stack is filled up, so that its tiles are those of one tall matrix
+            tall = copy(tiles)
+            tall.shape = (matrix.shape[0] * matrix.shape[1], matrix.shape[2])
+            self._fill(tall, Matrix(matrix.data.reshape(-1, matrix.row_bytes), matrix.type, matrix.name), 0)
+        elif matrix.data.ndim == 3:
+            for number in range(matrix.shape[0]):
+                self._fill(tiles, matrix[number], number)
+        else:
+            self._fill(tiles, matrix, 0)
+        return tiles
+
+    def _fill(self, tiles: Tiles, matrix: Matrix, number: int) -> None:
+        """Send the rows of a matrix, which is number `number` of a stack."""
+        step = max(1, self._staging.room // (tiles.row_bytes * TILE_ROWS)) * TILE_ROWS
+        for start in range(0, matrix.shape[0], step):
+            part = matrix.rows(slice(start, start + step))
+            rows = part.data if matrix.native else _as_halves(part)
+            n = len(rows)
+            fill = partial(tiles.fill, start=start, n_rows=n, expert=number)
+            self._staging.send(rows, lambda raw, stream, fill=fill: fill(raw.reshape(-1), stream=stream))
+
+
+def _as_halves(matrix: Matrix) -> NDArray[np.uint8]:
+    """Rows of a type that no kernel reads as float16."""
+    return np.ascontiguousarray(matrix.unpacked().astype(np.float16)).view(np.uint8)
+
+
+def _size(made: Any) -> int:
+    parts: Iterable[Any] = made if isinstance(made, tuple) else (made,)
+    return sum(part.data.nbytes if isinstance(part, Tiles) else part.nbytes for part in parts)

@@ -1,0 +1,85 @@
+"""Arrays between the launches of a pass, made once for the most rows that it takes.
+
+Linear attention, full attention and the feed forward never run at a time: their arrays lie in the same memory. What a matrix
+multiply reads is float16; all else is float32.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from dflash.kernels import device
+from dflash.model.config import Config
+from dflash.model.pools import KV_TYPES
+
+_LINE = 256
+
+HALF, SINGLE = np.dtype(np.float16), np.dtype(np.float32)
+Parts = dict[str, tuple[np.dtype, int]]
+
+
+def workspace(config: Config, n_rows: int, kv: str) -> SimpleNamespace:
+    """Make the arrays of a pass of up to `n_rows` rows.
+
+    Parameters
+    ----------
+    config : Config
+        Widths.
+    n_rows : int
+    kv : str
+        Type of the KV cache; rotated queries are of the same.
+
+    Returns
+    -------
+    SimpleNamespace
+        stream float32 (N, D), the residual stream; normed float16 (N, D), what a mixer or feed forward reads; hidden float32
+        (N, D) and wanted float16 (N, D), after the last norm; cos, sin float32 (N, R); mixed, gate, alpha, beta, heads of
+        linear attention; query, key, value, rotated, attended of full attention; inner of the dense feed forward.
+    """
+    always, parts = _shapes(config, kv)
+    room = max(sum(n_rows * width * dtype.itemsize + _LINE for dtype, width in part.values()) for part in parts)
+    arena = device.empty(room, dtype=np.uint8)
+    arrays = {name: device.empty(n_rows, width, dtype=dtype) for name, (dtype, width) in always.items()}
+    for part in parts:
+        at = 0
+        for name, (dtype, width) in part.items():
+            n_bytes = n_rows * width * dtype.itemsize
+            arrays[name] = arena[at : at + n_bytes].view(dtype).reshape(n_rows, width)
+            at += -(-n_bytes // _LINE) * _LINE
+    return SimpleNamespace(n_rows=n_rows, **arrays)
+
+
+def workspace_bytes(config: Config, n_rows: int, kv: str) -> int:
+    """Bytes that `workspace` takes."""
+    always, parts = _shapes(config, kv)
+
+    def size(part: Parts) -> int:
+        return sum(n_rows * width * dtype.itemsize + _LINE for dtype, width in part.values())
+
+    return size(always) + max(map(size, parts))
+
+
+def _shapes(config: Config, kv: str) -> tuple[Parts, tuple[Parts, ...]]:
+    """What is always there, and what shares memory."""
+    width, head = config.width, config.heads * config.head_size
+    values = config.delta_value_heads * config.delta_size
+    conv = 2 * config.delta_key_heads * config.delta_size + values
+    gated = 1 if config.architecture == "qwen3" else 2
+    row = config.kv_heads * config.head_size
+    always = {"stream": (SINGLE, width), "normed": (HALF, width), "hidden": (SINGLE, width), "wanted": (HALF, width)}
+    always |= {"cos": (SINGLE, config.n_rot // 2), "sin": (SINGLE, config.n_rot // 2)}
+    linear = {
+        "mixed": (SINGLE, conv),
+        "gate": (SINGLE, values),
+        "alpha": (SINGLE, config.delta_value_heads),
+        "beta": (SINGLE, config.delta_value_heads),
+        "heads": (HALF, values),
+    }
+    full = {
+        "query": (SINGLE, gated * head),
+        "key": (SINGLE, row),
+        "value": (SINGLE, row),
+        "rotated": (np.dtype(KV_TYPES[kv]), head),
+        "attended": (HALF, head),
+    }
+    return always, (linear, full, {"inner": (HALF, config.ffn)})

@@ -1,0 +1,161 @@
+"""Forwards launched before their tokens are known: what is written stays the same, whatever happens in between."""
+
+import numpy as np
+import pytest
+from guessers import naive
+from toy import Snapshot, State, Toy, fold
+
+from dflash.decode.engine import Engine
+from dflash.decode.sampling import Sampling
+from dflash.decode.session import Session
+from dflash.model.batch import Forward, Span
+
+PROMPT = [1, 5, 2, 8]
+
+
+class AheadState(State):
+    """Of the toy, with rows that are pending in a forward nobody has told it of."""
+
+    def __init__(self, pools):
+        self.rows = self.next_rows = None
+        super().__init__(pools)
+
+    @property
+    def pending(self):
+        return None if self.rows is None else tuple(parent for *_, parent in self.rows)
+
+    @pending.setter
+    def pending(self, rows):
+        self.rows = rows
+
+    def commit(self, path):
+        for row in path:
+            token, self.memory, _ = self.rows[row]
+            self.text.append(token)
+        self.rows = None
+
+    def advanced(self, parents, *, whole):
+        assert (parents, whole) == ((-1,), False)
+        self.rows, self.next_rows = self.next_rows, None
+
+    def snapshot(self):
+        self.rows = None
+        return Snapshot(self)
+
+
+class AheadToy(Toy):
+    """Reads the likeliest token of the last forward's rows before it is asked to."""
+
+    looks_ahead = True
+    latest = None
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.looks_ahead, self.ahead = True, 0
+
+    def state(self):
+        return AheadState(self.pools)
+
+    def forward(self, spans, *, capture=()):
+        self.latest = super().forward(spans, capture=capture)
+        return self.latest
+
+    def forward_ahead(self, spans):
+        logits, self.ahead = [], self.ahead + 1
+        for span, row in zip(spans, self.latest.logits, strict=False):
+            state, token = span.state, int(row.argmax())
+            state.reserve(2)
+            above, memory, _ = state.rows[0]
+            state.next_rows = [(token, fold(memory, token), -1)]
+            logits.append(self.expect(state.next_rows[0][1], [*state.text, above, token]))
+        self.latest = Forward(np.array(logits, np.float32), np.zeros((len(spans), 2), np.float32), {}, tuple(spans))
+        return self.latest
+
+
+@pytest.fixture
+def toy():
+    toy = AheadToy()
+    yield toy
+    assert toy.leaked == (0, 0, 0)
+
+
+def run(engine):
+    while engine.busy:
+        engine.step()
+
+
+@pytest.mark.parametrize("n", [1, 2, 30])
+def test_one_text(toy, n):
+    session = Session(PROMPT, max_tokens=n)
+    for _ in Engine(toy).stream(session):
+        pass
+    assert session.tokens == naive(toy, PROMPT, Sampling(), n)
+    assert toy.ahead == n - 1
+
+
+def test_texts_that_come_and_go(toy):
+    engine = Engine(toy, chunk=3)
+    lengths = [3, 40, 11, 25, 1, 17]
+    sessions = [Session([i + 1] * (i + 1), max_tokens=n) for i, n in enumerate(lengths)]
+    for session in sessions:
+        engine.add(session)
+        for _ in range(4):
+            engine.step()
+    run(engine)
+    assert [s.tokens for s in sessions] == [
+        naive(toy, s.prompt, Sampling(), n) for s, n in zip(sessions, lengths, strict=True)
+    ]
+    assert toy.ahead > 20
+
+
+def test_an_end_that_nobody_foresaw(toy):
+    truth = naive(toy, PROMPT, Sampling(), 30)
+    eos = truth[12]
+    end = truth.index(eos) + 1
+    other = Session([3], max_tokens=30)
+    ends, stops = Session(PROMPT, max_tokens=30, eos=[eos]), Session(PROMPT, max_tokens=30, observer=lambda s, _: 0)
+    engine = Engine(toy)
+    for session in (ends, other, stops):
+        engine.add(session)
+    run(engine)
+    assert ends.tokens == truth[:end]
+    assert stops.tokens == []
+    assert other.tokens == naive(toy, [3], Sampling(), 30)
+
+
+@pytest.mark.parametrize("what", ["another forward", "a snapshot", "cancelled", "a guest"])
+def test_what_happens_in_between(toy, what):
+    engine = Engine(toy)
+    one, other = Session(PROMPT, max_tokens=20), Session(PROMPT[::-1], max_tokens=20)
+    engine.add(one), engine.add(other)
+    for _ in range(5):
+        engine.step()
+    assert toy.ahead
+    if what == "another forward":
+        state = toy.state()
+        state.reserve(1)
+        toy.forward([Span(state, np.array([1], np.int32), np.array([-1], np.int32))])
+        state.close()
+    elif what == "a snapshot":
+        one.state.snapshot().close()
+    elif what == "cancelled":
+        other.cancel()
+    else:
+        guest = engine.add(Session([7, 7, 7], max_tokens=9, sampling=Sampling(repetition_penalty=1.5)))
+    run(engine)
+    assert one.tokens == naive(toy, PROMPT, Sampling(), 20)
+    truth = naive(toy, PROMPT[::-1], Sampling(), 20)
+    assert other.tokens == (truth if what != "cancelled" else truth[: len(other.tokens)])
+    if what == "a guest":
+        assert guest.tokens == naive(toy, [7, 7, 7], Sampling(repetition_penalty=1.5), 9)
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(logprobs=2), Sampling(repetition_penalty=1.2), Sampling(logit_bias={3: 1.0})], ids=str
+)
+def test_who_must_see_the_text_waits(toy, sampling):
+    session = Session(PROMPT, max_tokens=10, sampling=sampling)
+    for _ in Engine(toy).stream(session):
+        pass
+    assert session.tokens == naive(toy, PROMPT, sampling, 10)
+    assert toy.ahead == 0

@@ -1,0 +1,104 @@
+"""The device's arrays, batches and graphs."""
+
+import numpy as np
+import pytest
+from batches import chain, ragged, tree
+from compare import assert_same_bits
+
+from dflash.errors import KernelError, OutOfMemory
+from dflash.kernels import device
+from dflash.kernels.device import DeviceBatch
+from dflash.kernels.staging import Staging
+
+cupy = pytest.importorskip("cupy")
+RNG = np.random.default_rng(0)
+
+
+def some_batch(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 5))
+    return ragged([(int(rng.integers(0, 600)), tree(rng, int(rng.integers(1, 17))), False) for _ in range(n)])
+
+
+def assert_holds(here, tokens, batch):
+    n, s = len(tokens), len(batch.slot)
+    assert here.counts.get().tolist() == [n, s]
+    assert_same_bits("tokens", here.tokens.get()[:n], tokens)
+    assert_same_bits("position", here.position.get()[:n], batch.length[batch.sequence] + batch.depth)
+    assert_same_bits("first", here.first.get()[: s + 1], batch.first)
+    for name in ("sequence", "parent", "depth"):
+        assert_same_bits(name, getattr(here, name).get()[:n], getattr(batch, name))
+    for name in ("length", "slot", "whole", "kept", "n_kept", "side"):
+        assert_same_bits(name, getattr(here, name).get()[:s], getattr(batch, name))
+    assert_same_bits("pages", here.pages.get()[:s, : batch.pages.shape[1]], batch.pages)
+
+
+def test_a_batch_on_the_device():
+    here = DeviceBatch(64, 5, 9)
+    for seed in range(20):
+        batch = some_batch(seed)
+        tokens = RNG.integers(0, 1000, len(batch.sequence), dtype=np.int32)
+        here.upload(tokens, batch)
+        assert_holds(here, tokens, batch)
+    here.clear()
+    assert here.counts.get().tolist() == [0, 0]
+
+
+def test_uploads_follow_each_other():
+    """None overwrites what the device has not read yet."""
+    here, seen = DeviceBatch(64, 5, 9), []
+    batches = [some_batch(seed) for seed in range(40)]
+    for i, batch in enumerate(batches):
+        here.upload(np.full(len(batch.sequence), i, np.int32), batch)
+        seen.append((here.tokens.copy(), here.length.copy()))
+    for i, (batch, (tokens, length)) in enumerate(zip(batches, seen, strict=True)):
+        assert tokens.get()[0] == i
+        assert_same_bits("length", length.get()[: len(batch.slot)], batch.length)
+
+
+def test_refuses_what_has_no_room():
+    here = DeviceBatch(4, 1, 1)
+    for sequences in ([(0, chain(5), False)], [(0, chain(1), False)] * 2, [(300, chain(1), False)]):
+        batch = ragged(sequences)
+        with pytest.raises(KernelError, match="room is for"):
+            here.upload(np.zeros(len(batch.sequence), np.int32), batch)
+
+
+def test_a_graph_reads_the_batch_of_its_launch():
+    here, out = DeviceBatch(16, 2, 4), cupy.zeros(16, np.int32)
+    stream = device.new_stream()
+
+    def launch():
+        device.copy(out, here.tokens)
+
+    graph = device.captured(launch, stream)
+    assert device.launches(graph) == 1
+    for value in (3, 5):
+        batch = ragged([(0, chain(7), False)])
+        here.upload(np.full(7, value, np.int32), batch)
+        graph.launch(device.current_stream())
+        assert out.get()[:7].tolist() == [value] * 7
+
+
+def test_too_much_memory():
+    with pytest.raises(OutOfMemory, match="MiB"):
+        device.empty(1 << 50)
+    assert device.free_memory() > 0
+
+
+def test_description():
+    about = device.description()
+    assert about["kind"] == "cuda"
+    assert about["memory"] > 1 << 30
+    assert device.trouble() is None
+
+
+@pytest.mark.parametrize("threads", [1, 5])
+def test_staging(threads):
+    parts = [RNG.integers(0, 256, (n, 16), dtype=np.uint8) for n in (1, 4000, 65536, 7, 65536, 1000, 65535)]
+    targets = [cupy.zeros(part.shape, np.uint8) for part in parts]
+    with Staging(threads, 1 << 20) as staging:
+        for part, target in zip(parts, targets, strict=True):
+            staging.send(part, lambda raw, stream, target=target: device.copy(target, raw, stream))
+    for part, target in zip(parts, targets, strict=True):
+        assert_same_bits("part", target.get(), part)

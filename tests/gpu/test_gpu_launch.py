@@ -1,0 +1,153 @@
+"""Launches on a GPU: in order, in graphs, with dependents that start early, and faults that name their kernel."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dflash.kernels
+from dflash.errors import KernelError
+from dflash.kernels import jit
+
+cupy = pytest.importorskip("cupy")
+
+KERNELS = Path(dflash.kernels.__file__).parent
+SOURCE = f"""
+#include "{KERNELS}/launch.cuh"
+struct alignas(64) TensorMap {{ unsigned long long words[16]; }};
+
+extern "C" __global__ void step(const float* x, float* out, int n, float add) {{
+    dependents_may_launch();
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    wait_for_inputs();
+    if (i < n) out[i] = x[i] * 0.5f + add + SHIFT;
+}}
+
+extern "C" __global__ void first_word(const __grid_constant__ TensorMap map, unsigned long long* out) {{
+    out[0] = map.words[0];
+}}
+
+extern "C" __global__ void shared_sum(float* out) {{
+    extern __shared__ float room[];
+    for (int i = threadIdx.x; i < 40000; i += blockDim.x) room[i] = i;
+    __syncthreads();
+    if (threadIdx.x == 0) out[0] = room[39999];
+}}
+
+extern "C" __global__ void fault(float* out) {{ out[1ull << 40] = 1.0f; }}
+"""
+N = 100_000
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "step.cu"
+    path.write_text(SOURCE)
+    return path
+
+
+def expected(x, steps):
+    for add in range(steps):
+        x = x * np.float32(0.5) + np.float32(add) + np.float32(1)
+    return x
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+def test_a_chain_runs_in_order(path, dependent):
+    step = jit.kernel(path, "step", dependent=dependent, SHIFT="1.0f")
+    start = np.random.default_rng(1).standard_normal(N).astype(np.float32)
+    a, b = cupy.asarray(start), cupy.empty(N, np.float32)
+    there, back = (step.bind(-(-N // 256), 256, pair) for pair in ((a, b, N, 0.0), (b, a, N, 1.0)))
+    jit.warm()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    for _ in range(20):
+        a.set(start)
+        cupy.cuda.Device().synchronize()
+        for i in range(50):
+            there(stream, add=float(2 * i))
+            back(stream, add=float(2 * i + 1))
+        stream.synchronize()
+        np.testing.assert_allclose(a.get(), expected(start, 100), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+def test_a_graph_keeps_the_arguments_of_its_capture(path, dependent):
+    step = jit.kernel(path, "step", dependent=dependent, SHIFT="1.0f")
+    start = np.random.default_rng(1).standard_normal(N).astype(np.float32)
+    a, b = cupy.asarray(start), cupy.empty(N, np.float32)
+    there, back = (step.bind(-(-N // 256), 256, pair) for pair in ((a, b, N, 0.0), (b, a, N, 1.0)))
+    jit.warm()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        for i in range(50):
+            there(add=float(2 * i))
+            back(add=float(2 * i + 1))
+        graph = stream.end_capture()
+    there(stream, add=1000.0)
+    for _ in range(20):
+        stream.synchronize()
+        a.set(start)
+        cupy.cuda.Device().synchronize()
+        graph.launch(stream)
+        stream.synchronize()
+        np.testing.assert_allclose(a.get(), expected(start, 100), rtol=1e-6)
+
+
+def test_much_shared_memory_and_tensor_maps(path):
+    from dflash.kernels.driver import tensor_map
+
+    out = cupy.zeros(1, np.float32)
+    jit.kernel(path, "shared_sum", SHIFT=1)(1, 256, (out,), shared=160_000)
+    assert out.get()[0] == 39999
+    word = cupy.zeros(1, np.uint64)
+    if int(cupy.cuda.Device().compute_capability) < 90:
+        pytest.skip("tensor maps begin with Hopper")
+    made = tensor_map(cupy.zeros((256, 128), np.float16), (64, 64))
+    jit.kernel(path, "first_word", SHIFT=1)(1, 1, (made, word))
+    assert word.get()[0] == made.words[0]
+
+
+def test_a_source_that_does_not_compile_is_named_by_warm(tmp_path):
+    path = tmp_path / "wrong.cu"
+    path.write_text('extern "C" __global__ void wrong(float* x) {\n    x[0] = nothing;\n}\n')
+    launch = jit.kernel(path, "wrong")
+    with pytest.raises(KernelError, match=r"wrong\.cu\(2\)"):
+        jit.warm()
+    with pytest.raises(KernelError, match=r"wrong\.cu\(2\)"):
+        launch(1, 1, (None,))
+    with pytest.raises(KernelError, match="never waits"):
+        jit.kernel(path, "wrong", dependent=True)
+
+
+def test_another_thread_may_launch(path):
+    from threading import Thread
+
+    out = cupy.zeros(1, np.float32)
+    bound = jit.kernel(path, "shared_sum", SHIFT=1).bind(1, 256, (out,), shared=160_000)
+    jit.warm()
+    cupy.cuda.Device().synchronize()
+    thread = Thread(target=bound, args=(cupy.cuda.Stream.null,))
+    thread.start()
+    thread.join()
+    cupy.cuda.Device().synchronize()
+    assert out.get()[0] == 39999
+
+
+def test_a_fault_names_its_kernel(path):
+    code = (
+        "import cupy, sys\nfrom pathlib import Path\nfrom dflash.kernels import jit\n"
+        "jit.kernel(Path(sys.argv[1]), 'fault', SHIFT=1)(1, 1, (cupy.zeros(1, 'f'),))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, path],
+        env={**os.environ, "DFLASH_DEBUG_SYNC": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "KernelError: fault in step.cu: " in run.stderr

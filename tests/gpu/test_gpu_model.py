@@ -1,0 +1,140 @@
+"""The recorded models on a GPU: logits, layers, state, and the text that the demo writes."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compare import assert_close, assert_same_bits
+from golden import FILES, PRIMARY, chain, host, load, prefill, recorded, step
+
+from dflash.decode.engine import Engine
+from dflash.decode.session import Session
+from dflash.model.batch import Span
+from dflash.model.load import load_model
+
+LOGITS = 4e-3
+"""RMS error over RMS; what a multiply reads is float16. Weights of type F32 and BF16 are float16 here, too."""
+
+LAYERS, STATE = 4e-3, 4e-3
+MARGIN = 0.05
+"""Where two tokens are as close as this, the other one may be picked."""
+
+PROMPTS = json.loads((Path(__file__).parents[1] / "data" / "demo" / "q4_k_m.json").read_text(encoding="utf-8"))["prompts"]
+
+
+def truth_of(want):
+    return want["logits"] if "logits" in want.files else want["logits_tail"]
+
+
+@pytest.mark.parametrize("kv", ["f32", "f16"])
+@pytest.mark.parametrize("name", FILES)
+def test_logits(name, kv):
+    model, want = load(name, kv=kv, device="cuda"), recorded(name)
+    state = model.state()
+    logits, _ = prefill(model, state, want["tokens"])
+    state.close()
+    truth = truth_of(want)
+    assert_close(name, logits[-len(truth) :], truth, LOGITS)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_logits_of_steps(name):
+    """The same, read as pending rows of several sizes."""
+    model, want = load(name, device="cuda"), recorded(name)
+    state, rows, tokens, at = model.state(), [], want["tokens"], 0
+    for size in (1, 2, 1, 5, 16, 23, 64):
+        part = tokens[at : at + size]
+        if len(part):
+            rows.append(step(model, state, part))
+            state.commit(range(len(part)))
+        at += size
+    state.close()
+    truth = truth_of(want)
+    assert_close(name, np.concatenate(rows)[-len(truth) :], truth, LOGITS)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_greedy(name):
+    """The same tokens, one at a time."""
+    model, want = load(name, device="cuda"), recorded(name)
+    state = model.state()
+    logits, _ = prefill(model, state, want["tokens"][: int(want["n_prompt"])])
+    row = logits[-1]
+    for i, (token, margin) in enumerate(zip(want["greedy"], want["greedy_margin"], strict=True)):
+        if margin < MARGIN:
+            break
+        assert row.argmax() == token, f"token {i}, margin {margin}"
+        row = step(model, state, [token])[0]
+        state.commit([0])
+    state.close()
+
+
+@pytest.mark.parametrize("name", PRIMARY)
+def test_layers_and_state(name):
+    model, want = load(name, device="cuda"), recorded(name)
+    config, state = model.config, model.state()
+    prompt = want["tokens"][: int(want["n_prompt"])]
+    _, captured = prefill(model, state, prompt, capture=tuple(range(config.n_layers)))
+    pages, linear, full = state.pages, 0, 0
+    for layer, recurrent in enumerate(config.recurrent):
+        assert_close(f"layer {layer}", captured[layer], want[f"prompt.layer{layer}.out"], LAYERS)
+        if recurrent:
+            memory, conv = model.pools.delta[linear].state[state.slot], model.pools.conv[linear].tail[state.slot]
+            assert_close(f"{layer} memory", host(memory).transpose(0, 2, 1), want[f"state.layer{layer}.ssm"], STATE)
+            assert_close(f"{layer} tail", host(conv).T, want[f"state.layer{layer}.conv"], STATE)
+            linear += 1
+        else:
+            for cache_of, part in ((model.pools.k, "k"), (model.pools.v, "v")):
+                rows = host(cache_of[full])[pages].reshape(-1, config.kv_heads, config.head_size)[: len(prompt)]
+                assert_close(f"{layer} {part}", rows.transpose(1, 0, 2), want[f"state.layer{layer}.{part}"], STATE)
+            full += 1
+    state.close()
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if "short.tokens" in recorded(name).files])
+def test_a_prompt_shorter_than_the_conv(name):
+    model, want = load(name, device="cuda"), recorded(name)
+    state = model.state()
+    tokens, n = want["short.tokens"], int(want["short.n_prompt"])
+    rows = [prefill(model, state, tokens[:n])[0]]
+    for token in tokens[n:]:
+        rows.append(step(model, state, [token]))
+        state.commit([0])
+    state.close()
+    assert_close(name, np.concatenate(rows), want["short.logits"], LOGITS)
+
+
+@pytest.mark.parametrize("name", [PRIMARY[0], "qwen35-r3-tied-k-IQ4_XS"])
+def test_graphs_change_nothing(name, monkeypatch):
+    """Launches one by one leave the bits of a replayed graph, in captured layers too."""
+    model, tokens = load(name, device="cuda"), recorded(name)["tokens"][:23]
+    results = []
+    for graphs in (True, False):
+        monkeypatch.setattr(model._decode, "graphs_wanted", graphs)
+        state = model.state()
+        out = model.forward([Span(state, tokens, chain(23))], capture=(0, 1))
+        results.append([host(out.logits), host(out.hidden), host(out.captured[0]), host(out.captured[1])])
+        state.close()
+    for got, want in zip(*results, strict=True):
+        assert_same_bits("graph", got, want)
+
+
+@cache
+def demo(kv="f16"):
+    return load_model("demo", device="cuda", context=4096, sequences=8, kv=kv)
+
+
+@pytest.mark.parametrize("prompt", PROMPTS, ids=lambda p: p["name"])
+def test_demo_writes_the_recorded_text(prompt):
+    """Token by token; where another one is picked, both must have been close, and the comparison ends."""
+    session = Session(prompt["prompt_ids"], max_tokens=len(prompt["output_ids"]))
+    for _ in Engine(demo().model).stream(session):
+        pass
+    for i, (got, want) in enumerate(zip(session.tokens, prompt["output_ids"], strict=False)):
+        if got != want:
+            margin = prompt["margins"][i]
+            print(f"{prompt['name']}: token {i} is {got}, recorded {want} with a margin of {margin:.3g}")
+            assert margin < MARGIN
+            break

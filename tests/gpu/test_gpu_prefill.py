@@ -1,0 +1,211 @@
+"""The multiply of a prefill on a GPU: against float64, the same bits in any company, and nothing written outside."""
+
+import numpy as np
+import pytest
+from compare import assert_close, assert_same_bits
+from matrices import random_matrix
+
+from dflash.errors import KernelError
+from dflash.kernels.formats import FORMATS
+
+cupy = pytest.importorskip("cupy")
+prefill = pytest.importorskip("dflash.kernels.linear.cuda_prefill")
+tiles = pytest.importorskip("dflash.kernels.formats.cuda")
+
+RNG = np.random.default_rng(5)
+TOLERANCE = 5e-4
+PLENTY = 1 << 26
+
+
+@pytest.fixture(params=["hopper", "hopper, packed", "portable", "portable, little shared memory"])
+def path(request, monkeypatch):
+    """Every kernel that runs on this GPU."""
+    if "hopper" not in request.param:
+        monkeypatch.setattr(prefill, "is_hopper", lambda device: False)
+        if "little" in request.param:
+            monkeypatch.setattr(prefill, "_portable_step", lambda device: 32)
+    elif not prefill.is_hopper(cupy.cuda.Device().id):
+        pytest.skip("not a Hopper GPU")
+    monkeypatch.setattr(prefill, "PACKED_ROWS", 1 << 20 if "packed" in request.param else 0)
+    return request.param
+
+
+@pytest.fixture
+def hopper():
+    """Skip where there is no choice by the number of tokens."""
+    if not prefill.is_hopper(cupy.cuda.Device().id):
+        pytest.skip("not a Hopper GPU")
+
+
+def normal(*shape):
+    return RNG.standard_normal(shape).astype(np.float16)
+
+
+def poisoned(tokens, rows, dtype=np.float32):
+    """NaN, with guard rows and guard columns around the part that is written."""
+    whole = cupy.full((tokens + 3, rows + 5), np.nan, dtype)
+    return whole, whole[:tokens, :rows]
+
+
+def run(x, weights, outs, n_bytes=PLENTY, **options):
+    scratch = prefill.Scratch(n_bytes)
+    scratch.halves.fill(np.nan)
+    packed = [tiles.Tiles(w) for w in weights]
+    prefill.PrefillLaunch(cupy.asarray(x), packed, outs, scratch=scratch, **options)(len(x))
+
+
+def product(x, *weights, **options):
+    pairs = [poisoned(len(x), w.shape[0]) for w in weights]
+    run(x, weights, [out for _, out in pairs], **options)
+    for (whole, _), w in zip(pairs, weights, strict=True):
+        assert np.isnan(whole[len(x) :].get()).all()
+        assert np.isnan(whole[:, w.shape[0] :].get()).all()
+    return [out.get() for _, out in pairs]
+
+
+def truth(x, weight):
+    return x.astype(np.float64) @ weight.unpacked().astype(np.float64).T
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format(path, kind):
+    weight, x = random_matrix(149, 1536, kind), normal(130, 1536)
+    (got,) = product(x, weight)
+    assert_close(kind, got, truth(x, weight), TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_unpacks_what_the_file_says(path, kind):
+    weight = random_matrix(300, 512, kind)
+    (got,) = product(np.eye(512, dtype=np.float16), weight)
+    want = weight.unpacked().astype(np.float16).astype(np.float32) + np.float32(0)  # a sum is never -0
+    assert_same_bits(kind, got.T, want)
+
+
+@pytest.mark.parametrize("tokens", [1, 65, 130, 517])
+@pytest.mark.parametrize(("rows", "width"), [(1, 256), (70, 512), (300, 768), (513, 5120), (256, 17408)])
+def test_shapes(path, rows, width, tokens):
+    weight, x = random_matrix(rows, width), normal(tokens, width)
+    (got,) = product(x, weight)
+    assert_close("product", got, truth(x, weight), TOLERANCE)
+
+
+@pytest.mark.parametrize("width", [16, 96, 128, 208])
+def test_narrow_rows(path, width):
+    weight, x = random_matrix(48, width, "F16"), normal(70, width)
+    (got,) = product(x, weight)
+    assert_close("product", got, truth(x, weight), TOLERANCE)
+
+
+def test_several_weights_of_several_types(path):
+    kinds, rows = ["Q4_K", "Q6_K", "F32", "Q8_0", "Q4_K"], [512, 40, 48, 7, 1024]
+    weights, x = [random_matrix(r, 2048, kind) for r, kind in zip(rows, kinds, strict=True)], normal(300, 2048)
+    together = product(x, *weights)
+    for weight, got in zip(weights, together, strict=True):
+        assert_close(weight.type, got, truth(x, weight), TOLERANCE)
+    for got, want in zip(product(x, *weights, n_bytes=2 * 2048 * 256), together, strict=True):
+        assert_same_bits("in parts", got, want)
+
+
+@pytest.mark.parametrize("rows", [70, 1000])
+def test_gated(path, rows):
+    gate, up, x = random_matrix(rows, 1024), random_matrix(rows, 1024, "Q6_K"), normal(200, 1024)
+    outs = []
+    for n_bytes in (PLENTY, 2 * 1024 * 256):
+        whole, out = poisoned(200, rows, np.float16)
+        run(x, (gate, up), [out], n_bytes, gated=True)
+        assert np.isnan(whole[200:].get()).all()
+        assert np.isnan(whole[:, rows:].get()).all()
+        outs.append(out.get())
+    assert_close("gated", outs[0], silu(truth(x, gate)) * truth(x, up) * prefill.INNER_SCALE, 1.5 * TOLERANCE)
+    assert_same_bits("in parts", outs[1], outs[0])
+
+
+def test_gated_is_never_infinite(path):
+    weight, x = random_matrix(64, 512, "Q8_0"), np.full((3, 512), 60000, np.float16)
+    _, out = poisoned(3, 64, np.float16)
+    run(x, (weight, weight), [out], gated=True)
+    assert abs(out.get()).max() == 65504
+
+
+def test_adds_to_the_residual(path):
+    weight, x = random_matrix(333, 1024), normal(77, 1024)
+    start = RNG.standard_normal((77, 333)).astype(np.float32)
+    added = cupy.asarray(start)
+    run(x, (weight,), [added], add=True, scale=1 / prefill.INNER_SCALE)
+    assert_close("sum", added.get(), start + 64 * truth(x, weight), TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "F16"])
+def test_a_token_has_the_same_bits_in_every_batch(path, kind):
+    weight, x = random_matrix(530, 1536, kind), normal(1100, 1536)
+    (together,) = product(x, weight)
+    (again,) = product(x, weight)
+    assert_same_bits("two runs", again, together)
+    for start, n in ((0, 1), (700, 1), (1099, 1), (3, 64), (64, 200), (513, 517)):
+        (some,) = product(x[start : start + n], weight)
+        assert_same_bits(f"{n} tokens", some, together[start : start + n])
+
+
+def test_a_weight_has_the_same_bits_among_more(path):
+    weight, x = random_matrix(34 * 256, 512), normal(600, 512)
+    (whole,) = product(x, weight)
+    for rows in (slice(0, 2048), slice(33 * 256, 34 * 256)):
+        (some,) = product(x, weight.rows(rows))
+        assert_same_bits("some rows", some, whole[:, rows])
+    (some,) = product(x[300:400], weight)
+    assert_same_bits("some tokens", some, whole[300:400])
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_few_tokens_have_the_bits_of_many(hopper, kind, monkeypatch):
+    weight, x = random_matrix(333, 1536, kind), normal(200, 1536)
+    pair, out = (random_matrix(77, 1536, kind), random_matrix(77, 1536, kind)), []
+    for most in (0, 256):
+        monkeypatch.setattr(prefill, "PACKED_ROWS", most)
+        inner = poisoned(200, 77, np.float16)[1]
+        run(x, pair, [inner], gated=True)
+        out.append((*product(x, weight), inner.get()))
+    assert_same_bits("linear", out[1][0], out[0][0])
+    assert_same_bits("gated", out[1][1], out[0][1])
+
+
+def test_a_launch_in_a_graph_runs_fewer_rows_than_it_may(path):
+    weight, x = random_matrix(500, 2048), cupy.asarray(normal(300, 2048))
+    out = cupy.full((300, 500), np.nan, np.float32)
+    launch = prefill.PrefillLaunch(x, [tiles.Tiles(weight)], [out], scratch=prefill.Scratch(PLENTY))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    launch(1)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        launch(200)
+        graph = stream.end_capture()
+        for _ in range(3):
+            x[:] = cupy.asarray(normal(300, 2048))
+            graph.launch()
+        stream.synchronize()
+    assert_close("graph", out[:200].get(), truth(x[:200].get(), weight), TOLERANCE)
+    assert np.isnan(out[200:].get()).all()
+
+
+def test_refuses_what_does_not_fit(path):
+    packed, scratch = tiles.Tiles(random_matrix(16, 256)), prefill.Scratch(PLENTY)
+    x, out = cupy.zeros((2, 256), np.float16), cupy.zeros((2, 16), np.float32)
+    with pytest.raises(KernelError, match="can't meet tokens of 512"):
+        prefill.PrefillLaunch(cupy.zeros((2, 512), np.float16), [packed], [out], scratch=scratch)
+    with pytest.raises(KernelError, match="out must be float32"):
+        prefill.PrefillLaunch(x, [packed], [cupy.zeros((2, 17), np.float32)], scratch=scratch)
+    with pytest.raises(KernelError, match="out must be float16"):
+        prefill.PrefillLaunch(x, [packed, packed], [out], gated=True, scratch=scratch)
+    with pytest.raises(KernelError, match="contiguous float16"):
+        prefill.PrefillLaunch(x.astype(np.float32), [packed], [out], scratch=scratch)
+    launch = prefill.PrefillLaunch(x, [packed], [out], scratch=scratch)
+    with pytest.raises(KernelError, match="3 rows asked for, the arrays hold 1 to 2"):
+        launch(3)
+    with pytest.raises(KernelError, match="holds less than 256 rows of 256"):
+        prefill.PrefillLaunch(x, [packed], [out], scratch=prefill.Scratch(1 << 16))

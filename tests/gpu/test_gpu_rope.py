@@ -1,0 +1,128 @@
+"""Norm, rotation and the way into the cache on a GPU: against the definition, and in any company."""
+
+import numpy as np
+import pytest
+from batches import chain, fill, ragged, tree
+from compare import assert_close, assert_same_bits
+
+from dflash.errors import KernelError
+from dflash.kernels.ragged import PAGE
+from dflash.kernels.rope import reference
+
+cupy = pytest.importorskip("cupy")
+cuda = pytest.importorskip("dflash.kernels.rope.cuda")
+device = pytest.importorskip("dflash.kernels.device")
+
+CACHES = (np.uint16, np.float32)
+TRUE = [
+    ("27B", [(4090, 16, "chain")], 24, 4, 256, 64, True),
+    ("35B-A3B", [(300, 64, "tree")], 16, 2, 256, 64, True),
+    ("draft", [(70, 16, "chain"), (511, 5, "chain")], 32, 8, 128, 128, False),
+]
+CASES = [*reference.cases(), *TRUE]
+
+
+def batch(sequences, seed=3):
+    rng = np.random.default_rng(seed)
+    return ragged([(at, tree(rng, n) if form == "tree" else chain(n), form == "whole") for at, n, form in sequences])
+
+
+def inputs(rows, heads, kv, width, rotated, gated, seed=1):
+    """Projections, gains and tables of a batch."""
+    rng, n = np.random.default_rng(seed), int(rows.first[-1])
+    angles = rng.uniform(0, 6, (n, rotated // 2))
+    shapes = (n, heads * width * (2 if gated else 1)), (n, kv * width), (n, kv * width), (width,), (width,)
+    return [*(rng.standard_normal(s, dtype=np.float32) for s in shapes), *np.float32([np.cos(angles), np.sin(angles)])]
+
+
+def run(args, rows, heads, kv, width, kind, *, bucket=None):
+    """Queries with a guard row, and caches with a spare page; all were NaN."""
+    n, room = int(rows.first[-1]), (bucket or int(rows.first[-1])) + 1
+    here = device.DeviceBatch(room, len(rows.slot), rows.pages.shape[1])
+    here.upload(np.zeros(n, np.int32), rows)
+    q = cupy.asarray(fill(kind, (room, heads, width)))
+    k, v = (cupy.asarray(fill(kind, (rows.pages.max() + 2, PAGE, kv, width))) for _ in range(2))
+    padded = [cupy.asarray(np.resize(a, (room, *a.shape[1:]))) for a in (*args[:3], *args[5:])]
+    gains = [cupy.asarray(a) for a in args[3:5]]
+    op = cuda.Rotate(*padded[:3], *gains, *padded[3:], here, eps=1e-6, q=q, k=k, v=v)
+    op(bucket or n)
+    q, k, v = q.get(), k.get(), v.get()
+    assert np.isnan(numbers(q[n:])).all()
+    return q[:n], k, v
+
+
+def numbers(cache):
+    return cache.view(np.float16) if cache.dtype == np.uint16 else cache
+
+
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_rotate(case, kind):
+    name, sequences, heads, kv, width, rotated, gated = case
+    rows = batch(sequences)
+    args = inputs(rows, heads, kv, width, rotated, gated)
+    q, k, v = run(args, rows, heads, kv, width, kind)
+    want_q = np.empty((len(q), heads, width), np.float32)
+    want_k, want_v = (fill(kind, k.shape) for _ in range(2))
+    reference.rotate(*args, rows, eps=1e-6, q=want_q, k=want_k, v=want_v)
+    ratio = 3e-7 if kind == np.float32 else 5e-4
+    assert_close(name, numbers(q), want_q, ratio)
+    assert_same_bits(name, v, want_v)
+    written = ~np.isnan(numbers(want_k))
+    assert_close(name, numbers(k)[written], numbers(want_k)[written], ratio)
+    assert np.isnan(numbers(k)[~written]).all()
+    for again, before in zip(run(args, rows, heads, kv, width, kind, bucket=len(q) + 9), (q, k, v), strict=True):
+        assert_same_bits("again, in a larger bucket", again, before)
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_row_has_the_same_bits_in_every_batch(kind):
+    rows = batch([(250, 16, "chain"), (7, 40, "tree"), (0, 8, "whole")])
+    args = inputs(rows, 24, 4, 256, 64, True)
+    q, k, v = run(args, rows, 24, 4, 256, kind)
+    for row in (0, 7, 15, 16, 40, 63):
+        s = rows.sequence[row]
+        at = int(rows.length[s] + row - rows.first[s])
+        lone = ragged([(at, [-1], False)], pages=rows.pages[s : s + 1])
+        own = [a[row : row + 1] if i not in (3, 4) else a for i, a in enumerate(args)]
+        one, keys, values = run(own, lone, 24, 4, 256, kind)
+        assert_same_bits("query", one[0], q[row])
+        place = rows.pages[s, at // PAGE], at % PAGE
+        assert_same_bits("key", keys[place], k[place])
+        assert_same_bits("value", values[place], v[place])
+
+
+def test_halves_saturate():
+    rows = batch([(0, 2, "chain")])
+    args = inputs(rows, 2, 1, 64, 32, False)
+    args[2][:] = 1e6
+    args[2][1] *= -1
+    v = numbers(run(args, rows, 2, 1, 64, np.uint16)[2])[rows.pages[0, 0], :2]
+    assert (v == np.float16([65504, -65504])[:, None, None]).all()
+
+
+@pytest.mark.parametrize("gain", [1.0, 1.25])
+def test_angles(gain):
+    positions = np.array([0, 1, 4095, 262143, 77], np.int32)
+    inv_freq = (1e7 ** (-np.arange(32) / 32)).astype(np.float32)
+    want_cos, want_sin = np.empty((2, 5, 32), np.float32)
+    reference.angles(positions, inv_freq, cos=want_cos, sin=want_sin)
+    cos, sin = cupy.full((2, 5, 32), np.nan, np.float32)
+    cuda.Angles(cupy.asarray(positions), cupy.asarray(inv_freq), cos, sin, gain=gain)(4)
+    assert np.abs(cos.get()[:4] - want_cos[:4] * np.float32(gain)).max() < 1e-7
+    assert np.abs(sin.get()[:4] - want_sin[:4] * np.float32(gain)).max() < 1e-7
+    assert cupy.isnan(cos[4]).all()
+
+
+def test_refuses_what_does_not_fit():
+    rows = batch([(0, 2, "chain")])
+    here = device.DeviceBatch.of(rows)
+    args = [cupy.asarray(a) for a in inputs(rows, 2, 1, 32, 16, True)]
+    k, v = cupy.zeros((2, 3, PAGE, 1, 32), np.float16)
+    q = cupy.zeros((2, 2, 32), np.float16)
+    with pytest.raises(KernelError, match="rotate: query must be"):
+        cuda.Rotate(args[0][:, :-1], *args[1:], here, eps=1e-6, q=q, k=k, v=v)
+    with pytest.raises(KernelError, match="a cache must be"):
+        cuda.Rotate(*args, here, eps=1e-6, q=q, k=k[:, :100], v=v)
+    with pytest.raises(KernelError, match="q must be contiguous float16"):
+        cuda.Rotate(*args, here, eps=1e-6, q=q.astype(np.float32), k=k, v=v)

@@ -1,0 +1,42 @@
+"""The kernels of a prefill compile for every GPU, without spills."""
+
+import nvrtc
+import pytest
+
+from dflash.kernels.formats import FORMATS
+from dflash.kernels.jit import source
+
+pytestmark = nvrtc.needed
+MODES = range(3)
+
+
+@pytest.mark.parametrize("arch", nvrtc.ARCHITECTURES)
+def test_every_architecture(arch):
+    assert nvrtc.compiled("linear/prefill.cu", arch, MODE=0, STEP=64) == 0
+    assert nvrtc.compiled("formats/unpack.cu", arch, QUANT="Q4_K", PART=0) == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_multiply(mode):
+    assert nvrtc.compiled("linear/prefill.cu", 86, MODE=mode, STEP=32) == 0
+    if mode:
+        assert nvrtc.compiled("linear/prefill.cu", 80, MODE=mode, STEP=64) == 0
+    assert nvrtc.compiled("linear/prefill_hopper.cu", "90a", MODE=mode) == 0
+    assert nvrtc.compiled("linear/prefill_packed.cu", "90a", MODE=mode, QUANT="Q4_K") == 0
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "Q4_K"])
+def test_every_format(kind):
+    assert nvrtc.compiled("formats/unpack.cu", QUANT=kind, PART=0) == 0
+    assert nvrtc.compiled("linear/prefill_packed.cu", "90a", MODE=0, QUANT=kind) == 0
+
+
+@pytest.mark.parametrize("part", [1, 2])
+def test_unpack_a_pair(part):
+    assert nvrtc.compiled("formats/unpack.cu", QUANT="Q4_K", PART=part) == 0
+
+
+def test_a_constant_that_is_missing_is_named():
+    for path in ("linear/prefill.cu", "linear/prefill_hopper.cu", "linear/prefill_packed.cu", "formats/unpack.cu"):
+        with pytest.raises(AssertionError, match="must be defined"):
+            nvrtc.compile_cubin(nvrtc.LIBRARY, source(nvrtc.KERNELS / path), "90a")

@@ -1,0 +1,99 @@
+"""Loading on a GPU, told apart where there is none: why not, and what does not fit."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from dflash.errors import OutOfMemory, RequestError, Unsupported
+from dflash.kernels import device
+from dflash.model.config import Config
+from dflash.model.gguf import GGUFFile
+from dflash.model.hub import resolve
+from dflash.model.load import load_model
+from dflash.model.memory import n_pages
+from dflash.overview import describe, overview
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def trouble(monkeypatch):
+    """As on a machine without a GPU."""
+    monkeypatch.setattr(device, "trouble", lambda: "there is no NVIDIA GPU")
+
+
+@pytest.fixture(scope="module")
+def file():
+    with GGUFFile.open(resolve("demo")) as file:
+        yield file
+
+
+def config_of(file):
+    return Config.from_gguf(file.metadata, file.tensors)
+
+
+def test_no_gpu(trouble):
+    with pytest.raises(Unsupported, match="device 'cuda': there is no NVIDIA GPU"):
+        load_model("demo", device="cuda")
+    assert load_model("demo", device="auto", threads=1).trouble == "there is no NVIDIA GPU"
+    assert load_model("demo", device="cpu", threads=1).trouble is None
+
+
+def test_an_overview_says_why(trouble, file):
+    assert overview(file, device="auto")["device"]["no_gpu"] == "there is no NVIDIA GPU"
+    assert "no_gpu" not in overview(file)["device"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "found"), [("61", "6.1, kernels need 8.0"), ("75", "7.5, kernels need 8.0"), ("80", None), ("120", None)]
+)
+def test_the_age_of_a_gpu(monkeypatch, capability, found):
+    cupy = pytest.importorskip("cupy")
+    runtime = SimpleNamespace(getDeviceCount=lambda: 1, getDeviceProperties=lambda _: {"name": b"GPU"})
+    monkeypatch.setattr(cupy.cuda, "runtime", runtime)
+    monkeypatch.setattr(cupy.cuda, "Device", lambda _: SimpleNamespace(compute_capability=capability))
+    monkeypatch.setattr(cupy, "zeros", lambda *_: None)
+    told = device.trouble.__wrapped__()
+    assert told is None if found is None else found in told
+
+
+def test_a_driver_that_does_not_answer(monkeypatch):
+    cupy = pytest.importorskip("cupy")
+
+    def fails():
+        raise RuntimeError("driver version is insufficient")
+
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", fails)
+    assert "insufficient" in device.trouble.__wrapped__()
+
+
+@pytest.mark.parametrize(
+    ("free", "sequences", "context", "error", "words"),
+    [
+        (GIB, 1, None, OutOfMemory, "its weights take 33 MiB, 1 sequences"),
+        (2 * GIB, 60, None, OutOfMemory, "60 sequences 1[0-9]{3} MiB"),
+        (2 * GIB, 45, 32768, RequestError, "the GPU has beside all else"),
+    ],
+)
+def test_too_little_memory(monkeypatch, file, free, sequences, context, error, words):
+    pytest.importorskip("cupy")
+    from dflash.model.cuda.load import load_on_gpu
+
+    monkeypatch.setattr(device, "free_memory", lambda: free)
+    settings = {"context": context, "sequences": sequences, "kv": "f32", "threads": 1, "tell": lambda _: None}
+    with pytest.raises(error, match=words):
+        load_on_gpu(file, config_of(file), **settings)
+
+
+def test_pages_of_a_gpu(file):
+    config = config_of(file)
+    pages, context = n_pages(config, context=None, sequences=8, kv="f16", room=1 << 40)
+    assert (pages, context) == (8 * config.context // 256, config.context)
+    fewer, context = n_pages(config, context=None, sequences=8, kv="f16", room=1 << 28)
+    assert context <= config.context
+    assert 1 <= fewer < pages
+
+
+def test_where_it_runs():
+    about = describe("cpu", 3)
+    assert (about["kind"], about["threads"]) == ("cpu", 3)
