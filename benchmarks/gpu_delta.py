@@ -127,7 +127,7 @@ def like_a_draft(n):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=MODELS, action="append")
-    parser.add_argument("--sweep", action="store_true", help="try how many blocks share a head")
+    parser.add_argument("--sweep", action="store_true", help="try other ways to share the work")
     arguments = parser.parse_args()
     bandwidth = copy_bandwidth()
     print(f"{cupy.cuda.runtime.getDeviceProperties(0)['name'].decode()}, copy {bandwidth / 1e9:.0f} GB/s")
@@ -140,9 +140,13 @@ def main():
 def decode(name, shape, bandwidth, *, sweep):
     model = Model(shape, layers=48, slots=8, rows=64, sequences=8)
     variants = {"": {}}
-    if sweep:  # blocks of a head, value rows of a thread; the norm may be a kernel of its own
-        variants = {f"{a} blocks x {b}": {"split": a, "value_rows": b} for a in (2, 4) for b in (2, 4)}
-        variants["2 x 4 + norm"] = {"split": 2, "value_rows": 4, "fused": False}
+    if sweep:  # value rows of a thread; blocks of a head; the norm as a kernel of its own
+        variants |= {
+            "2 rows": {"value_rows": 2},
+            "4 rows": {"value_rows": 4},
+            "4 blocks": {"split": 4},
+            "+ norm": {"fused": False},
+        }
     ops = {label: model.steps(**options) for label, options in variants.items()}
     for sequences in PASSES.values():
         n = sum(rows.n for rows in sequences)

@@ -41,7 +41,7 @@ def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
     _write(engine, 2, Sampling())
     if engine.model.device == "cuda":
         tell("graphs")
-        engine.model.capture_all()
+        engine.model.warm()
         return
     if compiled.is_known(kind):
         return

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -37,10 +38,14 @@ __all__ = [
 OLDEST = 8, 0
 """Compute capability that the kernels need."""
 
+_DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+
 
 @cache
 def trouble() -> str | None:
-    """Say why no GPU can be used, in a few words; None if one can."""
+    """Say why no GPU can be used, in a few words; None if one can. CuPy is looked at only where there is a driver."""
+    if not _has_driver():
+        return "there is no NVIDIA driver"
     try:
         import cupy
     except ImportError as error:
@@ -58,6 +63,14 @@ def trouble() -> str | None:
         name = runtime.getDeviceProperties(0)["name"].decode()
         return f"{name} has compute capability {found[0]}.{found[1]}, kernels need {OLDEST[0]}.{OLDEST[1]}"
     return None
+
+
+def _has_driver() -> bool:
+    try:
+        ctypes.CDLL(_DRIVER)
+    except OSError:
+        return False
+    return True
 
 
 def description() -> dict[str, Any]:

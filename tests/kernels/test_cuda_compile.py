@@ -8,44 +8,60 @@ from dflash.kernels.formats import FORMATS
 from dflash.kernels.jit import source
 
 linear = pytest.importorskip("dflash.kernels.linear.cuda")
-ROOMY = 90, 100
-"""Architectures whose blocks hold more than 200 KiB; the others run the smallest kernel."""
+CHIPS = {
+    80: linear.Chip(108, 163, clusters=False),
+    86: linear.Chip(84, 99, clusters=False),
+    89: linear.Chip(128, 99, clusters=False),
+    90: linear.Chip(132, 227, clusters=True),
+    100: linear.Chip(148, 227, clusters=True),
+    120: linear.Chip(170, 99, clusters=True),
+}
+SIZES = {
+    (640, 5120): linear.STORE,
+    (1030, 5120): linear.STORE,
+    (320, 17408): linear.ADD,
+    (320, 6144): linear.ADD,
+    (1088, 5120): linear.GATED,
+    (15520, 5120): linear.STORE,
+}
+"""Tiles of rows and widths of a 27B model, and what becomes of the products."""
 
 pytestmark = nvrtc.needed
 
 
-def shapes(arch):
-    """Every (TOKENS, WARPS) that `plan` may choose."""
-    if arch not in ROOMY:
-        return [(8, warps) for warps in linear._WARPS_OF_SMALL]
-    return [(tokens, warps) for tokens, of in linear._WARPS.items() for warps in of]
-
-
-def stream(quants, tokens, warps, mode=linear.STORE, arch=90):
-    return compiled("linear/stream.cu", arch, QUANTS=quants, TOKENS=tokens, MODE=mode, WARPS=warps)
+def decode(quants, tokens, size, mode, arch=90):
+    types = tuple(quants.split(","))
+    constants = linear.shape(tokens, *size, types, CHIPS[arch], gated=mode == linear.GATED)
+    return compiled("linear/decode.cu", arch, QUANTS=quants, TOKENS=tokens, MODE=mode, **constants)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_architecture(arch):
     compiled("formats/repack.cu", arch, QUANT="Q4_K")
-    for tokens, warps in shapes(arch):
-        for quants in ("Q4_K", "Q4_K,Q6_K"):
-            assert stream(quants, tokens, warps, arch=arch) == 0, f"{quants}: {tokens} tokens, {warps} warps spill"
+    assert decode("Q4_K,Q6_K", 8, (640, 5120), linear.STORE, arch) == 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("tokens", linear.BUCKETS)
+def test_every_shape(tokens, size):
+    assert decode("Q4_K", tokens, size, SIZES[size]) == 0
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_format(kind):
     compiled("formats/repack.cu", QUANT=kind)
-    for arch in (80, 89, 90):
-        for tokens, warps in shapes(arch):
-            assert stream(kind, tokens, warps, arch=arch) == 0, f"{tokens} tokens, {warps} warps spill for {arch}"
+    for tokens in (8, 24):
+        assert decode(kind, tokens, (320, 17408), linear.ADD) == 0, f"{tokens} tokens spill"
 
 
-@pytest.mark.parametrize("mode", [linear.ADD, linear.GATED])
-@pytest.mark.parametrize(("tokens", "warps"), shapes(90))
-def test_every_end(mode, tokens, warps):
-    for quants in ("Q4_K", "Q8_0", "Q6_K", "F16,Q4_K,Q6_K", "F32,Q4_K,Q8_0"):
-        assert stream(quants, tokens, warps, mode) == 0, f"{quants} spills"
+@pytest.mark.parametrize("quants", ["Q8_0", "Q4_K,Q6_K", "F16,Q4_K,Q6_K"])
+def test_the_widest_formats(quants):
+    for tokens, size in ((16, (15520, 5120)), (24, (1030, 5120)), (32, (640, 5120)), (64, (640, 5120))):
+        assert decode(quants, tokens, size, linear.STORE) == 0, f"{tokens} tokens spill"
+
+
+def test_gate_and_up_of_two_types():
+    assert decode("Q6_K", 8, (1088, 5120), linear.GATED_BY) == 0
 
 
 def test_an_error_names_file_and_line(tmp_path):
@@ -57,4 +73,4 @@ def test_an_error_names_file_and_line(tmp_path):
 
 def test_a_constant_that_is_missing_is_named():
     with pytest.raises(AssertionError, match="must be defined"):
-        nvrtc.compile_cubin(nvrtc.LIBRARY, source(KERNELS / "linear/stream.cu"), 90)
+        nvrtc.compile_cubin(nvrtc.LIBRARY, source(KERNELS / "linear/decode.cu"), 90)

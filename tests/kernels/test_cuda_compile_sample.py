@@ -6,38 +6,37 @@ import pytest
 from dflash.kernels.formats import FORMATS
 
 pytestmark = nvrtc.needed
-QWEN, SMALL = 248_320, 512
+QWEN, ODD = 248_320, 1001
 
 
-def chunks(vocab):
-    return -(-vocab // 2048)
+def sampling(vocab):
+    """Sources and constants for rows of such a size."""
+    chunks = -(-vocab // 2048)
+    yield "survey", {"THREADS": 256, "CHUNK": 2048}
+    yield "edit", {"THREADS": 512}
+    yield "draw", {"THREADS": 512}
+    yield "select", {"THREADS": 1024, "SUMS": chunks}
+    yield "top", {"THREADS": 1024, "SUMS": chunks, "MOST": 128}
 
 
 @pytest.mark.parametrize("arch", nvrtc.ARCHITECTURES)
 def test_every_architecture(arch):
     assert nvrtc.compiled("norm/rms_norm.cu", arch, DIM=5120, THREADS=320) == 0
     assert nvrtc.compiled("embed/embed.cu", arch, QUANT="Q4_K", DIM=5120) == 0
-    for vocab in (QWEN, SMALL):
-        assert nvrtc.compiled("sample/survey.cu", arch, VOCAB=vocab, THREADS=256, CHUNK=2048) == 0
-        assert nvrtc.compiled("sample/edit.cu", arch, VOCAB=vocab, THREADS=512) == 0
-        assert nvrtc.compiled("sample/draw.cu", arch, VOCAB=vocab, THREADS=512) == 0
-        assert nvrtc.compiled("sample/select.cu", arch, VOCAB=vocab, THREADS=1024, SUMS=chunks(vocab)) == 0
-        assert nvrtc.compiled("sample/top.cu", arch, VOCAB=vocab, THREADS=1024, SUMS=chunks(vocab), MOST=128) == 0
+    for name, constants in sampling(QWEN):
+        assert nvrtc.compiled(f"sample/{name}.cu", arch, VOCAB=QWEN, **constants) == 0, f"{name} spills"
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "Q4_K"])
 def test_embed_of_every_format(kind):
     assert nvrtc.compiled("embed/embed.cu", QUANT=kind, DIM=5120 if kind != "F16" else 48) == 0
 
 
-@pytest.mark.parametrize(("width", "threads"), [(5, 32), (67, 96), (96, 32), (5120, 320), (8191, 320), (12288, 320)])
-def test_norm_of_every_width(width, threads):
+@pytest.mark.parametrize(("width", "threads"), [(67, 96), (12288, 320)])
+def test_norm_of_other_widths(width, threads):
     assert nvrtc.compiled("norm/rms_norm.cu", DIM=width, THREADS=threads) == 0
 
 
-@pytest.mark.parametrize("vocab", [1, 7, 1001])
-def test_small_vocabularies(vocab):
-    assert nvrtc.compiled("sample/survey.cu", VOCAB=vocab, THREADS=256, CHUNK=2048) == 0
-    assert nvrtc.compiled("sample/draw.cu", VOCAB=vocab, THREADS=512) == 0
-    assert nvrtc.compiled("sample/select.cu", VOCAB=vocab, THREADS=1024, SUMS=chunks(vocab)) == 0
-    assert nvrtc.compiled("sample/top.cu", VOCAB=vocab, THREADS=1024, SUMS=chunks(vocab), MOST=128) == 0
+def test_a_vocabulary_that_loads_one_by_one():
+    for name, constants in sampling(ODD):
+        assert nvrtc.compiled(f"sample/{name}.cu", VOCAB=ODD, **constants) == 0, f"{name} spills"

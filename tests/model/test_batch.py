@@ -50,13 +50,14 @@ def test_passes_of_a_forward():
     model = load(PRIMARY[0])
     state = model.state()
 
-    def groups(*sizes, chunk=100, sequences=3):
+    def groups(*sizes, chunk=100, prompts=3):
         spans = [Span(state, np.zeros(abs(n), np.int32), chain(abs(n)), whole=n < 0) for n in sizes]
-        return grouped(spans, chunk, sequences)
+        return grouped(spans, chunk, prompts)
 
     assert groups(1) == [[0]]
     assert groups(-70, 30, 34, 1, -30, -1) == [[1, 2], [3], [0, 4], [5]]
-    assert groups(1, 1, 1, 1) == [[0, 1, 2], [3]]
+    assert groups(1, 1, 1, 1) == [[0, 1, 2, 3]]
+    assert groups(-1, -1, -1, -1, 1) == [[4], [0, 1, 2], [3]]
     with pytest.raises(KernelError, match="at most 64"):
         groups(65)
     with pytest.raises(KernelError, match="at most 100"):

@@ -50,6 +50,7 @@ def test_an_overview_says_why(trouble, file):
 def test_the_age_of_a_gpu(monkeypatch, capability, found):
     cupy = pytest.importorskip("cupy")
     runtime = SimpleNamespace(getDeviceCount=lambda: 1, getDeviceProperties=lambda _: {"name": b"GPU"})
+    monkeypatch.setattr(device, "_has_driver", lambda: True)
     monkeypatch.setattr(cupy.cuda, "runtime", runtime)
     monkeypatch.setattr(cupy.cuda, "Device", lambda _: SimpleNamespace(compute_capability=capability))
     monkeypatch.setattr(cupy, "zeros", lambda *_: None)
@@ -63,6 +64,7 @@ def test_a_driver_that_does_not_answer(monkeypatch):
     def fails():
         raise RuntimeError("driver version is insufficient")
 
+    monkeypatch.setattr(device, "_has_driver", lambda: True)
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", fails)
     assert "insufficient" in device.trouble.__wrapped__()
 

@@ -28,17 +28,15 @@ __all__ = ["Flush", "Inputs", "Memory", "Prompt", "Scratch", "Step", "Weights", 
 
 _FOLDER = Path(__file__).parent
 _STATES_ASIDE = 2
+_FEW_ROWS = 8
+_LEAST_FOR_FOUR = 32  # value rows of a block whose threads may have four: there must be 64 threads
 _LEAST_ROOM = 8  # rows of shared memory, through which kept rows pass, too
 _ROOM = 16  # as in flush.cu
 
 
-def split_of(n_heads: int, n_values: int, n_processors: int) -> int:
-    """How many blocks share a head: as many as three quarters of the processors can take, with 16 to 64 value rows each.
-
-    Blocks that share a head run at a time, so not all processors can be filled.
-    """
-    possible = [split for split in range(1, 9) if n_values % (16 * split) == 0 and n_values <= 64 * split]
-    return max((split for split in possible if 4 * split * n_heads <= 3 * n_processors), default=possible[0])
+def split_of(n_values: int) -> int:
+    """How many blocks share a head, with 16 to 64 value rows each: few, as each of them convolves the queries and keys."""
+    return next(split for split in range(1, 9) if n_values % (16 * split) == 0 and n_values <= 64 * split)
 
 
 class Step:
@@ -54,9 +52,9 @@ class Step:
     memory : Memory
         Both as after the same calls on the CPU.
     split : int, optional
-        How many blocks share a head; the results differ in the last bits of the norm.
+        How many blocks share a head; the norm differs in its last bits.
     value_rows : int, optional
-        Value rows of a thread, 2 or 4; no bit depends on it.
+        Value rows of a thread, 2 or 4; no bit depends on it, and by default it is what was fastest.
     fused : bool, optional
         Whether the norm is part of the launch; by default where the GPU has clusters.
 
@@ -84,10 +82,11 @@ class Step:
         fused: bool | None = None,
     ) -> None:
         n_groups, n_heads, _, n_values = memory.sizes
-        has_clusters = int(cupy.cuda.Device().compute_capability) >= 90
-        self._split = split or split_of(n_heads, n_values, processors(cupy.cuda.Device().id))
-        own = n_values // self._split
-        self._threads = 8 * own // (value_rows or (4 if own == 64 else 2))
+        device = cupy.cuda.Device()
+        has_clusters = int(device.compute_capability) >= 90
+        self._split = split or split_of(n_values)
+        self._own = n_values // self._split
+        self._crowded = 2 * self._split * n_heads > processors(device.id)
         self._fused = has_clusters or self._split == 1 if fused is None else fused
         self._rows = rows_of(inputs, weights, conv_memory, memory)
         self._sequences, self._memory, self._taps = batch.max_sequences, memory, len(weights.taps)
@@ -95,35 +94,42 @@ class Step:
         readers = cupy.zeros((batch.max_sequences, n_groups), np.int32)
         self._arguments = step_arguments(inputs, weights, batch, conv_memory, memory, readers, self._read)
         of_model = constants(conv_memory, memory)
-        self._kernel = kernel(
-            _FOLDER / "step.cu",
-            "step",
-            dependent=True,
-            SPLIT=self._split,
-            FUSED=int(self._fused),
-            ROWS=8 * own // self._threads,
-            **of_model,
-        )
+        of_model |= {"SPLIT": self._split, "FUSED": int(self._fused)}
+        choices = (value_rows,) if value_rows else (2, 4) if self._own >= _LEAST_FOR_FOUR else (2,)
+        self._kernels = {
+            rows: kernel(_FOLDER / "step.cu", "step", dependent=True, ROWS=rows, **of_model) for rows in choices
+        }
         self._norm = None if self._fused else GatedNorm(self._read, inputs, weights, batch, n_heads)
-        self._bound: dict[int, Any] = {}
+        self._bound: dict[tuple[int, int, bool], Any] = {}
 
     def __call__(self, n_rows: int, stream: Any = None, *, n_sequences: int | None = None) -> None:
         """Run up to `n_rows` rows, with blocks for `n_sequences` sequences at a time (any number is right)."""
         assert 0 < n_rows <= min(self._rows, PENDING)
-        if n_rows not in self._bound:
-            room, places = max(n_rows, _LEAST_ROOM), _STATES_ASIDE if n_rows > 2 else 0
-            while places and self._shared_bytes(room, places) > most_shared(cupy.cuda.Device().id):
-                places -= 1
-            arguments = (*self._arguments, room, places)
-            self._bound[n_rows] = self._kernel.bind(1, self._threads, arguments, self._shared_bytes(room, places))
         sequences = min(n_sequences or n_rows, n_rows, self._sequences)
-        self._bound[n_rows](stream, grid=(self._split, self._memory.sizes[1], sequences))
+        key = n_rows, self._rows_of_thread(n_rows, sequences), sequences > 1
+        if key not in self._bound:
+            self._bound[key] = self._bind(*key)
+        self._bound[key](stream, grid=(self._split, self._memory.sizes[1], sequences))
         if self._norm:
             self._norm(n_rows, stream)
 
+    def _rows_of_thread(self, n_rows: int, sequences: int) -> int:
+        """Four make small blocks, of which more are in flight; two are faster on the way from row to row."""
+        if len(self._kernels) == 1:
+            return next(iter(self._kernels))
+        return 4 if sequences > 1 or (self._crowded and n_rows <= _FEW_ROWS) else 2
+
+    def _bind(self, n_rows: int, value_rows: int, several: bool) -> Any:
+        """With several sequences two blocks shall fit on a processor, if need be with fewer states put aside."""
+        room, places = max(n_rows, _LEAST_ROOM), _STATES_ASIDE if n_rows > 2 else 0
+        most = most_shared(cupy.cuda.Device().id) // (2 if several else 1)
+        while places and self._shared_bytes(room, places) > most:
+            places -= 1
+        arguments = (*self._arguments, room, places)
+        return self._kernels[value_rows].bind(1, 8 * self._own // value_rows, arguments, self._shared_bytes(room, places))
+
     def _shared_bytes(self, room: int, places: int) -> int:
-        _, _, width, n_values = self._memory.sizes
-        own = n_values // self._split
+        width, own = self._memory.sizes[2], self._own
         channels, of_norm = 2 * width + own, 2 * own if self._fused else 0
         of_row = channels + of_norm + 4 + 2 * self._split
         return 4 * (room * of_row + (2 * self._taps - 1) * channels + places * own * width)

@@ -98,27 +98,47 @@ __device__ __forceinline__ void convolve_rows(const float* taps, float* column, 
     for (; last >= 0; --last) convolve<CHAIN, 1>(weight, column, last, tree, remembered);
 }
 
-// Unit key, and unit query times WIDTH^-0.5, of one row by one warp; the key also goes to `remembered` unless that is null.
-__device__ __forceinline__ void normalize(float* row, float* remembered, float* overlap) {
-    constexpr int EACH = (WIDTH + 31) / 32;
+// Unit keys, and unit queries times WIDTH^-0.5, of rows `row` and `row + WARPS`, if there is one, by one warp. The keys also
+// go to `remembered` unless that is null.
+__device__ __forceinline__ void normalize(const Shared& shared, int row, int n, float* remembered) {
+    constexpr int EACH = (WIDTH + 31) / 32, BOTH = 2;
     const int lane = threadIdx.x % 32;
-    float q[EACH], k[EACH], qq = 0.0f, kk = 0.0f, qk = 0.0f;
+    float q[BOTH][EACH], k[BOTH][EACH], qq[BOTH], kk[BOTH], qk[BOTH];
 #pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-        const bool there = WIDTH % 32 == 0 || i * 32 + lane < WIDTH;
-        q[i] = there ? row[i * 32 + lane] : 0.0f, k[i] = there ? row[WIDTH + i * 32 + lane] : 0.0f;
-        qq = __fmaf_rn(q[i], q[i], qq), kk = __fmaf_rn(k[i], k[i], kk), qk = __fmaf_rn(q[i], k[i], qk);
-    }
-    qq = sum_of_warp(qq), kk = sum_of_warp(kk), qk = sum_of_warp(qk);
-    const float of_q = __fmul_rn(rsqrtf((float)WIDTH), rsqrtf(qq + 1e-6f)), of_k = rsqrtf(kk + 1e-6f);
+    for (int r = 0; r < BOTH; ++r) {
+        const float* const line = shared.rows + (row + r * WARPS < n ? row + r * WARPS : row) * LOCAL + lane;
+        qq[r] = kk[r] = qk[r] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-        if (WIDTH % 32 != 0 && i * 32 + lane >= WIDTH) continue;
-        const float key = __fmul_rn(k[i], of_k);
-        row[i * 32 + lane] = __fmul_rn(q[i], of_q), row[WIDTH + i * 32 + lane] = key;
-        if (remembered) remembered[i * 32 + lane] = key;
+        for (int i = 0; i < EACH; ++i) {
+            const bool there = WIDTH % 32 == 0 || i * 32 + lane < WIDTH;
+            q[r][i] = there ? line[i * 32] : 0.0f, k[r][i] = there ? line[WIDTH + i * 32] : 0.0f;
+            qq[r] = __fmaf_rn(q[r][i], q[r][i], qq[r]), kk[r] = __fmaf_rn(k[r][i], k[r][i], kk[r]);
+            qk[r] = __fmaf_rn(q[r][i], k[r][i], qk[r]);
+        }
     }
-    if (lane == 0) *overlap = __fmul_rn(__fmul_rn(qk, of_q), of_k);
+#pragma unroll
+    for (int i = 16; i; i /= 2)
+#pragma unroll
+        for (int r = 0; r < BOTH; ++r) {
+            qq[r] = __fadd_rn(qq[r], __shfl_xor_sync(~0u, qq[r], i));
+            kk[r] = __fadd_rn(kk[r], __shfl_xor_sync(~0u, kk[r], i));
+            qk[r] = __fadd_rn(qk[r], __shfl_xor_sync(~0u, qk[r], i));
+        }
+#pragma unroll
+    for (int r = 0; r < BOTH; ++r) {
+        const int at = row + r * WARPS;
+        if (at >= n) continue;
+        const float of_q = __fmul_rn(rsqrtf((float)WIDTH), rsqrtf(qq[r] + 1e-6f)), of_k = rsqrtf(kk[r] + 1e-6f);
+        float* const line = shared.rows + at * LOCAL + lane;
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            if (WIDTH % 32 != 0 && i * 32 + lane >= WIDTH) continue;
+            const float key = __fmul_rn(k[r][i], of_k);
+            line[i * 32] = __fmul_rn(q[r][i], of_q), line[WIDTH + i * 32] = key;
+            if (remembered) remembered[at * GROUPS * WIDTH + i * 32 + lane] = key;
+        }
+        if (lane == 0) shared.laws[4 * at + 2] = __fmul_rn(__fmul_rn(qk[r], of_q), of_k);
+    }
 }
 
 // Bring the registers to the state that the parent of `row` left.
@@ -227,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
     const auto channel_of = [&](int x) {
         return x < 2 * WIDTH ? (x / WIDTH * GROUPS + group) * WIDTH + x % WIDTH : 2 * (GROUPS - 1) * WIDTH + channel + x;
     };
-    const float gain = ssm_norm[part * OWN + threadIdx.x % OWN];
+    const float gain = ssm_norm[part * OWN + threadIdx.x % OWN], rate = ssm_a[head], shift = ssm_dt[head];
     const int n_sequences = counts[1];
     if (CLUSTERED) exchange.prepare();
     bool waited = false;
@@ -273,15 +293,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
             copy_16(address(x < LOCAL ? shared.rows + r * LOCAL + x : shared.gates + r * OWN + x - LOCAL), from);
         }
         copy_commit();
-        if (threadIdx.x < n_rows) {
-            const size_t at = (size_t)(start + threadIdx.x) * HEADS + head;
-            const float part_kept = expf(log_decay(alpha[at], ssm_a[head], ssm_dt[head]));
-            shared.laws[4 * threadIdx.x] = part_kept;
-            shared.laws[4 * threadIdx.x + 1] = strength(beta[at]);
-            if (part == 0) decay[(now + threadIdx.x) * HEADS + head] = part_kept;
-        }
+        const int of_law = THREADS - 1 - threadIdx.x;  // a row: the last threads convolve the fewest channels
+        const size_t at = (size_t)(start + min(of_law, n_rows - 1)) * HEADS + head;
+        const float of_alpha = alpha[at], of_beta = beta[at];
         copy_wait<0>();
         __syncthreads();
+        if (of_law < n_rows) {
+            const float part_kept = expf(log_decay(of_alpha, rate, shift));
+            shared.laws[4 * of_law] = part_kept, shared.laws[4 * of_law + 1] = strength(of_beta);
+            if (part == 0) decay[(now + of_law) * HEADS + head] = part_kept;
+        }
 #pragma unroll 1
         for (int x = threadIdx.x; x < LOCAL; x += THREADS) {
             float* const remembered = x >= 2 * WIDTH || keeps_keys ? inputs + now * CHANNELS + channel_of(x) : nullptr;
@@ -295,9 +316,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
         int arrived = 0;
         if (threadIdx.x == 0 && n_before) arrived = atomicAdd(readers + s * GROUPS + group, 1);
 #pragma unroll 1
-        for (int i = threadIdx.x / 32; i < n_rows; i += WARPS) {
-            float* const remembered = keeps_keys ? k + ((now + i) * GROUPS + group) * WIDTH : nullptr;
-            normalize(shared.rows + i * LOCAL, remembered, shared.laws + 4 * i + 2);
+        for (int i = threadIdx.x / 32; i < n_rows; i += 2 * WARPS) {
+            normalize(shared, i, n_rows, keeps_keys ? k + (now * GROUPS + group) * WIDTH : nullptr);
         }
         __syncthreads();
         const int value = threadIdx.x / LANES * ROWS + row_of(lane);

@@ -1,31 +1,34 @@
 """The packed multiply of up to 64 tokens on a GPU: shapes to grids and constants."""
 
+import math
 from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import cupy
 
 from dflash.errors import KernelError
-from dflash.kernels.formats.cuda import TILE_ROWS, Tiles, tile_bytes, tile_width
+from dflash.kernels.formats.cuda import TILE_ROWS, Tiles, tile_bytes
+from dflash.kernels.formats.types import BLOCKS
 from dflash.kernels.jit import kernel
 
-BUCKETS = 1, 2, 4, 8, 16, 24, 32
-"""Token counts that work is divided for; a launch takes the next one."""
-MOST = 64
-STORE, ADD, GATED = range(3)
+BUCKETS = 8, 16, 24, 32, 48, 64
+"""Token counts that kernels are compiled for; a launch takes the next one."""
+MOST = BUCKETS[-1]
+STORE, ADD, GATED, GATED_BY = range(4)
 
 _HERE = Path(__file__).parent
 _WEIGHTS, _TYPES, _UNIT = 4, 3, 256
-_UNITS_OF_SLICE, _MOST_STAGES, _ENOUGH_WARPS = 2, 4, 16
-_WARPS = {8: (20,), 16: (20, 16, 12), 24: (16, 12, 8), 32: (12, 8)}
-_WARPS_OF_SMALL = (8,)
-_US_OF_TILE, _US_OF_PART, _BYTES_OF_US = 1.4 / 5120, 0.4, 60e3
-_ROOMY = 200 << 10
-_RESERVED = 3 << 10
-_MINIMA = {"Q4_1": 8, "Q5_1": 8, "Q4_K": 8, "Q5_K": 8, "Q2_K": 16}
+_HOPPER, _ROOMY = 90, 200
+_FEW, _ROW = 32, 640
+_MOST_WARPS = (
+    {16: (20, 12), 24: (16, 12), 32: (12, 8), 48: (8, 8), 64: (8, 8)},
+    {16: (24, 16), 24: (24, 12), 32: (16, 8), 48: (8, 8), 64: (8, 8)},
+    {16: (24, 20), 24: (24, 16), 32: (20, 16), 48: (8, 8), 64: (8, 8)},
+)
+"""Warps of a processor that have registers enough, by the tiles of a unit: where scales are of 32s, of 16s, else."""
+_SOME, _MANY, _VERY_MANY = 4, 12, 40
 
 
 class Chip(NamedTuple):
@@ -35,21 +38,24 @@ class Chip(NamedTuple):
     ----------
     processors : int
     shared : int
-        Bytes of shared memory that a block may have.
+        KiB of shared memory that a block may have.
+    clusters : bool
+        Whether blocks see each other's shared memory.
     """
 
     processors: int
     shared: int
+    clusters: bool
 
     @property
-    def roomy(self) -> bool:
-        """Whether a block holds many tokens and many tiles."""
-        return self.shared > _ROOMY
+    def most_slices(self) -> int:
+        """Slices that a block, or a cluster, can hold the tokens of."""
+        return 8 if self.most == MOST else 4 if self.shared > 2 * _ROOMY // 3 else 2
 
     @property
     def most(self) -> int:
         """Tokens of the largest bucket; more take several launches."""
-        return BUCKETS[-1] if self.roomy else 8
+        return MOST if self.clusters and self.shared > _ROOMY else 16
 
 
 class Launch:
@@ -97,10 +103,10 @@ class Launch:
         for start in range(0, len(x), most):
             of, some = slice(start, start + most), [out[start : start + most] for out in outs]
             if gated:
-                decodes = [_Stream(x[of], [(weights[0], some[0]), (weights[1], some[0])], GATED, scale)]
+                decodes = _gated(x[of], weights, some[0], scale)
             else:
                 parts = _parts(list(zip(weights, some, strict=True)))
-                decodes = [_Stream(x[of], part, ADD if add else STORE, scale) for part in parts]
+                decodes = [_Decode(x[of], part, ADD if add else STORE, scale) for part in parts]
             self._pieces.append((start, most, decodes))
 
     def __call__(self, n_tokens: int, stream: Any = None) -> None:
@@ -111,122 +117,117 @@ class Launch:
                     decode(min(n_tokens - start, most), stream)
 
 
-class _Stream:
+class _Decode:
     """Up to four weights of three types: one launch."""
 
-    def __init__(self, x: Any, pairs: Sequence[tuple[Tiles, Any]], mode: int, scale: float) -> None:
+    def __init__(self, x: Any, pairs: Sequence[tuple[Tiles, Any]], mode: int, scale: float, gates: Any = None) -> None:
         weights = [w for w, _ in pairs]
         types = tuple(sorted({w.type for w in weights}))
+        self._tiles = [-(-w.shape[0] // TILE_ROWS) for w in (weights[:1] if mode == GATED else weights)]
         described = [
             (w.data.data.ptr, out.data.ptr, w.shape[0], out.strides[0] // out.itemsize, types.index(w.type))
-            for w, out in zip(weights, [out for _, out in pairs], strict=True)
+            for w, out in pairs
         ]
         described += [(0, 0, 0, 0, 0)] * (_WEIGHTS - len(weights))
-        sides = 2 if mode == GATED else 1
-        tiles = tuple(-(-w.shape[0] // TILE_ROWS) for w in weights[: 1 if mode == GATED else None])
-        self._kept, self._bound, self._args = pairs, {}, (x, scale, described)
-        chip = _chip(cupy.cuda.Device().id)
-        self._plans = {n: plan(n, x.shape[1], tiles, types, chip, sides=sides) for n in BUCKETS if n <= bucket(len(x))}
-        self._kernels = {
-            n: kernel(
-                _HERE / "stream.cu",
-                "stream",
-                dependent=True,
-                QUANTS=",".join(types),
-                TOKENS=max(n, 8),
-                MODE=mode,
-                WARPS=one.warps,
-            )
-            for n, one in self._plans.items()
-        }
+        self._args = (x, gates, len(x), x.shape[1], scale, *(n for one in described for n in one))
+        self._mode, self._kept = mode, pairs
+        chip, size = _chip(cupy.cuda.Device().id), (sum(self._tiles), x.shape[1])
+        self._shapes = {n: shape(n, *size, types, chip, gated=mode == GATED) for n in BUCKETS if n <= bucket(len(x))}
+        self._kernels = {n: _kernel(types, n, mode, constants) for n, constants in self._shapes.items()}
+        self._bound: dict[int, Any] = {}
 
     def __call__(self, n_tokens: int, stream: Any) -> None:
         n = bucket(n_tokens)
         if n not in self._bound:
-            (x, scale, described), one = self._args, self._plans[n]
-            numbers = one.slices, one.parts, one.across, one.chunk, one.stages, one.columns, one.items
-            args = (x, len(x), x.shape[1], scale, *numbers, *(v for d in described for v in d))
-            self._bound[n] = self._kernels[n].bind(one.blocks, 32 * one.warps, args, one.shared)
+            one = self._shapes[n]
+            of_block = one["MT"] * one["UNITS"] // (2 if self._mode == GATED else 1)
+            self._bound[n] = self._kernels[n].bind(
+                sum(-(-tiles // of_block) for tiles in self._tiles) * one["CLUSTER"],
+                32 * one["KS"] * (one["UNITS"] + 1),
+                self._args,
+                one["SHARED"],
+            )
         self._bound[n](stream, n_tokens=n_tokens)
 
 
-class Plan(NamedTuple):
-    """How a launch divides its work; see ``stream.cu``."""
-
-    warps: int
-    slices: int
-    parts: int
-    across: int
-    chunk: int
-    stages: int
-    columns: int
-    items: int
-    blocks: int
-    shared: int
+def _gated(x: Any, weights: Sequence[Tiles], out: Any, scale: float) -> list[_Decode]:
+    """Gate and up; of two types, one after the other."""
+    gate, up = weights
+    if gate.type == up.type:
+        return [_Decode(x, [(gate, out), (up, out)], GATED, scale)]
+    gates = cupy.empty((len(x), gate.shape[0]), cupy.float32)
+    return [_Decode(x, [(gate, gates)], STORE, scale), _Decode(x, [(up, out)], GATED_BY, scale, gates)]
 
 
-def slices_of(width: int) -> int:
-    """Into how many slices a sum over `width` columns is cut; the same for every launch."""
-    return -(-width // (_UNIT * _UNITS_OF_SLICE))
+def slices_of(tiles: int, width: int, chip: Chip, *, gated: bool) -> int:
+    """Into how many slices K is cut; the same for any number of tokens."""
+    units, share = -(-width // _UNIT), tiles / chip.processors
+    slices = 1 if gated or share >= _MANY else 4 if share >= _SOME else 8
+    return max(1, min(slices, units // 4, chip.most_slices))
 
 
 @cache
-def plan(n: int, width: int, tiles: tuple[int, ...], types: tuple[str, ...], chip: Chip, *, sides: int) -> Plan:
-    """Divide the work of a bucket of `n` tokens over `tiles` of 16 rows of each weight.
-
-    Raises
-    ------
-    KernelError
-        If the shared memory can't hold the tokens of a single slice.
-    """
-    slices, best = slices_of(width), (float("inf"), None)
-    for warps in _WARPS[max(n, 8)] if chip.roomy else _WARPS_OF_SMALL:
-        for parts in range(1, slices + 1):
-            for across in range(sides, warps // -(-slices // parts) + 1, sides):
-                one = _fit(n, width, tiles, types, chip, sides, (warps, parts, across))
-                if one and one[0] < best[0]:
-                    best = one
-    if best[1] is None:
-        raise KernelError(f"linear: {n} tokens of {width} do not fit the shared memory of {chip.shared} bytes")
-    return best[1]
-
-
-def _fit(
-    n: int,
-    width: int,
-    tiles: Sequence[int],
-    types: Sequence[str],
-    chip: Chip,
-    sides: int,
-    shape: tuple[int, int, int],
-) -> tuple[float, Plan] | None:
-    """Microseconds that a plan of so many warps, parts and tiles across may take; None if there is no room."""
-    warps, parts, across = shape
-    units, slices, own, many = -(-width // _UNIT), slices_of(width), across // sides, max(n, 8)
-    cuts = [units * (slices * p // parts) // slices for p in range(parts + 1)]
-    columns = _UNIT * max(b - a for a, b in pairwise(cuts))
-    items = sum(-(-t // own) for t in tiles)
-    rounds = -(-items // chip.processors)
-    tokens = n * (2 * columns + 64) + columns // _UNIT * _sum_bytes(types, many)
-    fixed = (2 if parts > 1 else 1) * tokens + (2 if many == 8 else 1) * warps * many * 64
-    kept = across * many * 64 if parts > 1 else 0
-    stage = warps * max(-(-tile_bytes(t) // 128) * 128 for t in types)
-    stages = min(_MOST_STAGES, (chip.shared - fixed - kept) // stage)
-    if stages < (2 if chip.roomy else 1):
-        return None
-    chunk = min(rounds, (chip.shared - fixed - 2 * stage) // kept) if kept else rounds
-    if chunk < 1:
-        return None
-    stages = min(stages, (chip.shared - fixed - chunk * kept) // stage)
-    uses = -(-rounds // chunk)
-    busy = max(1.0, _ENOUGH_WARPS / (across * -(-slices // parts)))
-    cost = rounds * across * _US_OF_TILE * width * busy + uses * (parts * _US_OF_PART + n * width * 2 / _BYTES_OF_US)
-    shared = fixed + stages * stage + chunk * kept
-    return cost, Plan(warps, slices, parts, across, chunk, stages, columns, items, min(items, chip.processors), shared)
+def shape(n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gated: bool) -> dict[str, int]:
+    """Constants of the kernel for a bucket, `tiles` of 16 rows of `width` (for gated sums those of one weight)."""
+    slices, sides = slices_of(tiles, width, chip, gated=gated), 2 if gated else 1
+    share = tiles * sides / chip.processors
+    kind = 0 if any(BLOCKS[t].elements == 32 or t == "IQ4_XS" for t in types) else 1 if "Q6_K" in types else 2
+    if chip.most < MOST:
+        units, mt, ks, blocks = min(10, int(20 * chip.shared / 227) // slices - 1), 1, slices, 1
+    elif n > _FEW:
+        units, mt, ks, blocks = 7, 1, 1, 1
+    elif slices == 1:
+        units, mt, ks, blocks = _whole(n, share, gated=gated)
+    elif share >= _SOME:
+        units, mt, ks, blocks = _in_four(n, share, slices)
+    else:
+        room = (chip.shared - 4) * 1024, max(tile_bytes(t) for t in types)
+        units, mt, ks, blocks = _in_many(n, share, slices, 24 if kind == 0 else 32, *room)
+    if n > 8 and chip.most == MOST:
+        units = min(units, _MOST_WARPS[kind][n][mt - 1] // blocks // ks - 1)
+    units = max(sides, units // sides * sides)
+    return {
+        "KS": ks,
+        "CLUSTER": slices // ks,
+        "UNITS": units,
+        "MT": mt,
+        "COLUMNS": _UNIT,
+        "AHEAD": 2,
+        "BLOCKS": blocks,
+        "WARPS_AT_MOST": ks * (units + 1),
+        "SHARED": ((chip.shared + 1) // blocks - 4) * 1024,
+    }
 
 
-def _sum_bytes(types: Sequence[str], n: int) -> int:
-    return sum(n * 4 * _MINIMA.get(t, 0) * (_UNIT // tile_width(t)) for t in types)
+def _whole(n: int, share: float, *, gated: bool) -> tuple[int, int, int, int]:
+    """Units and tiles of each, slices of a block and blocks of a processor where K is whole."""
+    if gated or share < _VERY_MANY or n > 24:
+        return 10, 2, 1, 1
+    return (8, 2, 1, 2) if n <= 16 else (4, 2, 1, 3)
+
+
+def _in_four(n: int, share: float, slices: int) -> tuple[int, int, int, int]:
+    """The same for four slices or fewer of a few rows a processor."""
+    if n > 8 and slices % 2 == 0:
+        return min(7, math.ceil(share)), 2, slices // 2, 1
+    if share <= 6:
+        return 3, 1, slices, 2
+    return min(6, math.ceil(share / 2)), 2, slices, 1
+
+
+def _in_many(n: int, share: float, slices: int, warps: int, shared: int, tile: int) -> tuple[int, int, int, int]:
+    """The same for as many slices as it takes where there are fewest rows; `tile` bytes of the largest."""
+    most = warps if n <= 8 else 24 if n <= 24 else 20
+    for ks in range(slices, 0, -1):
+        units = max(1, math.ceil(share * slices / ks))
+        room = ks * (2 * n * _ROW + units * tile) <= shared
+        if slices % ks == 0 and room and ks * (units + 1) <= most:
+            return units, 1, ks, 1
+    return 3, 2, 2 if slices % 2 == 0 else 1, 1
+
+
+def _kernel(types: tuple[str, ...], n: int, mode: int, constants: dict[str, int]) -> Any:
+    return kernel(_HERE / "decode.cu", "decode", dependent=True, QUANTS=",".join(types), TOKENS=n, MODE=mode, **constants)
 
 
 def linear(x: Any, weights: Sequence[Tiles], outs: Sequence[Any], *, add: bool = False) -> None:
@@ -251,8 +252,10 @@ def _parts(pairs: list[tuple[Tiles, Any]]) -> list[list[tuple[Tiles, Any]]]:
 
 @cache
 def _chip(device: int) -> Chip:
-    about = cupy.cuda.Device(device).attributes
-    return Chip(about["MultiProcessorCount"], about["MaxSharedMemoryPerBlockOptin"] - _RESERVED)
+    it = cupy.cuda.Device(device)
+    about = it.attributes
+    room = about["MaxSharedMemoryPerBlockOptin"] // 1024
+    return Chip(about["MultiProcessorCount"], room, int(it.compute_capability) >= _HOPPER)
 
 
 def _check(x: Any, weights: Sequence[Tiles], outs: Sequence[Any], *, gated: bool) -> None:

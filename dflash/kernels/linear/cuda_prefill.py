@@ -21,7 +21,7 @@ INNER_SCALE = 2.0**-6
 
 TYPICAL_ROWS = 2048
 """Tokens for which weights that do not fit into the scratch are cut."""
-PACKED_ROWS = 0
+PACKED_ROWS = 128
 """Up to so many tokens Hopper multiplies tiles as they are, without the scratch; with the same bits."""
 SCRATCH_BYTES = 1 << 28
 
@@ -30,7 +30,7 @@ _UNPACK = _HERE.parent / "formats" / "unpack.cu"
 _PORTABLE_TILE, _STAGES = (128, 128), {32: 3, 64: 2}
 _HOPPER_TILE, _HOPPER_SHARED = (128, 256), 4 * (128 + 256) * 64 * 2 + 1024
 _BOX = 128, 64
-_PACKED_BOX, _PACKED_RING = (64, 64), 4 * (128 + 64) * 64 * 2 + 1024
+_PACKED_BOX, _PACKED_STAGES, _PACKED_RAW = (64, 64), 6, 4
 _WARPS = 4
 _PLACED = 32
 
@@ -85,7 +85,8 @@ class PrefillLaunch:
     -----
     Weights are rounded to float16, products are summed in float32 along K: RMS error at most 5e-4 of the RMS of the output.
     A token has the same bits in every batch and wherever it stands in it; they differ between Hopper, which has a kernel of
-    its own, and other GPUs. Reads the packed weights, and writes and reads 2 bytes a weight, each time.
+    its own, and other GPUs. Reads the packed weights, and writes and reads 2 bytes a weight, each time; of at most
+    `PACKED_ROWS` tokens, on Hopper, the packed weights alone.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class PrefillLaunch:
             tables = (cupy.asarray(np.array(table, np.uint64)) for table in (tiles, parts))
             numbers = len(parts) // 4, 1, self._x.shape[1], across, self._scale, not made
             launch = kernel(_HERE / "prefill_packed.cu", "prefill_packed", dependent=True, QUANT=kind, MODE=self._mode)
-            shared = _PACKED_RING + 4 * 4 * tile_bytes(kind)
+            shared = 1024 + _PACKED_STAGES * (128 + 64) * 64 * 2 + _PACKED_RAW * 4 * tile_bytes(kind)
             made.append((launch.bind((1, 1), 832, (tokens, *tables, *numbers), shared), strips))
         return made
 

@@ -1,12 +1,12 @@
 // out = x @ W.T for some tokens, on Hopper, from tiles as they are: the same halves, multiplied in the same order as those
 // that `unpack.cu` writes for `prefill_hopper.cu`, so the same bits.
 //
-// A block makes 128 tokens by 64 rows of W in steps of 64 of K. One thread copies tokens into a ring, another one packed tiles
-// into a ring of their own. Of sixteen warps that unpack, eight take a step: each 16 rows by 32. Two groups of four warps
-// multiply 64 tokens each. All 128 tokens unpack W anew, so this is for few of them.
+// A block makes 128 tokens by 64 rows of W in steps of 64 of K. One thread copies tokens into a ring, another one packed
+// tiles into a ring of their own. Of sixteen warps that unpack, eight take a step: each 16 rows by 32. Two groups of four
+// warps multiply 64 tokens each. All 128 tokens unpack W anew, so this is for few of them.
 //
-// Launches that write different `out` may run at once. The `leads` one waits for whoever comes before, and only then lets the
-// next start, which so need not wait.
+// Launches that write different `out` may run at once. The `leads` one waits for whoever comes before, and only then lets
+// the next start, which so need not wait.
 //
 // Grid (tiles of tokens, strips of 64 rows of all matrices), block 832, shared 1024 + STAGES * STAGE + RAW * RAW_STAGE.
 // Macros: QUANT, the format; MODE as in prefill.cu; GATED takes 32 rows of the gate and 32 of the up projection.
@@ -21,7 +21,7 @@
 #endif
 
 using Q = QUANT;
-constexpr int TOKENS = 128, COLUMNS = 64, STEP = 64, STAGES = 4, RAW = 4, UNPACKERS = 16, THREADS = 832;
+constexpr int TOKENS = 128, COLUMNS = 64, STEP = 64, STAGES = 6, RAW = 4, UNPACKERS = 16, THREADS = 832;
 constexpr int X_BYTES = TOKENS * STEP * 2, STAGE = X_BYTES + COLUMNS * STEP * 2, RAW_STAGE = 4 * Q::BYTES;
 constexpr int STEPS = Q::TILE_K / STEP;  // of a tile
 static_assert(STEPS == 1 || STEPS % 2 == 0, "warps take every other step, or every other tile");

@@ -22,10 +22,11 @@ SPAN, SPAN_BYTES = 256, 576
 """Values of a span of a token between two launches, and its bytes."""
 
 _HERE = Path(__file__).parent
-_PAIRS, _WARPS = 8, 8
+_PAIRS, _WARPS = 4, 8
 _ROUTERS = (1, 1, 2), (2, 2, 2), (4, 4, 2), (8, 4, 4), (16, 4, 8), (32, 8, 8), (64, 16, 8)
 _HELD = 16
 _PLAIN = "F32", "F16", "BF16"
+_LIGHT = "Q2_K", "Q3_K", "Q4_K", "Q6_K", "MXFP4"  # on registers
 _RESERVED, _LARGE = 1024, 80 * 1024
 
 
@@ -36,7 +37,7 @@ class Settings(NamedTuple):
     depth: int
 
 
-GATE_UP, GATE_UP_FEW, DOWN = Settings(2, 1), Settings(3, 1), Settings(2, 2)
+GATE_UP, GATE_UP_FEW, DOWN = Settings(3, 1), Settings(3, 1), Settings(2, 2)
 
 
 class Shape:
@@ -118,7 +119,7 @@ class Moe:
     -----
     ``x = stream * gain / sqrt(mean(stream ** 2) + eps)``, then as `dflash.kernels.moe.Moe`. The router and the choice
     are float32 throughout; what experts read is rounded to float16. Three launches up to `FEW` rows, else five. A row has
-    the same bits whichever rows it comes with. Each expert in use is read once for eight of its rows; a row alone reads
+    the same bits whichever rows it comes with. Each expert in use is read once for four of its rows; a row alone reads
     9 experts, 16 MB for D 2048, F 512 and four bits a weight.
     """
 
@@ -133,7 +134,7 @@ class Moe:
         small = {"EXPERTS": shape.experts, "N_USED": shape.n_used}
         items = s.item_expert, s.item_pairs, s.n_items
         plan = kernel(_HERE / "plan.cu", "plan", dependent=True, **small)
-        self._plan = plan.bind(1, 256, (s.logits, counts, s.rows, s.experts, s.factors, *items, s.arrived))
+        self._plan = plan.bind(1, 512, (s.logits, counts, s.rows, s.experts, s.factors, *items, s.arrived))
         into = w.gate, w.up, w.shared_gate, w.shared_up
         self._gate_up, self._gate_up_blocks = _gate_up(shape, into, (s.normed, *items, *into, s.inner))
         args = s.normed, s.logits, counts, *into, s.inner, s.experts, s.factors, w.down, w.shared_down
@@ -155,7 +156,7 @@ class Moe:
             self._gate_up_few(stream, grid=(shape.inner_spans * 16, n_rows * shape.slots))
             self._down_few(stream, grid=(shape.width // 16, n_rows))
         else:
-            self._plan(stream, grid=-(-n_rows // 8), most_rows=n_rows)
+            self._plan(stream, grid=-(-n_rows // 16), most_rows=n_rows)
             self._gate_up(stream, grid=processors * self._gate_up_blocks)
             self._down(stream, grid=processors * self._down_blocks)
             self._combine(stream, grid=(-(-shape.width // 1024), n_rows))
@@ -231,9 +232,11 @@ def _piece(kinds: dict[str, str]) -> int:
 
 def _gate_up(shape: Shape, weights: tuple[Tiles, ...], args: tuple[Any, ...]) -> tuple[Bound, int]:
     kinds = _kinds(weights)
-    piece, sums = _piece(kinds), shape.spans * 2 * 2 * 512
-    blocks, depth = _fitting(GATE_UP, list(kinds.values()), shape.spans * piece, sums)
-    shared = sums + -(-shape.spans * depth * 8 // 128) * 128 + shape.spans * depth * piece
+    piece, others = _piece(kinds), shape.spans * (2 * 2 * 512 + _PAIRS * SPAN_BYTES)
+    light = all(kind in _LIGHT for kind in kinds.values())
+    settings = GATE_UP if light else GATE_UP._replace(blocks=2)
+    blocks, depth = _fitting(settings, list(kinds.values()), shape.spans * piece, others)
+    shared = others + -(-shape.spans * depth * 8 // 128) * 128 + shape.spans * depth * piece
     constants = shape.constants() | kinds | {"DEPTH": depth, "BLOCKS": blocks}
     made = kernel(_HERE / "gate_up.cu", "gate_up", dependent=True, **constants)
     return made.bind(1, 32 * shape.spans, data_of(args), shared=shared), blocks

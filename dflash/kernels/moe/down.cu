@@ -1,6 +1,6 @@
 // The down-projection of the inner values, for few rows (`down_few`, which also adds up) and for items (`down`).
 //
-// A warp multiplies 16 or 32 rows of an expert with up to eight tokens. Sums of spans are added up in order, so both entries
+// A warp multiplies 16 or 32 rows of an expert with up to four tokens. Sums of spans are added up in order, so both entries
 // give a pair the same bits; bulk copies bring the tiles ahead.
 //   down      product[pair] = down @ inner[pair]. A unit of work is WARPS times 32 rows of an item, a warp each; a block takes
 //             a run of units. Grid blocks, at most the units; block 32 * WARPS, shared X_BYTES + WARPS * DEPTH * 2 * PIECE.
@@ -8,7 +8,7 @@
 //             32 * (N_USED + 1) * PARTS, shared (N_USED + 1) * PARTS * (PIECE + SPAN_BYTES).
 //
 // Macros: WIDTH, EXPERTS, N_USED, FFN, SHARED_FFN; DOWN and SHARED_DOWN, formats; WARPS; DEPTH, how many spans of tiles a warp
-// has in flight, and BLOCKS, of a processor, for `down`. Bytes: the tiles of an expert once for every eight of its rows; in
+// has in flight, and BLOCKS, of a processor, for `down`. Bytes: the tiles of an expert once for every four of its rows; in
 // `down_few` once for every row, from L2 but for the first.
 #include "../launch.cuh"
 #include "combine.cuh"
@@ -25,21 +25,13 @@ __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
 using Row = Spans<DOWN, FFN>;
 using SharedRow = Spans<SHARED_DOWN, SHARED_FFN>;
-constexpr int SLOTS = N_USED + 1, PAIRS = 8, STRIPES = WIDTH / 16;
+constexpr int SLOTS = N_USED + 1, PAIRS = 4, STRIPES = WIDTH / 16;
 constexpr int UNITS = (STRIPES + 2 * WARPS - 1) / (2 * WARPS);  // of an item
 constexpr int INNER_SPANS = larger(Row::N, SharedRow::N), TOKEN_BYTES = INNER_SPANS * SPAN_BYTES;
 constexpr int X_STRIDE = TOKEN_BYTES + (INNER_SPANS % 2 ? 0 : 64), X_BYTES = PAIRS * X_STRIDE;
 constexpr int PIECE = larger(Row::BYTES, SharedRow::BYTES), TILES = STRIPES > 1 ? 2 : 1;  // of 16 rows, for a warp
 constexpr int PARTS = INNER_SPANS < 32 / SLOTS ? INNER_SPANS : 32 / SLOTS;
 constexpr bool SAME = Same<DOWN, SHARED_DOWN>::value && FFN == SHARED_FFN;
-
-// Tokens that all are one, or `stride` bytes apart, from value `first` of a span.
-template <class Q>
-struct Tokens {
-    const u8* x;
-    int stride, lane;
-    __device__ __forceinline__ SharedTokens<Q> operator()(int first) const { return {x, first, stride, lane}; }
-};
 
 // What a warp does to fetch pieces: the spans of its stripes, unit by unit.
 struct Producer {
@@ -97,7 +89,7 @@ __device__ __forceinline__ void multiply_item(Producer& producer, Ring<DEPTH, 2 
             float of_span[TILES][1][4];
 #pragma unroll
             for (int m = 0; m < TILES; ++m) clear(of_span[m][0]);
-            R::template multiply<TILES>(stripes, span, Tokens<Q>{x + span * SPAN_BYTES, X_STRIDE, lane}, lane, of_span);
+            R::template multiply<TILES>(stripes, span, TokensOfTile<Q, PAIRS>{x + span * SPAN_BYTES, X_STRIDE, lane}, lane, of_span);
 #pragma unroll
             for (int m = 0; m < TILES; ++m)
 #pragma unroll
@@ -177,7 +169,7 @@ __device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner,
         float total[1][1][4];
         clear(total[0][0]);
         barrier_wait(barrier_address, phase);
-        R::template multiply<1>({own}, span, Tokens<Q>{own + PIECE, 0, lane}, lane, total);
+        R::template multiply<1>({own}, span, TokensOfTile<Q, 1>{own + PIECE, 0, lane}, lane, total);
         if (lane % 4 == 0) products[span][lane / 4] = total[0][0][0], products[span][lane / 4 + 8] = total[0][0][2];
         __syncwarp();
     }

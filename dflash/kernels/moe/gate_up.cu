@@ -1,13 +1,13 @@
-// inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE for the pairs of every item: up to eight rows that meet one expert.
+// inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE for the pairs of every item: up to four rows that meet one expert.
 //
 // A unit of work is 16 rows of the gate and the same of the up-projection of an item. A block takes a run of units, and of
-// each every warp a span of K, whose tokens it holds in registers from one unit to the next, while bulk copies bring the
-// tiles of the units ahead. The warps' sums are added in order, so a pair has the same bits in any company. Inner values lie
+// each every warp a span of K, whose tokens it keeps from one unit to the next, while bulk copies bring the tiles of the
+// units ahead. The warps' sums are added in order, so a pair has the same bits in any company. Inner values lie
 // in spans; those past the last row of the weights are zeros.
 //
 // Grid blocks, at most the units; block 32 * SPANS, shared SUM_BYTES + BARRIER_BYTES + SPANS * WARP_BYTES.
 // Macros: those of `units.cuh`; DEPTH, how many units' spans a warp has in flight; BLOCKS, of a processor.
-// Bytes: the tiles of an expert once for every eight of its rows.
+// Bytes: the tiles of an expert once for every four of its rows.
 #include "../launch.cuh"
 #include "units.cuh"
 
@@ -15,7 +15,7 @@
 #error "DEPTH and BLOCKS must be defined"
 #endif
 
-constexpr int SLOTS = N_USED + 1, WARP_BYTES = DEPTH * PIECE;
+constexpr int SLOTS = N_USED + 1, WARP_BYTES = DEPTH * PIECE + PAIRS * SPAN_BYTES;
 constexpr int SUM_BYTES = 2 * SPANS * 2 * 512, BARRIER_BYTES = (SPANS * DEPTH * 8 + 127) / 128 * 128;
 
 struct Weights {
@@ -52,32 +52,28 @@ struct Producer {
     }
 };
 
+// Bring a warp's span of the tokens of some pairs to shared memory.
+__device__ __forceinline__ void fetch_tokens(u8* to, const u8* x, int pair, int n, int warp, int lane) {
+    constexpr int CHUNKS = SPAN_BYTES / 16;
+    for (int start = 0; start < n * CHUNKS; start += 32) {
+        const int c = start + lane, row = __shfl_sync(~0u, pair, min(c / CHUNKS, n - 1)) / SLOTS;
+        if (c < n * CHUNKS) copy_16(shared_address(to + 16 * c), x + ((size_t)row * SPANS + warp) * SPAN_BYTES + c % CHUNKS * 16);
+    }
+    copy_commit();
+    copy_wait<0>();
+    __syncwarp();
+}
+
 // Multiply the units of one item.
 template <class G, class U, class Done>
-__device__ __forceinline__ void multiply_item(Producer& producer, Ring<DEPTH, PIECE>& ring, const u8* token, int n_units,
+__device__ __forceinline__ void multiply_item(Producer& producer, Ring<DEPTH, PIECE>& ring, const u8* tokens, int n_units,
                                               int warp, int lane, Done done) {
-    constexpr bool WITH_SUMS = G::MINIMA || U::MINIMA;
-    HeldTokens<G::RUN> x;
-    HeldTokens<U::RUN> y;
-    x.template load<WITH_SUMS>(token, lane);
-    if constexpr (G::RUN != U::RUN) y.template load<WITH_SUMS>(token, lane);
     for (int i = 0; i < n_units; ++i) {
         float totals[2][1][4];
         clear(totals[0][0]);
         clear(totals[1][0]);
         const u8* gate = ring.wait();
-        const u8* up = gate + Row<G>::BYTES;
-        auto &of_gate = (float(&)[1][1][4])totals[0], &of_up = (float(&)[1][1][4])totals[1];
-        if constexpr (Same<G, U>::value) {
-            Row<G>::template multiply<2>({gate, up}, warp, HeldTiles<G::RUN>{x}, lane, totals);
-        } else {
-            Row<G>::template multiply<1>({gate}, warp, HeldTiles<G::RUN>{x}, lane, of_gate);
-            if constexpr (G::RUN == U::RUN) {
-                Row<U>::template multiply<1>({up}, warp, HeldTiles<U::RUN>{x}, lane, of_up);
-            } else {
-                Row<U>::template multiply<1>({up}, warp, HeldTiles<U::RUN>{y}, lane, of_up);
-            }
-        }
+        multiply_both<G, U, PAIRS>(gate, tokens, SPAN_BYTES, warp, lane, totals);
         __syncwarp();
         producer.fetch(warp, lane);
         ring.advance();
@@ -92,7 +88,7 @@ gate_up(const unsigned char* x, const int* item_expert, const int* item_pairs, c
     float4(*sums)[SPANS][2][32] = (float4(*)[SPANS][2][32])shared;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u64* barriers = (u64*)(shared + SUM_BYTES) + warp * DEPTH;
-    u8* own = shared + SUM_BYTES + BARRIER_BYTES + warp * WARP_BYTES;
+    u8 *own = shared + SUM_BYTES + BARRIER_BYTES + warp * WARP_BYTES, *tokens = own + DEPTH * PIECE;
     if (lane < DEPTH) init_both(shared_address(barriers + lane));
     dependents_may_launch();
     __syncwarp();
@@ -111,8 +107,8 @@ gate_up(const unsigned char* x, const int* item_expert, const int* item_pairs, c
     for (int at = begin; at < end;) {
         const int item = at / UNITS, first = at % UNITS, n_units = min(end - at, UNITS - first);
         const int expert = __ldcg(item_expert + item), pair = lane < PAIRS ? __ldcg(item_pairs + item * PAIRS + lane) : -1;
-        const int n = __popc(__ballot_sync(~0u, pair >= 0)), of_lane = __shfl_sync(~0u, pair, lane / 4);
-        const u8* token = of_lane < 0 ? nullptr : x + ((size_t)(of_lane / SLOTS) * SPANS + warp) * SPAN_BYTES;
+        const int n = __popc(__ballot_sync(~0u, pair >= 0));
+        fetch_tokens(tokens, x, pair, n, warp, lane);
         const int stripes = (expert == EXPERTS ? SHARED_FFN : FFN) / 16;
         int unit = first;
         const auto add_up = [&](const float (&g)[4], const float (&u)[4]) {
@@ -122,9 +118,9 @@ gate_up(const unsigned char* x, const int* item_expert, const int* item_pairs, c
             ++done, ++unit;
         };
         if (SAME || expert != EXPERTS) {
-            multiply_item<GATE, UP>(producer, ring, token, n_units, warp, lane, add_up);
+            multiply_item<GATE, UP>(producer, ring, tokens, n_units, warp, lane, add_up);
         } else {
-            multiply_item<SHARED_GATE, SHARED_UP>(producer, ring, token, n_units, warp, lane, add_up);
+            multiply_item<SHARED_GATE, SHARED_UP>(producer, ring, tokens, n_units, warp, lane, add_up);
         }
         at += n_units;
     }

@@ -16,25 +16,6 @@
 
 constexpr int WARP_BYTES = PIECE + SPAN_BYTES;
 
-// The token of a warp, wherever a tile begins.
-template <class Q>
-struct OneToken {
-    const u8* span;
-    int lane;
-    __device__ __forceinline__ SharedTokens<Q> operator()(int first) const { return {span, first, 0, lane}; }
-};
-
-template <class G, class U>
-__device__ __forceinline__ void multiply_both(const u8* gate, const u8* token, int warp, int lane, float (&totals)[2][1][4]) {
-    const u8* up = gate + Row<G>::BYTES;
-    if constexpr (Same<G, U>::value) {
-        Row<G>::template multiply<2>({gate, up}, warp, OneToken<G>{token, lane}, lane, totals);
-    } else {
-        Row<G>::template multiply<1>({gate}, warp, OneToken<G>{token, lane}, lane, (float(&)[1][1][4])totals[0]);
-        Row<U>::template multiply<1>({up}, warp, OneToken<U>{token, lane}, lane, (float(&)[1][1][4])totals[1]);
-    }
-}
-
 // The part of a matrix that is this block's of all those of a pair.
 __device__ __forceinline__ void prefetch_part(const u8* matrix, size_t n_bytes) {
     const size_t begin = n_bytes * blockIdx.x / UNITS / 128 * 128, end = n_bytes * (blockIdx.x + 1) / UNITS;
@@ -88,9 +69,9 @@ gate_up_few(const unsigned char* x, const float* logits, const int* counts, cons
     clear(totals[0][0]);
     clear(totals[1][0]);
     if (SAME || !every) {
-        multiply_both<GATE, UP>(own, token, warp, lane, totals);
+        multiply_both<GATE, UP, 1>(own, token, 0, warp, lane, totals);
     } else {
-        multiply_both<SHARED_GATE, SHARED_UP>(own, token, warp, lane, totals);
+        multiply_both<SHARED_GATE, SHARED_UP, 1>(own, token, 0, warp, lane, totals);
     }
     keep_sums(sums, warp, lane, totals[0][0], totals[1][0]);
     __syncthreads();

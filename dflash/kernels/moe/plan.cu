@@ -1,16 +1,16 @@
-// The experts of up to 64 rows, and the work of the launches that follow as items: an expert and up to eight of its pairs. A
+// The experts of up to 64 rows, and the work of the launches that follow as items: an expert and up to four of its pairs. A
 // pair is SLOTS * row + slot, a row and one of the experts that it meets; the last slot is the shared expert, number EXPERTS.
 // Items stand by expert, after those of the shared one; an expert's rows by number.
 //
-// A warp chooses for a row; the block that is done last makes the items. Grid rows over 8, block 256. Macros: EXPERTS, N_USED.
-// `arrived` must be 0, and is again at last.
+// A warp chooses for a row; the block that is done last makes the items. Grid rows over 16, block 512. `arrived` must be 0, and
+// is again at last. Macros: EXPERTS, N_USED.
 #include "../launch.cuh"
 #if !defined(EXPERTS) || !defined(N_USED)
 #error "EXPERTS and N_USED must be defined"
 #endif
 #include "choose.cuh"
 
-constexpr int PAIRS = 8, MOST_ROWS = 64, THREADS = 256;
+constexpr int PAIRS = 4, MOST_ROWS = 64, THREADS = 512;
 
 // Whether all blocks have called this; what they wrote before can be read then.
 __device__ __forceinline__ bool is_last(int* arrived) {
@@ -53,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 plan(const float* logits, const int* counts, int most_rows, int* experts, float* factors, int* item_expert, int* item_pairs,
      int* n_items, int* arrived) {
     __shared__ u64 rows_of[EXPERTS];
-    __shared__ int first_of[EXPERTS];
+    __shared__ int first_of[EXPERTS], chosen[MOST_ROWS * N_USED];
     const int lane = threadIdx.x % 32, row = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     dependents_may_launch();
     for (int e = threadIdx.x; e < EXPERTS; e += THREADS) rows_of[e] = 0;
@@ -65,12 +65,14 @@ plan(const float* logits, const int* counts, int most_rows, int* experts, float*
         const float* of_row = logits + row * (EXPERTS + 1);
         choose(of_row, lane, expert, share);
         write_choice(expert, share, __ldcg(of_row + EXPERTS), lane, experts + row * N_USED, factors + row * SLOTS);
+        if (lane < N_USED) chosen[row * N_USED + lane] = expert;
     }
-    if (!is_last(arrived)) return;
-
-    for (int i = threadIdx.x; i < n_rows * N_USED; i += THREADS) {
-        atomicOr(rows_of + __ldcg(experts + i), (u64)1 << i / N_USED);
+    if (gridDim.x > 1) {
+        if (!is_last(arrived)) return;
+        for (int i = threadIdx.x; i < n_rows * N_USED; i += THREADS) chosen[i] = __ldcg(experts + i);
     }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_rows * N_USED; i += THREADS) atomicOr(rows_of + chosen[i], (u64)1 << i / N_USED);
     __syncthreads();
     int before = shared_items;
     for (int start = 0; start < EXPERTS; start += THREADS) {
@@ -89,7 +91,7 @@ plan(const float* logits, const int* counts, int most_rows, int* experts, float*
     if (threadIdx.x == 0) *n_items = before;
     __syncthreads();
     for (int i = threadIdx.x; i < n_rows * N_USED; i += THREADS) {
-        const int r = i / N_USED, e = __ldcg(experts + i), place = __popcll(rows_of[e] & ((u64)1 << r) - 1);
+        const int r = i / N_USED, e = chosen[i], place = __popcll(rows_of[e] & ((u64)1 << r) - 1);
         item_pairs[first_of[e] * PAIRS + place] = r * SLOTS + i % N_USED;
     }
 }

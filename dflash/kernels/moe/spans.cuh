@@ -70,54 +70,29 @@ __device__ __forceinline__ uint4 load_values(const u8* x, int t) {
     }
 }
 
-// Tokens in shared memory, `stride` bytes apart, from value `first` of a span.
-template <class Q>
+// Tokens in shared memory, `stride` bytes apart, from value `first` of a span; of eight rows, THERE exist.
+template <class Q, int THERE = 8>
 struct SharedTokens {
     const u8* span;
     int first, stride, lane;
 
+    __device__ __forceinline__ const u8* row(int n) const { return span + (8 * n + lane / 4 % THERE) * stride; }
     __device__ __forceinline__ uint4 values(int n, int block) const {
-        return load_values<Q::RUN>(span + (8 * n + lane / 4) * stride + 2 * first + 64 * block, lane % 4);
+        return load_values<Q::RUN>(row(n) + 2 * first + 64 * block, lane % 4);
     }
     __device__ __forceinline__ uint4 sums(int n) const {
-        const u8* from = span + (8 * n + lane / 4) * stride + SUMS + 8 * (lane % 4);
+        const u8* from = row(n) + SUMS + 8 * (lane % 4);
         const uint2 high = *(const uint2*)from, low = *(const uint2*)(from + REMAINDERS - SUMS);
         return make_uint4(high.x, high.y, low.x, low.y);
     }
 };
 
-// A lane's part of a span of eight tokens, in the order of formats of one RUN.
-template <int RUN>
-struct HeldTokens {
-    uint4 all[SPAN / 32], all_sums;
-
-    // `token` is the span of the lane's token, or null.
-    template <bool WITH_SUMS>
-    __device__ __forceinline__ void load(const u8* token, int lane) {
-        const int t = lane % 4;
-#pragma unroll
-        for (int j = 0; j < SPAN / 32; ++j) all[j] = token ? load_values<RUN>(token + 64 * j, t) : make_uint4(0, 0, 0, 0);
-        all_sums = make_uint4(0, 0, 0, 0);
-        if (WITH_SUMS && token) {
-            const uint2 high = *(const uint2*)(token + SUMS + 8 * t), low = *(const uint2*)(token + REMAINDERS + 8 * t);
-            all_sums = make_uint4(high.x, high.y, low.x, low.y);
-        }
-    }
-};
-
-template <int RUN>
-struct HeldTile {
-    const HeldTokens<RUN>& tokens;
-    int first;
-
-    __device__ __forceinline__ uint4 values(int, int block) const { return tokens.all[first / 32 + block]; }
-    __device__ __forceinline__ uint4 sums(int) const { return tokens.all_sums; }
-};
-
-template <int RUN>
-struct HeldTiles {
-    const HeldTokens<RUN>& tokens;
-    __device__ __forceinline__ HeldTile<RUN> operator()(int first) const { return {tokens, first}; }
+// The same, wherever a tile begins.
+template <class Q, int THERE>
+struct TokensOfTile {
+    const u8* span;
+    int stride, lane;
+    __device__ __forceinline__ SharedTokens<Q, THERE> operator()(int first) const { return {span, first, stride, lane}; }
 };
 
 // Add the products of M tiles with the first n_eights of NT times eight tokens. A token's sums are the same for any M and

@@ -14,7 +14,7 @@
 
 __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
-constexpr int PAIRS = 8, SPANS = (WIDTH + SPAN - 1) / SPAN, THREADS = 32 * SPANS;
+constexpr int PAIRS = 4, SPANS = (WIDTH + SPAN - 1) / SPAN, THREADS = 32 * SPANS;
 constexpr int INNER_SPANS = (larger(FFN, SHARED_FFN) + SPAN - 1) / SPAN, UNITS = INNER_SPANS * 16;  // of an item
 template <class Q>
 using Row = Spans<Q, WIDTH>;
@@ -39,6 +39,21 @@ __device__ __forceinline__ void init_both(u32 barrier) {
 #else
     barrier_init(barrier, 64);
 #endif
+}
+
+// Add the products of the span of the gate and of the up-projection at `gate` with ROWS tokens.
+template <class G, class U, int ROWS>
+__device__ __forceinline__ void multiply_both(const u8* gate, const u8* tokens, int stride, int warp, int lane,
+                                              float (&totals)[2][1][4]) {
+    const u8* up = gate + Row<G>::BYTES;
+    const TokensOfTile<G, ROWS> of_gate = {tokens, stride, lane};
+    const TokensOfTile<U, ROWS> of_up = {tokens, stride, lane};
+    if constexpr (Same<G, U>::value) {
+        Row<G>::template multiply<2>({gate, up}, warp, of_gate, lane, totals);
+    } else {
+        Row<G>::template multiply<1>({gate}, warp, of_gate, lane, (float(&)[1][1][4])totals[0]);
+        Row<U>::template multiply<1>({up}, warp, of_up, lane, (float(&)[1][1][4])totals[1]);
+    }
 }
 
 __device__ __forceinline__ void keep_sums(float4 (*to)[2][32], int warp, int lane, const float (&gate)[4],

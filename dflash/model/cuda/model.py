@@ -16,7 +16,7 @@ from dflash.model.batch import Forward, Span, check, following, ragged
 from dflash.model.config import Config
 from dflash.model.cuda.gather import Gather
 from dflash.model.cuda.memories import DEVICE
-from dflash.model.cuda.passes import BUCKETS, SEQUENCES, DecodePass, Layers, PrefillPass, Shape
+from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PrefillPass, Shape
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.gguf import GGUFFile
 from dflash.model.pools import Pools
@@ -111,10 +111,23 @@ class DeviceModel:
         """Begin a sequence; see `Model.state`."""
         return State(self.pools, self._flush)
 
-    def capture_all(self) -> None:
-        """Capture the decode passes of a single sequence now, and not when each is first needed."""
+    def warm(self) -> None:
+        """Do once what compiles or captures something when it is first done: decode passes, a tree, a snapshot."""
         for rows in BUCKETS:
             self._decode.capture(Shape(rows, alone=True, capture=(), logits=True))
+        if self.pools.free_pages < 2:
+            return
+        state = self.state()
+        try:
+            self.forward([Span(state, np.zeros(3, np.int32), np.array([-1, 0, 0], np.int32))])
+            state.commit([0, 2])
+            snapshot = state.snapshot()
+            state.close()
+            state = self.state()
+            state.restore(snapshot)
+            snapshot.close()
+        finally:
+            state.close()
 
     def forward(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read tokens of one or more sequences, as `Model.forward` does.
@@ -140,7 +153,7 @@ class DeviceModel:
         at multiples of `CUT`; they are not the bits of the same row read while pending.
         """
         check(spans, capture, self.config, self.rows)
-        groups = grouped(spans, self.chunk, SEQUENCES)
+        groups = grouped(spans, self.chunk, PROMPTS)
         laid = [ragged([spans[i] for i in group]) for group in groups]
         alone = len(groups) == 1 and not (spans[0].whole and any(span.logits for span in spans))
         for group, (tokens, _, rows) in zip(groups, laid, strict=True):
@@ -209,8 +222,8 @@ class DeviceModel:
         self._apply_kept()
 
 
-def grouped(spans: Sequence[Span], chunk: int, sequences: int) -> list[list[int]]:
-    """Numbers of the spans of each pass: pending ones first, 64 rows together; then whole ones, `chunk` rows together.
+def grouped(spans: Sequence[Span], chunk: int, prompts: int) -> list[list[int]]:
+    """Numbers of the spans of each pass: pending ones, 64 rows together; then whole ones, `chunk` rows of `prompts` texts.
 
     Raises
     ------
@@ -218,7 +231,7 @@ def grouped(spans: Sequence[Span], chunk: int, sequences: int) -> list[list[int]
         If a whole span is longer than `chunk`.
     """
     groups: list[list[int]] = []
-    for whole, room in ((False, PENDING), (True, chunk)):
+    for whole, room, most in ((False, PENDING, PENDING), (True, chunk, prompts)):
         used = room
         for i, span in enumerate(spans):
             n = len(span.tokens)
@@ -226,7 +239,7 @@ def grouped(spans: Sequence[Span], chunk: int, sequences: int) -> list[list[int]
                 continue
             if n > room:
                 raise KernelError(f"forward: {n} rows of one text, at most {room} fit")
-            if used + n > room or len(groups[-1]) == sequences:
+            if used + n > room or len(groups[-1]) == most:
                 groups.append([])
                 used = 0
             groups[-1].append(i)

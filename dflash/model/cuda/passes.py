@@ -23,7 +23,10 @@ from dflash.model.pools import Pools
 from dflash.model.rope import inverse_frequencies
 
 SEQUENCES = 64
-"""Most sequences of a pass."""
+"""Most sequences of a decode pass."""
+
+PROMPTS = 16
+"""Most sequences of a prefill pass."""
 
 BUCKETS = 1, 2, 4, 8, 16, 24, 32, 48, 64
 """Rows that decode passes are captured for."""
@@ -190,7 +193,7 @@ class PrefillPass:
     """Whole spans; see `Layers`."""
 
     def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, rows: int, pages: int) -> None:
-        self.batch = DeviceBatch(rows, SEQUENCES, pages)
+        self.batch = DeviceBatch(rows, PROMPTS, pages)
         self.layers = Layers(weights, config, pools, Ops(config, self.batch, prefill=True))
 
     def __call__(self, tokens: NDArray[np.int32], rows: Ragged, capture: tuple[int, ...]) -> None:
