@@ -12,7 +12,7 @@ from dflash.kernels.signature import Parameter
 
 Size = int | tuple[int, ...]
 
-_SHARED_FOR_ALL = 48 * 1024
+_SHARED_FOR_ALL = 32 * 1024  # of 48 KiB, which what a kernel declares counts towards, too
 
 
 class Kernel:
