@@ -44,7 +44,7 @@ def main(arguments: argparse.Namespace) -> int:
             kv=arguments.kv,
             progress=tell,
         )
-    about = overview(loaded.file, kv=arguments.kv, threads=loaded.model.threads)
+    about = overview(loaded.file, kv=arguments.kv, threads=loaded.model.threads, device=loaded.model.device)
     bench = Bench(loaded.model, repeat=arguments.repeat)
     results = measure(bench, arguments)
     if arguments.json:

@@ -14,7 +14,6 @@ from dflash.errors import RequestError
 from dflash.kernels.profile import profile
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
-from dflash.model.load import CHUNK
 from dflash.model.model import Model
 
 DEPTH = 128
@@ -57,6 +56,7 @@ class Bench:
         try:
             start = self._start()
             self._chunks(state, n)
+            self.model.finish()
             return perf_counter() - start
         finally:
             state.close()
@@ -67,7 +67,7 @@ class Bench:
             raise RequestError(f"{depth + 1 + n} tokens don't fit the context of {self.model.config.context}")
         start = self._start()
         prompt = self._ids(depth + 1).tolist()
-        for step in Engine(self.model, chunk=CHUNK).stream(Session(prompt, max_tokens=n)):
+        for step in Engine(self.model, chunk=self.model.chunk).stream(Session(prompt, max_tokens=n)):
             if step.prefilled:
                 start = self._start()
         return perf_counter() - start
@@ -94,6 +94,7 @@ class Bench:
             tokens = self._ids(n)
             start = perf_counter()
             self.model.forward([Span(state, tokens, parents)])
+            self.model.finish()
             took.append(perf_counter() - start)
             state.commit([])
         return statistics.median(took)
@@ -101,8 +102,9 @@ class Bench:
     def _chunks(self, state: Any, n: int) -> None:
         if n > self.model.config.context:
             raise RequestError(f"{n} tokens don't fit the context of {self.model.config.context}")
-        for start in range(0, n, CHUNK):
-            tokens = self._ids(min(CHUNK, n - start))
+        chunk = self.model.chunk
+        for start in range(0, n, chunk):
+            tokens = self._ids(min(chunk, n - start))
             parents = np.arange(-1, len(tokens) - 1, dtype=np.int32)
             self.model.forward([Span(state, tokens, parents, whole=True, logits=False)])
 

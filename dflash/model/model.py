@@ -161,6 +161,9 @@ class Model:
             s.cos *= self._rope_gain
             s.sin *= self._rope_gain
 
+    def finish(self) -> None:
+        """Wait for what was begun; here a forward is done when it returns."""
+
     def _project(self, spans: Sequence[Span], rows: Ragged, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """Logits of the rows that want them."""
         wanted = [slice(*rows.first[i : i + 2]) for i, span in enumerate(spans) if span.logits]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
-from dflash.kernels import jit
+from dflash.kernels import device, jit
 from dflash.kernels.delta.cuda import Flush
 from dflash.kernels.device import DeviceBatch
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
@@ -190,6 +190,16 @@ class DeviceModel:
         self._decode(None, following(spans), (), logits=True, drawn=drawn)
         self.latest = Forward(self._sampler.rows(n), self._decode.layers.space.hidden[:n], {}, tuple(spans))
         return self.latest
+
+    def finish(self) -> None:
+        """Wait for what was begun.
+
+        Raises
+        ------
+        KernelError
+            If a kernel has failed meanwhile.
+        """
+        device.synchronize()
 
     def _run(self, spans: Sequence[Span], tokens: NDArray[np.int32], rows: Ragged, capture: tuple[int, ...]) -> Layers:
         if spans[0].whole:
