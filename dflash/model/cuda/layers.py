@@ -6,9 +6,8 @@ What differs between a decode pass and a prefill pass is which launches `Ops` ma
 from types import SimpleNamespace
 from typing import Any
 
-from dflash.kernels.rope.cuda import Rotate
-
 from dflash.kernels.norm.cuda import RmsNorm
+from dflash.kernels.rope.cuda import Rotate
 from dflash.model.config import Config
 from dflash.model.cuda.ops import Ops
 from dflash.model.cuda.weights import DeviceWeights
