@@ -63,7 +63,7 @@ class Oracle(Drafter):
     size: int = 12
     greedy_for_room: bool = False
 
-    def start(self, session):
+    def start(self, session, model, snapshot=None):
         return _Guessing(self, session)
 
 
@@ -111,7 +111,7 @@ class Remembers(Drafter):
     text: tuple[int, ...]
     size: int
 
-    def start(self, session):
+    def start(self, session, model, snapshot=None):
         return _Remembering(self, session)
 
 

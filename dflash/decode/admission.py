@@ -58,7 +58,7 @@ def admit(model: Any, session: Session) -> None:
             session.state.restore(session.prefix)
             session.n_read = session.prefix.length
         session.state.reserve(session.limit - 1 - session.n_read)
-        session.drafting = session.strategy.drafter.start(session)
+        session.drafting = session.strategy.drafter.start(session, model)
     except BaseException:
         session.n_read = 0
         session.release()

@@ -19,9 +19,9 @@ class Strategy:
     drafter : Drafter
         Who guesses.
     shape : optional
-        How the drafter's candidates become a draft, where it leaves that open.
+        How the drafter's candidates become a draft, where it leaves that open: `Chain` if None.
     recoveries : tuple
-        Watches that may step in, the innermost first; none of them is there yet.
+        Watches that may step in, the innermost first.
     """
 
     drafter: Drafter = _NOTHING

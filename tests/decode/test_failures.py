@@ -169,7 +169,7 @@ class Broken(Drafter):
 
     where: str
 
-    def start(self, session):
+    def start(self, session, model, snapshot=None):
         if self.where == "start":
             raise RuntimeError(self.where)
         return _Breaking(self.where)

@@ -87,7 +87,7 @@ def test_chains_of_guesses_change_nothing(model, plain, kind):
 class Guesses(Oracle):
     """An oracle that wants to see nothing of the model."""
 
-    def start(self, session):
-        guessing = super().start(session)
+    def start(self, session, model, snapshot=None):
+        guessing = super().start(session, model, snapshot)
         guessing.capture, guessing.observe = (), lambda out, rows: None
         return guessing

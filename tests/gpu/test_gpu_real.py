@@ -51,7 +51,7 @@ class Chain(Drafter):
     text: tuple[int, ...]
     size: int
 
-    def start(self, session):
+    def start(self, session, model, snapshot=None):
         return _Chaining(self, session)
 
 

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Run a few small cases of every op under compute-sanitizer: accesses out of bounds (memcheck), races in shared memory
+# (racecheck), reads of memory that nobody wrote (initcheck).
+#
+#   tests/gpu/sanitize.sh                        # all, in parallel
+#   tests/gpu/sanitize.sh delta moe              # of some ops
+#   TOOLS=racecheck SECONDS_EACH=600 tests/gpu/sanitize.sh delta
+#
+# A line for each run; logs stay in $LOGS (a new folder by default). The exit status is that of the worst run. CuPy's pool is
+# off, so that every array has an allocation of its own.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+
+python=${PYTHON:-python3}
+tools=${TOOLS:-memcheck racecheck initcheck}
+limit=${SECONDS_EACH:-300}
+logs=${LOGS:-$(mktemp -d)}
+mkdir -p "$logs"
+
+# Small cases, between them every kernel of the op; none that provokes an error on purpose.
+declare -A cases=(
+    [attention]="test_attend[halves-a chain over a border]
+        test_attend[halves-a tree over a border]
+        test_attend[halves-a prompt]
+        test_attend[halves everywhere-a tree over a border]
+        test_attend[halves everywhere-a prompt]
+        test_attend[float32-second of a page]
+        test_compact[layers0-float16]"
+    [delta]="test_chain[(2, 4, 32, 32)]
+        test_reference[5 in a tree]
+        test_reference[6 over 2 heads, 64 x 64]
+        test_reference[65 rows of text]
+        test_any_company[(2, 4, 32, 32)]
+        test_flush"
+    [conv]="test_reference[2 chain and 9 tree-4]
+        test_reference[2 whole and 70 whole-4]
+        test_flush[4]"
+    [moe]="test_every_format[Q4_K]
+        test_every_format_in_a_prompt[Q4_K]
+        test_ties_go_to_the_lower_number"
+    [norm]="test_rms_norm[three odd rows]
+        test_rms_norm[two vectors and a bit]
+        test_any_company[96]"
+    [embed]="test_every_format[7-Q4_K]
+        test_every_format[7-F16]
+        test_tokens_that_are_not_there_give_zeros"
+    [rope]="test_rotate[a tree-uint16]
+        test_rotate[a prompt-float32]
+        test_angles[1.0]"
+    [sample]="test_draws_are_those_of_the_cpu[normal-4099]
+        test_log_probabilities[normal-1000]
+        test_a_row_in_any_company
+        test_edits_are_made_and_taken_back[normal-1000]"
+)
+
+check() { # tool op
+    local nodes=() log="$logs/$1-$2" begun=$SECONDS said tests status
+    while read -r node; do nodes+=("tests/gpu/test_gpu_$2.py::$node"); done <<< "${cases[$2]}"
+    timeout "$limit" compute-sanitizer --tool "$1" --error-exitcode 99 --print-limit 20 "$python" -c \
+        'import sys, cupy, pytest; cupy.cuda.set_allocator(None); sys.exit(pytest.main(sys.argv[1:]))' \
+        -q -p no:benchmark -p no:cacheprovider "${nodes[@]}" > "$log" 2>&1
+    status=$?
+    said=$(grep -E "ERROR SUMMARY|RACECHECK SUMMARY|Device not supported|not supported" "$log" | tail -1)
+    tests=$(grep -E "[0-9]+ (passed|failed|error)" "$log" | tail -1)
+    printf '%-10s %-10s rc=%-3s %4ss  %s  %s\n' "$1" "$2" "$status" $((SECONDS - begun)) "${said:-no summary}" "$tests"
+    return "$status"
+}
+
+[ $# -gt 0 ] || set -- "${!cases[@]}"
+runs=() worst=0
+for op in "$@"; do
+    [ -n "${cases[$op]+x}" ] || { echo "no op $op: ${!cases[*]}"; exit 2; }
+    for tool in $tools; do check "$tool" "$op" & runs+=($!); done
+done
+for run in "${runs[@]}"; do
+    wait "$run"
+    status=$?
+    [ "$status" -le "$worst" ] || worst=$status
+done
+echo "logs: $logs"
+exit "$worst"
