@@ -12,10 +12,10 @@ from pathlib import Path
 
 import cupy
 import numpy as np
+from timing import copy_bandwidth, microseconds
 
 from dflash.kernels.attention.cuda import Attend, Prefill, Workspace
-from dflash.kernels.device import DeviceBatch, captured
-from dflash.kernels.jit import kernel, warm
+from dflash.kernels.device import DeviceBatch
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 from dflash.kernels.rope.cuda import Angles, Rotate
 
@@ -23,7 +23,6 @@ HEADS, KV, WIDTH, PAIRS, LAYERS = 24, 4, 256, 32, 16
 DEPTHS = 0, 4096, 16384, 65536, 131072
 ROWS = 1, 8, 16, 64
 PROMPTS = (2048, 0), (8192, 0), (32768, 0), (2048, 30720), (256, 16384)
-ROUNDS = 7
 
 
 def batch_of(length, rows, *, whole):
@@ -50,30 +49,6 @@ def halves(*shape):
     """Normal numbers; of many, the same ones over and over."""
     numbers = cupy.asarray(np.random.default_rng(5).standard_normal(1 << 20).astype(np.float16))
     return cupy.resize(numbers, shape)
-
-
-def microseconds(run, calls):
-    """Median time of one of the `calls` that `run(stream)` makes, replayed as a graph."""
-    stream = cupy.cuda.Stream(non_blocking=True)
-    warm()
-    cupy.cuda.Device().synchronize()
-    run(stream)
-    graph, times = captured(lambda: run(stream), stream), []
-    for _ in range(ROUNDS + 1):
-        start, end = cupy.cuda.Event(), cupy.cuda.Event()
-        start.record(stream)
-        graph.launch(stream)
-        end.record(stream)
-        end.synchronize()
-        times.append(cupy.cuda.get_elapsed_time(start, end) * 1e3 / calls)
-    return statistics.median(times[1:])
-
-
-def copy_bandwidth():
-    """Bytes read and written by a copy of 2 GiB, in GB/s."""
-    copy = kernel(Path(__file__).with_name("copy.cu"), "copy")
-    a, b = cupy.zeros(1 << 29, cupy.float32), cupy.zeros(1 << 29, cupy.float32)
-    return 2 * a.nbytes / microseconds(lambda stream: copy(a.nbytes // 32768, 256, (a, b), stream=stream), 1) / 1e3
 
 
 def decode_us(depth, rows):

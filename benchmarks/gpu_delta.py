@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from batches import tree
 from mixer import Mixer
 from recurrent import batch
+from timing import copy_bandwidth
 
 from dflash.kernels import jit
 from dflash.kernels.cases import Rows
@@ -63,12 +64,6 @@ def seconds(run, repeats=3):
             stream.synchronize()
             times.append(cupy.cuda.get_elapsed_time(start, end) / 1e3 / repeats)
     return float(np.median(times))
-
-
-def copy_bandwidth():
-    source, target = cupy.ones(1 << 28, np.float32), cupy.empty(1 << 28, np.float32)
-    copy = jit.kernel(Path(__file__).with_name("copy.cu"), "copy").bind(source.nbytes // 32768, 256, (source, target))
-    return 2 * source.nbytes / seconds(copy)
 
 
 class Model:
@@ -127,26 +122,23 @@ def like_a_draft(n):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=MODELS, action="append")
+    parser.add_argument("--decode", action="store_true", help="no prompts")
     parser.add_argument("--sweep", action="store_true", help="try other ways to share the work")
     arguments = parser.parse_args()
     bandwidth = copy_bandwidth()
-    print(f"{cupy.cuda.runtime.getDeviceProperties(0)['name'].decode()}, copy {bandwidth / 1e9:.0f} GB/s")
+    print(f"{cupy.cuda.runtime.getDeviceProperties(0)['name'].decode()}, copy {bandwidth:.0f} GB/s")
     for name in arguments.model or MODELS:
         shape = MODELS[name]
         decode(name, shape, bandwidth, sweep=arguments.sweep)
-        prefill(name, shape)
+        if not arguments.decode:
+            prefill(name, shape)
 
 
 def decode(name, shape, bandwidth, *, sweep):
     model = Model(shape, layers=48, slots=8, rows=64, sequences=8)
     variants = {"": {}}
-    if sweep:  # value rows of a thread; blocks of a head; the norm as a kernel of its own
-        variants |= {
-            "2 rows": {"value_rows": 2},
-            "4 rows": {"value_rows": 4},
-            "4 blocks": {"split": 4},
-            "+ norm": {"fused": False},
-        }
+    if sweep:  # blocks of a head; heads of a block; the norm as a kernel of its own
+        variants |= {"4 blocks": {"split": 4}, "1 head": {"share": 1}, "+ norm": {"fused": False}}
     ops = {label: model.steps(**options) for label, options in variants.items()}
     for sequences in PASSES.values():
         n = sum(rows.n for rows in sequences)
@@ -158,7 +150,7 @@ def decode(name, shape, bandwidth, *, sweep):
     for label, sequences in PASSES.items():
         times = [model.microseconds(of_variant, sequences, n_sequences=len(sequences)) for of_variant in ops.values()]
         moved = len(sequences) * 4 * shape[1] * shape[2] * shape[3] * (2 if sequences[0].kept else 1)
-        best = moved / bandwidth * 1e6 / min(times)
+        best = moved / bandwidth / 1e3 / min(times)
         print(f"{label:<36}" + "".join(f"{time:16.2f}" for time in times) + f"   {best:5.0%} of copy", flush=True)
 
 

@@ -6,15 +6,14 @@ a round are one CUDA graph; a figure is the median of the rounds. Each product i
 
 import argparse
 import json
-import statistics
 from pathlib import Path
 
 import cupy
 import numpy as np
+from timing import copy_bandwidth, microseconds
 
 from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.formats.cuda import Tiles
-from dflash.kernels.jit import kernel
 from dflash.kernels.linear.cuda import Launch
 
 SHAPES = {
@@ -30,7 +29,6 @@ MIXED = {
     "attn_q, attn_k, attn_v": (("Q4_K", 12288), ("Q4_K", 1024), ("Q6_K", 1024)),
 }
 TOKENS = 1, 8, 16, 24, 32, 64
-ROUNDS = 9
 COLD = 400 << 20
 SCALES = {"Q4_K": (0, 2), "Q6_K": (208,), "Q8_0": (0,)}
 AT_ONCE = 16384
@@ -55,33 +53,6 @@ def random_tiles(kind, rows, width):
         tiles.fill(data.reshape(-1), start, len(data))
         parts.append(data[:64].get())
     return tiles, Matrix(parts[0], kind)
-
-
-def microseconds(run, calls):
-    """Median time of one of the `calls` that `run` makes on a stream, replayed as a graph."""
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        run(stream)
-        stream.synchronize()
-        stream.begin_capture()
-        run(stream)
-        graph = stream.end_capture()
-        times = []
-        for _ in range(ROUNDS + 1):
-            start, end = cupy.cuda.Event(), cupy.cuda.Event()
-            start.record()
-            graph.launch()
-            end.record()
-            end.synchronize()
-            times.append(cupy.cuda.get_elapsed_time(start, end) * 1e3 / calls)
-    return statistics.median(times[1:])
-
-
-def copy_bandwidth():
-    """Bytes read and written by a copy of 2 GiB, in GB/s."""
-    copy = kernel(Path(__file__).with_name("copy.cu"), "copy")
-    a, b = cupy.zeros(1 << 29, cupy.float32), cupy.zeros(1 << 29, cupy.float32)
-    return 2 * a.nbytes / microseconds(lambda s: copy(a.nbytes // 32768, 256, (a, b), stream=s), 1) / 1e3
 
 
 def check(x, launch, outs, matrices, *, gated):

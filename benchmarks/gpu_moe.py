@@ -13,10 +13,11 @@ from pathlib import Path
 
 import cupy
 import numpy as np
+from timing import copy_bandwidth, microseconds
 
 from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.formats.cuda import Tiles
-from dflash.kernels.jit import kernel, warm
+from dflash.kernels.jit import warm
 from dflash.kernels.moe import Experts
 from dflash.kernels.moe.cuda import Moe, Scratch
 from dflash.kernels.moe.cuda_prefill import PrefillMoe, PrefillScratch
@@ -25,7 +26,6 @@ EXPERTS, USED, WIDTH, FFN = 256, 8, 2048, 512
 ROWS = 1, 2, 4, 8, 16, 32, 64
 PROMPTS = 512, 2048, 8192
 LAYERS = 8
-ROUNDS = 9
 RNG = np.random.default_rng(5)
 FACTORS = {"Q4_K": (0, 2), "Q6_K": (208,), "MXFP4": ()}
 
@@ -64,34 +64,6 @@ def random_layer(kind, down):
     )
 
 
-def microseconds(run, calls):
-    """Median time of one of the `calls` that `run` makes on the current stream, replayed as a graph."""
-    cupy.cuda.get_current_stream().synchronize()
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        run()
-        stream.synchronize()
-        stream.begin_capture()
-        run()
-        graph = stream.end_capture()
-        times = []
-        for _ in range(ROUNDS + 1):
-            start, end = cupy.cuda.Event(), cupy.cuda.Event()
-            start.record()
-            graph.launch()
-            end.record()
-            end.synchronize()
-            times.append(cupy.cuda.get_elapsed_time(start, end) * 1e3 / calls)
-    return statistics.median(times[1:])
-
-
-def copy_bandwidth():
-    """Bytes read and written by a copy of 2 GiB, in GB/s."""
-    copy = kernel(Path(__file__).with_name("copy.cu"), "copy")
-    a, b = cupy.zeros(1 << 29, cupy.float32), cupy.zeros(1 << 29, cupy.float32)
-    return 2 * a.nbytes / microseconds(lambda: copy(a.nbytes // 32768, 256, (a, b)), 1) / 1e3
-
-
 def decode(layers, counts):
     """Microseconds of a layer for each number of rows, and the bytes that it read."""
     stream = cupy.asarray(RNG.standard_normal((64, WIDTH)).astype(np.float32))
@@ -101,7 +73,7 @@ def decode(layers, counts):
     start = stream.copy()
     for rows in counts:
         n[:], stream[:] = rows, start
-        us = microseconds(lambda rows=rows: [moe(rows, cupy.cuda.get_current_stream()) for moe in moes], len(moes))
+        us = microseconds(lambda s, rows=rows: [moe(rows, s) for moe in moes], len(moes))
         chosen = statistics.mean(len(np.unique(s.experts[:rows].get())) for s in scratches)
         w = layers[0]
         n_bytes = sum(chosen / EXPERTS * part.data.nbytes for part in (w.gate, w.up, w.down))
@@ -119,7 +91,7 @@ def prefill(layers, counts):
     start = stream.copy()
     for rows in counts:
         n[:], stream[:] = rows, start
-        yield rows, microseconds(lambda rows=rows: [moe(rows, cupy.cuda.get_current_stream()) for moe in moes], len(moes))
+        yield rows, microseconds(lambda s, rows=rows: [moe(rows, s) for moe in moes], len(moes))
 
 
 def main():

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import cupy
 import numpy as np
+from timing import ROUNDS, microseconds
 
 from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.formats.cuda import Tiles
@@ -28,7 +29,6 @@ ATTENTION = {
     "q, k, v": ((12288, 1024, 1024), 5120, {}),
     "out": ((5120,), 6144, {"add": True}),
 }
-ROUNDS = 7
 SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q8_0": (0,)}
 RNG = np.random.default_rng(5)
 
@@ -43,27 +43,6 @@ def random_tiles(kind, rows, width):
     tiles.data = cupy.ascontiguousarray(cupy.tile(tiles.data, -(-rows // 256)))
     tiles.shape = rows, width
     return tiles
-
-
-def microseconds(run):
-    """Median time of what `run` launches on the current stream, replayed as a graph."""
-    stream = cupy.cuda.Stream(non_blocking=True)
-    cupy.cuda.Device().synchronize()
-    with stream:
-        run()
-        stream.synchronize()
-        stream.begin_capture()
-        run()
-        graph = stream.end_capture()
-        times = []
-        for _ in range(ROUNDS + 2):
-            start, end = cupy.cuda.Event(), cupy.cuda.Event()
-            start.record()
-            graph.launch()
-            end.record()
-            end.synchronize()
-            times.append(cupy.cuda.get_elapsed_time(start, end) * 1e3)
-    return statistics.median(times[2:])
 
 
 def cublas(rows, columns, width):
@@ -94,9 +73,9 @@ def measure(kind, n_rows, shape, scratch):
     outs = [cupy.zeros((n_rows, r), dtype) for r in rows[: 1 if "gated" in options else None]]
     launch = PrefillLaunch(x, weights, outs, scratch=scratch, **options)
     warm()
-    whole = microseconds(lambda: launch(n_rows, cupy.cuda.get_current_stream()))
+    whole = microseconds(lambda stream: launch(n_rows, stream))
     packed = launch._packed and n_rows <= PACKED_ROWS
-    alone = 0 if packed else microseconds(lambda: [unpack() for step in launch._steps for unpack in step[0]])
+    alone = 0 if packed else microseconds(lambda _: [unpack() for step in launch._steps for unpack in step[0]])
     return whole, alone, cublas(n_rows, sum(rows), width), 2 * n_rows * sum(rows) * width
 
 

@@ -6,23 +6,23 @@ arrays unless these are large; a figure is the median of the rounds. PyTorch sta
 
 import argparse
 import json
-import statistics
 from contextlib import suppress
 from pathlib import Path
 
 import cupy
 import numpy as np
+from timing import copy_bandwidth, microseconds
 
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.formats import Matrix
 from dflash.kernels.formats.cuda import Tiles
-from dflash.kernels.jit import kernel, warm
+from dflash.kernels.jit import warm
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.sample.cuda import Sampler
 from dflash.kernels.sample.law import Ask, Law
 
 WIDTH, VOCAB = 5120, 248_320
-ROUNDS, CALLS = 9, 20
+CALLS = 20
 LAWS = {
     "largest": Law(),
     "T 1": Law(1.0, seed=1),
@@ -32,37 +32,6 @@ LAWS = {
     "T 2, top-p 0.95, flat": Law(0.5, top_p=0.95, seed=1),
 }
 RNG = np.random.default_rng(3)
-
-
-def microseconds(run, calls=CALLS):
-    """Median time of one of `calls` calls of `run(stream)`, replayed as a graph."""
-    stream = cupy.cuda.Stream(non_blocking=True)
-    cupy.cuda.Device().synchronize()
-    with stream:
-        run(stream)
-        stream.synchronize()
-        stream.begin_capture()
-        for _ in range(calls):
-            run(stream)
-        graph = stream.end_capture()
-        times = []
-        for _ in range(ROUNDS + 2):
-            start, end = cupy.cuda.Event(), cupy.cuda.Event()
-            start.record()
-            graph.launch()
-            end.record()
-            end.synchronize()
-            times.append(cupy.cuda.get_elapsed_time(start, end) * 1e3 / calls)
-    return statistics.median(times[2:])
-
-
-def copy_rate():
-    """Bytes a second, read and written, of a copy of 1 GiB."""
-    x = cupy.zeros(1 << 28, np.float32)
-    y = cupy.empty_like(x)
-    copy = kernel(Path(__file__).with_name("copy.cu"), "copy").bind(x.nbytes // 32768, 256, (x, y))
-    took = microseconds(copy, 4)
-    return 2 * x.nbytes / took * 1e6
 
 
 def torch_times(rows):
@@ -128,8 +97,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     out = parser.parse_args().json
-    rate = copy_rate()
-    print(f"{cupy.cuda.runtime.getDeviceProperties(0)['name'].decode()}: a copy moves {rate / 1e9:.0f} GB/s")
+    rate = copy_bandwidth()
+    print(f"{cupy.cuda.runtime.getDeviceProperties(0)['name'].decode()}: a copy moves {rate:.0f} GB/s")
     print(f"{'':32}{'rows':>6}{'us':>9}{'GB/s':>8}{'of copy':>9}{'torch us':>10}")
     figures = []
     jobs = [("norm", rows, lambda rows=rows: normals(rows)) for rows in (1, 16, 64, 2048, 8192)]
@@ -139,15 +108,16 @@ def main():
     for name, rows, make in jobs:
         run, n_bytes = make()
         warm()
-        took = microseconds(run if name not in ("norm", "embed") else lambda stream, run=run, rows=rows: run(rows, stream))
+        once = run if name not in ("norm", "embed") else lambda stream, run=run, rows=rows: run(rows, stream)
+        took = microseconds(lambda stream, once=once: [once(stream) for _ in range(CALLS)], CALLS)
         beside = torch[rows].get(name)
-        figures.append({"op": name, "rows": rows, "us": took, "bytes": n_bytes, "of_copy": n_bytes / took * 1e6 / rate})
+        figures.append({"op": name, "rows": rows, "us": took, "bytes": n_bytes, "of_copy": n_bytes / took / 1e3 / rate})
         shown = f"{beside:10.1f}" if beside else ""
         print(
-            f"{name:32}{rows:6}{took:9.2f}{n_bytes / took / 1e3:8.0f}{n_bytes / took * 1e6 / rate:9.1%}{shown}", flush=True
+            f"{name:32}{rows:6}{took:9.2f}{n_bytes / took / 1e3:8.0f}{n_bytes / took / 1e3 / rate:9.1%}{shown}", flush=True
         )
     if out:
-        out.write_text(json.dumps({"copy": rate, "figures": figures}, indent=2) + "\n")
+        out.write_text(json.dumps({"copy_gb_s": rate, "figures": figures}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

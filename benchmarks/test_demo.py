@@ -16,7 +16,7 @@ THREADS = 2
 
 @pytest.fixture(scope="module")
 def bench():
-    return Bench(load_model("demo", threads=THREADS, sequences=1).model, repeat=5)
+    return Bench(load_model("demo", threads=THREADS, sequences=2).model, repeat=5)
 
 
 def measure(benchmark, capsys, name, n, run):
@@ -32,7 +32,7 @@ def test_prompt(benchmark, capsys, bench, n):
 
 @pytest.mark.parametrize("depth", [0, 4096])
 def test_generation(benchmark, capsys, bench, depth):
-    rate = benchmark.pedantic(lambda: bench.rate(128, lambda: bench.write(128, depth)), rounds=1)
+    rate = benchmark.pedantic(lambda: bench.writing(128, depth), rounds=1)
     with capsys.disabled():
         print(f"\ntg128 @ d{depth}: {rate['mean']:,.0f} ± {rate['std']:.0f} tokens/s")
 

@@ -8,8 +8,9 @@
     print(lm.generate("def fibonacci(n):", max_tokens=64))
     lm.generate([{"role": "user", "content": "What is the capital of France?"}])
 
-`load` gives an `LM`. `Plain` is the strategy that guesses nothing. Importing this is cheap: kernels and numba come with the
-first use.
+`load` gives an `LM`. A strategy says who guesses tokens ahead, in what shape, and what watches over the text, as in
+``Strategy(DFlash("draft.gguf"), Tree(22)) | LoopGuard()``; `Plain` guesses nothing. Importing this is cheap: kernels and
+numba come with the first use.
 """
 
 import os
@@ -19,18 +20,77 @@ from typing import TYPE_CHECKING, Any
 from dflash.errors import DFlashError
 
 if TYPE_CHECKING:
+    from dflash.comparison import Comparison
+    from dflash.decode.drafters.adaptive import Adaptive
+    from dflash.decode.drafters.ddtree import DDTree
+    from dflash.decode.drafters.dflash import DFlash, DSpark
+    from dflash.decode.drafters.draft_model import DraftModel
+    from dflash.decode.drafters.first_of import FirstOf
+    from dflash.decode.drafters.lookup import PromptLookup
+    from dflash.decode.drafters.mtp import MTP
+    from dflash.decode.recoveries.empty import EmptyRetry
+    from dflash.decode.recoveries.least import MinTokens
+    from dflash.decode.recoveries.loop import LoopGuard
+    from dflash.decode.recoveries.stall import ToolStall
     from dflash.decode.sampling import Sampling
-    from dflash.decode.strategy import Plain
+    from dflash.decode.shapes import Chain, Tree
+    from dflash.decode.strategy import Plain, Strategy
     from dflash.generation import Generation
     from dflash.lm import LM
+    from dflash.prompt_sets import load_prompts
+    from dflash.side_by_side import compare
 
-__all__ = ["LM", "DFlashError", "Generation", "Plain", "Sampling", "__version__", "load"]
+__all__ = [
+    "LM",
+    "MTP",
+    "Adaptive",
+    "Chain",
+    "Comparison",
+    "DDTree",
+    "DFlash",
+    "DFlashError",
+    "DSpark",
+    "DraftModel",
+    "EmptyRetry",
+    "FirstOf",
+    "Generation",
+    "LoopGuard",
+    "MinTokens",
+    "Plain",
+    "PromptLookup",
+    "Sampling",
+    "Strategy",
+    "ToolStall",
+    "Tree",
+    "__version__",
+    "compare",
+    "load",
+    "load_prompts",
+]
 
 _LAZY = {
     "LM": "dflash.lm",
+    "compare": "dflash.side_by_side",
+    "load_prompts": "dflash.prompt_sets",
+    "Comparison": "dflash.comparison",
     "Generation": "dflash.generation",
-    "Plain": "dflash.decode.strategy",
     "Sampling": "dflash.decode.sampling",
+    "Plain": "dflash.decode.strategy",
+    "Strategy": "dflash.decode.strategy",
+    "Adaptive": "dflash.decode.drafters.adaptive",
+    "DDTree": "dflash.decode.drafters.ddtree",
+    "DFlash": "dflash.decode.drafters.dflash",
+    "DSpark": "dflash.decode.drafters.dflash",
+    "DraftModel": "dflash.decode.drafters.draft_model",
+    "FirstOf": "dflash.decode.drafters.first_of",
+    "MTP": "dflash.decode.drafters.mtp",
+    "PromptLookup": "dflash.decode.drafters.lookup",
+    "Chain": "dflash.decode.shapes",
+    "Tree": "dflash.decode.shapes",
+    "EmptyRetry": "dflash.decode.recoveries.empty",
+    "LoopGuard": "dflash.decode.recoveries.loop",
+    "MinTokens": "dflash.decode.recoveries.least",
+    "ToolStall": "dflash.decode.recoveries.stall",
 }
 
 

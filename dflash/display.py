@@ -1,22 +1,20 @@
 """How a generation looks: HTML for notebooks, a line for terminals, a plot."""
 
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 from dflash.generation import Generation
+from dflash.strip import COLORS, strip
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAX_CELLS = 400
-"""Steps that the strip shows."""
-
-_OWN, _GUESSED = "#6c8ebf", "#7cb47c"
-_SIZE = 8
+_OWN, _GUESSED = COLORS["bonus"], COLORS["accepted"]
 
 
 def summary(generation: Generation) -> str:
-    """Say in one line how fast it went."""
+    """Say in one line how fast it went; a line more for each intervention and warning."""
     usage, timings = generation.usage, generation.timings
     parts = [
         f"{usage.prompt_tokens} prompt tokens at {timings.prompt_rate:,.0f}/s",
@@ -25,7 +23,8 @@ def summary(generation: Generation) -> str:
     ]
     if generation.acceptance is not None:
         parts.append(f"{generation.tokens_per_step:.2f} tokens a step, {generation.acceptance:.0%} of the guesses right")
-    return ", ".join([*parts, generation.finish_reason])
+    words = [", ".join([*parts, generation.finish_reason]), *map(str, generation.interventions)]
+    return "\n".join([*words, *(f"warning: {each}" for each in generation.warnings)])
 
 
 def as_html(generation: Generation) -> str:
@@ -41,8 +40,18 @@ def as_html(generation: Generation) -> str:
         Everything that the model wrote is escaped.
     """
     text = f'<div style="white-space:pre-wrap;max-width:60em">{escape(generation.text)}</div>'
-    cells = "".join(f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in _table(generation))
-    return f"<div>{text}{_strip(generation)}<table>{cells}</table></div>"
+    cells = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in _table(generation))
+    return f"<div>{text}{strip(generation.steps, generation.pieces)}<table>{cells}</table></div>"
+
+
+def position_bars(shares: Sequence[float]) -> str:
+    """Draw the acceptance at each position as a row of small bars, SVG."""
+    bars = "".join(
+        f'<g><title>position {i + 1}: {share:.0%}</title><rect x="{6 * i}" y="0" width="5" height="20" fill="#eee"/>'
+        f'<rect x="{6 * i}" y="{20 - round(20 * share)}" width="5" height="{round(20 * share)}" fill="{_GUESSED}"/></g>'
+        for i, share in enumerate(shares)
+    )
+    return f'<svg width="{6 * len(shares)}" height="20" role="img">{bars}</svg>' if shares else ""
 
 
 def plot(generation: Generation) -> "Figure":
@@ -80,38 +89,22 @@ def plot(generation: Generation) -> "Figure":
 
 
 def _table(generation: Generation) -> list[tuple[str, str]]:
+    """Names and HTML."""
     usage, timings = generation.usage, generation.timings
     rows = [
         ("prompt", f"{usage.prompt_tokens} tokens, {timings.prompt_rate:,.0f}/s"),
         ("answer", f"{usage.completion_tokens} tokens, {timings.decode_rate:,.1f}/s"),
         ("first token", f"{timings.first_token * 1e3:,.0f} ms"),
         ("tokens a step", f"{generation.tokens_per_step:.2f}"),
-        ("strategy", repr(generation.strategy)),
-        ("finish", generation.finish_reason),
-        ("seed", str(generation.seed)),
     ]
     if generation.acceptance is not None:
-        rows.insert(4, ("guesses right", f"{generation.acceptance:.0%}"))
-    return rows
-
-
-def _strip(generation: Generation) -> str:
-    """An SVG column of squares for each step: what it picked, and above that what had been guessed."""
-    pairs = [pair for pair in zip(generation.steps, generation.pieces, strict=True) if pair[0].tokens]
-    shown = pairs[:MAX_CELLS]
-    if not shown:
-        return ""
-    height = _SIZE * max(len(step.tokens) for step, _ in shown)
-    columns = []
-    for x, (step, piece) in enumerate(shown):
-        own = len(step.tokens) - step.accepted
-        title = escape(f"{len(step.tokens)} tokens, {step.forward * 1e3:.1f} ms: {piece!r}")
-        squares = (
-            f'<rect x="{x * _SIZE}" y="{height - (y + 1) * _SIZE}" width="{_SIZE - 1}" height="{_SIZE - 1}" '
-            f'fill="{_OWN if y < own else _GUESSED}"/>'
-            for y in range(len(step.tokens))
-        )
-        columns.append(f"<g><title>{title}</title>{''.join(squares)}</g>")
-    svg = f'<svg width="{_SIZE * len(shown)}" height="{height}" role="img">{"".join(columns)}</svg>'
-    more = f"<div>the first {MAX_CELLS} of {len(pairs)} steps</div>" if len(pairs) > MAX_CELLS else ""
-    return f'<div style="overflow-x:auto;margin:6px 0">{svg}</div>{more}'
+        by_position = generation.acceptance_by_position
+        rows.append(("guesses right", f"{generation.acceptance:.0%}"))
+        rows.append(("by position", f"{position_bars(by_position)} {' '.join(f'{share:.0%}' for share in by_position[:8])}"))
+    rows += [
+        ("strategy", escape(repr(generation.strategy))),
+        ("finish", escape(generation.finish_reason)),
+        ("seed", str(generation.seed)),
+    ]
+    rows += [("intervention", escape(f"step {one.step}, {one}")) for one in generation.interventions]
+    return rows + [("warning", f'<b style="color:#b00">{escape(each)}</b>') for each in generation.warnings]

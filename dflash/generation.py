@@ -1,9 +1,11 @@
 """What came of a prompt: text, tokens, and how they were made."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dflash import acceptance
+from dflash.decode.recovery import Intervention
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
 from dflash.decode.strategy import Strategy
@@ -95,6 +97,10 @@ class Generation:
         The text that each step made certain.
     logprobs : list of TokenLogprobs or None
         One a token, where they were asked for.
+    interventions : list of Intervention
+        What recoveries did.
+    warnings : list of str
+        What was found wrong with how it was written.
     """
 
     prompt: list[int]
@@ -108,7 +114,9 @@ class Generation:
     timings: Timings
     steps: list[Step]
     pieces: list[str]
-    logprobs: list[TokenLogprobs] | None = field(default=None)
+    logprobs: list[TokenLogprobs] | None = None
+    interventions: list[Intervention] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, session: Session, pieces: Sequence[str]) -> "Generation":
@@ -126,6 +134,8 @@ class Generation:
             steps=session.steps[: len(pieces)],
             pieces=list(pieces),
             logprobs=list(session.logprobs) if session.sampling.logprobs is not None else None,
+            interventions=list(session.interventions),
+            warnings=list(session.warnings),
         )
 
     @property
@@ -139,6 +149,11 @@ class Generation:
         """Share of the guessed tokens that were right; None if nothing was guessed."""
         drafted = sum(step.drafted for step in self.steps)
         return sum(step.accepted for step in self.steps) / drafted if drafted else None
+
+    @property
+    def acceptance_by_position(self) -> list[float]:
+        """Share of the guesses that were right at each position after the last token; see `dflash.acceptance.counted`."""
+        return acceptance.shares(acceptance.counted(self.steps))
 
     def plot(self) -> "Figure":
         """Draw tokens and milliseconds of each step.
@@ -164,6 +179,9 @@ class Generation:
             "steps": sum(bool(step.tokens) for step in self.steps),
             "tokens_per_step": self.tokens_per_step,
             "acceptance": self.acceptance,
+            "acceptance_by_position": self.acceptance_by_position,
+            "interventions": [asdict(one) for one in self.interventions],
+            "warnings": self.warnings,
             **({} if self.logprobs is None else {"logprobs": [_logprob(entry) for entry in self.logprobs]}),
         }
 

@@ -1,5 +1,6 @@
 """A loaded model, ready to write: the face that notebooks and scripts see."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash import overview, prompts, scoring
+from dflash.decode.drafter import Drafter
+from dflash.decode.drafters.health import warnings_of
+from dflash.decode.recorder import Dump
 from dflash.decode.sampling import Sampling
 from dflash.decode.strategy import Strategy
 from dflash.errors import ContextOverflow, RequestError
@@ -18,6 +22,7 @@ from dflash.kernels.profile import profile
 from dflash.model.load import Loaded
 from dflash.prompts import Prompt
 from dflash.serve.answer import Answer
+from dflash.serve.recover import Language, Recover, recoveries
 from dflash.serve.worker import Worker
 from dflash.stream import Stream, finish_all
 
@@ -61,10 +66,12 @@ class LM:
         prompt: Prompt | Sequence[Prompt],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        strategy: Strategy | None = None,
+        strategy: Strategy | Drafter | None = None,
+        recover: Recover = None,
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
         stream: bool = False,
+        dump: str | os.PathLike[str] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **sampling: Any,
     ) -> Any:
@@ -77,14 +84,19 @@ class LM:
             chat template. Several prompts are worked on together, each with the result that it has alone.
         tools : list of dict, optional
             JSON schemas of functions, in OpenAI's form; the template shows them to the model.
-        strategy : Strategy, optional
+        strategy : Strategy or Drafter, optional
             How tokens are guessed; `Plain()` if None. Never changes the text.
+        recover : str or sequence, optional
+            What may step in where the text goes wrong, besides the recoveries of the strategy: names as
+            ``"empty,stall,loop,min:8"``, or objects. None asks the environment (see `dflash.serve.recover`).
         max_tokens : int, optional
             Limit of new tokens; None goes on to the end token or the end of the context.
         stop : str or sequence of str
             The text ends before the first of these.
         stream : bool
             Return the `Stream` of one prompt instead of waiting for its end.
+        dump : str or path, optional
+            Write down step by step how tokens are guessed and picked, a JSON object a line; see `dflash.decode.recorder`.
         chat_template_kwargs : dict, optional
             Settings of the template, as ``{"enable_thinking": False}``.
         **sampling
@@ -101,6 +113,8 @@ class LM:
         ------
         RequestError
             If an argument is of the wrong kind or out of range; the message names it.
+        ModelError
+            If the strategy needs what can't be loaded or does not go with this model.
         ContextOverflow
             If a prompt is longer than the context.
         TemplateError
@@ -108,21 +122,29 @@ class LM:
         """
         several, is_list = prompts.split(prompt)
         options = Sampling(**sampling)
+        chosen = Strategy.of(strategy)
+        for recovery in recoveries(recover, Language(self.tokenizer, self.template, tools or ())):
+            chosen |= recovery
         settings = {"tools": tools, "settings": chat_template_kwargs}
         answers = [
             Answer(
                 self.tokenizer,
                 prompts.encode(one, self.tokenizer, self.template, **settings),
                 sampling=options,
-                strategy=strategy,
+                strategy=chosen,
                 max_tokens=max_tokens,
                 stop=(stop,) if isinstance(stop, str) else stop,
             )
             for one in several
         ]
+        if stream and is_list:
+            raise RequestError("stream=True takes one prompt: open a stream for each of several")
+        self._worker.prepare(chosen)
+        if dump is not None:
+            file = Dump(dump, name=lambda token: self.tokenizer.decode([token]))
+            for answer in answers:
+                answer.session.recorder = file.recorder()
         if stream:
-            if is_list:
-                raise RequestError("stream=True takes one prompt: open a stream for each of several")
             return Stream(self._worker, answers[0])
         generations = finish_all(self._worker, answers)
         return generations if is_list else generations[0]
@@ -218,6 +240,7 @@ class LM:
             "slots": pools.slots,
             "free_slots": pools.free_slots,
         }
+        about["warnings"] = warnings_of(self.model)
         return about
 
     @property

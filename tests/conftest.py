@@ -4,6 +4,8 @@ import pytest
 
 import dflash
 
+pytest.register_assert_rewrite("model_laws", "loop_laws")
+
 
 @pytest.fixture(scope="session")
 def lm():

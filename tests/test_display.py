@@ -2,24 +2,33 @@
 
 import pytest
 
+from dflash.decode.draft import EMPTY, Draft
+from dflash.decode.recovery import Intervention
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Step
 from dflash.decode.strategy import Plain
-from dflash.display import MAX_CELLS, summary
+from dflash.display import summary
 from dflash.generation import Generation, Timings, Usage
+from dflash.strip import COLORS, MAX_STEPS, kinds
 
 TIMINGS = Timings(queued=0.0, first_token=0.05, decode=0.1, prompt_rate=900.0, decode_rate=80.0)
 
 
-def generation(steps, text="2 < 3"):
+def generation(steps, text="2 < 3", **extra):
     tokens = [token for step in steps for token in step.tokens]
     pieces = [text if number == 0 else "" for number in range(len(steps))]
     usage = Usage(7, len(tokens))
-    return Generation([1] * 7, tokens, text, "stop", 3, Sampling(), Plain(), usage, TIMINGS, steps, pieces)
+    return Generation([1] * 7, tokens, text, "stop", 3, Sampling(), Plain(), usage, TIMINGS, steps, pieces, **extra)
 
 
 PREFILL = Step([], prefilled=6, forward=0.01)
-GUESSED = [PREFILL, Step([1, 2, 3], drafted=4, accepted=2, forward=0.02), Step([4], drafted=4, forward=0.02)]
+TREE = Draft([1, 2, 9, 8], [-1, 0, 0, 2])
+"""1 then 2, or 1 then 9 then 8."""
+GUESSED = [
+    PREFILL,
+    Step([1, 2, 3], drafted=4, accepted=2, forward=0.02, draft=TREE),
+    Step([4], drafted=4, forward=0.02, draft=Draft([5, 6, 7, 8])),
+]
 
 
 def test_html_escapes_what_the_model_wrote():
@@ -28,17 +37,50 @@ def test_html_escapes_what_the_model_wrote():
     assert "&lt;script&gt;" in html
 
 
-def test_html_has_a_square_for_each_token():
+@pytest.mark.parametrize(
+    ("step", "found"),
+    [
+        (GUESSED[1], ["accepted", "accepted", "bonus"]),
+        (GUESSED[2], ["corrected", "rejected", "rejected", "rejected"]),
+        (Step([1, 9, 3], drafted=4, accepted=2, draft=TREE), ["accepted", "accepted", "corrected"]),
+        (Step([1, 2], drafted=4, accepted=2, draft=TREE, finish="length"), ["accepted", "accepted", "rejected"]),
+        (Step([4], draft=EMPTY), ["bonus"]),
+        (Step([4, 5, 6], injected=2), ["injected", "injected", "bonus"]),
+        (Step([], drafted=4, draft=TREE), ["rejected"] * 3),
+        (PREFILL, []),
+    ],
+)
+def test_tokens_of_a_step_are_told_apart(step, found):
+    assert kinds(step) == found
+
+
+def test_html_has_a_square_for_each_token_and_each_guess_in_vain():
     html = generation(GUESSED)._repr_html_()
-    assert html.count("<rect") == 4
-    assert html.count("<g>") == 2
+    for kind, n in {"accepted": 2, "bonus": 1, "corrected": 1, "rejected": 3}.items():
+        assert html.split("<table>")[0].count(f'fill="{COLORS[kind]}"') == n
     assert "25%" in html
 
 
+def test_acceptance_by_position():
+    """The tree has guesses at three positions and two are right, the chain at four and none is."""
+    assert generation(GUESSED).acceptance_by_position == [0.5, 0.5, 0, 0]
+
+
 def test_html_of_many_steps_is_cut():
-    html = generation([Step([1])] * (MAX_CELLS + 5))._repr_html_()
-    assert html.count("<rect") == MAX_CELLS
-    assert f"first {MAX_CELLS} of {MAX_CELLS + 5}" in html
+    html = generation([Step([1])] * (MAX_STEPS + 5))._repr_html_()
+    assert html.count("<rect") == MAX_STEPS
+    assert f"first {MAX_STEPS} of {MAX_STEPS + 5}" in html
+
+
+def test_what_recoveries_did_is_shown():
+    stopped = Intervention(2, "LoopGuard", "cut", "the last 12 tokens were < a loop >")
+    shown = generation(GUESSED, interventions=[stopped], warnings=["the draft is <wrong>"])
+    html = shown._repr_html_()
+    assert "&lt; a loop &gt;" in html
+    assert "&lt;wrong&gt;" in html
+    assert "LoopGuard: the last 12" in summary(shown)
+    assert "warning: the draft" in summary(shown)
+    assert shown.as_dict()["interventions"][0]["action"] == "cut"
 
 
 @pytest.mark.parametrize("steps", [[], [PREFILL], [Step([], finish="length")]])

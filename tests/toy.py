@@ -12,6 +12,7 @@ import numpy as np
 from dflash.errors import PoolExhausted
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.model.batch import Forward
+from dflash.model.companions import Companions
 
 
 def fold(memory, token):
@@ -76,6 +77,7 @@ class Toy:
     def __init__(self, n_vocab=13, *, pages=64, slots=8, context=2000, rows=128, sharp=2.0, law=None):
         self.n_vocab, self.rows, self.sharp, self.law = n_vocab, rows, sharp, law
         self.cut, self.looks_ahead = 1, False
+        self.companions = Companions()
         self.config = SimpleNamespace(context=context, n_vocab=n_vocab)
         self.pools = SimpleNamespace(pages=pages, free_pages=pages, slots=slots, free_slots=slots, snapshots=0)
         self.forwards = []

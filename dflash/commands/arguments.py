@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dflash.errors import NotFound, RequestError
 
 if TYPE_CHECKING:
+    from dflash.decode.strategy import Strategy
     from dflash.lm import LM
 
 
@@ -39,6 +40,14 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT; may be repeated")
 
 
+def add_strategy(parser: argparse.ArgumentParser) -> None:
+    """Add how tokens are guessed and what may step in."""
+    group = parser.add_argument_group("strategy (plain unless asked otherwise; no strategy changes the text)")
+    group.add_argument("--strategy", metavar="NAME", help="plain, dflash:15, ddtree:22, mtp:3, lookup, ...")
+    group.add_argument("--draft", "--model-draft", metavar="FILE", help="draft model that the strategy guesses with")
+    group.add_argument("--recover", metavar="NAME,...", help="step in where a text goes wrong: empty, stall, loop, min:N")
+
+
 def add_template(parser: argparse.ArgumentParser) -> None:
     """Add what goes through the chat template."""
     group = parser.add_argument_group("chat template")
@@ -68,6 +77,27 @@ def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
     names = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens", "stop")
     penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
     return {name: getattr(arguments, name) for name in (*names, *penalties)}
+
+
+def strategy(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Take what `LM.generate` wants to know about guessing and recoveries.
+
+    Raises
+    ------
+    RequestError
+        If there is no such strategy or recovery.
+    """
+    from dflash.serve.recover import check
+
+    check(arguments.recover)
+    return {"strategy": named_strategy(arguments), "recover": arguments.recover}
+
+
+def named_strategy(arguments: argparse.Namespace) -> "Strategy":
+    """Make the strategy that the arguments name."""
+    from dflash.serve.decoding import named
+
+    return named(arguments.strategy, arguments.draft)
 
 
 def template_settings(arguments: argparse.Namespace) -> dict[str, Any] | None:

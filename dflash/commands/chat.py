@@ -91,16 +91,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     common.add_model(parser, default="demo")
     common.add_sampling(parser)
+    common.add_strategy(parser)
     common.add_template(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Ask and answer until the end of the input."""
+    strategy = common.strategy(arguments)
     with common.load(arguments) as lm:
         if lm.template is None:
             raise TemplateError(f"{arguments.model} has no chat template: use run --raw")
         template = {"tools": common.tools(arguments), "chat_template_kwargs": common.template_settings(arguments)}
-        chat = Chat(lm, arguments.system, {**template, **common.sampling(arguments)})
+        chat = Chat(lm, arguments.system, {**template, **common.sampling(arguments), **strategy})
         say(f"{lm!r}; /help lists the commands")
         while True:
             line = _read()

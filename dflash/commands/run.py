@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash.commands import arguments as common
@@ -22,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to answer (default, or -: read from stdin)")
     parser.add_argument("--raw", action="store_true", help="continue the prompt as it is, without the chat template")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of streaming the text")
+    parser.add_argument("--dump", type=Path, metavar="FILE", help="write down each step: candidates, rules, guesses, picks")
     common.add_sampling(parser)
+    common.add_strategy(parser)
     common.add_template(parser)
 
 
@@ -31,10 +34,11 @@ def main(arguments: argparse.Namespace) -> int:
     from dflash.display import summary
 
     text = sys.stdin.read() if arguments.prompt in (None, "-") else arguments.prompt
+    strategy = common.strategy(arguments)
     lm = common.load(arguments)
     prompt, template = _prompt(arguments, lm, text)
     interrupted = False
-    with lm, lm.stream(prompt, **template, **common.sampling(arguments)) as stream:
+    with lm, lm.stream(prompt, **template, **common.sampling(arguments), **strategy, dump=arguments.dump) as stream:
         try:
             if arguments.json:
                 for _ in stream:

@@ -1,10 +1,13 @@
 """Whether and when a session may start."""
 
+from contextlib import suppress
 from typing import Any
 
 from dflash.decode.session import Session
-from dflash.errors import ContextOverflow, PoolExhausted, RequestError
+from dflash.decode.snapshot import SessionSnapshot
+from dflash.errors import ContextOverflow, OutOfMemory, PoolExhausted, RequestError
 from dflash.kernels.ragged import PAGE
+from dflash.model.state import Snapshot
 
 
 def check(model: Any, session: Session) -> None:
@@ -20,7 +23,7 @@ def check(model: Any, session: Session) -> None:
     Raises
     ------
     RequestError
-        If an id is not in the vocabulary, or the strategy holds recoveries.
+        If an id is not in the vocabulary, or the strategy holds what is no recovery.
     ContextOverflow
         If the context has no room for the prompt and one more token.
     PoolExhausted
@@ -28,8 +31,9 @@ def check(model: Any, session: Session) -> None:
     """
     if session.added_at is not None:
         raise RequestError("session: was added before; make a new one to run it again")
-    if session.strategy.recoveries:
-        raise RequestError(f"strategy: {session.strategy!r} holds recoveries, which are not supported")
+    for recovery in session.strategy.recoveries:
+        if not hasattr(recovery, "start"):
+            raise RequestError(f"strategy: {recovery!r} is among its recoveries and is none")
     _check_ids(model.n_vocab, session)
     context, capacity, n_prompt = model.config.context, model.pools.pages * PAGE, session.n_prompt
     if n_prompt > context or (n_prompt == context and session.max_tokens != 0):
@@ -50,15 +54,52 @@ def admit(model: Any, session: Session) -> None:
     Raises
     ------
     PoolExhausted
-        If there is not enough now; nothing is taken then. What the drafter raises passes through likewise.
+        If there is not enough now; nothing is taken then. What the drafter or a recovery raises passes through likewise.
     """
+    session.drafter.prepare(model)
+    _take(model, session, session.prefix)
+    try:
+        started = (recovery.start(session) for recovery in session.strategy.recoveries)
+        session.watches = [watch for watch in started if watch is not None]
+        if session.recorder is not None:
+            session.recorder.started(session)
+    except BaseException:
+        session.release()
+        raise
+
+
+def readmit(model: Any, session: Session) -> None:
+    """Take a session back to the end of its prompt, or to its begin, to be written again without guesses."""
+    origin, session.origin = session.origin, None
+    try:
+        session.release()
+        session.rewind()
+        _take(model, session, origin or session.prefix)
+    finally:
+        if origin is not None:
+            origin.close()
+
+
+def remember_origin(session: Session) -> None:
+    """Remember the end of a prompt that was just read, if a recovery may go back there and there is memory for it."""
+    if not any(watch.restarts for watch in session.watches):
+        return
+    # without it, the prompt would be read once more
+    with suppress(PoolExhausted, OutOfMemory):
+        session.origin = session.state.snapshot()
+
+
+def _take(model: Any, session: Session, prefix: SessionSnapshot | Snapshot | None) -> None:
+    memory, known = None, prefix
+    if isinstance(prefix, SessionSnapshot):
+        memory, known = prefix.of(session.drafter), prefix.state
     try:
         session.state = model.state()
-        if session.prefix is not None:
-            session.state.restore(session.prefix)
-            session.n_read = session.prefix.length
+        if known is not None:
+            session.state.restore(known)
+        session.n_read = known.length if known is not None else 0
         session.state.reserve(session.limit - 1 - session.n_read)
-        session.drafting = session.strategy.drafter.start(session, model)
+        session.drafting = session.drafter.start(session, model, memory)
     except BaseException:
         session.n_read = 0
         session.release()

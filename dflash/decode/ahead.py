@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dflash.decode.deferred import DeferredDraft, may_wait
 from dflash.decode.drafter import Nothing
 from dflash.decode.plan import Part
 from dflash.decode.session import Session
@@ -47,7 +48,7 @@ class Ahead:
 
 
 def look_ahead(model: Any, parts: list[Part], active: Sequence[Session]) -> Ahead | None:
-    """Launch the next forward, if it is certain but for its tokens.
+    """Launch the next forward, if it is certain but for its tokens; where guesses are still on the device, the next guesses.
 
     Parameters
     ----------
@@ -60,12 +61,22 @@ def look_ahead(model: Any, parts: list[Part], active: Sequence[Session]) -> Ahea
     Returns
     -------
     Ahead or None
-        None if a session is not plain: it guesses, reads its prompt, has rules that must see its text, tells
-        log-probabilities or is at its end.
+        None if a session is not plain: it guesses, reads its prompt, has rules that must see its text,
+        recoveries that may change it or a recorder, tells log-probabilities or is at its end. The drafter finds what
+        was guessed ahead when it is asked.
     """
     if not model.looks_ahead or len(parts) != len(active) or len(parts) > PENDING:
         return None
+    if all(_is_deferred(part) for part in parts):
+        parts[0].draft.guesses.follow()
+        return None
     return Ahead(model, parts) if all(_is_plain(part, row) for row, part in enumerate(parts)) else None
+
+
+def _is_deferred(part: Part) -> bool:
+    session = part.session
+    goes_on = len(session.history) + 1 < session.limit
+    return isinstance(part.draft, DeferredDraft) and goes_on and may_wait(session)
 
 
 def _is_plain(part: Part, row: int) -> bool:
@@ -73,8 +84,11 @@ def _is_plain(part: Part, row: int) -> bool:
     picker = session.picker
     return (
         (part.start, part.stop, part.n_prefill) == (row, row + 1, 0)
-        and type(session.strategy.drafter) is Nothing
+        and type(session.drafter) is Nothing
+        and not session.watches
+        and not session.forced
         and not picker.rules
         and picker.law.n_top is None
+        and session.recorder is None
         and len(session.history) + 1 < session.limit
     )

@@ -1,5 +1,6 @@
 """Guessed tokens, as a tree."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,6 +63,10 @@ class Draft:
         for i, parent in enumerate(self.parents.tolist()):
             found[i] = found[parent] + 1
         return found[:n]
+
+    def positions(self, n: int) -> Sequence[int]:
+        """Positions of the tokens after each row (1 + N,), the first row being the last of a text of `n` tokens."""
+        return np.append(n, n + self.depths) if len(self) else (n,)
 
     @property
     def depth(self) -> int:

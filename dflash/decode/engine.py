@@ -6,9 +6,12 @@ from contextlib import closing, suppress
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from dflash.decode.admission import admit, check
+from dflash.decode.admission import admit, check, readmit, remember_origin
 from dflash.decode.ahead import Ahead, look_ahead
+from dflash.decode.draft import EMPTY
+from dflash.decode.handing import show
 from dflash.decode.plan import Part, capture_of, plan
+from dflash.decode.recovery import oversee
 from dflash.decode.session import Session, Step
 from dflash.decode.verify import Drawn, draw, verify, wait
 from dflash.errors import PoolExhausted
@@ -97,7 +100,7 @@ class Engine:
             if self._active:
                 self._advance()
         except BaseException:
-            self.close()
+            self._cancel_all()
             raise
         return self._events
 
@@ -138,7 +141,13 @@ class Engine:
             raise session.error
 
     def close(self) -> None:
-        """Cancel everything and give back what it held."""
+        """Cancel everything, give back what it held, and let go of what was loaded to go with the model."""
+        try:
+            self._cancel_all()
+        finally:
+            self.model.companions.close()
+
+    def _cancel_all(self) -> None:
         self._waiting += self._added
         self._added.clear()
         for session in (*self._active, *self._waiting):
@@ -204,41 +213,54 @@ class Engine:
         session = part.session
         session.n_read += part.n_prefill
         session.drafting.observe(out, slice(part.start, part.stop))
+        if session.n_read == session.n_prompt - 1:
+            remember_origin(session)
         self._tell(session, shared._replace(prefilled=part.n_prefill))
 
     def _decode(self, part: Part, out: Forward, drawn: Drawn | None, shared: Step) -> None:
-        session, began = part.session, perf_counter()
+        session, began, n_before = part.session, perf_counter(), len(part.session.interventions)
         # rows that decode come first in a forward, and they alone want logits
-        kept = session.observe(verify(part.draft, out.logits[part.start : part.stop], session, drawn))
+        ruling = oversee(session, verify(part.draft, out.logits[part.start : part.stop], session, drawn))
+        kept = show(session, ruling)
         verified = perf_counter()
-        session.state.commit(kept.rows)
-        session.take(kept)
-        if self._ahead is not None and kept.finish is None:
-            self._ahead.adopt(session)
-        if kept.finish is None:
-            session.drafting.observe(out, [part.start + row for row in kept.rows])
-        step = Step(
-            kept.tokens,
-            len(part.draft),
-            kept.accepted,
-            batch=shared.batch,
-            propose=shared.propose,
-            forward=shared.forward,
+        if ruling.restart:
+            readmit(self.model, session)
+        else:
+            session.state.commit(kept.rows)
+            session.take(kept)
+            if self._ahead is not None and kept.finish is None:
+                self._ahead.adopt(session)
+            if kept.finish is None:
+                session.drafting.observe(out, [part.start + row for row in kept.rows])
+        step = shared._replace(
+            tokens=kept.tokens,
+            drafted=kept.drafted,
+            accepted=kept.accepted,
             verify=verified - began,
             commit=perf_counter() - verified,
             finish=kept.finish,
+            draft=part.draft if kept.drafted else EMPTY,
+            rows=kept.rows,
+            injected=kept.injected,
+            note=" ".join(map(str, session.interventions[n_before:])),
+            by=getattr(session.drafting, "by", ""),
         )
-        if kept.finish is None:
-            self._tell(session, step)
-        else:
+        if kept.finish is not None:
             self._end(session, kept.finish, step=step)
+        elif ruling.hold:
+            session.held.append(step)
+        else:
+            self._tell(session, step)
 
     def _fail(self, session: Session, error: Exception) -> None:
         self._end(session, "error", error)
 
     def _tell(self, session: Session, step: Step) -> None:
-        session.steps.append(step)
-        self._events.append(Event(session, step))
+        """Hand a step on, after those that were held back."""
+        session.record(step)
+        told, session.held = [*session.held, step], []
+        session.steps += told
+        self._events += [Event(session, each) for each in told]
 
     def _end(self, session: Session, reason: str, error: Exception | None = None, *, step: Step | None = None) -> None:
         """Give back what the session holds, then tell."""
@@ -248,8 +270,10 @@ class Engine:
             self._waiting.remove(session)
         try:
             session.release()
+            session.record(step or Step([], finish=reason))
         except Exception as failure:
             reason, error, step = "error", error or failure, None
+        session.recorder = None
         session.error, session.ended_at = error, perf_counter()
         self._tell(session, step or Step([], finish=reason))
         session.finish_reason = reason

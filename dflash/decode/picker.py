@@ -57,9 +57,17 @@ class Picker:
 
     def __init__(self, sampling: Sampling, seed: int, processors: Sequence[Rule] = ()) -> None:
         self.rules = (*sampling.before, *processors)
-        self._processors, self._penalties, self._bias = bool(processors), sampling.penalties, sampling.logit_bias
+        self._processors, self._penalties, self._bias = len(processors), sampling.penalties, sampling.logit_bias
         self.law = _law(sampling, seed)
         self._scratch = np.empty(0, np.float32)
+
+    def add(self, rule: Rule) -> None:
+        """Call one more rule, after the others."""
+        self.rules, self._processors = (*self.rules, rule), self._processors + 1
+
+    def remove(self, rule: Rule) -> None:
+        """Call a rule that was added no longer."""
+        self.rules, self._processors = tuple(each for each in self.rules if each is not rule), self._processors - 1
 
     def ask(self, draft: Draft, history: History, first: int = 0, *, edits: bool = False) -> Ask | None:
         """Say what to draw at every node of a draft under a text, whose rows of logits begin at `first`.
@@ -69,8 +77,7 @@ class Picker:
         if self.rules and (self._processors or not edits):
             return None
         n = len(history)
-        positions = np.append(n, n + draft.depths) if len(draft) else (n,)
-        return Ask(self.law, first, positions, self._edits(draft, history) if self.rules else None)
+        return Ask(self.law, first, draft.positions(n), self._edits(draft, history) if self.rules else None)
 
     def pick(self, row: Row, history: History) -> int:
         """Pick the token that follows a history, or -1 if every token is masked or NaN."""

@@ -1,10 +1,12 @@
 """What goes into the next forward."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dflash.decode.deferred import DeferredDraft
 from dflash.decode.draft import EMPTY, Draft
 from dflash.decode.drafter import Drafter, Nothing
 from dflash.decode.session import Session
@@ -82,6 +84,9 @@ def _decode_span(session: Session, draft: Draft) -> Span:
     last = session.text[-1]
     if not len(draft):
         return Span(session.state, np.array([last], np.int32), _ROOT)
+    if isinstance(draft, DeferredDraft):
+        n = 1 + len(draft)
+        return Span(session.state, np.full(n, last, np.int32), np.arange(-1, n - 1, dtype=np.int32), guess=draft)
     tokens = np.concatenate([[last], draft.tokens], dtype=np.int32)
     return Span(session.state, tokens, np.concatenate([_ROOT, draft.parents + 1], dtype=np.int32))
 
@@ -92,31 +97,39 @@ def _prompt_span(session: Session, n: int) -> Span:
 
 
 def _drafts(model: Any, writing: list[Session], rows: int, fail: Fail) -> list[tuple[Session, Draft]]:
-    """Ask every drafter once for all of its sessions."""
+    """Ask every drafter once for all of its sessions, whatever shapes; what a session is forced to say is its draft."""
     groups: dict[Drafter, list[Session]] = {}
     for session in writing:
-        drafter = session.strategy.drafter
-        if type(drafter) is not Nothing:
-            groups.setdefault(drafter, []).append(session)
-    if not groups:
+        if type(session.drafter) is not Nothing:
+            groups.setdefault(session.drafter, []).append(session)
+    forced = [session for session in writing if session.forced]
+    if not groups and not forced:
         return [(session, EMPTY) for session in writing]
     share = max(min(PENDING, rows // len(writing)) - 1, 0)
     drafts: dict[Session, Draft] = {}
-    for drafter, group in groups.items():
+    failed: set[Session] = set()
+
+    def take(group: list[Session], propose: Callable[[list[int]], Sequence[Draft]]) -> None:
         rooms = [min(share, session.limit - len(session.text) - 1) for session in group]
         try:
-            proposed = drafter.propose([session.drafting for session in group], rooms)
-            for session, draft, room in zip(group, proposed, rooms, strict=True):
+            for session, draft, room in zip(group, propose(rooms), rooms, strict=True):
                 drafts[session] = _checked(draft, room, model.n_vocab)
         except Exception as error:
+            failed.update(group)
             for session in group:
                 fail(session, error)
-            writing = [session for session in writing if session not in group]
-    return [(session, drafts.get(session, EMPTY)) for session in writing]
+
+    for session in forced:
+        take([session], lambda _, session=session: [Draft(session.forced)])
+    for drafter, group in groups.items():
+        take(group, partial(drafter.propose, [session.drafting for session in group]))
+    return [(session, drafts.get(session, EMPTY)) for session in writing if session not in failed]
 
 
 def _checked(draft: Draft, room: int, n_vocab: int) -> Draft:
     draft = draft.cut(room)
+    if isinstance(draft, DeferredDraft):
+        return draft
     if len(draft) and not (draft.tokens.min() >= 0 and draft.tokens.max() < n_vocab):
         raise DFlashError(f"draft: ids are 0 to {n_vocab - 1}, got {draft.tokens.tolist()}")
     return draft

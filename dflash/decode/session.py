@@ -3,18 +3,22 @@
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from dflash.decode.drafter import Drafting
+from dflash.decode.drafter import Drafter, Drafting, Nothing
 from dflash.decode.history import History
+from dflash.decode.marks import Marks
 from dflash.decode.picker import Picker, TokenLogprobs
+from dflash.decode.recovery import Intervention, Watch
 from dflash.decode.rules import Penalties, Rule
 from dflash.decode.sampling import Sampling
+from dflash.decode.snapshot import SessionSnapshot
+from dflash.decode.step import Recorder, Step
 from dflash.decode.strategy import Plain, Strategy
 from dflash.decode.verify import Kept
-from dflash.errors import DFlashError, RequestError
+from dflash.errors import RequestError
 from dflash.model.state import Snapshot, State
 
 __all__ = ["Observer", "Session", "Step", "TokenLogprobs"]
@@ -23,38 +27,7 @@ Observer = Callable[["Session", list[int]], int | None]
 """Called once a step with the new tokens, before they are text; see `Session`."""
 
 _INT32_MAX = 2**31 - 1
-_GREEDY, _PLAIN = Sampling(), Plain()
-
-
-class Step(NamedTuple):
-    """One change of a session.
-
-    Parameters
-    ----------
-    tokens : list of int
-        New text; empty for a chunk of the prompt, and where a session ends without a token.
-    drafted, accepted : int
-        How many tokens were guessed; the first `accepted` of `tokens` were right guesses, the rest is the target's own.
-    prefilled : int
-        Prompt tokens that were read.
-    batch : int
-        Rows of all sessions in that forward.
-    propose, forward, verify, commit : float
-        Seconds; the first two for all sessions of the step together.
-    finish : str or None
-        Why the session ended, in the step that ended it.
-    """
-
-    tokens: list[int]
-    drafted: int = 0
-    accepted: int = 0
-    prefilled: int = 0
-    batch: int = 0
-    propose: float = 0.0
-    forward: float = 0.0
-    verify: float = 0.0
-    commit: float = 0.0
-    finish: str | None = None
+_GREEDY, _PLAIN, _NOTHING, _NO_MARKS = Sampling(), Plain(), Nothing(), Marks()
 
 
 class Session:
@@ -67,7 +40,7 @@ class Session:
     sampling : Sampling
         How tokens are picked.
     strategy : Strategy
-        How they are guessed.
+        How they are guessed, and what watches over it.
     max_tokens : int, optional
         Most tokens to produce; None goes on until the context, or all the memory there is, is full.
     eos : iterable of int
@@ -77,9 +50,13 @@ class Session:
     observer : callable, optional
         ``observer(session, tokens)`` is called in the engine's thread once a step, before the new tokens are text. It
         returns None, or how many of *these* to keep: the session ends within this step with the reason ``"stop"``, and the
-        others never were. An exception in it ends this session alone.
-    prefix : Snapshot, optional
-        Of a state that has read the first tokens of this prompt, not the last; it stays the caller's.
+        others never were. An exception in it ends this session alone. What a recovery holds back, it sees later.
+    prefix : SessionSnapshot or Snapshot, optional
+        Of a session, or of a state, that has read the first tokens of this prompt, not the last; it stays the caller's.
+    marks : Marks
+        Ids that recoveries have to know.
+    recorder : Recorder, optional
+        Is told every pick.
 
     Attributes
     ----------
@@ -94,9 +71,23 @@ class Session:
     logprobs : list of TokenLogprobs
         One a produced token, where the sampling asks for them.
     steps : list of Step
-        All that happened, in order.
+        All that happened, in order. What was written in vain has no tokens.
+    interventions : list of Intervention
+        What recoveries did.
+    warnings : list of str
+        What was found wrong with how it was written; drafters add to it.
     n_read : int
         Prompt tokens read; all but the last one are read before the first token is picked.
+    drafter : Drafter
+        Who guesses now.
+    watches : list of Watch
+        Recoveries that watch.
+    forced : tuple of int
+        Tokens that follow now, whatever the model says.
+    held : list of Step
+        Not handed on yet.
+    origin : Snapshot or None
+        Where the prompt ends, if a recovery may go back there.
     added_at, started_at, first_token_at, ended_at : float or None
         When that was, by `time.perf_counter`.
 
@@ -116,17 +107,18 @@ class Session:
         eos: Iterable[int] = (),
         processors: Sequence[Rule] = (),
         observer: Observer | None = None,
-        prefix: Snapshot | None = None,
+        prefix: SessionSnapshot | Snapshot | None = None,
+        marks: Marks = _NO_MARKS,
+        recorder: Recorder | None = None,
     ) -> None:
         self.ids = _ids(prompt)
         if max_tokens is not None and max_tokens < 0:
             raise RequestError(f"max_tokens: must be 0 or more, got {max_tokens}")
-        if prefix is not None and prefix.length >= len(self.ids):
-            raise RequestError(
-                f"prefix: has read {prefix.length} tokens, must leave the last of the prompt's {len(self.ids)}"
-            )
+        if prefix is not None:
+            _check_prefix(prefix, self.ids)
         self.sampling, self.strategy, self.max_tokens, self.prefix = sampling, strategy, max_tokens, prefix
-        self.eos, self.observer = frozenset(eos), observer
+        self.eos, self.observer, self.marks, self.recorder = frozenset(eos), observer, marks, recorder
+        self.drafter: Drafter = strategy.drafter
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self.history = History(self.ids.tolist())
         self.text, self.n_prompt = self.history.text, self.history.n_prompt
@@ -143,6 +135,12 @@ class Session:
         self.error: Exception | None = None
         self.logprobs: list[TokenLogprobs] = []
         self.steps: list[Step] = []
+        self.interventions: list[Intervention] = []
+        self.warnings: list[str] = []
+        self.watches: list[Watch] = []
+        self.forced: tuple[int, ...] = ()
+        self.held: list[Step] = []
+        self.origin: Snapshot | None = None
         self.n_read = 0
         self.added_at: float | None = None
         self.started_at: float | None = None
@@ -183,14 +181,14 @@ class Session:
         """End at the next border of a step or of a chunk of the prompt; from any thread."""
         self.cancelled = True
 
-    def observe(self, kept: Kept) -> Kept:
-        """Let the observer cut what `verify` found."""
-        n = self.observer(self, kept.tokens) if self.observer is not None else None
-        if n is None:
-            return kept
-        if not 0 <= n <= len(kept.tokens):
-            raise DFlashError(f"the observer was shown {len(kept.tokens)} tokens and wants to keep {n!r}")
-        return Kept(kept.tokens[:n], kept.rows[:n], min(kept.accepted, n), kept.logprobs[:n], "stop")
+    @property
+    def told(self) -> bool:
+        """Whether any token was handed on."""
+        return any(step.tokens for step in self.steps)
+
+    def snapshot(self) -> SessionSnapshot:
+        """Remember what was read, for other sessions to begin with; see `SessionSnapshot`."""
+        return SessionSnapshot(self)
 
     def take(self, kept: Kept) -> None:
         """Make tokens text."""
@@ -203,6 +201,33 @@ class Session:
         if kept.finish == "stop" and kept.tokens and kept.tokens[-1] in self.eos:
             self.stop_token = kept.tokens[-1]
 
+    def record(self, step: Step) -> None:
+        """Tell the recorder, if there is one, of a step and of those before it that were held back."""
+        if self.recorder is not None:
+            for each in (*self.held, step):
+                self.recorder.told(each)
+
+    def force(self, tokens: Sequence[int]) -> None:
+        """Let these tokens follow, and go on without guesses."""
+        self.forced = tuple(tokens)
+        drafting, self.drafter = self.drafting, _NOTHING
+        self.drafting = _NOTHING.start(self, None)
+        if drafting is not None:
+            drafting.close()
+
+    def rewind(self) -> None:
+        """Be where nothing was produced yet, to go on without guesses; steps and their times stay."""
+        self.history.cut(self.n_prompt)
+        self.logprobs.clear()
+        self.forced, self.first_token_at, self.drafter = (), None, _NOTHING
+        self.held = [step._replace(tokens=[], rows=(), accepted=0, injected=0) for step in self.held]
+
+    def forget_origin(self) -> None:
+        """Nobody will go back to where the prompt ends."""
+        origin, self.origin = self.origin, None
+        if origin is not None:
+            origin.close()
+
     def release(self) -> None:
         """Give back all that the session holds; harmless if done before."""
         drafting, state = self.drafting, self.state
@@ -211,12 +236,22 @@ class Session:
             if drafting is not None:
                 drafting.close()
         finally:
+            self.forget_origin()
             if state is not None:
                 state.close()
 
     def __repr__(self) -> str:
         where = self.finish_reason or ("waiting" if self.state is None else "running")
         return f"Session({self.n_prompt} + {self.n_tokens} tokens, {self.strategy!r}, {where})"
+
+
+def _check_prefix(prefix: SessionSnapshot | Snapshot, ids: np.ndarray) -> None:
+    n = prefix.length
+    if n >= len(ids):
+        raise RequestError(f"prefix: has read {n} tokens, must leave the last of the prompt's {len(ids)}")
+    if isinstance(prefix, SessionSnapshot) and prefix.tokens != ids[:n].tolist():
+        at = next(i for i, token in enumerate(prefix.tokens) if token != ids[i])
+        raise RequestError(f"prefix: has read token {prefix.tokens[at]} at {at}, where the prompt has {ids[at]}")
 
 
 def _ids(prompt: Any) -> np.ndarray:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dflash.decode.drafter import Drafter, Nothing
+from dflash.errors import RequestError
 
 _NOTHING = Nothing()
 
@@ -27,6 +28,23 @@ class Strategy:
     drafter: Drafter = _NOTHING
     shape: Any = None
     recoveries: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, value: "Strategy | Drafter | None") -> "Strategy":
+        """Take what a caller may give for a strategy: one, a drafter by itself, or None for plain decoding.
+
+        Raises
+        ------
+        RequestError
+            If it is something else.
+        """
+        if isinstance(value, cls):
+            return value
+        if value is None:
+            return cls()
+        if isinstance(value, type) or not (hasattr(value, "start") and hasattr(value, "propose")):
+            raise RequestError(f"strategy: wanted a Strategy or a drafter, got {value!r:.80}")
+        return cls(value)
 
     def __or__(self, recovery: Any) -> "Strategy":
         return replace(self, recoveries=(*self.recoveries, recovery))

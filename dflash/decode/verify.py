@@ -30,6 +30,10 @@ class Kept(NamedTuple):
         One a token, if the session wants them.
     finish : str or None
         ``"stop"`` if the last token is an end token, ``"length"`` if the text may not grow further.
+    drafted : int
+        How many tokens were guessed.
+    injected : int
+        How many of the tokens, from the first on, were not picked: a recovery put them there.
     """
 
     tokens: list[int]
@@ -37,6 +41,21 @@ class Kept(NamedTuple):
     accepted: int
     logprobs: list[TokenLogprobs]
     finish: str | None
+    drafted: int = 0
+    injected: int = 0
+
+    def cut(self, n: int, finish: str | None = None) -> "Kept":
+        """The first `n` tokens, as if the others never were."""
+        if not 0 <= n <= len(self.tokens):
+            raise DFlashError(f"{len(self.tokens)} tokens were shown, {n!r} of them are to be kept")
+        return self._replace(
+            tokens=self.tokens[:n],
+            rows=self.rows[:n],
+            accepted=min(self.accepted, n),
+            logprobs=self.logprobs[:n],
+            finish=finish,
+            injected=min(self.injected, n),
+        )
 
 
 class Drawn(NamedTuple):
@@ -93,7 +112,8 @@ def verify(draft: Draft, logits: Any, session: "Session", drawn: Drawn | None = 
     logits : float32 (1 + N, V), or Logits
         The target's, for the last token of the text and for each guess.
     session : Session
-        Its rules see, at every node, the text with that node's own path; it is left as it was.
+        Its rules see, at every node, the text with that node's own path; it is left as it was. Its `forced` tokens, if there
+        are any, come first, whatever the logits say; the draft holds nothing else then.
     drawn : Drawn, optional
         What `draw` found for it.
 
@@ -113,6 +133,7 @@ def verify(draft: Draft, logits: Any, session: "Session", drawn: Drawn | None = 
     """
     picker, history, end_tokens = session.picker, session.history, session.eos
     start, room = len(history), session.limit - len(history)
+    forced, recorder = session.forced, session.recorder
     if drawn is None and not picker.rules:
         drawn = draw(logits, [(draft, session, 0)])[0]
     tokens: list[int] = []
@@ -122,21 +143,27 @@ def verify(draft: Draft, logits: Any, session: "Session", drawn: Drawn | None = 
     try:
         while True:
             row = node + 1
-            token = picker.pick(logits[row], history) if drawn is None else drawn.draws.token(drawn.first + row)
+            if len(tokens) < len(forced):
+                token = forced[len(tokens)]
+            else:
+                token = picker.pick(logits[row], history) if drawn is None else drawn.draws.token(drawn.first + row)
             if token < 0:
                 raise DFlashError(f"no token can follow at position {len(history)}: all logits are NaN or masked")
             tokens.append(token)
             rows.append(row)
             if session.wants_logprobs:
-                logprobs.append(_logprobs(session, logits, row, token, drawn))
+                logprobs.append(_logprobs(session, logits, row, token, None if forced else drawn))
+            if recorder is not None:
+                recorder.picked(row, logits[row], token)
             node = draft.child(node, token) if len(draft) else -1
-            accepted += node >= 0
+            accepted += node >= 0 and not forced
             if token in end_tokens:
                 finish = "stop"
             elif len(tokens) >= room:
                 finish = "length"
             if finish is not None or node < 0:
-                return Kept(tokens, rows, accepted, logprobs, finish)
+                injected = min(len(forced), len(tokens))
+                return Kept(tokens, rows, accepted, logprobs, finish, 0 if forced else len(draft), injected)
             history.push(token)
     finally:
         history.cut(start)

@@ -1,6 +1,5 @@
 """A batch on the device, at addresses that never change, so that a captured graph can read the next one."""
 
-import math
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -8,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
+from dflash.kernels.device_arrays import padded, parts_of
 from dflash.kernels.ragged import PENDING, Ragged
 
 _RING = 4
-_LINE = 32  # numbers in a cache line
 
 
 class DeviceBatch:
@@ -46,17 +45,17 @@ class DeviceBatch:
             "kept": (sequences, PENDING),
             "pages": (sequences, pages),
         }
-        self._before_pages = sum(_padded(shape) for name, shape in shapes.items() if name != "pages")
+        self._before_pages = sum(padded(shape) for name, shape in shapes.items() if name != "pages")
         total = self._before_pages + sequences * pages
         self._device = cupy.zeros(total, np.int32)
-        for name, part in _parts(self._device, shapes).items():
+        for name, part in parts_of(self._device, shapes).items():
             setattr(self, name, part)
         self._ring = []
         for _ in range(_RING):
             memory = cupy.cuda.alloc_pinned_memory(4 * total)
             host = np.frombuffer(memory, np.int32, total)
             host[:] = 0
-            views = SimpleNamespace(**_parts(host, shapes))
+            views = SimpleNamespace(**parts_of(host, shapes))
             self._ring.append((views, host.ctypes.data, cupy.cuda.Event(disable_timing=True)))
         self._next = 0
 
@@ -116,16 +115,3 @@ class DeviceBatch:
     def clear(self) -> None:
         """Describe a pass without rows, which changes nothing."""
         self.counts.fill(0)
-
-
-def _padded(shape: tuple[int, ...]) -> int:
-    return -(-math.prod(shape) // _LINE) * _LINE
-
-
-def _parts(whole: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Views of one array, each from a cache line on; `pages` come last."""
-    parts, at = {}, 0
-    for name, shape in shapes.items():
-        parts[name] = whole[at : at + math.prod(shape)].reshape(shape)
-        at += _padded(shape)
-    return parts

@@ -1,8 +1,9 @@
 """What goes into a forward and what comes out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,28 @@ from dflash.model.state import State
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+
+
+class Guess(Protocol):
+    """A tree under the last token of a text that one pass of a draft on a device makes, with those of other texts.
+
+    Attributes
+    ----------
+    guesses : object
+        All of that pass, in the device's memory.
+    index : int
+        Which of them this is.
+    tokens, parents : int32 (n,)
+        Of the guesses, -1 being that last token; whoever looks waits for them.
+    """
+
+    guesses: Any
+    index: int
+
+    @property
+    def tokens(self) -> Ints: ...  # noqa: D102
+    @property
+    def parents(self) -> Ints: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +55,8 @@ class Span:
         Prefill: the tokens are a chain and become text by being read.
     logits : bool
         Whether logits of these tokens are wanted.
+    guess : Guess, optional
+        Tokens and parents beside the first, where they are still being made on a device; those here then are any.
     """
 
     state: State
@@ -39,6 +64,7 @@ class Span:
     parents: Ints
     whole: bool = False
     logits: bool = True
+    guess: "Guess | None" = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +107,31 @@ def starts(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
         rows.append(rows[-1] + len(span.tokens))
         logits.append(logits[-1] + (len(span.tokens) if span.logits else 0))
     return rows, logits
+
+
+def settled(span: Span) -> Span:
+    """The same span with its guess written out."""
+    if span.guess is None:
+        return span
+    tokens = np.concatenate([span.tokens[:1], span.guess.tokens], dtype=np.int32)
+    return replace(span, tokens=tokens, parents=rows_above(span.guess), guess=None)
+
+
+def rows_above(guess: Guess) -> Ints:
+    """Parents of all rows of a span with such a guess."""
+    return np.concatenate([[-1], guess.parents + 1], dtype=np.int32)
+
+
+def guesses_of(spans: Sequence[Span]) -> Any:
+    """The guesses of a pass of a draft, if spans are just those in their order; else None."""
+    first = spans[0].guess
+    if first is None or len(first.guesses) != len(spans) or not first.guesses.latest:
+        return None
+    own = [
+        span.guess is not None and span.guess.guesses is first.guesses and span.guess.index == i
+        for i, span in enumerate(spans)
+    ]
+    return first.guesses if all(own) else None
 
 
 def is_chain(parents: Ints) -> bool:

@@ -1,9 +1,13 @@
 """What a draft model thinks of the next tokens, before a shape makes guesses of it."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dflash.kernels import sample
+from dflash.kernels.sample import Law
 
 
 class Candidates(NamedTuple):
@@ -29,3 +33,33 @@ class Candidates(NamedTuple):
     def __len__(self) -> int:
         """Positions."""
         return len(self.ids)
+
+    @classmethod
+    def nothing(cls, n: int, width: int) -> "Candidates":
+        """Room for `width` candidates at each of `n` positions."""
+        return cls(np.full((n, width), -1, np.int32), np.full((n, width), -np.inf, np.float32))
+
+
+def fill(
+    found: Sequence[Candidates], at: int, logits: NDArray[np.float32], laws: Sequence[Law], first: Sequence[int]
+) -> None:
+    """Write what one row of logits for each of several texts proposes.
+
+    Parameters
+    ----------
+    found : sequence of Candidates
+        One a text; the position `at` of each is written.
+    at : int
+    logits : float32 (R, V)
+        Of the draft, a row for each text.
+    laws : sequence of Law
+        How the target draws.
+    first : sequence of int
+        Of each text, the place of position 0.
+    """
+    n, width = len(found), max(each.ids.shape[1] for each in found)
+    ids, scores = np.empty((n, width), np.int32), np.empty((n, width), np.float32)
+    sample.candidates(logits, laws, [place + at for place in first], width, ids=ids, scores=scores)
+    for each, row, row_scores in zip(found, ids, scores, strict=True):
+        wide = each.ids.shape[1]
+        each.ids[at], each.scores[at] = row[:wide], row_scores[:wide]

@@ -14,6 +14,7 @@ from dflash.kernels.numba_jit import use_threads
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.kernels.rope import angles
 from dflash.model.batch import Forward, Span, check, ragged
+from dflash.model.companions import Companions
 from dflash.model.config import Config
 from dflash.model.gguf import GGUFFile
 from dflash.model.layers import Block, FullAttention, LinearAttention
@@ -53,6 +54,12 @@ class Model:
     config : Config
     pools : Pools
     weights : Weights
+    embedding, output : Matrix (V, D)
+        Token table and head, which drafts may share.
+    metadata : dict
+        Of the file.
+    companions : Companions
+        What drafters have loaded for it.
     chunk : int
         Prompt tokens to read at a time.
     cut : int
@@ -67,13 +74,14 @@ class Model:
         self, file: GGUFFile, config: Config, *, pages: int, slots: int, kv: str = "f16", threads: int, rows: int = ROWS
     ) -> None:
         self.config, self.threads, self.rows = config, threads, rows
+        self.metadata, self.companions = file.metadata, Companions()
         self.weights = Weights(file, config)
         self.pools = Pools(config, pages=pages, slots=slots, kv=kv)
         self._space = space = Workspace(config, rows)
         self._blocks = self._build_blocks(space)
         self._output_norm = self.weights.vector("output_norm.weight")
-        self._embedding = self.weights.matrix("token_embd.weight")
-        self._output = self._embedding if config.tied else self.weights.matrix("output.weight")
+        self.embedding = self.weights.matrix("token_embd.weight")
+        self.output = self.embedding if config.tied else self.weights.matrix("output.weight")
         self._wanted = np.empty((0, config.width), np.float32)
         self._logits = np.empty((0, config.n_vocab), np.float32)
         self._head: Launch | None = None
@@ -141,7 +149,7 @@ class Model:
         n = len(tokens)
         use_threads(self.threads)
         s = self._space.first(n)
-        embed(tokens, self._embedding, s.stream)
+        embed(tokens, self.embedding, s.stream)
         if not all(self.config.recurrent):
             self._rotation(positions, s)
         captured = {}
@@ -174,7 +182,7 @@ class Model:
             room = max(n, min(2 * len(self._logits), self.rows))
             self._wanted = np.empty((room, self.config.width), np.float32)
             self._logits = np.empty((room, self.n_vocab), np.float32)
-            self._head = Launch(self._wanted, [self._output], [self._logits], name="head")
+            self._head = Launch(self._wanted, [self.output], [self._logits], name="head")
         at = 0
         for part in wanted:
             size = part.stop - part.start

@@ -1,19 +1,31 @@
 """Rotation frequencies of a model, stretched if its file says so."""
 
 import math
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.model.config import Config
+from dflash.model.sizes import RopeScaling
 
 
-def inverse_frequencies(config: Config) -> tuple[NDArray[np.float32], float]:
+class Rotation(Protocol):
+    """What a configuration says of it: dimensions that rotate, the base, and how angles are stretched."""
+
+    @property
+    def n_rot(self) -> int: ...  # noqa: D102
+    @property
+    def rope_base(self) -> float: ...  # noqa: D102
+    @property
+    def rope_scaling(self) -> RopeScaling | None: ...  # noqa: D102
+
+
+def inverse_frequencies(config: Rotation) -> tuple[NDArray[np.float32], float]:
     """Radians per position of each rotated pair, and a gain for cosine and sine.
 
     Parameters
     ----------
-    config : Config
+    config : Config, DraftConfig
 
     Returns
     -------

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dflash.errors import DFlashError
+from dflash.kernels.later import Later
 from dflash.kernels.ragged import PAGE
 from dflash.model.pools import Pools
 
@@ -67,7 +68,7 @@ class State:
         self.side = 0
         self._pools: Pools | None = pools
         self._flush = flush
-        self._pending: tuple[int, ...] | None = None
+        self._pending: Sequence[int] | None = None
 
     @property
     def closed(self) -> bool:
@@ -77,7 +78,7 @@ class State:
     @property
     def pending(self) -> tuple[int, ...] | None:
         """Parents of the rows that were read and may still become text; None if there are none."""
-        return self._pending
+        return None if self._pending is None else tuple(self._pending)
 
     @property
     def pools(self) -> Pools:
@@ -106,7 +107,8 @@ class State:
             self.length += len(parents)
             self._pending = None
         else:
-            self._pending = tuple(parents)
+            # parents that a device has made are looked at when rows are committed
+            self._pending = parents if isinstance(parents, Later) else tuple(parents)
 
     def commit(self, path: Sequence[int]) -> None:
         """Make some rows of the last forward text.
@@ -121,16 +123,21 @@ class State:
         DFlashError
             If there are no such pending rows or they are no path.
         """
-        above = -1
+        above, pending = -1, self._pending
         for row in path:
-            if self._pending is None or not 0 <= row < len(self._pending) or self._pending[row] != above:
-                raise DFlashError(f"commit: {list(path)} is no path through the pending rows {self._pending}")
+            if pending is None or not 0 <= row < len(pending) or pending[row] != above:
+                raise DFlashError(f"commit: {list(path)} is no path through the pending rows {self.pending}")
             above = row
         if any(row != i for i, row in enumerate(path)):
             self.pools.compact(self.pages, self.length, list(path))
         self.kept = list(path)
         self.length += len(self.kept)
         self._pending = None
+
+    def cut(self, length: int) -> None:
+        """Forget all but the first `length` tokens; only where keys and values are all that is remembered."""
+        assert not self.pools.kept_by(self.slot), "a recurrent state can't be cut back"
+        self.length, self.kept, self._pending = length, [], None
 
     def snapshot(self) -> Snapshot:
         """Remember the committed text.

@@ -1,6 +1,6 @@
 """The weights of a file by name, packed as they are."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,7 @@ from dflash.kernels.formats import Matrix
 from dflash.model.config import Config
 from dflash.model.gguf import GGUFFile
 from dflash.model.gguf_part import TensorInfo
+from dflash.model.gguf_values import Value
 from dflash.model.tensors import match_tensors
 
 
@@ -21,6 +22,8 @@ class Weights:
         Open; its mapping stays alive as long as a weight is used.
     config : Config
         Of the same file.
+    trunk : bool
+        False for a file of the MTP block alone.
 
     Raises
     ------
@@ -33,14 +36,19 @@ class Weights:
         Tensors of the file that nothing here needs.
     """
 
-    def __init__(self, file: GGUFFile, config: Config) -> None:
-        known, self.unused = match_tensors(config, file.tensors)
+    def __init__(self, file: GGUFFile, config: Config, *, trunk: bool = True) -> None:
+        known, self.unused = match_tensors(config, file.tensors, trunk=trunk)
         self._file, self._tensors, self._prefix = file, known, ""
 
     @property
     def tensors(self) -> Collection[TensorInfo]:
         """Those of the file that a model uses."""
         return self._tensors.values()
+
+    @property
+    def metadata(self) -> Mapping[str, Value]:
+        """Keys of the file."""
+        return self._file.metadata
 
     def block(self, i: int) -> "Weights":
         """The weights of block i, named without ``blk.i.``."""

@@ -4,15 +4,45 @@ Linear attention, full attention and the feed forward never run at a time: their
 """
 
 import math
+from collections.abc import Mapping
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from dflash.model.config import Config
 
 
-class Workspace:
-    """Named float32 arrays of `n_rows` rows; `first` gives the same for fewer rows.
+class Rows:
+    """Named arrays of `n_rows` rows; `first` gives the same for fewer rows.
+
+    Parameters
+    ----------
+    n_rows : int
+    arrays : Mapping of str to array (n_rows, ...)
+
+    Attributes
+    ----------
+    all : SimpleNamespace
+        The arrays by name.
+    """
+
+    def __init__(self, n_rows: int, arrays: Mapping[str, Any]) -> None:
+        self.n_rows, self._arrays = n_rows, arrays
+        self._views: dict[int, SimpleNamespace] = {}
+        self.all = SimpleNamespace(**arrays)
+
+    def first(self, n: int) -> SimpleNamespace:
+        """The first `n` rows of every array."""
+        views = self._views.get(n)
+        if views is None:
+            views = SimpleNamespace(**{name: array[:n] for name, array in self._arrays.items()})
+            self._views[n] = views
+        return views
+
+
+class Workspace(Rows):
+    """What lies between the ops of a target.
 
     Parameters
     ----------
@@ -34,7 +64,6 @@ class Workspace:
     """
 
     def __init__(self, config: Config, n_rows: int) -> None:
-        self.n_rows = n_rows
         d, size, head = config.delta_size, config.head_size, config.heads * config.head_size
         values = config.delta_value_heads * d
         conv = 2 * config.delta_key_heads * d + values
@@ -57,23 +86,14 @@ class Workspace:
         }
         parts = (linear, full, {"inner": (config.ffn,)})
         arena = np.empty(n_rows * max(sum(map(math.prod, part.values())) for part in parts), np.float32)
-        self._arrays = {name: np.empty((n_rows, *shape), np.float32) for name, shape in always.items()}
+        arrays = {name: np.empty((n_rows, *shape), np.float32) for name, shape in always.items()}
         for part in parts:
             at = 0
             for name, shape in part.items():
                 size = n_rows * math.prod(shape)
-                self._arrays[name] = arena[at : at + size].reshape(n_rows, *shape)
+                arrays[name] = arena[at : at + size].reshape(n_rows, *shape)
                 at += size
         # the delta rule no longer needs what the conv has read, and the gated norm may write where its gate is
-        self._arrays["read"] = self._arrays["mixed"].reshape(-1)[: n_rows * values].reshape(n_rows, -1, max(d, 1))
-        self._arrays["heads"] = self._arrays["gate"]
-        self._views: dict[int, SimpleNamespace] = {}
-        self.all = SimpleNamespace(**self._arrays)
-
-    def first(self, n: int) -> SimpleNamespace:
-        """The first `n` rows of every array."""
-        views = self._views.get(n)
-        if views is None:
-            views = SimpleNamespace(**{name: array[:n] for name, array in self._arrays.items()})
-            self._views[n] = views
-        return views
+        arrays["read"] = arrays["mixed"].reshape(-1)[: n_rows * values].reshape(n_rows, -1, max(d, 1))
+        arrays["heads"] = arrays["gate"]
+        super().__init__(n_rows, arrays)

@@ -40,8 +40,12 @@ def _serve(arguments: argparse.Namespace) -> None:
     except ImportError as error:
         raise DFlashError(f"the server needs {error.name}: pip install 'dflash[serve]'") from error
     from dflash.serve.api import Backend
+    from dflash.serve.decoding import Defaults, named
+    from dflash.serve.recover import check
     from dflash.serve.start import start
 
+    check(arguments.recover)
+    defaults = Defaults(named(arguments.strategy, arguments.draft), arguments.draft, arguments.recover)
     print(f"dflash: loading {arguments.model}", file=sys.stderr)
     loaded, worker = start(
         arguments.model,
@@ -52,10 +56,10 @@ def _serve(arguments: argparse.Namespace) -> None:
         kv=arguments.kv,
     )
     names = arguments.model_name or [default_name(arguments.model)]
-    app = build_app(Backend(worker, loaded.tokenizer, loaded.template, names), api_key=arguments.api_key)
-    server = Server(app, worker, host=arguments.host, port=arguments.port, grace=arguments.grace)
     try:
-        server.run()
+        worker.prepare(defaults.strategy)
+        app = build_app(Backend(worker, loaded.tokenizer, loaded.template, names, defaults), api_key=arguments.api_key)
+        Server(app, worker, host=arguments.host, port=arguments.port, grace=arguments.grace).run()
     except KeyboardInterrupt:
         pass  # uvicorn has shut down in order and hands the signal on
     finally:
@@ -81,6 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--context", type=int, metavar="N", help="tokens that a text may have (default: the model's)")
     parser.add_argument("--sequences", type=int, default=8, metavar="N", help="requests in work at a time (8)")
     parser.add_argument("--kv", choices=("f16", "f32"), default="f16", help="type of the KV cache")
+    parser.add_argument("--strategy", metavar="NAME", help="how tokens are guessed where a request does not say (plain)")
+    parser.add_argument("--draft", "--model-draft", metavar="FILE", help="draft model that strategies guess with")
+    parser.add_argument("--recover", metavar="NAME,...", help="recoveries where a request does not say: empty, stall, loop")
     parser.add_argument(
         "--grace", type=float, default=10, metavar="S", help="seconds that open requests get at shutdown (10)"
     )

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
-from dflash.decode.strategy import Plain, Strategy
+from dflash.decode.strategy import Strategy
 from dflash.model.text import TextStream
 from dflash.model.tokenizer import Tokenizer
+from dflash.serve.marks import marks_of
 
 
 class Delta(NamedTuple):
@@ -40,7 +41,7 @@ class Answer:
     sampling : Sampling
         How tokens are picked.
     strategy : Strategy
-        How tokens are guessed.
+        How tokens are guessed, and what watches over that.
     max_tokens : int, optional
         Limit of new tokens; None goes on until the context is full.
     stop : sequence of str
@@ -74,10 +75,11 @@ class Answer:
         self.session = Session(
             prompt,
             sampling=sampling,
-            strategy=strategy if strategy is not None else Plain(),
+            strategy=Strategy.of(strategy),
             max_tokens=max_tokens,
             eos=tokenizer.eos_ids,
             observer=self._observe,
+            marks=marks_of(tokenizer),
         )
         self.pieces: list[str] = []
         self._stream = TextStream(tokenizer, stop=stop, skip_special=True)

@@ -17,11 +17,13 @@ from dflash.model.template import ChatTemplate
 from dflash.model.tokenizer import Tokenizer
 from dflash.serve.answer import Answer
 from dflash.serve.bodies import read_json
+from dflash.serve.decoding import PLAIN, Defaults, strategy_of
 from dflash.serve.openai import ChatRequest, CompletionRequest, Options, parse_chat, parse_completion
 from dflash.serve.problems import Problem
+from dflash.serve.recover import Language
 from dflash.serve.running import Running, until_gone
 from dflash.serve.sse import EventStream
-from dflash.serve.wire import ChatShape, CompletionShape, Shape, usage
+from dflash.serve.wire import ChatShape, CompletionShape, Shape, interventions, usage
 from dflash.serve.worker import Worker
 
 
@@ -39,12 +41,15 @@ class Backend:
         The model's, if it has one.
     names : sequence of str
         What requests may call the model; answers use the first.
+    defaults : Defaults
+        How texts are written where a request says nothing.
     """
 
     worker: Worker
     tokenizer: Tokenizer
     template: ChatTemplate | None
     names: Sequence[str]
+    defaults: Defaults = PLAIN
 
 
 class API:
@@ -60,7 +65,7 @@ class API:
         self._check_model(wanted.options.model)
         prompt = await asyncio.to_thread(self._chat_prompt, wanted)
         shape = ChatShape(self._backend.tokenizer, logprobs=wanted.options.logprobs is not None)
-        return await self._respond(request, [prompt], wanted.options, shape)
+        return await self._respond(request, [prompt], wanted.options, shape, (wanted.tools, wanted.tool_choice))
 
     async def completions(self, request: Request) -> Response:
         """Answer ``/v1/completions``."""
@@ -113,12 +118,23 @@ class API:
         encode = self._backend.tokenizer.encode
         return [encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in wanted.prompts]
 
-    async def _respond(self, request: Request, prompts: Sequence[Sequence[int]], options: Options, shape: Shape) -> Response:
+    async def _respond(
+        self,
+        request: Request,
+        prompts: Sequence[Sequence[int]],
+        options: Options,
+        shape: Shape,
+        tools: tuple[Sequence[Mapping[str, Any]], str | Mapping[str, Any] | None] = ((), None),
+    ) -> Response:
+        backend = self._backend
+        language = Language(backend.tokenizer, backend.template, *tools)
+        strategy = await strategy_of(options.decoding, backend.defaults, language, backend.worker)
         answers = [
             Answer(
-                self._backend.tokenizer,
+                backend.tokenizer,
                 prompt,
                 sampling=_of_choice(options, number),
+                strategy=strategy,
                 max_tokens=options.max_tokens,
                 stop=options.stop,
             )
@@ -129,9 +145,9 @@ class API:
             "id": f"{'chatcmpl' if isinstance(shape, ChatShape) else 'cmpl'}-{uuid4().hex}",
             "object": shape.chunk_kind if options.stream else shape.whole_kind,
             "created": int(time.time()),
-            "model": options.model or self._backend.names[0],
+            "model": options.model or backend.names[0],
         }
-        running = Running(self._backend.worker, answers)
+        running = Running(backend.worker, answers)
         if options.stream:
             return EventStream(running, _chunks(running, head, options, shape))
         try:
@@ -153,7 +169,7 @@ async def _whole(running: Running, head: Mapping[str, Any], options: Options, sh
     async for index, delta in running.deltas():
         logprobs[index] += delta.logprobs
     choices = [shape.whole(index, answer, logprobs[index]) for index, answer in enumerate(running.answers)]
-    return {**head, "choices": choices, "usage": usage(running.answers, options.n)}
+    return {**head, "choices": choices, "usage": usage(running.answers, options.n), **interventions(running.answers)}
 
 
 async def _chunks(
@@ -168,6 +184,7 @@ async def _chunks(
         if delta.text or delta.logprobs:
             yield {**head, "choices": [shape.piece(index, delta)], **tail}
         if delta.step.finish is not None:
-            yield {**head, "choices": [shape.ending(index, delta.step.finish)], **tail}
+            done = interventions(running.answers[index : index + 1])
+            yield {**head, "choices": [shape.ending(index, delta.step.finish)], **tail, **done}
     if options.include_usage:
         yield {**head, "choices": [], "usage": usage(running.answers, options.n)}

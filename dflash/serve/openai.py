@@ -6,12 +6,12 @@ from typing import Any
 
 from dflash.decode.sampling import Sampling
 from dflash.errors import RequestError
+from dflash.serve.decoding import MAX_TOKENS, UNSAID, Decoding, parse_decoding
 from dflash.serve.fields import Fields, shown
 
 MAX_CHOICES = 64
 MAX_LOGPROBS = 20
 MAX_STOPS = 16
-MAX_TOKENS = 2**31 - 1
 
 # A request that sets nothing is decoded greedily: no rule is on that the caller did not ask for.
 DEFAULT_COMPLETION_TOKENS = 16
@@ -29,6 +29,7 @@ class Options:
     stream: bool = False
     include_usage: bool = False
     logprobs: int | None = None
+    decoding: Decoding = UNSAID
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ def _options(fields: Fields, max_tokens: int | None, logprobs: int | None) -> Op
         stream=stream,
         include_usage=bool(stream_options and stream_options.flag("include_usage")),
         logprobs=logprobs,
+        decoding=parse_decoding(fields),
     )
 
 

@@ -133,8 +133,14 @@ class CompletionShape:
         return self._tokenizer.token_bytes(token).decode("utf-8", "replace")
 
 
-def usage(answers: Sequence[Answer], n: int) -> dict[str, int]:
-    """Count tokens in and out; the `n` choices of a prompt share it.
+def interventions(answers: Sequence[Answer]) -> dict[str, list[str]]:
+    """Tell what recoveries did, a sentence each; nothing where they did nothing."""
+    done = [str(each) for answer in answers for each in answer.session.interventions]
+    return {"interventions": done} if done else {}
+
+
+def usage(answers: Sequence[Answer], n: int) -> dict[str, Any]:
+    """Count tokens in and out; the `n` choices of a prompt share it. Guesses are told as OpenAI tells predictions.
 
     Parameters
     ----------
@@ -145,4 +151,9 @@ def usage(answers: Sequence[Answer], n: int) -> dict[str, int]:
     """
     prompt = sum(answer.session.n_prompt for answer in answers[::n])
     completion = sum(answer.session.n_tokens for answer in answers)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    drafted, accepted = (sum(getattr(answer.session, name) for answer in answers) for name in ("n_drafted", "n_accepted"))
+    if not drafted:
+        return counts
+    details = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
+    return {**counts, "completion_tokens_details": details}

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from dflash.decode.drafter import Drafter, Nothing
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session, Step
+from dflash.decode.strategy import Strategy
 from dflash.errors import Cancelled, DFlashError
 from dflash.serve.answer import Answer, Delta
 
@@ -38,6 +40,7 @@ class Worker:
         self._lock = threading.Lock()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._answers: dict[Session, tuple[Answer, Sink]] = {}
+        self._prepared: set[Drafter] = set()
         self._thread = threading.Thread(target=self._run, name="dflash-engine", daemon=True)
         self._thread.start()
 
@@ -45,6 +48,24 @@ class Worker:
     def alive(self) -> bool:
         """Whether it takes work."""
         return not self._closing and self.error is None
+
+    def prepare(self, strategy: Strategy) -> None:
+        """Load what a strategy needs to go with the model; answers that want it then start at once.
+
+        Parameters
+        ----------
+        strategy : Strategy
+            Of answers to come.
+
+        Raises
+        ------
+        DFlashError
+            If it can't be used with this model; one sentence says why.
+        """
+        drafter = strategy.drafter
+        if type(drafter) is not Nothing and drafter not in self._prepared:
+            self.call(lambda: drafter.prepare(self.engine.model))
+            self._prepared.add(drafter)
 
     def submit(self, answer: Answer, sink: Sink) -> None:
         """Start an answer.

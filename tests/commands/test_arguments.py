@@ -8,7 +8,9 @@ import pytest
 from dflash.__main__ import main
 from dflash.commands import chat, run
 from dflash.commands.info import as_text
+from dflash.commands.measure import Bench
 from dflash.commands.terminal import size, table
+from dflash.commands.traffic import Traffic
 
 PROMPT = "What is the capital of Japan?"
 
@@ -205,18 +207,41 @@ def test_info(capsys):
 
 
 def test_bench(capsys):
-    words = ["bench", "demo", "-p", "16", "-n", "4", "-d", "0,8", "-r", "1", "--threads", "2", "--context", "512"]
+    words = ["bench", "demo", "-p", "16", "-n", "4", "-d", "8,0", "-r", "1", "--threads", "2", "--context", "512"]
     assert main(words) == 0
     text = capsys.readouterr().out
     assert "pp16" in text
     assert "tg4 @ d8" in text
     assert main([*words, "--json"]) == 0
     results = json.loads(capsys.readouterr().out)
-    assert set(results["rates"]) == {"pp16", "tg4", "tg4 @ d8"}
+    assert list(results["rates"]) == ["pp16", "tg4", "tg4 @ d8"]
     assert all(rate["mean"] > 0 for rate in results["rates"].values())
     for shares in results["shares"].values():
         assert sum(shares.values()) == pytest.approx(1, abs=0.01)
-    assert [cost["tokens"] for cost in results["forward"]] == [1, 2, 4, 8, 16, 32, 64]
+    assert [cost["tokens"] for cost in results["forward"]] == [1, 2, 4, 8, 16, 23, 32, 64]
+    writing = results["rates"]["tg4 @ d8"]
+    assert writing["of_copy"] == pytest.approx(writing["gb_s"] / results["copy_gb_s"])
+
+
+def test_what_a_token_reads(lm):
+    """All weights but the MTP block, whose bytes the recorded header tells; keys and values of two layers."""
+    config = lm.model.config
+    of_mtp = sum(tensor.n_bytes for name, tensor in lm.file.tensors.items() if name.startswith("blk.8."))
+    traffic = Traffic.of(lm.file, config, kv="f16", device="cpu")
+    assert traffic.weights == sum(tensor.n_bytes for tensor in lm.file.tensors.values()) - of_mtp
+    assert traffic.position == 2 * 2 * 2 * 2 * 256
+    assert traffic.at(100) - traffic.at(0) == 100 * traffic.position
+    assert traffic.state == 2 * 6 * 4 * (12 * 128 * 128 + 3 * (12 + 2 * 4) * 128)
+
+
+def test_a_text_grows_out_of_the_last_one(lm, pools):
+    bench = Bench(lm.model, repeat=1)
+    for depth in (300, 40, 0, 64, 200):
+        steps = []
+        bench.write(3, depth, steps)
+        assert sum(len(step.tokens) for step in steps) == 3
+        assert (bench._prefix.length if bench._prefix else 0) == depth
+    bench.close()
 
 
 def test_bench_refuses_what_does_not_fit(capsys):

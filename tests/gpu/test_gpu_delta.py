@@ -82,19 +82,19 @@ def test_several_sequences(name):
 
 @pytest.mark.parametrize(
     "options",
-    [{"split": 4}, {"split": 8}, {"fused": False}, {"split": 8, "fused": False}, {"split": 4, "value_rows": 4}],
+    [{"split": 4}, {"fused": False}, {"split": 4, "fused": False}, {"share": 1}, {"split": 4, "share": 1}],
     ids=str,
 )
 def test_other_blocks(options):
     check(Mixer(*SHAPES[1]), [Rows(23, "tree", slot=2, kept=(0, 3)), Rows(3, kept=(1,), side=1)], **options)
 
 
-def test_value_rows_change_nothing():
+def test_company_of_heads_changes_nothing():
     mixer, sequences = Mixer(*SHAPES[1]), [Rows(23, "tree", slot=2, kept=(0, 3)), Rows(3, kept=(1,), side=1)]
     tokens, memories = mixer.tokens(26), mixer.memories()
     again = memories.copy()
-    out = mixer.gpu(tokens, sequences, memories, value_rows=2)
-    assert_same_bits("out", mixer.gpu(tokens, sequences, again, value_rows=4), out)
+    out = mixer.gpu(tokens, sequences, memories, share=3)
+    assert_same_bits("out", mixer.gpu(tokens, sequences, again, share=1), out)
     assert_same_bits("u", again.delta.u, memories.delta.u)
 
 

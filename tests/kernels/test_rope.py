@@ -10,7 +10,7 @@ from compare import assert_close, assert_same_bits
 
 from dflash.errors import KernelError
 from dflash.kernels.ragged import PAGE
-from dflash.kernels.rope import angles, reference, rotate
+from dflash.kernels.rope import angles, reference, rotate, turn
 
 DATA = Path(__file__).parent.parent / "data" / "kernels"
 CACHES = (np.uint16, np.float32)
@@ -94,6 +94,26 @@ def test_rotate(case, kind):
     assert np.isnan(numbers(k)[~written]).all()
     for again, before in zip(run(args, rows, heads, kv, width, kind), (q, k, v), strict=True):
         assert_same_bits("again", again, before)
+
+
+@pytest.mark.parametrize(
+    ("n", "heads", "width", "rotated"), [(1, 1, 16, 2), (16, 8, 128, 128), (7, 3, 48, 32), (90, 8, 64, 64)]
+)
+def test_turn(n, heads, width, rotated):
+    """Heads where they are: the definition, and the bits of `rotate`."""
+    rows = ragged([(5, chain(n), True)])
+    query, key, value, gain, _, cos, sin = inputs(rows, heads, heads, width, rotated, False)
+    x, want = key.reshape(n, heads, width).copy(), key.reshape(n, heads, width).astype(np.float64)
+    turn(x, gain, cos, sin, eps=1e-6)
+    reference.turn(want, gain, cos, sin, eps=1e-6)
+    assert_close("turn", x, want, 3e-7)
+    q, k, v = outputs(rows, heads, heads, width, np.float32)
+    rotate(query, key, value, gain, gain, cos, sin, rows, eps=1e-6, q=q[:-1], k=k, v=v)
+    assert_same_bits("as rotate", x, k[rows.pages[0, 0], 5 : 5 + n])
+    with pytest.raises(KernelError, match="turn: x must be"):
+        turn(x[..., :15], gain, cos, sin, eps=1e-6)
+    with pytest.raises(KernelError, match="turn: cos must be"):
+        turn(x, gain, cos[1:], sin, eps=1e-6)
 
 
 @pytest.mark.parametrize("kind", CACHES)

@@ -7,7 +7,7 @@ from compare import assert_same_bits
 
 from dflash.errors import KernelError
 from dflash.kernels import sample, simd
-from dflash.kernels.sample import reference
+from dflash.kernels.sample import Law, reference
 from dflash.kernels.sample.log import log
 from dflash.kernels.sample.noise import gumbel_of
 
@@ -193,6 +193,75 @@ def test_sample(n, scale):
         assert got == sample.sample_among(ids, scaled, 77, position, floor)
 
 
+LAWS = [
+    Law(),
+    Law(scale=1.0, seed=3),
+    Law(scale=1.5, top_k=20, seed=-4),
+    Law(scale=0.8, top_p=0.9, seed=5),
+    Law(scale=1.0, top_k=40, top_p=0.95, floor=-2.5, seed=2**63 + 6),
+    Law(scale=50.0, floor=-1.0, seed=7),
+]
+
+
+def proposals(logits, laws, positions, width):
+    """Candidates, and those of the definition; what is before and behind the arrays is untouched."""
+    n = len(logits)
+    ids, scores = np.full((n + 2, width), -7, np.int32), np.full((n + 2, width), np.nan, np.float32)
+    want_ids, want_scores = np.empty((n, width), np.int32), np.empty((n, width))
+    sample.candidates(logits, laws, positions, width, ids=ids[1:-1], scores=scores[1:-1])
+    reference.candidates(logits, laws, positions, width, ids=want_ids, scores=want_scores)
+    assert (ids[[0, -1]] == -7).all()
+    assert np.isnan(scores[[0, -1]]).all()
+    return ids[1:-1], scores[1:-1], want_ids, want_scores
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("width", [1, 16, 64])
+def test_candidates(n, width):
+    logits = np.stack([row(n, ties=i == 0) for i in range(len(LAWS))])
+    ids, scores, want_ids, want_scores = proposals(logits, LAWS, range(len(LAWS)), width)
+    assert ids.tolist() == want_ids.tolist()
+    there = want_ids >= 0
+    assert np.abs(scores[there] - want_scores[there]).max() < 1e-5
+    assert (scores[~there] == -np.inf).all()
+    if n > 64 == width:
+        assert (there.sum(axis=1)[:2] == 64).all()
+        assert (there.sum(axis=1)[2:] < 64).all()
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: f"T {1 / law.scale:g}" if law.scale else "greedy")
+def test_the_first_candidate_is_the_token_that_the_target_would_draw(law):
+    """If draft and target are of one mind."""
+    logits = np.stack([4 * row(3000) for _ in range(50)])
+    ids, scores = np.empty((50, 8), np.int32), np.empty((50, 8), np.float32)
+    sample.candidates(logits, [law] * 50, range(50), 8, ids=ids, scores=scores)
+    assert ids[:, 0].tolist() == [sample.draw_one(logits[i], law, i) for i in range(50)]
+    assert (scores[:, 1:] <= scores[:, :-1]).all()
+    assert (np.exp(scores).sum(axis=1) < 1 + 1e-5).all()
+
+
+def test_candidates_are_of_the_row_not_of_the_company():
+    logits = np.stack([row(3000) for _ in LAWS])
+    ids, scores, _, _ = proposals(logits, LAWS, range(len(LAWS)), 12)
+    for i in range(len(LAWS)):
+        alone_ids, alone_scores, _, _ = proposals(logits[i : i + 1], LAWS[i : i + 1], [i], 12)
+        assert alone_ids.tolist() == [ids[i].tolist()]
+        assert_same_bits("scores", alone_scores[0], scores[i])
+
+
+def test_nothing_to_propose():
+    for nothing in (np.nan, -np.inf):
+        logits = np.full((len(LAWS), 70), nothing, np.float32)
+        ids, scores = np.empty((len(LAWS), 3), np.int32), np.empty((len(LAWS), 3), np.float32)
+        sample.candidates(logits, LAWS, range(len(LAWS)), 3, ids=ids, scores=scores)
+        assert (ids == -1).all()
+        assert (scores == -np.inf).all()
+    logits[:, 5] = 1.0
+    ids, scores, want_ids, want_scores = proposals(logits, LAWS, range(len(LAWS)), 3)
+    assert ids.tolist() == want_ids.tolist() == [[5, -1, -1]] * len(LAWS)
+    assert np.abs(scores[:, 0] - want_scores[:, 0]).max() < 1e-6
+
+
 def test_nothing_to_sample():
     assert sample.sample(np.full(70, -np.inf, np.float32), 1.0, 0, 0) == -1
     assert sample.sample(np.full(70, np.nan, np.float32), 1.0, 0, 0) == -1
@@ -209,3 +278,5 @@ def test_refusals():
         sample.argmax(logits, np.ones((2, 7), bool), out=np.zeros(2, np.int32))
     with pytest.raises(KernelError, match="1 to 8 tokens, has for 9"):
         sample.top_k(logits[0], ids=np.zeros(9, np.int32), values=np.zeros(9, np.float32))
+    with pytest.raises(KernelError, match="1 to 64 for each of 2 rows, got 65, 2 laws, 2 positions"):
+        sample.candidates(logits, [Law()] * 2, [0, 1], 65, ids=np.zeros((2, 65), np.int32), scores=np.zeros((2, 65)))

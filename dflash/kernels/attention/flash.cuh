@@ -41,6 +41,8 @@ struct Sight {
     int start;
     const int* limits;
     const u64* above;
+
+    __device__ __forceinline__ bool is_partial(int position) const { return position + KEYS > all; }
 };
 
 struct Sums {
@@ -84,11 +86,13 @@ __device__ __forceinline__ void clear(Sums& sums) {
     sums.top[0] = sums.top[1] = NOTHING, sums.sum[0] = sums.sum[1] = 0.0f;
 }
 
-// Scores of the tile at `position` to weights; older values are to be multiplied by `rescale`.
-__device__ __forceinline__ void soften(float (&s)[SCORES][4], int position, const Sight& sight, Sums& sums,
+// Scores of the tile at `position` to weights; older values are to be multiplied by `rescale`. What is not seen is for `hide` of
+// the sight to tell, in tiles that are seen in part.
+template <class View>
+__device__ __forceinline__ void soften(float (&s)[SCORES][4], int position, const View& sight, Sums& sums,
                                        float (&rescale)[2]) {
     const float scale = 1.4426950408889634f / sqrtf((float)HEAD);
-    if (position + KEYS > sight.all) hide(s, position, sight);
+    if (sight.is_partial(position)) hide(s, position, sight);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         float most = sums.top[h];

@@ -3,8 +3,8 @@
 // one size.
 #pragma once
 
-#if !defined(SPLITS) || !defined(KV)
-#error "SPLITS and KV must be defined"
+#ifndef SPLITS
+#error "SPLITS must be defined"
 #endif
 
 constexpr int STEP = 64;
@@ -32,10 +32,4 @@ __device__ __forceinline__ Unit unit_at(int first, int rows, int most, int lengt
     unit.rows = min(min(rows, larger) - first, most);
     unit.parts = parts_of(length + first + unit.rows - 1);
     return unit;
-}
-
-// Where the sums of a part of a row's text lie for the GROUP heads that share a head of the cache: the values as (HEAD / 8,
-// GROUP, 8), for a warp holds eight columns of eight heads, and (GROUP, 2) the largest score and the sum of weights.
-__device__ __forceinline__ size_t part_at(int row, int head, int part) {
-    return ((size_t)row * KV + head) * SPLITS + part;
 }

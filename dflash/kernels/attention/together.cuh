@@ -30,8 +30,10 @@ __device__ __forceinline__ void fetch_tile(u32 slot, const u16* cache, const Tex
     }
 }
 
-// The tiles of a text are read in the order K0 K1 V0 K2 V1 ...; tile n of these goes to slot n % SLOTS.
-__device__ __forceinline__ void fetch(u32 slots, const u16* k, const u16* v, const Text& text, int n) {
+// The tiles of a text are read in the order K0 K1 V0 K2 V1 ...; tile n of these goes to slot n % SLOTS. How one is copied is for
+// `fetch_tile` of the text to tell.
+template <class Cache, class Source>
+__device__ __forceinline__ void fetch(u32 slots, const Cache& k, const Cache& v, const Source& text, int n) {
     const bool values = n > 0 && n % 2 == 0;
     const int i = text.begin + (values ? n / 2 - 1 : (n + 1) / 2);
     if (i < text.end) fetch_tile(slots + n % SLOTS * TILE, values ? v : k, text, i);
@@ -57,8 +59,9 @@ __device__ __forceinline__ void store_queries(u32 tile, const u16* q, const Quer
 
 // Read a text whose first SLOTS tiles are being fetched; all threads take part. The sums are a warp's own; idle warps have no
 // query that exists.
-__device__ __forceinline__ void read(const u16* k, const u16* v, const Text& text, const Sight& sight, bool idle, u32 queries,
-                                     u32 slots, Sums& sums) {
+template <class Cache, class Source, class View>
+__device__ __forceinline__ void read(const Cache& k, const Cache& v, const Source& text, const View& sight, bool idle,
+                                     u32 queries, u32 slots, Sums& sums) {
     float s[SCORES][4], rescale[2];
     u32 p[KEYS / 16][4];
     clear(sums);

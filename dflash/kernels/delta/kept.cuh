@@ -1,26 +1,30 @@
-// Rows of the pass before that are text now: what they add to the state.
+// Rows of the pass before that are text now: what they add to the states of the SHARE heads of a block.
 #pragma once
 
 struct Kept {
     const int* rows;
     int n;
-    const float *k, *u, *decay;  // of the slot's first pending row, this head and the block's first of OWN value rows
-    float *lines, *factors;      // shared memory for `room` rows: WIDTH + OWN floats each, `stride` apart, and one
+    const float *k, *u, *decay;  // of the slot's first pending row: the key; of the first head, and the block's first value row
+    float *lines, *factors;      // shared memory for `room` rows: WIDTH + SHARE * OWN floats each, `stride` apart, and 4
     int stride, room;
 
     // Start to copy `room` rows, or what there is.
     __device__ __forceinline__ void fetch(int start) const {
-        constexpr int COPIES = (WIDTH + OWN) / 4;
+        constexpr int COPIES = (WIDTH + SHARE * OWN) / 4;
         const int n_here = min(room, n - start);
 #pragma unroll 1
         for (int i = threadIdx.x; i < n_here * COPIES; i += THREADS) {
-            const int r = i / COPIES, c = i % COPIES * 4;
+            const int r = i / COPIES, c = i % COPIES * 4, y = c - WIDTH;
             const size_t row = rows[start + r];
-            const float* const from = c < WIDTH ? k + row * GROUPS * WIDTH + c : u + row * HEADS * VALUES + c - WIDTH;
+            const float* const from = y < 0 ? k + row * GROUPS * WIDTH + c
+                                            : u + (row * HEADS + y / OWN * GROUPS) * VALUES + y % OWN;
             copy_16(address(lines + r * stride + c), from);
         }
         copy_commit();
-        if ((int)threadIdx.x < n_here) factors[threadIdx.x] = decay[rows[start + threadIdx.x] * HEADS];
+#pragma unroll 1
+        for (int i = threadIdx.x; i < n_here * SHARE; i += THREADS) {
+            factors[i / SHARE * 4 + i % SHARE] = decay[rows[start + i / SHARE] * HEADS + i % SHARE * GROUPS];
+        }
     }
 
     // Apply all, of which the first `room` are being fetched.
@@ -29,14 +33,16 @@ struct Kept {
             if (start) fetch(start);
             copy_wait<0>();
             __syncthreads();
+            const float* line = lines;
 #pragma unroll 1
-            for (int i = 0; i < min(room, n - start); ++i) {
-                const float* const line = lines + i * stride;
-                float key[COLUMNS];
+            for (int i = 0; i < min(room, n - start); ++i, line += stride) {
+                float key[COLUMNS], amount[SHARE], factor[SHARE];
                 load_columns(line, lane, key);
-                Amounts amount;
-                amount.load(line + WIDTH + threadIdx.x / LANES * ROWS);
-                own.add(factors[i], amount, key);
+#pragma unroll
+                for (int h = 0; h < SHARE; ++h) {
+                    amount[h] = line[WIDTH + h * OWN + threadIdx.x / LANES], factor[h] = factors[4 * i + h];
+                }
+                own.add(factor, amount, key);
             }
             __syncthreads();
         }

@@ -1,10 +1,10 @@
-// The memory of a head in the registers of a block: LANES threads side by side hold ROWS value rows, each COLUMNS of the key
-// columns of both. Every element is computed by one sequence of operations, whoever asks for it.
+// The memory of SHARE heads, which read one key, in the registers of a block: LANES threads side by side hold a value row of each
+// head, each COLUMNS of its key columns. Every element is computed by one sequence of operations, whoever asks for it.
 #pragma once
 
-constexpr int COLUMNS = WIDTH / LANES, VECTOR = COLUMNS % 4 ? 2 : 4, APART = 4 / ROWS;
+constexpr int COLUMNS = WIDTH / LANES, VECTOR = COLUMNS % 4 ? 2 : 4, PADDED = SHARE == 3 ? 4 : SHARE;
 static_assert(WIDTH % 16 == 0 && LANES == 8, "eight threads have a row of keys, two or four columns at a time");
-static_assert(ROWS == 2 || ROWS == 4, "of the eight lanes, every APART-th names a row");
+static_assert(SHARE >= 1 && SHARE <= 4, "a thread has rows of one to four heads");
 
 // A lane's columns of a row at `from` in any memory; VECTOR of them lie side by side, then those of the next lane.
 __device__ __forceinline__ void load_columns(const float* from, int lane, float (&to)[COLUMNS]) {
@@ -31,91 +31,79 @@ __device__ __forceinline__ void store_columns(float* to, int lane, const float (
     }
 }
 
-// Sums over what a thread's rows hold for a key and for a query.
-struct Sums {
-    float of_key[ROWS], of_query[ROWS];
-
-    // Over all lanes, of the row that `row_of(lane)` names: for the key in the lower four lanes, for the query in the upper
-    // ones. Each step halves what a lane still sums.
-    __device__ __forceinline__ float reduce(int lane) const {
-        const bool upper = lane & 4, second = lane & 2;
-        float sum[ROWS];
+// Over the lanes of a row, in each of them; `lanes` of the warp take part.
+__device__ __forceinline__ float sum_of_lanes(float x, u32 lanes = ~0u) {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            const float give = upper ? of_key[r] : of_query[r];
-            sum[r] = __fadd_rn(upper ? of_query[r] : of_key[r], __shfl_xor_sync(~0u, give, 4));
-        }
+    for (int i = LANES / 2; i; i /= 2) x = __fadd_rn(x, __shfl_xor_sync(lanes, x, i));
+    return x;
+}
+
+// The head whose number a lane has where each has one.
+__device__ __forceinline__ int head_of(int lane) { return lane * PADDED / LANES; }
+
+// As `sum_of_lanes` of each head's number, but a lane gets only that of `head_of` it: while there are several, each step halves
+// what a lane still sums.
+__device__ __forceinline__ float share_of_sums(const float (&x)[SHARE], int lane) {
+    float sum[PADDED];
 #pragma unroll
-        for (int r = 0; r < ROWS / 2; ++r) {
-            const float give = second ? sum[r] : sum[r + ROWS / 2];
-            sum[r] = __fadd_rn(second ? sum[r + ROWS / 2] : sum[r], __shfl_xor_sync(~0u, give, 2));
-        }
-        const bool odd = ROWS == 4 && lane & 1;
-        const float give = ROWS == 4 && !odd ? sum[ROWS / 2 - 1] : sum[0];
-        return __fadd_rn(odd ? sum[ROWS / 2 - 1] : sum[0], __shfl_xor_sync(~0u, give, 1));
-    }
-};
-
-__device__ __forceinline__ int row_of(int lane) { return lane % 4 / APART; }
-
-// What the rows get of a key, of which every lane below 4 has that of `row_of(lane)`.
-struct Amounts {
-    float of[ROWS];
-
-    __device__ __forceinline__ void spread(float mine) {
+    for (int h = 0; h < PADDED; ++h) sum[h] = h < SHARE ? x[h] : 0.0f;
+    int reach = LANES / 2;
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) of[r] = __shfl_sync(~0u, mine, r * APART, LANES);
-    }
-    __device__ __forceinline__ void load(const float* from) {
-        if constexpr (ROWS == 4) {
-            const float4 x = *(const float4*)from;
-            of[0] = x.x, of[1] = x.y, of[ROWS - 2] = x.z, of[ROWS - 1] = x.w;
-        } else {
-            const float2 x = *(const float2*)from;
-            of[0] = x.x, of[1] = x.y;
+    for (int n = PADDED / 2; n; n /= 2, reach /= 2) {
+        const bool upper = lane & reach;
+#pragma unroll
+        for (int h = 0; h < n; ++h) {
+            const float give = upper ? sum[h] : sum[h + n];
+            sum[h] = __fadd_rn(upper ? sum[h + n] : sum[h], __shfl_xor_sync(~0u, give, reach));
         }
     }
-    __device__ __forceinline__ float pick(int row) const {
-        float found = of[0];
 #pragma unroll
-        for (int r = 1; r < ROWS; ++r) found = row == r ? of[r] : found;
-        return found;
-    }
-};
+    for (; reach; reach /= 2) sum[0] = __fadd_rn(sum[0], __shfl_xor_sync(~0u, sum[0], reach));
+    return sum[0];
+}
+
+__device__ __forceinline__ float pick(const float (&of)[SHARE], int head) {
+    float found = of[0];
+#pragma unroll
+    for (int h = 1; h < SHARE; ++h) found = head == h ? of[h] : found;
+    return found;
+}
 
 struct State {
-    float cell[ROWS][COLUMNS];
+    float cell[SHARE][COLUMNS];
 
-    // From or to the thread's rows of the memory.
-    __device__ __forceinline__ void load(const float* rows, int lane) {
+    // From or to the thread's rows of the memory, which lie `apart`.
+    __device__ __forceinline__ void load(const float* rows, size_t apart, int lane) {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) load_columns(rows + r * WIDTH, lane, cell[r]);
+        for (int h = 0; h < SHARE; ++h) load_columns(rows + h * apart, lane, cell[h]);
     }
-    __device__ __forceinline__ void store(float* rows, int lane) const {
+    __device__ __forceinline__ void store(float* rows, size_t apart, int lane) const {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) store_columns(rows + r * WIDTH, lane, cell[r]);
+        for (int h = 0; h < SHARE; ++h) store_columns(rows + h * apart, lane, cell[h]);
     }
 
     // S = factor * S + outer(amount, key)
-    __device__ __forceinline__ void add(float factor, const Amounts& amount, const float (&key)[COLUMNS]) {
+    __device__ __forceinline__ void add(const float (&factor)[SHARE], const float (&amount)[SHARE],
+                                        const float (&key)[COLUMNS]) {
 #pragma unroll
-        for (int c = 0; c < COLUMNS; ++c)
+        for (int h = 0; h < SHARE; ++h)
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) cell[r][c] = __fmaf_rn(amount.of[r], key[c], __fmul_rn(factor, cell[r][c]));
+            for (int c = 0; c < COLUMNS; ++c) cell[h][c] = __fmaf_rn(amount[h], key[c], __fmul_rn(factor[h], cell[h][c]));
     }
 
-    // S @ key and S @ query
-    __device__ __forceinline__ Sums read(const float (&key)[COLUMNS], const float (&query)[COLUMNS]) const {
-        Sums sums;
+    // The lane's part of S @ x: even and odd columns apart, so that fewer sums wait for each other.
+    __device__ __forceinline__ void read(const float (&x)[COLUMNS], float (&sum)[SHARE]) const {
+        float even[SHARE], odd[SHARE];
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) sums.of_key[r] = sums.of_query[r] = 0.0f;
+        for (int h = 0; h < SHARE; ++h) even[h] = odd[h] = 0.0f;
 #pragma unroll
-        for (int c = 0; c < COLUMNS; ++c)
+        for (int c = 0; c < COLUMNS; c += 2)
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                sums.of_key[r] = __fmaf_rn(cell[r][c], key[c], sums.of_key[r]);
-                sums.of_query[r] = __fmaf_rn(cell[r][c], query[c], sums.of_query[r]);
+            for (int h = 0; h < SHARE; ++h) {
+                even[h] = __fmaf_rn(cell[h][c], x[c], even[h]);
+                odd[h] = __fmaf_rn(cell[h][c + 1], x[c + 1], odd[h]);
             }
-        return sums;
+#pragma unroll
+        for (int h = 0; h < SHARE; ++h) sum[h] = __fadd_rn(even[h], odd[h]);
     }
 };

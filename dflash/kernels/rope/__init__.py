@@ -131,6 +131,41 @@ def rotate(
     cpu.rotate(query, key, value, q_norm, k_norm, cos, sin, rows, eps=eps, q=q, k=k, v=v)
 
 
+def turn(x: Floats, norm: Floats, cos: Floats, sin: Floats, *, eps: float) -> None:
+    """Norm and rotate heads where they are: `rotate` without a cache.
+
+    Parameters
+    ----------
+    x : float32 (N, H, D)
+        Heads of each row; changed in place. D is a multiple of 16.
+    norm : float32 (D,)
+        Gain of the norm of each head.
+    cos, sin : float32 (N, R)
+        From `angles`; pair j are numbers j and j + R of a head, those from ``2 * R`` on pass.
+    eps : float
+        Added to the mean square.
+
+    Raises
+    ------
+    KernelError
+        If a shape or a type does not fit or an array is strided; the message names it.
+
+    Notes
+    -----
+    The formula and the bits of `rotate`. Moves ``8 * N * H * D`` bytes.
+    """
+    if x.ndim != 3 or x.shape[2] % 16:
+        raise KernelError(f"turn: x must be float32 (N, H, D), D a multiple of 16, got {x.dtype} {x.shape}")
+    n, _, width = x.shape
+    if 2 * cos.shape[-1] > width:
+        raise KernelError(f"turn: {2 * cos.shape[-1]} numbers to rotate in heads of {width}")
+    _check("turn: x", x, x.shape)
+    _check("turn: norm", norm, (width,))
+    _check("turn: cos", cos, (n, cos.shape[-1]))
+    _check("turn: sin", sin, cos.shape)
+    cpu.turn(x, norm, cos, sin, eps=eps)
+
+
 def _check(name: str, array: NDArray, shape: tuple[int, ...], dtype: np.dtype = _F32) -> None:
     if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
         raise KernelError(f"{name} must be contiguous {dtype} {shape}, got {array.dtype} {array.shape}")

@@ -38,6 +38,11 @@ def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v):
     _rotate(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, float(eps), q, k, v)
 
 
+def turn(x, norm, cos, sin, *, eps):
+    """See the package."""
+    _turn_rows(x, norm, cos, sin, np.float32(eps))
+
+
 @inline
 def _angles_of_row(positions, inv_freq, height, width, cos, sin, row):
     for j in range(inv_freq.size):
@@ -128,3 +133,23 @@ def _rotate(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length
         for row in prange(n):
             keys = np.empty(size, np.float32)
             _row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, eps, q, k, v, row, keys)
+
+
+@inline
+def _turn_row(x, norm, cos, sin, eps, row):
+    heads, width, half = x.shape[1], x.shape[2], cos.shape[1]
+    c, s = cos.ctypes.data + 4 * half * row, sin.ctypes.data + 4 * half * row
+    for head in range(heads):
+        at = x.ctypes.data + 4 * width * (heads * row + head)
+        _turn(at, norm.ctypes.data, eps, width, c, s, half, at)
+
+
+@kernel
+def _turn_rows(x, norm, cos, sin, eps):
+    n = len(x)
+    if x.size < _SERIAL:
+        for row in range(n):
+            _turn_row(x, norm, cos, sin, eps, row)
+    else:
+        for row in prange(n):
+            _turn_row(x, norm, cos, sin, eps, row)

@@ -30,6 +30,11 @@ def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v):
             cache[page, index % PAGE] = rows_of_it
 
 
+def turn(x, norm, cos, sin, *, eps):
+    """Heads, in place."""
+    x[:] = turned(x, norm, eps, cos, sin)
+
+
 def turned(x, weight, eps, cos, sin):
     """Heads (N, heads, width) after norm and rotation."""
     x = x.astype(np.float64)

@@ -8,16 +8,21 @@ from numpy.typing import NDArray
 
 from dflash.errors import KernelError
 from dflash.kernels.sample import cpu
+from dflash.kernels.sample.candidates import POOL
+from dflash.kernels.sample.candidates import candidates as find_candidates
 from dflash.kernels.sample.law import Ask, Draws, Edits, HostDraws, Law, Top, draw_one, signed, top_of
 from dflash.kernels.sample.nucleus import nucleus as find_nucleus
+from dflash.kernels.sample.top import top_k as find_top
 
 __all__ = [
+    "POOL",
     "Ask",
     "Draws",
     "Edits",
     "Law",
     "Top",
     "argmax",
+    "candidates",
     "draw",
     "draw_one",
     "gumbel",
@@ -99,7 +104,7 @@ def top_k(row: Floats, *, ids: Ids, values: Floats) -> None:
     _check("values", values, values.shape, np.float32)
     if not 1 <= len(ids) <= len(row):
         raise KernelError(f"ids: must have room for 1 to {len(row)} tokens, has for {len(ids)}")
-    cpu.top_k(row, ids, values)
+    find_top(row, ids, values)
 
 
 def log_sum_exp(row: Floats, scale: float = 1.0) -> float:
@@ -247,6 +252,51 @@ def sample_among(ids: Ids, scaled: Floats, seed: int, position: int, floor: floa
     _check("ids", ids, scaled.shape, np.int32)
     _check("scaled", scaled, ids.shape, np.float32)
     return cpu.sample_among(ids, scaled, signed(seed), position, float(floor))
+
+
+def candidates(
+    logits: Floats, laws: Sequence[Law], positions: Sequence[int], width: int, *, ids: Ids, scores: Floats
+) -> None:
+    """Find what a draft proposes at each of some positions.
+
+    Parameters
+    ----------
+    logits : float32 (R, V)
+        Of the draft.
+    laws : sequence of Law
+        How the target draws its own token there, one a row.
+    positions : sequence of int
+        Of the text, that each row is about; as for `gumbel`.
+    width : int
+        Candidates a row, 1 to `POOL`.
+    ids : int32 (R, width)
+        Becomes the likeliest tokens, likeliest first; -1 where there are no more.
+    scores : float32 (R, width)
+        And these their scores, minus infinity where there are no more.
+
+    Raises
+    ------
+    KernelError
+        If an array is strided or of another type or shape, or the width is out of range.
+
+    Notes
+    -----
+    Of a law without scale: log-probabilities, lower ids first among equals. Of another: of the `POOL` largest logits those
+    that the law's cuts leave, taken as if there were no others; ``x = (logit - max) * scale + noise``, the noise being that
+    of the target's draw, and the scores are ``x - log(sum(exp(x)))``. The first candidate is then right as often as two
+    draws agree that share their noise.
+    """
+    n = len(logits)
+    _check("logits", logits, logits.shape, np.float32)
+    if not 1 <= width <= POOL or len(laws) != n or len(positions) != n:
+        laid = f"{len(laws)} laws, {len(positions)} positions"
+        raise KernelError(f"candidates: wanted 1 to {POOL} for each of {n} rows, got {width}, {laid}")
+    _check("ids", ids, (n, width), np.int32)
+    _check("scores", scores, (n, width), np.float32)
+    reals = np.array([(law.scale or 0.0, law.top_p, law.floor) for law in laws]).reshape(n, 3).T.copy()
+    pairs = zip(laws, positions, strict=True)
+    whole = np.array([(law.top_k, signed(law.seed), at) for law, at in pairs], np.int64).reshape(n, 3).T.copy()
+    find_candidates(logits, reals[0], whole[0], reals[1], reals[2], whole[1], whole[2], ids, scores)
 
 
 def _check(name: str, array: NDArray, shape: tuple[int, ...], dtype: type) -> None:

@@ -12,7 +12,7 @@ _NOTHING = np.float32(-np.inf)
 
 
 @inline
-def _block_max(at):
+def block_max(at):
     """Largest of the 64 float32 at an address; NaN is ignored."""
     low = simd.maximum(simd.load_f32(at), simd.load_f32(at + _LINE))
     high = simd.maximum(simd.load_f32(at + 2 * _LINE), simd.load_f32(at + 3 * _LINE))
@@ -25,7 +25,7 @@ def largest(row):
     at, n = row.ctypes.data, len(row)
     best = _NOTHING
     for block in range(n // BLOCK):
-        best = max(best, _block_max(at + _BYTES * block))
+        best = max(best, block_max(at + _BYTES * block))
     for i in range(n // BLOCK * BLOCK, n):
         if row[i] > best:
             best = row[i]
@@ -38,7 +38,7 @@ def argmax_row(row):
     at, n = row.ctypes.data, len(row)
     best, where = _NOTHING, -1
     for block in range(n // BLOCK):
-        top = _block_max(at + _BYTES * block)
+        top = block_max(at + _BYTES * block)
         if top > best:
             best, where = top, block
     found = -1
@@ -68,53 +68,6 @@ def argmax_allowed(logits, allowed, out):
             if allowed[i, token] and logits[i, token] > best:
                 best, found = logits[i, token], token
         out[i] = found
-
-
-@inline
-def _worse(values, ids, a, b):
-    return values[a] < values[b] or (values[a] == values[b] and ids[a] > ids[b])
-
-
-@inline
-def _sift(values, ids, n):
-    """Let the root of a heap of `n`, worst first, sink to its place."""
-    at = 0
-    while 2 * at + 1 < n:
-        child = 2 * at + 1
-        if child + 1 < n and _worse(values, ids, child + 1, child):
-            child += 1
-        if not _worse(values, ids, child, at):
-            return
-        values[at], values[child] = values[child], values[at]
-        ids[at], ids[child] = ids[child], ids[at]
-        at = child
-
-
-@inline
-def _offer(row, start, stop, values, ids):
-    for i in range(start, stop):
-        if row[i] > values[0]:
-            values[0], ids[0] = row[i], i
-            _sift(values, ids, len(ids))
-
-
-@inline
-def top_k(row, ids, values):
-    """A heap of the best so far; blocks without a better one are passed over."""
-    n, k = len(row), len(ids)
-    values[:] = _NOTHING
-    ids[:] = n
-    for block in range(n // BLOCK):
-        if _block_max(row.ctypes.data + _BYTES * block) > values[0]:
-            _offer(row, block * BLOCK, block * BLOCK + BLOCK, values, ids)
-    _offer(row, n // BLOCK * BLOCK, n, values, ids)
-    for end in range(k - 1, 0, -1):
-        values[0], values[end] = values[end], values[0]
-        ids[0], ids[end] = ids[end], ids[0]
-        _sift(values, ids, end)
-    for i in range(k):
-        if values[i] == _NOTHING:
-            ids[i] = -1
 
 
 @inline
@@ -148,7 +101,7 @@ def likely(row, scale, floor, ids, scaled):
     for start in range(0, n, BLOCK):
         stop = min(start + BLOCK, n)
         whole = stop - start == BLOCK
-        if whole and not (_block_max(row.ctypes.data + 4 * start) - highest) * scale32 >= floor32:
+        if whole and not (block_max(row.ctypes.data + 4 * start) - highest) * scale32 >= floor32:
             continue
         for i in range(start, stop):
             lifted = (row[i] - highest) * scale32
@@ -182,7 +135,7 @@ def sample(row, scale, seed, position, floor):
     best, found = _NOTHING, -1
     for block in range((n + BLOCK - 1) // BLOCK):
         at = row.ctypes.data + _BYTES * block if (block + 1) * BLOCK <= n else last.ctypes.data
-        reach = (_block_max(at) - highest) * scale32
+        reach = (block_max(at) - highest) * scale32
         if not reach + np.float32(HIGHEST) > best or reach < np.float32(floor):
             continue
         key = keys.ctypes.data
@@ -191,7 +144,7 @@ def sample(row, scale, seed, position, floor):
             x = simd.mul(simd.sub(simd.load_f32(at + line), tops), scales)
             lifted = simd.add(x, simd.load_f32(key + line))
             simd.store_f32(key + line, simd.select(simd.less(x, floors), nothing, lifted))
-        top = _block_max(key)
+        top = block_max(key)
         if top > best:
             best, found = top, 0
             while keys[found] != best:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dflash.errors import KernelError
 from dflash.kernels import device
 from dflash.kernels.jit import kernel
+from dflash.kernels.later import Later
 from dflash.kernels.sample.cuda_edits import DeviceEdits
 from dflash.kernels.sample.cuda_logits import DeviceDraws, Logits
 from dflash.kernels.sample.cuda_mirror import Mirror
@@ -45,9 +46,9 @@ FOUND = np.dtype(
 
 _HERE = Path(__file__).parent
 _GROUP = 128
-_SURVEY = {"THREADS": 256, "CHUNK": 2048}
+SURVEY = {"THREADS": 256, "CHUNK": 2048}
 _DRAW_THREADS, _DRAW_TOKENS, _DRAW_BLOCKS = 512, 2048, 1056
-_SELECT_THREADS = 1024
+SELECT_THREADS = 1024
 _MOST_VOCAB = 1 << 19
 _NO_LAW = np.zeros(1, LAW)
 _NO_LAW["n_top"] = -1
@@ -62,6 +63,9 @@ class Sampler:
         Where a forward leaves its logits, on the device.
     stream : cupy.cuda.Stream, optional
         Where it does; the one that is current in each call if None.
+    position : int32 (R,), optional
+        Where the rows stand in their texts, on the device; a token drawn from a row comes one later. Asks then may leave
+        positions to be known `Later`.
 
     Raises
     ------
@@ -75,7 +79,7 @@ class Sampler:
     differently where two sums agree to 7 digits. Two runs give the same, in any company.
     """
 
-    def __init__(self, logits: Any, *, stream: Any = None) -> None:
+    def __init__(self, logits: Any, *, stream: Any = None, position: Any = None) -> None:
         n, vocab = logits.shape
         if vocab >= _MOST_VOCAB:
             raise KernelError(f"sampler: rows of {vocab} logits; there must be fewer than {_MOST_VOCAB}")
@@ -84,30 +88,34 @@ class Sampler:
         self._edits = DeviceEdits(logits)
         self.ids = self._ids.device.reshape(-1)
         self._bind(n, vocab)
+        self._place = None
+        if position is not None:
+            args = position, self._laws.device, LAW.itemsize // 4, LAW.fields["position"][1] // 4, n
+            self._place = kernel(_HERE / "place.cu", "place").bind(1, max(n, 32), args)
         self._event = _event()
         self._latest: DeviceDraws | None = None
         self._row = device.pinned(vocab)
 
     def _bind(self, n: int, vocab: int) -> None:
-        self._chunks, self._blocks = -(-vocab // _SURVEY["CHUNK"]), -(-vocab // _DRAW_TOKENS)
+        self._chunks, self._blocks = -(-vocab // SURVEY["CHUNK"]), -(-vocab // _DRAW_TOKENS)
         logits, laws, ids = self.logits, self._laws.device, self.ids
         no_laws, largest = device.array(np.repeat(_NO_LAW, n).view(np.int32)), device.zeros(n)
         tops = device.zeros(n, -(-vocab // _GROUP), dtype=np.uint32)
         sums = device.zeros(n, self._chunks, 3)
         best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
         args = tops, sums, best, arrived, ids, largest
-        survey = kernel(_HERE / "survey.cu", "survey", dependent=True, VOCAB=vocab, **_SURVEY)
+        survey = kernel(_HERE / "survey.cu", "survey", dependent=True, VOCAB=vocab, **SURVEY)
         again = tops, sums, best, arrived, device.zeros(n, dtype=np.int32), largest
         self._survey, self._survey_plain, self._survey_again = (
-            survey.bind(1, _SURVEY["THREADS"], (logits, *rest)) for rest in ((laws, *args), (no_laws, *args), (laws, *again))
+            survey.bind(1, SURVEY["THREADS"], (logits, *rest)) for rest in ((laws, *args), (no_laws, *args), (laws, *again))
         )
         draw = kernel(_HERE / "draw.cu", "draw", dependent=True, VOCAB=vocab, THREADS=_DRAW_THREADS)
         self._draw = draw.bind(1, _DRAW_THREADS, (logits, laws, largest, best, arrived, ids))
-        shape = {"VOCAB": vocab, "THREADS": _SELECT_THREADS, "SUMS": self._chunks}
+        shape = {"VOCAB": vocab, "THREADS": SELECT_THREADS, "SUMS": self._chunks}
         select = kernel(_HERE / "select.cu", "select", dependent=True, **shape)
-        self._select = select.bind(1, _SELECT_THREADS, (logits, laws, tops, sums, largest, ids))
+        self._select = select.bind(1, SELECT_THREADS, (logits, laws, tops, sums, largest, ids))
         top = kernel(_HERE / "top.cu", "top", dependent=True, **shape, MOST=MOST_TOP)
-        self._find = lambda found: top.bind(1, _SELECT_THREADS, (logits, laws, tops, sums, largest, ids, found))
+        self._find = lambda found: top.bind(1, SELECT_THREADS, (logits, laws, tops, sums, largest, ids, found))
 
     def rows(self, n: int) -> Logits:
         """The first `n` rows, as a forward has left them."""
@@ -130,6 +138,8 @@ class Sampler:
         if noisy or tells:
             self._describe(asks, n_rows)
             self._laws.upload(n_rows, stream)
+            if self._place is not None and any(isinstance(ask.positions, Later) for ask in asks):
+                self._place(stream, n_rows=n_rows)
             self.launch(noisy, n_rows, stream)
         else:
             self.largest(n_rows, stream)
@@ -171,8 +181,9 @@ class Sampler:
         laws[:n_rows] = _NO_LAW
         for law, first, positions, _ in asks:
             rows = laws[first : first + len(positions)]
-            rows[:] = _record(law)
-            rows["position"] = positions
+            rows[:] = record(law)
+            if self._place is None or not isinstance(positions, Later):
+                rows["position"] = positions
 
     def _tell(self, n_rows: int, stream: Any, *, anew: bool) -> None:
         """Log-probabilities are those of the rows without edits."""
@@ -185,8 +196,8 @@ class Sampler:
         self._found.download(n_rows, stream)
 
 
-def _record(law: Law) -> tuple[Any, ...]:
-    """A law as a row of `LAW`."""
+def record(law: Law) -> tuple[Any, ...]:
+    """A law as a row of `LAW`, without its position."""
     n_top = -1 if law.n_top is None else min(law.n_top, MOST_TOP)
     if law.scale is None:
         return (0.0, 0.0, 0, 0, 0, 1.0, n_top, 0)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dflash.kernels.sample import cpu
 from dflash.kernels.sample.nucleus import nucleus
+from dflash.kernels.sample.top import top_k
 
 Row = NDArray[np.float32]
 Ids = NDArray[np.int32]
@@ -80,7 +81,7 @@ class Ask(NamedTuple):
     first : int
         The first row.
     positions : sequence of int
-        A position of the text for each row, which the noise depends on.
+        A position of the text for each row, which the noise depends on; may be known `Later`.
     edits : Edits, optional
         What is done to the rows before.
     """
@@ -176,7 +177,7 @@ def top_of(row: Row, token: int, n: int) -> Top:
     n = min(n, len(row))
     ids, values = np.empty(n, np.int32), np.empty(n, np.float32)
     if n:
-        cpu.top_k(row, ids, values)
+        top_k(row, ids, values)
     top = tuple((i, value - total) for i, value in zip(ids.tolist(), values.tolist(), strict=True) if i >= 0)
     return Top(float(row[token]) - total, top)
 
@@ -190,7 +191,7 @@ def _kept(row: Row, law: Law) -> tuple[Ids, Row]:
     """What top-k and top-p leave, in any order: ids and scaled logits, the largest of them 0."""
     if 0 < law.top_k < len(row):
         ids, values = np.empty(law.top_k, np.int32), np.empty(law.top_k, np.float32)
-        cpu.top_k(row, ids, values)
+        top_k(row, ids, values)
         n = len(ids) if ids[-1] >= 0 else int(np.count_nonzero(ids >= 0))
         scaled = np.maximum(values[:n] - values[:1], _DEEPEST / law.scale) * law.scale
         ids, total = ids[:n], 0.0

@@ -1,6 +1,8 @@
 """A model on a GPU: the same face as `dflash.model.model.Model`."""
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +11,12 @@ from dflash.errors import KernelError
 from dflash.kernels import device, jit
 from dflash.kernels.delta.cuda import Flush
 from dflash.kernels.device import DeviceBatch
+from dflash.kernels.later import Later
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 from dflash.kernels.sample.cuda import Sampler
 from dflash.kernels.staging import Staging
-from dflash.model.batch import Forward, Span, check, following, ragged
+from dflash.model.batch import Forward, Span, check, following, guesses_of, ragged, rows_above, settled
+from dflash.model.companions import Companions
 from dflash.model.config import Config
 from dflash.model.cuda.gather import Gather
 from dflash.model.cuda.memories import DEVICE
@@ -55,12 +59,18 @@ class DeviceModel:
     config : Config
     pools : Pools
     weights : DeviceWeights
+    metadata : dict
+        Of the file.
+    companions : Companions
+        What drafters have loaded for it.
     rows : int
         Most rows of a forward.
     device, chunk, cut, looks_ahead
         As of `Model`.
     latest : Forward or None
         The last one; reading anything else overwrites it.
+    planted : Guesses or None
+        What it read beside the last tokens, if that was made on the device.
 
     Raises
     ------
@@ -82,6 +92,7 @@ class DeviceModel:
         chunk: int = CHUNK,
     ) -> None:
         self.config, self.threads, self.chunk = config, threads, chunk
+        self.metadata, self.companions = file.metadata, Companions()
         self.rows = chunk + PENDING * slots
         self.pools = Pools(config, pages=pages, slots=slots, kv=kv, place=DEVICE)
         most = min(pages, -(-config.context // PAGE))
@@ -89,18 +100,29 @@ class DeviceModel:
             self.weights = DeviceWeights(Weights(file, config), staging)
             self._decode = DecodePass(self.weights, config, self.pools, most)
             self._prefill = PrefillPass(self.weights, config, self.pools, chunk, most)
-        self._sampler = Sampler(self._decode.logits)
+        self._sampler = Sampler(self._decode.logits, position=self._decode.batch.position)
         self._settling = DeviceBatch(1, 1, 1)
         memories = list(zip(self.pools.conv, self.pools.delta, strict=True))
         self._apply_kept = Flush(memories, self._settling) if memories else None
         self._gather = Gather(config, self._decode)
         self.latest: Forward | None = None
+        self.planted: Any = None
         jit.warm()
 
     @property
     def n_vocab(self) -> int:
         """Rows of the embedding: ids are below."""
         return self.config.n_vocab
+
+    @property
+    def batch(self) -> DeviceBatch:
+        """Of the last decode pass."""
+        return self._decode.batch
+
+    @property
+    def drawn(self) -> Any:
+        """Tokens drawn last from the rows of a decode pass, int32 (64,)."""
+        return self._sampler.ids
 
     @property
     def launches(self) -> dict[int, int]:
@@ -154,14 +176,17 @@ class DeviceModel:
         """
         check(spans, capture, self.config, self.rows)
         groups = grouped(spans, self.chunk, PROMPTS)
-        laid = [ragged([spans[i] for i in group]) for group in groups]
         alone = len(groups) == 1 and not (spans[0].whole and any(span.logits for span in spans))
+        self.planted = guesses_of(spans) if alone else None
+        if self.planted is None:
+            spans = [settled(span) for span in spans]
+        laid = [ragged([spans[i] for i in group]) for group in groups]
         for group, (tokens, _, rows) in zip(groups, laid, strict=True):
             layers = self._run([spans[i] for i in group], tokens, rows, capture)
             if not alone:
                 self._gather.take(spans, group, layers, capture)
         for span in spans:
-            span.state.advanced(span.parents, whole=span.whole)
+            span.state.advanced(_parents(span), whole=span.whole)
         if alone:
             n, n_logits = len(laid[0][0]), sum(len(span.tokens) for span in spans if span.logits)
             captured = {layer: layers.captured[layer][:n] for layer in capture}
@@ -186,8 +211,10 @@ class DeviceModel:
         n = len(spans)
         for span in spans:
             span.state.reserve(2)
-        drawn = self._sampler.ids[:n]
-        self._decode(None, following(spans), (), logits=True, drawn=drawn)
+        drawn, tokens = self.drawn[:n], self.batch.tokens[:n]
+        none = np.zeros(n, np.int32)
+        self._decode(none, following(spans), (), logits=True, amend=lambda: device.copy(tokens, drawn))
+        self.planted = None
         self.latest = Forward(self._sampler.rows(n), self._decode.layers.space.hidden[:n], {}, tuple(spans))
         return self.latest
 
@@ -205,7 +232,10 @@ class DeviceModel:
         if spans[0].whole:
             self._prefill(tokens, rows, capture)
             return self._prefill.layers
-        self._decode(tokens, rows, capture, logits=any(span.logits for span in spans))
+        amend = None
+        if self.planted is not None:
+            amend = partial(self.planted.planter(self.batch), len(spans))
+        self._decode(tokens, rows, capture, logits=any(span.logits for span in spans), amend=amend)
         return self._decode.layers
 
     def _flush(self, slot: int, kept: Sequence[int], side: int) -> None:
@@ -230,6 +260,12 @@ class DeviceModel:
         )
         self._settling.upload(none, batch)
         self._apply_kept()
+
+
+def _parents(span: Span) -> Sequence[int]:
+    """Parents of the rows of a span, later if they are being made."""
+    guess = span.guess
+    return span.parents if guess is None else Later(lambda: rows_above(guess), len(span.tokens))
 
 
 def grouped(spans: Sequence[Span], chunk: int, prompts: int) -> list[list[int]]:

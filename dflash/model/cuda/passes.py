@@ -1,7 +1,7 @@
 """One pass over the layers: a decode pass replayed as a graph, a prefill pass launched."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -145,20 +145,23 @@ class DecodePass:
 
     def __call__(
         self,
-        tokens: NDArray[np.int32] | None,
+        tokens: NDArray[np.int32],
         rows: Ragged,
         capture: tuple[int, ...],
         *,
         logits: bool,
-        drawn: Any = None,
+        amend: Callable[[], None] | None = None,
     ) -> None:
-        """Run, reading `tokens` or what is `drawn` on the device; the results lie in `logits`, and in `layers`."""
+        """Run, after what may `amend` the batch on the device; the results lie in `logits`, and in `layers`.
+
+        Kernels of a pass read the batch before those in front of them are done: what amends it must not let them begin.
+        """
         n = len(rows.sequence)
         shape = Shape(bucket_of(n), len(rows.slot) == 1, capture, logits)
         graph = (self._graphs.get(shape) or self.capture(shape)) if self.graphs_wanted else None
-        self.batch.upload(np.zeros(n, np.int32) if tokens is None else tokens, rows)
-        if drawn is not None:
-            device.copy(self.batch.tokens[:n], drawn)
+        self.batch.upload(tokens, rows)
+        if amend is not None:
+            amend()
         if graph is not None:
             graph.launch(device.current_stream())
         else:

@@ -23,7 +23,7 @@ class DeviceWeights:
     Parameters
     ----------
     host : Weights
-        Where they come from.
+        Where they come from; kept under this name.
     staging : Staging
         The way to the device; what was asked for may still be on it.
 
@@ -37,7 +37,7 @@ class DeviceWeights:
 
     def __init__(self, host: Weights, staging: Staging) -> None:
         self.expressed: dict[str, str] = {}
-        self._host, self._staging = host, staging
+        self.host, self._staging = host, staging
         self._made: dict[str, Any] = {}
         self._prefix = ""
 
@@ -45,7 +45,7 @@ class DeviceWeights:
         """The weights of block i, named without ``blk.i.``."""
         weights = object.__new__(DeviceWeights)
         weights.expressed, weights._staging, weights._made = self.expressed, self._staging, self._made
-        weights._host, weights._prefix = self._host.block(i), f"blk.{i}."
+        weights.host, weights._prefix = self.host.block(i), f"blk.{i}."
         return weights
 
     @property
@@ -55,7 +55,7 @@ class DeviceWeights:
 
     def matrix(self, name: str) -> Tiles:
         """A matrix, or a stack of them."""
-        return self._once(name, lambda: self._packed(self._host.matrix(name)))
+        return self._once(name, lambda: self._packed(self.host.matrix(name)))
 
     def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[Tiles, ...]:
         """Several matrices; where the file has them in one, one below the other, parts of that."""
@@ -64,15 +64,15 @@ class DeviceWeights:
 
     def vector(self, name: str) -> Any:
         """A small tensor as float32."""
-        return self._once(name, lambda: device.array(self._host.vector(name)))
+        return self._once(name, lambda: device.array(self.host.vector(name)))
 
     def taps(self, name: str) -> Any:
         """The weight of a convolution, channels side by side."""
-        return self._once(name, lambda: device.array(conv.taps(self._host.vector(name))))
+        return self._once(name, lambda: device.array(conv.taps(self.host.vector(name))))
 
     def plain(self, name: str) -> Any:
         """A matrix of any type as float32."""
-        return self._once(f"{name} plain", lambda: device.array(self._host.matrix(name).unpacked()))
+        return self._once(f"{name} plain", lambda: device.array(self.host.matrix(name).unpacked()))
 
     def experts(self, config: Config) -> Experts:
         """The experts of a block."""
@@ -98,7 +98,7 @@ class DeviceWeights:
         return self._made[key]
 
     def _parts(self, names: tuple[str, ...], fused: str, rows: tuple[int, ...]) -> tuple[Tiles, ...]:
-        return tuple(map(self._packed, self._host.matrices(*names, fused=fused, rows=rows)))
+        return tuple(map(self._packed, self.host.matrices(*names, fused=fused, rows=rows)))
 
     def _packed(self, matrix: Matrix) -> Tiles:
         kind = matrix.type

@@ -1,0 +1,1 @@
+"""Who guesses: draft models, draft heads, and the text itself."""

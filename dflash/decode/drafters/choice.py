@@ -1,0 +1,156 @@
+"""What there is to choose from, and what is known of it, for all sessions of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dflash.decode.drafter import Drafter
+from dflash.decode.drafters.odds import Odds
+from dflash.decode.drafters.pace import Extra, Forwards
+from dflash.decode.shapes import Chain, Shape, Tree
+from dflash.decode.strategy import Strategy
+
+_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 28, 32, 40, 48, 63)
+_DEPTH = 16
+_SHARE = 0.02
+
+
+class Option:
+    """One drafter and the shape that it may fill.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        Drafter and largest shape.
+    part : int
+        Which of the drafters it is.
+
+    Attributes
+    ----------
+    sizes : int (M,)
+        How many guesses it may be asked for.
+    odds : Odds
+        Of its guesses, over all sessions.
+    extra : Extra
+        What it costs beside the forward.
+    filled : float
+        How many of the guesses that were asked for it makes.
+    """
+
+    def __init__(self, strategy: Strategy, part: int) -> None:
+        self.drafter, self.shape, self.part = strategy.drafter, strategy.shape or Chain(), part
+        most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or _DEPTH
+        self.sizes = np.array(sorted({n for n in _SIZES if n < most} | {most}))
+        self.odds, self.extra, self.filled = Odds(0.995, 4.0), Extra(), 1.0
+
+    def sized(self, n: int) -> Shape:
+        """The shape of so many guesses."""
+        if isinstance(self.shape, Tree):
+            return Tree(n, self.shape.depth, self.shape.width)
+        return Chain(n)
+
+
+class Bet(NamedTuple):
+    """Guesses of one session's step.
+
+    Parameters
+    ----------
+    option : Option or None
+        None is plain.
+    n : int
+        Guesses to ask for.
+    rate : float
+        Tokens a second that the best choice is expected to give.
+    tried : bool
+        Whether it is not that choice, and made to learn.
+    ready : bool
+        Whether the drafter was asked in the step before, too, and so knows all of the text but the last tokens.
+    """
+
+    option: Option | None
+    n: int = 0
+    rate: float = 0.0
+    tried: bool = False
+    ready: bool = True
+
+
+class Choice:
+    """Options, and the account of what was spent on trying them.
+
+    Parameters
+    ----------
+    strategies : sequence of Strategy
+        Drafters and the largest shapes that they may fill.
+    model : Model
+        That is guessed for.
+    """
+
+    def __init__(self, strategies: Sequence[Strategy], model: Any) -> None:
+        self.drafters: list[Drafter] = list(dict.fromkeys(each.drafter for each in strategies))
+        self.options = [Option(each, self.drafters.index(each.drafter)) for each in strategies]
+        self.forwards, self.plain = Forwards(model), Extra()
+        self._on_host = model.device == "cpu"
+        self._spent = self._total = 0.0
+
+    def affords(self, seconds: float) -> bool:
+        """Whether so much may be lost by trying."""
+        return self._spent + seconds <= _SHARE * self._total
+
+    def rates(self, option: Option | None, odds: Odds | None, room: int, others: tuple[float, float]) -> tuple[Any, Any, Any]:
+        """Sizes of an option that there is room for, seconds of a step with each, and the tokens that it gives.
+
+        Parameters
+        ----------
+        option : Option or None
+            None is plain: no guess.
+        odds : Odds
+            Of the session's text.
+        room : int
+            Most guesses.
+        others : (float, float)
+            Rows and tokens that other sessions have in a step.
+        """
+        if option is None or odds is None:
+            sizes, filled, extra, tokens = np.zeros(1, np.int64), 1.0, self.plain, np.ones(1)
+        else:
+            sizes, filled, extra = option.sizes[option.sizes <= room], option.filled, option.extra
+            tokens = odds.tokens()[sizes]
+        rows, more = others
+        return sizes, self.forwards.seconds(rows + 1 + filled * sizes) + extra.seconds(sizes), more + tokens
+
+    def learn(self, bets: Sequence[Bet], drafted: Sequence[int], steps: Sequence[Any]) -> None:
+        """See what a step took.
+
+        Parameters
+        ----------
+        bets : sequence of Bet
+            One for each session.
+        drafted : sequence of int
+            How many guesses came of each.
+        steps : sequence of Step
+            What became of them.
+        """
+        first = steps[0]
+        if first.batch != len(bets) + sum(drafted) or any(step.prefilled or not step.tokens for step in steps):
+            return
+        rest = sum(step.verify + step.commit for step in steps)
+        took = first.propose + first.forward + rest
+        used = {bet.option for bet in bets}
+        forward = first.forward
+        if self._on_host or used == {None}:
+            self.forwards.learn(first.batch, forward)
+        else:
+            # on a device, guesses are still being made when the forward is launched
+            forward = float(self.forwards.seconds(first.batch))
+        if len(used) == 1 and all(bet.ready for bet in bets):
+            option = bets[0].option
+            extra = self.plain if option is None else option.extra
+            extra.learn(round(sum(bet.n for bet in bets) / len(bets)), max(took - forward, 0.0))
+        self._total += took
+        tried = [(bet, len(step.tokens)) for bet, step in zip(bets, steps, strict=True) if bet.tried]
+        if tried:
+            lost = took - sum(len(step.tokens) for step in steps) / tried[0][0].rate
+            self._spent = max(self._spent + lost, 0.0)

@@ -1,0 +1,216 @@
+"""Guess a block of tokens at once with a small model that sees what the target's layers saw."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.decode.deferred import DeferredDraft, may_wait
+from dflash.decode.draft import EMPTY, Draft
+from dflash.decode.drafter import Drafter, Drafting, Rows
+from dflash.decode.drafters.health import Health
+from dflash.decode.shapes import Chain
+from dflash.decode.spelling import spelled
+from dflash.kernels.ragged import PENDING
+from dflash.model.draft import Ask, Wish, load_draft
+
+if TYPE_CHECKING:
+    from dflash.decode.session import Session
+    from dflash.decode.shapes import Shape
+    from dflash.model.batch import Forward
+    from dflash.model.candidates import Candidates
+
+Features = dict[int, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, repr=False)
+class DFlash(Drafter):
+    """Guess with a DFlash, DFlash 2 or DSpark draft model.
+
+    Parameters
+    ----------
+    draft : str or path
+        A GGUF file or a folder as published; ``demo-draft``, which comes with dflash; or ``hf:org/repo`` of the Hugging Face
+        hub. It must have been made for the target.
+    device : str, optional
+        ``"cpu"`` or ``"cuda"``; where the target is if None.
+    context : int, optional
+        Most positions of a text that the draft looks back to in layers without a window.
+
+    short : bool
+        Make blocks no longer than what is wanted: cheaper, but drafts were trained with whole ones.
+    confidence : float
+        A DSpark draft guesses no further than it trusts itself with this probability.
+
+    References
+    ----------
+    DFlash, arXiv 2602.06036.
+    """
+
+    draft: str = "demo-draft"
+    device: str | None = None
+    context: int | None = None
+    short: bool = False
+    confidence: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "draft", os.fspath(self.draft))
+
+    __repr__ = spelled
+
+    def prepare(self, model: Any) -> None:
+        """Load the draft."""
+        if self not in model.companions:
+            settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "draft"}
+            model.companions[self] = load_draft(self.draft, model, sequences=model.pools.slots, **settings)
+
+    def start(self, session: Session, model: Any, snapshot: Any = None) -> Drafting:
+        """Take a place for the session's context."""
+        self.prepare(model)
+        return _Guessing(model.companions[self], session, Health(session, model, repr(self)), snapshot)
+
+    def propose(self, draftings: Sequence[_Guessing], rooms: Sequence[int]) -> list[Draft]:
+        """Run the draft once for all sessions."""
+        return _propose(draftings, rooms)
+
+
+def DSpark(draft: str, **settings: Any) -> DFlash:  # noqa: N802
+    """Guess with a DSpark draft model: `DFlash` runs those, too."""
+    return DFlash(draft, **settings)
+
+
+class _Guessing:
+    """A draft's context of one session.
+
+    What the target saw is read when guesses are wanted, of all sessions together; on a GPU at once, where it lies.
+
+    Attributes
+    ----------
+    draft : BlockDraft
+    shape : Shape
+        How candidates become guesses.
+    unread : list of dict of int to float32 (n, H)
+        Features of rows that come next, of a few tokens at most.
+    """
+
+    def __init__(self, draft: Any, session: Session, health: Health, snapshot: Any) -> None:
+        self.draft, self.capture, self.session = draft, draft.config.taps, session
+        self.shape: Shape = session.strategy.shape or Chain()
+        self.unread: list[Features] = []
+        self._health, self._seen, self._n_unread = health, session.n_read, 0
+        # of a long prompt, the first positions would be forgotten before anything is guessed
+        first = session.n_prompt - 1 - draft.reach
+        known = snapshot is not None and first <= session.n_read
+        self.state = draft.state(0 if known else max(first, session.n_read))
+        if known:
+            self.state.restore(snapshot)
+
+    def ask(self, room: int) -> Ask | None:
+        """What to ask the draft for; None if nothing is wanted."""
+        n, width = self.shape.wants(self.draft.config.most, room)
+        if n < 1:
+            return None
+        return Ask(self.state, self.session.text[-1], n, self.session.picker.law, width)
+
+    def wish(self) -> Wish:
+        """What to ask a draft on a GPU for, whatever room there is: the first guesses of a tree are one, too."""
+        n, width = self.shape.wants(self.draft.config.most, PENDING - 1)
+        nodes = n if width == 1 else min(self.shape.budget, PENDING - 1)
+        return Wish(self.state, self.session.picker.law, n, width, nodes)
+
+    def shaped(self, candidates: Candidates, room: int) -> Draft:
+        """Guesses, made of what the draft has found."""
+        draft = self.shape.draft(candidates, room)
+        self.guessed(len(draft))
+        return draft
+
+    def guessed(self, n: int) -> None:
+        """So many guesses are made."""
+        self._health.guessed(n)
+
+    def propose(self, room: int) -> Draft:
+        return _propose([self], [room])[0]
+
+    def observe(self, out: Forward, rows: Rows) -> None:
+        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        skipped = min(max(self.state.length + self._n_unread - self._seen, 0), n)
+        self._seen += n
+        if skipped < n:
+            self._see(
+                out, slice(rows.start + skipped, rows.stop) if isinstance(rows, slice) else rows[skipped:], n - skipped
+            )
+        self._health.kept(n - 1)
+
+    def _see(self, out: Forward, rows: Rows, n: int) -> None:
+        there = isinstance(out.hidden, np.ndarray)
+        if there and self._n_unread + n <= PENDING:
+            self.unread.append({layer: out.captured[layer][rows].copy() for layer in self.capture})
+            self._n_unread += n
+        else:
+            read([self])
+            self.draft.read(self.state, out.captured, rows)
+
+    def taken(self) -> Features:
+        """All that is unread, which counts as read from here on."""
+        features = {layer: np.concatenate([part[layer] for part in self.unread]) for layer in self.capture}
+        self.unread, self._n_unread = [], 0
+        return features
+
+    def snapshot(self) -> Any:
+        read([self])
+        return self.state.snapshot() if self.state.length == self._seen else None
+
+    def close(self) -> None:
+        self.state.close()
+
+
+def read(draftings: Sequence[_Guessing]) -> None:
+    """Read what is unread of some sessions."""
+    behind = [drafting for drafting in draftings if drafting.unread]
+    if not behind:
+        return
+    parts = [drafting.taken() for drafting in behind]
+    layers = behind[0].capture
+    ends = list(accumulate(len(part[layers[0]]) for part in parts))
+    items = [(drafting.state, slice(*ends)) for drafting, ends in zip(behind, pairwise([0, *ends]), strict=True)]
+    behind[0].draft.read_many(items, {layer: np.concatenate([part[layer] for part in parts]) for layer in layers})
+
+
+def _propose(draftings: Sequence[_Guessing], rooms: Sequence[int]) -> list[Draft]:
+    deferred = _deferred(draftings, rooms)
+    if deferred is not None:
+        return deferred
+    asks = [drafting.ask(room) for drafting, room in zip(draftings, rooms, strict=True)]
+    wanted = [ask for ask in asks if ask is not None]
+    if not wanted:
+        return [EMPTY] * len(asks)
+    read([drafting for drafting, ask in zip(draftings, asks, strict=True) if ask is not None])
+    found = iter(draftings[0].draft.propose(wanted))
+    return [
+        EMPTY if ask is None else drafting.shaped(next(found), room)
+        for drafting, ask, room in zip(draftings, asks, rooms, strict=True)
+    ]
+
+
+def _deferred(draftings: Sequence[_Guessing], rooms: Sequence[int]) -> list[Draft] | None:
+    """Drafts that a GPU is still making, where it can and nobody must see them before they are verified."""
+    draft = draftings[0].draft
+    if draft.device == "cpu" or min(rooms) < 1 or not all(may_wait(drafting.session) for drafting in draftings):
+        return None
+    wishes = [drafting.wish() for drafting in draftings]
+    guesses = draft.guess(wishes, [drafting.session.text[-1] for drafting in draftings])
+    if guesses is None:
+        return None
+    drafts = [
+        DeferredDraft(guesses, i, min(wish.nodes, room), chain=wish.width == 1)
+        for i, (wish, room) in enumerate(zip(wishes, rooms, strict=True))
+    ]
+    for drafting, made in zip(draftings, drafts, strict=True):
+        drafting.guessed(len(made))
+    return list(drafts)

@@ -1,0 +1,95 @@
+"""How long a step takes, on this very device."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from dflash.errors import PoolExhausted
+from dflash.kernels.ragged import PENDING
+from dflash.model.batch import Span
+
+_ROWS = (1, 2, 4, 8, 16, 32, 64)
+_REPEATS = 3
+_OFF = 3.0
+"""What is off by more than this factor is taken for a hiccup of the machine."""
+
+
+class Forwards:
+    """Seconds of a forward, by its rows: measured once, then followed.
+
+    Parameters
+    ----------
+    model : Model
+        Is run for a moment, unless its memory is all in use.
+    """
+
+    def __init__(self, model: Any) -> None:
+        rows = [n for n in _ROWS if n <= min(model.rows, PENDING)]
+        self._rows = np.array(rows, np.float64)
+        self._seconds = 1e-3 * (1 + self._rows / 16)
+        try:
+            self._seconds[:] = _measured(model, rows)
+        except PoolExhausted:
+            pass
+
+    def seconds(self, rows: Any) -> Any:
+        """Of forwards with so many rows, a number or an array; beyond the last measure in proportion."""
+        return np.interp(rows, self._rows, self._seconds) * np.maximum(rows / self._rows[-1], 1.0)
+
+    def learn(self, rows: int, seconds: float) -> None:
+        """A forward with so many rows took so long."""
+        expected = float(self.seconds(rows))
+        seconds = min(max(seconds, expected / _OFF), expected * _OFF)
+        at = int(np.clip(np.searchsorted(self._rows, rows), 1, len(self._rows) - 1))
+        share = float(np.clip((rows - self._rows[at - 1]) / (self._rows[at] - self._rows[at - 1]), 0, 1))
+        change = seconds / expected - 1
+        # the whole curve follows slowly, as texts grow and other work comes and goes; the nearest points fast
+        self._seconds *= 1 + 0.02 * change
+        self._seconds[at] *= 1 + 0.2 * share * change
+        self._seconds[at - 1] *= 1 + 0.2 * (1 - share) * change
+
+
+class Extra:
+    """Seconds that a step with guesses takes beside its forward, ``a + b n`` for n guesses, as it was lately."""
+
+    def __init__(self) -> None:
+        # the weak belief that nothing is to be paid, in units where a pass of a draft is about 1
+        self._moments, self._sums = np.diag([1e-3, 1e-2]), np.zeros(2)
+        self._line = np.zeros(2)
+        self._n = 0
+
+    def seconds(self, n: Any) -> Any:
+        """With `n` guesses, a number or an array."""
+        return np.maximum(self._line[0] + self._line[1] * n, 0.0)
+
+    def learn(self, n: int, seconds: float) -> None:
+        """A step with `n` guesses took so much longer than its forward."""
+        if self._n > 3:
+            seconds = min(seconds, _OFF * float(self.seconds(n)) + 1e-3)
+        at, self._n = np.array([1.0, n]), self._n + 1
+        self._moments = 0.9 * self._moments + np.outer(at, at) + np.diag([1e-4, 1e-3])
+        self._sums = 0.9 * self._sums + at * seconds
+        self._line = np.linalg.solve(self._moments, self._sums)
+
+
+def _measured(model: Any, rows: list[int]) -> list[float]:
+    """The shortest of a few forwards each."""
+    state = model.state()
+    found = []
+    try:
+        for n in rows:
+            span = Span(state, np.zeros(n, np.int32), np.arange(-1, n - 1, dtype=np.int32))
+            times = []
+            for _ in range(_REPEATS):
+                began = perf_counter()
+                model.forward([span])
+                model.finish()
+                times.append(perf_counter() - began)
+                state.commit([])
+            found.append(min(times))
+    finally:
+        state.close()
+    return found

@@ -1,0 +1,161 @@
+"""Strategies by name: what command lines and requests say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dflash.decode.drafter import Drafter, Nothing
+from dflash.decode.drafters.adaptive import Adaptive
+from dflash.decode.drafters.ddtree import BUDGET
+from dflash.decode.drafters.dflash import DFlash
+from dflash.decode.drafters.draft_model import DraftModel
+from dflash.decode.drafters.first_of import FirstOf
+from dflash.decode.drafters.lookup import PromptLookup
+from dflash.decode.drafters.mtp import MTP
+from dflash.decode.shapes import Chain, Shape, Tree
+from dflash.decode.strategy import Strategy
+from dflash.errors import RequestError
+
+NAMES = (
+    "plain, dflash[:DEPTH], dspark[:DEPTH], ddtree[:NODES], mtp[:DEPTH], mtp-tree[:NODES], lookup[:TOKENS], "
+    "draft-model[:DEPTH], adaptive, adaptive(A, B, ...), first(A, B, ...)"
+)
+"""What there is."""
+
+_CALL = re.compile(r"([a-z-]+)(?::(\d{1,4}))?(?:\((.*)\))?")
+_TAKES_DRAFT = re.compile(r"\b(dflash|dspark|ddtree|draft-model)\b")
+
+
+def strategy(text: str, draft: str | None = None) -> Strategy:
+    """Make the strategy that a name stands for.
+
+    Parameters
+    ----------
+    text : str
+        One of `NAMES`, such as ``"dflash:8"`` or ``"first(lookup, ddtree:22)"``.
+    draft : str, optional
+        The draft model, for what needs one; where nothing does, ``mtp`` takes it for the file of its head.
+
+    Raises
+    ------
+    RequestError
+        If there is no such strategy; the message lists what there is.
+    """
+    return _Reader(text, draft).strategy(text)
+
+
+def name(strategy: Strategy) -> str:
+    """Say by which name `strategy` makes this one, drafts apart; recoveries are not told. Its Python, if there is none."""
+    drafter, shape = strategy.drafter, strategy.shape
+    if isinstance(drafter, Adaptive):
+        return f"adaptive({', '.join(map(name, drafter.strategies))})" if drafter.strategies else "adaptive"
+    if isinstance(drafter, FirstOf):
+        parts = [name(Strategy(part)) for part in drafter.drafters]
+        if shape is not None:
+            parts[-1] = name(Strategy(drafter.drafters[-1], shape))
+        return f"first({', '.join(parts)})"
+    found = next((word for kind, word in _WORDS.items() if type(drafter) is kind), None)
+    if found is None or (isinstance(drafter, PromptLookup) and drafter != PromptLookup(most=drafter.most)):
+        return repr(strategy)
+    if isinstance(drafter, PromptLookup):
+        return found if drafter == PromptLookup() else f"{found}:{drafter.most}"
+    if isinstance(shape, Tree) and found in _TREES and shape == Tree(shape.budget):
+        return f"{_TREES[found]}:{shape.budget}"
+    if isinstance(shape, Chain) and shape.depth is not None:
+        return f"{found}:{shape.depth}"
+    return found if shape in (None, Chain()) else repr(strategy)
+
+
+_WORDS: dict[type, str] = {
+    Nothing: "plain",
+    DFlash: "dflash",
+    MTP: "mtp",
+    PromptLookup: "lookup",
+    DraftModel: "draft-model",
+}
+_TREES = {"dflash": "ddtree", "mtp": "mtp-tree"}
+
+
+class _Kind(NamedTuple):
+    """How a name that stands alone is read: who guesses, and the shape for a number, or without one."""
+
+    drafter: Callable[[_Reader, int | None], Drafter]
+    shape: Callable[[int | None], Shape | None]
+
+
+class _Reader:
+    def __init__(self, text: str, draft: str | None) -> None:
+        self._text, self._draft = text, draft
+        self.head = None if _TAKES_DRAFT.search(text) else draft
+
+    def strategy(self, text: str) -> Strategy:
+        found = _CALL.fullmatch(text.strip())
+        if found is None:
+            raise self._wrong()
+        word, number, inner = found[1], int(found[2]) if found[2] else None, found[3]
+        if word in ("first", "adaptive") and number is None and (inner is not None or word == "adaptive"):
+            return self._several(word, inner)
+        if word not in _KINDS or inner is not None or number == 0:
+            raise self._wrong()
+        kind = _KINDS[word]
+        return Strategy(kind.drafter(self, number), kind.shape(number))
+
+    def dflash(self) -> DFlash:
+        return DFlash() if self._draft is None else DFlash(self._draft)
+
+    def draft_model(self) -> DraftModel:
+        if self._draft is None:
+            raise RequestError(f"strategy {self._text!r}: draft-model needs a draft, the file of a small model")
+        return DraftModel(self._draft)
+
+    def _several(self, word: str, inner: str | None) -> Strategy:
+        if inner is None:
+            return Strategy(Adaptive() if self._draft is None else Adaptive(self.dflash(), PromptLookup()))
+        made = [self.strategy(part) for part in parts(inner)]
+        if word == "adaptive":
+            return Strategy(Adaptive(*made))
+        shapes = [part.shape for part in made if part.shape is not None]
+        if len(set(shapes)) > 1:
+            raise RequestError(f"strategy {self._text!r}: first(...) guesses in one shape, got {shapes}")
+        return Strategy(FirstOf(*(part.drafter for part in made)), shapes[0] if shapes else None)
+
+    def _wrong(self) -> RequestError:
+        return RequestError(f"strategy: {self._text!r:.80} is not known; there are {NAMES}")
+
+
+def parts(text: str) -> list[str]:
+    """Names between commas that are not in brackets."""
+    found, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += letter
+    return found
+
+
+def _chain(depth: int | None) -> Shape | None:
+    return None if depth is None else Chain(depth)
+
+
+def _tree(budget: int | None) -> Shape:
+    return Tree(budget or BUDGET)
+
+
+def _none(number: int | None) -> None:
+    pass
+
+
+_KINDS = {
+    "plain": _Kind(lambda *_: Nothing(), _none),
+    "dflash": _Kind(lambda reader, _: reader.dflash(), _chain),
+    "dspark": _Kind(lambda reader, _: reader.dflash(), _chain),
+    "ddtree": _Kind(lambda reader, _: reader.dflash(), _tree),
+    "mtp": _Kind(lambda reader, _: MTP(reader.head), _chain),
+    "mtp-tree": _Kind(lambda reader, _: MTP(reader.head), _tree),
+    "lookup": _Kind(lambda _, most: PromptLookup() if most is None else PromptLookup(most=most), _none),
+    "draft-model": _Kind(lambda reader, _: reader.draft_model(), _chain),
+}

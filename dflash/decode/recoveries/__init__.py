@@ -1,0 +1,1 @@
+"""What steps in where a text goes wrong; off until asked for."""

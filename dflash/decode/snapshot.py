@@ -1,0 +1,73 @@
+"""A place in a text to begin other texts from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dflash.errors import DFlashError
+from dflash.model.state import Snapshot
+
+if TYPE_CHECKING:
+    from dflash.decode.drafter import Drafter
+    from dflash.decode.session import Session
+
+
+class SessionSnapshot:
+    """What a session has read: the state of the target, and what its drafter knows of the text.
+
+    Any number of sessions may begin with it, as ``Session(prompt, prefix=...)``; it stays the caller's, who closes it.
+
+    Parameters
+    ----------
+    session : Session
+        At work, between two steps of its engine, in the thread of that.
+
+    Attributes
+    ----------
+    length : int
+        Tokens read.
+    tokens : list of int
+        What they are.
+    state : Snapshot
+        Of the target.
+    drafter : Drafter
+        Whose memory is there, too.
+    drafting : optional
+        The memory; None where the drafter keeps none: it begins at the end of the prefix then.
+
+    Raises
+    ------
+    DFlashError
+        If the session does not run.
+    PoolExhausted, OutOfMemory
+        If there is no memory for it; nothing changes then.
+    """
+
+    def __init__(self, session: Session) -> None:
+        if session.state is None or session.drafting is None:
+            raise DFlashError(f"snapshot: {session!r} holds nothing to remember")
+        self.length: int = session.state.length
+        self.tokens = session.text[: self.length]
+        self.drafter: Drafter = session.drafter
+        self.state: Snapshot = session.state.snapshot()
+        try:
+            self.drafting: Any = session.drafting.snapshot()
+        except BaseException:
+            self.state.close()
+            raise
+
+    def of(self, drafter: Drafter) -> Any:
+        """What `drafter` may be started with."""
+        return self.drafting if drafter == self.drafter else None
+
+    def close(self) -> None:
+        """Let go of what it holds; harmless if done before."""
+        drafting, self.drafting = self.drafting, None
+        try:
+            if drafting is not None:
+                drafting.close()
+        finally:
+            self.state.close()
+
+    def __repr__(self) -> str:
+        return f"SessionSnapshot({self.length} tokens, {self.drafter!r})"

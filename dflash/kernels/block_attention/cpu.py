@@ -1,0 +1,153 @@
+"""Attention of blocks in numba; a task is a head of the rings of one sequence, with all queries that read it.
+
+Places are taken from the newest back, and queries from the last row of the block to the first: a window ends later for a
+later row, so each query sees a prefix of the places, and no shorter one than the query before it, as `read_page` wants.
+"""
+
+import numpy as np
+from numba import prange
+
+from dflash.kernels.attention.page import clear, finish, merge, read_page
+from dflash.kernels.numba_jit import inline, kernel
+from dflash.kernels.ragged import PAGE
+from dflash.kernels.simd import load_f32, mul, splat, store_f16, store_f32
+
+_SERIAL = 1 << 18
+"""Products that one thread has done before the others are awake."""
+
+
+def block_attend(q, k, v, ring_k, ring_v, blocks, *, window, causal, out):
+    """See the package."""
+    own = (1, *k.shape)
+    _attend(q, k.reshape(own), v.reshape(own), ring_k, ring_v, *blocks, int(window), bool(causal), out)
+
+
+def append(k, v, ring_k, ring_v, *, slots, positions):
+    """See the package."""
+    _append(k, v, ring_k, ring_v, slots, positions)
+
+
+@inline
+def _gather(q, start, rows, head, group, queries):
+    """Put the queries of a head side by side, scaled, the last row first."""
+    heads, width = q.shape[1], q.shape[2]
+    scale = splat(np.float32(1.0 / np.sqrt(width)))
+    for j in range(rows * group):
+        source = q.ctypes.data + 4 * width * ((start + rows - 1 - j // group) * heads + head * group + j % group)
+        for i in range(0, width, 16):
+            store_f32(queries + 4 * (width * j + i), mul(load_f32(source + 4 * i), scale))
+
+
+@inline
+def _read(k, v, places, offset, width, queries, counts, first, last, scores, states, records):
+    """Add places to the states of queries first .. last - 1."""
+    size = 4 * (width + 32)
+    read_page(k, v, places.ctypes.data, offset, width, queries, counts, first, last, scores, records)
+    for j in range(first, last):
+        merge(states + size * j, records + size * j, width)
+
+
+@inline
+def _read_ring(ring_k, ring_v, slot, begin, length, window, rows, head, group, queries, scores, states, records):
+    """Add the context."""
+    capacity, width = ring_k.shape[1], ring_k.shape[3]
+    oldest = max(begin, length - capacity)
+    places, counts = np.empty(PAGE, np.int64), np.empty(rows * group, np.int64)
+    for before in range(0, length - oldest, PAGE):
+        for i in range(PAGE):
+            places[i] = slot * capacity + max(length - 1 - before - i, 0) % capacity
+        first = 0
+        for j in range(rows * group):
+            position = length + rows - 1 - j // group
+            start = max(oldest, position - window + 1) if window > 0 else oldest
+            counts[j] = min(PAGE, length - start - before)
+            first += counts[j] <= 0
+        if first < rows * group:
+            _read(ring_k, ring_v, places, head * width, width, queries, counts, first, rows * group, scores, states, records)
+
+
+@inline
+def _read_block(k, v, start, window, causal, rows, head, group, queries, scores, states, records):
+    """Add the rows of the block, for as many queries at a time as see the same ones."""
+    width = k.shape[3]
+    places, counts = np.full(PAGE, start, np.int64), np.empty(rows * group, np.int64)
+    j = 0
+    while j < rows:
+        row = rows - 1 - j
+        reach = window if window > 0 else rows
+        low, high = max(0, row - reach + 1), row + 1 if causal else min(rows, row + reach)
+        last = j + 1
+        if not causal and reach >= rows:
+            last = rows
+        for i in range(high - low):
+            places[i] = start + low + i
+        counts[j * group : last * group] = high - low
+        first, end = j * group, last * group
+        _read(k, v, places, head * width, width, queries, counts, first, end, scores, states, records)
+        j = last
+
+
+@inline
+def _head(q, k, v, ring_k, ring_v, start, rows, slot, begin, length, window, causal, head, scratch, out):
+    """All queries of a sequence that read one head of the ring."""
+    heads, width = q.shape[1], q.shape[2]
+    group = heads // k.shape[2]
+    n = rows * group
+    queries = scratch.ctypes.data
+    scores = queries + 4 * n * width
+    states = scores + 4 * n * PAGE
+    records = states + 4 * n * (width + 32)
+    _gather(q, start, rows, head, group, queries)
+    for j in range(n):
+        clear(states + 4 * (width + 32) * j, width)
+    _read_ring(ring_k, ring_v, slot, begin, length, window, rows, head, group, queries, scores, states, records)
+    _read_block(k, v, start, window, causal, rows, head, group, queries, scores, states, records)
+    for j in range(n):
+        at = (start + rows - 1 - j // group) * heads + head * group + j % group
+        finish(states + 4 * (width + 32) * j, width, 0, out.ctypes.data + 4 * width * at)
+
+
+@inline
+def _task(q, k, v, ring_k, ring_v, first, slot, begin, length, window, causal, out, task):
+    kv, width = k.shape[2], q.shape[2]
+    s, head = task // kv, task % kv
+    start, rows = np.int64(first[s]), np.int64(first[s + 1] - first[s])
+    here, oldest, newest = np.int64(slot[s]), np.int64(begin[s]), np.int64(length[s])
+    # numba frees an array after the last use of its name, whoever still has its address: so it is made by the caller
+    scratch = np.empty(rows * (q.shape[1] // kv) * (width + PAGE + 2 * (width + 32)), np.float32)
+    _head(q, k, v, ring_k, ring_v, start, rows, here, oldest, newest, window, causal, head, scratch, out)
+
+
+@kernel
+def _attend(q, k, v, ring_k, ring_v, first, slot, begin, length, window, causal, out):
+    tasks, products = len(slot) * k.shape[2], 0
+    for s in range(len(slot)):
+        seen = min(length[s] - begin[s], ring_k.shape[1]) + first[s + 1] - first[s]
+        products += np.int64(first[s + 1] - first[s]) * seen * q.shape[1] * q.shape[2]
+    if products < _SERIAL:
+        for task in range(tasks):
+            _task(q, k, v, ring_k, ring_v, first, slot, begin, length, window, causal, out, task)
+    else:
+        for task in prange(tasks):
+            _task(q, k, v, ring_k, ring_v, first, slot, begin, length, window, causal, out, task)
+
+
+@inline
+def _keep(rows, row, ring, slot, position):
+    """Put a row into a ring."""
+    size = rows.shape[1] * rows.shape[2]
+    source = rows.ctypes.data + 4 * size * row
+    target = ring.ctypes.data + ring.itemsize * size * (np.int64(slot) * ring.shape[1] + position % ring.shape[1])
+    for i in range(0, size, 16):
+        if ring.itemsize == 2:
+            store_f16(target + 2 * i, load_f32(source + 4 * i))
+        else:
+            store_f32(target + 4 * i, load_f32(source + 4 * i))
+
+
+@inline
+def _append(k, v, ring_k, ring_v, slots, positions):
+    for row in range(len(k)):
+        if slots[row] >= 0:
+            _keep(k, row, ring_k, slots[row], positions[row])
+            _keep(v, row, ring_v, slots[row], positions[row])

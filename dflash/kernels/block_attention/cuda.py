@@ -1,0 +1,149 @@
+"""Attention of blocks on a GPU: shapes to grids and constants."""
+
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import cupy
+import numpy as np
+
+from dflash.errors import KernelError
+from dflash.kernels.attention.cuda import Tiles, Workspace
+from dflash.kernels.block_attention.blocks import ROWS, Blocks
+from dflash.kernels.jit import kernel
+from dflash.kernels.rope.cuda import HALVES
+
+_HERE = Path(__file__).parent
+_BLOCKS = 144  # of threads, for a sequence: two tiles each of a window of 2048 positions over 8 heads
+_QUERIES = 64
+
+
+class DeviceBlocks(NamedTuple):
+    """`Blocks` on the device, read anew by every launch; what lies beyond the counts is not looked at.
+
+    Parameters
+    ----------
+    counts : int32 (2,)
+        Rows and sequences.
+    first : int32 (S + 1,)
+    slot, begin, length : int32 (S,)
+        As in `Blocks`, for at most S sequences.
+    """
+
+    counts: Any
+    first: Any
+    slot: Any
+    begin: Any
+    length: Any
+
+    @classmethod
+    def of(cls, blocks: Blocks) -> Self:
+        """Copy to the device."""
+        counts = np.array([blocks.first[-1], len(blocks.slot)], np.int32)
+        return cls(*(cupy.asarray(array) for array in (counts, *blocks)))
+
+
+def tiles(width: int) -> Tiles:
+    """Tiles for heads of `width`; they fit in the shared memory of every GPU."""
+    return Tiles(64 if width <= 128 else 32, _QUERIES, 4, hopper=False)
+
+
+def splits(kv: int) -> int:
+    """In how many parts what a sequence sees is cut at most."""
+    return max(1, min(66, _BLOCKS // kv))
+
+
+def constants(heads: int, kv: int, width: int, places: int, *, window: int, causal: bool) -> tuple[dict, dict]:
+    """Macros of the kernel that attends and of the one that combines."""
+    cut = tiles(width).constants()
+    shape = {"HEAD": width, "GROUP": heads // kv, "KV": kv, "SPLITS": splits(kv), "PLACES": places, "WINDOW": window}
+    return {**shape, **cut, "CAUSAL": int(causal)}, {**shape, "KEYS": cut["KEYS"]}
+
+
+class BlockAttend:
+    """`dflash.kernels.block_attention.block_attend` on fixed arrays.
+
+    Parameters
+    ----------
+    q : float16 (T, H, D)
+        Queries after norm and rotation, not scaled; D is a multiple of 16 up to 256.
+    k, v : float16 (T, KV, D)
+        Keys, rotated, and values of the blocks themselves.
+    ring_k, ring_v : float16 (slots, C, KV, D)
+        Context of one layer, C at least 64; position p lies at place ``p % C``.
+    blocks : DeviceBlocks
+        Which row belongs where. A kernel of the same pass may write it.
+    window : int
+        A row sees keys less than `window` positions away, on both sides; 0 for all.
+    causal : bool
+        Whether a row sees only those of the block that stand before it, and itself.
+    out : float16 (T, H * D)
+        Where the result goes, beyond 65504 as 65504. Any of the halves may be given as uint16.
+    workspace : Workspace, optional
+        Of the stream.
+
+    Raises
+    ------
+    KernelError
+        If a shape, a type or a number does not fit or an array is strided; the message names it.
+
+    Notes
+    -----
+    Products of halves, sums and softmax in float32; weights are rounded to halves. The bits of a row depend on its own
+    sequence alone. Two launches, bound by memory: ``4 * length * KV * D`` bytes of a sequence.
+    """
+
+    def __init__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        ring_k: Any,
+        ring_v: Any,
+        blocks: DeviceBlocks,
+        *,
+        window: int,
+        causal: bool,
+        out: Any,
+        workspace: Workspace | None = None,
+    ) -> None:
+        if ring_k.ndim != 4 or ring_k.shape[1] < 64 or ring_k.shape[3] % 16 or not 0 < ring_k.shape[3] <= 256:
+            raise KernelError(f"block_attend: a ring must be (slots, 64 or more, KV, D), D up to 256, got {ring_k.shape}")
+        slots, places, kv, width = ring_k.shape
+        if q.ndim != 3 or q.shape[1] % kv or q.shape[1] > _QUERIES * kv:
+            raise KernelError(f"block_attend: q must be (T, H, {width}), H a multiple of {kv}, got {q.shape}")
+        n, heads, _ = q.shape
+        for name, array, shape in (
+            ("q", q, (n, heads, width)),
+            ("k", k, (n, kv, width)),
+            ("v", v, (n, kv, width)),
+            ("ring_k", ring_k, (slots, places, kv, width)),
+            ("ring_v", ring_v, (slots, places, kv, width)),
+            ("out", out, (n, heads * width)),
+        ):
+            if array.dtype not in HALVES or array.shape != shape or not array.flags.c_contiguous:
+                raise KernelError(
+                    f"block_attend: {name} must be contiguous float16 {shape}, got {array.dtype} {array.shape}"
+                )
+        if window < 0:
+            raise KernelError(f"block_attend: a window must be 0 or more positions, got {window}")
+        self._rows, self._sequences, self._kv = n, len(blocks.slot), kv
+        self._of_tile = _QUERIES * kv // heads
+        cut, space = tiles(width), workspace or Workspace()
+        space.reserve(n * heads, splits(kv), width)
+        of_attend, of_combine = constants(heads, kv, width, places, window=window, causal=causal)
+        made = kernel(_HERE / "block_attend.cu", "block_attend", dependent=True, **of_attend)
+        sums = space.partial, space.stats
+        inputs = (array.view(cupy.uint16) for array in (q, k, v, ring_k, ring_v))
+        self._attend = made.bind(1, cut.threads, (*inputs, *blocks, 1, *sums), cut.shared(width))
+        made = kernel(_HERE / "combine.cu", "combine", dependent=True, **of_combine)
+        self._across = -(-(heads // kv) * width // 256), kv
+        cut_by = blocks.counts, blocks.first, blocks.begin, blocks.length
+        self._combine = made.bind(1, 256, (*cut_by, *sums, out.view(cupy.uint16)))
+
+    def __call__(self, n_rows: int, stream: Any = None, *, n_sequences: int | None = None) -> None:
+        """Run up to `n_rows` rows of up to `n_sequences` sequences; those beyond the counts are left alone."""
+        assert 0 < n_rows <= self._rows
+        sequences = min(n_sequences or self._sequences, self._sequences, n_rows)
+        query_tiles = -(-min(ROWS, n_rows) // self._of_tile)
+        self._attend(stream, grid=(splits(self._kv), self._kv, sequences * query_tiles), query_tiles=query_tiles)
+        self._combine(stream, grid=(*self._across, n_rows))

@@ -1,0 +1,55 @@
+"""Hash tables of runs with numba: an entry is where a run ends in the text, which itself tells whether it is the one."""
+
+import numpy as np
+
+from dflash.kernels.numba_jit import inline
+
+_FACTOR = np.int64(-7046029254386353131)  # 2**64 over the golden ratio, odd
+
+
+@inline
+def _mixed(state, token):
+    return (state ^ np.int64(token)) * _FACTOR
+
+
+@inline
+def _find(text, last, length, state, tables, row):
+    """The place in a table of the run that ends at `last`: that of an equal one, or an empty one."""
+    mask = np.uint64(tables.shape[1] - 1)
+    place = np.uint64(state >> 32) & mask
+    while tables[row, place] >= 0:
+        other, i = np.int64(tables[row, place]), 0
+        while i < length and text[np.uint64(other - i)] == text[np.uint64(last - i)]:
+            i += 1
+        if i == length:
+            break
+        place = (place + np.uint64(1)) & mask
+    return place
+
+
+@inline
+def fill(text, first, stop, shortest, tables):
+    """Enter the runs that end at the tokens `first` to ``stop - 1``, in this order, into the tables of their lengths."""
+    for last in range(first, stop):
+        state = np.int64(0)
+        for length in range(1, min(shortest + len(tables) - 1, last + 1) + 1):
+            state = _mixed(state, text[last + 1 - length])
+            if length >= shortest:
+                row = np.uint64(length - shortest)
+                tables[row, _find(text, last, length, state, tables, row)] = last
+
+
+@inline
+def match(text, n, shortest, tables):
+    """`Index.match` of the first `n` tokens; the tables hold the runs that end before the last of them."""
+    best, follower = 0, n
+    state = np.int64(0)
+    for length in range(1, min(shortest + len(tables), n)):
+        state = _mixed(state, text[n - length])
+        if length >= shortest:
+            row = np.uint64(length - shortest)
+            end = tables[row, _find(text, n - 1, length, state, tables, row)]
+            if end < 0:
+                break
+            best, follower = length, end + 1
+    return best, follower

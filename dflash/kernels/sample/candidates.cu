@@ -1,0 +1,83 @@
+// What each row of a draft proposes, from the likeliest tokens that `top` has found: as candidates.py says.
+//
+// Grid rows, block THREADS: a thread has one of the MOST likeliest. Macros: VOCAB; THREADS = MOST; a law serves `each` rows,
+// and row r is about position[r] + shift. Where the law has no scale, scores are log-probabilities; else
+// x = scaled logit + noise, sorted, minus log(sum(exp(x))) over what the law's cuts leave.
+// Bytes: 16 * MOST a row.
+#include "noise.cuh"
+#include "rows.cuh"
+#include "../launch.cuh"
+
+#if !defined(MOST) || MOST != THREADS
+#error "MOST must be defined, and be THREADS"
+#endif
+
+constexpr double UNIT_OF_TOTAL = 17592186044416.0;  // 2^44
+
+// As in top.cu.
+struct Found {
+    u64 total;
+    float largest, chosen;
+    int ids[MOST];
+    float values[MOST];
+};
+
+// How many of the likeliest the cuts of a law leave; `value` and `own` are a thread's scaled logit and whether it has one.
+__device__ __forceinline__ int left_by(const Law& law, float value, bool own) {
+    __shared__ double masses[MOST];
+    __shared__ int ends;
+    const int i = threadIdx.x;
+    if (i == 0) ends = MOST;
+    const bool ranks = own && (!by_rank(law) || i < law.top_k);
+    masses[i] = ranks ? exp((double)value) : 0.0;
+    __syncthreads();
+    bool out = !ranks || value < law.floor;
+    if (law.top_p < 1.0 && i > 0) {
+        double total = 0.0, mass = 0.0;
+        for (int j = 0; j < MOST; ++j) {
+            if (j == i) mass = total;
+            total += masses[j];
+        }
+        out |= mass >= law.top_p * total;
+    }
+    if (out) atomicMin(&ends, i);
+    __syncthreads();
+    return ends;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+candidates(const int* found, const float* largest, const int* laws, int each, const int* position, int shift, int* ids,
+           float* scores) {
+    __shared__ float xs[MOST];
+    dependents_may_launch();
+    wait_for_inputs();
+    const int row = blockIdx.x, i = threadIdx.x;
+    const Law law = ((const Law*)laws)[row / each];
+    const Found& from = ((const Found*)found)[row];
+    const float highest = largest[row], nothing = __int_as_float(0xff800000);
+    const bool hopeless = is_hopeless(highest);
+    const int id = hopeless || i >= VOCAB ? -1 : from.ids[i];
+    ids += (size_t)row * MOST, scores += (size_t)row * MOST;
+    if (law.scale <= 0.0f) {
+        const double total = highest + log((double)from.total / UNIT_OF_TOTAL);
+        ids[i] = id, scores[i] = id < 0 ? nothing : (float)(from.values[i] - total);
+        return;
+    }
+    float x = id < 0 ? nothing : scaled(from.values[i], highest, law.scale);
+    const int n = left_by(law, x, id >= 0);
+    xs[i] = x = i < n ? __fadd_rn(x, gumbel(id, position[row] + shift, law.seed)) : nothing;
+    __syncthreads();
+    int before = 0;
+    float top = nothing;
+    for (int j = 0; j < n; ++j) {
+        before += xs[j] > x || (xs[j] == x && j < i);
+        top = fmaxf(top, xs[j]);
+    }
+    double total = 0.0;
+    for (int j = 0; j < n; ++j) total += (double)expf(xs[j] - top);
+    if (i >= n) {
+        ids[i] = -1, scores[i] = nothing;
+    } else {
+        ids[before] = id, scores[before] = (float)(x - (top + log(total)));
+    }
+}

@@ -1,0 +1,77 @@
+"""What the rows of a draft propose, with numba: their likeliest tokens, noise of their positions included."""
+
+import numpy as np
+from numba import prange
+
+from dflash.kernels.numba_jit import inline, kernel
+from dflash.kernels.sample.cpu import gumbel, log_sum_exp
+from dflash.kernels.sample.top import top_k
+
+POOL = 64
+"""Most candidates of a row; where tokens are drawn, noise is made for so many of the likeliest."""
+
+_NOTHING = np.float32(-np.inf)
+
+
+@kernel
+def candidates(logits, scales, top_ks, shares, floors, seeds, positions, ids, scores):
+    """Rows in parallel; a scale of 0 wants no noise."""
+    for r in prange(len(logits)):
+        ids[r, :] = -1
+        scores[r, :] = _NOTHING
+        if scales[r] > 0:
+            _drawn(logits[r], scales[r], top_ks[r], shares[r], floors[r], seeds[r], positions[r], ids[r], scores[r])
+        else:
+            _likeliest(logits[r], ids[r], scores[r])
+
+
+@inline
+def _likeliest(row, ids, scores):
+    """Log-probabilities, over all of the row."""
+    n = min(len(ids), len(row))
+    top_k(row, ids[:n], scores[:n])
+    total = log_sum_exp(row, 1.0)
+    for i in range(n):
+        if ids[i] >= 0:
+            scores[i] = scores[i] - total
+
+
+@inline
+def _drawn(row, scale, keep, share, floor, seed, position, ids, scores):
+    """Scaled logits with noise, normalised over the pool that the cuts leave."""
+    n = min(POOL, len(row))
+    pool, lifted = np.empty(n, np.int32), np.empty(n, np.float32)
+    top_k(row, pool, lifted)
+    n = _cut(pool, lifted, np.float32(scale), keep, share, np.float32(floor))
+    noise, order = np.empty(n, np.float32), np.empty(n, np.int32)
+    gumbel(seed, position, pool[:n], noise)
+    for i in range(n):
+        lifted[i] += noise[i]
+    wanted = min(n, len(ids))
+    if wanted == 0:
+        return
+    top_k(lifted[:n], order[:wanted], scores[:wanted])
+    highest, total = np.float64(scores[0]), 0.0
+    for i in range(n):
+        total += np.exp(lifted[i] - highest)
+    for i in range(wanted):
+        ids[i] = pool[order[i]]
+        scores[i] = scores[i] - (highest + np.log(total))
+
+
+@inline
+def _cut(pool, values, scale, keep, share, floor):
+    """How many top-k, top-p and the floor leave of a descending pool; `values` are scaled, the largest to 0."""
+    n = min(keep, len(pool)) if keep > 0 else len(pool)
+    highest, found = values[0], 0
+    while found < n and pool[found] >= 0:
+        values[found] = (values[found] - highest) * scale
+        found += 1
+    total, mass = 0.0, 0.0
+    for i in range(found):
+        total += np.exp(np.float64(values[i]))
+    for i in range(found):
+        if values[i] < floor or (share < 1 and i > 0 and mass >= share * total):
+            return i
+        mass += np.exp(np.float64(values[i]))
+    return found

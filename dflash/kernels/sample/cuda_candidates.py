@@ -1,0 +1,77 @@
+"""What the rows of a draft propose, on a GPU: three launches for all of them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dflash.kernels import device
+from dflash.kernels.jit import kernel
+from dflash.kernels.sample.candidates import POOL
+from dflash.kernels.sample.cuda import LAW, SELECT_THREADS, SURVEY, record
+from dflash.kernels.sample.law import Law
+
+_HERE = Path(__file__).parent
+_GROUP = 128
+_FOUND_WORDS = 4 + 2 * POOL
+
+
+class Candidates:
+    """`dflash.kernels.sample.candidates` on fixed arrays, to be run for any number of rows.
+
+    Parameters
+    ----------
+    logits : float32 (R, V)
+        Of the draft, on the device as all arrays.
+    laws : int32 (S, words of `LAW`)
+        One for `each` rows; their positions are not looked at.
+    position : int32 (R,)
+        Of the rows.
+    each : int
+        Rows that have the same law.
+    shift : int
+        Row r is about ``position[r] + shift``.
+
+    Attributes
+    ----------
+    ids : int32 (R, POOL)
+    scores : float32 (R, POOL)
+        What was found; of greedy rows equal to what the CPU finds, of others but for the last bits of the scores.
+
+    Notes
+    -----
+    Reads ``4 * V`` bytes a row.
+    """
+
+    def __init__(self, logits: Any, laws: Any, position: Any, *, each: int, shift: int) -> None:
+        n, vocab = logits.shape
+        chunks = -(-vocab // SURVEY["CHUNK"])
+        self._chunks = chunks
+        every = np.zeros(n, LAW)
+        every["top_p"], every["n_top"] = 1, POOL
+        tell = device.array(every.view(np.int32))
+        tops = device.zeros(n, -(-vocab // _GROUP), dtype=np.uint32)
+        sums, largest = device.zeros(n, chunks, 3), device.zeros(n)
+        best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
+        first, found = device.zeros(n, dtype=np.int32), device.zeros(n, _FOUND_WORDS, dtype=np.int32)
+        self.ids, self.scores = device.zeros(n, POOL, dtype=np.int32), device.zeros(n, POOL)
+        survey = kernel(_HERE / "survey.cu", "survey", dependent=True, VOCAB=vocab, **SURVEY)
+        shape = {"VOCAB": vocab, "THREADS": SELECT_THREADS, "SUMS": chunks, "MOST": POOL}
+        top = kernel(_HERE / "top.cu", "top", dependent=True, **shape)
+        rank = kernel(_HERE / "candidates.cu", "candidates", dependent=True, VOCAB=vocab, THREADS=POOL, MOST=POOL)
+        self._survey = survey.bind(1, SURVEY["THREADS"], (logits, tell, tops, sums, best, arrived, first, largest))
+        self._top = top.bind(1, SELECT_THREADS, (logits, tell, tops, sums, largest, first, found))
+        self._rank = rank.bind(1, POOL, (found, largest, laws, each, position, shift, self.ids, self.scores))
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Launch for the first `n_rows` rows."""
+        self._survey(stream, grid=(self._chunks, n_rows))
+        self._top(stream, grid=n_rows)
+        self._rank(stream, grid=n_rows)
+
+
+def describe(laws: Any, of: list[Law]) -> None:
+    """Write laws to the first rows of an int32 (S, words) host array."""
+    records = laws.view(LAW)[:, 0]
+    for i, law in enumerate(of):
+        records[i] = record(law)

@@ -1,0 +1,139 @@
+// The best tree of a number of guesses from the candidates of a block, as reference.py says: the chain of the best ones, then
+// the likeliest node that is not in the tree yet, until there are as many as are wanted.
+//
+// A warp has a sequence. Grid sequences, block 32. Macros: POOL, candidates of a row; EDGES, whether the score of a candidate
+// depends on the one above: then `scores` are (rows, POOL, POOL). outlines: first row, positions, candidates, nodes.
+// Where candidates do not do, a chain goes on with token 0, and a tree with its first token once more, which is never found.
+// grown: how many nodes are of candidates. Bytes: some KiB.
+#include "../launch.cuh"
+
+#if !defined(POOL) || !defined(EDGES)
+#error "POOL and EDGES must be defined"
+#endif
+
+constexpr int MOST = 64, ROOM = 3 * MOST;
+constexpr unsigned ALL = ~0u;
+
+struct Outline {
+    int first, depth, width, nodes;
+};
+
+struct Child {
+    float score;
+    int which;  // -1: there is none
+};
+
+// Nodes of the tree, and those that may come next: below or beside a node.
+struct Tree {
+    double weights[MOST], open_weights[ROOM];
+    short parents[MOST], depths[MOST], which[MOST];
+    short open_parents[ROOM], open_which[ROOM];
+    float open_scores[ROOM];
+    int n, n_open;
+};
+
+// Whether a candidate with a larger number of equals comes after.
+__device__ __forceinline__ bool ahead(float a, int i, float b, int j) { return a > b || (a == b && i < j); }
+
+// The best candidate at position t under `above`, of those that come after `last` if that is one.
+__device__ __forceinline__ Child next_child(const int* ids, const float* scores, const Outline& of, int t, int above, Child last) {
+    const float nothing = __int_as_float(0xff800000);
+    if (t >= of.depth) return {nothing, -1};
+    ids += (of.first + t) * POOL;
+    if (!EDGES) {
+        const int j = last.which + 1;
+        const float score = j < of.width ? scores[(of.first + t) * POOL + j] : nothing;
+        return score > nothing && ids[j] >= 0 ? Child{score, j} : Child{nothing, -1};
+    }
+    scores += ((size_t)(of.first + t) * POOL + above) * POOL;
+    Child best{nothing, POOL};
+    for (int j = threadIdx.x; j < of.width; j += 32) {
+        const bool follows = last.which < 0 || ahead(last.score, last.which, scores[j], j);
+        if (follows && ids[j] >= 0 && scores[j] > nothing && ahead(scores[j], j, best.score, best.which)) best = {scores[j], j};
+    }
+#pragma unroll
+    for (int i = 16; i; i /= 2) {
+        const float score = __shfl_xor_sync(ALL, best.score, i);
+        const int which = __shfl_xor_sync(ALL, best.which, i);
+        if (ahead(score, which, best.score, best.which)) best = {score, which};
+    }
+    return best.score > nothing ? best : Child{nothing, -1};
+}
+
+__device__ __forceinline__ void open(Tree& tree, int parent, Child child) {
+    if (child.which < 0) return;
+    if (threadIdx.x == 0) {
+        const int i = tree.n_open;
+        tree.open_weights[i] = __dadd_rn(parent < 0 ? 0.0 : tree.weights[parent], (double)child.score);
+        tree.open_parents[i] = parent, tree.open_which[i] = child.which, tree.open_scores[i] = child.score;
+        tree.n_open = i + 1;
+    }
+    __syncwarp();
+}
+
+// Take the likeliest open node, of equals the one that came first, into the tree; the place it was at, or -1.
+__device__ __forceinline__ int take_best(Tree& tree) {
+    const double nothing = __longlong_as_double(0xfff0000000000000ll);
+    double best = nothing;
+    int where = ROOM;
+    for (int i = threadIdx.x; i < tree.n_open; i += 32) {
+        if (tree.open_weights[i] > best) best = tree.open_weights[i], where = i;
+    }
+#pragma unroll
+    for (int i = 16; i; i /= 2) {
+        const double other = __shfl_xor_sync(ALL, best, i);
+        const int its = __shfl_xor_sync(ALL, where, i);
+        if (other > best || (other == best && its < where)) best = other, where = its;
+    }
+    if (where == ROOM) return -1;
+    if (threadIdx.x == 0) {
+        const int i = tree.n, parent = tree.open_parents[where];
+        tree.weights[i] = best, tree.parents[i] = parent, tree.which[i] = tree.open_which[where];
+        tree.depths[i] = parent < 0 ? 1 : tree.depths[parent] + 1;
+        tree.open_weights[where] = nothing, tree.n = i + 1;
+    }
+    __syncwarp();
+    return where;
+}
+
+extern "C" __global__ void __launch_bounds__(32)
+grow(const int* ids, const float* scores, const int* outlines, int* tokens, int* parents, int* depths, int* grown) {
+    __shared__ Tree tree;
+    dependents_may_launch();
+    wait_for_inputs();
+    const Outline of = ((const Outline*)outlines)[blockIdx.x];
+    const Child none{0.0f, -1};
+    if (threadIdx.x == 0) tree.n = tree.n_open = 0;
+    __syncwarp();
+    const auto below = [&](int node) {
+        return next_child(ids, scores, of, node < 0 ? 0 : tree.depths[node], node < 0 ? 0 : tree.which[node], none);
+    };
+    while (tree.n < of.nodes) {
+        open(tree, tree.n - 1, below(tree.n - 1));
+        if (take_best(tree) < 0) break;
+    }
+    const int chain = tree.n;
+    for (int node = 0; node < chain; ++node) {
+        const int parent = node - 1, t = node, above = parent < 0 ? 0 : tree.which[parent];
+        const Child own{tree.open_scores[node], tree.which[node]};
+        open(tree, parent, next_child(ids, scores, of, t, above, own));
+    }
+    while (tree.n < of.nodes) {
+        const int at = take_best(tree);
+        if (at < 0) break;
+        const int parent = tree.open_parents[at];
+        const Child own{tree.open_scores[at], tree.open_which[at]};
+        open(tree, parent, next_child(ids, scores, of, parent < 0 ? 0 : tree.depths[parent], parent < 0 ? 0 : tree.which[parent], own));
+        open(tree, tree.n - 1, below(tree.n - 1));
+    }
+    const size_t to = (size_t)blockIdx.x * MOST;
+    const int n = tree.n;
+    for (int i = threadIdx.x; i < of.nodes; i += 32) {
+        const bool real = i < n, goes_on = !real && of.width == 1;
+        const int node = real ? i : 0;
+        tokens[to + i] = n > 0 && !goes_on ? ids[(of.first + tree.depths[node] - 1) * POOL + tree.which[node]] : 0;
+        parents[to + i] = real ? tree.parents[i] : goes_on ? i - 1 : -1;
+        depths[to + i] = real ? tree.depths[i] : goes_on ? i + 1 : 1;
+    }
+    if (threadIdx.x == 0) grown[blockIdx.x] = n;
+}

@@ -1,0 +1,5 @@
+"""Block drafts on a GPU."""
+
+from dflash.model.cuda.draft.model import DeviceBlockDraft
+
+__all__ = ["DeviceBlockDraft"]

@@ -1,0 +1,148 @@
+"""How a draft on a GPU guesses: blocks of rows through its layers, their logits, candidates, and a tree of them."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import numpy as np
+
+from dflash.kernels import device
+from dflash.kernels.attention.cuda import Workspace
+from dflash.kernels.block_attention.cuda import DeviceBlocks
+from dflash.kernels.device_arrays import DeviceArrays
+from dflash.kernels.embed.cuda import Embed
+from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.linear.cuda import Launch
+from dflash.kernels.norm.cuda import RmsNorm
+from dflash.kernels.ragged import PAGE, PENDING
+from dflash.kernels.rope.cuda import Angles
+from dflash.kernels.sample.cuda import LAW
+from dflash.kernels.sample.cuda_candidates import Candidates, describe
+from dflash.kernels.tree.cuda import OUTLINE, Grow, guesses
+from dflash.model.cuda.draft.layers import Layer, Where
+from dflash.model.cuda.draft.rings import DeviceRings, rows_of
+from dflash.model.cuda.graphs import Graphs
+from dflash.model.cuda.weights import DeviceWeights
+from dflash.model.draft.ask import Wish
+from dflash.model.draft.config import DraftConfig
+from dflash.model.rope import inverse_frequencies
+
+
+class Block:
+    """Blocks of several texts.
+
+    Parameters
+    ----------
+    weights : DeviceWeights
+    config : DraftConfig
+    rings : DeviceRings
+    tables : tuple of Tiles (V, D)
+        Embedding and head, mostly those of the target.
+    n_texts : int
+        Most at a time.
+
+    Attributes
+    ----------
+    arrays : DeviceArrays
+        What a pass reads: counts (2,), first (S + 1,), slot, begin (S,), where their contexts begin, seen, length (S,),
+        what is left of them and where they end, sequence, tokens, position (64,) of each row, laws (S, words), outlines
+        (S, 4).
+    out : DeviceArrays
+        What was guessed; see `dflash.kernels.tree.cuda.guesses`.
+    candidates : Candidates
+    """
+
+    def __init__(
+        self,
+        weights: DeviceWeights,
+        config: DraftConfig,
+        rings: DeviceRings,
+        tables: tuple[Tiles, Tiles],
+        n_texts: int,
+    ) -> None:
+        self._config, self._rings, n = config, rings, PENDING
+        text, row = (n_texts,), (n,)
+        shapes = {
+            "counts": (2,),
+            "first": (n_texts + 1,),
+            "laws": (n_texts, LAW.itemsize // 4),
+            "outlines": (n_texts, OUTLINE),
+        }
+        shapes |= dict.fromkeys(("slot", "begin", "seen", "length"), text)
+        shapes |= dict.fromkeys(("sequence", "tokens", "position"), row)
+        self.arrays = a = DeviceArrays(**shapes)
+        s = _space(config, n)
+        self._embed = Embed(a.tokens, tables[0], s.stream)
+        inv_freq, gain = inverse_frequencies(config)
+        self._angles = Angles(a.position, device.array(inv_freq), s.cos, s.sin, gain=gain)
+        blocks = DeviceBlocks(a.counts, a.first, a.slot, a.seen, a.length)
+        # row i of the batch is written at place i of the one page
+        own = rows_of(a, pages=device.zeros(n_texts, 1, dtype=np.int32), length=a.first)
+        where = Where(rings, blocks, own, Workspace())
+        self._layers = [Layer(weights, config, s, where, i) for i in range(config.n_layers)]
+        self._norm = RmsNorm(s.stream, weights.vector("output_norm.weight"), config.norm_eps, half=s.wanted)
+        self._head = Launch(s.wanted, [tables[1]], [s.logits], scale=config.logit_scale)
+        self.candidates = found = Candidates(s.logits, a.laws, a.position, each=config.block, shift=1 - config.lead)
+        self.out = guesses(n_texts)
+        self._grow = Grow(found.ids, found.scores, a.outlines, self.out)
+        self._graphs = Graphs(self._launch, lambda: a.counts.fill(0))
+
+    def lay(self, wishes: Sequence[Wish], anchors: Sequence[int] | None = None) -> None:
+        """Say for which texts to guess, and under which tokens unless a kernel does.
+
+        Parameters
+        ----------
+        wishes : sequence of Wish
+        anchors : sequence of int, optional
+            The last token of each text.
+        """
+        host, config = self.arrays.host, self._config
+        n, size = len(wishes), config.block
+        host.counts[:] = n * size, n
+        host.first[: n + 1] = np.arange(n + 1) * size
+        host.sequence[: n * size] = np.repeat(np.arange(n, dtype=np.int32), size)
+        describe(host.laws, [wish.law for wish in wishes])
+        for i, wish in enumerate(wishes):
+            state = wish.state
+            host.slot[i], host.begin[i] = state.slot, state.begin
+            host.outlines[i] = i * size + config.lead, wish.positions, wish.width, wish.nodes
+        if anchors is not None:
+            host.tokens[: n * size] = config.mask
+            host.tokens[: n * size : size] = anchors
+            lengths = np.array([wish.state.length for wish in wishes], np.int32)
+            host.length[:n] = lengths
+            host.seen[:n] = np.maximum(host.begin[:n], lengths - self._rings.reach)
+            host.position[: n * size] = (lengths[:, None] + np.arange(size)).reshape(-1)
+        self.arrays.upload()
+
+    def prepare(self, n_texts: int) -> None:
+        """Make ready to guess for so many texts."""
+        self._graphs.prepare(n_texts)
+
+    def run(self, n_texts: int) -> None:
+        """Guess as the arrays say."""
+        self._graphs(n_texts)
+
+    def _launch(self, n_texts: int) -> None:
+        n = n_texts * self._config.block
+        self._embed(n)
+        self._angles(n)
+        for layer in self._layers:
+            layer(n, n_texts)
+        self._norm(n)
+        self._head(n)
+        self.candidates(n)
+        self._grow(n_texts)
+
+
+def _space(config: DraftConfig, n: int) -> SimpleNamespace:
+    """Arrays between the launches; what a multiply reads is float16."""
+    query, row = config.heads * config.head_size, config.kv_heads * config.head_size
+    singles = {"stream": config.width, "query": query, "key": row, "value": row, "logits": config.n_vocab}
+    singles |= {"cos": config.n_rot // 2, "sin": config.n_rot // 2}
+    halves = {"normed": config.width, "attended": query, "inner": config.ffn, "wanted": config.width}
+    arrays = {name: device.empty(n, width) for name, width in singles.items()}
+    arrays |= {name: device.empty(n, width, dtype=np.float16) for name, width in halves.items()}
+    for name in ("k", "v"):
+        arrays[name] = device.empty(1, PAGE, config.kv_heads, config.head_size, dtype=np.float16)
+    rotated = device.empty(n, config.heads, config.head_size, dtype=np.float16)
+    return SimpleNamespace(n_rows=n, rotated=rotated, **arrays)

@@ -1,0 +1,134 @@
+"""How a draft on a GPU reads: features of the target become keys and values of every layer."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.kernels import device
+from dflash.kernels.device_arrays import DeviceArrays
+from dflash.kernels.linear.cuda import BUCKETS, Launch
+from dflash.kernels.norm.cuda import RmsNorm
+from dflash.kernels.ragged import PENDING
+from dflash.kernels.rope.cuda import Angles, Rotate
+from dflash.kernels.tree.cuda import SEQUENCES, Features
+from dflash.model.cuda.draft.rings import DeviceRings, rows_of
+from dflash.model.cuda.graphs import Graphs
+from dflash.model.cuda.weights import DeviceWeights
+from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.context import Rows
+from dflash.model.draft.state import DraftState
+from dflash.model.rope import inverse_frequencies
+
+Piece = tuple[DraftState, NDArray[np.int32]]
+"""A text and rows of the features that it reads next."""
+
+
+class Context:
+    """Appends positions to the rings, at most 64 at a time.
+
+    ``c = norm(fc [features])``; for every layer ``k = rope(norm(Wk c))`` at the position, ``v = Wv c``.
+
+    Parameters
+    ----------
+    weights : DeviceWeights
+    config : DraftConfig
+    rings : DeviceRings
+
+    Attributes
+    ----------
+    arrays : DeviceArrays
+        What a pass reads: counts (2,), first (S + 1,), sequence, position and row (64,) of each row to be read, length (S,),
+        the place of each text's first one in its ring, pages (S, P) of the rings, and sources, the features' addresses.
+    """
+
+    def __init__(self, weights: DeviceWeights, config: DraftConfig, rings: DeviceRings) -> None:
+        n, width, row = PENDING, config.width, config.kv_heads * config.head_size
+        self._taps, self._rings = config.taps, rings
+        each = dict.fromkeys(("sequence", "position", "row"), (n,))
+        shapes = {"counts": (2,), "first": (SEQUENCES + 1,), "length": (SEQUENCES,), **each}
+        shapes |= {"pages": (SEQUENCES, rings.laps), "sources": (2 * len(config.taps),)}
+        self.arrays = a = DeviceArrays(**shapes)
+        features = device.empty(n, len(config.taps) * width, dtype=np.float16)
+        fused, normed = device.empty(n, width), device.empty(n, width, dtype=np.float16)
+        sources = a.sources.view(np.uint64)
+        self._features = Features(sources, a.counts, a.row, width, features)
+        self._fuse = Launch(features, [weights.matrix("fc.weight")], [fused])
+        self._norm = RmsNorm(fused, weights.vector("enc.output_norm.weight"), config.norm_eps, half=normed)
+        inv_freq, gain = inverse_frequencies(config)
+        cos, sin = (device.empty(n, config.n_rot // 2) for _ in range(2))
+        self._angles = Angles(a.position, device.array(inv_freq), cos, sin, gain=gain)
+        names = [f"blk.{i}.attn_{part}.weight" for i in range(config.n_layers) for part in "kv"]
+        rows = [device.empty(n, row) for _ in names]
+        self._project = Launch(normed, [weights.matrix(name) for name in names], rows)
+        query, rotated = device.empty(n, 0), device.empty(n, 0, config.head_size, dtype=np.float16)
+        batch = rows_of(a, pages=a.pages, length=a.length)
+        self._rotates = []
+        for i in range(config.n_layers):
+            k, v = rings.layer(i)
+            norm = weights.vector(f"blk.{i}.attn_k_norm.weight")
+            inputs = query, rows[2 * i], rows[2 * i + 1], norm, norm, cos, sin, batch
+            self._rotates.append(Rotate(*inputs, eps=config.norm_eps, q=rotated, k=k, v=v))
+        self._graphs = Graphs(self._launch, lambda: a.counts.fill(0))
+
+    def read(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:
+        """Read rows of several texts; see `BlockDraft.read_many`."""
+        n_rows = len(features[self._taps[0]])
+        batch: list[Piece] = []
+        room = PENDING
+        for state, rows in items:
+            wanted = np.arange(n_rows, dtype=np.int32)[rows] if isinstance(rows, slice) else np.asarray(rows, np.int32)
+            # those that later ones of the same call would push out are not read
+            skipped = max(len(wanted) - self._rings.reach, 0)
+            state.length, wanted = state.length + skipped, wanted[skipped:]
+            while len(wanted):
+                batch.append((state, wanted[:room]))
+                wanted, room = wanted[room:], room - len(batch[-1][1])
+                if room == 0 or len(batch) == SEQUENCES:
+                    self._read(batch, features)
+                    batch, room = [], PENDING
+        if batch:
+            self._read(batch, features)
+
+    def lay(self, states: Iterable[DraftState], features: Mapping[int, Any]) -> None:
+        """Say whose rows are read next and from where; which rows they are is for a kernel to say."""
+        host = self.arrays.host
+        for i, state in enumerate(states):
+            host.pages[i] = self._rings.pages_of(state.slot)
+        host.sources.view(np.uint64)[:] = [features[tap].data.ptr for tap in self._taps]
+        self.arrays.upload()
+
+    def prepare(self, n: int) -> int:
+        """Make ready to read up to `n` rows; what `run` is told."""
+        size = next(bucket for bucket in BUCKETS if bucket >= n)
+        self._graphs.prepare(size)
+        return size
+
+    def run(self, size: int) -> None:
+        """Read what the arrays say."""
+        self._graphs(size)
+
+    def _read(self, batch: Sequence[Piece], features: Mapping[int, Any]) -> None:
+        n = sum(len(rows) for _, rows in batch)
+        size = self.prepare(n)
+        host, at = self.arrays.host, 0
+        host.counts[:] = n, len(batch)
+        for i, (state, rows) in enumerate(batch):
+            part = slice(at, at + len(rows))
+            host.first[i], host.first[i + 1] = part.start, part.stop
+            host.sequence[part], host.row[part] = i, rows
+            host.position[part] = np.arange(state.length, state.length + len(rows))
+            host.length[i] = state.length % self._rings.size
+            state.length, at = state.length + len(rows), part.stop
+        self.lay((state for state, _ in batch), features)
+        self.run(size)
+
+    def _launch(self, n: int) -> None:
+        self._features(n)
+        self._fuse(n)
+        self._norm(n)
+        self._project(n)
+        self._angles(n)
+        for rotate in self._rotates:
+            rotate(n)

@@ -1,0 +1,102 @@
+"""What a draft on a GPU has guessed, or is guessing."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import DFlashError
+from dflash.kernels.device_arrays import DeviceArrays
+from dflash.kernels.tree.cuda import Plant
+from dflash.model.draft.ask import Wish
+
+if TYPE_CHECKING:
+    from dflash.model.cuda.draft.model import DeviceBlockDraft
+    from dflash.model.draft.state import DraftState
+
+Ints = NDArray[np.int32]
+
+
+class Guesses:
+    """A tree of guesses for each of some texts, on the device until somebody looks.
+
+    Parameters
+    ----------
+    draft : DeviceBlockDraft
+        That makes them; the next ones that it makes take their place on the device.
+    wishes : sequence of Wish
+        What was asked for.
+    out : DeviceArrays
+        Where they are made; see `dflash.kernels.tree.cuda.guesses`.
+    anchors : sequence of int, optional
+        The tokens under which they stand; None if a kernel finds them.
+    """
+
+    def __init__(
+        self, draft: "DeviceBlockDraft", wishes: Sequence[Wish], out: DeviceArrays, anchors: Sequence[int] | None
+    ) -> None:
+        self.draft, self.wishes = draft, tuple(wishes)
+        self._under = None if anchors is None else tuple(anchors)
+        self._lengths = [wish.state.length for wish in wishes]
+        self._waiting = set[Any]() if anchors is not None else {wish.state for wish in wishes}
+        self._features: Any = None
+        self._download = out.download()
+        self._found: list[tuple[Ints, Ints]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.wishes)
+
+    def expects(self, state: "DraftState", features: Any) -> bool:
+        """Whether rows of these features, of that text, were read on the way here."""
+        return state in self._waiting and features is self._features
+
+    def told(self, state: "DraftState", n_rows: int) -> None:
+        """So many rows of a text that were read are text now."""
+        self._waiting.discard(state)
+        state.length += n_rows
+        self._lengths[[wish.state for wish in self.wishes].index(state)] = state.length
+
+    def fit(self, wishes: Sequence[Wish], anchors: Sequence[int]) -> bool:
+        """Whether they are what is wanted under these tokens; if so, that is what they are held to."""
+        same = not self._waiting and self.wishes == tuple(wishes)
+        if not same or any(wish.state.length != n for wish, n in zip(wishes, self._lengths, strict=True)):
+            return False
+        self._under = tuple(anchors)
+        return True
+
+    def tree(self, i: int) -> tuple[Ints, Ints]:
+        """Tokens and parents (N,) of the i-th text's guesses, once they are there; -1 is under its last token.
+
+        Raises
+        ------
+        DFlashError
+            If they stand elsewhere than the text ends, which would be an error of this package.
+        """
+        if self._found is None:
+            host, n = self._download.wait(), len(self)
+            if self._features is not None and self._under is not None:
+                stand = list(zip(host.anchors[:n].tolist(), host.lengths[:n].tolist(), strict=True))
+                if stand != (wanted := list(zip(self._under, self._lengths, strict=True))):
+                    raise DFlashError(f"draft: guessed under {stand}, the texts end with {wanted}")
+            sizes = [wish.nodes for wish in self.wishes]
+            self._found = [(host.tokens[s, :size].copy(), host.parents[s, :size].copy()) for s, size in enumerate(sizes)]
+        return self._found[i]
+
+    @property
+    def latest(self) -> bool:
+        """Whether the device still holds them."""
+        return self.draft.latest is self
+
+    def follow(self) -> bool:
+        """Guess again under what is being drawn from the forward that verifies these; whether that could be done."""
+        return self.draft.follow(self)
+
+    def planter(self, batch: Any) -> Plant:
+        """What lays them into the batch of a pass."""
+        return self.draft.planter(batch)
+
+    def follows(self, features: Any) -> "Guesses":
+        """These, that read rows of such features on their way."""
+        self._features = features
+        return self

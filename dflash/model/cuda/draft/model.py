@@ -1,0 +1,223 @@
+"""A block draft on a GPU: the same face as `dflash.model.draft.model.BlockDraft`, and guesses that stay on the device."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dflash.errors import KernelError, RequestError, Unsupported
+from dflash.kernels import device, jit
+from dflash.kernels.device import DeviceBatch
+from dflash.kernels.ragged import PENDING
+from dflash.kernels.staging import Staging
+from dflash.kernels.tree.cuda import SEQUENCES, Plant, Walk
+from dflash.model.candidates import Candidates
+from dflash.model.cuda.draft.block import Block
+from dflash.model.cuda.draft.context import Context
+from dflash.model.cuda.draft.guesses import Guesses
+from dflash.model.cuda.draft.rings import DeviceRings
+from dflash.model.cuda.model import DeviceModel
+from dflash.model.cuda.weights import DeviceWeights
+from dflash.model.draft.ask import Ask, Wish
+from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.context import Rows
+from dflash.model.draft.source import Source
+from dflash.model.draft.state import DraftState
+
+
+class DeviceBlockDraft:
+    """Guesses a block of tokens at once, for several texts together, on the GPU of its target.
+
+    Parameters
+    ----------
+    config : DraftConfig
+    source : Source
+        Weights of the same file; they are read once and kept on the device, repacked.
+    target : DeviceModel
+        Its embedding and head are used unless the file has others, and its batches are followed.
+    sequences : int
+        Texts that may be in work at a time.
+    context : int
+        Positions that layers without a window see.
+    short : bool
+        Taken as False: rows of a block cost the same up to 16.
+    confidence : float
+        As of `BlockDraft`.
+
+    Attributes
+    ----------
+    config : DraftConfig
+    reach : int
+        Most positions of a text that are kept.
+    most_texts : int
+        Most that one pass guesses for.
+    latest : Guesses or None
+        Those that lie on the device.
+
+    Raises
+    ------
+    Unsupported
+        If it is of a kind that is run on the CPU alone.
+    OutOfMemory
+        If the device has no room for it.
+    """
+
+    device = "cuda"
+
+    def __init__(
+        self,
+        config: DraftConfig,
+        source: Source,
+        target: DeviceModel,
+        *,
+        sequences: int,
+        context: int,
+        short: bool = False,  # noqa: ARG002
+        confidence: float = 0.0,  # noqa: ARG002
+    ) -> None:
+        _refuse(config, source)
+        self.config, self._source, self._target = config, source, target
+        self._rings = rings = DeviceRings(config, sequences, context)
+        self.reach = rings.reach
+        self.most_texts = n = max(1, min(PENDING // config.block, sequences, SEQUENCES))
+        with Staging(target.threads) as staging:
+            weights, theirs = DeviceWeights(source, staging), target.weights
+            embedding = (weights if source.has("token_embd.weight") else theirs).matrix("token_embd.weight")
+            output = "token_embd.weight" if target.config.tied else "output.weight"
+            head = weights.matrix("output.weight") if source.has("output.weight") else theirs.matrix(output)
+            self._context = Context(weights, config, rings)
+            self._block = Block(weights, config, rings, (embedding, head), n)
+        self.weights = weights
+        shape = {"rows": config.block, "places": rings.size, "mask": config.mask}
+        self._walk = Walk(target.batch, target.drawn, self._context.arrays, self._block.arrays, self._block.out, **shape)
+        self._plant = Plant(self._block.out, target.batch)
+        self._ahead: Guesses | None = None
+        self.latest: Guesses | None = None
+        jit.warm()
+
+    @property
+    def free_slots(self) -> int:
+        """Texts that could still be begun."""
+        return self._rings.free
+
+    def state(self, begin: int = 0) -> DraftState:
+        """Begin a text; see `BlockDraft.state`."""
+        return DraftState(self._rings, begin)
+
+    def read(self, state: DraftState, features: Mapping[int, Any], rows: Rows) -> None:
+        """Append the next positions of one text to its context; see `BlockDraft.read_many`."""
+        self.read_many([(state, rows)], features)
+
+    def read_many(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:
+        """Append the next positions of several texts to their contexts; see `BlockDraft.read_many`.
+
+        What `follow` has read already is not read again.
+        """
+        unread = []
+        for state, rows in items:
+            if self._ahead is not None and self._ahead.expects(state, features):
+                self._ahead.told(state, len(range(PENDING)[rows]) if isinstance(rows, slice) else len(rows))
+            else:
+                unread.append((state, rows))
+        self._context.read(unread, features)
+
+    def propose(self, asks: Sequence[Ask]) -> list[Candidates]:
+        """Guess what follows the last token of each text; see `BlockDraft.propose`."""
+        if asks:
+            self._check(asks)
+        found: list[Candidates] = []
+        for start in range(0, len(asks), self.most_texts):
+            part = asks[start : start + self.most_texts]
+            wishes = [Wish(ask.state, ask.law, ask.n, 1, ask.n) for ask in part]
+            self._guess(wishes, [ask.anchor for ask in part])
+            rows = len(part) * self.config.block
+            with device.device_errors("a draft"):
+                ids, scores = (array[:rows].get() for array in (self._block.candidates.ids, self._block.candidates.scores))
+            for i, ask in enumerate(part):
+                first = i * self.config.block + self.config.lead
+                which = slice(first, first + ask.n), slice(ask.width)
+                found.append(Candidates(ids[which], scores[which]))
+        return found
+
+    def guess(self, wishes: Sequence[Wish], anchors: Sequence[int]) -> Guesses | None:
+        """Guess trees that stay on the device, unless that was begun by `follow`.
+
+        Parameters
+        ----------
+        wishes : sequence of Wish
+        anchors : sequence of int
+            The last token of each text.
+
+        Returns
+        -------
+        Guesses or None
+            They may still be being computed. None if there are too many texts for one pass.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.fit(wishes, anchors):
+            return ahead
+        if len(wishes) > self.most_texts:
+            return None
+        self._guess(wishes, anchors)
+        self.latest = Guesses(self, wishes, self._block.out, anchors)
+        return self.latest
+
+    def follow(self, guesses: Guesses) -> bool:
+        """Guess again for the same texts, under the tokens that are being drawn from the forward of their guesses.
+
+        Returns
+        -------
+        bool
+            False, and nothing is done, if the last forward was not that of these guesses alone.
+        """
+        target = self._target
+        if target.planted is not guesses or target.latest is None:
+            return False
+        wishes, features = guesses.wishes, target.latest.captured
+        if any(span.state.length != wish.state.length for span, wish in zip(target.latest.spans, wishes, strict=True)):
+            return False
+        n = len(wishes)
+        size = self._context.prepare(min(sum(wish.positions + 1 for wish in wishes), PENDING))
+        self._block.prepare(n)
+        self._context.lay((wish.state for wish in wishes), features)
+        self._block.lay(wishes)
+        self._walk()
+        self._context.run(size)
+        self._block.run(n)
+        self._ahead = self.latest = Guesses(self, wishes, self._block.out, None).follows(features)
+        return True
+
+    def planter(self, batch: DeviceBatch) -> Plant:
+        """What lays guesses into the target's batch."""
+        assert batch is self._target.batch
+        return self._plant
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._source.close()
+
+    def _guess(self, wishes: Sequence[Wish], anchors: Sequence[int]) -> None:
+        self._block.prepare(len(wishes))
+        self._ahead = self.latest = None
+        self._block.lay(wishes, anchors)
+        self._block.run(len(wishes))
+
+    def _check(self, asks: Sequence[Ask]) -> None:
+        if len({ask.state.slot for ask in asks}) < len(asks) or any(ask.state.closed for ask in asks):
+            raise KernelError("propose: every ask must be of another state, which is not closed")
+        for ask in asks:
+            if not 0 <= ask.anchor < self._target.n_vocab:
+                raise RequestError(f"token {ask.anchor} is not in the vocabulary: ids are 0 to {self._target.n_vocab - 1}")
+            if not 1 <= ask.n <= self.config.most:
+                raise RequestError(f"n is {ask.n}, this draft guesses 1 to {self.config.most} positions")
+
+
+def _refuse(config: DraftConfig, source: Source) -> None:
+    """Refuse what only the CPU runs."""
+    reasons = {
+        f"{config.kind} drafts": config.kind != "dflash",
+        "drafts with a vocabulary of their own": source.has("d2t"),
+        "drafts whose logits are capped": config.logit_cap != 0,
+        "drafts whose embeddings are scaled": config.embed_scale != 1,
+    }
+    for what, holds in reasons.items():
+        if holds:
+            raise Unsupported(f"draft: {what} are not run on a GPU; device='cpu' runs them beside a model on one")

@@ -1,0 +1,134 @@
+"""What a draft model is: sizes, block, taps and windows, whatever kind of file says so."""
+
+from dataclasses import dataclass
+
+from dflash.errors import FormatError, Unsupported
+from dflash.kernels.block_attention import ROWS
+from dflash.model.sizes import RopeScaling
+
+KINDS = ("dflash", "dflash2", "dspark")
+
+MAX_TAPS = 64
+_LANES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """Sizes and rules of a draft model.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`.
+    width, ffn : int
+        Of the residual stream, which is the target's, and inner size of the feed forward.
+    n_layers, heads, kv_heads, head_size : int
+        Whole heads rotate, halves paired.
+    n_vocab : int
+        Of the target; 0 if the file does not say.
+    norm_eps : float
+        Added to the mean square in every norm.
+    rope_base : float
+        Rotation base.
+    rope_scaling : RopeScaling or None
+    block : int
+        Rows of a block, the anchor (the last token of the text) included.
+    mask : int
+        Token of the other rows.
+    taps : tuple of int
+        Layers of the target, from 0, whose outputs it reads.
+    windows : tuple of int
+        For each layer, how many positions a row sees, itself included; 0 for all.
+    causal : tuple of bool
+        For each layer, whether a row of the block sees only those before it, and itself.
+    conv_width, conv_group : int
+        Taps of the convolutions of DFlash 2, and columns that share a change of them; else 0.
+    selector_rank, selector_top : int
+        Size of the codebooks of DFlash 2, and candidates that its selector chooses from; else 0.
+    markov_rank : int
+        Size of DSpark's correction by the token before; else 0.
+    from_anchor : bool
+        Whether row 0 guesses, too: row i then tells of the position after its own, else of its own.
+    has_confidence : bool
+        Whether there is a head that tells how likely each guess holds.
+    logit_scale, logit_cap : float
+        Logits are multiplied by the first, then bent below the second by ``cap * tanh(logit / cap)`` unless it is 0.
+    embed_scale : float
+        Factor on the embeddings of a block.
+    """
+
+    kind: str
+    width: int
+    ffn: int
+    n_layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    n_vocab: int
+    norm_eps: float
+    rope_base: float
+    rope_scaling: RopeScaling | None
+    block: int
+    mask: int
+    taps: tuple[int, ...]
+    windows: tuple[int, ...]
+    causal: tuple[bool, ...]
+    conv_width: int = 0
+    conv_group: int = 0
+    selector_rank: int = 0
+    selector_top: int = 0
+    markov_rank: int = 0
+    from_anchor: bool = False
+    has_confidence: bool = False
+    logit_scale: float = 1.0
+    logit_cap: float = 0.0
+    embed_scale: float = 1.0
+
+    @property
+    def lead(self) -> int:
+        """Rows of a block before the first that guesses."""
+        return 0 if self.from_anchor else 1
+
+    @property
+    def most(self) -> int:
+        """Positions that it can guess at once."""
+        return self.block - self.lead
+
+    @property
+    def n_rot(self) -> int:
+        """Dimensions of a head that rotate: all."""
+        return self.head_size
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that contradict each other, or that the kernels don't run."""
+        if self.heads % self.kv_heads:
+            raise FormatError(f"draft: {self.heads} heads are no multiple of {self.kv_heads} KV heads")
+        for what, size in (("heads of", self.head_size), ("width", self.width), ("feed forward of", self.ffn)):
+            if size % _LANES:
+                raise Unsupported(f"draft: {what} {size}, must be a multiple of {_LANES}")
+        if not 1 + self.lead <= self.block <= ROWS:
+            raise Unsupported(f"draft: blocks of {self.block} rows, must be {1 + self.lead} to {ROWS}")
+        if len(set(self.taps)) != len(self.taps) or not 1 <= len(self.taps) <= MAX_TAPS or min(self.taps) < 0:
+            raise FormatError(f"draft: reads the target's layers {self.taps}, must be 1 to {MAX_TAPS} different ones")
+        if self.conv_group and self.width % self.conv_group:
+            raise FormatError(f"draft: convolutions in groups of {self.conv_group} columns do not divide {self.width}")
+
+
+def default_taps(n_layers: int, n_target_layers: int) -> tuple[int, ...]:
+    """Layers that a draft reads if its file does not say which.
+
+    Parameters
+    ----------
+    n_layers : int
+        Of the draft.
+    n_target_layers : int
+
+    Returns
+    -------
+    tuple of int
+        Evenly spaced from 1 to ``n_target_layers - 3``, ties to even; the middle one for a draft of one layer.
+    """
+    if n_layers == 1:
+        return (n_target_layers // 2,)
+    step = (n_target_layers - 4) / (n_layers - 1)
+    return tuple(round(1 + i * step) for i in range(n_layers))

@@ -1,0 +1,202 @@
+"""From a name to a draft model that fits its target."""
+
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dflash.errors import FormatError, RequestError, Unsupported
+from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.dialects import config_of as config_of_gguf
+from dflash.model.draft.folder import config_of as config_of_folder
+from dflash.model.draft.model import BlockDraft, Tables
+from dflash.model.draft.names import check_tensors
+from dflash.model.draft.safetensors import read_json
+from dflash.model.draft.source import FolderSource, GGUFSource, Source
+from dflash.model.draft.state import DEFAULT_CONTEXT, places
+from dflash.model.gguf import GGUFFile
+from dflash.model.hub import resolve
+from dflash.model.model import Model
+
+if TYPE_CHECKING:
+    from dflash.model.cuda.draft import DeviceBlockDraft
+    from dflash.model.cuda.model import DeviceModel
+
+log = logging.getLogger("dflash.draft")
+
+
+def load_draft(
+    name: str | os.PathLike[str],
+    target: "Model | DeviceModel",
+    *,
+    device: str | None = None,
+    sequences: int,
+    context: int | None = None,
+    causal: bool | None = None,
+    short: bool = False,
+    confidence: float = 0.0,
+) -> "BlockDraft | DeviceBlockDraft":
+    """Load the draft model of a target.
+
+    Parameters
+    ----------
+    name : str or path
+        ``demo-draft``; a GGUF file; a folder with ``config.json`` and safetensors files; ``hf:org/repo``, with ``:quant``
+        behind it for a GGUF file.
+    target : Model or DeviceModel
+        What it is to guess for: embedding and head are the target's.
+    device : str, optional
+        ``"cpu"`` or ``"cuda"``; None is where the target is.
+    sequences : int
+        Texts that may be in work at a time.
+    context : int, optional
+        Last positions that layers without a window see; 4,096 if None, or the target's context if that is less.
+    causal : bool, optional
+        Whether rows of a block see only those before them, in all layers; None does what the file says.
+    short, confidence
+        As of `BlockDraft`.
+
+    Returns
+    -------
+    BlockDraft or DeviceBlockDraft
+
+    Raises
+    ------
+    NotFound, DownloadError
+        If there is no such draft, or the hub can't be reached.
+    FormatError
+        If the file is damaged.
+    Unsupported
+        If dflash does not run its kind, or it is the draft of another target; one sentence says why.
+    RequestError
+        If an argument is out of range.
+    """
+    device = device or target.device
+    if sequences < 1 or (context is not None and context < 1) or not 0 <= confidence <= 1:
+        raise RequestError(
+            f"draft: sequences {sequences} and context {context} must be at least 1, confidence {confidence} 0 to 1"
+        )
+    if device not in {"cpu", "cuda"} or (device == "cuda" and target.device == "cpu"):
+        raise Unsupported(f"draft: device {device!r} with a target on {target.device!r} is not run")
+    config, source = open_draft(resolve(name))
+    try:
+        config = fitted(config, source, target)
+        if causal is not None:
+            config = replace(config, causal=(causal,) * config.n_layers)
+        room = min(context or DEFAULT_CONTEXT, target.config.context)
+        if device == "cuda":
+            return _on_gpu(config, source, target, sequences=sequences, context=room, short=short, confidence=confidence)
+        tables = _tables(source, target)
+        settings = {"slots": sequences, "size": places(config, room), "kv": target.pools.kv, "threads": target.threads}
+        return BlockDraft(config, source, tables, **settings, short=short, confidence=confidence)
+    except BaseException:
+        source.close()
+        raise
+
+
+def open_draft(path: Path) -> tuple[DraftConfig, Source]:
+    """Open a draft and read what it is; no weight is read.
+
+    Parameters
+    ----------
+    path : Path
+        A GGUF file, a folder, or a file in that folder.
+
+    Raises
+    ------
+    NotFound, FormatError, Unsupported
+        As `load_draft`.
+    """
+    folder = path if path.is_dir() else path.parent
+    if path.is_dir() or path.suffix in {".json", ".safetensors"}:
+        settings = folder / "config.json"
+        if not settings.exists():
+            raise FormatError(f"{folder}: a folder with a draft has a config.json")
+        config = read_json(settings, settings.read_bytes())
+        folded = FolderSource(folder)
+        return config_of_folder(config, folded.shapes), folded
+    source = GGUFSource(file := GGUFFile.open(path))
+    try:
+        return config_of_gguf(file.metadata, source.shapes), source
+    except BaseException:
+        source.close()
+        raise
+
+
+def fitted(config: DraftConfig, source: Source, target: Any) -> DraftConfig:
+    """Check that a draft is one of a target.
+
+    Parameters
+    ----------
+    config : DraftConfig
+    source : Source
+    target : Model or DeviceModel
+
+    Returns
+    -------
+    DraftConfig
+        With the target's vocabulary, and its rotation base where files of the kind are known to hold a wrong one.
+
+    Raises
+    ------
+    FormatError
+        If tensors are missing or of another shape.
+    Unsupported
+        If it is the draft of another model.
+    """
+    of, name = target.config, f"the draft ({config.kind})"
+    if config.width != of.width:
+        raise Unsupported(f"{name} is for a model of width {config.width}, this one has {of.width}")
+    if config.n_vocab not in {0, of.n_vocab, len(_tokens(target))}:
+        raise Unsupported(f"{name} is for a vocabulary of {config.n_vocab} tokens, this model has {of.n_vocab}")
+    if config.mask >= of.n_vocab:
+        raise Unsupported(f"{name} has mask token {config.mask}, this model's ids are 0 to {of.n_vocab - 1}")
+    if max(config.taps) >= of.n_layers:
+        raise Unsupported(f"{name} reads layer {max(config.taps)}, this model has layers 0 to {of.n_layers - 1}")
+    _same_words(source, target, name)
+    check_tensors(config, source.shapes, of.n_vocab)
+    if source.fork and config.rope_base != of.rope_base:
+        log.warning(
+            "the draft's rotation base is %g, the target's %g: such files often hold a wrong one, the target's is taken",
+            config.rope_base,
+            of.rope_base,
+        )
+        config = replace(config, rope_base=of.rope_base)
+    return replace(config, n_vocab=of.n_vocab)
+
+
+def _same_words(source: Source, target: Any, name: str) -> None:
+    """Refuse a draft whose tokens are not called as the target's; some tell enough."""
+    mine, theirs = source.tokens, _tokens(target)
+    n = min(len(mine), len(theirs))
+    for token in range(0, n, max(1, n // 64)):
+        if mine[token] != theirs[token]:
+            raise Unsupported(
+                f"{name} is for another vocabulary: its token {token} is {mine[token]!r:.40}, "
+                f"this model's {theirs[token]!r:.40}"
+            )
+
+
+def _tokens(target: Any) -> list[str]:
+    weights = target.weights if target.device == "cpu" else target.weights.host
+    tokens = weights.metadata.get("tokenizer.ggml.tokens")
+    return tokens if isinstance(tokens, list) else []
+
+
+def _tables(source: Source, target: Any) -> Tables:
+    """Embedding and head: the draft's own, or those of the target's file."""
+    weights = target.weights if target.device == "cpu" else target.weights.host
+    embedding = weights.matrix("token_embd.weight")
+    output = embedding if target.config.tied else weights.matrix("output.weight")
+    if source.has("token_embd.weight"):
+        embedding = source.matrix("token_embd.weight")
+    if source.has("output.weight"):
+        output = source.matrix("output.weight")
+    return Tables(embedding, output, target.config.n_vocab)
+
+
+def _on_gpu(config: DraftConfig, source: Source, target: Any, **settings: Any) -> "DeviceBlockDraft":
+    from dflash.model.cuda.draft import DeviceBlockDraft
+
+    return DeviceBlockDraft(config, source, target, **settings)

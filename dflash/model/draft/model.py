@@ -1,0 +1,228 @@
+"""A draft model on the CPU: what it reads, and what it guesses."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import KernelError, RequestError
+from dflash.kernels.block_attention import Blocks
+from dflash.kernels.embed import embed
+from dflash.kernels.formats import Matrix
+from dflash.kernels.numba_jit import use_threads
+from dflash.model.candidates import Candidates
+from dflash.model.draft.ask import Ask
+from dflash.model.draft.choices import chooser
+from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.context import Context, Rows, rotation
+from dflash.model.draft.layers import Layer, rms_norm
+from dflash.model.draft.source import Block, Source
+from dflash.model.draft.state import DraftState, Rings
+from dflash.model.draft.workspace import block_space
+from dflash.model.head import Head
+from dflash.model.rope import inverse_frequencies
+
+
+class Tables(NamedTuple):
+    """What a draft borrows from its target, unless it has its own.
+
+    Parameters
+    ----------
+    embedding, output : Matrix (V, D)
+    n_vocab : int
+        Ids of the target are below.
+    """
+
+    embedding: Matrix
+    output: Matrix
+    n_vocab: int
+
+
+class BlockDraft:
+    """Guesses a block of tokens at once, for several texts together.
+
+    Parameters
+    ----------
+    config : DraftConfig
+    source : Source
+        Weights of the same file; they stay packed and mapped.
+    tables : Tables
+    slots : int
+        Texts that may be in work at a time.
+    size : int
+        Context positions that are kept of each; see `dflash.model.draft.state.places`.
+    kv : str
+        A key of `dflash.model.pools.KV_TYPES`: how the context is stored.
+    threads : int
+        Cores to use.
+    short : bool
+        Whether blocks of a draft whose rows see each other are made no longer than wanted, too. Cheaper, and the rows are
+        still about the same positions, but they miss the masks that they were trained with.
+    confidence : float
+        A DSpark draft guesses no further than the product of its confidences stays at or above this.
+
+    Attributes
+    ----------
+    config : DraftConfig
+    """
+
+    device = "cpu"
+
+    def __init__(
+        self,
+        config: DraftConfig,
+        source: Source,
+        tables: Tables,
+        *,
+        slots: int,
+        size: int,
+        kv: str = "f16",
+        threads: int,
+        short: bool = False,
+        confidence: float = 0.0,
+    ) -> None:
+        self.config, self.threads, self.short = config, threads, short
+        self._source, self._n_vocab, self._embedding = source, tables.n_vocab, tables.embedding
+        self._rings = rings = Rings(config, slots, size, kv)
+        self._space = block_space(config, slots * config.block)
+        self._context = Context(source, config, rings)
+        self._layers = [Layer(Block(source, i), config, self._space, rings, i) for i in range(config.n_layers)]
+        self._norm = source.vector("output_norm.weight")
+        self._head = Head(tables.output, slots * config.most)
+        self._choose = chooser(config, source, tables.n_vocab, slots, confidence)
+        self._inv_freq, self._gain = inverse_frequencies(config)
+        self._whole = not all(config.causal)
+
+    @property
+    def free_slots(self) -> int:
+        """Texts that could still be begun."""
+        return self._rings.free
+
+    @property
+    def reach(self) -> int:
+        """Most positions of a text that are kept: what is before the last of these is forgotten."""
+        return self._rings.size
+
+    def state(self, begin: int = 0) -> DraftState:
+        """Begin a text.
+
+        Parameters
+        ----------
+        begin : int
+            First position that it will see.
+
+        Raises
+        ------
+        PoolExhausted
+            If every slot is in use.
+        """
+        return DraftState(self._rings, begin)
+
+    def read(self, state: DraftState, features: Mapping[int, Any], rows: Rows) -> None:
+        """Append the next positions of one text to its context; see `read_many`."""
+        self.read_many([(state, rows)], features)
+
+    def read_many(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:
+        """Append the next positions of several texts to their contexts.
+
+        Parameters
+        ----------
+        items : sequence of (DraftState, slice or sequence of int)
+            Which rows of the features belong to a text, in its order; they are text now.
+        features : Mapping of int to float32 (N, H)
+            Outputs of the layers ``config.taps`` of the target, such as `Forward.captured`; arrays of a device are fetched.
+        """
+        use_threads(self.threads)
+        self._context.read(items, features)
+
+    def propose(self, asks: Sequence[Ask]) -> list[Candidates]:
+        """Guess what follows the last token of each text.
+
+        Parameters
+        ----------
+        asks : sequence of Ask
+            Of different states.
+
+        Returns
+        -------
+        list of Candidates
+            One for each, of as many positions as were wanted; fewer if a DSpark draft does not trust itself.
+
+        Raises
+        ------
+        RequestError
+            If an anchor is not in the vocabulary, or `n` or `width` is out of range.
+        KernelError
+            If there are more asks than slots.
+
+        Notes
+        -----
+        Nothing is kept. A text has the same bits whatever else is asked.
+        """
+        if not asks:
+            return []
+        self._check(asks)
+        use_threads(self.threads)
+        config, sizes = self.config, [self._n_rows(ask) for ask in asks]
+        blocks = _blocks(asks, sizes)
+        n = int(blocks.first[-1])
+        s = self._space.first(n)
+        tokens = np.full(n, config.mask, np.int32)
+        tokens[blocks.first[:-1]] = [ask.anchor for ask in asks]
+        embed(tokens, self._embedding, s.stream)
+        if config.embed_scale != 1:
+            s.stream *= np.float32(config.embed_scale)
+        rotation(positions(blocks, n), self._inv_freq, self._gain, s)
+        for layer in self._layers:
+            layer(s, blocks, n)
+        hidden, logits = self._project(s.stream, asks, blocks)
+        return self._choose(asks, hidden, logits)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._source.close()
+
+    def _n_rows(self, ask: Ask) -> int:
+        """Rows of a block: if none sees a later one, those after the last wanted change nothing."""
+        return self.config.block if self._whole and not self.short else ask.n + self.config.lead
+
+    def _project(
+        self, stream: NDArray[np.float32], asks: Sequence[Ask], blocks: Blocks
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Rows that guess after the final norm, one text after another, and their logits."""
+        config, at = self.config, 0
+        hidden = self._head.rows(sum(ask.n for ask in asks))
+        for ask, start in zip(asks, blocks.first[:-1].tolist(), strict=True):
+            first = start + config.lead
+            rms_norm(stream[first : first + ask.n], self._norm, config.norm_eps, out=hidden[at : at + ask.n])
+            at += ask.n
+        logits = self._head(at)
+        if config.logit_scale != 1:
+            logits *= np.float32(config.logit_scale)
+        if config.logit_cap:
+            logits /= np.float32(config.logit_cap)
+            np.tanh(logits, out=logits)
+            logits *= np.float32(config.logit_cap)
+        return hidden, logits
+
+    def _check(self, asks: Sequence[Ask]) -> None:
+        if len({ask.state.slot for ask in asks}) < len(asks) or any(ask.state.closed for ask in asks):
+            raise KernelError("propose: every ask must be of another state, which is not closed")
+        for ask in asks:
+            if not 0 <= ask.anchor < self._n_vocab:
+                raise RequestError(f"token {ask.anchor} is not in the vocabulary: ids are 0 to {self._n_vocab - 1}")
+            if not 1 <= ask.n <= self.config.most:
+                raise RequestError(f"n is {ask.n}, this draft guesses 1 to {self.config.most} positions")
+
+
+def positions(blocks: Blocks, n: int) -> NDArray[np.int32]:
+    """Where the rows of all blocks stand."""
+    sizes = np.diff(blocks.first)
+    return np.arange(n, dtype=np.int32) + np.repeat(blocks.length - blocks.first[:-1], sizes)
+
+
+def _blocks(asks: Sequence[Ask], sizes: Sequence[int]) -> Blocks:
+    where = np.array([(ask.state.slot, ask.state.begin, ask.state.length) for ask in asks], np.int32).T
+    slot, begin, length = np.ascontiguousarray(where)
+    return Blocks(np.array([0, *np.cumsum(sizes)], np.int32), slot, begin, length)

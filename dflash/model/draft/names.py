@@ -1,0 +1,167 @@
+"""The tensors of a draft: their names, those of the mainline GGUF, their shapes, and what other files call them."""
+
+import re
+from collections.abc import Collection, Mapping
+
+from dflash.errors import FormatError, Unsupported
+from dflash.model.draft.config import DraftConfig
+from dflash.model.gguf_values import quoted
+
+Shapes = dict[str, tuple[int, ...]]
+
+_SHOWN = 8
+
+FORKS = ("dflash-draft", "qwen35-dflash-draft")
+"""Architectures of GGUF files from before there was one way; many hold a wrong rotation base."""
+
+_FORKED = (
+    (r"dflash[._]fc\.weight", "fc.weight"),
+    (r"(?:dflash[._])?hidden_norm\.weight", "enc.output_norm.weight"),
+    (r"blk\.(\d+)\.post_attention_norm\.weight", r"blk.\1.ffn_norm.weight"),
+)
+
+
+_TORCH = (
+    (r"fc\.weight", "fc.weight"),
+    (r"hidden_norm\.weight", "enc.output_norm.weight"),
+    (r"norm\.weight", "output_norm.weight"),
+    (r"layers\.(\d+)\.input_layernorm\.weight", r"blk.\1.attn_norm.weight"),
+    (r"layers\.(\d+)\.post_attention_layernorm\.weight", r"blk.\1.ffn_norm.weight"),
+    (r"layers\.(\d+)\.self_attn\.([qkv])_proj\.weight", r"blk.\1.attn_\2.weight"),
+    (r"layers\.(\d+)\.self_attn\.o_proj\.weight", r"blk.\1.attn_output.weight"),
+    (r"layers\.(\d+)\.self_attn\.([qk])_norm\.weight", r"blk.\1.attn_\2_norm.weight"),
+    (r"layers\.(\d+)\.mlp\.(gate|up|down)_proj\.weight", r"blk.\1.ffn_\2.weight"),
+    (r"layers\.(\d+)\.attention_conv\.base_kernel", r"blk.\1.attn_conv_base"),
+    (r"layers\.(\d+)\.attention_conv\.kernel_projection\.weight", r"blk.\1.attn_conv_proj.weight"),
+    (r"layers\.(\d+)\.mlp_conv\.base_kernel", r"blk.\1.ffn_conv_base"),
+    (r"layers\.(\d+)\.mlp_conv\.kernel_projection\.weight", r"blk.\1.ffn_conv_proj.weight"),
+    (r"candidate_selector\.(predecessor|successor)_codebook(?:\.weight)?", r"selector_\1.weight"),
+    (r"candidate_selector\.hidden_projection\.weight", "selector_hidden.weight"),
+    (r"markov_head\.markov_w([12])\.weight", r"markov_w\1.weight"),
+    (r"confidence_head\.proj\.(weight|bias)", r"conf_proj.\1"),
+    (r"embed_tokens\.weight", "token_embd.weight"),
+    (r"lm_head\.weight", "output.weight"),
+    (r"(d2t|t2d)", r"\1"),
+)
+
+OPTIONAL = ("token_embd.weight", "output.weight", "d2t", "conf_proj.bias")
+_NOT_NEEDED = ("t2d",)
+"""Says again what ``d2t`` says."""
+
+
+def canonical(name: str, *, torch: bool) -> str:
+    """Return what a tensor is called here.
+
+    Parameters
+    ----------
+    name : str
+        In the file.
+    torch : bool
+        Whether the file is a safetensors one.
+    """
+    bare = name.removeprefix("model.") if torch else name
+    for pattern, meant in _TORCH if torch else _FORKED:
+        match = re.fullmatch(pattern, bare)
+        if match:
+            return match.expand(meant)
+    return bare
+
+
+def kind_of(names: Collection[str]) -> str:
+    """Return which kind of draft has tensors of these canonical names."""
+    if "selector_hidden.weight" in names:
+        return "dflash2"
+    return "dspark" if "markov_w1.weight" in names else "dflash"
+
+
+def expected(config: DraftConfig, n_vocab: int, n_head: int) -> Shapes:
+    """Return every tensor that a draft needs or may have.
+
+    Parameters
+    ----------
+    config : DraftConfig
+    n_vocab : int
+        Of the target.
+    n_head : int
+        Rows of the head; fewer than `n_vocab` where there is a ``d2t``.
+
+    Returns
+    -------
+    dict of str to tuple of int
+        NumPy shapes by canonical name.
+    """
+    h, q, kv, rank = config.width, config.heads * config.head_size, config.kv_heads * config.head_size, config.selector_rank
+    outside: Shapes = {
+        "fc.weight": (h, len(config.taps) * h),
+        "enc.output_norm.weight": (h,),
+        "output_norm.weight": (h,),
+        "token_embd.weight": (n_vocab, h),
+        "output.weight": (n_head, h),
+        "d2t": (n_head,),
+    }
+    block: Shapes = {
+        "attn_norm.weight": (h,),
+        "ffn_norm.weight": (h,),
+        "attn_q.weight": (q, h),
+        "attn_k.weight": (kv, h),
+        "attn_v.weight": (kv, h),
+        "attn_output.weight": (h, q),
+        "attn_q_norm.weight": (config.head_size,),
+        "attn_k_norm.weight": (config.head_size,),
+        "ffn_gate.weight": (config.ffn, h),
+        "ffn_up.weight": (config.ffn, h),
+        "ffn_down.weight": (h, config.ffn),
+    }
+    if config.kind == "dflash2":
+        changes = 2 * config.conv_width * (h // config.conv_group)
+        for part in ("attn", "ffn"):
+            block |= {f"{part}_conv_base": (2, config.conv_width, h), f"{part}_conv_proj.weight": (changes, h)}
+        outside |= {f"selector_{side}.weight": (n_vocab, rank) for side in ("predecessor", "successor")}
+        outside["selector_hidden.weight"] = (rank, h)
+    if config.kind == "dspark":
+        rank = config.markov_rank
+        outside |= {"markov_w1.weight": (n_vocab, rank), "markov_w2.weight": (n_head, rank)}
+        if config.has_confidence:
+            outside |= {"conf_proj.weight": (1, h + rank), "conf_proj.bias": (1,)}
+    return outside | {f"blk.{i}.{name}": shape for i in range(config.n_layers) for name, shape in block.items()}
+
+
+def check_tensors(config: DraftConfig, found: Mapping[str, tuple[int, ...]], n_vocab: int) -> None:
+    """Check that a file holds every tensor of a draft in its shape, and none that would change what the others mean.
+
+    Parameters
+    ----------
+    config : DraftConfig
+    found : Mapping of str to tuple of int
+        Shapes by canonical name.
+    n_vocab : int
+        Of the target.
+
+    Raises
+    ------
+    FormatError
+        If tensors are missing or of another shape.
+    Unsupported
+        If there are tensors that dflash does not know.
+    """
+    n_head = found["d2t"][0] if len(found.get("d2t", ())) == 1 else n_vocab
+    if "d2t" in found and "output.weight" not in found:
+        raise FormatError("the draft maps tokens of its own by 'd2t', but has no head 'output.weight'")
+    want = expected(config, n_vocab, n_head)
+    missing = [name for name in want if name not in found and name not in OPTIONAL]
+    if missing:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise FormatError(f"the draft misses {len(missing)} tensors: {', '.join(missing[:_SHOWN])}{more}")
+    for name, shape in found.items():
+        if name in want and _trimmed(shape) != _trimmed(want[name]):
+            raise FormatError(f"tensor {quoted(name)} has shape {shape}, must have {want[name]}")
+    unknown = [name for name in found if name not in want and name not in _NOT_NEEDED]
+    if unknown:
+        raise Unsupported(f"the draft has tensors that dflash does not run: {', '.join(map(quoted, unknown[:_SHOWN]))}")
+    if config.kind == "dflash2" and "d2t" in found:
+        raise Unsupported("a DFlash 2 draft with a vocabulary of its own ('d2t') is not run")
+
+
+def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Without axes of 1 in front, which a file may have or not."""
+    return _trimmed(shape[1:]) if len(shape) > 1 and shape[0] == 1 else shape

@@ -1,0 +1,143 @@
+"""Safetensors files: a checked header, and tensors that stay mapped."""
+
+import json
+import math
+import mmap
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import FormatError, NotFound
+from dflash.model.gguf_values import quoted
+
+SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "BOOL": 1, "U8": 1}
+"""Bytes of an element of each type that a file may hold here."""
+
+_MAX_HEADER = 100 << 20
+_INDEX = "model.safetensors.index.json"
+
+
+class Entry(NamedTuple):
+    """One tensor.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    type : str
+        A key of `SIZES`.
+    data : uint8 (n_bytes,)
+        Mapped, read-only.
+    """
+
+    shape: tuple[int, ...]
+    type: str
+    data: NDArray[np.uint8]
+
+
+class SafeTensors:
+    """The tensors of one file.
+
+    Attributes
+    ----------
+    path : Path
+    tensors : dict of str to Entry
+    """
+
+    def __init__(self, path: Path, tensors: dict[str, Entry]) -> None:
+        self.path, self.tensors = path, tensors
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Map a file and check its header.
+
+        Raises
+        ------
+        NotFound
+            If there is no such file.
+        FormatError
+            If it is damaged; the message names the file and the tensor.
+        """
+        try:
+            with path.open("rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except FileNotFoundError as error:
+            raise NotFound(f"{path}: there is no such file") from error
+        except (OSError, ValueError) as error:
+            raise FormatError(f"{path}: can't be read: {error}") from error
+        size = int.from_bytes(data[:8], "little")
+        if len(data) < 8 or not 2 <= size <= min(_MAX_HEADER, len(data) - 8):
+            raise FormatError(f"{path}: is no safetensors file: its header would take {size} of {len(data)} bytes")
+        header = read_json(path, data[8 : 8 + size])
+        entries = {name: value for name, value in header.items() if name != "__metadata__"}
+        body = np.frombuffer(data, np.uint8)[8 + size :]
+        return cls(path, {name: _entry(f"{path.name}: tensor {quoted(name)}", entries[name], body) for name in entries})
+
+
+def open_folder(folder: Path) -> list[SafeTensors]:
+    """Open all files of a model.
+
+    Parameters
+    ----------
+    folder : Path
+        With one ``*.safetensors`` file, or several and an index.
+
+    Raises
+    ------
+    NotFound
+        If there is none, or one that the index names is missing.
+    FormatError
+        If a file is damaged, or there are several and no index.
+    """
+    names = [path.name for path in sorted(folder.glob("*.safetensors"))]
+    index = folder / _INDEX
+    if index.exists():
+        listed = read_json(index, index.read_bytes()).get("weight_map")
+        if not isinstance(listed, dict) or not all(
+            isinstance(name, str) and name == Path(name).name for name in listed.values()
+        ):
+            raise FormatError(f"{index}: 'weight_map' must map tensors to names of files")
+        names = sorted(set(listed.values()))
+    if not names:
+        raise NotFound(f"{folder}: holds no safetensors file")
+    if len(names) > 1 and not index.exists():
+        raise FormatError(f"{folder}: holds {len(names)} safetensors files and no {_INDEX} that says which belong together")
+    return [SafeTensors.open(folder / name) for name in names]
+
+
+def read_json(path: Path, text: bytes) -> dict[str, Any]:
+    """Return the object in a file, which may not have a key twice; `FormatError` for anything else."""
+    try:
+        value = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: {str(error).splitlines()[0]}") from error
+    if not isinstance(value, dict):
+        raise FormatError(f"{path}: must hold one JSON object")
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{quoted(max(names, key=names.count))} is there twice")
+    return found
+
+
+def _entry(what: str, entry: object, body: NDArray[np.uint8]) -> Entry:
+    """Check one line of a header."""
+    fields = entry if isinstance(entry, dict) else {}
+    kind, shape, offsets = (fields.get(name) for name in ("dtype", "shape", "data_offsets"))
+    if not isinstance(kind, str) or kind not in SIZES:
+        raise FormatError(f"{what} is {kind!r:.40}, must be one of {', '.join(SIZES)}")
+    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
+        raise FormatError(f"{what} has shape {shape!r:.40} at {offsets!r:.60}")
+    start, end = offsets
+    if not start <= end <= len(body) or end - start != math.prod(shape) * SIZES[kind]:
+        raise FormatError(f"{what}: {kind} {shape} can't be bytes {start} to {end} of {len(body)}")
+    return Entry(tuple(shape), kind, body[start:end])
+
+
+def _are_sizes(values: object) -> bool:
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 60 for value in values)

@@ -1,0 +1,103 @@
+"""The selector of DFlash 2: how well each candidate of a position follows each of the position before."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.kernels import sample
+from dflash.kernels.embed import embed
+from dflash.kernels.linear import linear
+from dflash.kernels.sample import Law
+from dflash.model.candidates import Candidates
+from dflash.model.draft.ask import Ask
+from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.source import Source
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int32]
+
+
+class Selector:
+    """Scores pairs of candidates by two codebooks and a gate that the position makes.
+
+    ``score(a, j) = logit[j] + sum(predecessor[a] * gate * successor[j])``; the candidates are the largest logits, whatever
+    the law, as many as the model was trained with.
+
+    Parameters
+    ----------
+    config : DraftConfig
+    source : Source
+    """
+
+    def __init__(self, config: DraftConfig, source: Source) -> None:
+        self._rank, self._top = config.selector_rank, config.selector_top
+        self._hidden = source.matrix("selector_hidden.weight")
+        self._predecessor, self._successor = (
+            source.matrix(f"selector_{side}.weight") for side in ("predecessor", "successor")
+        )
+
+    def __call__(self, asks: Sequence[Ask], hidden: Floats, logits: Floats) -> list[Candidates]:
+        """See `Chooser`."""
+        gates = np.empty((len(hidden), self._rank), np.float32)
+        linear(hidden, (self._hidden,), (gates,))
+        width, found, start = min(self._top, logits.shape[1]), [], 0
+        ids, values = np.empty((len(logits), width), np.int32), np.empty((len(logits), width), np.float32)
+        for row, of_row, value in zip(logits, ids, values, strict=True):
+            sample.top_k(row, ids=of_row, values=value)
+        for ask in asks:
+            part = slice(start, start + ask.n)
+            found.append(self._pairs(ask, gates[part], ids[part], values[part]))
+            start += ask.n
+        return found
+
+    def _pairs(self, ask: Ask, gates: Floats, ids: Ids, values: Floats) -> Candidates:
+        n, width = ids.shape
+        before, after = np.empty((2, n * width, self._rank), np.float32)
+        known = np.maximum(ids, 0)
+        embed(np.concatenate([np.full(width, ask.anchor, np.int32), known[:-1].reshape(-1)]), self._predecessor, before)
+        embed(known.reshape(-1), self._successor, after)
+        before, after = (rows.reshape(n, width, self._rank) for rows in (before, after))
+        with np.errstate(all="ignore"):
+            lift = (before * gates[:, None]) @ after.transpose(0, 2, 1)
+        scores = values[:, None] + lift
+        broken = ~np.isfinite(scores).all(axis=2, where=ids[:, None] >= 0)
+        scores[broken] = np.broadcast_to(values[:, None], scores.shape)[broken]
+        position = ask.state.length + 1
+        return Candidates(ids, log_softmax(values), drawn(scores, ids, ask.law, position))
+
+
+def drawn(scores: Floats, ids: Ids, law: Law, first: int) -> Floats:
+    """Log-probabilities of candidates after each one before, with the noise that a law draws by.
+
+    Parameters
+    ----------
+    scores : float32 (D, K, K)
+        Logits of candidate j at position t after candidate i at the one before.
+    ids : int32 (D, K)
+        -1 where there are fewer.
+    law : Law
+    first : int
+        Position of the text that row 0 is about.
+
+    Returns
+    -------
+    float32 (D, K, K)
+        Normalised over j.
+    """
+    if law.scale is None:
+        return log_softmax(scores)
+    scaled = (scores - scores.max(axis=2, keepdims=True)) * np.float32(law.scale)
+    if 0 < law.top_k < ids.shape[1]:
+        least = -np.sort(-scaled, axis=2)[..., law.top_k - 1 : law.top_k]
+        scaled = np.where(scaled >= least, scaled, -np.inf)
+    noise = np.empty(ids.shape, np.float32)
+    for t, (tokens, of_row) in enumerate(zip(ids, noise, strict=True)):
+        sample.gumbel(law.seed, first + t, np.maximum(tokens, 0), out=of_row)
+    return log_softmax(np.where(scaled >= law.floor, scaled + noise[:, None], np.float32(-np.inf)))
+
+
+def log_softmax(x: Floats) -> Floats:
+    """Along the last axis, minus infinity where it was; rows are not all minus infinity."""
+    x = x - x.max(axis=-1, keepdims=True)
+    return (x - np.log(np.exp(x, dtype=np.float64).sum(axis=-1, keepdims=True))).astype(np.float32)

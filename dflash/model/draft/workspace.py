@@ -1,0 +1,55 @@
+"""Arrays between the ops of a draft, made once."""
+
+import numpy as np
+
+from dflash.model.draft.config import DraftConfig
+from dflash.model.workspace import Rows
+
+
+def block_space(config: DraftConfig, n_rows: int) -> Rows:
+    """For the rows of blocks.
+
+    Parameters
+    ----------
+    config : DraftConfig
+    n_rows : int
+        Most rows of a proposal.
+
+    Returns
+    -------
+    Rows
+        ``stream``, ``normed``, ``query``, ``key``, ``value``, ``attended``, ``inner``, ``cos``, ``sin``; a DFlash 2 draft
+        also has ``change`` (of the convolutions' taps), ``mixed`` (the input of a sublayer) and ``product`` (its output).
+    """
+    q, kv = config.heads * config.head_size, config.kv_heads * config.head_size
+    widths = {"stream": config.width, "normed": config.width, "query": q, "key": kv, "value": kv, "attended": q}
+    widths |= {"inner": config.ffn, "cos": config.n_rot // 2, "sin": config.n_rot // 2}
+    if config.conv_width:
+        changes = 2 * config.conv_width * (config.width // config.conv_group)
+        widths |= {"change": changes, "mixed": config.width, "product": config.width}
+    return _rows(n_rows, widths)
+
+
+def context_space(config: DraftConfig, n_rows: int) -> Rows:
+    """For context rows.
+
+    Parameters
+    ----------
+    config : DraftConfig
+    n_rows : int
+        Most rows that are read at a time.
+
+    Returns
+    -------
+    Rows
+        ``features``, ``fused``, ``cos``, ``sin``, and for each layer ``key0``, ``value0``, ``key1``, ...
+    """
+    widths = {"features": len(config.taps) * config.width, "fused": config.width}
+    widths |= {"cos": config.n_rot // 2, "sin": config.n_rot // 2}
+    for i in range(config.n_layers):
+        widths |= dict.fromkeys((f"key{i}", f"value{i}"), config.kv_heads * config.head_size)
+    return _rows(n_rows, widths)
+
+
+def _rows(n_rows: int, widths: dict[str, int]) -> Rows:
+    return Rows(n_rows, {name: np.empty((n_rows, width), np.float32) for name, width in widths.items()})

@@ -1,0 +1,65 @@
+"""Find the MTP head of a model: in its own file, or in one beside it."""
+
+import os
+from typing import Any
+
+from dflash.errors import Unsupported
+from dflash.model.config import Config
+from dflash.model.gguf import GGUFFile
+from dflash.model.hub import resolve
+from dflash.model.mtp import MtpHead
+from dflash.model.weights import Weights
+
+
+def load_mtp(model: Any, name: str | os.PathLike[str] | None = None) -> Any:
+    """Load the MTP head that goes with a model.
+
+    Parameters
+    ----------
+    model : Model or DeviceModel
+        The trunk.
+    name : str or path, optional
+        Of a file that holds the head, as for `load_model`; the trunk's own if None.
+
+    Returns
+    -------
+    MtpHead or DeviceMtpHead
+        On the device of the trunk.
+
+    Raises
+    ------
+    Unsupported
+        If there is no head, or it belongs to another model.
+    NotFound, DownloadError, FormatError
+        If the file is not there or damaged.
+    """
+    if name is None:
+        if not model.config.n_mtp:
+            raise Unsupported("MTP: the model's file holds no MTP block; name a file that does, such as an mtp-*.gguf")
+        return _head(model, model.weights, model.config, None)
+    file = GGUFFile.open(resolve(str(name)))
+    try:
+        config = Config.from_gguf(file.metadata, file.tensors)
+        _check(model.config, config, str(name))
+        return _head(model, Weights(file, config, trunk=False), config, file)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _head(model: Any, weights: Any, config: Config, file: GGUFFile | None) -> Any:
+    block = weights.block(config.n_layers)
+    if model.device == "cuda":
+        from dflash.model.cuda.mtp import DeviceMtpHead
+
+        return DeviceMtpHead(model, block, config, file)
+    return MtpHead(model, block, config, file)
+
+
+def _check(trunk: Config, config: Config, name: str) -> None:
+    if not config.n_mtp:
+        raise Unsupported(f"MTP: {name} holds no MTP block")
+    for what in ("architecture", "width", "n_vocab"):
+        wanted, got = getattr(trunk, what), getattr(config, what)
+        if got != wanted:
+            raise Unsupported(f"MTP: {name} belongs to another model: its {what} is {got}, the model's {wanted}")

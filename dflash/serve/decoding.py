@@ -1,0 +1,121 @@
+"""How a request wants its text written: by which strategy, and watched over by what."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from dflash.decode.recoveries.least import MinTokens
+from dflash.decode.recoveries.loop import MAX_PERIOD, LoopGuard
+from dflash.decode.strategy import Strategy
+from dflash.errors import ModelError, RequestError
+from dflash.serve.fields import FieldError, Fields, shown
+from dflash.serve.recover import Language, Recover, check, recoveries
+from dflash.serve.worker import Worker
+
+MAX_COUNT = 1000
+MAX_TOKENS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What a request says about it.
+
+    Parameters
+    ----------
+    strategy : str, optional
+        Name of a strategy; the server's own if None.
+    recover : str or sequence of str, optional
+        Names of recoveries; the server's own if None.
+    more : tuple of Recovery
+        What the fields of other servers ask for.
+    """
+
+    strategy: str | None = None
+    recover: Recover = None
+    more: tuple[Any, ...] = ()
+
+
+UNSAID = Decoding()
+"""Of a request that says nothing."""
+
+
+def parse_decoding(fields: Fields) -> Decoding:
+    """Read ``strategy`` and ``recover``, and ``min_tokens`` and ``repetition_detection`` as vLLM has them.
+
+    Raises
+    ------
+    FieldError
+        If one of them can't be used.
+    """
+    recover = fields.any("recover")
+    names = [recover] if isinstance(recover, str) else recover
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise fields.error("recover", f"must be a string or an array of strings, got {shown(recover)}")
+    try:
+        check(recover)
+    except RequestError as error:
+        raise fields.error("recover", str(error).partition(": ")[2]) from error
+    least = fields.integer("min_tokens", 0, MAX_TOKENS, 0)
+    more: list[Any] = [MinTokens(least)] if least else []
+    circles = fields.object("repetition_detection")
+    if circles is not None:
+        longest = circles.integer("max_pattern_size", 0, MAX_PERIOD, 0)
+        shortest = circles.integer("min_pattern_size", 0, max(longest, 1), 1)
+        count = circles.integer("min_count", 2, MAX_COUNT, 3)
+        if longest:
+            more.append(LoopGuard(same=0, min_period=max(shortest, 1), max_period=longest, count=count))
+    return Decoding(fields.text("strategy"), recover, tuple(more))
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the server does where a request says nothing.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        How tokens are guessed.
+    draft : str, optional
+        Draft model that a strategy named by a request guesses with; a request can't name files.
+    recover : str, optional
+        Names of recoveries; the environment's if None.
+    """
+
+    strategy: Strategy = field(default_factory=Strategy)
+    draft: str | None = None
+    recover: Recover = None
+
+
+PLAIN = Defaults()
+"""Of a server that was told nothing."""
+
+
+async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, worker: Worker) -> Strategy:
+    """Make the strategy of a request, and load what it needs.
+
+    Raises
+    ------
+    FieldError
+        If the request names one that can't be used.
+    """
+    strategy = defaults.strategy
+    if wanted.strategy is not None:
+        try:
+            strategy = named(wanted.strategy, defaults.draft)
+            await asyncio.to_thread(worker.prepare, strategy)
+        except (RequestError, ModelError) as error:
+            raise FieldError("strategy", str(error).removeprefix("strategy: ")) from error
+    recover = defaults.recover if wanted.recover is None else wanted.recover
+    watches = await asyncio.to_thread(recoveries, recover, language)
+    for recovery in (*watches, *wanted.more):
+        strategy |= recovery
+    return strategy
+
+
+def named(name: str | None, draft: str | None) -> Strategy:
+    """Make the strategy that a name and a draft stand for, a draft alone being one; plain decoding if there is neither."""
+    if name is None and draft is None:
+        return Strategy()
+    from dflash.decode.naming import strategy
+
+    return strategy(name or "dflash", draft)

@@ -1,0 +1,152 @@
+"""Strategies side by side on the same prompts."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dflash.comparison import Comparison, Row
+from dflash.decode import naming
+from dflash.decode.drafter import Drafter
+from dflash.decode.strategy import Strategy
+from dflash.errors import RequestError
+from dflash.prompt_sets import Case
+from dflash.prompts import Prompt, split
+
+if TYPE_CHECKING:
+    from dflash.generation import Generation
+    from dflash.lm import LM
+
+WARM_UP = 8
+"""Tokens that each strategy writes before anything counts."""
+
+Strategies = Sequence[str | Strategy | Drafter] | Mapping[str, Strategy | Drafter]
+
+
+def compare(
+    lm: "LM",
+    prompts: Prompt | Sequence[Prompt | Case],
+    strategies: Strategies,
+    *,
+    draft: str | None = None,
+    max_tokens: int = 128,
+    repeat: int = 1,
+    progress: bool = False,
+    **sampling: Any,
+) -> Comparison:
+    """Write the same texts with several strategies and tell what each took.
+
+    One text at a time; the strategies take turns at every prompt, and who begins changes from prompt to prompt, so that
+    whatever else the machine does meets all alike. Time counts from the first step that wrote to the last token; reading the
+    prompt is told apart.
+
+    Parameters
+    ----------
+    lm : LM
+        Nobody else should use it meanwhile.
+    prompts : prompt, or sequence of prompts and `Case`
+        As `LM.generate` takes them, or from `load_prompts`. Where a case has several turns, each is a text of its own; the
+        answers between them are those of the first strategy.
+    strategies : sequence or mapping
+        Names as ``"ddtree:22"`` (see `dflash.decode.naming`), strategies or drafters, or names of your own for these. The
+        others are held against the first.
+    draft : str, optional
+        The draft model of strategies that are given by name.
+    max_tokens : int
+        Limit of each text.
+    repeat : int
+        How often everything is written; rates are then means with a deviation.
+    progress : bool
+        Draw a bar on stderr.
+    **sampling
+        Fields of `Sampling`, before those of a case. The seed is 0 unless one is given, since another seed is another text.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    RequestError
+        If there is nothing to compare, or an argument is wrong.
+    DFlashError
+        What a strategy fails with.
+    """
+    chosen, cases = _named(strategies, draft), list(_cases(prompts))
+    if not chosen or not cases or repeat < 1:
+        raise RequestError(
+            f"compare: {len(chosen)} strategies, {len(cases)} prompts, repeat {repeat}: wanted at least 1 each"
+        )
+
+    def write(case: Case, strategy: Strategy, n: int) -> "Generation":
+        settings = {"seed": 0, **case.sampling, **sampling}
+        return lm.generate(case.prompt, strategy=strategy, max_tokens=n, **case.options, **settings)
+
+    for strategy in chosen.values():
+        write(cases[0], strategy, min(WARM_UP, max_tokens))
+    first = next(iter(chosen.values()))
+    cases = [turn for case in cases for turn in _turns(case, lambda case: write(case, first, max_tokens).text)]
+    rows = {name: Row(name, strategy) for name, strategy in chosen.items()}
+    truth: dict[int, list[int]] = {}
+    with _bar(progress, len(chosen) * len(cases) * repeat) as bar:
+        for round_ in range(repeat):
+            for i, case in enumerate(cases):
+                for name in _rotated(list(chosen), i + round_):
+                    generation = write(case, chosen[name], max_tokens)
+                    rows[name].add(round_, generation)
+                    bar.update()
+                for row in rows.values():
+                    own = row.generations[-1].tokens
+                    wanted = truth.setdefault(i, own)
+                    if own != wanted:
+                        row.differs.append((case.name, _parting(own, wanted)))
+    return Comparison(list(rows.values()), [case.name for case in cases], max_tokens, dict(sampling), repr(lm))
+
+
+def _named(strategies: Strategies, draft: str | None) -> dict[str, Strategy]:
+    if isinstance(strategies, Mapping):
+        return {name: Strategy.of(value) for name, value in strategies.items()}
+    if isinstance(strategies, str):
+        raise RequestError(f"compare: strategies must be a sequence, got {strategies!r}; wanted [{strategies!r}]")
+    found: dict[str, Strategy] = {}
+    for value in strategies:
+        one = naming.strategy(value, draft) if isinstance(value, str) else Strategy.of(value)
+        name = value if isinstance(value, str) else " | ".join([naming.name(one), *map(repr, one.recoveries)])
+        if name in found:
+            raise RequestError(f"compare: {name} is there twice")
+        found[name] = one
+    return found
+
+
+def _cases(prompts: Prompt | Sequence[Prompt | Case]) -> Iterator[Case]:
+    if not isinstance(prompts, str) and any(isinstance(one, Case) for one in prompts):
+        several: Sequence[Any] = prompts
+    else:
+        several, _ = split(prompts)
+    for number, one in enumerate(several, 1):
+        yield one if isinstance(one, Case) else Case(str(number), one)
+
+
+def _turns(case: Case, answer: Any) -> Iterator[Case]:
+    """The case itself, then one for each later turn, with the answers in between."""
+    yield case
+    for number, text in enumerate(case.later, 2):
+        said = {"role": "assistant", "content": answer(case)}
+        messages = [*case.prompt, said, {"role": "user", "content": text}]
+        case = case._replace(prompt=messages, name=f"{case.name.split(' turn ')[0]} turn {number}")
+        yield case
+
+
+def _rotated(names: list[str], by: int) -> list[str]:
+    by %= len(names)
+    return names[by:] + names[:by]
+
+
+def _parting(own: Sequence[int], wanted: Sequence[int]) -> int:
+    """The first token in which two texts differ."""
+    pairs = enumerate(zip(own, wanted, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(own), len(wanted)))
+
+
+def _bar(shown: bool, total: int) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(total=total, desc="texts", unit="", leave=False, disable=not shown)

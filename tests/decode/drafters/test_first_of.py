@@ -1,0 +1,115 @@
+"""Several drafters, the first guess of which counts."""
+
+import pytest
+from guessers import Oracle, naive
+from toy import Toy
+
+from dflash.decode.drafters.first_of import FirstOf
+from dflash.decode.drafters.lookup import PromptLookup
+from dflash.decode.engine import Engine
+from dflash.decode.sampling import Sampling
+from dflash.decode.session import Session
+from dflash.decode.strategy import Strategy
+from dflash.errors import RequestError
+
+PROMPT = [7, 7, 2, 11]
+
+
+def oracle(toy, kind="right", **settings):
+    return Oracle(((*PROMPT, *naive(toy, PROMPT, Sampling(), 40)),), kind, **settings)
+
+
+def run(toy, *drafters, n=1):
+    sessions = [Session(PROMPT, strategy=Strategy(FirstOf(*drafters)), max_tokens=40) for _ in range(n)]
+    for _ in Engine(toy, chunk=2).run(sessions):
+        pass
+    for session in sessions:
+        if session.error is not None:
+            raise session.error
+    return sessions
+
+
+def test_the_first_that_has_a_guess():
+    toy = Toy()
+    truth = naive(toy, PROMPT, Sampling(), 40)
+    knows, errs = oracle(toy), oracle(toy, "wrong")
+    # each oracle asserts that it has seen every row there is
+    for session in run(toy, knows, errs, n=2):
+        assert session.tokens == truth
+        assert session.n_drafted > 0
+    asked = [session.n_accepted for session in run(toy, PromptLookup(shortest=8), errs, knows)]
+    assert asked[0] < run(toy, knows)[0].n_accepted
+    assert run(toy, PromptLookup(shortest=8))[0].tokens == truth
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_captures_are_united():
+    toy = Toy()
+    session = Session(PROMPT)
+    drafting = FirstOf(PromptLookup(), oracle(toy)).start(session, toy)
+    assert drafting.capture == (3,)
+    drafting.close()
+
+
+class Fragile(Oracle):
+    def start(self, session, model, snapshot=None):
+        raise RequestError("no")
+
+
+class Counted(PromptLookup):
+    closed = 0
+
+    def start(self, session, model, snapshot=None):
+        drafting = super().start(session, model, snapshot)
+
+        def close():
+            Counted.closed += 1
+
+        drafting.close = close
+        return drafting
+
+
+def test_one_that_does_not_start_lets_go_of_the_others():
+    Counted.closed = 0
+    with pytest.raises(RequestError):
+        FirstOf(Counted(), Fragile(())).start(Session(PROMPT), None)
+    assert Counted.closed == 1
+
+
+class Memory:
+    def __init__(self):
+        self.closed = 0
+
+    def close(self):
+        self.closed += 1
+
+
+GIVEN = []
+
+
+class Remembers(PromptLookup):
+    def start(self, session, model, snapshot=None):
+        GIVEN.append(snapshot)
+        drafting = super().start(session, model)
+        drafting.snapshot = Memory
+        return drafting
+
+
+def test_each_gets_its_own_snapshot_back():
+    drafter = FirstOf(PromptLookup(), Remembers(shortest=3))
+    drafting = drafter.start(Session(PROMPT), None)
+    snapshot = drafting.snapshot()
+    drafter.start(Session(PROMPT), None, snapshot)
+    assert [None, snapshot.parts[1]] == GIVEN
+    memory = snapshot.parts[1]
+    snapshot.close()
+    assert memory.closed == 1
+
+
+def test_a_value():
+    one = FirstOf(PromptLookup(), PromptLookup(longest=9))
+    assert one == FirstOf(PromptLookup(), PromptLookup(longest=9)) != FirstOf(PromptLookup())
+    assert hash(one) == hash(FirstOf(PromptLookup(), PromptLookup(longest=9)))
+    assert repr(one).startswith("FirstOf(PromptLookup(")
+    with pytest.raises(RequestError, match="at least one"):
+        FirstOf()

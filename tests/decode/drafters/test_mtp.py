@@ -1,0 +1,127 @@
+"""The MTP head as a drafter: no guess changes a text, it sees what is text and nothing else, and nothing leaks."""
+
+import numpy as np
+import pytest
+from compare import assert_same_bits
+from golden import load, recorded
+
+from dflash.decode.drafters.mtp import MTP
+from dflash.decode.engine import Engine
+from dflash.decode.sampling import Sampling
+from dflash.decode.session import Session
+from dflash.decode.shapes import Chain, Tree
+from dflash.decode.strategy import Strategy
+from dflash.errors import Unsupported
+from dflash.model.batch import Span
+
+NAME = "qwen35-r2-mtp-F16"
+SAMPLINGS = [
+    Sampling(),
+    Sampling(temperature=0.6, seed=3),
+    Sampling(temperature=1.0, top_p=0.9, presence_penalty=0.5, seed=1),
+]
+SHAPES = [None, Chain(1), Chain(7), Tree(12), Tree(9, depth=4)]
+
+
+@pytest.fixture
+def model():
+    model = load(NAME, kv="f16")
+    MTP().prepare(model)
+    both = model.pools, model.companions[MTP()].pools
+    yield model
+    for pools in both:
+        assert (pools.free_pages, pools.free_slots) == (pools.pages, pools.slots)
+
+
+def prompt(n=40):
+    return recorded(NAME)["tokens"][:n].tolist()
+
+
+def run(model, *sessions, **settings):
+    for _ in Engine(model, **settings).run(sessions):
+        pass
+    for session in sessions:
+        if session.error is not None:
+            raise session.error
+    return [session.tokens for session in sessions]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_no_guess_changes_the_text(model, sampling, shape):
+    plain = Session(prompt(), sampling=sampling, max_tokens=30)
+    sessions = [
+        Session(prompt(n), sampling=sampling, max_tokens=30, strategy=Strategy(MTP(), shape)) for n in (40, 1, 2, 23)
+    ]
+    truths = [run(model, Session(prompt(n), sampling=sampling, max_tokens=30))[0] for n in (1, 2, 23)]
+    assert run(model, *sessions, chunk=11) == [*run(model, plain), *truths]
+    assert all(session.n_drafted > 0 for session in sessions)
+
+
+def test_the_head_has_read_just_the_text(model):
+    """Whatever was accepted, its cache is what reading the whole text at once gives."""
+    session = Session(prompt(), max_tokens=40, strategy=Strategy(MTP(), Tree(12)))
+    engine = Engine(model)
+    engine.add(session)
+    head = model.companions[MTP()]
+    while session.n_tokens < 30:
+        engine.step()
+    drafting = session.drafting
+    text, n = np.array(session.text, np.int32), drafting._state.length
+    assert n > 40
+    state, other = model.state(), head.state()
+    hidden = model.forward([span_of(state, text[:n])]).hidden.copy()
+    head.read(other, text[1 : n + 1], hidden)
+    for cache in (head.pools.k, head.pools.v):
+        got, want = (cache[0, each.pages].reshape(-1, *cache.shape[3:])[:n] for each in (drafting._state, other))
+        assert_same_bits("cache", got, want)
+    for each in (state, other, engine):
+        each.close()
+
+
+def span_of(state, tokens):
+    return Span(state, tokens, np.arange(-1, len(tokens) - 1, dtype=np.int32), whole=True, logits=False)
+
+
+def drafts_of(model, session):
+    """What was guessed, step by step."""
+    run(model, session)
+    return [(step.draft.tokens.tolist(), step.tokens) for step in session.steps if step.tokens]
+
+
+@pytest.mark.parametrize("n", [12, 39])
+def test_a_snapshot_knows_the_prompt(model, n):
+    """What was read by another session is known; without its memory, guesses begin a token later and may differ."""
+    strategy = Strategy(MTP(), Chain(3))
+    want = drafts_of(model, Session(prompt(), max_tokens=20, strategy=strategy))
+    reader = Session(prompt(n + 1), max_tokens=1, strategy=strategy)
+    engine = Engine(model)
+    engine.add(reader)
+    engine.step()
+    assert reader.n_read == n
+    snapshot = reader.snapshot()
+    engine.close()
+    for _ in range(2):
+        assert drafts_of(model, Session(prompt(), max_tokens=20, strategy=strategy, prefix=snapshot)) == want
+    bare = drafts_of(model, Session(prompt(), max_tokens=20, strategy=strategy, prefix=snapshot.state))
+    assert [t for _, tokens in bare for t in tokens] == [t for _, tokens in want for t in tokens]
+    assert (bare[0][0] == []) == (n == 39)
+    snapshot.close()
+
+
+@pytest.mark.parametrize("after", [1, 4, 9])
+def test_what_is_cancelled_is_given_back(model, after):
+    engine = Engine(model, chunk=13)
+    sessions = [Session(prompt(), max_tokens=50, strategy=Strategy(MTP())) for _ in range(3)]
+    for session in sessions:
+        engine.add(session)
+    for _ in range(after):
+        engine.step()
+    sessions[1].cancel()
+    engine.step()
+    engine.close()
+
+
+def test_a_model_without_a_head():
+    with pytest.raises(Unsupported, match="no MTP block"):
+        MTP().prepare(load("qwen35-r2-untied-F32"))

@@ -1,0 +1,141 @@
+"""What was read once need not be read again: texts that begin where another one was."""
+
+from dataclasses import dataclass
+
+import pytest
+from guessers import naive
+from toy import Toy
+
+from dflash.decode.draft import Draft
+from dflash.decode.drafter import Drafter
+from dflash.decode.engine import Engine
+from dflash.decode.sampling import Sampling
+from dflash.decode.session import Session
+from dflash.decode.snapshot import SessionSnapshot
+from dflash.decode.strategy import Plain, Strategy
+from dflash.errors import DFlashError, PoolExhausted, RequestError
+
+PROMPT, N = [7, 2, 2, 11, 5, 1], 40
+SAMPLING = Sampling(temperature=0.9, seed=3)
+OPEN = []
+
+
+@dataclass(frozen=True)
+class Learns(Drafter):
+    """Guesses from what it has seen, whatever the text is: the more it knows, the longer its guesses."""
+
+    remembers: bool = True
+
+    def start(self, session, model, snapshot=None):
+        return _Learning(self.remembers, list(snapshot.seen) if snapshot is not None else [])
+
+
+class _Learning:
+    capture = (2,)
+
+    def __init__(self, remembers, seen):
+        self.remembers, self.seen = remembers, seen
+
+    def propose(self, room):
+        n = min(room, len(self.seen) % 5)
+        return Draft(self.seen[-n:] if n else ())
+
+    def observe(self, out, rows):
+        self.seen += [int(token) for token, _ in out.hidden[rows]]
+
+    def snapshot(self):
+        return _Kept(self.seen) if self.remembers else None
+
+    def close(self):
+        pass
+
+
+class _Kept:
+    def __init__(self, seen):
+        self.seen = list(seen)
+        OPEN.append(self)
+
+    def close(self):
+        OPEN.remove(self)
+
+
+def broken_off(toy, strategy, n_steps, prompt=PROMPT):
+    """A session after some steps, and its snapshot there; then it goes on to its end."""
+    engine = Engine(toy, chunk=2)
+    session = engine.add(Session(prompt, strategy=strategy, sampling=SAMPLING, max_tokens=N))
+    for _ in range(n_steps):
+        engine.step()
+    snapshot, text, n_told = session.snapshot(), list(session.text), len(session.steps)
+    while engine.busy:
+        engine.step()
+    return session, snapshot, text, n_told
+
+
+def run(toy, prompt, prefix, strategy=Plain(), **settings):
+    session = Session(prompt, strategy=strategy, sampling=SAMPLING, prefix=prefix, **settings)
+    list(Engine(toy).stream(session))
+    return session
+
+
+@pytest.mark.parametrize("n_steps", [1, 2, 3, 4, 9])
+def test_it_goes_on_with_the_same_tokens_and_the_same_guesses(n_steps):
+    toy, strategy = Toy(), Strategy(Learns())
+    first, snapshot, text, n_told = broken_off(toy, strategy, n_steps)
+    assert snapshot.tokens == text[: snapshot.length]
+    for _ in range(2):
+        again = run(toy, text, snapshot, strategy, max_tokens=N - (len(text) - len(PROMPT)))
+        assert again.text == first.text
+        assert sum(step.prefilled for step in again.steps) == len(text) - 1 - snapshot.length
+        left = [(step.draft, step.tokens) for step in first.steps[n_told:] if step.tokens]
+        assert [(step.draft, step.tokens) for step in again.steps if step.tokens] == left
+        assert any(len(draft) for draft, _ in left)
+    snapshot.close()
+    assert (toy.leaked, OPEN) == ((0, 0, 0), [])
+
+
+@pytest.mark.parametrize("other", [Plain(), Strategy(Learns(remembers=False))], ids=repr)
+def test_a_drafter_without_that_memory_begins_at_its_end(other):
+    toy = Toy()
+    first, snapshot, text, _ = broken_off(toy, Strategy(Learns()), 6)
+    again = run(toy, text, snapshot, other, max_tokens=N - (len(text) - len(PROMPT)))
+    assert again.text == first.text
+    assert sum(step.prefilled for step in again.steps) == 0
+    snapshot.close()
+
+
+def test_a_longer_prompt():
+    toy, more = Toy(), [3, 3, 9, 0, 4]
+    _, snapshot, text, _ = broken_off(toy, Strategy(Learns()), 6)
+    again = run(toy, text + more, snapshot, Strategy(Learns()), max_tokens=9)
+    assert again.tokens == naive(toy, text + more, SAMPLING, 9, seed=SAMPLING.seed)
+    assert sum(step.prefilled for step in again.steps) == len(more)
+    snapshot.close()
+    assert (toy.leaked, OPEN) == ((0, 0, 0), [])
+
+
+def test_what_it_does_not_fit_is_refused():
+    toy = Toy()
+    _, snapshot, text, _ = broken_off(toy, Plain(), 6)
+    with pytest.raises(RequestError, match=r"prefix: has read token 2 at 1, where the prompt has 4"):
+        Session([7, 4, *text], prefix=snapshot)
+    with pytest.raises(RequestError, match="must leave the last"):
+        Session(text[:-1], prefix=snapshot)
+    snapshot.close()
+    with pytest.raises(DFlashError, match="holds nothing to remember"):
+        Session(PROMPT).snapshot()
+
+
+def test_memory_that_is_not_there_is_not_kept():
+    toy = Toy()
+    engine = Engine(toy)
+    session = engine.add(Session(PROMPT, strategy=Strategy(Learns())))
+    engine.step()
+
+    def fails():
+        raise PoolExhausted("no slot")
+
+    session.drafting.snapshot = fails
+    with pytest.raises(PoolExhausted):
+        SessionSnapshot(session)
+    engine.close()
+    assert toy.leaked == (0, 0, 0)

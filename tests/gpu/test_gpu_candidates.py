@@ -1,0 +1,66 @@
+"""What the rows of a draft propose on a GPU is what they propose on the CPU."""
+
+import numpy as np
+import pytest
+
+from dflash.kernels import sample
+from dflash.kernels.sample.candidates import POOL
+from dflash.kernels.sample.law import Law
+
+cupy = pytest.importorskip("cupy")
+cuda = pytest.importorskip("dflash.kernels.sample.cuda_candidates")
+device = pytest.importorskip("dflash.kernels.device")
+
+RNG = np.random.default_rng(3)
+LAWS = [
+    Law(),
+    Law(1.0, seed=5),
+    Law(0.5, seed=-1),
+    Law(1.25, top_k=7, seed=2),
+    Law(1.25, top_k=20, top_p=0.9, floor=-3.0, seed=2**64 - 1),
+    Law(1.0, top_p=0.6, seed=6),
+    Law(2.0, floor=-1.0, seed=7),
+    Law(1.0, top_p=0.0, seed=8),
+]
+
+
+def rows_of(n, vocab, kind):
+    x = (3 * RNG.standard_normal((n, vocab))).astype(np.float32)
+    if kind == "ties":
+        return np.round(x)
+    if kind == "holes":
+        x[:, RNG.integers(0, vocab, vocab // 2)] = -np.inf
+    return x
+
+
+@pytest.mark.parametrize("vocab", [1, 7, 64, 65, 1000, 20_001, 248_320])
+@pytest.mark.parametrize("kind", ["normal", "ties", "holes"])
+def test_candidates(vocab, kind):
+    """The same tokens in the same order; scores but for the last bits of a sum over the vocabulary."""
+    each, n = 3, 3 * len(LAWS)
+    rows, position = rows_of(n, vocab, kind), RNG.integers(0, 10_000, n).astype(np.int32)
+    laws = np.zeros((len(LAWS), cuda.LAW.itemsize // 4), np.int32)
+    cuda.describe(laws, LAWS)
+    op = cuda.Candidates(cupy.asarray(rows), cupy.asarray(laws), cupy.asarray(position), each=each, shift=2)
+    for array in (op.ids, op.scores):
+        array.fill(77)
+    op(n)
+    ids, scores = np.empty((n, POOL), np.int32), np.empty((n, POOL), np.float32)
+    by_row = [law for law in LAWS for _ in range(each)]
+    sample.candidates(rows, by_row, (position + 2).tolist(), POOL, ids=ids, scores=scores)
+    got = op.ids.get()
+    np.testing.assert_array_equal(got, ids)
+    np.testing.assert_allclose(op.scores.get(), scores, rtol=0, atol=2e-5)
+    op(n)
+    np.testing.assert_array_equal(op.ids.get(), got, "two runs")
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_nothing_to_propose(value):
+    rows = np.full((2, 5000), value, np.float32)
+    laws = np.zeros((2, cuda.LAW.itemsize // 4), np.int32)
+    cuda.describe(laws, LAWS[:2])
+    op = cuda.Candidates(cupy.asarray(rows), cupy.asarray(laws), device.zeros(2, dtype=np.int32), each=1, shift=0)
+    op(2)
+    assert (op.ids.get() == -1).all()
+    assert np.isneginf(op.scores.get()).all()

@@ -1,0 +1,252 @@
+"""The demo's draft on a GPU: what it proposes, and texts that are written with it, launched ahead or one step at a time."""
+
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from golden import chain
+
+from dflash.decode.drafters.dflash import DFlash
+from dflash.decode.engine import Engine
+from dflash.decode.sampling import Sampling
+from dflash.decode.session import Session
+from dflash.decode.shapes import Chain, Tree
+from dflash.decode.strategy import Plain, Strategy
+from dflash.errors import PoolExhausted
+from dflash.kernels.sample import Law
+from dflash.model.batch import Span
+from dflash.model.draft import Ask, load_draft
+from dflash.model.load import load_model
+
+N = 60
+TEXTS = [
+    "def fibonacci(n):\n    if n < 2:\n        return n\n",
+    "Once upon a time there was a king who",
+    "import heapq\n\n\nclass Queue:\n",
+    "The capital of France is",
+]
+SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3), Sampling(temperature=0.8, top_k=20, top_p=0.9, seed=4)]
+SHAPES = [Chain(), Chain(5), Tree(22), Tree(40, width=8)]
+
+
+@cache
+def demo():
+    loaded = load_model("demo", device="cuda", context=4096, sequences=4)
+    return loaded.model, [loaded.tokenizer.encode(text) for text in TEXTS]
+
+
+@cache
+def drafts():
+    model, _ = demo()
+    return load_draft("demo-draft", model, sequences=4), load_draft("demo-draft", model, device="cpu", sequences=4)
+
+
+@pytest.fixture
+def model():
+    """The demo, whose memory is as it was after each test."""
+    model, _ = demo()
+
+    def free():
+        held = [draft.free_slots for draft in model.companions.values() if hasattr(draft, "free_slots")]
+        return model.pools.free_pages, model.pools.free_slots, *held
+
+    DFlash().prepare(model)
+    before = free()
+    yield model
+    assert free() == before
+
+
+def read(model, draft, ids, cuts=()):
+    """A state that has read a text in parts."""
+    state, target = draft.state(), model.state()
+    for start, stop in pairwise([0, *cuts, len(ids)]):
+        tokens = np.array(ids[start:stop], np.int32)
+        span = Span(target, tokens, chain(len(tokens)), whole=True, logits=False)
+        out = model.forward([span], capture=draft.config.taps)
+        draft.read(state, out.captured, slice(0, len(tokens)))
+    target.close()
+    return state
+
+
+def ids_of(n):
+    ids = [token for prompt in demo()[1] for token in prompt]
+    return (ids * (n // len(ids) + 1))[:n]
+
+
+@pytest.mark.parametrize("law", [Law(), Law(1.0, seed=3)], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("n", [1, 40, 700])
+def test_candidates_are_those_of_the_cpu(model, n, law):
+    """Activations are halves here: probabilities move a little, and candidates that are nearly as likely may change places."""
+    (there, here), ids = drafts(), ids_of(n)
+    states = [read(model, draft, ids) for draft in (there, here)]
+    got, want = (draft.propose([Ask(state, 77, 15, law, 64)])[0] for draft, state in zip((there, here), states, strict=True))
+    for state in states:
+        state.close()
+    clear = want.scores[:, 0] - want.scores[:, 1] > 0.1
+    assert clear.sum() > 5
+    np.testing.assert_array_equal(got.ids[clear, 0], want.ids[clear, 0])
+    for i in range(15):
+        ours = dict(zip(got.ids[i].tolist(), got.scores[i].tolist(), strict=True))
+        both = [(ours[token], score) for token, score in zip(want.ids[i].tolist(), want.scores[i].tolist(), strict=True)
+                if token in ours]  # fmt: skip
+        assert len(both) > 50
+        assert max(abs(a - b) for a, b in both) < 0.1
+
+
+def test_company_and_cuts_change_nothing(model):
+    draft, ids = drafts()[0], ids_of(3 * 300)
+    parts = [ids[:300], ids[300:340], ids[340:341], ids[400:900]]
+    asks = [(read(model, draft, part), part[-1]) for part in parts]
+    together = draft.propose([Ask(state, anchor, 15, Law(1.0, seed=i), 16) for i, (state, anchor) in enumerate(asks)])
+    for i, (state, anchor) in enumerate(asks):
+        (alone,) = draft.propose([Ask(state, anchor, 15, Law(1.0, seed=i), 16)])
+        np.testing.assert_array_equal(alone.ids, together[i].ids)
+        np.testing.assert_array_equal(alone.scores, together[i].scores)
+        state.close()
+
+
+def test_a_snapshot(model):
+    draft, ids = drafts()[0], ids_of(200)
+    state = read(model, draft, ids)
+    want = draft.propose([Ask(state, 5, 15, Law(), 8)])[0]
+    snapshot = state.snapshot()
+    state.close()
+    other = read(model, draft, ids_of(800)[300:])
+    other.restore(snapshot)
+    got = draft.propose([Ask(other, 5, 15, Law(), 8)])[0]
+    np.testing.assert_array_equal(got.ids, want.ids)
+    np.testing.assert_array_equal(got.scores, want.scores)
+    other.close()
+    snapshot.close()
+
+
+def test_slots_run_out(model):
+    draft = drafts()[0]
+    states = [draft.state() for _ in range(draft.free_slots)]
+    with pytest.raises(PoolExhausted):
+        draft.state()
+    for state in states:
+        state.close()
+
+
+def written(model, prompts, strategy, sampling, n=N, *, between=lambda engine, i: None, **settings):
+    sessions = [
+        Session(p, sampling=sampling, max_tokens=n - 9 * i, strategy=strategy, **settings) for i, p in enumerate(prompts)
+    ]
+    engine = Engine(model)
+    for session in sessions:
+        engine.add(session)
+    i = 0
+    while engine.busy:
+        engine.step()
+        between(engine, i)
+        i += 1
+    assert [session.error for session in sessions] == [None] * len(sessions)
+    return sessions
+
+
+def tokens(sessions):
+    return [session.tokens for session in sessions]
+
+
+@cache
+def plain(sampling):
+    model, prompts = demo()
+    return tokens(written(model, prompts, Plain(), sampling))
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T 1", "T 0.8 cut"])
+@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+def test_texts_are_those_of_plain_decoding(model, shape, sampling):
+    for i, prompt in enumerate(demo()[1]):
+        (session,) = written(model, [prompt], Strategy(DFlash(), shape), sampling, N - 9 * i)
+        assert session.tokens == plain(sampling)[i]
+        assert session.n_accepted > 0
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T 1", "T 0.8 cut"])
+@pytest.mark.parametrize("shape", [Chain(), Tree(15), Tree(22)], ids=repr)
+def test_several_texts_together(model, shape, sampling):
+    """Four chains of 16 rows are one pass of the target; four trees of 23 rows are two, and nothing is launched ahead."""
+    sessions = written(model, demo()[1], Strategy(DFlash(), shape), sampling)
+    assert tokens(sessions) == plain(sampling)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=["greedy", "T 1"])
+@pytest.mark.parametrize("shape", [Chain(), Tree(22)], ids=repr)
+def test_looking_ahead_changes_nothing(model, shape, sampling, monkeypatch):
+    """The same guesses, of which as many are right: launched ahead, launched step by step, and shaped on the host."""
+    strategy, prompts = Strategy(DFlash(), shape), demo()[1][:2]
+    steps = []
+    for ahead, on_device in ((True, True), (False, True), (False, False)):
+        monkeypatch.setattr(model, "looks_ahead", ahead)
+        if not on_device:
+            monkeypatch.setattr(model.companions[DFlash()], "guess", lambda wishes, anchors: None)
+        sessions = written(model, prompts, strategy, sampling)
+        steps.append([[(step.tokens, step.accepted) for step in session.steps] for session in sessions])
+    assert steps[0] == steps[1]
+    assert steps[0] == steps[2]
+
+
+def test_guesses_are_launched_ahead(model, monkeypatch):
+    draft, followed = model.companions[DFlash()], []
+    follow = draft.follow
+    monkeypatch.setattr(draft, "follow", lambda guesses: followed.append(follow(guesses)) or followed[-1])
+    (session,) = written(model, demo()[1][:1], Strategy(DFlash()), Sampling())
+    decoding = [step for step in session.steps if step.tokens]
+    assert len(followed) >= len(decoding) - 2
+    assert all(followed)
+
+
+@pytest.mark.parametrize("shape", [Chain(), Tree(22)], ids=repr)
+def test_texts_that_come_and_go(model, shape):
+    """Sessions that join, end and are cancelled, and other forwards between the steps."""
+    prompts, want = demo()[1], plain(SAMPLINGS[1])
+    strategy, engine, sessions = Strategy(DFlash(), shape), Engine(model), []
+
+    def begin(i):
+        sessions.append(engine.add(Session(prompts[i], sampling=SAMPLINGS[1], max_tokens=N - 9 * i, strategy=strategy)))
+
+    begin(0)
+    for i in range(400):
+        engine.step()
+        if i in {2, 4, 5}:
+            begin(len(sessions))
+        if i == 6:
+            cancelled = engine.add(Session(prompts[0], sampling=SAMPLINGS[1], strategy=strategy, max_tokens=900))
+        if i == 9:
+            cancelled.cancel()
+        if i % 3 == 1:
+            state = model.state()
+            model.forward([Span(state, np.array(prompts[0], np.int32), chain(len(prompts[0])), whole=True)])
+            state.close()
+        if i % 4 == 2 and engine.active:
+            engine._active[0].state.snapshot().close()
+            engine._active[0].drafting.snapshot().close()
+        if not engine.busy and len(sessions) == 4:
+            break
+    assert tokens(sessions) == want[: len(sessions)]
+
+
+def test_end_tokens_and_observers(model):
+    prompts, want = demo()[1], plain(SAMPLINGS[0])
+    stop = want[0][20]
+    sessions = written(model, prompts, Strategy(DFlash(), Tree(22)), SAMPLINGS[0], eos=[stop])
+    assert tokens(sessions) == [text[: text.index(stop) + 1] if stop in text else text for text in want]
+    sessions = written(
+        model, prompts, Strategy(DFlash()), SAMPLINGS[0], observer=lambda session, new: 1 if session.n_tokens > 20 else None
+    )
+    for session, text in zip(sessions, want, strict=True):
+        assert session.tokens == text[: len(session.tokens)]
+        assert 20 < len(session.tokens) <= 21 + 16
+
+
+def test_rules_and_log_probabilities_see_the_same_text(model):
+    """What must be seen on the host is guessed step by step."""
+    sampling = Sampling(temperature=1.0, presence_penalty=0.5, seed=7, logprobs=2)
+    prompts = demo()[1][:2]
+    want = tokens(written(model, prompts, Plain(), sampling))
+    assert tokens(written(model, prompts, Strategy(DFlash(), Tree(22)), sampling)) == want
+    seen = [lambda logits, history: logits]
+    assert tokens(written(model, prompts, Strategy(DFlash()), sampling, processors=seen)) == want

@@ -1,0 +1,154 @@
+"""Trees grown, planted and walked on a GPU."""
+
+import numpy as np
+import pytest
+
+from dflash.kernels.ragged import Ragged
+from dflash.kernels.tree import grow, reference
+
+cupy = pytest.importorskip("cupy")
+cuda = pytest.importorskip("dflash.kernels.tree.cuda")
+device = pytest.importorskip("dflash.kernels.device")
+arrays = pytest.importorskip("dflash.kernels.device_arrays")
+
+RNG = np.random.default_rng(4)
+
+
+def candidates(rows, pool, *, dependent, kind):
+    ids = np.stack([RNG.permutation(1000)[:pool] for _ in range(rows)]).astype(np.int32)
+    scores = -np.sort(RNG.gamma(1.0, 2.0, (rows, pool))).astype(np.float32)
+    if kind == "ties":
+        scores = np.round(scores)
+    if kind == "fewer":
+        ids[:, pool // 3 :], scores[:, pool // 3 :] = -1, -np.inf
+        ids[rows - 2], scores[rows - 2] = -1, -np.inf
+    edges = None
+    if dependent:
+        edges = -RNG.gamma(1.0, 2.0, (rows, pool, pool)).astype(np.float32)
+        edges = np.round(edges) if kind == "ties" else edges
+        if kind == "fewer":
+            edges[RNG.random(edges.shape) < 0.4] = -np.inf
+    return ids, scores, edges
+
+
+@pytest.mark.parametrize("kind", ["", "ties", "fewer"])
+@pytest.mark.parametrize("dependent", [False, True])
+def test_grow(kind, dependent):
+    """The nodes of the CPU in its order; what is missing is filled up with guesses that are never found, or a chain."""
+    pool = 16 if dependent else 64
+    sizes = [(0, 15, 1, 15), (15, 15, pool, 22), (30, 7, 4, 63), (37, 3, pool, 63), (40, 1, 5, 9), (41, 5, pool, 3)]
+    ids, scores, edges = candidates(46, pool, dependent=dependent, kind=kind)
+    out = cuda.guesses(len(sizes))
+    outlines = cupy.asarray(np.array(sizes, np.int32))
+    ranked = cupy.asarray(edges if dependent else scores)
+    cuda.Grow(cupy.asarray(ids), ranked, outlines, out)(len(sizes))
+    got = out.download().wait()
+    for s, (first, depth, width, nodes) in enumerate(sizes):
+        part = slice(first, first + depth)
+        own = np.ascontiguousarray(edges[part, :width, :width]) if dependent else None
+        tokens, parents = np.empty(nodes, np.int32), np.empty(nodes, np.int32)
+        given = (np.ascontiguousarray(array[part, :width]) for array in (ids, scores))
+        n = grow(*given, own, tokens=tokens, parents=parents)
+        assert got.grown[s] == n
+        assert got.tokens[s, :n].tolist() == tokens[:n].tolist()
+        assert got.parents[s, :n].tolist() == parents[:n].tolist()
+        above = [0, *got.depths[s, :nodes]]
+        assert [above[parent + 1] + 1 for parent in got.parents[s, :nodes]] == got.depths[s, :nodes].tolist()
+        found = {}
+        for i in range(nodes):
+            found.setdefault((int(got.parents[s, i]), int(got.tokens[s, i])), i)
+        assert width == 1 or all(i < n for i in found.values()) or n == 0
+
+
+def batch_of(sizes, lengths):
+    """A batch with a root and guesses for each sequence."""
+    s = len(sizes)
+    first = np.cumsum([0, *sizes], dtype=np.int32)
+    sequence = np.repeat(np.arange(s, dtype=np.int32), sizes)
+    zero, n = np.zeros(s, np.int32), int(first[-1])
+    depth = np.arange(n, dtype=np.int32) - first[sequence]
+    rows = Ragged(first, sequence, depth - 1, depth, np.array(lengths, np.int32), zero[:, None], zero, zero,
+                  np.zeros((s, 64), np.int32), zero, zero)  # fmt: skip
+    here = device.DeviceBatch(64, 16, 4)
+    here.upload(np.arange(n, dtype=np.int32) + 500, rows)
+    return here
+
+
+def random_tree(n):
+    parents = [int(RNG.integers(-1, i)) for i in range(n)]
+    depths = []
+    for parent in parents:
+        depths.append(depths[parent] + 1 if parent >= 0 else 1)
+    return RNG.integers(0, 3, n).tolist(), parents, depths
+
+
+def put(out, s, tree):
+    for name, values in zip(("tokens", "parents", "depths"), tree, strict=True):
+        getattr(out, name)[s, : len(values)] = cupy.asarray(values, cupy.int32)
+
+
+def test_plant():
+    sizes, lengths = [1, 23, 16, 4], [10, 20, 30, 4000]
+    batch, out = batch_of(sizes, lengths), cuda.guesses(16)
+    trees = [random_tree(n - 1) for n in sizes]
+    for s, tree in enumerate(trees):
+        put(out, s, tree)
+    cuda.Plant(out, batch)(len(sizes))
+    want = {name: getattr(batch_of(sizes, lengths), name).get() for name in ("tokens", "parent", "depth", "position")}
+    for s, (tokens, parents, depths) in enumerate(trees):
+        start = int(np.cumsum([0, *sizes])[s]) + 1
+        part = slice(start, start + len(tokens))
+        want["tokens"][part], want["parent"][part] = tokens, np.array(parents) + 1
+        want["depth"][part], want["position"][part] = depths, np.array(depths) + lengths[s]
+    for name, values in want.items():
+        np.testing.assert_array_equal(getattr(batch, name).get(), values, name)
+
+
+@pytest.mark.parametrize("sizes", [[16], [23], [16, 16, 16, 16], [1, 2, 30, 7, 24], [64], [4] * 16])
+def test_walk(sizes):
+    """The way of the drawn tokens, and a block and a context that go on from its end."""
+    block, places, s = 4, 512, len(sizes)
+    lengths = RNG.integers(1, 3000, s).tolist()
+    batch, out = batch_of(sizes, lengths), cuda.guesses(16)
+    trees = [random_tree(n - 1) for n in sizes]
+    for i, tree in enumerate(trees):
+        put(out, i, tree)
+    cuda.Plant(out, batch)(s)
+    drawn = RNG.integers(0, 3, 64).astype(np.int32)
+    of_block = {"begin": (16,), "tokens": (64,), "position": (64,), "length": (16,), "seen": (16,)}
+    of_context = {"counts": (2,), "first": (17,), "sequence": (64,), "position": (64,), "row": (64,), "length": (16,)}
+    blocks, context = arrays.DeviceArrays(**of_block), arrays.DeviceArrays(**of_context)
+    blocks.begin[:] = 5
+    walk = cuda.Walk(batch, cupy.asarray(drawn), context, blocks, out, rows=block, places=places, mask=99)
+    walk()
+    at, first = 0, np.cumsum([0, *sizes])
+    tokens, parents = batch.tokens.get(), batch.parent.get()
+    seen, got, found = context.download().wait(), blocks.download().wait(), out.download().wait()
+    for i, n in enumerate(sizes):
+        own = slice(first[i], first[i] + n)
+        path, anchor = reference.walk(tokens[own].tolist(), parents[own].tolist(), drawn[own].tolist())
+        rows = slice(at, at + len(path))
+        now = lengths[i] + len(path)
+        assert seen.row[rows].tolist() == [first[i] + row for row in path]
+        assert seen.position[rows].tolist() == list(range(lengths[i], now))
+        assert (seen.sequence[rows] == i).all()
+        assert (seen.first[i], seen.length[i]) == (at, lengths[i] % places)
+        assert got.tokens[block * i : block * (i + 1)].tolist() == [anchor, 99, 99, 99]
+        assert got.position[block * i : block * (i + 1)].tolist() == list(range(now, now + block))
+        assert (got.length[i], got.seen[i]) == (now, max(5, now + 64 - places))
+        assert (found.anchors[i], found.lengths[i]) == (anchor, now)
+        at += len(path)
+    assert seen.counts.tolist() == [at, s]
+    assert seen.first[s] == at
+
+
+def test_features():
+    width, n = 96, 11
+    sources = [cupy.asarray(1e5 * RNG.standard_normal((40, width)).astype(np.float32)) for _ in range(3)]
+    table = cupy.asarray([array.data.ptr for array in sources], cupy.uint64)
+    row = RNG.permutation(40)[:16].astype(np.int32)
+    out = cupy.full((16, 3 * width), cupy.nan, cupy.float16)
+    cuda.Features(table, cupy.asarray([n, 1], cupy.int32), cupy.asarray(row), width, out)(16)
+    want = np.concatenate([array.get()[row[:n]] for array in sources], axis=1).clip(-65504, 65504).astype(np.float16)
+    np.testing.assert_array_equal(out.get()[:n], want)
+    assert np.isnan(out.get()[n:]).all()

@@ -1,0 +1,35 @@
+"""The kernels of attention of blocks compile for every supported GPU, without one here, and spill no registers."""
+
+import nvrtc
+import pytest
+from nvrtc import ARCHITECTURES, compiled
+
+cuda = pytest.importorskip("dflash.kernels.block_attention.cuda")
+
+pytestmark = nvrtc.needed
+
+
+def spilled(arch, *shape, window, causal):
+    attend, combine = cuda.constants(*shape, window=window, causal=causal)
+    return compiled("block_attention/block_attend.cu", arch, **attend) + compiled(
+        "block_attention/combine.cu", arch, **combine
+    )
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_every_architecture(arch):
+    assert spilled(arch, 32, 8, 128, 2560, window=2048, causal=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "window", "causal"),
+    [((32, 8, 128, 16384), 0, False), ((4, 2, 64, 64), 5, False), ((8, 2, 256, 300), 200, True), ((3, 1, 48, 64), 0, True)],
+    ids=["a draft", "small", "wide", "odd"],
+)
+def test_every_shape(shape, window, causal):
+    assert spilled(90, *shape, window=window, causal=causal) == 0
+
+
+@pytest.mark.parametrize("width", [64, 128, 256])
+def test_tiles_fit(width):
+    assert cuda.tiles(width).shared(width) + 128 <= 99 * 1024

@@ -1,0 +1,190 @@
+"""The MTP head: against recorded results, alone and in company, and what it keeps."""
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compare import assert_close, assert_same_bits
+from gguf_bytes import write
+from golden import load, path_of, recorded
+
+from dflash.errors import PoolExhausted, Unsupported
+from dflash.kernels.sample import Law
+from dflash.model.config import Config
+from dflash.model.gguf import GGUFFile
+from dflash.model.load_mtp import load_mtp
+from dflash.model.model import Model
+from dflash.model.mtp import Ask
+
+NAME = "qwen35-r2-mtp-F16"
+DEMO = Path(os.environ.get("DFLASH_DEMO") or "/nowhere")
+GREEDY = Law()
+
+
+def text():
+    want = recorded(NAME)
+    return want["tokens"].astype(np.int32), want["mtp.hidden_in"].astype(np.float32)
+
+
+def reading(head, n, chunk=512):
+    """A state that has read the first `n` pairs of the recorded text."""
+    tokens, hidden = text()
+    state = head.state()
+    for start in range(0, n, chunk):
+        stop = min(start + chunk, n)
+        head.read(state, tokens[start + 1 : stop + 1], hidden[start:stop])
+    return state
+
+
+@pytest.fixture(params=["f16", "f32"])
+def head(request):
+    head = load_mtp(load(NAME, kv=request.param))
+    yield head
+    assert (head.pools.free_pages, head.pools.free_slots) == (head.pools.pages, head.pools.slots)
+
+
+def ask(state, tokens, hidden, n=1, *, law=GREEDY, width=4, position=0):
+    return Ask(state, np.array(tokens, np.int32), hidden, n, law, position, width)
+
+
+def log_softmax(logits):
+    logits = logits.astype(np.float64)
+    return logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+
+
+def test_every_pair_as_recorded():
+    """What follows each pair of the text, its logits turned into the likeliest tokens and their log-probabilities."""
+    head = load_mtp(load(NAME, kv="f32"))
+    want, (tokens, hidden) = recorded(NAME)["mtp.logits"], text()
+    for i in range(0, 47, 5):
+        state = reading(head, i)
+        (found,) = head.propose([ask(state, tokens[i + 1 : i + 2], hidden[i : i + 1], width=64)])
+        expected = log_softmax(want[i])
+        assert_close(f"pair {i}", found.scores[0], expected[found.ids[0]], 1e-5)
+        assert np.isin(np.argsort(-expected)[:32], found.ids[0]).all()
+        state.close()
+
+
+def test_a_chain_as_recorded():
+    head = load_mtp(load(NAME, kv="f32"))
+    want, (_, hidden) = recorded(NAME), text()
+    state = reading(head, 47)
+    (found,) = head.propose([ask(state, want["mtp.chain_inputs"][:1], hidden[47:], 3)])
+    assert found.ids[:, 0].tolist() == want["mtp.chain_next"].tolist()
+    for scores, logits in zip(found.scores, want["mtp.chain_logits"], strict=True):
+        assert_close("scores", scores, np.sort(log_softmax(logits))[::-1][:4], 1e-5)
+    state.close()
+
+
+@pytest.mark.skipif(not (DEMO / "demo-bf16.gguf").exists(), reason="DFLASH_DEMO names no folder with demo-bf16.gguf")
+def test_the_demo_as_recorded():
+    file = GGUFFile.open(DEMO / "demo-bf16.gguf")
+    model = Model(file, Config.from_gguf(file.metadata, file.tensors), pages=4, slots=2, kv="f32", threads=2)
+    want = np.load(DEMO / "golden" / "mtp_ref.npz")
+    head, ids, hidden = load_mtp(model), want["ids"], want["target_hidden"]
+    state = head.state()
+    for i in range(71):
+        (found,) = head.propose([ask(state, ids[i + 1 : i + 2], hidden[i : i + 1], width=64)])
+        expected = log_softmax(want["mtp_logits"][i])
+        # logits of 16 to 32 are stored as halves, which are 1 / 64 apart there
+        assert np.abs(found.scores[0] - expected[found.ids[0]]).max() < 1.6e-2
+    state.close()
+    file.close()
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 40])
+def test_chunks_are_one_reading(head, chunk):
+    tokens, hidden = text()
+    states = [reading(head, 40), reading(head, 40, chunk)]
+    for state in states:
+        assert state.length == 40
+    one, other = (head.propose([ask(s, tokens[41:44], hidden[40:43], 4)])[0] for s in states)
+    assert_same_bits("scores", one.scores, other.scores)
+    for state in states:
+        state.close()
+
+
+@pytest.mark.parametrize("law", [GREEDY, Law(scale=1.0, seed=5)], ids=["greedy", "T 1"])
+def test_company_changes_nothing(head, law):
+    tokens, hidden = text()
+    sizes, wanted = (3, 20, 40, 11), (4, 1, 2, 7)
+    asks, alone = [], []
+    for i, n in zip(sizes, wanted, strict=True):
+        new = slice(i, i + n)
+        asks.append((tokens[i + 1 : i + 1 + n], hidden[new], n))
+        state = reading(head, i)
+        alone.append(head.propose([ask(state, *asks[-1], law=law, position=i)])[0])
+        state.close()
+    states = [reading(head, i) for i in sizes]
+    together = head.propose([ask(state, *a, law=law, position=i) for state, a, i in zip(states, asks, sizes, strict=True)])
+    for n, one, other in zip(wanted, alone, together, strict=True):
+        assert one.ids.shape == other.ids.shape == (n, 4)
+        assert one.ids.tolist() == other.ids.tolist()
+        assert_same_bits("scores", one.scores, other.scores)
+    for state in states:
+        state.close()
+
+
+def test_guesses_are_forgotten(head):
+    """After a chain the cache holds the text alone: what comes next is what it would have been without."""
+    tokens, hidden = text()
+    guessed, plain = reading(head, 30), reading(head, 30)
+    head.propose([ask(guessed, tokens[31:33], hidden[30:32], 6)])
+    assert guessed.length == 32
+    head.read(plain, tokens[31:33], hidden[30:32])
+    one, other = (head.propose([ask(s, tokens[33:35], hidden[32:34], 3)])[0] for s in (guessed, plain))
+    assert_same_bits("scores", one.scores, other.scores)
+    guessed.close(), plain.close()
+
+
+def test_a_snapshot_is_a_place_to_come_back_to(head):
+    tokens, hidden = text()
+    state, other = reading(head, 20), head.state()
+    snapshot = state.snapshot()
+    (want,) = head.propose([ask(state, tokens[21:24], hidden[20:23], 4)])
+    other.restore(snapshot)
+    (got,) = head.propose([ask(other, tokens[21:24], hidden[20:23], 4)])
+    assert_same_bits("scores", got.scores, want.scores)
+    for each in (state, other, snapshot):
+        each.close()
+
+
+def test_memory_is_bounded(head):
+    states = [head.state() for _ in range(head.pools.slots)]
+    with pytest.raises(PoolExhausted):
+        head.state()
+    states[0].reserve(head.pools.pages * 256)
+    with pytest.raises(PoolExhausted):
+        head.read(states[1], *(array[:1] for array in text()))
+    for state in states:
+        state.close()
+
+
+def without_trunk(path, folder):
+    """The file of a model, its trunk's tensors renamed to what nobody knows."""
+    return write(folder / "mtp-only.gguf", re.sub(rb"blk\.([0-3])\.", rb"BLK.\1.", path.read_bytes()))
+
+
+def test_a_head_in_a_file_of_its_own(tmp_path):
+    """The same file without its trunk, beside the whole one."""
+    model, (tokens, hidden) = load(NAME, kv="f32"), text()
+    found = []
+    for name in (None, without_trunk(path_of(NAME), tmp_path)):
+        head = load_mtp(model, name)
+        state = reading(head, 30)
+        found += head.propose([ask(state, tokens[31:32], hidden[30:31], 4)])
+        state.close()
+        head.close()
+    assert found[0].ids.tolist() == found[1].ids.tolist()
+    assert_same_bits("scores", *(each.scores for each in found))
+
+
+def test_no_head_to_be_had():
+    with pytest.raises(Unsupported, match="holds no MTP block; name a file"):
+        load_mtp(load("qwen35-r2-untied-F32"))
+    with pytest.raises(Unsupported, match=r"qwen35-r2-untied-F32\.gguf holds no MTP block"):
+        load_mtp(load(NAME), path_of("qwen35-r2-untied-F32"))
+    with pytest.raises(Unsupported, match="another model: its width is 96, the model's"):
+        load_mtp(load("qwen35-r3-tied-k-IQ4_XS"), path_of(NAME))

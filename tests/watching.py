@@ -1,0 +1,45 @@
+"""Ways to decode one text, and what must hold of each whatever watches over it."""
+
+import numpy as np
+from guessers import Oracle
+
+from dflash.decode.engine import Engine
+from dflash.decode.session import Session
+from dflash.decode.strategy import Plain, Strategy
+
+WAYS = ["plain", "chain", "tree"]
+
+
+def way(kind, text, *, size=9):
+    """A strategy whose guesses know `text`, prompt included, more or less."""
+    oracle = Oracle((tuple(text),), kind, p=0.9, size=size, greedy_for_room=True)
+    return Plain() if kind == "plain" else Strategy(oracle)
+
+
+def written(toy, prompt, strategy, *, max_tokens=40, **settings):
+    """Run one session to its end, and check that what was handed on is what there is."""
+    seen = []
+
+    def observe(session, tokens):
+        seen.extend(tokens)
+
+    session = Session(prompt, strategy=strategy, max_tokens=max_tokens, observer=observe, **settings)
+    told = list(Engine(toy).stream(session))
+    assert told == session.steps
+    assert [token for step in told for token in step.tokens] == session.tokens == seen
+    assert all(len(step.rows) == len(step.tokens) for step in told)
+    assert [step.finish for step in told] == [None] * (len(told) - 1) + [session.finish_reason]
+    assert toy.leaked == (0, 0, 0)
+    return session
+
+
+def script(n_prompt, text, end=0, n_vocab=13):
+    """A law by which `text` follows any prompt of that length, and then the end token, whatever was written."""
+
+    def law(seen):
+        place = len(seen) - n_prompt
+        logits = np.zeros(n_vocab)
+        logits[text[place] if place < len(text) else end] = 9
+        return logits
+
+    return law
