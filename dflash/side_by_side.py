@@ -78,7 +78,7 @@ def compare(
 
     def write(case: Case, strategy: Strategy, n: int) -> "Generation":
         settings = {"seed": 0, **case.sampling, **sampling}
-        return lm.generate(case.prompt, strategy=strategy, max_tokens=n, **case.options, **settings)
+        return lm.generate(case.prompt, strategy=strategy, recover=(), max_tokens=n, **case.options, **settings)
 
     for strategy in chosen.values():
         write(cases[0], strategy, min(WARM_UP, max_tokens))

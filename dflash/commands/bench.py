@@ -131,7 +131,7 @@ def as_text(about: dict[str, Any], results: dict[str, Any]) -> str:
 def _rates(rates: dict[str, dict[str, Any]]) -> str:
     rows = [("test", "tokens/s", "ms a token", "GB/s", "of a copy", "host, µs a step")]
     for name, rate in rates.items():
-        speed = name, f"{rate['mean']:,.2f} ± {rate['std']:.2f}", f"{1e3 / rate['mean']:.3f}"
+        speed = name, f"{rate['mean']:,.2f} ± {rate['std']:.2f}", f"{1e3 / rate['mean']:.4g}"
         host = sum(rate["host_us"].values()) if "host_us" in rate else 0
         moved = (f"{rate['gb_s']:,.1f}", f"{rate['of_copy']:.1%}", f"{host:.0f}") if "gb_s" in rate else ("", "", "")
         rows.append((*speed, *moved))

@@ -18,7 +18,7 @@ _ABILITIES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file, demo, or hf:org/repo:quant")
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file, demo, or hf:org/repo:quant; or a draft model")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
     parser.add_argument("--threads", type=int, metavar="N", help="cores to use (default: all)")
     parser.add_argument("--kv", choices=("f16", "f32"), default="f16", help="type of the KV cache")
@@ -27,14 +27,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print it; no weight is read and nothing is compiled."""
+    from dflash.draft_overview import draft_overview
+    from dflash.model.draft import is_draft
     from dflash.model.gguf import GGUFFile
     from dflash.model.hub import resolve
     from dflash.overview import overview
 
-    with GGUFFile.open(resolve(arguments.model)) as file:
-        about = overview(file, kv=arguments.kv, threads=arguments.threads, device=arguments.device)
-    print(json.dumps(about, ensure_ascii=False, indent=2) if arguments.json else as_text(about))
+    path = resolve(arguments.model, folders=True)
+    if is_draft(path):
+        about = draft_overview(path)
+    else:
+        with GGUFFile.open(path) as file:
+            about = overview(file, kv=arguments.kv, threads=arguments.threads, device=arguments.device)
+    lay_out = draft_as_text if "draft" in about else as_text
+    print(json.dumps(about, ensure_ascii=False, indent=2) if arguments.json else lay_out(about))
     return 0
+
+
+def draft_as_text(about: dict[str, Any]) -> str:
+    """Lay out what a draft is for people.
+
+    Parameters
+    ----------
+    about : dict
+        From `dflash.draft_overview.draft_overview`.
+    """
+    draft, memory = about["draft"], about["memory"]
+    heads, kv_heads, head_size = draft["heads"]
+    lines = [
+        ("draft", f"{draft['name']}, {draft['parameters'] / 1e6:,.0f} M parameters, for a model of width {draft['width']}"),
+        ("file", draft["file"]),
+        ("block", f"{draft['block']} rows, {draft['guesses']} guesses, mask token {draft['mask']}"),
+        ("reads", f"outputs of layers {', '.join(map(str, draft['taps']))} of {draft['width']} numbers"),
+        *(("layers" if i == 0 else "", _layer(i, layer)) for i, layer in enumerate(draft["layers"])),
+        ("heads", f"{heads} of {head_size}, {kv_heads} of keys and values, rotation base {draft['rope_base']:g}"),
+    ]
+    if "selector" in draft:
+        selector, conv = draft["selector"], draft["convolution"]
+        lines.append(("selector", f"of {selector['candidates']} candidates, rank {selector['rank']}"))
+        lines.append(("convolution", f"{conv['taps']} taps, groups of {conv['group']}"))
+    if "markov" in draft:
+        trust = "with confidences" if draft["confidence"] else "without confidences"
+        lines.append(("Markov head", f"rank {draft['markov']['rank']}, {trust}"))
+    lines.append(("weights", size(memory["weights"])))
+    lines += [
+        ("", f"{kind:<8} {part['tensors']:>5} tensors {size(part['bytes']):>10}")
+        for kind, part in about["quantization"].items()
+    ]
+    lines.append(("context", f"{size(memory['context_per_sequence'])} a sequence"))
+    return _aligned(lines)
+
+
+def _layer(i: int, layer: dict[str, Any]) -> str:
+    sees = f"the last {layer['window']} positions" if layer["window"] else "all positions"
+    return f"{i}: {sees}, in the block {'those before' if layer['causal'] else 'all rows'}"
+
+
+def _aligned(lines: list[tuple[str, str]]) -> str:
+    return "\n".join(f"{name:<14} {value}" for name, value in lines)
 
 
 def as_text(about: dict[str, Any]) -> str:
@@ -69,7 +119,7 @@ def as_text(about: dict[str, Any]) -> str:
         lines.append(("", f"no GPU: {device['no_gpu']}"))
     if "experts" in model:
         lines.insert(4, ("experts", f"{model['experts']['used']} of {model['experts']['all']} a token"))
-    return "\n".join(f"{name:<14} {value}" for name, value in lines)
+    return _aligned(lines)
 
 
 def _device(device: dict[str, Any]) -> str:

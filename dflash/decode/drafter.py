@@ -50,7 +50,15 @@ class Drafting(Protocol):
 
 
 class Drafter(Protocol):
-    """Guesses what comes next; is never believed. Holds settings, no request; equal drafters work together."""
+    """Guesses what comes next; is never believed. Holds settings, no request; equal drafters work together.
+
+    Attributes
+    ----------
+    instant : bool
+        Whether a guess takes next to no time.
+    """
+
+    instant = False
 
     def prepare(self, model: Any) -> None:
         """Load what it needs to guess for a model, in the thread that owns the model; harmless if done before.

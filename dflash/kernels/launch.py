@@ -15,6 +15,11 @@ Size = int | tuple[int, ...]
 _SHARED_FOR_ALL = 32 * 1024  # of 48 KiB, which what a kernel declares counts towards, too
 
 
+def each_is_waited_for() -> bool:
+    """Whether ``DFLASH_DEBUG_SYNC=1`` asks for launches that are waited for one by one."""
+    return os.environ.get("DFLASH_DEBUG_SYNC") == "1"
+
+
 class Kernel:
     """An entry point on a device, which may still be compiling.
 
@@ -99,7 +104,7 @@ class Bound:
         self._launch = driver.library().cuLaunchKernelEx
         self._function: ctypes.c_void_p | None = None
         self._current = cupy.cuda.get_current_stream
-        self._waits = os.environ.get("DFLASH_DEBUG_SYNC") == "1"
+        self._waits = each_is_waited_for()
 
     def __call__(self, stream: Any = None, *, grid: Size | None = None, **numbers: float) -> None:
         """Launch on a CuPy stream, or the current one.

@@ -1,8 +1,9 @@
 """From the name of a model to a file on this machine: a path, the packaged demo, or a repository of the Hugging Face hub."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,16 @@ from dflash.model.quants import choose_files
 PACKAGED = {"demo": "demo-Q4_K_M.gguf", "demo-draft": "draft-Q4_K_M.gguf"}
 """Models that come with dflash."""
 
+Choose = Callable[[Iterable[str]], list[str]]
+"""From the files of a repository to those of the model that is meant, the one to open first."""
+
 _DATA = Path(__file__).parent.parent / "data"
 
 
 def resolve(
     name: str | os.PathLike[str],
     *,
+    folders: bool = False,
     progress: type | None = None,
     endpoint: str | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -30,6 +35,8 @@ def resolve(
     name : str or path
         A GGUF file; ``demo`` or ``demo-draft``; or ``hf:org/repo`` with ``:quant`` behind it, in any case
         (``hf:org/repo:q4_k_m``) or as a file name. Without it Q4_K_M, if the repository has it.
+    folders : bool
+        Whether a repository without GGUF files may hold ``config.json`` and safetensors files, as drafts are published.
     progress : type, optional
         A class like `tqdm.tqdm` that draws the download; by default the hub client's own.
     endpoint, cache_dir : str or path, optional
@@ -38,7 +45,7 @@ def resolve(
     Returns
     -------
     Path
-        The file; the first one of a split model, whose other parts lie beside it.
+        The file; the first one of a split model, whose other parts lie beside it; the ``config.json`` of a folder.
 
     Raises
     ------
@@ -56,7 +63,9 @@ def resolve(
         path = _DATA / PACKAGED[name]
     elif name.startswith("hf:"):
         repo, _, quant = name.removeprefix("hf:").partition(":")
-        return _from_hub(repo, quant or None, progress, endpoint, cache_dir)
+        return _from_hub(
+            repo, partial(choose_files, repo, quant=quant or None, folders=folders), progress, endpoint, cache_dir
+        )
     else:
         path = Path(name).expanduser()
     if path.exists():
@@ -65,7 +74,7 @@ def resolve(
 
 
 def _from_hub(
-    repo: str, quant: str | None, progress: type | None, endpoint: str | None, cache_dir: str | os.PathLike[str] | None
+    repo: str, choose: Choose, progress: type | None, endpoint: str | None, cache_dir: str | os.PathLike[str] | None
 ) -> Path:
     from huggingface_hub import HfApi, snapshot_download
 
@@ -73,11 +82,11 @@ def _from_hub(
         with _hub_errors(repo):
             files = [file.rfilename for file in HfApi(endpoint=endpoint).model_info(repo).siblings or ()]
     except DownloadError:
-        path = _from_cache(repo, quant, cache_dir)
+        path = _from_cache(repo, choose, cache_dir)
         if path is None:
             raise
         return path
-    chosen = choose_files(repo, files, quant)
+    chosen = choose(files)
     with _hub_errors(repo):
         folder = snapshot_download(
             repo,
@@ -92,7 +101,7 @@ def _from_hub(
     return Path(folder, chosen[0])
 
 
-def _from_cache(repo: str, quant: str | None, cache_dir: Any) -> Path | None:
+def _from_cache(repo: str, choose: Choose, cache_dir: Any) -> Path | None:
     """Return a model that an earlier call has downloaded."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
@@ -105,7 +114,7 @@ def _from_cache(repo: str, quant: str | None, cache_dir: Any) -> Path | None:
     for snapshot in snapshots:
         files = [file.file_path.relative_to(snapshot.snapshot_path).as_posix() for file in snapshot.files]
         try:
-            return snapshot.snapshot_path / choose_files(repo, files, quant)[0]
+            return snapshot.snapshot_path / choose(files)[0]
         except NotFound:
             continue
     return None

@@ -12,10 +12,11 @@ PREFERRED = ("Q4_K_M", "Q4_K_XL", "Q4_K_S", "Q5_K_M", "IQ4_XS", "Q4_0", "Q6_K", 
 
 _BESIDE_A_MODEL = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)
 _QUANT = re.compile(r"(?:UD-)?(?:I?Q\d\w*|TQ\d_\d|[MN][XV]FP4\w*|BF16|F16|F32)$", re.IGNORECASE)
+_WEIGHTS = re.compile(r"[^/]+\.safetensors(?:\.index\.json)?")
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 
 
-def choose_files(repo: str, files: Iterable[str], quant: str | None) -> list[str]:
+def choose_files(repo: str, files: Iterable[str], quant: str | None, *, folders: bool = False) -> list[str]:
     """Return the files of one model: one, or all parts of a split one.
 
     Parameters
@@ -26,6 +27,8 @@ def choose_files(repo: str, files: Iterable[str], quant: str | None) -> list[str
         Paths within the repository.
     quant : str, optional
         Name of a quantization or of a file, in any case. Without it the first of `PREFERRED` that is there.
+    folders : bool
+        Whether ``config.json`` and the safetensors files beside it will do where there is no GGUF file.
 
     Raises
     ------
@@ -36,6 +39,8 @@ def choose_files(repo: str, files: Iterable[str], quant: str | None) -> list[str
     models = {names[0]: names for names in map(part_names, sorted(files)) if names[0].lower().endswith(".gguf")}
     named = [model for model in models if quant and quant.lower() == PurePosixPath(model).name.lower()]
     proper = [model for model in models if not _BESIDE_A_MODEL.search(_stem(model))]
+    if folders and not proper and not quant and "config.json" in files:
+        return ["config.json", *sorted(file for file in files if _WEIGHTS.fullmatch(file))]
     if not proper and not named:
         raise NotFound(f"{repo}: holds no GGUF model")
     matching = named or _of_quant(proper, quant)

@@ -1,11 +1,15 @@
 """Who shares a forward, when a session ends, and what is refused."""
 
 import threading
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 from guessers import Oracle, naive
 from toy import Toy
 
+from dflash.decode.draft import Draft
+from dflash.decode.drafter import Drafter
 from dflash.decode.engine import Engine
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session
@@ -230,3 +234,97 @@ def test_times_and_counts():
     assert all(step.forward > 0 for step in steps)
     assert (session.n_read, session.n_tokens, session.prompt) == (2, 4, PROMPT)
     assert repr(session) == "Session(3 + 4 tokens, Plain(), length)"
+
+
+@dataclass(frozen=True)
+class Counted(Drafter):
+    """Guesses nothing that is right, wants to see some layers, and notes whom it is asked about together."""
+
+    wanted: tuple[int, ...]
+
+    def start(self, session, model, snapshot=None):
+        return _Counting(self.wanted, session)
+
+    def propose(self, draftings, rooms):
+        TOGETHER.append([drafting.session.strategy.shape for drafting in draftings])
+        return super().propose(draftings, rooms)
+
+
+class _Counting:
+    def __init__(self, wanted, session):
+        self.capture, self.session = wanted, session
+
+    def propose(self, room):
+        return Draft([1, 2, 3], [-1, -1, 0])
+
+    def observe(self, out, rows):
+        assert all(len(out.captured[layer][rows]) for layer in self.capture)
+
+    def close(self):
+        pass
+
+
+TOGETHER = []
+
+
+def test_one_drafter_is_asked_once_whatever_the_shapes():
+    TOGETHER.clear()
+    engine = Engine(Toy())
+    for shape in ("chain", "tree", None):
+        engine.add(Session(PROMPT, max_tokens=2, strategy=Strategy(Counted((1,)), shape)))
+    engine.add(Session(PROMPT, max_tokens=2, strategy=Strategy(Counted((2,)), "tree")))
+    engine.add(Session(PROMPT, max_tokens=2))
+    engine.step()
+    engine.step()
+    assert TOGETHER == [["chain", "tree", None], ["tree"]]
+    finish(engine)
+
+
+def test_a_forward_captures_what_any_drafter_wants():
+    toy, captured = Toy(), []
+    forward = toy.forward
+    toy.forward = lambda spans, *, capture=(): captured.append(capture) or forward(spans, capture=capture)
+    engine = Engine(toy)
+    for wanted in ((5, 1), (), (2, 5)):
+        engine.add(Session(PROMPT, max_tokens=3, strategy=Strategy(Counted(wanted))))
+    finish(engine)
+    assert set(captured) == {(1, 2, 5)}
+
+
+@pytest.mark.parametrize("kind", ["chain", "tree"])
+def test_a_step_tells_its_draft_and_where_each_token_was_picked(kind):
+    toy = Toy()
+    truth = naive(toy, PROMPT, Sampling(), 40)
+    session = Session(PROMPT, max_tokens=40, strategy=Strategy(Oracle(((*PROMPT, *truth),), kind, p=0.8)))
+    list(Engine(toy).stream(session))
+    assert any(step.accepted > 1 for step in session.steps)
+    for step in session.steps:
+        assert len(step.draft) == step.drafted
+        if not step.tokens:
+            continue
+        nodes = [row - 1 for row in step.rows]
+        assert nodes[0] == -1
+        for above, node, token in zip(nodes, nodes[1:], step.tokens, strict=False):
+            assert (step.draft.parents[node], step.draft.tokens[node]) == (above, token)
+        last = step.draft.child(nodes[-1], step.tokens[-1])
+        assert step.accepted == len(step.tokens) - (last < 0)
+
+
+def test_a_drafter_is_prepared_before_it_is_started():
+    @dataclass(frozen=True)
+    class Careful(Counted):
+        def prepare(self, model):
+            model.companions["careful"] = closing
+
+        def start(self, session, model, snapshot=None):
+            assert model.companions["careful"] is closing
+            return super().start(session, model, snapshot)
+
+    closed = []
+    closing = SimpleNamespace(close=lambda: closed.append(True))
+    toy = Toy()
+    engine = Engine(toy)
+    list(engine.stream(Session(PROMPT, max_tokens=2, strategy=Strategy(Careful(())))))
+    assert not closed
+    engine.close()
+    assert (closed, toy.companions) == ([True], {})

@@ -71,8 +71,8 @@ def broken_off(toy, strategy, n_steps, prompt=PROMPT):
     return session, snapshot, text, n_told
 
 
-def run(toy, prompt, prefix, strategy=Plain(), **settings):
-    session = Session(prompt, strategy=strategy, sampling=SAMPLING, prefix=prefix, **settings)
+def run(toy, prompt, prefix, strategy=None, **settings):
+    session = Session(prompt, strategy=Strategy.of(strategy), sampling=SAMPLING, prefix=prefix, **settings)
     list(Engine(toy).stream(session))
     return session
 

@@ -309,6 +309,18 @@ def test_launch_in_a_graph():
             assert_close("out", out[:n].get(), mixer.definition(tokens, rows, memories), HALF)
 
 
+def test_scratch_in_given_memory():
+    """Its arrays lie side by side there, or elsewhere if there is no room."""
+    sizes, memory = (130, *SHAPES[0]), cupy.empty(1 << 22, np.float16)
+    scratch = cuda.Scratch(*sizes, sequences=2, memory=memory)
+    arrays = sorted((scratch.prepared, scratch.matrices, scratch.gates, scratch.read), key=lambda a: a.data.ptr)
+    ends = [memory.data.ptr, *(a.data.ptr + a.nbytes for a in arrays)]
+    assert all(end <= a.data.ptr for end, a in zip(ends, arrays, strict=False))
+    assert ends[-1] <= memory.data.ptr + memory.nbytes
+    elsewhere = cuda.Scratch(*sizes, sequences=2, memory=memory[:100]).prepared
+    assert not memory.data.ptr <= elsewhere.data.ptr < memory.data.ptr + 200
+
+
 def test_refused():
     from dflash.errors import KernelError
 

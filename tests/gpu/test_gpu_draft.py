@@ -32,7 +32,7 @@ SHAPES = [Chain(), Chain(5), Tree(22), Tree(40, width=8)]
 
 @cache
 def demo():
-    loaded = load_model("demo", device="cuda", context=4096, sequences=4)
+    loaded = load_model("demo", device="cuda", context=4096, sequences=6)
     return loaded.model, [loaded.tokenizer.encode(text) for text in TEXTS]
 
 
@@ -77,7 +77,7 @@ def ids_of(n):
 @pytest.mark.parametrize("law", [Law(), Law(1.0, seed=3)], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("n", [1, 40, 700])
 def test_candidates_are_those_of_the_cpu(model, n, law):
-    """Activations are halves here: probabilities move a little, and candidates that are nearly as likely may change places."""
+    """Activations are halves here: probabilities move a little, and candidates that are as likely may change places."""
     (there, here), ids = drafts(), ids_of(n)
     states = [read(model, draft, ids) for draft in (there, here)]
     got, want = (draft.propose([Ask(state, 77, 15, law, 64)])[0] for draft, state in zip((there, here), states, strict=True))

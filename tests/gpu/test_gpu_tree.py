@@ -116,11 +116,12 @@ def test_walk(sizes):
     cuda.Plant(out, batch)(s)
     drawn = RNG.integers(0, 3, 64).astype(np.int32)
     of_block = {"begin": (16,), "tokens": (64,), "position": (64,), "length": (16,), "seen": (16,)}
-    of_context = {"counts": (2,), "first": (17,), "sequence": (64,), "position": (64,), "row": (64,), "length": (16,)}
-    blocks, context = arrays.DeviceArrays(**of_block), arrays.DeviceArrays(**of_context)
+    blocks, context = arrays.DeviceArrays(**of_block), arrays.DeviceArrays(**cuda.context_shapes())
     blocks.begin[:] = 5
-    walk = cuda.Walk(batch, cupy.asarray(drawn), context, blocks, out, rows=block, places=places, mask=99)
-    walk()
+    cuda.Walk(batch, cupy.asarray(drawn), context, out, block=blocks, rows=block, places=places, mask=99)()
+    position = device.zeros(3, 16, dtype=np.int32)
+    cuda.Walk(batch, cupy.asarray(drawn), other := arrays.DeviceArrays(**cuda.context_shapes()), out, rows=3,
+              position=position)()  # fmt: skip
     at, first = 0, np.cumsum([0, *sizes])
     tokens, parents = batch.tokens.get(), batch.parent.get()
     seen, got, found = context.download().wait(), blocks.download().wait(), out.download().wait()
@@ -132,6 +133,12 @@ def test_walk(sizes):
         assert seen.row[rows].tolist() == [first[i] + row for row in path]
         assert seen.position[rows].tolist() == list(range(lengths[i], now))
         assert (seen.sequence[rows] == i).all()
+        assert seen.token[rows].tolist() == [drawn[first[i] + row] for row in path]
+        assert seen.parent[rows].tolist() == list(range(-1, len(path) - 1))
+        assert seen.depth[rows].tolist() == list(range(len(path)))
+        assert seen.last[i] == at + len(path) - 1
+        assert position.get()[:, i].tolist() == [now, now + 1, now + 2]
+        assert other.length.get()[i] == lengths[i]
         assert (seen.first[i], seen.length[i]) == (at, lengths[i] % places)
         assert got.tokens[block * i : block * (i + 1)].tolist() == [anchor, 99, 99, 99]
         assert got.position[block * i : block * (i + 1)].tolist() == list(range(now, now + block))
@@ -148,7 +155,33 @@ def test_features():
     table = cupy.asarray([array.data.ptr for array in sources], cupy.uint64)
     row = RNG.permutation(40)[:16].astype(np.int32)
     out = cupy.full((16, 3 * width), cupy.nan, cupy.float16)
-    cuda.Features(table, cupy.asarray([n, 1], cupy.int32), cupy.asarray(row), width, out)(16)
+    counts = cupy.asarray([n, 2], cupy.int32)
+    cuda.Features(table, counts, cupy.asarray(row), width, out)(16)
+    whole = cupy.full((16, width), cupy.nan, cupy.float32)
+    cuda.Features(table[:1], counts, cupy.asarray(row), width, whole, which=1)(16)
+    np.testing.assert_array_equal(whole.get()[:2], sources[0].get()[row[:2]])
+    assert np.isnan(whole.get()[2:]).all()
     want = np.concatenate([array.get()[row[:n]] for array in sources], axis=1).clip(-65504, 65504).astype(np.float16)
     np.testing.assert_array_equal(out.get()[:n], want)
     assert np.isnan(out.get()[n:]).all()
+
+
+def test_pick():
+    ids = RNG.integers(0, 1000, (5, 64)).astype(np.int32)
+    out = device.zeros(5, dtype=np.int32)
+    cuda.Pick(cupy.asarray(ids), out)()
+    assert out.get().tolist() == ids[:, 0].tolist()
+
+
+def test_rows_that_lie_apart():
+    """Positions of a sequence that are not one after another."""
+    ids, scores, _ = candidates(12, 8, dependent=False, kind="")
+    trees = []
+    for apart, back in ((1, np.arange(12)), (4, np.arange(12).reshape(4, 3).T.reshape(-1))):
+        out = cuda.guesses(4)
+        first = [0, 3, 6, 9] if apart == 1 else [0, 1, 2, 3]
+        outlines = cupy.asarray([(row, 3, 8, 20) for row in first], cupy.int32)
+        cuda.Grow(cupy.asarray(ids[back]), cupy.asarray(scores[back]), outlines, out, apart=apart)(4)
+        got = out.download().wait()
+        trees.append((got.tokens.tolist(), got.parents.tolist()))
+    assert trees[0] == trees[1]

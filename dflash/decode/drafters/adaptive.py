@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.decode.draft import EMPTY, Draft
 from dflash.decode.drafter import Drafter, Drafting, Nothing, Rows
-from dflash.decode.drafters.choice import Bet, Choice, Option
+from dflash.decode.drafters.choice import Bet, Choice, Option, Placed
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.lookup import PromptLookup
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.odds import Odds
 from dflash.decode.drafters.together import Snapshots, Together, start_all
+from dflash.decode.shapes import Shape
 from dflash.decode.strategy import Strategy
 from dflash.errors import DFlashError, RequestError
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
-    from dflash.decode.step import Step
     from dflash.model.batch import Forward
 
 _log = logging.getLogger(__name__)
@@ -104,29 +104,33 @@ class _Adapting(Together):
         Of the step under way.
     drafted : int
         Guesses in it.
+    own : (float, float)
+        Rows and tokens of its steps, on average.
+    found : dict of Option to Draft
+        Guesses that took no time, so that they are known before anything is chosen.
     """
 
     def __init__(self, choice: Choice, session: Session, parts: list[Drafting]) -> None:
         super().__init__(parts)
         self.choice, self.session, self.bet, self.drafted = choice, session, Bet(None), 0
         self._odds = {option: Odds(0.97, 8.0, option.odds) for option in choice.options}
-        self._idle = dict.fromkeys(choice.options, 0)
+        self._idle = dict.fromkeys(choice.options, 1)
         self._interval = dict.fromkeys(choice.options, _OFTEN)
         self._burst: tuple[Option, int] | None = None
-        self._own = 1.0, 1.0
-
-    @property
-    def step(self) -> Step:
-        """The last one."""
-        return (self.session.held or self.session.steps)[-1]
+        self.found: dict[Option | None, Draft] = {}
+        self.own = 1.0, 1.0
 
     def propose(self, room: int) -> Draft:
         return _propose([self], [room])[0]
 
     def observe(self, out: Forward, rows: Rows) -> None:
         super().observe(out, rows)
+        if isinstance(rows, slice):
+            return
         option, n = self.bet.option, self.bet.n
-        if isinstance(rows, slice) or option is None:
+        rows_, tokens = self.own
+        self.own = rows_ + 0.2 * (1 + self.drafted - rows_), tokens + 0.2 * (len(rows) - tokens)
+        if option is None:
             return
         right = [row - rows[0] - 1 for row in rows[1:]]
         for odds in (self._odds[option], option.odds):
@@ -145,7 +149,8 @@ class _Adapting(Together):
         """
         values = {}
         for option in (None, *self.choice.options):
-            sizes, seconds, tokens = self.choice.rates(option, self._odds.get(option), room, others)
+            most = min(room, len(self.found[option])) if option in self.found else room
+            sizes, seconds, tokens = self.choice.rates(option, self._odds.get(option), most, others)
             if len(sizes):
                 best = int((tokens / seconds).argmax())
                 values[option] = float(tokens[best] / seconds[best]), int(sizes[best]), float(seconds[best])
@@ -154,7 +159,7 @@ class _Adapting(Together):
         tried = self._try(values, best)
         used = best if tried is None else tried
         if tried is not None:
-            n = max(values[tried][1], min(_LEAST, room, int(tried.sizes[-1])))
+            n = max(n for n in tried.sizes if n <= max(values[tried][1], min(_LEAST, room)))
         ready = used is None or self._idle[used] == 0
         for option in self._idle:
             self._idle[option] = 0 if option is used else self._idle[option] + 1
@@ -179,40 +184,69 @@ class _Adapting(Together):
                 return option
         return None
 
-    def own(self) -> tuple[float, float]:
-        """Rows and tokens of its step, on average."""
-        rows, tokens = self._own
-        step = self.step
-        if step.tokens:
-            self._own = rows + 0.2 * (1 + self.drafted - rows), tokens + 0.2 * (len(step.tokens) - tokens)
-        return self._own
-
 
 def _propose(draftings: Sequence[_Adapting], rooms: Sequence[int]) -> list[Draft]:
     choice = draftings[0].choice
     choice.settle()
-    owns = [drafting.own() for drafting in draftings]
-    all_rows, all_tokens = (sum(column) for column in zip(*owns, strict=True))
-    for drafting, room, (rows, tokens) in zip(draftings, rooms, owns, strict=True):
-        plain = room < 1 or bool(drafting.session.forced)
-        drafting.bet = Bet(None) if plain else drafting.choose(room, (all_rows - rows, all_tokens - tokens))
-    drafts = [EMPTY] * len(draftings)
-    for i, drafter in enumerate(choice.drafters):
-        asked = [j for j, drafting in enumerate(draftings) if (option := drafting.bet.option) and option.part == i]
-        for j in asked:
-            _shape(draftings[j].parts[i], draftings[j].bet)
-        if asked:
-            parts = [draftings[j].parts[i] for j in asked]
-            for j, draft in zip(asked, drafter.propose(parts, [min(rooms[j], draftings[j].bet.n) for j in asked]), strict=True):
-                drafts[j] = draft
+    _look(draftings, rooms)
+    _bet(draftings, rooms)
+    drafts = [drafting.found.get(drafting.bet.option, EMPTY).cut(drafting.bet.n) for drafting in draftings]
+    for option in choice.options:
+        asked = [j for j, drafting in enumerate(draftings) if drafting.bet.option is option]
+        if option.instant or not asked:
+            continue
+        sizes = [draftings[j].bet.n for j in asked]
+        found = _ask(
+            option, [draftings[j] for j in asked], sizes, [min(rooms[j], n) for j, n in zip(asked, sizes, strict=True)]
+        )
+        for j, draft in zip(asked, found, strict=True):
+            drafts[j] = draft
     for drafting, draft in zip(draftings, drafts, strict=True):
         drafting.drafted = len(draft)
-        drafting.by = type(drafting.bet.option.drafter).__name__ if len(draft) else ""
-    choice.placed(draftings)
+        drafting.by = type(drafting.bet.option.drafter).__name__ if drafting.bet.option and len(draft) else ""
+    choice.placed(Placed(each.bet, each.drafted, each.session, _n_steps(each.session)) for each in draftings)
     return drafts
 
 
-def _shape(part: Any, bet: Bet) -> None:
+def _look(draftings: Sequence[_Adapting], rooms: Sequence[int]) -> None:
+    """Let those guess whom it costs no time."""
+    for drafting in draftings:
+        drafting.found = {}
+    for option in draftings[0].choice.options:
+        if option.instant:
+            for drafting, draft in zip(
+                draftings, _ask(option, draftings, [option.most] * len(draftings), rooms), strict=True
+            ):
+                drafting.found[option] = draft
+
+
+def _bet(draftings: Sequence[_Adapting], rooms: Sequence[int]) -> None:
+    """Choose for each session; what others have in a step stands in the same forward."""
+    owns = [drafting.own for drafting in draftings]
+    all_rows, all_tokens = (sum(column) for column in zip(*owns, strict=True))
+    for drafting, room, (rows, tokens) in zip(draftings, rooms, owns, strict=True):
+        if room < 1 or drafting.session.forced:
+            drafting.bet = Bet(None)
+        else:
+            drafting.bet = drafting.choose(room, (all_rows - rows, all_tokens - tokens))
+
+
+def _ask(option: Option, draftings: Sequence[_Adapting], sizes: Sequence[int], rooms: Sequence[int]) -> list[Draft]:
+    """Guesses of one drafter for some sessions, so many for each."""
+    parts = [drafting.parts[option.part] for drafting in draftings]
+    for part, n in zip(parts, sizes, strict=True):
+        _shape(part, option.sized(n))
+    return option.drafter.propose(parts, rooms)
+
+
+def _shape(part: Any, shape: Shape) -> None:
     """Tell a drafter, or all that it asks in turn, how much to guess."""
-    for each in getattr(part, "parts", (part,)):
-        each.shape = bet.option.sized(bet.n)
+    if isinstance(part, Together):
+        for each in part.parts:
+            _shape(each, shape)
+    else:
+        part.shape = shape
+
+
+def _n_steps(session: Session) -> int:
+    return len(session.steps) + len(session.held)

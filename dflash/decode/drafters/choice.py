@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from dflash.decode.drafters.odds import Odds
 from dflash.decode.drafters.pace import Extra, Forwards
 from dflash.decode.shapes import Chain, Shape, Tree
 from dflash.decode.strategy import Strategy
+
+if TYPE_CHECKING:
+    from dflash.decode.session import Session
+    from dflash.decode.step import Step
 
 _SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 28, 32, 40, 48, 63)
 _DEPTH = 16
@@ -30,8 +34,12 @@ class Option:
 
     Attributes
     ----------
+    instant : bool
+        Whether its guesses take no time.
+    most : int
+        Guesses that it may be asked for.
     sizes : int (M,)
-        How many guesses it may be asked for.
+        Numbers of guesses to choose from.
     odds : Odds
         Of its guesses, over all sessions.
     extra : Extra
@@ -42,8 +50,9 @@ class Option:
 
     def __init__(self, strategy: Strategy, part: int) -> None:
         self.drafter, self.shape, self.part = strategy.drafter, strategy.shape or Chain(), part
-        most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or _DEPTH
-        self.sizes = np.array(sorted({n for n in _SIZES if n < most} | {most}))
+        self.instant = strategy.drafter.instant
+        self.most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or _DEPTH
+        self.sizes = np.array(sorted({n for n in _SIZES if n < self.most} | {self.most}))
         self.odds, self.extra, self.filled = Odds(0.995, 4.0), Extra(), 1.0
 
     def sized(self, n: int) -> Shape:
@@ -77,6 +86,32 @@ class Bet(NamedTuple):
     ready: bool = True
 
 
+class Placed(NamedTuple):
+    """A bet, and where to see what became of it.
+
+    Parameters
+    ----------
+    bet : Bet
+    drafted : int
+        Guesses that were made.
+    session : Session
+    n_steps : int
+        Steps of the session before it.
+    """
+
+    bet: Bet
+    drafted: int
+    session: Session
+    n_steps: int
+
+    @property
+    def step(self) -> Step | None:
+        """The step that was made of it, if that was the next."""
+        session = self.session
+        told = len(session.steps) + len(session.held) == self.n_steps + 1
+        return (session.held or session.steps)[-1] if told else None
+
+
 class Choice:
     """Options, and the account of what was spent on trying them.
 
@@ -94,12 +129,15 @@ class Choice:
         self.forwards, self.plain = Forwards(model), Extra()
         self._on_host = model.device == "cpu"
         self._spent = self._total = 0.0
+        self._placed: list[Placed] = []
 
     def affords(self, seconds: float) -> bool:
         """Whether so much may be lost by trying."""
         return self._spent + seconds <= _SHARE * self._total
 
-    def rates(self, option: Option | None, odds: Odds | None, room: int, others: tuple[float, float]) -> tuple[Any, Any, Any]:
+    def rates(
+        self, option: Option | None, odds: Odds | None, room: int, others: tuple[float, float]
+    ) -> tuple[Any, Any, Any]:
         """Sizes of an option that there is room for, seconds of a step with each, and the tokens that it gives.
 
         Parameters
@@ -121,36 +159,34 @@ class Choice:
         rows, more = others
         return sizes, self.forwards.seconds(rows + 1 + filled * sizes) + extra.seconds(sizes), more + tokens
 
-    def learn(self, bets: Sequence[Bet], drafted: Sequence[int], steps: Sequence[Any]) -> None:
-        """See what a step took.
+    def placed(self, bets: Iterable[Placed]) -> None:
+        """Remember the bets of a step that is about to be run."""
+        self._placed = list(bets)
 
-        Parameters
-        ----------
-        bets : sequence of Bet
-            One for each session.
-        drafted : sequence of int
-            How many guesses came of each.
-        steps : sequence of Step
-            What became of them.
-        """
-        first = steps[0]
-        if first.batch != len(bets) + sum(drafted) or any(step.prefilled or not step.tokens for step in steps):
+    def settle(self) -> None:
+        """See what became of them."""
+        placed, self._placed = self._placed, []
+        steps = [step for each in placed if (step := each.step) is not None]
+        if not placed or len(steps) < len(placed):
             return
-        rest = sum(step.verify + step.commit for step in steps)
-        took = first.propose + first.forward + rest
-        used = {bet.option for bet in bets}
-        forward = first.forward
+        batch = sum(1 + each.drafted for each in placed)
+        if steps[0].batch == batch and all(step.tokens and not step.prefilled for step in steps):
+            self._learn([each.bet for each in placed], steps)
+
+    def _learn(self, bets: Sequence[Bet], steps: Sequence[Step]) -> None:
+        """From one step of some sessions."""
+        first = steps[0]
+        took = first.propose + first.forward + sum(step.verify + step.commit for step in steps)
+        forward, used = first.forward, {bet.option for bet in bets}
         if self._on_host or used == {None}:
             self.forwards.learn(first.batch, forward)
         else:
             # on a device, guesses are still being made when the forward is launched
             forward = float(self.forwards.seconds(first.batch))
         if len(used) == 1 and all(bet.ready for bet in bets):
-            option = bets[0].option
-            extra = self.plain if option is None else option.extra
+            extra = self.plain if bets[0].option is None else bets[0].option.extra
             extra.learn(round(sum(bet.n for bet in bets) / len(bets)), max(took - forward, 0.0))
         self._total += took
-        tried = [(bet, len(step.tokens)) for bet, step in zip(bets, steps, strict=True) if bet.tried]
-        if tried:
-            lost = took - sum(len(step.tokens) for step in steps) / tried[0][0].rate
+        if tried := [bet for bet in bets if bet.tried]:
+            lost = took - sum(len(step.tokens) for step in steps) / tried[0].rate
             self._spent = max(self._spent + lost, 0.0)

@@ -32,6 +32,7 @@ class FirstOf(Drafter):
         if not drafters:
             raise RequestError("FirstOf: needs at least one drafter")
         self.drafters = drafters
+        self.instant = all(drafter.instant for drafter in drafters)
 
     def prepare(self, model: Any) -> None:
         """Prepare each."""

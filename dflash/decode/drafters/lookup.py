@@ -38,6 +38,8 @@ class PromptLookup(Drafter):
     Saxena 2023, Prompt Lookup Decoding; Yang et al. 2023, Inference with Reference, arXiv 2304.04487.
     """
 
+    instant = True
+
     longest: int = 8
     shortest: int = 2
     most: int = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
@@ -30,10 +31,8 @@ class Forwards:
         rows = [n for n in _ROWS if n <= min(model.rows, PENDING)]
         self._rows = np.array(rows, np.float64)
         self._seconds = 1e-3 * (1 + self._rows / 16)
-        try:
+        with suppress(PoolExhausted):
             self._seconds[:] = _measured(model, rows)
-        except PoolExhausted:
-            pass
 
     def seconds(self, rows: Any) -> Any:
         """Of forwards with so many rows, a number or an array; beyond the last measure in proportion."""

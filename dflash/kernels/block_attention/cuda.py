@@ -15,6 +15,7 @@ from dflash.kernels.rope.cuda import HALVES
 _HERE = Path(__file__).parent
 _BLOCKS = 144  # of threads, for a sequence: two tiles each of a window of 2048 positions over 8 heads
 _QUERIES = 64
+_ROOMY = 228 << 10
 
 
 class DeviceBlocks(NamedTuple):
@@ -42,9 +43,14 @@ class DeviceBlocks(NamedTuple):
         return cls(*(cupy.asarray(array) for array in (counts, *blocks)))
 
 
-def tiles(width: int) -> Tiles:
-    """Tiles for heads of `width`; they fit in the shared memory of every GPU."""
-    return Tiles(64 if width <= 128 else 32, _QUERIES, 4, hopper=False)
+def tiles(width: int, *, roomy: bool = False) -> Tiles:
+    """Tiles for heads of `width`; they fit in the shared memory of every GPU, or twice in that of a `roomy` processor."""
+    return Tiles(64 if width <= 128 else 32, _QUERIES, 6 if roomy and width <= 128 else 4, hopper=False)
+
+
+def is_roomy() -> bool:
+    """Whether the processors of the GPU have 228 KiB."""
+    return cupy.cuda.Device().attributes["MaxSharedMemoryPerMultiprocessor"] >= _ROOMY
 
 
 def splits(kv: int) -> int:
@@ -52,11 +58,12 @@ def splits(kv: int) -> int:
     return max(1, min(66, _BLOCKS // kv))
 
 
-def constants(heads: int, kv: int, width: int, places: int, *, window: int, causal: bool) -> tuple[dict, dict]:
+def constants(
+    cut: Tiles, heads: int, kv: int, width: int, places: int, *, window: int, causal: bool
+) -> tuple[dict[str, int], dict[str, int]]:
     """Macros of the kernel that attends and of the one that combines."""
-    cut = tiles(width).constants()
     shape = {"HEAD": width, "GROUP": heads // kv, "KV": kv, "SPLITS": splits(kv), "PLACES": places, "WINDOW": window}
-    return {**shape, **cut, "CAUSAL": int(causal)}, {**shape, "KEYS": cut["KEYS"]}
+    return {**shape, **cut.constants(), "CAUSAL": int(causal)}, {**shape, "KEYS": cut.keys}
 
 
 class BlockAttend:
@@ -128,9 +135,9 @@ class BlockAttend:
             raise KernelError(f"block_attend: a window must be 0 or more positions, got {window}")
         self._rows, self._sequences, self._kv = n, len(blocks.slot), kv
         self._of_tile = _QUERIES * kv // heads
-        cut, space = tiles(width), workspace or Workspace()
+        cut, space = tiles(width, roomy=is_roomy()), workspace or Workspace()
         space.reserve(n * heads, splits(kv), width)
-        of_attend, of_combine = constants(heads, kv, width, places, window=window, causal=causal)
+        of_attend, of_combine = constants(cut, heads, kv, width, places, window=window, causal=causal)
         made = kernel(_HERE / "block_attend.cu", "block_attend", dependent=True, **of_attend)
         sums = space.partial, space.stats
         inputs = (array.view(cupy.uint16) for array in (q, k, v, ring_k, ring_v))

@@ -47,7 +47,7 @@ def visible(blocks, s, i, places, window, causal):
 def cases():
     """Name, sequences (begin, length, rows), heads, heads of the ring, width, places of a ring, window, causal."""
     yield "no context", [(0, 0, 4)], 4, 2, 64, 64, 0, False
-    yield "one row, one position", [(0, 1, 1)], 2, 1, 64, 16, 0, True
+    yield "one row, one position", [(0, 1, 1)], 2, 1, 64, 64, 0, True
     yield "a block", [(0, 37, 16)], 4, 2, 128, 512, 0, False
     yield "a causal block", [(0, 300, 16)], 4, 2, 128, 512, 0, True
     yield "a window", [(0, 300, 16)], 8, 2, 64, 512, 100, True

@@ -1,5 +1,6 @@
 """Rows of text through the middle of a linear-attention layer on a GPU, in chunks of 64 positions."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dflash.kernels.jit import kernel
 
 _FOLDER = Path(__file__).parent
 _CHUNK = 64
+_LINE = 256
 _MATRICES, _GATES = 4, 3
 _ROWS_OF_WARP, _HEADS_OF_BLOCK = 16, 8
 
@@ -27,6 +29,8 @@ class Scratch:
         Most of a pass.
     n_groups, n_heads, width, n_values : int
         G, H, K, V.
+    memory : array, optional
+        Device memory to lie in, if it is large enough: what other ops of the same stream leave there need not outlive them.
 
     Notes
     -----
@@ -34,13 +38,36 @@ class Scratch:
     ``rows / 64 + 2 * sequences`` chunks that there may be.
     """
 
-    def __init__(self, rows: int, n_groups: int, n_heads: int, width: int, n_values: int, *, sequences: int) -> None:
+    def __init__(
+        self,
+        rows: int,
+        n_groups: int,
+        n_heads: int,
+        width: int,
+        n_values: int,
+        *,
+        sequences: int,
+        memory: Any = None,
+    ) -> None:
         chunks = most_chunks(rows, sequences)
         self.sequences = sequences
-        self.prepared = cupy.empty((rows, 2 * n_groups * width + n_heads * n_values), np.uint16)
-        self.matrices = cupy.empty((chunks, n_heads, _MATRICES, _CHUNK, _CHUNK), np.uint16)
-        self.gates = cupy.empty((chunks, n_heads, _GATES, _CHUNK), np.float32)
-        self.read = cupy.empty((rows, n_heads * n_values), np.float32)
+        shapes = (
+            (np.uint16, (rows, 2 * n_groups * width + n_heads * n_values)),
+            (np.uint16, (chunks, n_heads, _MATRICES, _CHUNK, _CHUNK)),
+            (np.float32, (chunks, n_heads, _GATES, _CHUNK)),
+            (np.float32, (rows, n_heads * n_values)),
+        )
+        sizes = [math.prod(shape) * np.dtype(kind).itemsize for kind, shape in shapes]
+        total, at, arrays = sum(map(_whole_lines, sizes)), 0, []
+        raw = memory.view(np.uint8) if memory is not None and memory.nbytes >= total else cupy.empty(total, np.uint8)
+        for (kind, shape), size in zip(shapes, sizes, strict=True):
+            arrays.append(raw[at : at + size].view(kind).reshape(shape))
+            at += _whole_lines(size)
+        self.prepared, self.matrices, self.gates, self.read = arrays
+
+
+def _whole_lines(n_bytes: int) -> int:
+    return -(-n_bytes // _LINE) * _LINE
 
 
 def most_chunks(rows: int, sequences: int) -> int:

@@ -116,11 +116,11 @@ __device__ __forceinline__ void visit_chain(State& own, int n, const Shared& sha
 
 __device__ __forceinline__ void visit_tree(State& own, int n, const Tree& tree, const Shared& shared, const Target& target,
                                            const float* committed, int lane) {
-#pragma unroll 1
-    for (int i = 0; i < n; ++i) {
+    Row a, b;
+    a.load(shared, tree.order[0], lane);
+    const auto visit_next = [&](int i, const Row& row, Row& next) {
         const int at = tree.order[i];
-        Row row;
-        row.load(shared, at, lane);
+        if (i + 1 < n) next.load(shared, tree.order[i + 1], lane);
         if (tree.start[at] != GO_ON) {
             __syncwarp();
             go_back(own, tree, at, shared, committed, lane);
@@ -130,7 +130,11 @@ __device__ __forceinline__ void visit_tree(State& own, int n, const Tree& tree, 
             float* const place = shared.aside + (tree.place[at] * BLOCK_ROWS + threadIdx.x / LANES) * WIDTH;
             own.store(place, OWN * WIDTH, lane);
         }
-    }
+    };
+    int i = 0;
+#pragma unroll 1
+    for (; i + 1 < n; i += 2) visit_next(i, a, b), visit_next(i + 1, b, a);
+    if (i < n) visit_next(i, a, b);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_dims__(CLUSTERED ? SPLIT : 1, 1, 1) step(

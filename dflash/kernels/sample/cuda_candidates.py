@@ -31,6 +31,8 @@ class Candidates:
         Rows that have the same law.
     shift : int
         Row r is about ``position[r] + shift``.
+    out : tuple of int32 and float32 (R, POOL), optional
+        Where ids and scores go.
 
     Attributes
     ----------
@@ -43,7 +45,9 @@ class Candidates:
     Reads ``4 * V`` bytes a row.
     """
 
-    def __init__(self, logits: Any, laws: Any, position: Any, *, each: int, shift: int) -> None:
+    def __init__(
+        self, logits: Any, laws: Any, position: Any, *, each: int, shift: int, out: tuple[Any, Any] | None = None
+    ) -> None:
         n, vocab = logits.shape
         chunks = -(-vocab // SURVEY["CHUNK"])
         self._chunks = chunks
@@ -54,7 +58,7 @@ class Candidates:
         sums, largest = device.zeros(n, chunks, 3), device.zeros(n)
         best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
         first, found = device.zeros(n, dtype=np.int32), device.zeros(n, _FOUND_WORDS, dtype=np.int32)
-        self.ids, self.scores = device.zeros(n, POOL, dtype=np.int32), device.zeros(n, POOL)
+        self.ids, self.scores = out or (device.zeros(n, POOL, dtype=np.int32), device.zeros(n, POOL))
         survey = kernel(_HERE / "survey.cu", "survey", dependent=True, VOCAB=vocab, **SURVEY)
         shape = {"VOCAB": vocab, "THREADS": SELECT_THREADS, "SUMS": chunks, "MOST": POOL}
         top = kernel(_HERE / "top.cu", "top", dependent=True, **shape)

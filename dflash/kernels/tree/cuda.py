@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dflash.kernels.device_arrays import DeviceArrays
 from dflash.kernels.device_batch import DeviceBatch
 from dflash.kernels.jit import kernel
@@ -17,6 +19,7 @@ OUTLINE = 4
 """Numbers of an outline: first row, positions, candidates of each, nodes."""
 
 _HERE = Path(__file__).parent
+_ENDLESS = 1 << 30
 
 
 def guesses(sequences: int) -> DeviceArrays:
@@ -43,11 +46,13 @@ class Grow:
     outlines : int32 (S, OUTLINE)
     out : DeviceArrays
         See `guesses`.
+    apart : int
+        Rows from one position of a sequence to the next.
     """
 
-    def __init__(self, ids: Any, scores: Any, outlines: Any, out: DeviceArrays) -> None:
+    def __init__(self, ids: Any, scores: Any, outlines: Any, out: DeviceArrays, *, apart: int = 1) -> None:
         made = kernel(_HERE / "grow.cu", "grow", dependent=True, POOL=ids.shape[1], EDGES=int(scores.ndim == 3))
-        self._run = made.bind(1, 32, (ids, scores, outlines, out.tokens, out.parents, out.depths, out.grown))
+        self._run = made.bind(1, 32, (ids, scores, outlines, apart, out.tokens, out.parents, out.depths, out.grown))
 
     def __call__(self, n_sequences: int, stream: Any = None) -> None:
         """Grow one for each sequence."""
@@ -75,7 +80,7 @@ class Plant:
 
 
 class Walk:
-    """The way of the drawn tokens, and what a draft reads next.
+    """The way of the drawn tokens, and what guesses next.
 
     Parameters
     ----------
@@ -84,13 +89,15 @@ class Walk:
     drawn : int32 (R,)
         Its tokens.
     context : DeviceArrays
-        counts (2,), first (S + 1,), sequence, position, row (MOST,), length (S,): rows of the pass that become context.
-    block : DeviceArrays
-        begin (S,) is read; tokens, position (S * block,), length, seen (S,) are written.
+        See `context_shapes`: rows of the pass that are text now.
+    block : DeviceArrays or None
+        Where blocks come next: begin (S,) is read; tokens, position (S * rows,), length, seen (S,) are written.
+    position : int32 (rows, SEQUENCES)
+        Without blocks, where the tokens to be guessed are read.
     out : DeviceArrays
         anchors and lengths of `guesses`.
     rows, places, mask : int
-        Rows of a block, places of a ring, token of the rows to be guessed.
+        Rows of a block or positions, places of a ring, token of the rows to be guessed.
     """
 
     def __init__(
@@ -98,43 +105,83 @@ class Walk:
         batch: DeviceBatch,
         drawn: Any,
         context: DeviceArrays,
-        block: DeviceArrays,
         out: DeviceArrays,
         *,
         rows: int,
-        places: int,
-        mask: int,
+        places: int = _ENDLESS,
+        mask: int = 0,
+        block: DeviceArrays | None = None,
+        position: Any = None,
     ) -> None:
-        made = kernel(_HERE / "walk.cu", "walk", BLOCK=rows, PLACES=places, MASK=mask)
+        constants = {"ROWS": rows, "PLACES": places, "MASK": mask, "BLOCKS": int(block is not None)}
+        made = kernel(_HERE / "walk.cu", "walk", **constants)
         of_pass = batch.counts, batch.first, batch.length, batch.tokens, batch.parent, drawn
-        of_context = (getattr(context, name) for name in ("counts", "first", "sequence", "length", "position", "row"))
-        of_block = block.tokens, block.position, block.length, block.seen
-        self._run = made.bind(1, 32 * SEQUENCES, (*of_pass, block.begin, *of_context, *of_block, out.anchors, out.lengths))
+        order = "counts", "first", "sequence", "length", "position", "row", "token", "parent", "depth", "last"
+        of_context = (getattr(context, name) for name in order)
+        if block is None:
+            of_next = None, None, position, None, None
+        else:
+            of_next = block.begin, block.tokens, block.position, block.length, block.seen
+        self._run = made.bind(1, 32 * SEQUENCES, (*of_pass, *of_context, *of_next, out.anchors, out.lengths))
 
     def __call__(self, stream: Any = None) -> None:
         """Walk for every sequence of the batch."""
         self._run(stream)
 
 
+def context_shapes() -> dict[str, tuple[int, ...]]:
+    """What a walk writes of the rows that are text now.
+
+    Returns
+    -------
+    dict of str to tuple of int
+        counts (2,), first (S + 1,), length (S,), the place of the first row of each sequence, last (S,), its last row; of
+        each row sequence, position, row, which of the pass it is, token, the one after it, parent and depth.
+    """
+    each = dict.fromkeys(("sequence", "position", "row", "token", "parent", "depth"), (MOST,))
+    return {"counts": (2,), "first": (SEQUENCES + 1,), "length": (SEQUENCES,), "last": (SEQUENCES,), **each}
+
+
 class Features:
-    """Rows of some arrays side by side, as halves.
+    """Rows of some arrays side by side, as halves or as they are.
 
     Parameters
     ----------
     sources : uint64 (F,)
         Addresses of float32 (T, D) arrays.
-    counts, row : int32
-        How many rows, and which.
+    counts : int32
+        ``counts[which]`` is how many rows there are.
+    row : int32
+        Which they are.
     width : int
         D.
-    out : float16 (N, F * D)
+    out : float16 or float32 (N, F * D)
+    which : int
     """
 
-    def __init__(self, sources: Any, counts: Any, row: Any, width: int, out: Any) -> None:
+    def __init__(self, sources: Any, counts: Any, row: Any, width: int, out: Any, *, which: int = 0) -> None:
         self._n = sources.size
-        made = kernel(_HERE / "features.cu", "features", dependent=True, DIM=width)
-        self._run = made.bind(1, 256, (sources, counts, row, out))
+        made = kernel(_HERE / "features.cu", "features", dependent=True, DIM=width, HALF=int(out.itemsize == 2))
+        self._run = made.bind(1, 256, (sources, counts, which, row, out.view(np.uint8)))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Copy at most the first `n_rows` rows."""
         self._run(stream, grid=(self._n, n_rows))
+
+
+class Pick:
+    """The best candidate of each row as the token that is read next.
+
+    Parameters
+    ----------
+    ids : int32 (R, K)
+        Candidates, likeliest first.
+    out : int32 (R,)
+    """
+
+    def __init__(self, ids: Any, out: Any) -> None:
+        self._run = kernel(_HERE / "pick.cu", "pick", dependent=True).bind(1, MOST, (ids, ids.shape[1], out, len(out)))
+
+    def __call__(self, stream: Any = None) -> None:
+        """Copy them all."""
+        self._run(stream)

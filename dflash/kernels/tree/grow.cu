@@ -2,7 +2,8 @@
 // the likeliest node that is not in the tree yet, until there are as many as are wanted.
 //
 // A warp has a sequence. Grid sequences, block 32. Macros: POOL, candidates of a row; EDGES, whether the score of a candidate
-// depends on the one above: then `scores` are (rows, POOL, POOL). outlines: first row, positions, candidates, nodes.
+// depends on the one above: then `scores` are (rows, POOL, POOL). outlines: first row, positions, candidates, nodes; from one
+// position to the next are `apart` rows.
 // Where candidates do not do, a chain goes on with token 0, and a tree with its first token once more, which is never found.
 // grown: how many nodes are of candidates. Bytes: some KiB.
 #include "../launch.cuh"
@@ -15,7 +16,9 @@ constexpr int MOST = 64, ROOM = 3 * MOST;
 constexpr unsigned ALL = ~0u;
 
 struct Outline {
-    int first, depth, width, nodes;
+    int first, depth, width, nodes, apart;
+
+    __device__ size_t row(int t) const { return first + (size_t)t * apart; }
 };
 
 struct Child {
@@ -39,13 +42,13 @@ __device__ __forceinline__ bool ahead(float a, int i, float b, int j) { return a
 __device__ __forceinline__ Child next_child(const int* ids, const float* scores, const Outline& of, int t, int above, Child last) {
     const float nothing = __int_as_float(0xff800000);
     if (t >= of.depth) return {nothing, -1};
-    ids += (of.first + t) * POOL;
+    ids += of.row(t) * POOL;
     if (!EDGES) {
         const int j = last.which + 1;
-        const float score = j < of.width ? scores[(of.first + t) * POOL + j] : nothing;
+        const float score = j < of.width ? scores[of.row(t) * POOL + j] : nothing;
         return score > nothing && ids[j] >= 0 ? Child{score, j} : Child{nothing, -1};
     }
-    scores += ((size_t)(of.first + t) * POOL + above) * POOL;
+    scores += (of.row(t) * POOL + above) * POOL;
     Child best{nothing, POOL};
     for (int j = threadIdx.x; j < of.width; j += 32) {
         const bool follows = last.which < 0 || ahead(last.score, last.which, scores[j], j);
@@ -97,11 +100,12 @@ __device__ __forceinline__ int take_best(Tree& tree) {
 }
 
 extern "C" __global__ void __launch_bounds__(32)
-grow(const int* ids, const float* scores, const int* outlines, int* tokens, int* parents, int* depths, int* grown) {
+grow(const int* ids, const float* scores, const int* outlines, int apart, int* tokens, int* parents, int* depths, int* grown) {
     __shared__ Tree tree;
     dependents_may_launch();
     wait_for_inputs();
-    const Outline of = ((const Outline*)outlines)[blockIdx.x];
+    outlines += 4 * blockIdx.x;
+    const Outline of{outlines[0], outlines[1], outlines[2], outlines[3], apart};
     const Child none{0.0f, -1};
     if (threadIdx.x == 0) tree.n = tree.n_open = 0;
     __syncwarp();
@@ -131,7 +135,7 @@ grow(const int* ids, const float* scores, const int* outlines, int* tokens, int*
     for (int i = threadIdx.x; i < of.nodes; i += 32) {
         const bool real = i < n, goes_on = !real && of.width == 1;
         const int node = real ? i : 0;
-        tokens[to + i] = n > 0 && !goes_on ? ids[(of.first + tree.depths[node] - 1) * POOL + tree.which[node]] : 0;
+        tokens[to + i] = n > 0 && !goes_on ? ids[of.row(tree.depths[node] - 1) * POOL + tree.which[node]] : 0;
         parents[to + i] = real ? tree.parents[i] : goes_on ? i - 1 : -1;
         depths[to + i] = real ? tree.depths[i] : goes_on ? i + 1 : 1;
     }

@@ -1,23 +1,25 @@
-// Follow the drawn tokens of each sequence through its guesses, and lay out what a draft does next: the rows on the way become
-// its context, and its next block begins at the token after them. reference.py says what a way is.
+// Follow the drawn tokens of each sequence through its guesses, and lay out what guesses next: the rows on the way become its
+// context, and it goes on from the token after them. reference.py says what a way is.
 //
-// A warp has a sequence; grid 1, block 32 * sequences. Macros: BLOCK, rows of a draft's block; PLACES, those of a ring;
-// MASK, the token of the guessed rows. The first part of the arguments is the batch of the pass; `begin` is where the context
-// of each sequence begins. context_length is the place of a sequence's first new row in its ring; no key is older than
-// `first_seen`, since rows beyond the text may have overwritten it.
+// A warp has a sequence; grid 1, block 32 * SEQUENCES. Macros: ROWS, positions that come next; PLACES, those of a ring; MASK, the
+// token of guessed rows; BLOCKS, whether the next rows are blocks, one after another, of which the first row is the token that
+// was drawn last. If not, next_position has SEQUENCES for each of the ROWS; the other arrays of blocks are left alone.
+// The first arguments are the batch of the pass; `begin` is where the context of each sequence begins. context_length is the
+// place of a sequence's first new row in its ring; nothing before `first_seen` may be read, since rows beyond the text may have
+// overwritten it. context_token is the token after each row, context_last the last row of each sequence.
 // Bytes: some KiB.
-#if !defined(BLOCK) || !defined(PLACES) || !defined(MASK)
-#error "BLOCK, PLACES and MASK must be defined"
+#if !defined(ROWS) || !defined(PLACES) || !defined(MASK) || !defined(BLOCKS)
+#error "ROWS, PLACES, MASK and BLOCKS must be defined"
 #endif
 
 constexpr int PENDING = 64, SEQUENCES = 16;
 
 extern "C" __global__ void __launch_bounds__(32 * SEQUENCES)
 walk(const int* counts, const int* first, const int* length, const int* tokens, const int* parent, const int* drawn,
-     const int* begin, int* context_counts, int* context_first, int* context_sequence, int* context_length,
-     int* context_position, int* context_row, int* block_tokens, int* block_position, int* block_length, int* first_seen,
-     int* anchors, int* lengths) {
-    __shared__ int paths[SEQUENCES][PENDING], sizes[SEQUENCES];
+     int* context_counts, int* context_first, int* context_sequence, int* context_length, int* context_position,
+     int* context_row, int* context_token, int* context_parent, int* context_depth, int* context_last, const int* begin,
+     int* next_tokens, int* next_position, int* next_length, int* first_seen, int* anchors, int* lengths) {
+    __shared__ int paths[SEQUENCES][PENDING], after[SEQUENCES][PENDING], sizes[SEQUENCES];
     const int s = threadIdx.x / 32, lane = threadIdx.x % 32, n_sequences = counts[1];
     const bool works = s < n_sequences;
     int anchor = 0, size = 0;
@@ -25,9 +27,9 @@ walk(const int* counts, const int* first, const int* length, const int* tokens, 
         const int start = first[s], n = first[s + 1] - start;
         int row = 0;
         while (row >= 0) {
-            if (lane == 0) paths[s][size] = row;
-            ++size;
             anchor = drawn[start + row];
+            if (lane == 0) paths[s][size] = row, after[s][size] = anchor;
+            ++size;
             unsigned found[2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
@@ -47,16 +49,19 @@ walk(const int* counts, const int* first, const int* length, const int* tokens, 
         context_sequence[at + i] = s;
         context_position[at + i] = old + i;
         context_row[at + i] = first[s] + paths[s][i];
+        context_token[at + i] = after[s][i];
+        context_parent[at + i] = i - 1;
+        context_depth[at + i] = i;
     }
-    for (int i = lane; i < BLOCK; i += 32) {
-        block_tokens[s * BLOCK + i] = i ? MASK : max(anchor, 0);
-        block_position[s * BLOCK + i] = now + i;
+    for (int i = lane; i < ROWS; i += 32) {
+        next_position[BLOCKS ? s * ROWS + i : i * SEQUENCES + s] = now + i;
+        if (BLOCKS) next_tokens[s * ROWS + i] = i ? MASK : max(anchor, 0);
     }
     if (lane) return;
     context_first[s] = at;
     context_length[s] = old % PLACES;
-    block_length[s] = now;
-    first_seen[s] = max(begin[s], now + PENDING - PLACES);
+    context_last[s] = at + size - 1;
+    if (BLOCKS) next_length[s] = now, first_seen[s] = max(begin[s], now + PENDING - PLACES);
     anchors[s] = anchor, lengths[s] = now;
     if (s == n_sequences - 1) context_first[s + 1] = context_counts[0] = at + size, context_counts[1] = n_sequences;
 }

@@ -1,12 +1,10 @@
 """Launches captured once for each size, then replayed."""
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from dflash.kernels import device
-
-GRAPHS_WANTED = os.environ.get("DFLASH_DEBUG_SYNC") != "1"
+from dflash.kernels.launch import each_is_waited_for
 
 
 class Graphs:
@@ -20,27 +18,28 @@ class Graphs:
         Makes the pass one without rows, which changes nothing.
     """
 
-    def __init__(self, launch: Callable[[int], None], clear: Callable[[], None]) -> None:
+    def __init__(self, launch: Callable[[Any], None], clear: Callable[[], None]) -> None:
         self._launch, self._clear = launch, clear
-        self._graphs: dict[int, Any] = {}
+        self._graphs: dict[Hashable, Any] = {}
+        self._wanted = not each_is_waited_for()
         self._stream = device.new_stream()
 
-    def prepare(self, size: int) -> None:
+    def prepare(self, size: Hashable) -> None:
         """Capture a size, if that was not done before: to be called before its inputs are laid out."""
-        if size in self._graphs or not GRAPHS_WANTED:
+        if size in self._graphs or not self._wanted:
             return
         self._clear()
         self._launch(size)
         device.synchronize()
         self._graphs[size] = device.captured(lambda: self._launch(size), self._stream)
 
-    def __call__(self, size: int) -> None:
+    def __call__(self, size: Hashable) -> None:
         """Run."""
-        if GRAPHS_WANTED:
+        if self._wanted:
             self._graphs[size].launch(device.current_stream())
         else:
             self._launch(size)
 
-    def launches(self, size: int) -> int:
+    def launches(self, size: Hashable) -> int:
         """Kernels and copies of a size that was captured."""
         return device.launches(self._graphs[size])

@@ -56,7 +56,8 @@ class Ops:
         self._moe: Any = None
         if prefill and any(config.recurrent):
             sizes = config.delta_key_heads, config.delta_value_heads, config.delta_size, config.delta_size
-            self._delta = delta.Scratch(batch.max_rows, *sizes, sequences=batch.max_sequences)
+            rows, sequences = batch.max_rows, batch.max_sequences
+            self._delta = delta.Scratch(rows, *sizes, sequences=sequences, memory=scratch.halves)
 
     def linear(self, x: Any, weights: Sequence[Tiles], outs: Sequence[Any], *, add: bool = False) -> Op:
         """``out = x @ W.T`` for each weight, or added to what `out` holds."""

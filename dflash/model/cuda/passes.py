@@ -1,6 +1,5 @@
 """One pass over the layers: a decode pass replayed as a graph, a prefill pass launched."""
 
-import os
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from dflash.kernels import device
 from dflash.kernels.device import DeviceBatch
 from dflash.kernels.embed.cuda import Embed
+from dflash.kernels.launch import each_is_waited_for
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.kernels.rope.cuda import Angles
@@ -141,7 +141,7 @@ class DecodePass:
         self.launches: dict[int, int] = {}
         self._graphs: dict[Shape, Any] = {}
         self._stream = device.new_stream()
-        self.graphs_wanted = os.environ.get("DFLASH_DEBUG_SYNC") != "1"
+        self.graphs_wanted = not each_is_waited_for()
 
     def __call__(
         self,

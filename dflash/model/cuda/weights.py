@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels import conv, device
-from dflash.kernels.formats import Matrix
+from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.formats.cuda import TILE_ROWS, Tiles
 from dflash.kernels.moe import Experts
 from dflash.kernels.staging import Staging
@@ -61,6 +61,10 @@ class DeviceWeights:
         """Several matrices; where the file has them in one, one below the other, parts of that."""
         key = f"{fused} in parts"
         return self._once(key, lambda: self._parts(names, fused, rows))
+
+    def sides(self, name: str) -> tuple[Tiles, Tiles]:
+        """The left and the right half of a matrix."""
+        return self._once(f"{name} in sides", lambda: tuple(map(self._packed, _sides(self.host.matrix(name)))))
 
     def vector(self, name: str) -> Any:
         """A small tensor as float32."""
@@ -126,6 +130,18 @@ class DeviceWeights:
             n = len(rows)
             fill = partial(tiles.fill, start=start, n_rows=n, expert=number)
             self._staging.send(rows, lambda raw, stream, fill=fill: fill(raw.reshape(-1), stream=stream))
+
+
+def _sides(matrix: Matrix) -> tuple[Matrix, Matrix]:
+    middle = matrix.shape[1] // 2
+    if middle % BLOCKS[matrix.type].elements:
+        values = matrix.unpacked()
+        parts, kind = (values[:, :middle], values[:, middle:]), "F32"
+    else:
+        n = matrix.row_bytes // 2
+        parts, kind = (matrix.data[:, :n], matrix.data[:, n:]), matrix.type
+    left, right = (np.ascontiguousarray(part).view(np.uint8) for part in parts)
+    return Matrix(left, kind, f"{matrix.name} left"), Matrix(right, kind, f"{matrix.name} right")
 
 
 def _as_halves(matrix: Matrix) -> NDArray[np.uint8]:

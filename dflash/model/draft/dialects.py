@@ -46,11 +46,6 @@ DIALECTS = {
 """By architecture. The mainline counts the inputs of layers, so the output of layer 0 is 1."""
 
 
-def is_draft(metadata: Mapping[str, Value]) -> bool:
-    """Whether a GGUF file is a draft of a kind that this package knows."""
-    return metadata.get("general.architecture") in DIALECTS
-
-
 def config_of(metadata: Mapping[str, Value], shapes: Mapping[str, tuple[int, ...]]) -> DraftConfig:
     """Read what a draft is.
 

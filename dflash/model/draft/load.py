@@ -3,19 +3,15 @@
 import logging
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.errors import FormatError, RequestError, Unsupported
+from dflash.errors import RequestError, Unsupported
 from dflash.model.draft.config import DraftConfig
-from dflash.model.draft.dialects import config_of as config_of_gguf
-from dflash.model.draft.folder import config_of as config_of_folder
+from dflash.model.draft.files import open_draft
 from dflash.model.draft.model import BlockDraft, Tables
 from dflash.model.draft.names import check_tensors
-from dflash.model.draft.safetensors import read_json
-from dflash.model.draft.source import FolderSource, GGUFSource, Source
+from dflash.model.draft.source import Source
 from dflash.model.draft.state import DEFAULT_CONTEXT, places
-from dflash.model.gguf import GGUFFile
 from dflash.model.hub import resolve
 from dflash.model.model import Model
 
@@ -79,7 +75,7 @@ def load_draft(
         )
     if device not in {"cpu", "cuda"} or (device == "cuda" and target.device == "cpu"):
         raise Unsupported(f"draft: device {device!r} with a target on {target.device!r} is not run")
-    config, source = open_draft(resolve(name))
+    config, source = open_draft(resolve(name, folders=True))
     try:
         config = fitted(config, source, target)
         if causal is not None:
@@ -90,35 +86,6 @@ def load_draft(
         tables = _tables(source, target)
         settings = {"slots": sequences, "size": places(config, room), "kv": target.pools.kv, "threads": target.threads}
         return BlockDraft(config, source, tables, **settings, short=short, confidence=confidence)
-    except BaseException:
-        source.close()
-        raise
-
-
-def open_draft(path: Path) -> tuple[DraftConfig, Source]:
-    """Open a draft and read what it is; no weight is read.
-
-    Parameters
-    ----------
-    path : Path
-        A GGUF file, a folder, or a file in that folder.
-
-    Raises
-    ------
-    NotFound, FormatError, Unsupported
-        As `load_draft`.
-    """
-    folder = path if path.is_dir() else path.parent
-    if path.is_dir() or path.suffix in {".json", ".safetensors"}:
-        settings = folder / "config.json"
-        if not settings.exists():
-            raise FormatError(f"{folder}: a folder with a draft has a config.json")
-        config = read_json(settings, settings.read_bytes())
-        folded = FolderSource(folder)
-        return config_of_folder(config, folded.shapes), folded
-    source = GGUFSource(file := GGUFFile.open(path))
-    try:
-        return config_of_gguf(file.metadata, source.shapes), source
     except BaseException:
         source.close()
         raise
@@ -163,7 +130,9 @@ def fitted(config: DraftConfig, source: Source, target: Any) -> DraftConfig:
             of.rope_base,
         )
         config = replace(config, rope_base=of.rope_base)
-    return replace(config, n_vocab=of.n_vocab)
+    # a window beyond any context is as good as one that ends there, and takes no memory
+    windows = tuple(min(window, of.context + config.block) for window in config.windows)
+    return replace(config, n_vocab=of.n_vocab, windows=windows)
 
 
 def _same_words(source: Source, target: Any, name: str) -> None:

@@ -26,8 +26,8 @@ class Source(Protocol):
         All that the file holds.
     types : Mapping of str to str
         How each is stored.
-    n_bytes : int
-        Of all of them.
+    sizes : Mapping of str to int
+        And its bytes.
     tokens : list of str
         The vocabulary, if the file has one; else empty.
     fork : bool
@@ -36,7 +36,7 @@ class Source(Protocol):
 
     shapes: Mapping[str, tuple[int, ...]]
     types: Mapping[str, str]
-    n_bytes: int
+    sizes: Mapping[str, int]
     tokens: list[str]
     fork: bool
 
@@ -95,7 +95,7 @@ class GGUFSource:
         self._names = _distinct([(canonical(name, torch=False), name) for name in file.tensors])
         self.shapes = {name: file.tensors[theirs].shape for name, theirs in self._names.items()}
         self.types = {name: file.tensors[theirs].type for name, theirs in self._names.items()}
-        self.n_bytes = sum(tensor.n_bytes for tensor in file.tensors.values())
+        self.sizes = {name: file.tensors[theirs].n_bytes for name, theirs in self._names.items()}
         tokens = file.metadata.get("tokenizer.ggml.tokens")
         self.tokens = tokens if isinstance(tokens, list) else []
         self.fork = file.metadata.get("general.architecture") in FORKS
@@ -143,7 +143,7 @@ class FolderSource:
         self._entries: dict[str, Entry] = _distinct([(canonical(name, torch=True), entry) for name, entry in found])
         self.shapes = {name: entry.shape for name, entry in self._entries.items()}
         self.types = {name: entry.type for name, entry in self._entries.items()}
-        self.n_bytes = sum(entry.data.nbytes for entry in self._entries.values())
+        self.sizes = {name: entry.data.nbytes for name, entry in self._entries.items()}
         self.tokens: list[str] = []
         self.fork = False
 

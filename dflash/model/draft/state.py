@@ -22,9 +22,9 @@ def places(config: DraftConfig, context: int) -> int:
     ----------
     config : DraftConfig
     context : int
-        Positions that layers without a window are to see; those with one see no more than it.
+        Positions that layers without a window are to see.
     """
-    most = max(min(window, context) if window else context for window in config.windows)
+    most = max(window or context for window in config.windows)
     return -(-max(most, 1) // _STEP) * _STEP
 
 

@@ -12,7 +12,7 @@ from dflash.kernels.linear.cuda import BUCKETS, Launch
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.rope.cuda import Angles, Rotate
-from dflash.kernels.tree.cuda import SEQUENCES, Features
+from dflash.kernels.tree.cuda import SEQUENCES, Features, context_shapes
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.weights import DeviceWeights
@@ -39,17 +39,14 @@ class Context:
     Attributes
     ----------
     arrays : DeviceArrays
-        What a pass reads: counts (2,), first (S + 1,), sequence, position and row (64,) of each row to be read, length (S,),
-        the place of each text's first one in its ring, pages (S, P) of the rings, and sources, the features' addresses.
+        What a pass reads: those of `context_shapes`, pages (S, P) of the rings, and sources, the features' addresses.
     """
 
     def __init__(self, weights: DeviceWeights, config: DraftConfig, rings: DeviceRings) -> None:
         n, width, row = PENDING, config.width, config.kv_heads * config.head_size
         self._taps, self._rings = config.taps, rings
-        each = dict.fromkeys(("sequence", "position", "row"), (n,))
-        shapes = {"counts": (2,), "first": (SEQUENCES + 1,), "length": (SEQUENCES,), **each}
-        shapes |= {"pages": (SEQUENCES, rings.laps), "sources": (2 * len(config.taps),)}
-        self.arrays = a = DeviceArrays(**shapes)
+        room = {"pages": (SEQUENCES, rings.laps), "sources": (2 * len(config.taps),)}
+        self.arrays = a = DeviceArrays(**context_shapes(), **room)
         features = device.empty(n, len(config.taps) * width, dtype=np.float16)
         fused, normed = device.empty(n, width), device.empty(n, width, dtype=np.float16)
         sources = a.sources.view(np.uint64)

@@ -12,8 +12,8 @@ from dflash.kernels.tree.cuda import SEQUENCES, Plant, Walk
 from dflash.model.candidates import Candidates
 from dflash.model.cuda.draft.block import Block
 from dflash.model.cuda.draft.context import Context
-from dflash.model.cuda.draft.guesses import Guesses
 from dflash.model.cuda.draft.rings import DeviceRings
+from dflash.model.cuda.guesses import Guesses
 from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.ask import Ask, Wish
@@ -87,7 +87,8 @@ class DeviceBlockDraft:
             self._block = Block(weights, config, rings, (embedding, head), n)
         self.weights = weights
         shape = {"rows": config.block, "places": rings.size, "mask": config.mask}
-        self._walk = Walk(target.batch, target.drawn, self._context.arrays, self._block.arrays, self._block.out, **shape)
+        context, block = self._context.arrays, self._block.arrays
+        self._walk = Walk(target.batch, target.drawn, context, self._block.out, block=block, **shape)
         self._plant = Plant(self._block.out, target.batch)
         self._ahead: Guesses | None = None
         self.latest: Guesses | None = None
@@ -161,13 +162,7 @@ class DeviceBlockDraft:
         return self.latest
 
     def follow(self, guesses: Guesses) -> bool:
-        """Guess again for the same texts, under the tokens that are being drawn from the forward of their guesses.
-
-        Returns
-        -------
-        bool
-            False, and nothing is done, if the last forward was not that of these guesses alone.
-        """
+        """As `Guesser` says."""
         target = self._target
         if target.planted is not guesses or target.latest is None:
             return False
@@ -186,7 +181,7 @@ class DeviceBlockDraft:
         return True
 
     def planter(self, batch: DeviceBatch) -> Plant:
-        """What lays guesses into the target's batch."""
+        """As `Guesser` says."""
         assert batch is self._target.batch
         return self._plant
 

@@ -1,7 +1,7 @@
 """What a draft on a GPU has guessed, or is guessing."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,33 @@ from dflash.kernels.device_arrays import DeviceArrays
 from dflash.kernels.tree.cuda import Plant
 from dflash.model.draft.ask import Wish
 
-if TYPE_CHECKING:
-    from dflash.model.cuda.draft.model import DeviceBlockDraft
-    from dflash.model.draft.state import DraftState
-
 Ints = NDArray[np.int32]
+
+
+class Guesser(Protocol):
+    """A draft on a GPU, that guesses for several texts at once.
+
+    Attributes
+    ----------
+    latest : Guesses or None
+        Those that lie on the device.
+    """
+
+    latest: "Guesses | None"
+
+    def follow(self, guesses: "Guesses") -> bool:
+        """Guess again for the same texts, under the tokens that are being drawn from the forward of their guesses.
+
+        Returns
+        -------
+        bool
+            False, and nothing is done, if the last forward was not that of these guesses alone.
+        """
+        ...
+
+    def planter(self, batch: Any) -> Plant:
+        """What lays guesses into the target's batch."""
+        ...
 
 
 class Guesses:
@@ -23,7 +45,7 @@ class Guesses:
 
     Parameters
     ----------
-    draft : DeviceBlockDraft
+    draft : Guesser
         That makes them; the next ones that it makes take their place on the device.
     wishes : sequence of Wish
         What was asked for.
@@ -34,7 +56,7 @@ class Guesses:
     """
 
     def __init__(
-        self, draft: "DeviceBlockDraft", wishes: Sequence[Wish], out: DeviceArrays, anchors: Sequence[int] | None
+        self, draft: Guesser, wishes: Sequence[Wish], out: DeviceArrays, anchors: Sequence[int] | None
     ) -> None:
         self.draft, self.wishes = draft, tuple(wishes)
         self._under = None if anchors is None else tuple(anchors)
@@ -47,11 +69,11 @@ class Guesses:
     def __len__(self) -> int:
         return len(self.wishes)
 
-    def expects(self, state: "DraftState", features: Any) -> bool:
+    def expects(self, state: Any, features: Any) -> bool:
         """Whether rows of these features, of that text, were read on the way here."""
         return state in self._waiting and features is self._features
 
-    def told(self, state: "DraftState", n_rows: int) -> None:
+    def told(self, state: Any, n_rows: int) -> None:
         """So many rows of a text that were read are text now."""
         self._waiting.discard(state)
         state.length += n_rows

@@ -1,0 +1,141 @@
+"""A step of speculative decoding on a GPU: the whole, and its parts one by one.
+
+python benchmarks/gpu_speculation.py FILE DRAFT [DRAFT ...] [--mtp]
+
+Texts are random, and so nearly every guess is wrong: a step costs what it costs whether its guesses are right or not.
+"""
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+
+from dflash.decode.drafters.dflash import DFlash
+from dflash.decode.drafters.mtp import MTP
+from dflash.decode.engine import Engine
+from dflash.decode.sampling import Sampling
+from dflash.decode.session import Session
+from dflash.decode.shapes import Chain, Tree
+from dflash.decode.strategy import Plain, Strategy
+from dflash.kernels.sample import Law
+from dflash.model.batch import Span
+from dflash.model.draft import Wish
+from dflash.model.load import load_model
+
+PROMPT, STEPS, SKIPPED, QUEUED = 300, 60, 10, 6
+
+
+class Runs:
+    """Timed runs on one model, in milliseconds."""
+
+    def __init__(self, model, steps):
+        self.model, self.n_steps = model, steps
+        self._draws = np.random.default_rng(0)
+
+    def ids(self, n):
+        """Random tokens."""
+        return self._draws.integers(0, 50_000, n, dtype=np.int32)
+
+    def step(self, strategy, sampling, n_sessions=1):
+        """Median of a step of some texts together, through the whole loop, and tokens that it makes of each."""
+        engine, took = Engine(self.model, chunk=self.model.chunk), []
+        most = 16 * (self.n_steps + SKIPPED + 1)
+        sessions = [
+            engine.add(Session(self.ids(PROMPT).tolist(), sampling=sampling, strategy=strategy, max_tokens=most))
+            for _ in range(n_sessions)
+        ]
+        while len(took) < self.n_steps + SKIPPED:
+            start = time.perf_counter()
+            engine.step()
+            if all(session.n_tokens > 1 for session in sessions):
+                took.append(time.perf_counter() - start)
+        made = sum(session.n_tokens for session in sessions) / n_sessions / (len(took) + 1)
+        for session in sessions:
+            if session.error is not None:
+                raise session.error
+            session.cancel()
+        engine.step()
+        return 1e3 * statistics.median(took[SKIPPED:]), made
+
+    def forward(self, n, capture):
+        """A forward of `n` rows, several being queued, so that the host does not count."""
+        state, tokens = self.model.state(), self.ids(n)
+        parents = np.arange(-1, n - 1, dtype=np.int32)
+
+        def run():
+            self.model.forward([Span(state, tokens, parents)], capture=capture)
+            state.commit([])
+
+        took = self._queued(run)
+        state.close()
+        return took
+
+    def draft(self, draft, nodes):
+        """Guesses for one text, and the reading of 1 and 16 rows, several being queued."""
+        target, state = self.model.state(), draft.state()
+        tokens = self.ids(PROMPT)
+        span = Span(target, tokens, np.arange(-1, PROMPT - 1, dtype=np.int32), whole=True, logits=False)
+        features = self.model.forward([span], capture=draft.config.taps).captured
+        draft.read(state, features, slice(0, PROMPT))
+        wishes = [Wish(state, Law(), draft.config.most, 1 if nodes == draft.config.most else 16, nodes)]
+        guess = self._queued(lambda: draft.guess(wishes, [7]))
+        read = [self._queued(lambda n=n: draft.read(state, features, slice(0, n))) for n in (1, 16)]
+        state.close()
+        target.close()
+        return guess, *read
+
+    def _queued(self, run):
+        took = []
+        for _ in range(5):
+            self.model.finish()
+            start = time.perf_counter()
+            for _ in range(QUEUED):
+                run()
+            self.model.finish()
+            took.append((time.perf_counter() - start) / QUEUED)
+        return 1e3 * min(took[1:])
+
+
+def main():
+    """Print one figure a line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file")
+    parser.add_argument("drafts", nargs="*")
+    parser.add_argument("--mtp", action="store_true", help="the file has an MTP head")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    given = parser.parse_args()
+    model = load_model(given.file, device="cuda", context=8192, sequences=4).model
+    runs = Runs(model, given.steps)
+    greedy, drawn = Sampling(), Sampling(temperature=1.0, seed=1)
+    plain, _ = runs.step(Plain(), greedy)
+    print(f"a plain step: {plain:.3f} ms")
+
+    def tell(name, strategy, sampling=greedy, n_sessions=1):
+        took, made = runs.step(strategy, sampling, n_sessions)
+        print(f"{name}: {took:.3f} ms, {took / plain:.3f} plain steps ({made:.2f} tokens a step)", flush=True)
+
+    for path in given.drafts:
+        drafter = DFlash(path)
+        drafter.prepare(model)
+        draft = model.companions[drafter]
+        print(f"{path}: {draft.weights.n_bytes / 1e9:.2f} GB")
+        tell("  chain of 15", Strategy(drafter, Chain()))
+        tell("  chain of 15, drawn", Strategy(drafter, Chain()), drawn)
+        tell("  tree of 22", Strategy(drafter, Tree(22)))
+        tell("  tree of 22, drawn", Strategy(drafter, Tree(22)), drawn)
+        tell("  four chains of 15", Strategy(drafter, Chain()), n_sessions=4)
+        for name, nodes in (("chain of 15", draft.config.most), ("tree of 22", 22)):
+            guess, one, many = runs.draft(draft, nodes)
+            forward = runs.forward(nodes + 1, draft.config.taps)
+            print(f"  {name}: guesses {guess:.3f}, reading 1 / 16 rows {one:.3f} / {many:.3f}, forward {forward:.3f} ms")
+        model.looks_ahead = False
+        tell("  chain of 15, not looking ahead", Strategy(drafter, Chain()))
+        model.looks_ahead = True
+    if given.mtp:
+        tell("MTP chain of 3", Strategy(MTP(), Chain(3)))
+        tell("MTP chain of 3, drawn", Strategy(MTP(), Chain(3)), drawn)
+
+
+if __name__ == "__main__":
+    main()

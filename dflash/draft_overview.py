@@ -1,0 +1,70 @@
+"""What the file of a draft model holds, told from its header alone."""
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from dflash.model.draft import DraftConfig, open_draft
+from dflash.model.draft.state import DEFAULT_CONTEXT, places
+
+NAMES = {"dflash": "DFlash", "dflash2": "DFlash 2", "dspark": "DSpark"}
+
+
+def draft_overview(path: Path) -> dict[str, Any]:
+    """Tell what a draft is, without reading a weight.
+
+    Parameters
+    ----------
+    path : Path
+        A GGUF file, a folder, or a file of one.
+
+    Returns
+    -------
+    dict
+        ``draft``, ``quantization``, ``memory``: JSON values only, sizes in bytes.
+
+    Raises
+    ------
+    NotFound, FormatError, Unsupported
+        If it is none, or a damaged or unknown one.
+    """
+    config, source = open_draft(path)
+    counts, sizes = Counter(source.types.values()), Counter()
+    for name, kind in source.types.items():
+        sizes[kind] += source.sizes[name]
+    about = {
+        "draft": {"file": str(path), **_draft(config), "parameters": sum(map(math.prod, source.shapes.values()))},
+        "quantization": {kind: {"tensors": counts[kind], "bytes": size} for kind, size in sizes.most_common()},
+        "memory": {"weights": sum(sizes.values()), "context_per_sequence": _context(config)},
+    }
+    source.close()
+    return about
+
+
+def _draft(config: DraftConfig) -> dict[str, Any]:
+    about: dict[str, Any] = {
+        "kind": config.kind,
+        "name": NAMES[config.kind],
+        "block": config.block,
+        "guesses": config.most,
+        "mask": config.mask,
+        "taps": list(config.taps),
+        "width": config.width,
+        "layers": [
+            {"window": window, "causal": causal} for window, causal in zip(config.windows, config.causal, strict=True)
+        ],
+        "heads": [config.heads, config.kv_heads, config.head_size],
+        "rope_base": config.rope_base,
+        "vocabulary": config.n_vocab,
+    }
+    if config.kind == "dflash2":
+        about |= {"selector": {"rank": config.selector_rank, "candidates": config.selector_top}}
+        about |= {"convolution": {"taps": config.conv_width, "group": config.conv_group}}
+    if config.kind == "dspark":
+        about |= {"markov": {"rank": config.markov_rank}, "confidence": config.has_confidence}
+    return about
+
+
+def _context(config: DraftConfig) -> int:
+    return 4 * config.n_layers * places(config, DEFAULT_CONTEXT) * config.kv_heads * config.head_size

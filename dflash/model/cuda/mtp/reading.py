@@ -1,0 +1,90 @@
+"""The block of an MTP head on a GPU: launches bound to a batch."""
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dflash.kernels import device
+from dflash.kernels.embed.cuda import Embed
+from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.linear.cuda import Launch
+from dflash.kernels.norm.cuda import RmsNorm
+from dflash.kernels.rope.cuda import Angles
+from dflash.model.config import Config
+from dflash.model.cuda.layers import Block, FullAttention
+from dflash.model.cuda.ops import Ops
+from dflash.model.cuda.weights import DeviceWeights
+from dflash.model.cuda.workspace import workspace
+from dflash.model.pools import Pools
+from dflash.model.rope import inverse_frequencies
+
+
+class Parts(NamedTuple):
+    """What a head is made of.
+
+    Parameters
+    ----------
+    weights : DeviceWeights
+        Of the block.
+    config : Config
+        Of one layer.
+    pools : Pools
+        Keys and values of the block.
+    embedding, output : Tiles (V, D)
+        Mostly those of the trunk.
+    norm : float32 (D,)
+        The last one.
+    """
+
+    weights: DeviceWeights
+    config: Config
+    pools: Pools
+    embedding: Tiles
+    output: Tiles
+    norm: Any
+
+
+class Reading:
+    """Reads tokens together with what was seen before them.
+
+    ``x = eh_proj [rms(embedding(token)); rms(hidden)]``, then a block of full attention.
+
+    Parameters
+    ----------
+    parts : Parts
+    batch : SimpleNamespace
+        As a `DeviceBatch`.
+
+    Attributes
+    ----------
+    hidden : float32 (N, D)
+        To be filled before.
+    stream : float32 (N, D)
+        What it leaves, not normed.
+    """
+
+    def __init__(self, parts: Parts, batch: SimpleNamespace) -> None:
+        weights, config, n = parts.weights, parts.config, batch.max_rows
+        space = workspace(config, n, parts.pools.kv)
+        embedded, self.hidden = (device.empty(n, config.width) for _ in range(2))
+        tokens, hidden = (device.empty(n, config.width, dtype=np.float16) for _ in range(2))
+        ops, eps = Ops(config, batch, prefill=False), config.norm_eps
+        inv_freq, gain = inverse_frequencies(config)
+        left, right = weights.sides("nextn.eh_proj.weight")
+        mixer = FullAttention(weights, config, space, ops, (parts.pools.k[0], parts.pools.v[0]))
+        self._launches = (
+            Embed(batch.tokens, parts.embedding, embedded),
+            RmsNorm(embedded, weights.vector("nextn.enorm.weight"), eps, half=tokens),
+            RmsNorm(self.hidden, weights.vector("nextn.hnorm.weight"), eps, half=hidden),
+            Launch(tokens, [left], [space.stream]),
+            Launch(hidden, [right], [space.stream], add=True),
+            Angles(batch.position, device.array(inv_freq), space.cos, space.sin, gain=gain),
+            Block(weights, config, space, ops, mixer),
+        )
+        self.stream = space.stream
+
+    def __call__(self, n: int) -> None:
+        """Launch `n` rows."""
+        for launch in self._launches:
+            launch(n)

@@ -1,0 +1,69 @@
+"""Opening the file of a draft, of whichever kind."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dflash.errors import FormatError
+from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.dialects import DIALECTS
+from dflash.model.draft.dialects import config_of as config_of_gguf
+from dflash.model.draft.folder import config_of as config_of_folder
+from dflash.model.draft.safetensors import read_json
+from dflash.model.draft.source import FolderSource, GGUFSource, Source
+from dflash.model.gguf import GGUFFile
+
+_CONFIG = "config.json"
+_PARTS = (".json", ".safetensors")
+
+
+def is_draft(path: Path) -> bool:
+    """Whether a model is a draft: a folder, a file of one, or a GGUF file of such an architecture.
+
+    Parameters
+    ----------
+    path : Path
+
+    Raises
+    ------
+    NotFound, FormatError, Unsupported
+        If it is a GGUF file that can't be opened.
+    """
+    if path.is_dir() or path.suffix in _PARTS:
+        return True
+    with GGUFFile.open(path) as file:
+        return file.metadata.get("general.architecture") in DIALECTS
+
+
+def open_draft(path: Path) -> tuple[DraftConfig, Source]:
+    """Open a draft and read what it is; no weight is read.
+
+    Parameters
+    ----------
+    path : Path
+        A GGUF file, a folder, or a file in that folder.
+
+    Raises
+    ------
+    NotFound, FormatError, Unsupported
+        If it is none, or a damaged or unknown one.
+    """
+    is_folder = path.is_dir() or path.suffix in _PARTS
+    source, settings, read = _folder(path if path.is_dir() else path.parent) if is_folder else _gguf(path)
+    try:
+        return read(settings, source.shapes), source
+    except BaseException:
+        source.close()
+        raise
+
+
+def _folder(folder: Path) -> tuple[Source, Mapping[str, Any], Any]:
+    settings = folder / _CONFIG
+    if not settings.exists():
+        raise FormatError(f"{folder}: a folder with a draft has a {_CONFIG}")
+    return FolderSource(folder), read_json(settings, settings.read_bytes()), config_of_folder
+
+
+def _gguf(path: Path) -> tuple[Source, Mapping[str, Any], Any]:
+    file = GGUFFile.open(path)
+    return GGUFSource(file), file.metadata, config_of_gguf

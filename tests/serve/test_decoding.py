@@ -1,0 +1,151 @@
+"""Strategies and recoveries that a request or a flag asks for; without them nothing is different."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from dflash.decode.drafters.lookup import PromptLookup
+from dflash.decode.recoveries.least import MinTokens
+from dflash.decode.recoveries.loop import LoopGuard
+from dflash.decode.strategy import Strategy
+from dflash.errors import Unsupported
+from dflash.serve.api import Backend
+from dflash.serve.app import build_app
+from dflash.serve.decoding import Decoding, Defaults, parse_decoding
+from dflash.serve.fields import FieldError, Fields
+
+CAPITAL = {
+    "messages": [{"role": "user", "content": "What is the capital of Japan?"}],
+    "chat_template_kwargs": {"enable_thinking": False},
+}
+LIST = {"prompt": "a = [1, 2, 3, 4]\nb = [1, 2, 3, 4]\nc = [1, 2, 3, 4]\nd =", "max_tokens": 24}
+
+
+def post(http, body, **more):
+    path = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
+    answer = http.post(path, json={**body, **more})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def same(one, other):
+    """What two answers say, apart from their names, times and counts of guesses."""
+    for answer in (one, other):
+        answer["usage"].pop("completion_tokens_details", None)
+    return {**one, "id": 0, "created": 0} == {**other, "id": 0, "created": 0}
+
+
+def test_a_strategy_changes_no_answer(http):
+    plain, guessed = post(http, LIST), post(http, LIST, strategy="lookup")
+    details = guessed["usage"]["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] > 4
+    assert details["rejected_prediction_tokens"] >= 0
+    assert "completion_tokens_details" not in plain["usage"]
+    assert same(plain, guessed)
+    assert same(plain, post(http, LIST, strategy="plain"))
+
+
+@pytest.mark.parametrize("recover", ["empty,stall,loop", ["empty", "stall", "loop"], "", "none", None])
+@pytest.mark.parametrize("body", [CAPITAL, LIST], ids=["chat", "completion"])
+def test_recoveries_change_no_answer_that_is_right(http, body, recover):
+    plain = post(http, body)
+    assert "interventions" not in plain
+    assert same(plain, post(http, body, recover=recover))
+    assert same(plain, post(http, body, recover=recover, strategy="lookup"))
+
+
+def test_no_end_before_so_many_tokens(http):
+    plain, longer = post(http, CAPITAL), post(http, CAPITAL, min_tokens=12)
+    assert plain["usage"]["completion_tokens"] < 12 <= longer["usage"]["completion_tokens"]
+    text = plain["choices"][0]["message"]["content"]
+    assert longer["choices"][0]["message"]["content"].startswith(text)
+    assert longer["interventions"][0] == "MinTokens: an end was likeliest after 8 tokens, of at least 12"
+    assert same(longer, post(http, CAPITAL, recover=["min:12"]))
+
+
+def test_a_text_in_circles(http):
+    body = {"prompt": "0, 1, 0, 1, 0, 1, 0, 1, 0, 1,", "max_tokens": 60}
+    circles = {"max_pattern_size": 8, "min_count": 4}
+    plain = post(http, body)
+    for strategy in ("plain", "lookup"):
+        cut = post(http, body, repetition_detection=circles, strategy=strategy)
+        assert cut["choices"][0]["finish_reason"] == "length"
+        assert cut["usage"]["completion_tokens"] < 60 == plain["usage"]["completion_tokens"]
+        assert plain["choices"][0]["text"].startswith(cut["choices"][0]["text"])
+        assert "LoopGuard" in cut["interventions"][0]
+
+
+def test_a_stream_tells_interventions_with_its_end(client):
+    chunks = list(
+        client.chat.completions.create(model="demo", stream=True, extra_body={"min_tokens": 12}, **_openai(CAPITAL))
+    )
+    assert [hasattr(chunk, "interventions") for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+
+
+def _openai(body):
+    return {"messages": body["messages"]}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("strategy", "guess", "guess"),
+        ("strategy", "lookup:0", "lookup"),
+        ("strategy", 7, "must be a string"),
+        ("recover", "loop,stal", "'stal' is none of empty, stall"),
+        ("recover", [1], "must be a string or an array of strings"),
+        ("recover", {"a": 1}, "must be a string or an array of strings"),
+        ("min_tokens", -1, "must be a whole number"),
+        ("repetition_detection", 3, "must be a JSON object"),
+        ("repetition_detection.max_pattern_size", 5000, "must be a whole number from 0 to 4096"),
+        ("repetition_detection.min_count", 1, "must be a whole number from 2"),
+        ("repetition_detection.min_pattern_size", 9, "must be a whole number from 0 to 8"),
+    ],
+)
+def test_what_is_refused(http, field, value, message):
+    name, _, inner = field.partition(".")
+    answer = http.post(
+        "/v1/chat/completions", json={**CAPITAL, name: {"max_pattern_size": 8, inner: value} if inner else value}
+    )
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == field
+    assert message in error["message"]
+    assert error["message"].startswith(f"{field}: ")
+
+
+def test_a_strategy_that_the_model_can_not_have_is_the_requests_fault(http, monkeypatch):
+    def refuse(self, model):
+        raise Unsupported("lookup: this model is read backwards")
+
+    monkeypatch.setattr(PromptLookup, "prepare", refuse)
+    answer = http.post("/v1/completions", json={**LIST, "strategy": "lookup:3"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "strategy: lookup: this model is read backwards"
+
+
+def test_fields_that_say_nothing():
+    assert parse_decoding(Fields({})) == parse_decoding(Fields({"min_tokens": 0, "repetition_detection": {}})) == Decoding()
+    wanted = parse_decoding(
+        Fields({"min_tokens": 3, "repetition_detection": {"max_pattern_size": 9, "min_pattern_size": 2}})
+    )
+    assert wanted.more == (MinTokens(3), LoopGuard(same=0, min_period=2, max_period=9, count=3))
+    with pytest.raises(FieldError, match="strategy: must be a string"):
+        parse_decoding(Fields({"strategy": ["plain"]}))
+
+
+def test_what_the_server_does_unasked(server):
+    """Its flags hold where a request says nothing."""
+    defaults = Defaults(Strategy(PromptLookup()), recover="min:12")
+    app = build_app(Backend(server.worker, server.loaded.tokenizer, server.loaded.template, ["demo"], defaults))
+
+    async def ask(*bodies):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here", timeout=60) as http:
+            return [(await http.post("/v1/chat/completions", json=body)).json() for body in bodies]
+
+    unasked, asked = asyncio.run(ask(CAPITAL, {**CAPITAL, "recover": "", "strategy": "plain"}))
+    assert unasked["usage"]["completion_tokens"] >= 12
+    assert asked["usage"]["completion_tokens"] < 12
+    assert "completion_tokens_details" in unasked["usage"]
+    assert "completion_tokens_details" not in asked["usage"]
