@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test bench notebooks lint clean
 
 demo: .venv/installed
 	$(BIN)/python -m dflash run demo "Write a Python function named is_prime that checks whether a number is prime." --no-think
@@ -13,6 +13,10 @@ test: .venv/installed-dev
 bench: .venv/installed-dev
 	$(BIN)/python -m dflash bench demo
 	$(BIN)/python -m pytest benchmarks --benchmark-only
+
+notebooks: .venv/installed-dev
+	$(INSTALL) nbconvert ipykernel
+	$(BIN)/python -m nbconvert --to notebook --execute --inplace --ClearMetadataPreprocessor.enabled=True notebooks/*.ipynb
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

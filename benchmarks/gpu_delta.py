@@ -137,8 +137,8 @@ def main():
 def decode(name, shape, bandwidth, *, sweep):
     model = Model(shape, layers=48, slots=8, rows=64, sequences=8)
     variants = {"": {}}
-    if sweep:  # blocks of a head; heads of a block; the norm as a kernel of its own
-        variants |= {"4 blocks": {"split": 4}, "1 head": {"share": 1}, "+ norm": {"fused": False}}
+    if sweep:  # blocks of a head; heads of a block
+        variants |= {"4 blocks": {"split": 4}, "1 head": {"share": 1}}
     ops = {label: model.steps(**options) for label, options in variants.items()}
     for sequences in PASSES.values():
         n = sum(rows.n for rows in sequences)

@@ -157,7 +157,7 @@ class Comparison:
         """
         from matplotlib import pyplot
 
-        figure = pyplot.figure(figsize=(8, 1.2 + 0.45 * max(len(self.rows), 4)), layout="constrained")
+        figure = pyplot.figure(figsize=(8, 1.2 + 0.4 * max(len(self.rows), 4)), dpi=75, layout="constrained")
         left, right = figure.subplots(1, 2)
         names = [row.name for row in self.rows]
         bars = left.barh(names, [row.rate for row in self.rows], xerr=[row.deviation for row in self.rows], color="#7cb47c")
@@ -170,6 +170,7 @@ class Comparison:
                 right.plot(range(1, len(by_position) + 1), by_position, marker=".", label=row.name)
         right.set_ylim(0, 1.05)
         right.set_xlabel("position of the guess")
+        right.xaxis.get_major_locator().set_params(integer=True)
         right.set_ylabel("share that was right")
         if right.lines:
             right.legend(frameon=False)

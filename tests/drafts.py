@@ -70,10 +70,10 @@ _TORCH = (
 )
 
 
-def random_weights(config, seed=0, n_head=VOCAB, own=()):
+def random_weights(config, seed=0, n_head=None, own=()):
     """Float32 by canonical name; `own` names optional tensors that are there, too."""
-    rng, weights = np.random.default_rng(seed), {}
-    for name, shape in expected(config, VOCAB, n_head).items():
+    rng, weights, n_head = np.random.default_rng(seed), {}, n_head or config.n_vocab
+    for name, shape in expected(config, config.n_vocab, n_head).items():
         if name in {"token_embd.weight", "output.weight", "d2t"} and name not in own:
             continue
         values = rng.standard_normal(shape, dtype=np.float32)
@@ -88,7 +88,7 @@ def random_weights(config, seed=0, n_head=VOCAB, own=()):
         weights["selector_predecessor.weight"] *= 4
         weights["selector_successor.weight"] *= 4
     if "d2t" in own:
-        weights["d2t"] = np.sort(rng.permutation(VOCAB)[:n_head]).astype(np.int64)
+        weights["d2t"] = np.sort(rng.permutation(config.n_vocab)[:n_head]).astype(np.int64)
     return weights
 
 

@@ -23,12 +23,13 @@ def test_it_is_short(text):
 
 def test_its_python_runs(text, lm, monkeypatch):
     monkeypatch.setattr(dflash, "load", lambda name: lm)
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len([line for line in code.splitlines() if line]) <= 8
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        exec(compile(code, str(README), "exec"), {})
-    assert out.getvalue()
+    names = {}
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        assert len([line for line in code.splitlines() if line]) <= 8
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(code, str(README), "exec"), names)
+        assert out.getvalue()
 
 
 def test_its_folders_are_there(text):

@@ -45,7 +45,9 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("strategy (plain unless asked otherwise; no strategy changes the text)")
     group.add_argument("--strategy", metavar="NAME", help="plain, dflash:15, ddtree:22, mtp:3, lookup, ...")
     group.add_argument("--draft", "--model-draft", metavar="FILE", help="draft model that the strategy guesses with")
-    group.add_argument("--recover", metavar="NAME,...", help="step in where a text goes wrong: empty, stall, loop, min:N")
+    group.add_argument(
+        "--recover", metavar="NAME,...", help="step in where a text goes wrong: empty, stall[:TOOL], loop[:BODY], min:N"
+    )
 
 
 def add_template(parser: argparse.ArgumentParser) -> None:

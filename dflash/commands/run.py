@@ -33,8 +33,8 @@ def main(arguments: argparse.Namespace) -> int:
     """Write the answer; Ctrl-C ends it and keeps what is there."""
     from dflash.display import summary
 
-    text = sys.stdin.read() if arguments.prompt in (None, "-") else arguments.prompt
     strategy = common.strategy(arguments)
+    text = sys.stdin.read() if arguments.prompt in (None, "-") else arguments.prompt
     lm = common.load(arguments)
     prompt, template = _prompt(arguments, lm, text)
     interrupted = False

@@ -68,7 +68,9 @@ def look_ahead(model: Any, parts: list[Part], active: Sequence[Session]) -> Ahea
     if not model.looks_ahead or len(parts) != len(active) or len(parts) > PENDING:
         return None
     if all(_is_deferred(part) for part in parts):
-        parts[0].draft.guesses.follow()
+        guesses = parts[0].draft.guesses
+        if guesses is not None:
+            guesses.follow()
         return None
     return Ahead(model, parts) if all(_is_plain(part, row) for row, part in enumerate(parts)) else None
 

@@ -20,7 +20,7 @@ class DeferredDraft(Draft):
     Parameters
     ----------
     guesses : Guesses
-        Those of one pass on the device: ``guesses.tree(i)`` gives tokens and parents (n,).
+        Those of one pass on the device: ``guesses.tree(i)`` gives tokens and parents (n,). None once they were looked at.
     index : int
         Which of them.
     n : int
@@ -63,6 +63,7 @@ class DeferredDraft(Draft):
         if self._found is None:
             tokens, parents = self.guesses.tree(self.index)
             object.__setattr__(self, "_found", (tokens[: self._n], parents[: self._n]))
+            object.__setattr__(self, "guesses", None)  # a step keeps its draft for long
         return self._found
 
 

@@ -12,6 +12,7 @@ from dflash.errors import KernelError
 from dflash.kernels.ragged import PENDING, Ragged
 
 _FLOAT32 = np.dtype(np.float32)
+_LINE = 16
 
 
 def check(name: str, array: Any, shape: tuple[int, ...]) -> None:
@@ -82,3 +83,11 @@ def zeros(*shape: int, dtype: type = np.float32) -> NDArray[Any]:
         with suppress(OSError):
             memory.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def empty(*shape: int) -> NDArray[np.float32]:
+    """Make an array of float32 that begins on a cache line, whatever its values are."""
+    n = math.prod(shape)
+    room = np.empty(n + _LINE, np.float32)
+    start = -(room.ctypes.data // 4) % _LINE
+    return room[start : start + n].reshape(shape)

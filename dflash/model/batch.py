@@ -125,7 +125,7 @@ def rows_above(guess: Guess) -> Ints:
 def guesses_of(spans: Sequence[Span]) -> Any:
     """The guesses of a pass of a draft, if spans are just those in their order; else None."""
     first = spans[0].guess
-    if first is None or len(first.guesses) != len(spans) or not first.guesses.latest:
+    if first is None or first.guesses is None or len(first.guesses) != len(spans) or not first.guesses.latest:
         return None
     own = [
         span.guess is not None and span.guess.guesses is first.guesses and span.guess.index == i

@@ -60,6 +60,11 @@ def fill(
     n, width = len(found), max(each.ids.shape[1] for each in found)
     ids, scores = np.empty((n, width), np.int32), np.empty((n, width), np.float32)
     sample.candidates(logits, laws, [place + at for place in first], width, ids=ids, scores=scores)
+    put(found, at, ids, scores)
+
+
+def put(found: Sequence[Candidates], at: int, ids: NDArray[np.int32], scores: NDArray[np.float32]) -> None:
+    """Write the position `at` of several texts, a row of `ids` and of `scores` each."""
     for each, row, row_scores in zip(found, ids, scores, strict=True):
         wide = each.ids.shape[1]
         each.ids[at], each.scores[at] = row[:wide], row_scores[:wide]

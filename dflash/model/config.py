@@ -139,6 +139,8 @@ class Config:
 
 def _architecture(metadata: Mapping[str, Value]) -> str:
     architecture = Keys(metadata, "general").text("architecture")
+    if "dflash" in architecture:
+        raise Unsupported("the file is a draft model: load its target, and name the draft in the strategy")
     if architecture not in ARCHITECTURES:
         raise Unsupported(f"architecture {architecture[:40]!r}: supported are {', '.join(ARCHITECTURES)}")
     return architecture

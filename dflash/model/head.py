@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.kernels.arrays import empty
 from dflash.kernels.formats import Matrix
 from dflash.kernels.linear import Launch
 
@@ -21,14 +22,14 @@ class Head:
 
     def __init__(self, output: Matrix, most: int) -> None:
         self._output, self._most = output, most
-        self._rows, self._logits = (np.empty((0, size), np.float32) for size in reversed(output.shape))
+        self._rows, self._logits = (empty(0, size) for size in reversed(output.shape))
         self._launch: Launch | None = None
 
     def rows(self, n: int) -> Floats:
         """Where `n` rows (n, D) are to be put."""
         if n > len(self._rows):
             room = max(n, min(2 * len(self._rows), self._most))
-            self._rows, self._logits = (np.empty((room, size), np.float32) for size in reversed(self._output.shape))
+            self._rows, self._logits = (empty(room, size) for size in reversed(self._output.shape))
             self._launch = Launch(self._rows, [self._output], [self._logits], name="head")
         return self._rows[:n]
 

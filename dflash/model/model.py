@@ -7,19 +7,18 @@ from numpy.typing import NDArray
 
 from dflash.kernels import conv, delta
 from dflash.kernels.embed import embed
-from dflash.kernels.linear import Launch
 from dflash.kernels.moe import Scratch
 from dflash.kernels.norm import rms_norm
 from dflash.kernels.numba_jit import use_threads
 from dflash.kernels.ragged import PENDING, Ragged
-from dflash.kernels.rope import angles
 from dflash.model.batch import Forward, Span, check, ragged
 from dflash.model.companions import Companions
 from dflash.model.config import Config
 from dflash.model.gguf import GGUFFile
+from dflash.model.head import Head
 from dflash.model.layers import Block, FullAttention, LinearAttention
 from dflash.model.pools import Pools
-from dflash.model.rope import inverse_frequencies
+from dflash.model.rope import inverse_frequencies, tabulate
 from dflash.model.state import State
 from dflash.model.weights import Weights
 from dflash.model.workspace import Workspace
@@ -82,9 +81,7 @@ class Model:
         self._output_norm = self.weights.vector("output_norm.weight")
         self.embedding = self.weights.matrix("token_embd.weight")
         self.output = self.embedding if config.tied else self.weights.matrix("output.weight")
-        self._wanted = np.empty((0, config.width), np.float32)
-        self._logits = np.empty((0, config.n_vocab), np.float32)
-        self._head: Launch | None = None
+        self._head = Head(self.output, rows)
         self._inv_freq, self._rope_gain = inverse_frequencies(config)
 
     def _build_blocks(self, space: Workspace) -> list[Block]:
@@ -151,7 +148,7 @@ class Model:
         s = self._space.first(n)
         embed(tokens, self.embedding, s.stream)
         if not all(self.config.recurrent):
-            self._rotation(positions, s)
+            tabulate(positions, self._inv_freq, self._rope_gain, s)
         captured = {}
         for i, block in enumerate(self._blocks):
             block(rows, n)
@@ -163,12 +160,6 @@ class Model:
             span.state.advanced(span.parents, whole=span.whole)
         return Forward(logits, s.hidden, captured, tuple(spans))
 
-    def _rotation(self, positions: NDArray[np.int32], s: object) -> None:
-        angles(positions, self._inv_freq, cos=s.cos, sin=s.sin)
-        if self._rope_gain != 1:
-            s.cos *= self._rope_gain
-            s.sin *= self._rope_gain
-
     def finish(self) -> None:
         """Wait for what was begun; here a forward is done when it returns."""
 
@@ -176,20 +167,12 @@ class Model:
         """Logits of the rows that want them."""
         wanted = [slice(*rows.first[i : i + 2]) for i, span in enumerate(spans) if span.logits]
         n = sum(part.stop - part.start for part in wanted)
-        if n == 0:
-            return self._logits[:0]
-        if n > len(self._logits):
-            room = max(n, min(2 * len(self._logits), self.rows))
-            self._wanted = np.empty((room, self.config.width), np.float32)
-            self._logits = np.empty((room, self.n_vocab), np.float32)
-            self._head = Launch(self._wanted, [self.output], [self._logits], name="head")
-        at = 0
+        space, at = self._head.rows(n), 0
         for part in wanted:
             size = part.stop - part.start
-            self._wanted[at : at + size] = hidden[part]
+            space[at : at + size] = hidden[part]
             at += size
-        self._head(n)
-        return self._logits[:n]
+        return self._head(n)
 
     def _flush(self, slot: int, kept: Sequence[int], side: int) -> None:
         """Apply the kept rows of one slot to the recurrent state of all layers."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.kernels.arrays import empty
 from dflash.kernels.embed import embed
 from dflash.kernels.formats import Matrix
 from dflash.kernels.linear import Launch
@@ -86,6 +87,8 @@ class MtpHead:
     is forgotten after each step, so that nothing but the trunk's own states stays in the cache.
     """
 
+    device = "cpu"
+
     def __init__(self, model: Model, weights: Weights, config: Config, file: GGUFFile | None = None) -> None:
         self.config = config = replace(config, n_layers=1, recurrent=(False,))
         self.threads, self.rows, self._file = model.threads, model.rows, file
@@ -93,7 +96,7 @@ class MtpHead:
         # snapshots copy the last page of a text, which the trunk's pages need not all have in common with these
         self.pools = Pools(config, pages=model.pools.pages + slots, slots=slots, kv=model.pools.kv)
         self._space = space = Workspace(config, self.rows)
-        self._joined = np.empty((self.rows, 2 * config.width), np.float32)
+        self._joined = empty(self.rows, 2 * config.width)
         mixer = FullAttention(weights, config, space, self.pools.k[0], self.pools.v[0])
         self._block = Block(weights, config, space, mixer, [])
         self._eh_proj = Launch(
@@ -104,7 +107,7 @@ class MtpHead:
         self._norm = weights.vector(own_norm) if own_norm in weights else model.weights.vector("output_norm.weight")
         self._embedding = _own(weights, "nextn.embed_tokens.weight", model.embedding)
         output = _own(weights, "nextn.shared_head_head.weight", model.output)
-        self._last = np.empty((slots, config.width), np.float32)
+        self._last = empty(slots, config.width)
         self._logits = np.empty((slots, model.n_vocab), np.float32)
         self._head = Launch(self._last, [output], [self._logits], name="mtp head")
         self._inv_freq, self._rope_gain = inverse_frequencies(config)
@@ -118,6 +121,14 @@ class MtpHead:
             If every slot is in use.
         """
         return State(self.pools, _nothing_to_flush)
+
+    def join(self, parts: Sequence[Floats]) -> Floats:
+        """Hidden states (N, D) of some parts, one after another, in memory of their own."""
+        return np.concatenate([np.empty((0, self.config.width), np.float32), *parts])
+
+    def told(self, state: State, hidden: Floats, n_rows: int) -> bool:  # noqa: ARG002
+        """Hear that so many rows are text now; whether they were read before that was known: never here."""
+        return False
 
     def read(self, state: State, tokens: Ints, hidden: Floats) -> None:
         """Read tokens (m,) of a text that it goes on with, with the trunk's hidden states (m, D) of those above them.

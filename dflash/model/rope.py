@@ -1,11 +1,12 @@
 """Rotation frequencies of a model, stretched if its file says so."""
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.kernels.rope import angles
 from dflash.model.sizes import RopeScaling
 
 
@@ -18,6 +19,14 @@ class Rotation(Protocol):
     def rope_base(self) -> float: ...  # noqa: D102
     @property
     def rope_scaling(self) -> RopeScaling | None: ...  # noqa: D102
+
+
+def tabulate(positions: NDArray[np.int32], inv_freq: NDArray[np.float32], gain: float, s: Any) -> None:
+    """Fill `cos` and `sin` (N, R) of a workspace for rows at some positions (N,)."""
+    angles(positions, inv_freq, cos=s.cos, sin=s.sin)
+    if gain != 1:
+        s.cos *= gain
+        s.sin *= gain
 
 
 def inverse_frequencies(config: Rotation) -> tuple[NDArray[np.float32], float]:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
+from dflash.kernels.arrays import empty
 from dflash.model.config import Config
 
 
@@ -85,8 +84,8 @@ class Workspace(Rows):
             "attended": (head,),
         }
         parts = (linear, full, {"inner": (config.ffn,)})
-        arena = np.empty(n_rows * max(sum(map(math.prod, part.values())) for part in parts), np.float32)
-        arrays = {name: np.empty((n_rows, *shape), np.float32) for name, shape in always.items()}
+        arena = empty(n_rows * max(sum(map(math.prod, part.values())) for part in parts))
+        arrays = {name: empty(n_rows, *shape) for name, shape in always.items()}
         for part in parts:
             at = 0
             for name, shape in part.items():

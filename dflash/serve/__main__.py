@@ -87,7 +87,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv", choices=("f16", "f32"), default="f16", help="type of the KV cache")
     parser.add_argument("--strategy", metavar="NAME", help="how tokens are guessed where a request does not say (plain)")
     parser.add_argument("--draft", "--model-draft", metavar="FILE", help="draft model that strategies guess with")
-    parser.add_argument("--recover", metavar="NAME,...", help="recoveries where a request does not say: empty, stall, loop")
+    parser.add_argument(
+        "--recover",
+        metavar="NAME,...",
+        help="recoveries where a request does not say: empty, stall[:TOOL], loop[:BODY], min:N "
+        "(default: as DFLASH_STALL_TOOL_PREFIX and DFLASH_MIN_TOKENS say, else none)",
+    )
     parser.add_argument(
         "--grace", type=float, default=10, metavar="S", help="seconds that open requests get at shutdown (10)"
     )

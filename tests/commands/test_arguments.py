@@ -7,7 +7,7 @@ import pytest
 
 from dflash.__main__ import main
 from dflash.commands import chat, run
-from dflash.commands.info import as_text
+from dflash.commands.info import as_text, draft_as_text
 from dflash.commands.measure import Bench
 from dflash.commands.terminal import size, table
 from dflash.commands.traffic import Traffic
@@ -206,6 +206,17 @@ def test_info(capsys):
     assert as_text(about) == text.rstrip("\n")
 
 
+def test_info_of_a_draft(capsys):
+    assert main(["info", "demo-draft"]) == 0
+    text = capsys.readouterr().out
+    for words in ("DFlash, 12 M", "16 rows, 15 guesses", "layers 1, 3, 5 of", "the last 512 positions", "all positions, in"):
+        assert words in text
+    assert main(["info", "demo-draft", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert draft_as_text(about) == text.rstrip("\n")
+    assert about["memory"]["weights"] == sum(part["bytes"] for part in about["quantization"].values())
+
+
 def test_bench(capsys):
     words = ["bench", "demo", "-p", "16", "-n", "4", "-d", "8,0", "-r", "1", "--threads", "2", "--context", "512"]
     assert main(words) == 0
@@ -253,3 +264,34 @@ def test_tables_line_up():
     assert table([("a", "b"), ("long", 1)], right=[1]).splitlines() == ["| a    | b |", "| ---- | : |", "| long | 1 |"]
     assert size(100) == "100 B"
     assert size(3 << 30) == "3.00 GiB"
+
+
+@pytest.mark.parametrize("words", ["--strategy lookup", "--strategy plain --recover empty,stall,loop", "--recover none"])
+def test_no_strategy_and_no_recovery_changes_an_answer(capsys, words):
+    assert main(["demo", PROMPT, "--no-think", *words.split()]) == 0
+    assert capsys.readouterr().out == "The capital of Japan is Tokyo.\n"
+
+
+def test_a_recovery_is_told(capsys):
+    assert main(["demo", PROMPT, "--no-think", "--json", "--recover", "min:12"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert len(answer["tokens"]) >= 12
+    assert answer["interventions"][0]["recovery"] == "MinTokens"
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "serve"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--recover stal", "recover: 'stal' is none of empty, stall"),
+        ("--strategy guess", "guess"),
+        ("--recover min:x", "recover: 'min:x' is none of"),
+    ],
+)
+def test_what_there_is_not_is_said_before_anything_is_loaded(capsys, monkeypatch, command, words, message):
+    monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setattr("dflash.serve.start.start", lambda *_, **__: pytest.fail("it was loaded"))
+    assert main([command, "demo", *words.split()]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err

@@ -6,8 +6,11 @@ from guessers import naive
 from toy import Snapshot, State, Toy, fold
 
 from dflash.decode.engine import Engine
+from dflash.decode.recoveries.least import MinTokens
+from dflash.decode.recoveries.loop import LoopGuard
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session
+from dflash.decode.strategy import Plain
 from dflash.model.batch import Forward, Span
 
 PROMPT = [1, 5, 2, 8]
@@ -159,3 +162,28 @@ def test_who_must_see_the_text_waits(toy, sampling):
         pass
     assert session.tokens == naive(toy, PROMPT, sampling, 10)
     assert toy.ahead == 0
+
+
+def test_who_is_watched_over_waits(toy):
+    """A recovery may change what follows; when it has nothing more to do, forwards are launched ahead again."""
+    truth = naive(toy, PROMPT, Sampling(), 20)
+    for recovery, ahead in ((LoopGuard(), False), (MinTokens(6), True)):
+        toy.ahead = 0
+        session = Session(PROMPT, max_tokens=20, strategy=Plain() | recovery, eos=[99])
+        for _ in Engine(toy).stream(session):
+            pass
+        assert session.tokens == truth
+        assert (toy.ahead == 13) == ahead
+        assert (toy.ahead == 0) != ahead
+
+
+def test_who_is_forced_waits(toy):
+    class Says:
+        def start(self, session):
+            session.forced = (3, 1, 4)
+
+    session = Session(PROMPT, max_tokens=20, strategy=Plain() | Says())
+    for _ in Engine(toy).stream(session):
+        pass
+    assert session.tokens == [3, 1, 4, *naive(toy, [*PROMPT, 3, 1, 4], Sampling(), 17)]
+    assert toy.ahead == 15

@@ -2,18 +2,23 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from guessers import naive
 from toy import Toy
 
 from dflash.decode.draft import Draft
 from dflash.decode.drafter import Drafter
+from dflash.decode.drafters.dflash import DFlash
+from dflash.decode.drafters.lookup import PromptLookup
+from dflash.decode.drafters.mtp import MTP
 from dflash.decode.engine import Engine
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import DFlashError, PoolExhausted, RequestError
+from dflash.model.load import load_model
 
 PROMPT, N = [7, 2, 2, 11, 5, 1], 40
 SAMPLING = Sampling(temperature=0.9, seed=3)
@@ -59,9 +64,9 @@ class _Kept:
         OPEN.remove(self)
 
 
-def broken_off(toy, strategy, n_steps, prompt=PROMPT):
+def broken_off(model, strategy, n_steps, prompt=PROMPT, chunk=2):
     """A session after some steps, and its snapshot there; then it goes on to its end."""
-    engine = Engine(toy, chunk=2)
+    engine = Engine(model, chunk=chunk)
     session = engine.add(Session(prompt, strategy=strategy, sampling=SAMPLING, max_tokens=N))
     for _ in range(n_steps):
         engine.step()
@@ -139,3 +144,20 @@ def test_memory_that_is_not_there_is_not_kept():
         SessionSnapshot(session)
     engine.close()
     assert toy.leaked == (0, 0, 0)
+
+
+@pytest.mark.parametrize("drafter", [DFlash("demo-draft"), MTP(), PromptLookup()], ids=repr)
+def test_drafters_of_the_demo_go_on_with_the_same_guesses(drafter):
+    model = load_model("demo", device="cpu", threads=2, context=1024, sequences=2).model
+    prompt = [int(token) for token in np.random.default_rng(2).integers(0, 16000, 300)] * 2
+    strategy = Strategy(drafter)
+    for n_steps in (1, 3, 7):
+        first, snapshot, text, n_told = broken_off(model, strategy, n_steps, prompt, chunk=256)
+        again = run(model, text, snapshot, strategy, max_tokens=N - (len(text) - len(prompt)))
+        snapshot.close()
+        assert again.text == first.text
+        left = [(step.draft, step.tokens) for step in first.steps[n_told:] if step.tokens]
+        assert [(step.draft, step.tokens) for step in again.steps if step.tokens] == left
+        assert any(len(draft) for draft, _ in left)
+    assert (model.pools.free_pages, model.pools.free_slots) == (model.pools.pages, model.pools.slots)
+    model.companions.close()

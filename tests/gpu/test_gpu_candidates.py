@@ -64,3 +64,18 @@ def test_nothing_to_propose(value):
     op(2)
     assert (op.ids.get() == -1).all()
     assert np.isneginf(op.scores.get()).all()
+
+
+def test_rows_of_a_forward():
+    """Some rows of a sampler's logits, each with its own law and position."""
+    logits = (
+        pytest.importorskip("dflash.kernels.sample.cuda").Sampler(cupy.asarray(rows := rows_of(9, 5000, "normal"))).rows(9)
+    )
+    chosen, positions = [8, 1, 4], [30, 20, 1000]
+    laws = [LAWS[0], LAWS[4], LAWS[1]]
+    ids, scores = np.empty((3, 5), np.int32), np.empty((3, 5), np.float32)
+    sample.candidates(rows[chosen], laws, positions, 5, ids=ids, scores=scores)
+    for part, shift in ((logits, 0), (logits[1:], 1)):
+        got = part.candidates([row - shift for row in chosen], laws, positions, 5)
+        np.testing.assert_array_equal(got[0], ids)
+        np.testing.assert_allclose(got[1], scores, rtol=0, atol=2e-5)

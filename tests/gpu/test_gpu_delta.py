@@ -82,7 +82,7 @@ def test_several_sequences(name):
 
 @pytest.mark.parametrize(
     "options",
-    [{"split": 4}, {"fused": False}, {"split": 4, "fused": False}, {"share": 1}, {"split": 4, "share": 1}],
+    [{"split": 4}, {"share": 1}, {"split": 4, "share": 1}],
     ids=str,
 )
 def test_other_blocks(options):

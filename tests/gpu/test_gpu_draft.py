@@ -1,10 +1,12 @@
 """The demo's draft on a GPU: what it proposes, and texts that are written with it, launched ahead or one step at a time."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from drafts import SECOND, write_gguf
 from golden import chain
 
 from dflash.decode.drafters.dflash import DFlash
@@ -17,6 +19,7 @@ from dflash.errors import PoolExhausted
 from dflash.kernels.sample import Law
 from dflash.model.batch import Span
 from dflash.model.draft import Ask, load_draft
+from dflash.model.draft.names import expected
 from dflash.model.load import load_model
 
 N = 60
@@ -119,6 +122,68 @@ def test_a_snapshot(model):
     np.testing.assert_array_equal(got.scores, want.scores)
     other.close()
     snapshot.close()
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory):
+    """A random DFlash 2 draft for the demo."""
+    settings = {"ffn": 256, "n_layers": 2, "heads": 4, "kv_heads": 2, "head_size": 64, "block": 8, "taps": (1, 3, 5)}
+    settings |= {"n_vocab": 16384, "width": 512, "mask": 16377, "windows": (64, 64), "causal": (False, False)}
+    config = replace(SECOND, **settings, selector_top=16)
+    rng, weights = np.random.default_rng(1), {}
+    for name, shape in expected(config, config.n_vocab, config.n_vocab).items():
+        values = rng.standard_normal(shape, dtype=np.float32)
+        if name.endswith("norm.weight"):
+            values = 1 + 0.2 * values
+        elif name.endswith("conv_base"):
+            values = 0.3 * values + np.array([1, 0], np.float32)[None, :, None]
+        elif len(shape) == 2:
+            values /= np.float32(np.sqrt(shape[1]))
+        if name not in {"token_embd.weight", "output.weight", "d2t"}:
+            weights[name] = values
+    return write_gguf(tmp_path_factory.mktemp("draft") / "second.gguf", config, weights)
+
+
+@pytest.mark.parametrize("law", [Law(), Law(1.0, seed=3), Law(0.5, top_k=5, seed=4)], ids=["greedy", "T 1", "cut"])
+def test_pairs_are_those_of_the_cpu(model, second, law):
+    there, here = (load_draft(second, model, device=device, sequences=2) for device in ("cuda", "cpu"))
+    ids, found = ids_of(150), []
+    for draft in (there, here):
+        state = read(model, draft, ids, cuts=(64,))
+        found.append(draft.propose([Ask(state, 77, 7, law, 16)])[0])
+        state.close()
+    got, want = found
+    for i in range(7):
+        common = sorted(set(got.ids[i].tolist()) & set(want.ids[i].tolist()))
+        assert len(common) > 13
+        ours, theirs = ([list(each.ids[i]).index(token) for token in common] for each in (got, want))
+        before = range(16)
+        if i:
+            shared = sorted(set(got.ids[i - 1].tolist()) & set(want.ids[i - 1].tolist()))
+            before = [(list(got.ids[i - 1]).index(token), list(want.ids[i - 1]).index(token)) for token in shared]
+        for a, b in before if i else [(0, 0)]:
+            one, other = got.edges[i, a][ours], want.edges[i, b][theirs]
+            both = np.isfinite(one) & np.isfinite(other)
+            assert both.sum() >= np.isfinite(other).sum() - 2
+            assert np.abs(one[both] - other[both]).max() < 0.1
+        assert np.abs(got.scores[i][ours] - want.scores[i][theirs]).max() < 0.1
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T 1", "T 0.8 cut"])
+@pytest.mark.parametrize("shape", [Chain(), Tree(12)], ids=repr)
+def test_pairs_make_texts(model, second, shape, sampling, monkeypatch):
+    """Nearly every guess of a random draft is wrong; texts are right, and guesses the same wherever they are shaped."""
+    strategy, prompts = Strategy(DFlash(str(second)), shape), demo()[1][:2]
+    steps = []
+    for on_device in (True, False):
+        if not on_device:
+            monkeypatch.setattr(model.companions[strategy.drafter], "guess", lambda wishes, anchors: None)
+        sessions = written(model, prompts, strategy, sampling)
+        assert tokens(sessions) == plain(sampling)[:2]
+        steps.append([[step.draft.tokens.tolist() for step in session.steps] for session in sessions])
+    for device, host in zip(*steps, strict=True):
+        for ours, theirs in zip(device, host, strict=True):
+            assert ours[: len(theirs)] == theirs
 
 
 def test_slots_run_out(model):

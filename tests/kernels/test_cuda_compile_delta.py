@@ -26,7 +26,7 @@ def constants(shape, **more):
 def test_every_architecture(arch):
     """The 27B, whose norm is part of the step where there are clusters."""
     shape = 16, 48, 128, 128
-    assert compiled("delta/step.cu", arch, TAPS=4, SPLIT=8, SHARE=3, FUSED=int(arch >= 90), **constants(shape)) == 0
+    assert compiled("delta/step.cu", arch, TAPS=4, SPLIT=8, SHARE=3, **constants(shape)) == 0
     assert compiled("delta/gated_norm.cu", arch, HEADS=48, VALUES=128) == 0
     compiled("delta/flush.cu", arch, TAPS=4, OWN=32, **constants(shape))
     compiled("delta/prepare.cu", arch, TAPS=4, **constants(shape))
@@ -37,7 +37,7 @@ def test_every_architecture(arch):
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape(name):
     *shape, split, share, own = SHAPES[name]
-    assert compiled("delta/step.cu", TAPS=4, SPLIT=split, SHARE=share, FUSED=1, **constants(shape)) == 0
+    assert compiled("delta/step.cu", TAPS=4, SPLIT=split, SHARE=share, **constants(shape)) == 0
     compiled("delta/chunks.cu", **constants(shape))
     compiled("delta/scan.cu", TAPS=4, SLICE=own, STAGES=2, **constants(shape))
 
@@ -45,6 +45,6 @@ def test_every_shape(name):
 @pytest.mark.parametrize("taps", [2, 8])
 def test_other_taps(taps):
     shape = SHAPES["golden"][:4]
-    assert compiled("delta/step.cu", TAPS=taps, SPLIT=2, SHARE=1, FUSED=1, **constants(shape)) == 0
+    assert compiled("delta/step.cu", TAPS=taps, SPLIT=2, SHARE=1, **constants(shape)) == 0
     compiled("delta/prepare.cu", TAPS=taps, **constants(shape))
     compiled("delta/flush.cu", TAPS=taps, OWN=16, **constants(shape))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dflash.kernels.formats import BLOCKS, BY_ID, FORMATS, Matrix
-from dflash.kernels.formats.cpu import step_bytes, unpack_function
+from dflash.kernels.formats.cpu import ROWS, step_bytes, unpack_function
 from dflash.kernels.formats.reference import unpack
 
 DATA = Path(__file__).parent.parent / "data" / "kernels"
@@ -25,10 +25,13 @@ def recorded(kind):
 def unpack_in_lanes(raw, kind):
     n_weights, n_bytes = step_bytes(kind)
     n = raw.size // n_bytes
-    out = np.full(n * n_weights + 16, np.nan, np.float32)
-    unpack_function(kind).ctypes(raw.ctypes.data, n, out.ctypes.data)
-    assert np.isnan(out[-16:]).all()
-    return out[:-16]
+    # each of the rows that are unpacked side by side holds the blocks in another order
+    rows = np.stack([np.roll(raw.reshape(n, n_bytes), r, axis=0) for r in range(ROWS)])
+    out = np.full((ROWS, n * n_weights + 16), np.nan, np.float32)
+    unpack_function(kind).ctypes(rows.ctypes.data, rows.strides[0], n, out.ctypes.data, out.strides[0])
+    assert np.isnan(out[:, -16:]).all()
+    found = out[:, :-16].reshape(ROWS, n, n_weights)
+    return np.stack([np.roll(found[r], -r, axis=0).ravel() for r in range(ROWS)])
 
 
 def test_types_are_those_of_the_gguf_package():

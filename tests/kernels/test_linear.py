@@ -35,7 +35,7 @@ def test_linear(name, rows, width, tokens):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("tokens", [1, 6])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 6])
 def test_every_format(kind, tokens):
     weight = random_matrix(21, 512, kind)
     x = RNG.standard_normal((tokens, 512)).astype(np.float32)
@@ -93,7 +93,7 @@ def test_a_token_has_the_same_bits_in_every_batch(kind):
     x = RNG.standard_normal((33, 768)).astype(np.float32)
     together = [np.empty((33, 37), np.float32), np.empty((33, 64), np.float32)]
     linear(x, weights, together)
-    for n in (1, 2, 3, 4, 16):
+    for n in (1, 2, 3, 4, 5, 6, 7, 8, 16, 17):
         some = [np.empty((n, 37), np.float32), np.empty((n, 64), np.float32)]
         linear(x[5 : 5 + n], weights, some)
         for a, b in zip(some, together, strict=True):

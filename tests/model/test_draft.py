@@ -9,8 +9,9 @@ from draft_oracle import Oracle, log_softmax
 from drafts import KINDS, SECOND, SMALL, SPARK, VOCAB, features, random_weights, target, write_folder, write_gguf
 
 from dflash.errors import DFlashError, KernelError, PoolExhausted, RequestError
-from dflash.kernels.sample import Law
+from dflash.kernels.sample import Law, candidates
 from dflash.model.draft import Ask, load_draft
+from dflash.model.draft.selector import drawn
 
 GREEDY = Law()
 RATIO = 2e-5
@@ -19,7 +20,7 @@ RATIO = 2e-5
 class Bench:
     """A draft of random weights, and all that its block says."""
 
-    def __init__(self, folder, config, *, form="gguf", seed=0, own=(), n_head=VOCAB, sequences=4, edit=None, **settings):
+    def __init__(self, folder, config, *, form="gguf", seed=0, own=(), n_head=None, sequences=4, edit=None, **settings):
         self.config, self.weights = config, random_weights(config, seed, n_head, own)
         if edit:
             edit(self.weights)
@@ -411,6 +412,33 @@ def test_confidence_cuts(tmp_path):
         draft.read(place, place_of, slice(0, 40))
         (found,) = draft.propose([Ask(place, 8, 6, GREEDY, 2)])
         assert len(found) == np.count_nonzero(survival >= least)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        Law(scale=1.3, seed=9),
+        Law(scale=0.7, top_k=5, seed=2),
+        Law(scale=1.0, top_p=0.8, seed=3),
+        Law(scale=2.0, top_k=7, top_p=0.9, seed=4),
+        Law(scale=1.0, floor=-1.5, seed=5),
+    ],
+    ids=str,
+)
+def test_edges_are_drawn_as_candidates_are(law):
+    """A row of edges is a small vocabulary."""
+    rng, n, width = np.random.default_rng(1), 6, 16
+    scores = 2 * rng.standard_normal((n, width, width), dtype=np.float32)
+    tokens = np.tile(np.arange(width, dtype=np.int32), (n, 1))
+    got = drawn(scores, tokens, law, 40)
+    ids, want = np.empty((n, width), np.int32), np.empty((n, width), np.float32)
+    for before in range(width):
+        rows = np.ascontiguousarray(scores[:, before])
+        candidates(rows, [law] * n, range(40, 40 + n), width, ids=ids, scores=want)
+        by_token = np.full((n, width), -np.inf)
+        for row, of_row, value in zip(by_token, ids, want, strict=True):
+            row[of_row[of_row >= 0]] = value[of_row >= 0]
+        np.testing.assert_allclose(got[:, before], by_token, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

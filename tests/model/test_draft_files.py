@@ -32,6 +32,8 @@ from dflash.model.draft.folder import config_of as config_of_folder
 from dflash.model.draft.names import expected
 from dflash.model.draft.safetensors import SIZES, SafeTensors
 from dflash.model.gguf import GGUFFile
+from dflash.model.hub import resolve
+from dflash.model.load import load_model
 from dflash.model.sizes import RopeScaling
 
 
@@ -336,17 +338,13 @@ def test_arguments(tmp_path):
         load_draft(tmp_path, target(), sequences=1)
 
 
-def test_targets_are_no_drafts():
-    assert is_draft_named("demo-draft")
-    assert not is_draft_named("demo")
+def test_targets_are_no_drafts_and_drafts_no_targets():
+    assert is_draft(resolve("demo-draft"))
+    assert not is_draft(resolve("demo"))
     with pytest.raises(Unsupported, match="'qwen35' is no draft model"):
         load_draft("demo", target(), sequences=1)
-
-
-def is_draft_named(name):
-    from dflash.model.hub import resolve
-
-    return is_draft(resolve(name))
+    with pytest.raises(Unsupported, match="is a draft model: load its target"):
+        load_model("demo-draft", device="cpu")
 
 
 ABSURD = [

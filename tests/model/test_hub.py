@@ -108,6 +108,23 @@ class TestDownload:
         hub.status = None
         assert find(f"hf:{REPO}").read_bytes() == FILES["Model-Q4_K_M.gguf"]
 
+    def test_a_draft_as_it_is_published(self, find, hub):
+        """A folder of safetensors, where that is welcome and there is no GGUF file."""
+        parts = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"]
+        files = {name: name.encode() for name in ("config.json", *parts, "onnx/model.safetensors", "README.md")}
+        hub.repos["org/draft"] = files
+        with pytest.raises(NotFound, match="org/draft: holds no GGUF model"):
+            find("hf:org/draft")
+        path = find("hf:org/draft", folders=True)
+        assert path.name == "config.json"
+        assert sorted(file.name for file in path.parent.iterdir()) == ["config.json", *parts]
+        hub.status = 503
+        assert find("hf:org/draft", folders=True) == path
+        hub.status = None
+        with pytest.raises(NotFound, match="holds no GGUF model"):
+            find("hf:org/draft:q8_0", folders=True)
+        assert find(f"hf:{REPO}", folders=True).name == "Model-Q4_K_M.gguf"
+
     def test_progress(self, find):
         made = []
 

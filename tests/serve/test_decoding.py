@@ -64,6 +64,30 @@ def test_no_end_before_so_many_tokens(http):
     assert same(longer, post(http, CAPITAL, recover=["min:12"]))
 
 
+def test_a_stall_opens_the_tool_that_must_be_called(http):
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": name.replace("_", " "),
+                "parameters": {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]},
+            },
+        }
+        for name, key in (("query_database", "sql"), ("count_lines", "path"))
+    ]
+    body = {**CAPITAL, "messages": [{"role": "user", "content": "Compile Makefile."}], "tools": tools, "max_tokens": 80}
+    plain = post(http, body)["choices"][0]["message"]["content"]
+    assert plain.endswith(":")
+    for name, key in (("query_database", "sql"), ("count_lines", "path")):
+        choice = {"type": "function", "function": {"name": name}}
+        answer = post(http, body, tool_choice=choice, recover="stall:read_file")
+        said = f"{plain}\n\n<tool_call>\n<function={name}>\n<parameter={key}>\n"
+        assert answer["choices"][0]["message"]["content"].startswith(said)
+        assert len(answer["interventions"]) == 1
+    assert post(http, body, tool_choice="none", recover="stall")["choices"][0]["message"]["content"] == plain
+
+
 def test_a_text_in_circles(http):
     body = {"prompt": "0, 1, 0, 1, 0, 1, 0, 1, 0, 1,", "max_tokens": 60}
     circles = {"max_pattern_size": 8, "min_count": 4}
@@ -77,14 +101,10 @@ def test_a_text_in_circles(http):
 
 
 def test_a_stream_tells_interventions_with_its_end(client):
-    chunks = list(
-        client.chat.completions.create(model="demo", stream=True, extra_body={"min_tokens": 12}, **_openai(CAPITAL))
-    )
-    assert [hasattr(chunk, "interventions") for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
-
-
-def _openai(body):
-    return {"messages": body["messages"]}
+    body = {"min_tokens": 12, "chat_template_kwargs": CAPITAL["chat_template_kwargs"]}
+    chunks = client.chat.completions.create(model="demo", messages=CAPITAL["messages"], stream=True, extra_body=body)
+    told = [hasattr(chunk, "interventions") for chunk in chunks]
+    assert told == [False] * (len(told) - 1) + [True]
 
 
 @pytest.mark.parametrize(

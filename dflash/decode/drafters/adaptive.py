@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BURST = 3
-_OFTEN, _RARELY = 16, 512
 _LEAST = 3
+_TRUST = 12.0
 
 
 class Adaptive(Drafter):
@@ -113,10 +113,9 @@ class _Adapting(Together):
     def __init__(self, choice: Choice, session: Session, parts: list[Drafting]) -> None:
         super().__init__(parts)
         self.choice, self.session, self.bet, self.drafted = choice, session, Bet(None), 0
-        self._odds = {option: Odds(0.97, 8.0, option.odds) for option in choice.options}
-        self._idle = dict.fromkeys(choice.options, 1)
-        self._interval = dict.fromkeys(choice.options, _OFTEN)
+        self._odds = {option: Odds(0.97, _TRUST, option.odds) for option in choice.options}
         self._burst: tuple[Option, int] | None = None
+        self._before: Option | None = None
         self.found: dict[Option | None, Draft] = {}
         self.own = 1.0, 1.0
 
@@ -160,10 +159,10 @@ class _Adapting(Together):
         used = best if tried is None else tried
         if tried is not None:
             n = max(n for n in tried.sizes if n <= max(values[tried][1], min(_LEAST, room)))
-        ready = used is None or self._idle[used] == 0
-        for option in self._idle:
-            self._idle[option] = 0 if option is used else self._idle[option] + 1
-        return Bet(used, n, rate, tried is not None, ready)
+        for option in self.choice.options:
+            option.passed(chosen=option is best, tried=option is tried)
+        before, self._before = self._before, used
+        return Bet(used, n, rate, tried is not None, used is None or used is before)
 
     def _try(self, values: dict[Option | None, tuple[float, int, float]], best: Option | None) -> Option | None:
         """What to try instead of the best, if anything: for a few steps, since the first has to catch up with the text."""
@@ -172,14 +171,11 @@ class _Adapting(Together):
             self._burst = (option, left - 1) if left > 1 else None
             if option is not best and option in values:
                 return option
-            self._interval[option] = _OFTEN
-            return None
         for option in self.choice.options:
-            if option is best or option not in values or self._idle[option] < self._interval[option]:
+            if option is best or option not in values or not option.is_due:
                 continue
             rate, _, seconds = values[option]
             if self.choice.affords(_BURST * seconds * (1 - rate / values[best][0])):
-                self._interval[option] = min(2 * self._interval[option], _RARELY)
                 self._burst = (option, _BURST - 1)
                 return option
         return None

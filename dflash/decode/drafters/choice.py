@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 28, 32, 40, 48, 63)
 _DEPTH = 16
 _SHARE = 0.02
+_OFTEN, _RARELY = 16, 512
 
 
 class Option:
@@ -53,7 +54,19 @@ class Option:
         self.instant = strategy.drafter.instant
         self.most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or _DEPTH
         self.sizes = np.array(sorted({n for n in _SIZES if n < self.most} | {self.most}))
-        self.odds, self.extra, self.filled = Odds(0.995, 4.0), Extra(), 1.0
+        self.odds, self.extra, self.filled = Odds(0.99, 4.0), Extra(), 1.0
+        self._idle, self._interval = 0, _OFTEN
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it was not used for so long that more may be known by trying it."""
+        return self._idle >= self._interval
+
+    def passed(self, *, chosen: bool, tried: bool) -> None:
+        """A step passes in which it is the best choice, is tried, or neither."""
+        self._idle = 0 if chosen or tried else self._idle + 1
+        if chosen or tried:
+            self._interval = _OFTEN if chosen else min(2 * self._interval, _RARELY)
 
     def sized(self, n: int) -> Shape:
         """The shape of so many guesses."""

@@ -208,7 +208,7 @@ def _deferred(draftings: Sequence[_Guessing], rooms: Sequence[int]) -> list[Draf
     if guesses is None:
         return None
     drafts = [
-        DeferredDraft(guesses, i, min(wish.nodes, room), chain=wish.width == 1)
+        DeferredDraft(guesses, i, min(wish.nodes, room), chain=wish.nodes <= wish.positions)
         for i, (wish, room) in enumerate(zip(wishes, rooms, strict=True))
     ]
     for drafting, made in zip(draftings, drafts, strict=True):

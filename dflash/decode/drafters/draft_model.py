@@ -13,7 +13,7 @@ from dflash.decode.drafter import Drafter, Drafting, Rows
 from dflash.decode.shapes import Chain
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
-from dflash.model.candidates import Candidates, fill
+from dflash.model.candidates import Candidates, fill, put
 from dflash.model.load_small import load_small
 
 if TYPE_CHECKING:
@@ -151,8 +151,13 @@ def _fill(found: list[Candidates], draftings: list[_Writing], spans: list[Span],
     """Find candidates of one more position of some texts."""
     out = draftings[0].small.forward(spans)
     last = np.cumsum([len(span.tokens) for span in spans]) - 1
-    logits = np.ascontiguousarray(np.asarray(out.logits)[last, : draftings[0].n_vocab])
     sessions = [drafting.session for drafting in draftings]
+    if not isinstance(out.logits, np.ndarray) and out.logits.shape[1] == draftings[0].n_vocab:
+        width, laws = max(each.ids.shape[1] for each in found), [session.picker.law for session in sessions]
+        places = [len(session.text) + depth for session in sessions]
+        put(found, depth, *out.logits.candidates(last.tolist(), laws, places, width))
+        return
+    logits = np.ascontiguousarray(np.asarray(out.logits)[last, : draftings[0].n_vocab])
     fill(found, depth, logits, [session.picker.law for session in sessions], [len(session.text) for session in sessions])
 
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dflash.decode.deferred import DeferredDraft, may_wait
 from dflash.decode.draft import EMPTY, Draft
 from dflash.decode.drafter import Drafter, Drafting, Rows
 from dflash.decode.shapes import Chain
 from dflash.kernels.ragged import PENDING
+from dflash.model.draft import Wish
 from dflash.model.load_mtp import load_mtp
 from dflash.model.mtp import Ask
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from dflash.decode.session import Session
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
-    from dflash.model.mtp import MtpHead
     from dflash.model.state import Snapshot
 
 DEPTH = 3
@@ -54,6 +55,9 @@ class MTP(Drafter):
 
 
 def _propose(draftings: Sequence[_Mtp], rooms: Sequence[int]) -> list[Draft]:
+    deferred = _deferred(draftings, rooms)
+    if deferred is not None:
+        return deferred
     asks = [drafting.ask(room) for drafting, room in zip(draftings, rooms, strict=True)]
     wanted = [ask for ask in asks if ask is not None]
     found = iter(draftings[0].head.propose(wanted) if wanted else ())
@@ -63,10 +67,27 @@ def _propose(draftings: Sequence[_Mtp], rooms: Sequence[int]) -> list[Draft]:
     ]
 
 
+def _deferred(draftings: Sequence[_Mtp], rooms: Sequence[int]) -> list[Draft] | None:
+    """Drafts that a GPU is still making, where it can and nobody must see them before they are verified."""
+    head, few = draftings[0].head, min(len(drafting.unread) for drafting in draftings) < 1
+    if head.device == "cpu" or min(rooms) < 1 or few or not all(may_wait(drafting.session) for drafting in draftings):
+        return None
+    wishes, anchors = [d.wish() for d in draftings], [d.session.text[-1] for d in draftings]
+    guesses = head.ready(wishes, anchors) or head.guess(wishes, anchors, [d.new() for d in draftings])
+    if guesses is None:
+        return None
+    for drafting in draftings:
+        drafting.all_read()
+    return [
+        DeferredDraft(guesses, i, min(wish.nodes, room), chain=wish.nodes <= wish.positions)
+        for i, (wish, room) in enumerate(zip(wishes, rooms, strict=True))
+    ]
+
+
 class _Memory:
     """What the head knows of a text: its cache, and the trunk's states that it has not read."""
 
-    def __init__(self, cache: Snapshot, unread: np.ndarray) -> None:
+    def __init__(self, cache: Snapshot, unread: Any) -> None:
         self.cache, self.unread = cache, unread
 
     def close(self) -> None:
@@ -74,20 +95,27 @@ class _Memory:
 
 
 class _Mtp:
-    """Hidden state j is read together with token j + 1; so the last one waits until that token is known."""
+    """Hidden state j is read together with token j + 1; so the last one waits until that token is known.
+
+    Attributes
+    ----------
+    unread : float32 (n, D)
+        Hidden states that the head has not read. Of those that a GPU has read ahead the last stays until guesses are made
+        of it, where it lies, to be read again if they are not.
+    """
 
     capture: tuple[int, ...] = ()
 
-    def __init__(self, head: MtpHead, session: Session, memory: _Memory | None) -> None:
+    def __init__(self, head: Any, session: Session, memory: _Memory | None) -> None:
         self.head, self.session, self.shape = head, session, session.strategy.shape or Chain()
-        self._seen = session.n_read
-        self._unread = np.empty((0, head.config.width), np.float32)
+        self._seen, self._is_read = session.n_read, False
+        self.unread = head.join([])
         self._state = head.state()
         try:
             if memory is not None:
                 self._state.restore(memory.cache)
-                self._unread = memory.unread
-            self._state.reserve(session.limit - 1 - session.n_read + len(self._unread))
+                self.unread = memory.unread
+            self._state.reserve(session.limit - 1 - session.n_read + len(self.unread))
         except BaseException:
             self._state.close()
             raise
@@ -98,32 +126,56 @@ class _Mtp:
     def ask(self, room: int) -> Ask | None:
         """What to ask the head for; nothing if there is no room, or before it has seen a token."""
         n, width = self.shape.wants(self.shape.depth or DEPTH, room)
-        if n < 1 or not len(self._unread):
+        if n < 1 or not len(self.unread):
             return None
-        position, law = len(self.session.text), self.session.picker.law
-        return Ask(self._state, self._tokens(len(self._unread)), self._unread, n, law, position, width)
+        position, law, (tokens, hidden) = len(self.session.text), self.session.picker.law, self.new()
+        return Ask(self._state, tokens, hidden, n, law, position, width)
+
+    def wish(self) -> Wish:
+        """What to ask a head on a GPU for, whatever room there is: the first guesses of a tree are one, too."""
+        n, width = self.shape.wants(self.shape.depth or DEPTH, PENDING - 1)
+        nodes = n if width == 1 else min(self.shape.budget, PENDING - 1)
+        return Wish(self._state, self.session.picker.law, n, width, nodes)
+
+    def new(self) -> tuple[np.ndarray, Any]:
+        """Tokens to be read, and the hidden states before them."""
+        if self._is_read:
+            self._state.cut(self._state.length - 1)
+            self._is_read = False
+        return self._tokens(len(self.unread)), self.unread
+
+    def all_read(self) -> None:
+        """There is nothing new any more."""
+        self.unread, self._is_read = self.unread[:0], False
 
     def answer(self, candidates: Candidates, room: int) -> Draft:
         """Make a draft of what the head says, which has read everything now."""
-        self._unread = self._unread[:0]
+        self.all_read()
         return self.shape.draft(candidates, room)
 
     def observe(self, out: Forward, rows: Rows) -> None:
-        new = out.hidden[rows]
-        self._seen += len(new)
-        self._unread = np.concatenate([self._unread, new])
-        if len(self._unread) > PENDING:
+        if self._is_read:
+            self.all_read()
+        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        self._seen += n
+        if self.head.told(self._state, out.hidden, n):
+            last = range(len(out.hidden))[rows][-1] if isinstance(rows, slice) else rows[-1]
+            self.unread, self._is_read = out.hidden[last : last + 1], True
+            return
+        self.unread = self.head.join([self.unread, out.hidden[rows]])
+        if len(self.unread) > PENDING:
             # all of a prompt but its end, or what came while nobody asked
-            self.head.read(self._state, self._tokens(len(self._unread) - 1), self._unread[:-1])
-            self._unread = self._unread[-1:].copy()
+            self.head.read(self._state, self._tokens(len(self.unread) - 1), self.unread[:-1])
+            self.unread = self.head.join([self.unread[-1:]])
 
     def snapshot(self) -> _Memory:
-        return _Memory(self._state.snapshot(), self._unread)
+        self.new()
+        return _Memory(self._state.snapshot(), self.head.join([self.unread]))
 
     def close(self) -> None:
         self._state.close()
 
     def _tokens(self, n: int) -> np.ndarray:
         """The first `n` tokens that the head has not read."""
-        first = self._seen - len(self._unread) + 1
+        first = self._seen - len(self.unread) + 1
         return np.array(self.session.text[first : first + n], np.int32)

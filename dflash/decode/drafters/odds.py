@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dflash.kernels.ragged import PENDING
 
-_FIRST, _NEXT = 0.75, 0.8
+_FIRST, _NEXT, _FADING = 0.75, 0.85, 0.92
 
 
 class Odds:
@@ -44,10 +44,12 @@ class Odds:
         """For each guess (PENDING,), the probability that it will be text."""
         expected = self._expected if self._prior is None else self._prior.chances()
         found = (self._right + self._trust * expected) / (self._tried + self._trust)
-        # what is known of the guesses before one tells about it where it was seldom made
         n = int(np.count_nonzero(self._tried > 1))
         if 0 < n < PENDING:
-            found[n:] = np.minimum(found[n:], expected[n:] * (found[n - 1] / max(expected[n - 1], 1e-9)))
+            # what was seldom tried is about as good as what comes before it, so that it is tried
+            last = found[n - 1]
+            fading = last * _FADING ** np.arange(1, PENDING - n + 1)
+            found[n:] = fading if self._prior is None else np.minimum(expected[n:] * last / max(expected[n - 1], 1e-9), last)
         return found
 
     def tokens(self) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from dflash.model.batch import Span
 
 _ROWS = (1, 2, 4, 8, 16, 32, 64)
 _REPEATS = 3
-_OFF = 3.0
+_OFF = 1.5
 """What is off by more than this factor is taken for a hiccup of the machine."""
 
 
@@ -79,6 +79,7 @@ def _measured(model: Any, rows: list[int]) -> list[float]:
     state = model.state()
     found = []
     try:
+        state.reserve(rows[-1])
         for n in rows:
             span = Span(state, np.zeros(n, np.int32), np.arange(-1, n - 1, dtype=np.int32))
             times = []

@@ -98,11 +98,10 @@ def _write(states, start, head, group, n, heads, width, gate, out):
 
 
 @inline
-def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, partials, tickets):
+def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, scratch, partials, tickets):
     """Do tasks until none are left; ``tickets[0]`` is the next one, ``tickets[1 + u]`` counts a unit's finished pages."""
     heads, width = q.shape[1], q.shape[2]
     group, record = heads // k.shape[2], 4 * (width + 32)
-    scratch = np.empty(most * (width + PAGE + 2 * (width + 32)), np.float32)
     places, counts = np.empty(PAGE, np.int64), np.empty(most, np.int64)
     queries = scratch.ctypes.data
     scores = queries + 4 * most * width
@@ -143,11 +142,15 @@ def _attend(q, k, v, first, parent, depth, length, pages, gate, out, threads):
     tasks, most, records, products = cut_in_tasks(units, splits, group, width, threads)
     partials = np.empty(records * (width + 32), np.float32)
     tickets = new_tickets(1 + len(units))
+    # of every thread; numba frees an array after the last use of its name, whoever still has its address
+    size = most * (width + PAGE + 2 * (width + 32))
     if products <= SERIAL or len(tasks) == 1:
-        _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, partials, tickets)
+        scratch = np.empty(size, np.float32)
+        _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, scratch, partials, tickets)
     else:
         for _ in numba.prange(threads):
-            _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, partials, tickets)
+            own = np.empty(size, np.float32)
+            _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, own, partials, tickets)
 
 
 def compact(k, v, *, pages, length, path):

@@ -13,7 +13,7 @@ from dflash.kernels.jit import kernel
 from dflash.kernels.rope.cuda import HALVES
 
 _HERE = Path(__file__).parent
-_BLOCKS = 144  # of threads, for a sequence: two tiles each of a window of 2048 positions over 8 heads
+_BLOCKS = 264  # of threads, for a sequence: two fit on a processor, and wait in turn
 _QUERIES = 64
 _ROOMY = 228 << 10
 

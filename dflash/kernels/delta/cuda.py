@@ -18,7 +18,6 @@ from dflash.kernels.delta.cuda_memory import (
     shapes,
     step_arguments,
 )
-from dflash.kernels.delta.cuda_norm import GatedNorm
 from dflash.kernels.delta.cuda_prompt import Prompt, Scratch
 from dflash.kernels.jit import kernel
 from dflash.kernels.ragged import PENDING
@@ -55,8 +54,6 @@ class Step:
         How many blocks share a head, with 16 or 32 of its values each; the norm differs in its last bits.
     share : int, optional
         How many heads are in a block; no bit depends on it.
-    fused : bool, optional
-        Whether the norm is part of the launch; by default where the GPU has clusters.
 
     Raises
     ------
@@ -79,23 +76,18 @@ class Step:
         *,
         split: int | None = None,
         share: int | None = None,
-        fused: bool | None = None,
     ) -> None:
         n_groups, n_heads, _, n_values = memory.sizes
-        device = cupy.cuda.Device()
-        has_clusters = int(device.compute_capability) >= 90
         self._split, self._share = split or n_values // _OWN, share or share_of(n_groups, n_heads)
         self._own = n_values // self._split
-        self._fused = has_clusters or self._split == 1 if fused is None else fused
         self._rows = rows_of(inputs, weights, conv_memory, memory)
         self._sequences, self._memory, self._taps = batch.max_sequences, memory, len(weights.taps)
-        self._read = None if self._fused else cupy.empty((min(self._rows, PENDING), n_heads * n_values), np.float32)
         readers = cupy.zeros((batch.max_sequences, n_groups), np.int32)
-        self._arguments = step_arguments(inputs, weights, batch, conv_memory, memory, readers, self._read)
+        told = cupy.zeros((min(self._rows, PENDING), n_heads, self._split), np.uint64)
+        self._arguments = step_arguments(inputs, weights, batch, conv_memory, memory, readers, told)
         of_model = constants(conv_memory, memory)
-        of_model |= {"SPLIT": self._split, "SHARE": self._share, "FUSED": int(self._fused)}
+        of_model |= {"SPLIT": self._split, "SHARE": self._share}
         self._kernel = kernel(_FOLDER / "step.cu", "step", dependent=True, **of_model)
-        self._norm = None if self._fused else GatedNorm(self._read, inputs, weights, batch, n_heads)
         self._bound: dict[tuple[int, bool], Any] = {}
 
     def __call__(self, n_rows: int, stream: Any = None, *, n_sequences: int | None = None) -> None:
@@ -106,8 +98,6 @@ class Step:
         if key not in self._bound:
             self._bound[key] = self._bind(*key)
         self._bound[key](stream, grid=(self._split, self._memory.sizes[1] // self._share, sequences))
-        if self._norm:
-            self._norm(n_rows, stream)
 
     def _bind(self, n_rows: int, several: bool) -> Any:
         """With several sequences two blocks shall fit on a processor, if need be with fewer states put aside."""
@@ -121,8 +111,8 @@ class Step:
     def _shared_bytes(self, room: int, places: int) -> int:
         width, share = self._memory.sizes[2], self._share
         values = share * self._own
-        channels, of_norm, of_law = 2 * width + values, 2 * values if self._fused else 0, (2 * share + 4) // 4 * 4
-        of_row = channels + of_norm + of_law + 2 * self._split * share
+        channels, of_law = 2 * width + values, (2 * share + 4) // 4 * 4
+        of_row = channels + 2 * values + of_law + share
         return 4 * (room * of_row + (2 * self._taps - 1) * channels + places * values * width)
 
 

@@ -6,16 +6,16 @@ constexpr int LAW = (2 * SHARE + 4) / 4 * 4, PRODUCT = 2 * SHARE;
 constexpr int WARPS = THREADS / 32, TOGETHER = 4;
 
 struct Shared {
-    float *taps, *rows, *reads, *gates, *aside, *laws, *sums;
+    float *taps, *rows, *reads, *gates, *aside, *laws, *scales;
 
     __device__ __forceinline__ Shared(float* from, int room, int places) {
         taps = from;                                          // (TAPS, LOCAL), and the TAPS - 1 rows above the first one
         rows = taps + (2 * TAPS - 1) * LOCAL;                 // (room, LOCAL): q, k, v; of a tree, later u in place of v
         reads = rows + room * LOCAL;                          // (room, SHARE, OWN), as the one after it
-        gates = reads + (FUSED ? room * BLOCK_ROWS : 0);
-        aside = gates + (FUSED ? room * BLOCK_ROWS : 0);      // (places, SHARE, OWN, WIDTH)
+        gates = reads + room * BLOCK_ROWS;
+        aside = gates + room * BLOCK_ROWS;                    // (places, SHARE, OWN, WIDTH)
         laws = aside + places * BLOCK_ROWS * WIDTH;           // (room, LAW): part kept and strength of each head, q . k
-        sums = laws + room * LAW;                             // (2, SPLIT, room, SHARE)
+        scales = laws + room * LAW;                           // (room, SHARE), 1 / rms
     }
     __device__ __forceinline__ float& value_of(int row, int head, int value) const {
         return rows[row * LOCAL + 2 * WIDTH + head * OWN + value];
@@ -43,63 +43,81 @@ struct Row {
     }
 };
 
-// The conv of one channel over N rows up from `last`, in place. The inputs also go to `remembered` unless that is null.
-template <bool CHAIN, int N>
-__device__ __forceinline__ void convolve(const float (&weight)[TAPS], float* column, int last, const Tree& tree,
-                                         float* remembered) {
-    float total[N];
+// The channels of a thread that has any: taps, place in a row, and where inputs are remembered, if they are. There may be one
+// less than MOST.
+struct Channels {
+    static constexpr int MOST = (LOCAL + THREADS - 1) / THREADS;
+    float weight[MOST][TAPS];
+    float *column[MOST], *remembered[MOST];
+    bool last_is_there;
+
+    template <class Remembers>
+    __device__ __forceinline__ Channels(const Shared& shared, const Remembers& remembers) {
+        last_is_there = threadIdx.x + (MOST - 1) * THREADS < LOCAL;
 #pragma unroll
-    for (int r = 0; r < N; ++r) {
-        const int row = last - r;
-        const float input = column[row * LOCAL];
-        total[r] = 0.0f;
+        for (int c = 0; c < MOST; ++c) {
+            const int x = is_there(c) ? threadIdx.x + c * THREADS : threadIdx.x;
+            column[c] = shared.rows + x, remembered[c] = remembers(x);
 #pragma unroll
-        for (int t = 0; t < TAPS - 1; ++t) {
-            const int up = CHAIN ? row - (TAPS - 1 - t) : tree.above[row][TAPS - 2 - t];
-            total[r] = __fmaf_rn(weight[t], column[up * LOCAL], total[r]);
+            for (int t = 0; t < TAPS; ++t) weight[c][t] = shared.taps[t * LOCAL + x];
         }
-        total[r] = __fmaf_rn(weight[TAPS - 1], input, total[r]);
-        if (remembered) remembered[row * CHANNELS] = input;
+    }
+    __device__ __forceinline__ bool is_there(int c) const { return c < MOST - 1 || last_is_there; }
+};
+
+// The conv over N rows up from `last`, in place.
+template <bool CHAIN, int N>
+__device__ __forceinline__ void convolve(const Channels& channels, int last, const Tree& tree) {
+    constexpr int ABOVE = TAPS - 1;
+    float total[Channels::MOST][N];
+#pragma unroll
+    for (int c = 0; c < Channels::MOST; ++c) {
+        const float* const column = channels.column[c];
+        float own[N], above[N][ABOVE];
+        if constexpr (CHAIN) {
+            float input[N + ABOVE];
+#pragma unroll
+            for (int i = 0; i < N + ABOVE; ++i) input[i] = column[(last - N + 1 - ABOVE + i) * LOCAL];
+#pragma unroll
+            for (int r = 0; r < N; ++r) {
+                own[r] = input[N - 1 - r + ABOVE];
+#pragma unroll
+                for (int t = 0; t < ABOVE; ++t) above[r][t] = input[N - 1 - r + t];
+            }
+        } else {
+#pragma unroll
+            for (int r = 0; r < N; ++r) {
+                own[r] = column[(last - r) * LOCAL];
+#pragma unroll
+                for (int t = 0; t < ABOVE; ++t) above[r][t] = column[tree.above[last - r][ABOVE - 1 - t] * LOCAL];
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < N; ++r) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int t = 0; t < ABOVE; ++t) sum = __fmaf_rn(channels.weight[c][t], above[r][t], sum);
+            total[c][r] = silu(__fmaf_rn(channels.weight[c][ABOVE], own[r], sum));
+            float* const remembered = channels.remembered[c];
+            if (remembered && channels.is_there(c)) remembered[(size_t)(last - r) * CHANNELS] = own[r];
+        }
     }
 #pragma unroll
-    for (int r = 0; r < N; ++r) column[(last - r) * LOCAL] = silu(total[r]);
+    for (int c = 0; c < Channels::MOST; ++c)
+#pragma unroll
+        for (int r = 0; r < N; ++r) {
+            if (channels.is_there(c)) channels.column[c][(last - r) * LOCAL] = total[c][r];
+        }
 }
 
 // All n rows: from the last one up, so that all inputs are still there.
 template <bool CHAIN>
-__device__ __forceinline__ void convolve_rows(const float* taps, float* column, int n, const Tree& tree, float* remembered) {
-    float weight[TAPS];
-#pragma unroll
-    for (int t = 0; t < TAPS; ++t) weight[t] = taps[t * LOCAL];
+__device__ __forceinline__ void convolve_rows(const Channels& channels, int n, const Tree& tree) {
     int last = n - 1;
 #pragma unroll 1
-    for (; last >= TOGETHER - 1; last -= TOGETHER) convolve<CHAIN, TOGETHER>(weight, column, last, tree, remembered);
+    for (; last >= TOGETHER - 1; last -= TOGETHER) convolve<CHAIN, TOGETHER>(channels, last, tree);
 #pragma unroll 1
-    for (; last >= 0; --last) convolve<CHAIN, 1>(weight, column, last, tree, remembered);
-}
-
-// The only row, all channels of a thread side by side. Inputs also go to where `remembers` says.
-template <class Remembers>
-__device__ __forceinline__ void convolve_one(const Shared& shared, const Remembers& remembers) {
-    constexpr int EACH = (LOCAL + THREADS - 1) / THREADS;
-    float total[EACH], input[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-        const int x = min((int)threadIdx.x + i * THREADS, LOCAL - 1);
-        total[i] = 0.0f, input[i] = shared.rows[x];
-#pragma unroll
-        for (int t = 0; t < TAPS - 1; ++t) {
-            total[i] = __fmaf_rn(shared.taps[t * LOCAL + x], shared.rows[x - (TAPS - 1 - t) * LOCAL], total[i]);
-        }
-        total[i] = silu(__fmaf_rn(shared.taps[(TAPS - 1) * LOCAL + x], input[i], total[i]));
-    }
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-        const int x = threadIdx.x + i * THREADS;
-        if (x >= LOCAL) continue;
-        shared.rows[x] = total[i];
-        if (float* const to = remembers(x)) *to = input[i];
-    }
+    for (; last >= 0; --last) convolve<CHAIN, 1>(channels, last, tree);
 }
 
 // Unit keys, and unit queries times WIDTH^-0.5, of rows `row`, `row + WARPS`, ... MANY in all, if they exist, by one warp. The

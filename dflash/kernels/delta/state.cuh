@@ -38,6 +38,20 @@ __device__ __forceinline__ float sum_of_lanes(float x, u32 lanes = ~0u) {
     return x;
 }
 
+// Of a number that all threads have, as the compiler then knows: it need not ask before each shuffle who is there.
+__device__ __forceinline__ int uniform(int x) { return __reduce_max_sync(~0u, x); }
+
+// Without a branch, across which nothing would be moved.
+__device__ __forceinline__ void store_if(bool wanted, float* global, float x) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.global.f32 [%1], %2; }" ::"r"((u32)wanted), "l"(global), "f"(x)
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_if(bool wanted, u32 shared, float x) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.f32 [%1], %2; }" ::"r"((u32)wanted), "r"(shared), "f"(x)
+                 : "memory");
+}
+
 // The head whose number a lane has where each has one.
 __device__ __forceinline__ int head_of(int lane) { return lane * PADDED / LANES; }
 

@@ -5,20 +5,19 @@
 // A block has OWN value rows of each of SHARE heads that read one key, of one sequence, in registers all along. First it applies
 // the rows of the pass before that are text now, so the state is written at most once; then it visits its rows one after
 // another, each from the state of its parent. So a row goes through the same operations on the same numbers in a chain, in a
-// tree and alone. The SPLIT blocks of these heads are a cluster and share the sums of squares of the norm (FUSED), or leave the
-// norm to another kernel. Of the channels of q and k, which several blocks convolve, the last block that read them moves the
-// tail.
+// tree and alone. The SPLIT blocks of these heads share the sums of squares of the norm. Of the channels of q and k, which
+// several blocks convolve, the last block that read them moves the tail.
 //
 // Before it waits for the kernel ahead it reads the batch and the memories, and writes the state: nothing else in a pass
 // touches them.
 //
 // Grid (SPLIT, HEADS / SHARE, sequences or fewer), block THREADS; shared: see `Shared`, for `room` rows and `places` states.
 // Macros: GROUPS and HEADS, key and value heads; WIDTH and VALUES, sizes of a key and a value; TAPS; SPLIT; SHARE, which divides
-// HEADS / GROUPS (no bit depends on it); FUSED.
+// HEADS / GROUPS (no bit depends on it).
 // Bytes: 4 * HEADS * VALUES * WIDTH a sequence, twice if rows were kept.
 #if !defined(GROUPS) || !defined(HEADS) || !defined(WIDTH) || !defined(VALUES) || !defined(TAPS) || !defined(SPLIT) || \
-    !defined(SHARE) || !defined(FUSED)
-#error "GROUPS, HEADS, WIDTH, VALUES, TAPS, SPLIT, SHARE and FUSED must be defined"
+    !defined(SHARE)
+#error "GROUPS, HEADS, WIDTH, VALUES, TAPS, SPLIT and SHARE must be defined"
 #endif
 constexpr int CHANNELS = 2 * GROUPS * WIDTH + HEADS * VALUES, OWN = VALUES / SPLIT, PENDING = 64;
 constexpr int LANES = 8, THREADS = OWN * LANES;
@@ -26,23 +25,17 @@ constexpr int LANES = 8, THREADS = OWN * LANES;
 #include "../launch.cuh"
 #include "../conv/above.cuh"
 #include "address.cuh"
-#include "cluster.cuh"
+#include "exchange.cuh"
 #include "gates.cuh"
 #include "state.cuh"
 #include "kept.cuh"
 #include "tree.cuh"
 #include "rows.cuh"
+#include "norm.cuh"
 
-constexpr bool CLUSTERED = FUSED && SPLIT > 1;
-static_assert(VALUES % SPLIT == 0 && OWN % 16 == 0 && OWN <= 32 && WIDTH <= 128, "registers hold 4 x 32 x 128 of states");
+static_assert(VALUES % SPLIT == 0 && SPLIT <= LANES && OWN % 16 == 0 && OWN <= 32 && WIDTH <= 128, "registers hold 4 x 32 x 128 of states");
 static_assert(THREADS >= MOST_ROWS && THREADS % 32 == 0, "a thread for each row of a tree");
 static_assert(HEADS % (GROUPS * SHARE) == 0 && TAPS >= 2 && TAPS <= 8, "heads share keys; 2 to 8 taps");
-#if __CUDA_ARCH__ < 900
-static_assert(!CLUSTERED, "this GPU has no clusters");
-#undef __cluster_dims__
-#define __cluster_dims__(...)
-#endif
-
 // Bring the registers to the state that the parent of `row` left.
 __device__ __forceinline__ void go_back(State& own, const Tree& tree, int row, const Shared& shared, const float* committed,
                                         int lane) {
@@ -64,9 +57,14 @@ __device__ __forceinline__ void go_back(State& own, const Tree& tree, int row, c
 
 // Where what a thread makes of its rows goes: its lane's head of `head_of`, if it `writes`.
 struct Target {
-    float *changes, *reads;
-    int reads_stride;
+    float* changes;
+    u32 reads;
     bool writes;
+
+    __device__ __forceinline__ void write(int at, float change, float read) const {
+        store_if(writes, changes + (size_t)at * HEADS * VALUES, change);
+        store_if(writes, reads + at * BLOCK_ROWS * 4, read);
+    }
 };
 
 // Visit a row; the state goes on to its children unless it is a leaf. Of a tree, the change takes the place of the value.
@@ -85,12 +83,11 @@ __device__ __forceinline__ void visit(State& own, const Row& row, const Shared& 
     const float sum = share_of_sums(of_query, lane);
     if (!LEAF && !leaf) own.add(row.kept, amount, row.key);
     const int head = head_of(lane);
-    const float mine = pick(amount, head), read = __fmaf_rn(mine, row.product, __fmul_rn(pick(row.kept, head), sum));
-    if (TREE) __syncwarp();
-    if (target.writes) {
-        if (TREE) shared.value_of(at, head, threadIdx.x / LANES) = mine;
-        target.changes[(size_t)at * HEADS * VALUES] = mine;
-        target.reads[(size_t)at * target.reads_stride] = read;
+    const float mine = pick(amount, head), kept = pick(row.kept, head);
+    target.write(at, mine, __fmaf_rn(mine, row.product, __fmul_rn(kept, sum)));
+    if (TREE) {
+        __syncwarp();
+        if (target.writes) shared.value_of(at, head, threadIdx.x / LANES) = mine;
     }
 }
 
@@ -137,15 +134,14 @@ __device__ __forceinline__ void visit_tree(State& own, int n, const Tree& tree, 
     if (i < n) visit_next(i, a, b);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_dims__(CLUSTERED ? SPLIT : 1, 1, 1) step(
+extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) step(
     const float* mixed, const float* gate, const float* alpha, const float* beta, const float* taps, const float* ssm_a,
     const float* ssm_dt, const float* ssm_norm, float eps, const int* counts, const int* first, const int* parent,
     const int* slot, const int* kept, const int* n_kept, const int* side, float* tail, float* inputs, float* state, float* k,
-    float* u, float* decay, int slots, int* readers, unsigned short* out, float* read_out, int room, int places) {
+    float* u, float* decay, int slots, int* readers, unsigned long long* told, unsigned short* out, int room, int places) {
     dependents_may_launch();
     extern __shared__ float4 dynamic[];
     __shared__ Tree tree;
-    __shared__ Exchange exchange;
     __shared__ bool moves_tail;
     const Shared shared((float*)dynamic, room, places);
     const int part = blockIdx.x, group = blockIdx.y % GROUPS, lane = threadIdx.x % LANES;
@@ -158,12 +154,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
     };
     const float gain = ssm_norm[part * OWN + threadIdx.x % OWN];
     const int n_sequences = counts[1];
-    if (CLUSTERED) exchange.prepare();
     bool waited = false;
-    int turn = 0;
 #pragma unroll 1
     for (int s = blockIdx.z; s < n_sequences; s += gridDim.z) {
-        const int start = first[s], n_rows = first[s + 1] - start, here = slot[s], n_before = n_kept[s];
+        const int start = first[s], n_rows = uniform(first[s + 1] - start), here = slot[s], n_before = n_kept[s];
         const size_t old = (size_t)(side[s] * slots + here) * PENDING;
         const size_t now = (size_t)((1 - side[s]) * slots + here) * PENDING;
         float* const committed = state + ((size_t)here * HEADS * VALUES + channel + threadIdx.x / LANES) * WIDTH;
@@ -171,19 +165,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
         own.load(committed, GROUPS * VALUES * WIDTH, lane);
         float* const text = tail + (size_t)here * (TAPS - 1) * CHANNELS;
         const Above above{text, inputs + old * CHANNELS, kept + s * PENDING, n_before};
-#pragma unroll 1
-        for (int i = threadIdx.x; i < (2 * TAPS - 1) * (LOCAL / 4); i += THREADS) {
-            const int t = i / (LOCAL / 4), x = i % (LOCAL / 4) * 4;
-            const float* const from = t < TAPS ? taps + t * CHANNELS : above.row(2 * TAPS - 1 - t);
-            copy_16(address(shared.taps + t * LOCAL + x), from + channel_of(x));
+#pragma unroll
+        for (int x = threadIdx.x * 4; x < LOCAL; x += THREADS * 4) {
+            const int channel_here = channel_of(x);
+            const u32 to = address(shared.taps + x);
+#pragma unroll
+            for (int t = 0; t < TAPS; ++t) copy_16(to + t * LOCAL * 4, taps + t * CHANNELS + channel_here);
+#pragma unroll
+            for (int t = 1; t < TAPS; ++t) copy_16(to + (2 * TAPS - 1 - t) * LOCAL * 4, above.row(t) + channel_here);
         }
         const Kept before{above.kept, n_before, k + (old * GROUPS + group) * WIDTH, u + old * HEADS * VALUES + channel,
                           decay + old * HEADS + head, shared.rows, shared.laws, LOCAL, room};
         before.fetch(0);
-        bool chain = true;
+        int chain = 1;
         if (n_rows > 1) {
             const bool follows = threadIdx.x >= n_rows || parent[start + threadIdx.x] == (int)threadIdx.x - 1;
-            chain = __syncthreads_and(follows);
+            chain = uniform(__syncthreads_and(follows));
             if (!chain) plan(tree, parent + start, n_rows, places);
         }
         if (n_before) {
@@ -192,14 +189,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
         }
         if (!waited) wait_for_inputs();
 
-        constexpr int LINES = (LOCAL + (FUSED ? BLOCK_ROWS : 0)) / 4;
-#pragma unroll 1
-        for (int i = threadIdx.x; i < n_rows * LINES; i += THREADS) {
-            const int r = i / LINES, x = i % LINES * 4;
-            const size_t row = start + r;
-            const float* const from =
-                x < LOCAL ? mixed + row * CHANNELS + channel_of(x) : gate + row * HEADS * VALUES + value_of(x - LOCAL);
-            copy_16(address(x < LOCAL ? shared.rows + r * LOCAL + x : shared.gates + r * BLOCK_ROWS + x - LOCAL), from);
+#pragma unroll
+        for (int x = threadIdx.x * 4; x < LOCAL + BLOCK_ROWS; x += THREADS * 4) {
+            const bool of_gate = x >= LOCAL;
+            const float* const from = of_gate ? gate + (size_t)start * HEADS * VALUES + value_of(x - LOCAL)
+                                              : mixed + (size_t)start * CHANNELS + channel_of(x);
+            const u32 to = address(of_gate ? shared.gates + x - LOCAL : shared.rows + x);
+            const int stride = of_gate ? HEADS * VALUES : CHANNELS, step = 4 * (of_gate ? BLOCK_ROWS : LOCAL);
+#pragma unroll 4
+            for (int r = 0; r < n_rows; ++r) copy_16(to + r * step, from + (size_t)r * stride);
         }
         copy_commit();
         // a row of a head: the last threads convolve the fewest channels
@@ -216,16 +214,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
         __syncthreads();
         float* const remembered = inputs + now * CHANNELS;
         const auto remembers = [&](int x) { return x >= 2 * WIDTH || keeps_keys ? remembered + channel_of(x) : nullptr; };
-        if (n_rows == 1) {
-            convolve_one(shared, remembers);
-        } else {
-#pragma unroll 1
-            for (int x = threadIdx.x; x < LOCAL; x += THREADS) {
-                if (chain) {
-                    convolve_rows<true>(shared.taps + x, shared.rows + x, n_rows, tree, remembers(x));
-                } else {
-                    convolve_rows<false>(shared.taps + x, shared.rows + x, n_rows, tree, remembers(x));
-                }
+        if (LOCAL >= THREADS || threadIdx.x < LOCAL) {
+            const Channels channels(shared, remembers);
+            if (chain) {
+                convolve_rows<true>(channels, n_rows, tree);
+            } else {
+                convolve_rows<false>(channels, n_rows, tree);
             }
         }
         __syncthreads();
@@ -240,54 +234,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
         }
         __syncthreads();
         const int own_head = head_of(lane), value = threadIdx.x / LANES, of_value = channel + own_head * GROUPS * VALUES + value;
-        const Target target{u + now * HEADS * VALUES + of_value,
-                            FUSED ? shared.reads + own_head * OWN + value : read_out + (size_t)start * HEADS * VALUES + of_value,
-                            FUSED ? BLOCK_ROWS : HEADS * VALUES, lane % (LANES / PADDED) == 0 && own_head < SHARE};
+        const Target target{u + now * HEADS * VALUES + of_value, address(shared.reads + own_head * OWN + value),
+                            lane % (LANES / PADDED) == 0 && own_head < SHARE};
+        Norm norm(told + ((size_t)start * HEADS + head) * SPLIT, part, n_rows);
+        norm.look_ahead();
         if (chain) {
             visit_chain(own, n_rows, shared, target, lane);
         } else {
             visit_tree(own, n_rows, tree, shared, target, committed, lane);
         }
-        if (CLUSTERED && !waited) exchange.all_prepared();
         waited = true;
-        if (FUSED) {
-            __syncthreads();
-            float* const sums = shared.sums + turn % 2 * SPLIT * SHARE * room;
-            const u32 lanes = 0xffu << threadIdx.x % 32 / LANES * LANES;
-#pragma unroll 1
-            for (int i = threadIdx.x / LANES; i < n_rows * SHARE; i += THREADS / LANES) {
-                float sum = 0.0f;
-#pragma unroll
-                for (int v = 0; v < OWN; v += LANES) {
-                    const float read = shared.reads[i * OWN + v + lane];
-                    sum = __fmaf_rn(read, read, sum);
-                }
-                sum = sum_of_lanes(sum, lanes);
-                if (CLUSTERED) {
-                    if (lane < SPLIT) exchange.tell(turn, sums + part * SHARE * room + i, lane, sum);
-                } else if (lane == 0) {
-                    sums[i] = sum;
-                }
-            }
-            if (CLUSTERED) {
-                exchange.wait(turn++, 4 * SPLIT * SHARE * n_rows);
-            } else {
-                __syncthreads();
-            }
-#pragma unroll 1
-            for (int i = threadIdx.x; i < n_rows * SHARE; i += THREADS) {
-                float sum = sums[i];
-#pragma unroll
-                for (int p = 1; p < SPLIT; ++p) sum = __fadd_rn(sum, sums[p * SHARE * room + i]);
-                sums[i] = rsqrtf(sum * (1.0f / VALUES) + eps);
-            }
-            __syncthreads();
-#pragma unroll 2
-            for (int i = threadIdx.x; i < n_rows * BLOCK_ROWS; i += THREADS) {
-                const float normed = shared.reads[i] * sums[i / OWN] * gain;
-                out[(size_t)(start + i / BLOCK_ROWS) * HEADS * VALUES + value_of(i % BLOCK_ROWS)] =
-                    half_saturated(normed * silu(shared.gates[i]));
-            }
+        __syncthreads();
+        norm.exchange(shared, eps);
+        __syncthreads();
+#pragma unroll 4
+        for (int i = threadIdx.x; i < n_rows * BLOCK_ROWS; i += THREADS) {
+            const float normed = shared.reads[i] * shared.scales[i / OWN] * gain;
+            out[(size_t)(start + i / BLOCK_ROWS) * HEADS * VALUES + value_of(i % BLOCK_ROWS)] =
+                half_saturated(normed * silu(shared.gates[i]));
         }
         if (n_before) {
             if (threadIdx.x == 0) {
@@ -303,8 +267,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
         }
         if (gridDim.z < n_sequences) __syncthreads();
     }
-    if (!waited) {
-        wait_for_inputs();
-        if (CLUSTERED) exchange.all_prepared();
-    }
+    if (!waited) wait_for_inputs();
 }

@@ -32,8 +32,8 @@ def bf16(block: Block) -> Iterator[Lanes]:
 def q4_0(block: Block) -> Iterator[Lanes]:
     """``(q - 8) * d``."""
     d, q = block.each_f16(0), block.u8(2)
-    yield ((q & 15).int() - 8).float() * d
-    yield ((q >> 4).int() - 8).float() * d
+    yield ((q & 15) - 8).as_signed().float() * d
+    yield ((q >> 4) - 8).as_signed().float() * d
 
 
 def q4_1(block: Block) -> Iterator[Lanes]:
@@ -93,8 +93,8 @@ def mxfp4(block: Block) -> Iterator[Lanes]:
     yield (q >> 4).look_up(table) * d
 
 
-def _scales_and_minima(block: Block) -> Lanes:
-    """Lanes 0 to 7: ``d * scale`` of the eight sub-blocks of Q4_K and Q5_K; lanes 8 to 15: ``dmin * minimum``."""
+def _scales_and_minima(block: Block) -> list[Lanes]:
+    """Numbers 0 to 7: ``d * scale`` of the eight sub-blocks of Q4_K and Q5_K; 8 to 15: ``dmin * minimum``."""
     a, b, c = block.words(4, 3)
     packed = [
         a & _LOW6,
@@ -102,7 +102,7 @@ def _scales_and_minima(block: Block) -> Lanes:
         b & _LOW6,
         ((c >> 4) & _LOW4) | (((b >> 6) & _LOW2) << 4),
     ]
-    return bytes_of(packed).float() * block.each_f16(0).halves(block.each_f16(2))
+    return (bytes_of(packed).float() * block.each_f16(0).halves(block.each_f16(2))).spread()
 
 
 def q4_k(block: Block) -> Iterator[Lanes]:
@@ -110,7 +110,7 @@ def q4_k(block: Block) -> Iterator[Lanes]:
     scales = _scales_and_minima(block)
     for j in range(8):
         q = block.u8(16 + 32 * (j // 2), 32)
-        yield from q.nibbles(j % 2, scales.lane(j), scales.lane(8 + j))
+        yield from q.nibbles(j % 2, scales[j], scales[8 + j])
 
 
 def q5_k(block: Block) -> Iterator[Lanes]:
@@ -121,29 +121,30 @@ def q5_k(block: Block) -> Iterator[Lanes]:
         q = block.u8(48 + 32 * (j // 2), 32)
         q = (q >> 4 if j % 2 else q & 15) | (((fifths >> j) & 1) << 4)
         for i in range(2):
-            yield q.half(i).float() * scales.lane(j) - scales.lane(8 + j)
+            yield q.half(i).float() * scales[j] - scales[8 + j]
 
 
 def q6_k(block: Block) -> Iterator[Lanes]:
     """``(d * scale) * (q - 32)``: sixteen sub-blocks of 16."""
-    scales = block.i8(192).float() * block.each_f16(208)
+    scales = (block.i8(192).float() * block.each_f16(208)).spread()
     for j in range(8):
         n, p = j // 4, j % 4
         low, high = block.u8(64 * n + 32 * (p & 1), 32), block.u8(128 + 32 * n, 32)
         q = (low >> 4 if p >= 2 else low & 15) | (((high >> (2 * p)) & 3) << 4)
+        q = (q - 32).as_signed()
         for i in range(2):
-            yield (q.half(i).int() - 32).float() * scales.lane(2 * j + i)
+            yield q.half(i).float() * scales[2 * j + i]
 
 
 def q2_k(block: Block) -> Iterator[Lanes]:
     """``(d * scale) * q - dmin * minimum``: sixteen sub-blocks of 16."""
     packed = block.u8(0)
-    scales = (packed & 15).float() * block.each_f16(80)
-    minima = (packed >> 4).float() * block.each_f16(82)
+    scales = ((packed & 15).float() * block.each_f16(80)).spread()
+    minima = ((packed >> 4).float() * block.each_f16(82)).spread()
     for j in range(16):
         n, p, i = j // 8, j % 8 // 2, 16 * (j % 2)
         q = (block.u8(16 + 32 * n + i) >> (2 * p)) & 3
-        yield q.float() * scales.lane(j) - minima.lane(j)
+        yield q.float() * scales[j] - minima[j]
 
 
 def q3_k(block: Block) -> Iterator[Lanes]:
@@ -155,22 +156,22 @@ def q3_k(block: Block) -> Iterator[Lanes]:
         ((a >> 4) & _LOW4) | (((c >> 4) & _LOW2) << 4),
         ((b >> 4) & _LOW4) | (((c >> 6) & _LOW2) << 4),
     ]
-    scales = (bytes_of(packed).int() - 32).float() * block.each_f16(108)
+    scales = ((bytes_of(packed) - 32).as_signed().float() * block.each_f16(108)).spread()
     for j in range(16):
         n, p, i = j // 8, j % 8 // 2, 16 * (j % 2)
         low = (block.u8(32 + 32 * n + i) >> (2 * p)) & 3
         third = ((block.u8(i) >> (4 * n + p)) & 1) << 2
-        yield ((low | third).int() - 4).float() * scales.lane(j)
+        yield ((low | third) - 4).as_signed().float() * scales[j]
 
 
 def iq4_xs(block: Block) -> Iterator[Lanes]:
     """``(d * (scale - 32)) * table[q]``: eight sub-blocks of 32."""
     low = (block.each_int(4, 4) >> [4 * (b % 8) for b in range(16)]) & 15
     high = (block.each_int(2, 2) >> [2 * (b % 8) for b in range(16)]) & 3
-    scales = ((low | (high << 4)) - 32).float() * block.each_f16(0)
+    scales = (((low | (high << 4)) - 32).float() * block.each_f16(0)).spread()
     table = constant(block.builder, IQ4_TABLE)
     for j in range(8):
-        q, s = block.u8(8 + 16 * j), scales.lane(j)
+        q, s = block.u8(8 + 16 * j), scales[j]
         yield (q & 15).look_up(table) * s
         yield (q >> 4).look_up(table) * s
 

@@ -6,6 +6,7 @@ launch need not know the formats at compile time.
 """
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -15,12 +16,15 @@ from numba.extending import intrinsic
 
 from dflash.kernels import numba_jit  # noqa: F401  (sets the cache folder)
 from dflash.kernels.formats.blocks import FORMATS
-from dflash.kernels.formats.lanes import LANES, Block
+from dflash.kernels.formats.lanes import LANES, Block, Lanes
 from dflash.kernels.formats.types import BLOCKS
 from dflash.kernels.simd.emit import F32V, I32, I64, call, constant, load, loop, store
 
-DOT_ROWS = 4
-"""Rows that one call of a dot function multiplies."""
+ROWS = 4
+"""Rows that one call of an unpack function takes, side by side."""
+
+DOT_ROWS = (4, 4, 4, 4, 4, 2, 2, 2)
+"""Rows that one call of a dot function takes, for 1, 2, 3 ... tokens: as many as leave their sums in registers."""
 
 _CACHE_LINE, _AHEAD = 64, 8192
 
@@ -43,79 +47,96 @@ def _prefetch(builder: ir.IRBuilder, address: ir.Value, n_bytes: int) -> None:
         builder.call(prefetch, [ahead, I32(0), I32(3), I32(1)])
 
 
+def _blocks(
+    builder: ir.IRBuilder, name: str, source: ir.Value, stride: ir.Value, n: int, i: ir.Value
+) -> Iterator[tuple[Lanes, ...]]:
+    """The weights of block `i` of `n` rows, 16 of each row at a time."""
+    n_bytes, found = step_bytes(name)[1], []
+    for r in range(n):
+        row = builder.add(source, builder.mul(stride, I64(r)))
+        block = builder.add(row, builder.mul(i, I64(n_bytes)))
+        _prefetch(builder, block, n_bytes)
+        found.append(FORMATS[name](Block(builder, block)))
+    return zip(*found, strict=True)
+
+
 @intrinsic(prefer_literal=True)
-def _unpack(typing_context, kind, source, n, out):
+def _unpack(typing_context, kind, source, stride, n, out, out_stride):
     name = _NAMES[kind.literal_value]
-    n_weights, n_bytes = step_bytes(name)
 
     def codegen(context, builder, signature, values):
-        _, source, n, out = values
+        _, source, stride, n, out, out_stride = values
+        outs = [builder.add(out, builder.mul(out_stride, I64(r))) for r in range(ROWS)]
 
         def body(i, carried):
-            at = builder.add(source, builder.mul(i, I64(n_bytes)))
-            _prefetch(builder, at, n_bytes)
-            to = builder.add(out, builder.mul(i, I64(4 * n_weights)))
-            for j, weights in enumerate(FORMATS[name](Block(builder, at))):
-                store(builder, builder.add(to, I64(4 * LANES * j)), weights.value)
+            to = builder.mul(i, I64(4 * step_bytes(name)[0]))
+            for j, weights in enumerate(_blocks(builder, name, source, stride, ROWS, i)):
+                for w, row in zip(weights, outs, strict=True):
+                    store(builder, builder.add(row, builder.add(to, I64(4 * LANES * j))), w.value)
             return carried
 
         loop(builder, n, [], body)
         return context.get_dummy_value()
 
-    return types.void(kind, types.int64, types.int64, types.int64), codegen
+    return types.void(kind, *(types.int64,) * 5), codegen
 
 
 @intrinsic(prefer_literal=True)
-def _dot(typing_context, kind, source, stride, x, n, out):
-    name = _NAMES[kind.literal_value]
-    n_weights, n_bytes = step_bytes(name)
+def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_stride):
+    name, count = _NAMES[kind.literal_value], tokens.literal_value
 
     def codegen(context, builder, signature, values):
-        _, source, stride, x, n, out = values
+        source, stride, x, x_stride, n, out, out_stride = values[2:]
+        xs = [builder.add(x, builder.mul(x_stride, I64(t))) for t in range(count)]
+        rows = DOT_ROWS[count - 1]
+        pairs = [(r, t) for t in range(count) for r in range(rows)]
 
         def body(i, sums):
-            rows = []
-            for r in range(DOT_ROWS):
-                row = builder.add(source, builder.mul(stride, I64(r)))
-                block = builder.add(row, builder.mul(i, I64(n_bytes)))
-                _prefetch(builder, block, n_bytes)
-                rows.append(FORMATS[name](Block(builder, block)))
-            at = builder.add(x, builder.mul(i, I64(4 * n_weights)))
-            for j, weights in enumerate(zip(*rows, strict=True)):
-                xs = load(builder, builder.add(at, I64(4 * LANES * j)), F32V)
-                sums = [call(builder, "llvm.fma.v16f32", w.value, xs, s) for w, s in zip(weights, sums, strict=True)]
+            at = builder.mul(i, I64(4 * step_bytes(name)[0]))
+            for j, weights in enumerate(_blocks(builder, name, source, stride, rows, i)):
+                offset = builder.add(at, I64(4 * LANES * j))
+                values = [load(builder, builder.add(x, offset), F32V) for x in xs]
+                sums = [
+                    call(builder, "llvm.fma.v16f32", weights[r].value, values[t], total)
+                    for (r, t), total in zip(pairs, sums, strict=True)
+                ]
             return sums
 
-        for r, total in enumerate(loop(builder, n, [constant(0.0, F32V)] * DOT_ROWS, body)):
-            store(builder, builder.add(out, I64(4 * LANES * r)), total)
+        totals = loop(builder, n, [constant(0.0, F32V)] * len(pairs), body)
+        for (r, t), total in zip(pairs, totals, strict=True):
+            place = builder.add(out, builder.mul(out_stride, I64(t)))
+            store(builder, builder.add(place, I64(4 * LANES * r)), total)
         return context.get_dummy_value()
 
-    return types.void(kind, *(types.int64,) * 5), codegen
+    return types.void(kind, tokens, *(types.int64,) * 7), codegen
 
 
 @functools.cache
 def unpack_function(name: str) -> Any:
-    """C function ``(source, n_steps, out)``: unpack `n_steps` blocks (or groups of 16 numbers) to float32 at `out`."""
+    """C function ``(source, row_bytes, n_steps, out, out_bytes)``: unpack `ROWS` rows of weights to float32.
+
+    `n_steps` counts blocks, or groups of 16 numbers; row r goes to ``out + r * out_bytes``.
+    """
     kind = _NAMES.index(name)
 
-    @cfunc(types.void(*(types.int64,) * 3), cache=True)
-    def unpack(source, n, out):
-        _unpack(kind, source, n, out)
+    @cfunc(types.void(*(types.int64,) * 5), cache=True)
+    def unpack(source, stride, n, out, out_stride):
+        _unpack(kind, source, stride, n, out, out_stride)
 
     return unpack
 
 
 @functools.cache
-def dot_function(name: str) -> Any:
-    """C function ``(source, row_bytes, x, n_steps, out)``: lane-wise sums of `DOT_ROWS` rows times one token.
+def dot_function(name: str, tokens: int) -> Any:
+    """C function ``(source, row_bytes, x, x_bytes, n_steps, out, out_bytes)``: lane-wise sums of some rows times tokens.
 
-    ``out`` receives 16 float32 a row, for the caller to add up; lane i holds the products i, i + 16, ... summed one after
-    another, as the tiles of `simd` do.
+    ``out + t * out_bytes`` receives 16 float32 a row, for the caller to add up; lane i holds the products i, i + 16, ...
+    summed one after another, as the tiles of `linear` do. `DOT_ROWS` tells how many rows there are.
     """
-    kind = _NAMES.index(name)
+    kind, count = _NAMES.index(name), tokens
 
-    @cfunc(types.void(*(types.int64,) * 5), cache=True)
-    def dot(source, stride, x, n, out):
-        _dot(kind, source, stride, x, n, out)
+    @cfunc(types.void(*(types.int64,) * 7), cache=True)
+    def dot(source, stride, x, x_stride, n, out, out_stride):
+        _dot(kind, count, source, stride, x, x_stride, n, out, out_stride)
 
     return dot

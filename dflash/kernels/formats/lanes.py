@@ -87,14 +87,25 @@ class Lanes:
         """The bits of int32 read as float32."""
         return Lanes(self.builder, self.builder.bitcast(self.value, _vector(_F32)))
 
+    def as_signed(self) -> Lanes:
+        """The same bits as numbers with a sign."""
+        return Lanes(self.builder, self.value, signed=True)
+
     def half(self, i: int) -> Lanes:
         """The first (0) or second (1) 16 of 32 lanes."""
         order = list(range(i * LANES, (i + 1) * LANES))
         return self._like(self.builder.shuffle_vector(self.value, self.value, _vector(_I32)(order)))
 
-    def lane(self, i: int) -> Lanes:
-        """Lane `i` in all lanes."""
-        return self._like(self.builder.shuffle_vector(self.value, self.value, _vector(_I32)([i] * LANES)))
+    def spread(self) -> list[Lanes]:
+        """Each lane of float32 in all lanes."""
+        # by way of memory, which the instructions that use them read: shuffles would hold up those of the weights
+        memory = cgutils.alloca_once(self.builder, _vector(_F32))
+        self.builder.store(self.value, memory)
+        nothing = ir.FunctionType(ir.VoidType(), [memory.type])
+        self.builder.asm(nothing, "", "r,~{memory}", [memory], side_effect=True)
+        lanes = self.builder.bitcast(memory, _F32.as_pointer())
+        block = Block(self.builder, memory)
+        return [block.each(self.builder.load(self.builder.gep(lanes, [_I32(i)]))) for i in range(LANES)]
 
     def halves(self, other: Lanes) -> Lanes:
         """Lanes 0 to 7 of this one, then lanes 8 to 15 of the other."""
@@ -146,7 +157,8 @@ class Block:
         value.align = 1
         return value
 
-    def _splat(self, value: ir.Value) -> Lanes:
+    def each(self, value: ir.Value) -> Lanes:
+        """A number in every lane."""
         nothing = _vector(value.type)(ir.Undefined)
         first = self.builder.insert_element(nothing, value, _I32(0))
         return Lanes(self.builder, self.builder.shuffle_vector(first, nothing, _vector(_I32)([0] * LANES)))
@@ -173,12 +185,12 @@ class Block:
 
     def each_f16(self, offset: int) -> Lanes:
         """One IEEE half as float32, in every lane."""
-        return self._splat(self.builder.fpext(self._load(offset, ir.HalfType()), _F32))
+        return self.each(self.builder.fpext(self._load(offset, ir.HalfType()), _F32))
 
     def each_int(self, offset: int, n_bytes: int) -> Lanes:
         """One unsigned number of 1, 2 or 4 bytes, as int32 in every lane."""
         value = self._load(offset, ir.IntType(8 * n_bytes))
-        return self._splat(value if n_bytes == 4 else self.builder.zext(value, _I32))
+        return self.each(value if n_bytes == 4 else self.builder.zext(value, _I32))
 
     def words(self, offset: int, n: int) -> list[Word]:
         """`n` numbers of four bytes."""

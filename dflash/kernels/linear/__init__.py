@@ -159,7 +159,8 @@ def describe(row: NDArray[np.int64], weight: Matrix) -> None:
     n_weights, _ = step_bytes(weight.type)
     row[cpu.DATA], row[cpu.ROWS], row[cpu.ROW_BYTES] = weight.address, weight.shape[-2], weight.row_bytes
     row[cpu.WIDTH], row[cpu.STEPS] = weight.shape[-1], weight.shape[-1] // n_weights
-    row[cpu.UNPACK], row[cpu.DOT] = unpack_function(weight.type).address, dot_function(weight.type).address
+    row[cpu.UNPACK] = unpack_function(weight.type).address
+    row[cpu.DOT : cpu.COLUMNS] = [dot_function(weight.type, n + 1).address for n in range(cpu.DOT_TOKENS)]
 
 
 def _native(weight: Matrix) -> Matrix:

@@ -1,22 +1,22 @@
 """Multiply packed weights with tokens on all cores.
 
-A task is a tile of 16 rows. One token: each row is unpacked in registers and multiplied at once. More tokens: a few rows
-are unpacked into a buffer that stays in the cache and every token is multiplied with them. Both sum in the same order, so a
+A task is a tile of 16 rows. Few tokens: rows are unpacked in registers and multiplied at once. More tokens: a few rows are
+unpacked into a buffer that stays in the cache and every token is multiplied with them. Both sum in the same order, so a
 token has the same bits in every batch.
 """
 
 import numpy as np
 from numba import prange
 
+from dflash.kernels.formats.cpu import DOT_ROWS
 from dflash.kernels.linear.tiles import (
     call_dot,
     call_unpack,
     sum_16,
     tile_1x1,
-    tile_4x1,
-    tile_4x2,
     tile_4x3,
     tile_4x4,
+    tile_4x5,
 )
 from dflash.kernels.numba_jit import inline, kernel
 from dflash.kernels.simd import add, fetch_add, load_f32, mul, read_f32, silu, store_f32, write_f32
@@ -24,24 +24,30 @@ from dflash.kernels.simd import add, fetch_add, load_f32, mul, read_f32, silu, s
 STORE, ADD, GATE, UP = range(4)
 """What becomes of a product: it is stored, added to what is there, or, of two weights, ``silu(gate) * up`` is stored."""
 
-DATA, ROWS, ROW_BYTES, WIDTH, STEPS, UNPACK, DOT, MODE, TOKENS, X, X_BYTES, OUT, OUT_BYTES, COLUMNS = range(14)
-"""Columns of a plan, int64: a row is a weight, the tokens at address X that meet it, and where the products go. COLUMNS is
-how many there are."""
+DATA, ROWS, ROW_BYTES, WIDTH, STEPS, UNPACK, MODE, TOKENS, X, X_BYTES, OUT, OUT_BYTES, DOT = range(13)
+"""Columns of a plan, int64: a row is a weight, the tokens at address X that meet it, and where the products go. From DOT on
+there is a function for each number of tokens up to DOT_TOKENS."""
+
+DOT_TOKENS = len(DOT_ROWS)
+COLUMNS = DOT + DOT_TOKENS
 
 TILE = 16
-_LANES_BYTES = (TILE + 4) * 64  # lane sums of a tile; a call of a dot function may write four rows' beyond the last
+_LANES_BYTES = (TILE + 4) * 64  # lane sums of a tile and a token; a dot function may write four rows' beyond the last
+_FEW = 16  # tokens that stay in the first cache beside four unpacked rows
 _BUFFER = 163840  # float32 weights to unpack at a time: 640 KiB, so that they and some tokens stay in the L2 cache
 
 
 @inline
-def _one_token(weight, source, rows, lanes, out):
-    row_bytes, steps, dot, x = weight[ROW_BYTES], weight[STEPS], weight[DOT], weight[X]
-    whole = rows // 4 * 4
-    for r in range(0, whole, 4):
-        call_dot(dot, source + r * row_bytes, row_bytes, x, steps, lanes + 64 * r)
+def _few_tokens(weight, source, rows, lanes, out):
+    row_bytes, steps, x, x_bytes, tokens = weight[ROW_BYTES], weight[STEPS], weight[X], weight[X_BYTES], weight[TOKENS]
+    dot, at_once = weight[DOT + tokens - 1], DOT_ROWS[tokens - 1]
+    whole = rows // at_once * at_once
+    for r in range(0, whole, at_once):
+        call_dot(dot, source + r * row_bytes, row_bytes, x, x_bytes, steps, lanes + 64 * r, _LANES_BYTES)
     for r in range(whole, rows):
-        call_dot(dot, source + r * row_bytes, 0, x, steps, lanes + 64 * r)
-    sum_16(lanes, out)
+        call_dot(dot, source + r * row_bytes, 0, x, x_bytes, steps, lanes + 64 * r, _LANES_BYTES)
+    for t in range(tokens):
+        sum_16(lanes + _LANES_BYTES * t, out + 64 * t)
 
 
 @inline
@@ -52,35 +58,42 @@ def _rows_by_tokens(rows, w, w_bytes, x, x_bytes, tokens, n, out):
                 tile_1x1(w + r * w_bytes, w_bytes, x + t * x_bytes, x_bytes, n, out + 64 * t + 4 * r)
     elif tokens == 4:
         tile_4x4(w, w_bytes, x, x_bytes, n, out)
-    elif tokens == 3:
-        tile_4x3(w, w_bytes, x, x_bytes, n, out)
-    elif tokens == 2:
-        tile_4x2(w, w_bytes, x, x_bytes, n, out)
+    elif tokens == 5:
+        tile_4x5(w, w_bytes, x, x_bytes, n, out)
     else:
-        tile_4x1(w, w_bytes, x, x_bytes, n, out)
+        tile_4x3(w, w_bytes, x, x_bytes, n, out)
+
+
+@inline
+def _unpack(weight, source, rows, buffer):
+    """Unpack `rows` rows at `source` into a buffer that has room for a multiple of 4."""
+    row_bytes, steps, w_bytes = weight[ROW_BYTES], weight[STEPS], 4 * weight[WIDTH]
+    whole = rows // 4 * 4
+    for r in range(0, whole, 4):
+        call_unpack(weight[UNPACK], source + r * row_bytes, row_bytes, steps, buffer + r * w_bytes, w_bytes)
+    for r in range(whole, rows):
+        call_unpack(weight[UNPACK], source + r * row_bytes, 0, steps, buffer + r * w_bytes, 0)
+
+
+@inline
+def _tokens_at_once(left):
+    """Of so many tokens, at least 5, take 3 to 5, such that as many are left again, or none."""
+    return 5 if left % 4 == 1 else 4 if left % 4 == 0 else 3
 
 
 @inline
 def _many_tokens(weight, source, rows, buffer, at_once, out):
-    row_bytes, steps, width = weight[ROW_BYTES], weight[STEPS], weight[WIDTH]
-    tokens, x, x_bytes = weight[TOKENS], weight[X], weight[X_BYTES]
-    w_bytes = 4 * width
+    tokens, x, x_bytes, w_bytes = weight[TOKENS], weight[X], weight[X_BYTES], 4 * weight[WIDTH]
     for start in range(0, rows, at_once):
         n = min(at_once, rows - start)
-        for r in range(n):
-            call_unpack(weight[UNPACK], source + (start + r) * row_bytes, steps, buffer + r * w_bytes)
-        for t in range(0, tokens, 4):
+        _unpack(weight, source + start * weight[ROW_BYTES], n, buffer)
+        t = 0
+        while t < tokens:
+            many = _tokens_at_once(tokens - t)
             for r in range(0, n, 4):
-                _rows_by_tokens(
-                    min(4, n - r),
-                    buffer + r * w_bytes,
-                    w_bytes,
-                    x + t * x_bytes,
-                    x_bytes,
-                    min(4, tokens - t),
-                    width // 16,
-                    out + 64 * t + 4 * (start + r),
-                )
+                w, here = buffer + r * w_bytes, out + 64 * t + 4 * (start + r)
+                _rows_by_tokens(min(4, n - r), w, w_bytes, x + t * x_bytes, x_bytes, many, weight[WIDTH] // 16, here)
+            t += many
 
 
 @inline
@@ -100,8 +113,8 @@ def _write(weight, row, rows, products):
 
 @inline
 def _tile(plan, i, tile, scratch, most_tokens):
-    lanes = scratch.ctypes.data
-    products = lanes + _LANES_BYTES
+    lanes = (scratch.ctypes.data + 63) // 64 * 64  # a vector that crosses a cache line costs two loads
+    products = lanes + DOT_TOKENS * _LANES_BYTES
     buffer = products + 2 * 64 * most_tokens
     weight = plan[i]
     row = tile * TILE
@@ -111,10 +124,10 @@ def _tile(plan, i, tile, scratch, most_tokens):
         one = plan[i + part]
         source = one[DATA] + row * one[ROW_BYTES]
         out = products + part * 64 * tokens
-        if tokens == 1:
-            _one_token(one, source, rows, lanes, out)
+        if tokens <= DOT_TOKENS:
+            _few_tokens(one, source, rows, lanes, out)
         else:
-            _many_tokens(one, source, rows, buffer, _rows_at_once(one[WIDTH]), out)
+            _many_tokens(one, source, rows, buffer, _rows_at_once(one[WIDTH], tokens), out)
     if weight[MODE] == GATE:
         for t in range(tokens):
             at = products + 64 * t
@@ -123,7 +136,10 @@ def _tile(plan, i, tile, scratch, most_tokens):
 
 
 @inline
-def _rows_at_once(width):
+def _rows_at_once(width, tokens):
+    """How many rows to unpack before they are multiplied: few where the tokens stay in the first cache beside them."""
+    if tokens <= _FEW:
+        return 4
     return min(TILE, max(4, _BUFFER // width // 4 * 4))
 
 
@@ -145,12 +161,12 @@ def multiply(plan, n_threads):
     for i in range(len(plan)):
         n_tiles += _n_tiles(plan[i])
         tokens = max(tokens, plan[i, TOKENS])
-        if plan[i, TOKENS] > 1:
-            buffer_size = max(buffer_size, plan[i, WIDTH] * _rows_at_once(plan[i, WIDTH]))
+        if plan[i, TOKENS] > DOT_TOKENS:
+            buffer_size = max(buffer_size, plan[i, WIDTH] * _rows_at_once(plan[i, WIDTH], plan[i, TOKENS]))
     counter = _new_counter()
     grain = max(1, n_tiles // (8 * n_threads))
     for _ in prange(n_threads):
-        scratch = np.empty(_LANES_BYTES // 4 + 32 * tokens + buffer_size, np.float32)
+        scratch = np.empty(16 + DOT_TOKENS * _LANES_BYTES // 4 + 32 * tokens + buffer_size, np.float32)
         while True:
             first = fetch_add(counter.ctypes.data, grain)
             if first >= n_tiles:

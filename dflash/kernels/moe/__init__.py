@@ -7,6 +7,7 @@ from numba import get_num_threads
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import empty
 from dflash.kernels.formats import Matrix
 from dflash.kernels.linear import Launch, describe, gated_linear, linear
 from dflash.kernels.linear.cpu import COLUMNS, GATE, MODE, OUT, OUT_BYTES, STORE, TOKENS, UP, X_BYTES, X, multiply
@@ -63,10 +64,10 @@ class Scratch:
         self.experts = np.empty((tokens, n_used), np.int32)
         self.shares = np.empty((tokens, n_used), np.float32)
         self.place = np.empty((tokens, n_used), np.int32)
-        self.grouped = np.empty((tokens * n_used, width), np.float32)
-        self.hidden = np.empty((tokens * n_used, ffn), np.float32)
+        self.grouped = empty(tokens * n_used, width)
+        self.hidden = empty(tokens * n_used, ffn)
         self.product = np.empty((tokens * n_used, width), np.float32)
-        self.shared_hidden = np.empty((tokens, shared_ffn), np.float32)
+        self.shared_hidden = empty(tokens, shared_ffn)
         self.shared = np.empty((tokens, width), np.float32)
 
 

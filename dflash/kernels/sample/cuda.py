@@ -12,7 +12,7 @@ from dflash.kernels import device
 from dflash.kernels.jit import kernel
 from dflash.kernels.later import Later
 from dflash.kernels.sample.cuda_edits import DeviceEdits
-from dflash.kernels.sample.cuda_logits import DeviceDraws, Logits
+from dflash.kernels.sample.cuda_logits import DeviceDraws, Logits, Proposed
 from dflash.kernels.sample.cuda_mirror import Mirror
 from dflash.kernels.sample.law import Ask, Law
 
@@ -94,6 +94,7 @@ class Sampler:
             self._place = kernel(_HERE / "place.cu", "place").bind(1, max(n, 32), args)
         self._event = _event()
         self._latest: DeviceDraws | None = None
+        self._proposing: Any = None
         self._row = device.pinned(vocab)
 
     def _bind(self, n: int, vocab: int) -> None:
@@ -167,6 +168,15 @@ class Sampler:
         with device.device_errors("sampling"):
             self._event.synchronize()
         return self._ids.host[:n_rows].tolist(), None if self._found is None else self._found.host[:n_rows].copy()
+
+    def candidates(self, rows: Sequence[int], laws: Sequence[Law], positions: Sequence[int]) -> Proposed:
+        """What some rows propose for positions of their texts: ids and scores (n, POOL)."""
+        if self._proposing is None:
+            from dflash.kernels.sample.cuda_candidates import Proposing
+
+            self._proposing = Proposing(self.logits)
+        with device.device_errors("candidates"):
+            return self._proposing(rows, laws, positions)
 
     def row(self, i: int) -> NDArray[np.float32]:
         """Copy a row back; what is returned lasts until another is asked for."""

@@ -1,19 +1,59 @@
 """What the rows of a draft propose, on a GPU: three launches for all of them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dflash.kernels import device
+from dflash.kernels.device_arrays import DeviceArrays
 from dflash.kernels.jit import kernel
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda import LAW, SELECT_THREADS, SURVEY, record
+from dflash.kernels.sample.cuda_logits import Proposed
 from dflash.kernels.sample.law import Law
 
 _HERE = Path(__file__).parent
 _GROUP = 128
 _FOUND_WORDS = 4 + 2 * POOL
+
+
+class Likeliest:
+    """The `POOL` largest logits of each row, in order.
+
+    Parameters
+    ----------
+    logits : float32 (R, V)
+
+    Attributes
+    ----------
+    found : int32 (R, words)
+        ``Found`` in top.cu, with `POOL` places.
+    largest : float32 (R,)
+    """
+
+    def __init__(self, logits: Any) -> None:
+        n, vocab = logits.shape
+        self._chunks = chunks = -(-vocab // SURVEY["CHUNK"])
+        every = np.zeros(n, LAW)
+        every["top_p"], every["n_top"] = 1, POOL
+        tell = device.array(every.view(np.int32))
+        tops = device.zeros(n, -(-vocab // _GROUP), dtype=np.uint32)
+        sums, self.largest = device.zeros(n, chunks, 3), device.zeros(n)
+        best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
+        first, self.found = device.zeros(n, dtype=np.int32), device.zeros(n, _FOUND_WORDS, dtype=np.int32)
+        survey = kernel(_HERE / "survey.cu", "survey", dependent=True, VOCAB=vocab, **SURVEY)
+        shape = {"VOCAB": vocab, "THREADS": SELECT_THREADS, "SUMS": chunks, "MOST": POOL}
+        top = kernel(_HERE / "top.cu", "top", dependent=True, **shape)
+        args = logits, tell, tops, sums, best, arrived, first, self.largest
+        self._survey = survey.bind(1, SURVEY["THREADS"], args)
+        self._top = top.bind(1, SELECT_THREADS, (logits, tell, tops, sums, self.largest, first, self.found))
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Launch for the first `n_rows` rows."""
+        self._survey(stream, grid=(self._chunks, n_rows))
+        self._top(stream, grid=n_rows)
 
 
 class Candidates:
@@ -49,32 +89,44 @@ class Candidates:
         self, logits: Any, laws: Any, position: Any, *, each: int, shift: int, out: tuple[Any, Any] | None = None
     ) -> None:
         n, vocab = logits.shape
-        chunks = -(-vocab // SURVEY["CHUNK"])
-        self._chunks = chunks
-        every = np.zeros(n, LAW)
-        every["top_p"], every["n_top"] = 1, POOL
-        tell = device.array(every.view(np.int32))
-        tops = device.zeros(n, -(-vocab // _GROUP), dtype=np.uint32)
-        sums, largest = device.zeros(n, chunks, 3), device.zeros(n)
-        best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
-        first, found = device.zeros(n, dtype=np.int32), device.zeros(n, _FOUND_WORDS, dtype=np.int32)
+        self._likeliest = Likeliest(logits)
         self.ids, self.scores = out or (device.zeros(n, POOL, dtype=np.int32), device.zeros(n, POOL))
-        survey = kernel(_HERE / "survey.cu", "survey", dependent=True, VOCAB=vocab, **SURVEY)
-        shape = {"VOCAB": vocab, "THREADS": SELECT_THREADS, "SUMS": chunks, "MOST": POOL}
-        top = kernel(_HERE / "top.cu", "top", dependent=True, **shape)
         rank = kernel(_HERE / "candidates.cu", "candidates", dependent=True, VOCAB=vocab, THREADS=POOL, MOST=POOL)
-        self._survey = survey.bind(1, SURVEY["THREADS"], (logits, tell, tops, sums, best, arrived, first, largest))
-        self._top = top.bind(1, SELECT_THREADS, (logits, tell, tops, sums, largest, first, found))
-        self._rank = rank.bind(1, POOL, (found, largest, laws, each, position, shift, self.ids, self.scores))
+        args = self._likeliest.found, self._likeliest.largest, laws, each, position, shift, self.ids, self.scores
+        self._rank = rank.bind(1, POOL, args)
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Launch for the first `n_rows` rows."""
-        self._survey(stream, grid=(self._chunks, n_rows))
-        self._top(stream, grid=n_rows)
+        self._likeliest(n_rows, stream)
         self._rank(stream, grid=n_rows)
 
 
-def describe(laws: Any, of: list[Law]) -> None:
+class Proposing:
+    """Candidates of some rows, as they are asked for.
+
+    Parameters
+    ----------
+    logits : float32 (R, V)
+    """
+
+    def __init__(self, logits: Any) -> None:
+        n = len(logits)
+        self._asked = DeviceArrays(laws=(n, LAW.itemsize // 4), position=(n,))
+        self._find = Candidates(logits, self._asked.laws, self._asked.position, each=1, shift=0)
+
+    def __call__(self, rows: Sequence[int], laws: Sequence[Law], positions: Sequence[int]) -> Proposed:
+        """Ids and scores (n, POOL) of the rows."""
+        host, n = self._asked.host, max(rows) + 1
+        everyone = [Law()] * n
+        for row, law, position in zip(rows, laws, positions, strict=True):
+            everyone[row], host.position[row] = law, position
+        describe(host.laws, everyone)
+        self._asked.upload()
+        self._find(n)
+        return self._find.ids[:n].get()[rows], self._find.scores[:n].get()[rows]
+
+
+def describe(laws: Any, of: Sequence[Law]) -> None:
     """Write laws to the first rows of an int32 (S, words) host array."""
     records = laws.view(LAW)[:, 0]
     for i, law in enumerate(of):

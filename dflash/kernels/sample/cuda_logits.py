@@ -4,15 +4,18 @@ from collections.abc import Sequence
 from math import log
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels import device
-from dflash.kernels.sample.law import Ask, Top, top_of
+from dflash.kernels.sample.law import Ask, Law, Top, top_of
 
 if TYPE_CHECKING:
     from dflash.kernels.sample.cuda import Sampler
 
 _UNIT = 44 * log(2)
+
+Proposed = tuple[NDArray[np.int32], NDArray[np.float32]]
 
 
 class Logits:
@@ -39,6 +42,11 @@ class Logits:
         with device.device_errors("logits"):
             host = self._sampler.logits[self._start : self._stop].get(stream=self._sampler.stream)
         return host if dtype is None else host.astype(dtype, copy=False)
+
+    def candidates(self, rows: Sequence[int], laws: Sequence[Law], positions: Sequence[int], width: int) -> Proposed:
+        """What some of these rows propose, ids and scores (n, width): as `dflash.kernels.sample.candidates` finds it."""
+        ids, scores = self._sampler.candidates([self._start + row for row in rows], laws, positions)
+        return ids[:, :width], scores[:, :width]
 
     def draw(self, asks: Sequence[Ask]) -> "DeviceDraws":
         """Launch draws; rows of `asks` are counted from the first of these."""

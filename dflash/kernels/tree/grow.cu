@@ -4,7 +4,8 @@
 // A warp has a sequence. Grid sequences, block 32. Macros: POOL, candidates of a row; EDGES, whether the score of a candidate
 // depends on the one above: then `scores` are (rows, POOL, POOL). outlines: first row, positions, candidates, nodes; from one
 // position to the next are `apart` rows.
-// Where candidates do not do, a chain goes on with token 0, and a tree with its first token once more, which is never found.
+// Where candidates do not do, a tree of no more nodes than positions, a chain, goes on with token 0, and another with its first
+// token once more, which is never found.
 // grown: how many nodes are of candidates. Bytes: some KiB.
 #include "../launch.cuh"
 
@@ -133,7 +134,7 @@ grow(const int* ids, const float* scores, const int* outlines, int apart, int* t
     const size_t to = (size_t)blockIdx.x * MOST;
     const int n = tree.n;
     for (int i = threadIdx.x; i < of.nodes; i += 32) {
-        const bool real = i < n, goes_on = !real && of.width == 1;
+        const bool real = i < n, goes_on = !real && of.nodes <= of.depth;
         const int node = real ? i : 0;
         tokens[to + i] = n > 0 && !goes_on ? ids[of.row(tree.depths[node] - 1) * POOL + tree.which[node]] : 0;
         parents[to + i] = real ? tree.parents[i] : goes_on ? i - 1 : -1;

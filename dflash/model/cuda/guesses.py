@@ -55,9 +55,7 @@ class Guesses:
         The tokens under which they stand; None if a kernel finds them.
     """
 
-    def __init__(
-        self, draft: Guesser, wishes: Sequence[Wish], out: DeviceArrays, anchors: Sequence[int] | None
-    ) -> None:
+    def __init__(self, draft: Guesser, wishes: Sequence[Wish], out: DeviceArrays, anchors: Sequence[int] | None) -> None:
         self.draft, self.wishes = draft, tuple(wishes)
         self._under = None if anchors is None else tuple(anchors)
         self._lengths = [wish.state.length for wish in wishes]

@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 from dflash.kernels import block_attention
 from dflash.kernels.linear import Launch
 from dflash.kernels.profile import timed
-from dflash.kernels.rope import angles
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.layers import rms_norm, turn
 from dflash.model.draft.source import Block, Source
 from dflash.model.draft.state import DraftState, Rings
 from dflash.model.draft.workspace import context_space
-from dflash.model.rope import inverse_frequencies
+from dflash.model.rope import inverse_frequencies, tabulate
 
 CHUNK = 256
 """Rows that are read at a time."""
@@ -92,16 +91,8 @@ class Context:
         self._fuse(n)
         rms_norm(s.fused, self._norm, config.norm_eps, out=s.fused)
         self._project(n)
-        rotation(positions, self._inv_freq, self._gain, s)
+        tabulate(positions, self._inv_freq, self._gain, s)
         for i, k_norm in enumerate(self._k_norms):
             k, v = (getattr(s, f"{part}{i}").reshape(n, config.kv_heads, config.head_size) for part in ("key", "value"))
             turn(k, k_norm, s.cos, s.sin, eps=config.norm_eps)
             append(k, v, self._rings.k[i], self._rings.v[i], slots=slots, positions=positions)
-
-
-def rotation(positions: NDArray[np.int32], inv_freq: NDArray[np.float32], gain: float, s: Any) -> None:
-    """Tabulate `cos` and `sin` of a workspace."""
-    angles(positions, inv_freq, cos=s.cos, sin=s.sin)
-    if gain != 1:
-        s.cos *= gain
-        s.sin *= gain

@@ -15,13 +15,13 @@ from dflash.model.candidates import Candidates
 from dflash.model.draft.ask import Ask
 from dflash.model.draft.choices import chooser
 from dflash.model.draft.config import DraftConfig
-from dflash.model.draft.context import Context, Rows, rotation
+from dflash.model.draft.context import Context, Rows
 from dflash.model.draft.layers import Layer, rms_norm
 from dflash.model.draft.source import Block, Source
 from dflash.model.draft.state import DraftState, Rings
 from dflash.model.draft.workspace import block_space
 from dflash.model.head import Head
-from dflash.model.rope import inverse_frequencies
+from dflash.model.rope import inverse_frequencies, tabulate
 
 
 class Tables(NamedTuple):
@@ -58,7 +58,8 @@ class BlockDraft:
         Cores to use.
     short : bool
         Whether blocks of a draft whose rows see each other are made no longer than wanted, too. Cheaper, and the rows are
-        still about the same positions, but they miss the masks that they were trained with.
+        still about the same positions, but they miss masks that they were trained with. The demo's draft, one of whose
+        layers looks both ways, loses 0.02 % of the tokens a step with 10 guesses, 0.06 % with 7, 0.2 % with 5.
     confidence : float
         A DSpark draft guesses no further than the product of its confidences stays at or above this.
 
@@ -173,7 +174,7 @@ class BlockDraft:
         embed(tokens, self._embedding, s.stream)
         if config.embed_scale != 1:
             s.stream *= np.float32(config.embed_scale)
-        rotation(positions(blocks, n), self._inv_freq, self._gain, s)
+        tabulate(positions(blocks, n), self._inv_freq, self._gain, s)
         for layer in self._layers:
             layer(s, blocks, n)
         hidden, logits = self._project(s.stream, asks, blocks)

@@ -88,13 +88,19 @@ def drawn(scores: Floats, ids: Ids, law: Law, first: int) -> Floats:
     if law.scale is None:
         return log_softmax(scores)
     scaled = (scores - scores.max(axis=2, keepdims=True)) * np.float32(law.scale)
-    if 0 < law.top_k < ids.shape[1]:
-        least = -np.sort(-scaled, axis=2)[..., law.top_k - 1 : law.top_k]
-        scaled = np.where(scaled >= least, scaled, -np.inf)
+    least = np.maximum(_least(scaled, law), np.float32(law.floor))
     noise = np.empty(ids.shape, np.float32)
     for t, (tokens, of_row) in enumerate(zip(ids, noise, strict=True)):
         sample.gumbel(law.seed, first + t, np.maximum(tokens, 0), out=of_row)
-    return log_softmax(np.where(scaled >= law.floor, scaled + noise[:, None], np.float32(-np.inf)))
+    return log_softmax(np.where(scaled >= least, scaled + noise[:, None], np.float32(-np.inf)))
+
+
+def _least(scaled: Floats, law: Law) -> Floats:
+    """What the law's top-k and top-p leave at least, (D, K, 1), as if there were no other tokens."""
+    ordered = -np.sort(-scaled, axis=2)[..., : law.top_k or None]
+    mass = np.cumsum(np.exp(ordered, dtype=np.float64), axis=2)
+    kept = np.count_nonzero(mass[..., :-1] < law.top_p * mass[..., -1:], axis=2) if law.top_p < 1 else ordered.shape[2] - 1
+    return np.take_along_axis(ordered, np.broadcast_to(kept, ordered.shape[:2])[..., None], axis=2)
 
 
 def log_softmax(x: Floats) -> Floats:

@@ -1,7 +1,6 @@
 """Arrays between the ops of a draft, made once."""
 
-import numpy as np
-
+from dflash.kernels.arrays import empty
 from dflash.model.draft.config import DraftConfig
 from dflash.model.workspace import Rows
 
@@ -52,4 +51,4 @@ def context_space(config: DraftConfig, n_rows: int) -> Rows:
 
 
 def _rows(n_rows: int, widths: dict[str, int]) -> Rows:
-    return Rows(n_rows, {name: np.empty((n_rows, width), np.float32) for name, width in widths.items()})
+    return Rows(n_rows, {name: empty(n_rows, width) for name, width in widths.items()})

@@ -1,7 +1,8 @@
 """A text that ends before anything is to be seen, though plain decoding would have gone on."""
 
+import numpy as np
 import pytest
-from guessers import naive
+from guessers import Remembers, naive
 from toy import Toy
 from watching import script, way, written
 
@@ -10,7 +11,9 @@ from dflash.decode.marks import Marks
 from dflash.decode.recoveries.empty import EmptyRetry
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session
+from dflash.decode.strategy import Strategy
 from dflash.errors import PoolExhausted
+from dflash.model.load import load_model
 
 END, BLANK, PROMPT = 0, 1, [3, 8, 5, 2]
 KNOWN = {"eos": [END], "marks": Marks(silent=frozenset([BLANK]))}
@@ -160,3 +163,32 @@ def test_cancelled_while_it_is_held_back():
     assert session.finish_reason == "cancelled"
     assert [token for step in session.steps for token in step.tokens] == session.tokens == [1] * session.n_tokens
     assert toy.leaked == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("n_prompt", "read"), [(257, 256), (300, 2 * 299)])
+def test_where_every_page_is_taken(n_prompt, read):
+    """A place inside a page needs a page of its own to be remembered; where there is none, the prompt is read again."""
+    model = load_model("demo", device="cpu", threads=2, context=1024, sequences=1).model
+    prompt = np.random.default_rng(1).integers(0, 16000, n_prompt).tolist()
+    engine = Engine(model)
+    plain = engine.add(Session(prompt, max_tokens=6))
+    while engine.busy:
+        engine.step()
+
+    class Blind(EmptyRetry):
+        """Sees nothing at all."""
+
+        def start(self, session):
+            watch = super().start(session)
+            watch._silent = frozenset(range(model.n_vocab))
+            return watch
+
+    strategy = Strategy(Remembers((*prompt, *plain.tokens), 4)) | Blind()
+    session = engine.add(Session(prompt, strategy=strategy, eos=[plain.tokens[5]]))
+    while engine.busy:
+        engine.step()
+    assert session.error is None
+    assert [each.action for each in session.interventions] == ["restart"]
+    assert session.tokens == plain.tokens[: plain.tokens.index(plain.tokens[5]) + 1]
+    assert sum(step.prefilled for step in session.steps) == read
+    assert (model.pools.free_pages, model.pools.free_slots) == (model.pools.pages, model.pools.slots)

@@ -17,6 +17,7 @@ from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.rope.cuda import Angles
 from dflash.kernels.sample.cuda import LAW
 from dflash.kernels.sample.cuda_candidates import Candidates, describe
+from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.tree.cuda import OUTLINE, Grow, guesses
 from dflash.model.cuda.draft.layers import Layer, Where
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
@@ -48,7 +49,7 @@ class Block:
         (S, 4).
     out : DeviceArrays
         What was guessed; see `dflash.kernels.tree.cuda.guesses`.
-    candidates : Candidates
+    candidates : Candidates or Pairs
     """
 
     def __init__(
@@ -81,9 +82,19 @@ class Block:
         self._layers = [Layer(weights, config, s, where, i) for i in range(config.n_layers)]
         self._norm = RmsNorm(s.stream, weights.vector("output_norm.weight"), config.norm_eps, half=s.wanted)
         self._head = Launch(s.wanted, [tables[1]], [s.logits], scale=config.logit_scale)
-        self.candidates = found = Candidates(s.logits, a.laws, a.position, each=config.block, shift=1 - config.lead)
         self.out = guesses(n_texts)
-        self._grow = Grow(found.ids, found.scores, a.outlines, self.out)
+        self._gate: Launch | None = None
+        self.candidates: Candidates | Pairs
+        if config.kind == "dflash2":
+            self._gate = Launch(s.wanted, [weights.matrix("selector_hidden.weight")], [s.gates])
+            codes = weights.matrix("selector_predecessor.weight"), weights.matrix("selector_successor.weight")
+            shape = {"each": config.block, "lead": config.lead, "top": min(config.selector_top, config.n_vocab)}
+            given = {"laws": a.laws, "position": a.position, "tokens": a.tokens}
+            self.candidates = pairs = Pairs(s.logits, s.gates, codes, **given, **shape)
+            self._grow = Grow(pairs.ids, pairs.edges, a.outlines, self.out)
+        else:
+            self.candidates = single = Candidates(s.logits, a.laws, a.position, each=config.block, shift=1 - config.lead)
+            self._grow = Grow(single.ids, single.scores, a.outlines, self.out)
         self._graphs = Graphs(self._launch, lambda: a.counts.fill(0))
 
     def lay(self, wishes: Sequence[Wish], anchors: Sequence[int] | None = None) -> None:
@@ -104,7 +115,7 @@ class Block:
         for i, wish in enumerate(wishes):
             state = wish.state
             host.slot[i], host.begin[i] = state.slot, state.begin
-            host.outlines[i] = i * size + config.lead, wish.positions, wish.width, wish.nodes
+            host.outlines[i] = i * size + config.lead, wish.positions, config.selector_top or wish.width, wish.nodes
         if anchors is not None:
             host.tokens[: n * size] = config.mask
             host.tokens[: n * size : size] = anchors
@@ -130,19 +141,29 @@ class Block:
             layer(n, n_texts)
         self._norm(n)
         self._head(n)
+        if self._gate is not None:
+            self._gate(n)
         self.candidates(n)
         self._grow(n_texts)
 
 
 def _space(config: DraftConfig, n: int) -> SimpleNamespace:
-    """Arrays between the launches; what a multiply reads is float16."""
+    """Arrays between the launches; what a multiply reads is float16. A sublayer reads `x` and leaves `out`."""
     query, row = config.heads * config.head_size, config.kv_heads * config.head_size
     singles = {"stream": config.width, "query": query, "key": row, "value": row, "logits": config.n_vocab}
     singles |= {"cos": config.n_rot // 2, "sin": config.n_rot // 2}
     halves = {"normed": config.width, "attended": query, "inner": config.ffn, "wanted": config.width}
-    arrays = {name: device.empty(n, width) for name, width in singles.items()}
-    arrays |= {name: device.empty(n, width, dtype=np.float16) for name, width in halves.items()}
-    for name in ("k", "v"):
-        arrays[name] = device.empty(1, PAGE, config.kv_heads, config.head_size, dtype=np.float16)
-    rotated = device.empty(n, config.heads, config.head_size, dtype=np.float16)
-    return SimpleNamespace(n_rows=n, rotated=rotated, **arrays)
+    if config.conv_width:
+        changes = 2 * config.conv_width * (config.width // config.conv_group)
+        singles |= {"whole": config.width, "product": config.width, "change": changes}
+        halves |= {"mixed": config.width}
+    if config.selector_rank:
+        singles |= {"gates": config.selector_rank}
+    s = SimpleNamespace(n_rows=n)
+    for kind, widths in ((np.float32, singles), (np.float16, halves)):
+        for name, width in widths.items():
+            setattr(s, name, device.empty(n, width, dtype=kind))
+    s.k, s.v = (device.empty(1, PAGE, config.kv_heads, config.head_size, dtype=np.float16) for _ in range(2))
+    s.rotated = device.empty(n, config.heads, config.head_size, dtype=np.float16)
+    s.x, s.out = (s.mixed, s.product) if config.conv_width else (s.normed, s.stream)
+    return s

@@ -7,6 +7,7 @@ from dflash.errors import KernelError, RequestError, Unsupported
 from dflash.kernels import device, jit
 from dflash.kernels.device import DeviceBatch
 from dflash.kernels.ragged import PENDING
+from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.staging import Staging
 from dflash.kernels.tree.cuda import SEQUENCES, Plant, Walk
 from dflash.model.candidates import Candidates
@@ -130,12 +131,15 @@ class DeviceBlockDraft:
             wishes = [Wish(ask.state, ask.law, ask.n, 1, ask.n) for ask in part]
             self._guess(wishes, [ask.anchor for ask in part])
             rows = len(part) * self.config.block
+            all_of = self._block.candidates
             with device.device_errors("a draft"):
-                ids, scores = (array[:rows].get() for array in (self._block.candidates.ids, self._block.candidates.scores))
+                ids, scores = (array[:rows].get() for array in (all_of.ids, all_of.scores))
+                edges = all_of.edges[:rows].get() if isinstance(all_of, Pairs) else None
             for i, ask in enumerate(part):
                 first = i * self.config.block + self.config.lead
-                which = slice(first, first + ask.n), slice(ask.width)
-                found.append(Candidates(ids[which], scores[which]))
+                which, width = slice(first, first + ask.n), self.config.selector_top or ask.width
+                pairs = None if edges is None else edges[which]
+                found.append(Candidates(ids[which, :width], scores[which, :width], pairs))
         return found
 
     def guess(self, wishes: Sequence[Wish], anchors: Sequence[int]) -> Guesses | None:
@@ -208,7 +212,7 @@ class DeviceBlockDraft:
 def _refuse(config: DraftConfig, source: Source) -> None:
     """Refuse what only the CPU runs."""
     reasons = {
-        f"{config.kind} drafts": config.kind != "dflash",
+        f"{config.kind} drafts": config.kind == "dspark",
         "drafts with a vocabulary of their own": source.has("d2t"),
         "drafts whose logits are capped": config.logit_cap != 0,
         "drafts whose embeddings are scaled": config.embed_scale != 1,

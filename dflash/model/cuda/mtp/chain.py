@@ -37,7 +37,7 @@ class Chain:
     ----------
     arrays : DeviceArrays
         What a pass reads: those of `context_shapes`, pages (S, P), laws (S, words), outlines (S, 4), sources, the address of
-        the trunk's hidden rows, and next (MOST, S), where the tokens to be guessed are read.
+        the trunk's hidden rows, alone (2,), counts of the later passes, and next (MOST, S), where what is guessed is read.
     ids, scores : (MOST * S, POOL)
         Candidates; those of one depth lie together.
     out : DeviceArrays
@@ -47,11 +47,13 @@ class Chain:
     def __init__(self, parts: Parts, pages: int) -> None:
         self._parts, s, width = parts, SEQUENCES, parts.config.width
         shapes = {"pages": (s, pages), "laws": (s, LAW.itemsize // 4), "outlines": (s, OUTLINE), "sources": (2,)}
-        self.arrays = a = DeviceArrays(**context_shapes(), **shapes, next=(MOST, s))
+        self.arrays = a = DeviceArrays(**context_shapes(), **shapes, alone=(2,), next=(MOST, s))
         room = {"pages": a.pages, "max_pages": pages, "max_sequences": s}
         own = {name: getattr(a, name) for name in ("counts", "first", "sequence", "parent", "depth", "length", "position")}
-        self._reading = reading = Reading(parts, SimpleNamespace(**own, tokens=a.token, max_rows=PENDING, **room))
-        self._take = Features(a.sources.view(np.uint64), a.counts, a.row, width, reading.hidden)
+        hidden = device.empty(PENDING, width)
+        self._take = Features(a.sources.view(np.uint64), a.counts, a.row, width, hidden)
+        batch = SimpleNamespace(**own, tokens=a.token, max_rows=PENDING, **room)
+        self._reading = reading = Reading(parts, batch, hidden)
         stream = device.array(np.array([reading.stream.data.ptr], np.uint64))
         self._last, self._seen = device.empty(s, width), device.empty(s, width)
         self._take_last = Features(stream, a.counts, a.last, width, self._last, which=1)
@@ -62,17 +64,17 @@ class Chain:
         self._grow = Grow(self.ids, self.scores, a.outlines, self.out, apart=s)
         every, none = np.arange(s + 1, dtype=np.int32), np.zeros(s, np.int32)
         fixed = {"first": every, "sequence": every[:s], "parent": none - 1, "depth": none}
-        self._alone = {name: device.array(values) for name, values in fixed.items()}
-        self._counts = device.zeros(2, dtype=np.int32)
-        self._room = room
-        self._steps: list[Any] = []
-        self._found: list[Any] = []
+        self._fixed = {name: device.array(values) for name, values in fixed.items()} | room
+        self._steps: list[tuple[Pick | None, Reading | None, RmsNorm, Candidates]] = []
         self._graphs = Graphs(self._launch, self._clear)
 
     def lay(self, states: Sequence[State], hidden: Any, wishes: Sequence[Wish] = ()) -> None:
-        """Say which texts are read, where the trunk's rows lie and what is wanted; the rest lies in ``arrays.host``, or is for
-        a kernel to say."""
+        """Say which texts are read, where the trunk's rows lie and what is wanted.
+
+        What else there is must lie in ``arrays.host``, or is for a kernel to say.
+        """
         host = self.arrays.host
+        host.alone[:] = len(states)
         for i, state in enumerate(states):
             host.pages[i, : len(state.pages)] = state.pages
         host.sources.view(np.uint64)[0] = hidden.data.ptr
@@ -84,7 +86,7 @@ class Chain:
 
     def prepare(self, n_rows: int, n_texts: int = 0, depth: int = 0) -> tuple[int, int, int]:
         """Make ready to read up to `n_rows` rows and to guess `depth` tokens of some texts; what `run` is told."""
-        for t in range(len(self._found), depth):
+        for t in range(len(self._steps), depth):
             self._bind(t)
         size = next(bucket for bucket in BUCKETS if bucket >= n_rows), n_texts, depth
         self._graphs.prepare(size)
@@ -95,23 +97,18 @@ class Chain:
         self._graphs(size)
 
     def _bind(self, t: int) -> None:
-        """Make the launches of the guess at depth `t`: the pass that reads the one before, norm, and candidates."""
-        s, config, a = SEQUENCES, self._parts.config, self.arrays
-        source = self._last
+        """Make the launches of the guess at depth `t`: the pass that reads the one before, the norm, and candidates."""
+        s, a, source = SEQUENCES, self.arrays, self._last
+        part, pick, step = slice(t * s, (t + 1) * s), None, None
         if t:
-            where, tokens = a.next[t - 1], device.zeros(s, dtype=np.int32)
-            batch = SimpleNamespace(
-                **self._alone, **self._room, counts=self._counts, length=where, position=where, tokens=tokens, max_rows=s
-            )
-            step = Reading(self._parts, batch)
+            tokens, where = device.zeros(s, dtype=np.int32), a.next[t - 1]
             pick = Pick(self.ids[(t - 1) * s : t * s], tokens)
-            see = RmsNorm(source, self._parts.norm, config.norm_eps, full=self._seen)
-            self._steps.append((pick, see, step))
+            own = {"counts": a.alone, "length": where, "position": where, "tokens": tokens, "max_rows": s}
+            step = Reading(self._parts, SimpleNamespace(**self._fixed, **own), self._seen)
             source = step.stream
-        norm = RmsNorm(source, self._parts.norm, config.norm_eps, half=self._wanted, full=self._seen)
-        part = slice(t * s, (t + 1) * s)
+        norm = RmsNorm(source, self._parts.norm, self._parts.config.norm_eps, half=self._wanted, full=self._seen)
         out = self.ids[part], self.scores[part]
-        self._found.append((norm, Candidates(self._logits, a.laws, a.next[t], each=1, shift=1, out=out)))
+        self._steps.append((pick, step, norm, Candidates(self._logits, a.laws, a.next[t], each=1, shift=1, out=out)))
 
     def _launch(self, size: tuple[int, int, int]) -> None:
         n_rows, n_texts, depth = size
@@ -120,12 +117,15 @@ class Chain:
         if depth == 0:
             return
         self._take_last(n_texts)
-        device.copy(self._counts, self.arrays.counts[1:].repeat(2) if False else self._pair())
-        for t in range(depth):
-            pass
-
-    def _pair(self) -> Any:
-        raise NotImplementedError
+        for pick, step, norm, candidates in self._steps[:depth]:
+            if pick is not None and step is not None:
+                pick()
+                step(n_texts)
+            norm(n_texts)
+            self._head(n_texts)
+            candidates(n_texts)
+        self._grow(n_texts)
 
     def _clear(self) -> None:
         self.arrays.counts.fill(0)
+        self.arrays.alone.fill(0)

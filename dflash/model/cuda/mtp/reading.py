@@ -55,30 +55,30 @@ class Reading:
     parts : Parts
     batch : SimpleNamespace
         As a `DeviceBatch`.
+    hidden : float32 (N, D)
+        What was seen before each token.
 
     Attributes
     ----------
-    hidden : float32 (N, D)
-        To be filled before.
     stream : float32 (N, D)
         What it leaves, not normed.
     """
 
-    def __init__(self, parts: Parts, batch: SimpleNamespace) -> None:
+    def __init__(self, parts: Parts, batch: SimpleNamespace, hidden: Any) -> None:
         weights, config, n = parts.weights, parts.config, batch.max_rows
         space = workspace(config, n, parts.pools.kv)
-        embedded, self.hidden = (device.empty(n, config.width) for _ in range(2))
-        tokens, hidden = (device.empty(n, config.width, dtype=np.float16) for _ in range(2))
+        embedded = device.empty(n, config.width)
+        left_half, right_half = (device.empty(n, config.width, dtype=np.float16) for _ in range(2))
         ops, eps = Ops(config, batch, prefill=False), config.norm_eps
         inv_freq, gain = inverse_frequencies(config)
         left, right = weights.sides("nextn.eh_proj.weight")
         mixer = FullAttention(weights, config, space, ops, (parts.pools.k[0], parts.pools.v[0]))
         self._launches = (
             Embed(batch.tokens, parts.embedding, embedded),
-            RmsNorm(embedded, weights.vector("nextn.enorm.weight"), eps, half=tokens),
-            RmsNorm(self.hidden, weights.vector("nextn.hnorm.weight"), eps, half=hidden),
-            Launch(tokens, [left], [space.stream]),
-            Launch(hidden, [right], [space.stream], add=True),
+            RmsNorm(embedded, weights.vector("nextn.enorm.weight"), eps, half=left_half),
+            RmsNorm(hidden, weights.vector("nextn.hnorm.weight"), eps, half=right_half),
+            Launch(left_half, [left], [space.stream]),
+            Launch(right_half, [right], [space.stream], add=True),
             Angles(batch.position, device.array(inv_freq), space.cos, space.sin, gain=gain),
             Block(weights, config, space, ops, mixer),
         )

@@ -1,0 +1,49 @@
+"""The short convolution of a draft's block on a GPU."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dflash.errors import KernelError
+from dflash.kernels.jit import kernel
+
+_SOURCE = Path(__file__).with_name("block_conv.cu")
+
+
+class BlockConv:
+    """A `block_conv` on fixed arrays, of blocks that have as many rows each.
+
+    Parameters
+    ----------
+    x : float32 (T, D)
+        Rows of the blocks, on the device as all arrays; D is a multiple of 4.
+    change : float32 (T, 2 * K * D / G)
+    base : float32 (2, K, D)
+    each : int
+        Rows of a block.
+    side : int
+        0 before the sublayer, 1 after it.
+    out : float16 (T, D), or float32 to be added to
+        Halves beyond 65504 are written as 65504.
+
+    Raises
+    ------
+    KernelError
+        If a shape does not fit.
+    """
+
+    def __init__(self, x: Any, change: Any, base: Any, *, each: int, side: int, out: Any) -> None:
+        (n, width), taps = x.shape, base.shape[1]
+        groups = change.shape[1] // (2 * taps)
+        if width % 4 or not groups or width % groups or base.shape != (2, taps, width) or out.shape != x.shape:
+            raise KernelError(f"block_conv: {x.shape} with taps {base.shape} and changes {change.shape} to {out.shape}")
+        self._rows, self._across = n, -(-width // 1024)
+        constants = {"DIM": width, "GROUP": width // groups, "TAPS": taps, "EACH": each}
+        made = kernel(_SOURCE, "block_conv", dependent=True, **constants, SIDE=side, ADD=int(out.itemsize == 4))
+        self._run = made.bind(1, 256, (x, change, base, out.view(np.uint8)))
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Run the first `n_rows` rows."""
+        assert 0 < n_rows <= self._rows
+        self._run(stream, grid=(self._across, n_rows))

@@ -1,0 +1,79 @@
+"""Candidates of a DFlash 2 draft on a GPU, and how well they follow each other."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dflash.kernels import device
+from dflash.kernels.embed.cuda import Embed
+from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.jit import kernel
+from dflash.kernels.sample.candidates import POOL
+from dflash.kernels.sample.cuda_candidates import Likeliest
+
+_HERE = Path(__file__).parent
+
+
+class Pairs:
+    """The largest logits of each row, and scores of all pairs of two rows in a row.
+
+    Parameters
+    ----------
+    logits : float32 (R, V)
+        Of the draft, on the device as all arrays.
+    gates : float32 (R, K)
+        Of each row.
+    codes : tuple of Tiles (V, K)
+        Of tokens before, and after.
+    laws, position
+        As of `Candidates`.
+    tokens : int32 (R,)
+        The first of each block is the token before its first proposal.
+    each, lead : int
+        Rows of a block, and how many of them propose nothing.
+    top : int
+        Candidates of a row, at most 32.
+
+    Attributes
+    ----------
+    ids : int32 (R, top)
+    scores : float32 (R, top)
+    edges : float32 (R, top, top)
+        As in `dflash.model.candidates.Candidates`.
+    """
+
+    def __init__(
+        self,
+        logits: Any,
+        gates: Any,
+        codes: tuple[Tiles, Tiles],
+        *,
+        laws: Any,
+        position: Any,
+        tokens: Any,
+        each: int,
+        lead: int,
+        top: int,
+    ) -> None:
+        (n, vocab), rank = logits.shape, gates.shape[1]
+        self._likeliest, self._n_top = Likeliest(logits), top
+        found, largest = self._likeliest.found, self._likeliest.largest
+        self.ids, self.scores = device.zeros(n, top, dtype=np.int32), device.zeros(n, top)
+        self.edges = device.zeros(n, top, top)
+        listed = [device.zeros(n * top, dtype=np.int32) for _ in codes]
+        looked_up = [device.zeros(n * top, rank) for _ in codes]
+        self._embeds = [Embed(*args) for args in zip(listed, codes, looked_up, strict=True)]
+        shape = {"VOCAB": vocab, "THREADS": POOL, "MOST": POOL, "TOP": top, "RANK": rank, "EACH": each, "LEAD": lead}
+        names, score = (kernel(_HERE / "pairs.cu", entry, dependent=True, **shape) for entry in ("list", "pairs"))
+        self._list = names.bind(1, top, (found, largest, tokens, self.ids, *listed))
+        args = found, self.ids, *looked_up, gates, laws, position, 1 - lead, self.scores, self.edges
+        self._pairs = score.bind(1, top * top, args)
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Launch for the first `n_rows` rows, whole blocks."""
+        self._likeliest(n_rows, stream)
+        self._list(stream, grid=n_rows)
+        for embed in self._embeds:
+            embed(n_rows * self._n_top, stream)
+        self._pairs(stream, grid=n_rows)

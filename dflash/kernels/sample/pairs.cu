@@ -1,0 +1,94 @@
+// How well each candidate of a position follows each of the one before, as a DFlash 2 draft scores pairs:
+// score(a, j) = logit[j] + sum(before[a] * gate * after[j]), then log-probabilities over j, with noise where a law draws.
+//
+// `list` names the tokens whose codes are wanted: grid rows, block TOP. `pairs`: grid rows, block TOP * TOP; thread (a, j).
+// A block of a draft is EACH rows, of which those from LEAD on propose. Macros: VOCAB; THREADS, MOST as of candidates.cu;
+// TOP, candidates of a row; RANK, numbers of a code; EACH; LEAD. Bytes: 8 * TOP * RANK a row.
+#include "noise.cuh"
+#include "rows.cuh"
+#include "../launch.cuh"
+
+#if !defined(TOP) || !defined(RANK) || !defined(EACH) || !defined(LEAD) || !defined(MOST)
+#error "TOP, RANK, EACH, LEAD and MOST must be defined"
+#endif
+static_assert(TOP <= 32, "candidates of a row fit a warp");
+
+struct Found {
+    u64 total;
+    float largest, chosen;
+    int ids[MOST];
+    float values[MOST];
+};
+
+// The first is for the token before each row, the second for its own.
+extern "C" __global__ void __launch_bounds__(TOP)
+list(const int* found, const float* largest, const int* tokens, int* ids, int* before, int* after) {
+    dependents_may_launch();
+    wait_for_inputs();
+    const int row = blockIdx.x, i = threadIdx.x, at = row * TOP + i;
+    const auto candidate = [&](int row) { return is_hopeless(largest[row]) || i >= VOCAB ? -1 : ((const Found*)found)[row].ids[i]; };
+    const int own = candidate(row);
+    ids[at] = own;
+    after[at] = max(own, 0);
+    before[at] = row % EACH <= LEAD ? tokens[row - row % EACH] : max(candidate(row - 1), 0);
+}
+
+__device__ __forceinline__ float over(float value, float* of_row, bool largest) {
+    __syncthreads();
+    of_row[threadIdx.x % TOP] = value;
+    __syncthreads();
+    float result = of_row[0];
+    for (int i = 1; i < TOP; ++i) result = largest ? fmaxf(result, of_row[i]) : result + of_row[i];
+    return result;
+}
+
+extern "C" __global__ void __launch_bounds__(TOP * TOP)
+pairs(const int* found, const int* ids, const float* before, const float* after, const float* gates, const int* laws,
+      const int* position, int shift, float* scores, float* edges) {
+    __shared__ float first[TOP][RANK + 1], second[TOP][RANK + 1], line[TOP][TOP];
+    dependents_may_launch();
+    wait_for_inputs();
+    const int row = blockIdx.x, a = threadIdx.x / TOP, j = threadIdx.x % TOP;
+    const float nothing = __int_as_float(0xff800000);
+    const Law law = ((const Law*)laws)[row / EACH];
+    for (int i = threadIdx.x; i < TOP * RANK; i += TOP * TOP) {
+        const size_t from = (size_t)row * TOP * RANK + i;
+        first[i / RANK][i % RANK] = __fmul_rn(before[from], gates[(size_t)row * RANK + i % RANK]);
+        second[i / RANK][i % RANK] = after[from];
+    }
+    __syncthreads();
+    const int id = ids[row * TOP + j];
+    const float value = id < 0 ? nothing : ((const Found*)found)[row].values[j];
+    float lift = 0.0f;
+    for (int i = 0; i < RANK; ++i) lift = __fmaf_rn(first[a][i], second[j][i], lift);
+    float score = value + lift;
+    // what is no number is left out, of all that follow the same candidate
+    const bool broken = over(id >= 0 && !(fabsf(score) < __int_as_float(0x7f800000)) ? 1.0f : 0.0f, line[a], true) > 0.0f;
+    if (broken || id < 0) score = value;
+    const float best = over(score, line[a], true), mean = over(value, line[a], true);
+    if (law.scale > 0.0f) {
+        float x = score > nothing ? scaled(score, best, law.scale) : nothing;
+        __syncthreads();
+        line[a][j] = x;
+        __syncthreads();
+        const int most = law.top_k > 0 ? law.top_k : TOP;
+        int larger = 0;
+        double before = 0.0, total = 0.0;
+        for (int i = 0; i < TOP && law.top_p < 1.0; ++i) {
+            const float other = line[a][i];
+            int rank = 0;
+            for (int k = 0; k < TOP; ++k) rank += line[a][k] > other || (line[a][k] == other && k < i);
+            const double mass = rank < most ? exp((double)other) : 0.0;
+            total += mass, before += other > x ? mass : 0.0;
+        }
+        for (int i = 0; i < TOP; ++i) larger += line[a][i] > x;
+        const bool shares = law.top_p >= 1.0 || larger == 0 || before < law.top_p * total;
+        const bool kept = x >= law.floor && x > nothing && larger < most && shares;
+        score = kept ? __fadd_rn(x, gumbel(max(id, 0), position[row] + shift, law.seed)) : nothing;
+    }
+    const float top = over(score, line[a], true);
+    const float total = over(score > nothing ? expf(score - top) : 0.0f, line[a], false);
+    edges[((size_t)row * TOP + a) * TOP + j] = score > nothing ? score - top - logf(total) : nothing;
+    const float of_values = over(value > nothing ? expf(value - mean) : 0.0f, line[a], false);
+    if (a == 0) scores[row * TOP + j] = value > nothing ? value - mean - logf(of_values) : nothing;
+}

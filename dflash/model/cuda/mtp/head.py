@@ -1,0 +1,230 @@
+"""The MTP head of a model on a GPU: the same face as `dflash.model.mtp.MtpHead`, and guesses that stay on the device."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import PoolExhausted
+from dflash.kernels import device, jit
+from dflash.kernels.device import DeviceBatch
+from dflash.kernels.ragged import PAGE, PENDING
+from dflash.kernels.sample.candidates import POOL
+from dflash.kernels.staging import Staging
+from dflash.kernels.tree.cuda import SEQUENCES, Plant, Walk
+from dflash.model.candidates import Candidates
+from dflash.model.config import Config
+from dflash.model.cuda.guesses import Guesses
+from dflash.model.cuda.memories import DEVICE
+from dflash.model.cuda.model import DeviceModel
+from dflash.model.cuda.mtp.chain import MOST, Chain
+from dflash.model.cuda.mtp.reading import Parts
+from dflash.model.cuda.weights import DeviceWeights
+from dflash.model.draft.ask import Wish
+from dflash.model.gguf import GGUFFile
+from dflash.model.mtp import Ask
+from dflash.model.pools import Pools
+from dflash.model.state import State
+from dflash.model.weights import Weights
+
+Ints = NDArray[np.int32]
+Unread = tuple[Ints, Any]
+"""Tokens (m,) that a text goes on with, and the trunk's hidden states (m, D) of those above them."""
+
+
+class DeviceMtpHead:
+    """Reads what the trunk has read, a token ahead of it, and goes on by itself from there, on the GPU of the trunk.
+
+    Parameters
+    ----------
+    model : DeviceModel
+        The trunk.
+    weights : DeviceWeights or Weights
+        Of the block.
+    config : Config
+        Of the file that holds the block.
+    file : GGUFFile, optional
+        That one, if it is not the trunk's: to be closed with the head.
+
+    Attributes
+    ----------
+    pools : Pools
+        As of `MtpHead`.
+    latest : Guesses or None
+        Those that lie on the device.
+    """
+
+    device = "cuda"
+
+    def __init__(
+        self, model: DeviceModel, weights: DeviceWeights | Weights, config: Config, file: GGUFFile | None = None
+    ) -> None:
+        self.config = config = replace(config, n_layers=1, recurrent=(False,))
+        self._target, self._file = model, file
+        slots, host = model.pools.slots, weights.host if isinstance(weights, DeviceWeights) else weights
+        # a copied last page, and chained guesses beyond the end of a text
+        self.pools = Pools(config, pages=model.pools.pages + 2 * slots, slots=slots, kv=model.pools.kv, place=DEVICE)
+        with Staging(model.threads) as staging:
+            own, theirs = DeviceWeights(host, staging), model.weights
+            output = "token_embd.weight" if model.config.tied else "output.weight"
+            tables = [
+                own.matrix(name) if name in host else theirs.matrix(shared)
+                for name, shared in (
+                    ("nextn.embed_tokens.weight", "token_embd.weight"),
+                    ("nextn.shared_head_head.weight", output),
+                )
+            ]
+            norm = "nextn.shared_head_norm.weight"
+            last = own.vector(norm) if norm in host else theirs.vector("output_norm.weight")
+            pages = -(-(model.config.context + 3 * PENDING) // PAGE)
+            self._chain = Chain(Parts(own, config, self.pools, *tables, last), pages)
+        self.weights = own
+        arrays, out = self._chain.arrays, self._chain.out
+        self._walk = Walk(model.batch, model.drawn, arrays, out, rows=MOST, position=arrays.next)
+        self._plant = Plant(out, model.batch)
+        self._hidden = device.empty(PENDING, config.width)
+        self._ahead: Guesses | None = None
+        self.latest: Guesses | None = None
+        jit.warm()
+
+    def state(self) -> State:
+        """Begin a text; see `MtpHead.state`."""
+        return State(self.pools, _nothing_to_flush)
+
+    def join(self, parts: Sequence[Any]) -> Any:
+        """Hidden states (N, D) of some parts, one after another, in memory of their own."""
+        out, at = device.empty(sum(map(len, parts)), self.config.width), 0
+        for part in parts:
+            if len(part):
+                out[at : at + len(part)] = part
+            at += len(part)
+        return out
+
+    def read(self, state: State, tokens: Ints, hidden: Any) -> None:
+        """Read tokens (m,) of a text, with the trunk's hidden states (m, D) of those above them; see `MtpHead.read`."""
+        for start in range(0, len(tokens), PENDING):
+            part = tokens[start : start + PENDING]
+            size = self._chain.prepare(len(part))
+            self._lay([state], [part], [start])
+            self._chain.lay([state], hidden)
+            self._chain.run(size)
+
+    def propose(self, asks: Sequence[Ask]) -> list[Candidates]:
+        """Read what is new of some texts, and guess how each goes on; see `MtpHead.propose`."""
+        found: list[Candidates] = []
+        for start in range(0, len(asks), SEQUENCES):
+            part = asks[start : start + SEQUENCES]
+            wishes = [Wish(ask.state, ask.law, min(ask.n, MOST), 1, min(ask.n, MOST)) for ask in part]
+            self._guess(wishes, [(ask.tokens, ask.hidden) for ask in part])
+            with device.device_errors("an MTP head"):
+                ids, scores = (array.get().reshape(MOST, SEQUENCES, POOL) for array in (self._chain.ids, self._chain.scores))
+            found += [
+                Candidates(ids[: wish.positions, i, : ask.width], scores[: wish.positions, i, : ask.width])
+                for i, (ask, wish) in enumerate(zip(part, wishes, strict=True))
+            ]
+        return found
+
+    def ready(self, wishes: Sequence[Wish], anchors: Sequence[int]) -> Guesses | None:
+        """Take the guesses that `follow` has begun, if they are what is wanted under these tokens."""
+        ahead, self._ahead = self._ahead, None
+        return ahead if ahead is not None and ahead.fit(wishes, anchors) else None
+
+    def guess(self, wishes: Sequence[Wish], anchors: Sequence[int], unread: Sequence[Unread]) -> Guesses | None:
+        """Read what is new of some texts, and guess trees that stay on the device.
+
+        Parameters
+        ----------
+        wishes : sequence of Wish
+            All of as many positions.
+        anchors : sequence of int
+            The last token of each text.
+        unread : sequence of Unread
+            At least one token each.
+
+        Returns
+        -------
+        Guesses or None
+            They may still be being computed. None if that is too much for one pass.
+        """
+        if len(wishes) > SEQUENCES or max(wish.positions for wish in wishes) > MOST:
+            return None
+        self._guess(wishes, unread)
+        self.latest = Guesses(self, wishes, self._chain.out, anchors)
+        return self.latest
+
+    def told(self, state: State, hidden: Any, n_rows: int) -> bool:
+        """Hear that so many rows of a text are text now; whether `follow` has read them."""
+        if self._ahead is None or not self._ahead.expects(state, hidden):
+            return False
+        self._ahead.told(state, n_rows)
+        return True
+
+    def follow(self, guesses: Guesses) -> bool:
+        """As `Guesser` says."""
+        target, wishes = self._target, guesses.wishes
+        if target.planted is not guesses or target.latest is None:
+            return False
+        if any(span.state.length != wish.state.length for span, wish in zip(target.latest.spans, wishes, strict=True)):
+            return False
+        depth, states = max(wish.positions for wish in wishes), [wish.state for wish in wishes]
+        try:
+            for state in states:
+                state.reserve(2 * depth + 1)
+        except PoolExhausted:
+            return False
+        size = self._chain.prepare(min(len(wishes) * (depth + 1), PENDING), len(wishes), depth)
+        hidden = target.latest.hidden
+        self._chain.lay(states, hidden, wishes)
+        self._walk()
+        self._chain.run(size)
+        self._ahead = self.latest = Guesses(self, wishes, self._chain.out, None).follows(hidden)
+        return True
+
+    def planter(self, batch: DeviceBatch) -> Plant:
+        """As `Guesser` says."""
+        assert batch is self._target.batch
+        return self._plant
+
+    def close(self) -> None:
+        """Close the file, if it is its own."""
+        if self._file is not None:
+            self._file.close()
+
+    def _guess(self, wishes: Sequence[Wish], unread: Sequence[Unread]) -> None:
+        self._ahead = self.latest = None
+        unread, states, depth = list(unread), [wish.state for wish in wishes], max(wish.positions for wish in wishes)
+        if sum(len(tokens) for tokens, _ in unread) > PENDING:
+            for i, (state, (tokens, hidden)) in enumerate(zip(states, unread, strict=True)):
+                self.read(state, tokens[:-1], hidden[:-1])
+                unread[i] = tokens[-1:], hidden[-1:]
+        at = 0
+        for _, hidden in unread:
+            device.copy(self._hidden[at : at + len(hidden)], hidden)
+            at += len(hidden)
+        size = self._chain.prepare(at, len(wishes), depth)
+        rows = np.cumsum([0, *(len(tokens) for tokens, _ in unread)]).tolist()
+        self._lay(states, [tokens for tokens, _ in unread], rows, depth)
+        self._chain.lay(states, self._hidden, wishes)
+        self._chain.run(size)
+
+    def _lay(self, states: Sequence[State], tokens: Sequence[Ints], rows: Sequence[int], depth: int = 0) -> None:
+        """Lay out tokens of some texts, whose hidden states are at `rows` on, and count them as read."""
+        host, at = self._chain.arrays.host, 0
+        host.counts[:] = sum(map(len, tokens)), len(states)
+        for i, (state, some, row) in enumerate(zip(states, tokens, rows, strict=False)):
+            n = len(some)
+            state.reserve(n + depth)
+            part, order = slice(at, at + n), np.arange(n, dtype=np.int32)
+            host.first[i], host.first[i + 1], host.last[i] = at, at + n, at + n - 1
+            host.sequence[part], host.length[i] = i, state.length
+            host.parent[part], host.depth[part] = order - 1, order
+            host.position[part], host.row[part], host.token[part] = state.length + order, row + order, some
+            state.advanced(order - 1, whole=True)
+            host.next[:, i] = state.length + np.arange(MOST)
+            at += n
+
+
+def _nothing_to_flush(slot: int, kept: Sequence[int], side: int) -> None:
+    """Keys and values are all that a block of full attention remembers."""

@@ -1,0 +1,41 @@
+"""Notebooks run from top to bottom, and are committed as they ran."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+
+def cells(path, kind):
+    return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == kind]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_its_code_runs(path):
+    code = "\n\n".join("".join(cell["source"]) for cell in cells(path, "code"))
+    settings = {"env": os.environ | {"MPLBACKEND": "agg"}, "capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=FOLDER, **settings)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_is_as_it_ran(path):
+    code = cells(path, "code")
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert outputs
+    assert not any(output["output_type"] == "error" or output.get("name") == "stderr" for output in outputs)
+    assert cells(path, "markdown")[0]["source"][0].startswith("# ")
+    assert max(len(cell["source"]) for cell in code) <= 15
+
+
+def test_together_they_are_small():
+    assert len(NOTEBOOKS) == 5
+    assert sum(path.stat().st_size for path in NOTEBOOKS) <= 350_000
