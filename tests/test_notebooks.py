@@ -20,7 +20,7 @@ def cells(path, kind):
 def test_its_code_runs(path):
     code = "\n\n".join("".join(cell["source"]) for cell in cells(path, "code"))
     settings = {"env": os.environ | {"MPLBACKEND": "agg"}, "capture_output": True, "text": True, "timeout": 300}
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=FOLDER, **settings)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False, cwd=FOLDER, **settings)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout
 

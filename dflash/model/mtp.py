@@ -13,16 +13,16 @@ from dflash.kernels.formats import Matrix
 from dflash.kernels.linear import Launch
 from dflash.kernels.norm import rms_norm
 from dflash.kernels.numba_jit import use_threads
-from dflash.kernels.rope import angles
 from dflash.kernels.sample import Law
 from dflash.model.batch import Span, ragged
 from dflash.model.candidates import Candidates, fill
 from dflash.model.config import Config
 from dflash.model.gguf import GGUFFile
+from dflash.model.head import Head
 from dflash.model.layers import Block, FullAttention
 from dflash.model.model import Model
 from dflash.model.pools import Pools
-from dflash.model.rope import inverse_frequencies
+from dflash.model.rope import inverse_frequencies, tabulate
 from dflash.model.state import State
 from dflash.model.weights import Weights
 from dflash.model.workspace import Workspace
@@ -107,9 +107,7 @@ class MtpHead:
         self._norm = weights.vector(own_norm) if own_norm in weights else model.weights.vector("output_norm.weight")
         self._embedding = _own(weights, "nextn.embed_tokens.weight", model.embedding)
         output = _own(weights, "nextn.shared_head_head.weight", model.output)
-        self._last = empty(slots, config.width)
-        self._logits = np.empty((slots, model.n_vocab), np.float32)
-        self._head = Launch(self._last, [output], [self._logits], name="mtp head")
+        self._head = Head(output, slots)
         self._inv_freq, self._rope_gain = inverse_frequencies(config)
 
     def state(self) -> State:
@@ -186,10 +184,8 @@ class MtpHead:
 
     def _fill(self, found: list[Candidates], asks: list[Ask], h: Floats, depth: int) -> None:
         """Find candidates of one more position of some texts, whose last states are `h` (n, D)."""
-        n = len(asks)
-        self._last[:n] = h
-        self._head(n)
-        fill(found, depth, self._logits[:n], [ask.law for ask in asks], [ask.position for ask in asks])
+        self._head.rows(len(asks))[:] = h
+        fill(found, depth, self._head(len(asks)), [ask.law for ask in asks], [ask.position for ask in asks])
 
     def _run(self, states: Sequence[State], tokens: Sequence[Ints], hidden: Floats) -> Floats:
         """Read tokens of some texts, together as many as `hidden` has rows; the states (N, D) that it makes of them."""
@@ -205,10 +201,7 @@ class MtpHead:
         self._joined[:n, :width] = s.normed
         rms_norm(hidden, self._hnorm, eps, out=s.normed)
         self._joined[:n, width:] = s.normed
-        angles(positions, self._inv_freq, cos=s.cos, sin=s.sin)
-        if self._rope_gain != 1:
-            s.cos *= self._rope_gain
-            s.sin *= self._rope_gain
+        tabulate(positions, self._inv_freq, self._rope_gain, s)
         self._eh_proj(n)
         self._block(rows, n)
         rms_norm(s.stream, self._norm, eps, out=s.hidden)

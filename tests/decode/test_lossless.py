@@ -91,8 +91,8 @@ def assert_nothing_is_held(model):
 def test_the_demo(settings):
     model = demo().model
     index = list(SAMPLINGS.values()).index(settings)
-    chosen = PROMPTS if LONG else PROMPTS[index :: len(PROMPTS) // 2 + 1]
-    guessed = {strategy: 0 for strategy in STRATEGIES}
+    chosen = PROMPTS if LONG else PROMPTS[10 * index :][:1]
+    guessed = dict.fromkeys(STRATEGIES, 0)
     for prompt in chosen:
         for session in compare(model, prompt, STRATEGIES, 200 if LONG else 24, **settings):
             guessed[session.strategy] += session.n_accepted

@@ -10,6 +10,7 @@ from drafts import SECOND, write_gguf
 from golden import chain
 
 from dflash.decode.drafters.dflash import DFlash
+from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.engine import Engine
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session
@@ -184,6 +185,18 @@ def test_pairs_make_texts(model, second, shape, sampling, monkeypatch):
     for device, host in zip(*steps, strict=True):
         for ours, theirs in zip(device, host, strict=True):
             assert ours[: len(theirs)] == theirs
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=["greedy", "T 1"])
+@pytest.mark.parametrize("shape", [Chain(4), Tree(12, depth=4)], ids=repr)
+def test_a_small_model_guesses(model, shape, sampling):
+    """The demo for itself: along a chain all that it guesses is right, but what the end of a text cuts off."""
+    drafter, prompts = DraftModel("demo"), demo()[1][:2]
+    sessions = written(model, prompts, Strategy(drafter, shape), sampling)
+    assert tokens(sessions) == plain(sampling)[:2]
+    for session in sessions:
+        assert session.n_accepted > 0.6 * session.n_tokens
+    model.companions.pop(drafter).close()
 
 
 def test_slots_run_out(model):

@@ -169,7 +169,7 @@ def test_features():
 def test_pick():
     ids = RNG.integers(0, 1000, (5, 64)).astype(np.int32)
     out = device.zeros(5, dtype=np.int32)
-    cuda.Pick(cupy.asarray(ids), out)()
+    cuda.Pick(cupy.asarray(ids), 64, out)()
     assert out.get().tolist() == ids[:, 0].tolist()
 
 

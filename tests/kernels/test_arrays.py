@@ -6,7 +6,7 @@ import pytest
 from dflash.kernels.arrays import empty
 
 
-@pytest.mark.parametrize("shape", [(1,), (3, 5), (7, 2, 33), (0, 4), (1000, 512)])
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (7, 2, 33), (1000, 512)])
 def test_empty_begins_on_a_cache_line(shape):
     for _ in range(5):
         array = empty(*shape)

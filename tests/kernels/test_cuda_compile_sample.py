@@ -1,4 +1,4 @@
-"""Norm, embedding and sampling compile for every supported GPU, without one here, and spill no registers."""
+"""Norm, embedding, sampling and trees of guesses compile for every supported GPU, without one here; none spills registers."""
 
 import nvrtc
 import pytest
@@ -17,6 +17,22 @@ def sampling(vocab):
     yield "draw", {"THREADS": 512}
     yield "select", {"THREADS": 1024, "SUMS": chunks}
     yield "top", {"THREADS": 1024, "SUMS": chunks, "MOST": 128}
+    yield "candidates", {"THREADS": 64, "MOST": 64}
+    yield "pairs", {"THREADS": 64, "MOST": 64, "TOP": 16, "RANK": 256, "EACH": 8, "LEAD": 1}
+
+
+def guessing():
+    """Sources and constants for what comes after candidates, and for the rows of a draft."""
+    for edges, pool in ((0, 64), (1, 16)):
+        yield "tree/grow", {"POOL": pool, "EDGES": edges}
+    for blocks in (0, 1):
+        yield "tree/walk", {"ROWS": 16, "PLACES": 4352, "MASK": 248_070, "BLOCKS": blocks}
+    for half in (0, 1):
+        yield "tree/features", {"DIM": 5120, "HALF": half}
+    for side in (0, 1):
+        yield "block_conv/block_conv", {"DIM": 5120, "GROUP": 16, "TAPS": 2, "EACH": 8, "SIDE": side, "ADD": side}
+    for name in ("tree/plant", "tree/pick", "sample/place"):
+        yield name, {}
 
 
 @pytest.mark.parametrize("arch", nvrtc.ARCHITECTURES)
@@ -25,6 +41,8 @@ def test_every_architecture(arch):
     assert nvrtc.compiled("embed/embed.cu", arch, QUANT="Q4_K", DIM=5120) == 0
     for name, constants in sampling(QWEN):
         assert nvrtc.compiled(f"sample/{name}.cu", arch, VOCAB=QWEN, **constants) == 0, f"{name} spills"
+    for name, constants in guessing():
+        assert nvrtc.compiled(f"{name}.cu", arch, **constants) == 0, f"{name} spills"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "Q4_K"])

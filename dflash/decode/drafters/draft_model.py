@@ -10,7 +10,9 @@ import numpy as np
 
 from dflash.decode.draft import EMPTY, Draft
 from dflash.decode.drafter import Drafter, Drafting, Rows
+from dflash.decode.drafters.health import Health
 from dflash.decode.shapes import Chain
+from dflash.decode.spelling import spelled
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 from dflash.model.candidates import Candidates, fill, put
@@ -25,7 +27,7 @@ DEPTH = 4
 """Tokens to guess where the shape leaves that open."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DraftModel(Drafter):
     """Let a small model write ahead; under a tree its first choices are followed.
 
@@ -39,6 +41,7 @@ class DraftModel(Drafter):
 
     model: str
     device: str | None = None
+    __repr__ = spelled
 
     def prepare(self, model: Any) -> None:
         """Load the small model."""
@@ -48,7 +51,8 @@ class DraftModel(Drafter):
     def start(self, session: Session, model: Any, snapshot: Snapshot | None = None) -> Drafting:
         """Hold all the memory that the session may need."""
         self.prepare(model)
-        return _Writing(model.companions[self].model, model.n_vocab, session, snapshot)
+        health = Health(session, model, repr(self))
+        return _Writing(model.companions[self].model, model.n_vocab, session, health, snapshot)
 
     def propose(self, draftings: Sequence[_Writing], rooms: Sequence[int]) -> list[Draft]:
         """A forward over what is new of all sessions, and one for each token but the first."""
@@ -64,8 +68,8 @@ class _Writing:
 
     capture: tuple[int, ...] = ()
 
-    def __init__(self, small: Any, n_vocab: int, session: Session, snapshot: Snapshot | None) -> None:
-        self.small, self.n_vocab, self.session = small, n_vocab, session
+    def __init__(self, small: Any, n_vocab: int, session: Session, health: Health, snapshot: Snapshot | None) -> None:
+        self.small, self.n_vocab, self.session, self.health = small, n_vocab, session, health
         self.shape = session.strategy.shape or Chain()
         self.guesses: list[int] = []
         self.state = small.state()
@@ -87,10 +91,18 @@ class _Writing:
 
     def observe(self, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         session = self.session
+        if not isinstance(rows, slice):
+            self.health.kept(len(rows) - 1)
         text = session.n_read if session.n_read < session.n_prompt - 1 else len(session.text) - 1
         if text - self.state.length > PENDING:
             self.settle()
             self.read(text)
+
+    def answer(self, candidates: Candidates, room: int) -> Draft:
+        """Make a draft of what the small model says."""
+        draft = self.shape.draft(candidates, room)
+        self.health.guessed(len(draft))
+        return draft
 
     def settle(self) -> None:
         """Keep those of the guesses that have become text; the last token of the text is left to be read."""
@@ -144,7 +156,7 @@ def _propose(draftings: Sequence[_Writing], rooms: Sequence[int]) -> list[Draft]
             guesses = found[i].ids[:depth, 0].copy()
             spans[i] = Span(draftings[i].state, guesses, _chain(depth))
             draftings[i].guesses = guesses.tolist()
-    return [drafting.shape.draft(found[i], rooms[i]) if i in found else EMPTY for i, drafting in enumerate(draftings)]
+    return [drafting.answer(found[i], rooms[i]) if i in found else EMPTY for i, drafting in enumerate(draftings)]
 
 
 def _fill(found: list[Candidates], draftings: list[_Writing], spans: list[Span], depth: int) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.decode.draft import EMPTY, Draft
 from dflash.decode.drafter import Drafter, Drafting, Rows
+from dflash.decode.spelling import spelled
 from dflash.errors import RequestError
 from dflash.kernels.lookup import Index
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _EXPECTED = 1024
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PromptLookup(Drafter):
     """Find the longest run of tokens that ends the text and occurred in it before, and guess what followed.
 
@@ -43,6 +44,7 @@ class PromptLookup(Drafter):
     longest: int = 8
     shortest: int = 2
     most: int = 8
+    __repr__ = spelled
 
     def __post_init__(self) -> None:
         if not 1 <= self.shortest <= self.longest:

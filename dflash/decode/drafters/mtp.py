@@ -11,7 +11,9 @@ import numpy as np
 from dflash.decode.deferred import DeferredDraft, may_wait
 from dflash.decode.draft import EMPTY, Draft
 from dflash.decode.drafter import Drafter, Drafting, Rows
+from dflash.decode.drafters.health import Health
 from dflash.decode.shapes import Chain
+from dflash.decode.spelling import spelled
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft import Wish
 from dflash.model.load_mtp import load_mtp
@@ -27,7 +29,7 @@ DEPTH = 3
 """Tokens to guess where the shape leaves that open: each costs a pass of the head, and is right less often."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MTP(Drafter):
     """Let the MTP head of the model's file guess, a token after another; under a tree its first choices are followed.
 
@@ -38,6 +40,7 @@ class MTP(Drafter):
     """
 
     file: str | None = None
+    __repr__ = spelled
 
     def prepare(self, model: Any) -> None:
         """Load the head."""
@@ -47,7 +50,7 @@ class MTP(Drafter):
     def start(self, session: Session, model: Any, snapshot: _Memory | None = None) -> Drafting:
         """Hold all the memory that the session may need."""
         self.prepare(model)
-        return _Mtp(model.companions[self], session, snapshot)
+        return _Mtp(model.companions[self], session, Health(session, model, repr(self)), snapshot)
 
     def propose(self, draftings: Sequence[_Mtp], rooms: Sequence[int]) -> list[Draft]:
         """One pass for what is new of all sessions, and one for each token to guess."""
@@ -76,8 +79,9 @@ def _deferred(draftings: Sequence[_Mtp], rooms: Sequence[int]) -> list[Draft] | 
     guesses = head.ready(wishes, anchors) or head.guess(wishes, anchors, [d.new() for d in draftings])
     if guesses is None:
         return None
-    for drafting in draftings:
+    for drafting, wish, room in zip(draftings, wishes, rooms, strict=True):
         drafting.all_read()
+        drafting.health.guessed(min(wish.nodes, room))
     return [
         DeferredDraft(guesses, i, min(wish.nodes, room), chain=wish.nodes <= wish.positions)
         for i, (wish, room) in enumerate(zip(wishes, rooms, strict=True))
@@ -106,9 +110,9 @@ class _Mtp:
 
     capture: tuple[int, ...] = ()
 
-    def __init__(self, head: Any, session: Session, memory: _Memory | None) -> None:
+    def __init__(self, head: Any, session: Session, health: Health, memory: _Memory | None) -> None:
         self.head, self.session, self.shape = head, session, session.strategy.shape or Chain()
-        self._seen, self._is_read = session.n_read, False
+        self.health, self._seen, self._is_read = health, session.n_read, False
         self.unread = head.join([])
         self._state = head.state()
         try:
@@ -151,13 +155,16 @@ class _Mtp:
     def answer(self, candidates: Candidates, room: int) -> Draft:
         """Make a draft of what the head says, which has read everything now."""
         self.all_read()
-        return self.shape.draft(candidates, room)
+        draft = self.shape.draft(candidates, room)
+        self.health.guessed(len(draft))
+        return draft
 
     def observe(self, out: Forward, rows: Rows) -> None:
         if self._is_read:
             self.all_read()
         n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
         self._seen += n
+        self.health.kept(n - 1)
         if self.head.told(self._state, out.hidden, n):
             last = range(len(out.hidden))[rows][-1] if isinstance(rows, slice) else rows[-1]
             self.unread, self._is_read = out.hidden[last : last + 1], True

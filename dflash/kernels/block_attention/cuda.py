@@ -53,16 +53,18 @@ def is_roomy() -> bool:
     return cupy.cuda.Device().attributes["MaxSharedMemoryPerMultiprocessor"] >= _ROOMY
 
 
-def splits(kv: int) -> int:
-    """In how many parts what a sequence sees is cut at most."""
-    return max(1, min(66, _BLOCKS // kv))
+def splits(kv: int, positions: int, keys: int) -> int:
+    """In how many parts of two tiles of `keys` and more it is cut what a row can see: up to `positions`, and its block."""
+    tiles_seen = -(-positions // keys) + 2
+    return max(1, min(66, _BLOCKS // kv, -(-tiles_seen // 2)))
 
 
 def constants(
     cut: Tiles, heads: int, kv: int, width: int, places: int, *, window: int, causal: bool
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Macros of the kernel that attends and of the one that combines."""
-    shape = {"HEAD": width, "GROUP": heads // kv, "KV": kv, "SPLITS": splits(kv), "PLACES": places, "WINDOW": window}
+    parts = splits(kv, min(places, window or places), cut.keys)
+    shape = {"HEAD": width, "GROUP": heads // kv, "KV": kv, "SPLITS": parts, "PLACES": places, "WINDOW": window}
     return {**shape, **cut.constants(), "CAUSAL": int(causal)}, {**shape, "KEYS": cut.keys}
 
 
@@ -136,8 +138,9 @@ class BlockAttend:
         self._rows, self._sequences, self._kv = n, len(blocks.slot), kv
         self._of_tile = _QUERIES * kv // heads
         cut, space = tiles(width, roomy=is_roomy()), workspace or Workspace()
-        space.reserve(n * heads, splits(kv), width)
         of_attend, of_combine = constants(cut, heads, kv, width, places, window=window, causal=causal)
+        self._parts = of_attend["SPLITS"]
+        space.reserve(n * heads, self._parts, width)
         made = kernel(_HERE / "block_attend.cu", "block_attend", dependent=True, **of_attend)
         sums = space.partial, space.stats
         inputs = (array.view(cupy.uint16) for array in (q, k, v, ring_k, ring_v))
@@ -152,5 +155,5 @@ class BlockAttend:
         assert 0 < n_rows <= self._rows
         sequences = min(n_sequences or self._sequences, self._sequences, n_rows)
         query_tiles = -(-min(ROWS, n_rows) // self._of_tile)
-        self._attend(stream, grid=(splits(self._kv), self._kv, sequences * query_tiles), query_tiles=query_tiles)
+        self._attend(stream, grid=(self._parts, self._kv, sequences * query_tiles), query_tiles=query_tiles)
         self._combine(stream, grid=(*self._across, n_rows))

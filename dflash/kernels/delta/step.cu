@@ -155,11 +155,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) step(
     const float gain = ssm_norm[part * OWN + threadIdx.x % OWN];
     const int n_sequences = counts[1];
     bool waited = false;
+    int begin = first[blockIdx.z], end = first[blockIdx.z + 1];  // read before it is known whether there is such a sequence
+    int of_slot = slot[blockIdx.z], of_kept = n_kept[blockIdx.z], of_side = side[blockIdx.z];
 #pragma unroll 1
-    for (int s = blockIdx.z; s < n_sequences; s += gridDim.z) {
-        const int start = first[s], n_rows = uniform(first[s + 1] - start), here = slot[s], n_before = n_kept[s];
-        const size_t old = (size_t)(side[s] * slots + here) * PENDING;
-        const size_t now = (size_t)((1 - side[s]) * slots + here) * PENDING;
+    for (int s = blockIdx.z; s < n_sequences;) {
+        const int start = begin, n_rows = uniform(end - begin), here = of_slot, n_before = of_kept;
+        const size_t old = (size_t)(of_side * slots + here) * PENDING, now = (size_t)((1 - of_side) * slots + here) * PENDING;
         float* const committed = state + ((size_t)here * HEADS * VALUES + channel + threadIdx.x / LANES) * WIDTH;
         State own;
         own.load(committed, GROUPS * VALUES * WIDTH, lane);
@@ -265,7 +266,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) step(
                 for (int t = 1; t < TAPS; ++t) text[(TAPS - 1 - t) * CHANNELS + channel_of(x)] = shared.rows[x - t * LOCAL];
             }
         }
-        if (gridDim.z < n_sequences) __syncthreads();
+        s += gridDim.z;
+        if (s < n_sequences) {
+            begin = first[s], end = first[s + 1], of_slot = slot[s], of_kept = n_kept[s], of_side = side[s];
+            __syncthreads();
+        }
     }
     if (!waited) wait_for_inputs();
 }

@@ -1,7 +1,7 @@
 // What each row of a draft proposes, from the likeliest tokens that `top` has found: as candidates.py says.
 //
 // Grid rows, block THREADS: a thread has one of the MOST likeliest. Macros: VOCAB; THREADS = MOST; a law serves `each` rows,
-// and row r is about position[r] + shift. Where the law has no scale, scores are log-probabilities; else
+// and row r is about position[r] + shift; targets, if any, are what its tokens are called elsewhere. Where the law has no scale, scores are log-probabilities; else
 // x = scaled logit + noise, sorted, minus log(sum(exp(x))) over what the law's cuts leave.
 // Bytes: 16 * MOST a row.
 #include "noise.cuh"
@@ -46,8 +46,8 @@ __device__ __forceinline__ int left_by(const Law& law, float value, bool own) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-candidates(const int* found, const float* largest, const int* laws, int each, const int* position, int shift, int* ids,
-           float* scores) {
+candidates(const int* found, const float* largest, const int* laws, int each, const int* position, int shift,
+           const int* targets, int* ids, float* scores) {
     __shared__ float xs[MOST];
     dependents_may_launch();
     wait_for_inputs();
@@ -56,7 +56,7 @@ candidates(const int* found, const float* largest, const int* laws, int each, co
     const Found& from = ((const Found*)found)[row];
     const float highest = largest[row], nothing = __int_as_float(0xff800000);
     const bool hopeless = is_hopeless(highest);
-    const int id = hopeless || i >= VOCAB ? -1 : from.ids[i];
+    const int own = hopeless || i >= VOCAB ? -1 : from.ids[i], id = targets && own >= 0 ? targets[own] : own;
     ids += (size_t)row * MOST, scores += (size_t)row * MOST;
     if (law.scale <= 0.0f) {
         const double total = highest + log((double)from.total / UNIT_OF_TOTAL);

@@ -73,6 +73,8 @@ class Candidates:
         Row r is about ``position[r] + shift``.
     out : tuple of int32 and float32 (R, POOL), optional
         Where ids and scores go.
+    targets : int32 (V,), optional
+        What is told, and makes noise, in place of each token.
 
     Attributes
     ----------
@@ -86,13 +88,21 @@ class Candidates:
     """
 
     def __init__(
-        self, logits: Any, laws: Any, position: Any, *, each: int, shift: int, out: tuple[Any, Any] | None = None
+        self,
+        logits: Any,
+        laws: Any,
+        position: Any,
+        *,
+        each: int,
+        shift: int,
+        out: tuple[Any, Any] | None = None,
+        targets: Any = None,
     ) -> None:
         n, vocab = logits.shape
         self._likeliest = Likeliest(logits)
         self.ids, self.scores = out or (device.zeros(n, POOL, dtype=np.int32), device.zeros(n, POOL))
         rank = kernel(_HERE / "candidates.cu", "candidates", dependent=True, VOCAB=vocab, THREADS=POOL, MOST=POOL)
-        args = self._likeliest.found, self._likeliest.largest, laws, each, position, shift, self.ids, self.scores
+        args = self._likeliest.found, self._likeliest.largest, laws, each, position, shift, targets, self.ids, self.scores
         self._rank = rank.bind(1, POOL, args)
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:

@@ -170,17 +170,19 @@ class Features:
 
 
 class Pick:
-    """The best candidate of each row as the token that is read next.
+    """The first number of some rows as the tokens that are read next.
 
     Parameters
     ----------
-    ids : int32 (R, K)
-        Candidates, likeliest first.
+    ids : int32
+        Candidates, likeliest first; the first row begins where it does.
+    apart : int
+        Numbers from one row to the next.
     out : int32 (R,)
     """
 
-    def __init__(self, ids: Any, out: Any) -> None:
-        self._run = kernel(_HERE / "pick.cu", "pick", dependent=True).bind(1, MOST, (ids, ids.shape[1], out, len(out)))
+    def __init__(self, ids: Any, apart: int, out: Any) -> None:
+        self._run = kernel(_HERE / "pick.cu", "pick", dependent=True).bind(1, MOST, (ids, apart, out, len(out)))
 
     def __call__(self, stream: Any = None) -> None:
         """Copy them all."""

@@ -1,8 +1,8 @@
-// The first candidate of each row. Grid 1, block a thread for each row. A row without any gives -1, which is no token.
+// The first candidate of each row, rows being `apart` from each other. Grid 1, block a thread for each row. A row without any gives -1, which is no token.
 #include "../launch.cuh"
 
-extern "C" __global__ void pick(const int* ids, int candidates, int* out, int n_rows) {
+extern "C" __global__ void pick(const int* ids, int apart, int* out, int n_rows) {
     dependents_may_launch();
     wait_for_inputs();
-    if (threadIdx.x < n_rows) out[threadIdx.x] = ids[threadIdx.x * candidates];
+    if (threadIdx.x < n_rows) out[threadIdx.x] = ids[threadIdx.x * apart];
 }

@@ -86,7 +86,7 @@ def test_it_reads_what_was_produced_and_begins_anywhere():
 def test_a_value():
     assert PromptLookup(longest=5) == PromptLookup(longest=5) != PromptLookup()
     assert pickle.loads(pickle.dumps(PromptLookup())) == PromptLookup()
-    assert repr(PromptLookup()).startswith("PromptLookup(longest=")
+    assert repr(PromptLookup(most=4)) == "PromptLookup(most=4)"
     for settings in ({"shortest": 0}, {"shortest": 5, "longest": 4}, {"most": 0}):
         with pytest.raises(RequestError, match="PromptLookup"):
             PromptLookup(**settings)

@@ -20,6 +20,7 @@ from dflash.kernels.sample.cuda_candidates import Candidates, describe
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.tree.cuda import OUTLINE, Grow, guesses
 from dflash.model.cuda.draft.layers import Layer, Where
+from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.weights import DeviceWeights
@@ -49,7 +50,7 @@ class Block:
         (S, 4).
     out : DeviceArrays
         What was guessed; see `dflash.kernels.tree.cuda.guesses`.
-    candidates : Candidates or Pairs
+    candidates : Candidates, Markov or Pairs
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Block:
         tables: tuple[Tiles, Tiles],
         n_texts: int,
     ) -> None:
-        self._config, self._rings, n = config, rings, PENDING
+        self._config, self._rings, n, source = config, rings, PENDING, weights.host
         text, row = (n_texts,), (n,)
         shapes = {
             "counts": (2,),
@@ -71,7 +72,7 @@ class Block:
         shapes |= dict.fromkeys(("slot", "begin", "seen", "length"), text)
         shapes |= dict.fromkeys(("sequence", "tokens", "position"), row)
         self.arrays = a = DeviceArrays(**shapes)
-        s = _space(config, n)
+        s = _space(config, n, tables[1].shape[0])
         self._embed = Embed(a.tokens, tables[0], s.stream)
         inv_freq, gain = inverse_frequencies(config)
         self._angles = Angles(a.position, device.array(inv_freq), s.cos, s.sin, gain=gain)
@@ -84,17 +85,21 @@ class Block:
         self._head = Launch(s.wanted, [tables[1]], [s.logits], scale=config.logit_scale)
         self.out = guesses(n_texts)
         self._gate: Launch | None = None
-        self.candidates: Candidates | Pairs
+        targets = device.array(source.targets()) if source.has("d2t") else None
         if config.kind == "dflash2":
             self._gate = Launch(s.wanted, [weights.matrix("selector_hidden.weight")], [s.gates])
             codes = weights.matrix("selector_predecessor.weight"), weights.matrix("selector_successor.weight")
             shape = {"each": config.block, "lead": config.lead, "top": min(config.selector_top, config.n_vocab)}
             given = {"laws": a.laws, "position": a.position, "tokens": a.tokens}
-            self.candidates = pairs = Pairs(s.logits, s.gates, codes, **given, **shape)
-            self._grow = Grow(pairs.ids, pairs.edges, a.outlines, self.out)
+            self.candidates: Candidates | Markov | Pairs = Pairs(s.logits, s.gates, codes, **given, **shape)
+        elif config.kind == "dspark":
+            self.candidates = Markov(weights, config, s.logits, a, targets)
         else:
-            self.candidates = single = Candidates(s.logits, a.laws, a.position, each=config.block, shift=1 - config.lead)
-            self._grow = Grow(single.ids, single.scores, a.outlines, self.out)
+            about = {"each": config.block, "shift": 1 - config.lead, "targets": targets}
+            self.candidates = Candidates(s.logits, a.laws, a.position, **about)
+        found = self.candidates
+        ranked = found.edges if isinstance(found, Pairs) else found.scores
+        self._grow = Grow(found.ids, ranked, a.outlines, self.out)
         self._graphs = Graphs(self._launch, lambda: a.counts.fill(0))
 
     def lay(self, wishes: Sequence[Wish], anchors: Sequence[int] | None = None) -> None:
@@ -147,10 +152,10 @@ class Block:
         self._grow(n_texts)
 
 
-def _space(config: DraftConfig, n: int) -> SimpleNamespace:
+def _space(config: DraftConfig, n: int, n_logits: int) -> SimpleNamespace:
     """Arrays between the launches; what a multiply reads is float16. A sublayer reads `x` and leaves `out`."""
     query, row = config.heads * config.head_size, config.kv_heads * config.head_size
-    singles = {"stream": config.width, "query": query, "key": row, "value": row, "logits": config.n_vocab}
+    singles = {"stream": config.width, "query": query, "key": row, "value": row, "logits": n_logits}
     singles |= {"cos": config.n_rot // 2, "sin": config.n_rot // 2}
     halves = {"normed": config.width, "attended": query, "inner": config.ffn, "wanted": config.width}
     if config.conv_width:

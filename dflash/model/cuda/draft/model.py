@@ -41,7 +41,7 @@ class DeviceBlockDraft:
     short : bool
         Taken as False: rows of a block cost the same up to 16.
     confidence : float
-        As of `BlockDraft`.
+        As of `BlockDraft`; must be 0 for a draft that has such a head.
 
     Attributes
     ----------
@@ -72,9 +72,9 @@ class DeviceBlockDraft:
         sequences: int,
         context: int,
         short: bool = False,  # noqa: ARG002
-        confidence: float = 0.0,  # noqa: ARG002
+        confidence: float = 0.0,
     ) -> None:
-        _refuse(config, source)
+        _refuse(config, confidence)
         self.config, self._source, self._target = config, source, target
         self._rings = rings = DeviceRings(config, sequences, context)
         self.reach = rings.reach
@@ -209,11 +209,10 @@ class DeviceBlockDraft:
                 raise RequestError(f"n is {ask.n}, this draft guesses 1 to {self.config.most} positions")
 
 
-def _refuse(config: DraftConfig, source: Source) -> None:
+def _refuse(config: DraftConfig, confidence: float) -> None:
     """Refuse what only the CPU runs."""
     reasons = {
-        f"{config.kind} drafts": config.kind == "dspark",
-        "drafts with a vocabulary of their own": source.has("d2t"),
+        "guesses as far as a draft trusts itself": config.has_confidence and confidence > 0,
         "drafts whose logits are capped": config.logit_cap != 0,
         "drafts whose embeddings are scaled": config.embed_scale != 1,
     }

@@ -102,7 +102,7 @@ class Chain:
         part, pick, step = slice(t * s, (t + 1) * s), None, None
         if t:
             tokens, where = device.zeros(s, dtype=np.int32), a.next[t - 1]
-            pick = Pick(self.ids[(t - 1) * s : t * s], tokens)
+            pick = Pick(self.ids[(t - 1) * s :], POOL, tokens)
             own = {"counts": a.alone, "length": where, "position": where, "tokens": tokens, "max_rows": s}
             step = Reading(self._parts, SimpleNamespace(**self._fixed, **own), self._seen)
             source = step.stream

@@ -1,0 +1,107 @@
+"""Names of strategies, and what they print as."""
+
+import pytest
+
+import dflash
+from dflash import (
+    MTP,
+    Adaptive,
+    Chain,
+    DDTree,
+    DFlash,
+    DraftModel,
+    DSpark,
+    FirstOf,
+    LoopGuard,
+    Plain,
+    PromptLookup,
+    Strategy,
+    Tree,
+)
+from dflash.decode.naming import name, strategy
+from dflash.errors import RequestError
+
+NAMED = {
+    "plain": Plain(),
+    "dflash": Strategy(DFlash()),
+    "dflash:8": Strategy(DFlash(), Chain(8)),
+    "ddtree:22": DDTree(),
+    "ddtree:32": Strategy(DFlash(), Tree(32)),
+    "mtp": Strategy(MTP()),
+    "mtp:3": Strategy(MTP(), Chain(3)),
+    "mtp-tree:8": Strategy(MTP(), Tree(8)),
+    "lookup": Strategy(PromptLookup()),
+    "lookup:4": Strategy(PromptLookup(most=4)),
+    "adaptive": Strategy(Adaptive()),
+    "adaptive(dflash:6, ddtree:32, mtp)": Strategy(Adaptive(Strategy(DFlash(), Chain(6)), DDTree(budget=32), MTP())),
+    "first(lookup, dflash:8)": Strategy(FirstOf(PromptLookup(), DFlash()), Chain(8)),
+    "adaptive(first(lookup, mtp:2), dflash)": Strategy(
+        Adaptive(Strategy(FirstOf(PromptLookup(), MTP()), Chain(2)), DFlash())
+    ),
+}
+
+
+@pytest.mark.parametrize("text", NAMED)
+def test_there_and_back(text):
+    assert strategy(text) == NAMED[text]
+    assert name(NAMED[text]) == text
+    assert strategy(f"  {text.replace(', ', ',')} ") == NAMED[text]
+
+
+def test_drafts():
+    assert strategy("dflash:4", "d.gguf") == Strategy(DFlash("d.gguf"), Chain(4))
+    assert strategy("dspark", "d.gguf") == Strategy(DSpark("d.gguf"))
+    assert strategy("ddtree", "d.gguf") == DDTree("d.gguf")
+    assert strategy("draft-model:2", "s.gguf") == Strategy(DraftModel("s.gguf"), Chain(2))
+    assert strategy("mtp", "head.gguf") == Strategy(MTP("head.gguf"))
+    assert strategy("first(mtp, dflash)", "d.gguf") == Strategy(FirstOf(MTP(), DFlash("d.gguf")))
+    assert strategy("adaptive", "d.gguf") == Strategy(Adaptive(DFlash("d.gguf"), PromptLookup()))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "fast",
+        "dflash:0",
+        "dflash:",
+        "dflash:-1",
+        "plain:3x",
+        "mtp(2)",
+        "first",
+        "first()",
+        "first(lookup",
+        "first:2(mtp)",
+    ],
+)
+def test_what_is_not_known(text):
+    with pytest.raises(RequestError, match="is not known; there are plain, dflash"):
+        strategy(text)
+
+
+def test_what_does_not_go_together():
+    with pytest.raises(RequestError, match="draft-model needs a draft"):
+        strategy("draft-model")
+    with pytest.raises(RequestError, match="guesses in one shape"):
+        strategy("first(dflash:3, mtp:4)")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *NAMED.values(),
+        Strategy(DFlash("d.gguf", device="cpu", short=True), Tree(9, depth=4, width=2)) | LoopGuard(),
+        Strategy(PromptLookup(longest=5, shortest=3), Chain(7)),
+        Strategy(DraftModel("s.gguf")),
+        Strategy(MTP("head.gguf"), Tree(4)),
+    ],
+    ids=repr,
+)
+def test_prints_as_the_python_that_makes_it(value):
+    assert eval(repr(value), vars(dflash) | {name: getattr(dflash, name) for name in dflash.__all__}) == value
+
+
+def test_prints_no_more_than_needed():
+    assert repr(DDTree("d.gguf")) == "Strategy(DFlash('d.gguf'), shape=Tree(22))"
+    assert repr(Strategy(DFlash())) == "Strategy(DFlash())"
+    assert name(Strategy(PromptLookup(shortest=4))) == repr(Strategy(PromptLookup(shortest=4)))
