@@ -137,8 +137,9 @@ def main():
 def decode(name, shape, bandwidth, *, sweep):
     model = Model(shape, layers=48, slots=8, rows=64, sequences=8)
     variants = {"": {}}
-    if sweep:  # blocks of a head; heads of a block
-        variants |= {"4 blocks": {"split": 4}, "1 head": {"share": 1}}
+    if sweep:  # threads of a value row; the norm within the launch, or as one of its own; blocks of a head
+        variants |= {"8 lanes": {"lanes": 8}, "norm within": {"fused": True}, "+ norm": {"fused": False}}
+        variants |= {"4 blocks": {"split": 4}}
     ops = {label: model.steps(**options) for label, options in variants.items()}
     for sequences in PASSES.values():
         n = sum(rows.n for rows in sequences)

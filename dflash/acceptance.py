@@ -1,6 +1,6 @@
 """How far guesses were right, counted from steps."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import zip_longest
 
 from dflash.decode.session import Step
@@ -31,13 +31,6 @@ def counted(steps: Iterable[Step]) -> Counts:
 def shares(counts: Counts) -> list[float]:
     """Share of the guesses at each position that was accepted."""
     return [accepted / offered for accepted, offered in counts]
-
-
-def added(counts: Sequence[Counts]) -> Counts:
-    """Sum of several counts."""
-    return [
-        (sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)) for pairs in zip_longest(*counts, fillvalue=(0, 0))
-    ]
 
 
 def accepted_nodes(step: Step) -> list[int]:

@@ -1,13 +1,15 @@
 """Strategies side by side: what is counted, and that a text that differs is told loudly."""
 
 import json
+import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
 import dflash
 from dflash.__main__ import main
-from dflash.acceptance import added, counted, shares
+from dflash.acceptance import counted, shares
 from dflash.comparison import PARTS
 from dflash.decode.draft import Draft
 from dflash.decode.drafter import Nothing
@@ -77,6 +79,18 @@ def test_it_shows_itself(comparison, monkeypatch, tmp_path):
     assert json.loads(json.dumps(comparison.as_dict()))["strategies"][1]["name"] == "lookup"
 
 
+def test_a_row_a_strategy_for_pandas(comparison, monkeypatch):
+    class DataFrame(list):
+        def set_index(self, name):
+            return {row[name]: row for row in self}
+
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=DataFrame))
+    found = comparison.to_pandas()
+    assert list(found) == ["plain", "lookup", "short"]
+    assert set(PARTS) <= set(found["plain"])
+    assert found["lookup"]["tokens_per_step"] == comparison["lookup"].tokens_per_step
+
+
 def test_names_and_what_is_refused(lm):
     named = dflash.compare(lm, "import os", ["plain", dflash.PromptLookup(), Nothing() | Ends()], max_tokens=4)
     assert [row.name for row in named.rows] == ["plain", "lookup", "plain | Ends()"]
@@ -111,7 +125,6 @@ def test_acceptance_is_counted_by_position():
     counts = counted(steps)
     assert counts == [(2, 3), (1, 2), (0, 2)]
     assert shares(counts) == [2 / 3, 1 / 2, 0]
-    assert added([counts, [(1, 1)], []]) == [(3, 4), (1, 2), (0, 2)]
 
 
 @pytest.mark.parametrize("name", BUNDLED)

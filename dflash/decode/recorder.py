@@ -94,7 +94,7 @@ class Recorder:
         self._dump.write({"text": self._number, **head})
 
     def picked(self, row: int, logits: Any, token: int) -> None:
-        """Note what a token was picked from; steps may be told later than others are picked, so each has a list of its own."""
+        """Note what a token was picked from; a step may be told after the picks of another, so each has its own list."""
         if row == 0:
             self._picks.append([])
         plain = np.array(logits, np.float32)

@@ -26,7 +26,8 @@ class DeviceArrays:
         self._device = cupy.zeros(total, np.int32)
         for name, part in parts_of(self._device, shapes).items():
             setattr(self, name, part)
-        self._ring = []
+        self._ring: list[Any] = []
+        self._lent: list[Download | None] = [None] * _RING
         for _ in range(_RING):
             memory = cupy.cuda.alloc_pinned_memory(4 * total)
             host = np.frombuffer(memory, np.int32, total)
@@ -38,9 +39,7 @@ class DeviceArrays:
     @property
     def host(self) -> SimpleNamespace:
         """Arrays to be filled for the next `upload`, by the same names; they hold what an earlier one sent."""
-        views, _, done = self._ring[self._next]
-        done.synchronize()
-        return views
+        return self._free()[0]
 
     def upload(self, stream: Any = None) -> None:
         """Send what `host` holds, all of it."""
@@ -57,29 +56,43 @@ class DeviceArrays:
         """Begin to copy everything back."""
         import cupy
 
-        views, host, done = self._ring[self._next]
+        views, host, done = self._free()
+        download = self._lent[self._next] = Download(views, done)
         self._next = (self._next + 1) % _RING
-        done.synchronize()
         stream = stream or cupy.cuda.get_current_stream()
         runtime = cupy.cuda.runtime
         runtime.memcpyAsync(host.ctypes.data, self._device.data.ptr, host.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
         done.record(stream)
-        return Download(views, done)
+        return download
+
+    def _free(self) -> tuple[SimpleNamespace, Any, Any]:
+        """The memory that is next, once nobody needs what it holds."""
+        lent, self._lent[self._next] = self._lent[self._next], None
+        if lent is not None:
+            lent.keep()
+        self._ring[self._next][2].synchronize()
+        return self._ring[self._next]
 
 
 class Download:
-    """What was copied back; it lasts until `_RING` more copies are begun."""
+    """What is being copied back."""
 
     def __init__(self, views: SimpleNamespace, done: Any) -> None:
-        self._views, self._done = views, done
+        self._views, self._done, self._is_there = views, done, False
 
     def wait(self) -> SimpleNamespace:
-        """The arrays, once they are there."""
+        """The arrays, once they are there; they last until a few more copies are begun, unless they are kept."""
         from dflash.kernels.device import device_errors
 
-        with device_errors("waiting for a draft"):
-            self._done.synchronize()
+        if not self._is_there:
+            with device_errors("waiting for a draft"):
+                self._done.synchronize()
+            self._is_there = True
         return self._views
+
+    def keep(self) -> None:
+        """Wait, and move them to memory of their own."""
+        self._views = SimpleNamespace(**{name: array.copy() for name, array in vars(self.wait()).items()})
 
 
 def padded(shape: tuple[int, ...]) -> int:

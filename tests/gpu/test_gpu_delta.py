@@ -82,20 +82,22 @@ def test_several_sequences(name):
 
 @pytest.mark.parametrize(
     "options",
-    [{"split": 4}, {"share": 1}, {"split": 4, "share": 1}],
+    [{"split": 4}, {"split": 4, "fused": True}, {"fused": True}, {"lanes": 8}, {"split": 4, "share": 1}],
     ids=str,
 )
 def test_other_blocks(options):
     check(Mixer(*SHAPES[1]), [Rows(23, "tree", slot=2, kept=(0, 3)), Rows(3, kept=(1,), side=1)], **options)
 
 
-def test_company_of_heads_changes_nothing():
+def test_how_the_work_is_shared_changes_nothing():
     mixer, sequences = Mixer(*SHAPES[1]), [Rows(23, "tree", slot=2, kept=(0, 3)), Rows(3, kept=(1,), side=1)]
     tokens, memories = mixer.tokens(26), mixer.memories()
-    again = memories.copy()
-    out = mixer.gpu(tokens, sequences, memories, share=3)
-    assert_same_bits("out", mixer.gpu(tokens, sequences, again, share=1), out)
-    assert_same_bits("u", again.delta.u, memories.delta.u)
+    start = memories.copy()
+    out = mixer.gpu(tokens, sequences, memories)
+    for options in ({"share": 1}, {"fused": True}, {"fused": False}):
+        again = start.copy()
+        assert_same_bits(str(options), mixer.gpu(tokens, sequences, again, **options), out)
+        assert_same_bits("u", again.delta.u, memories.delta.u)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -8,6 +8,7 @@ from compare import assert_same_bits
 from dflash.errors import KernelError, OutOfMemory
 from dflash.kernels import device
 from dflash.kernels.device import DeviceBatch
+from dflash.kernels.device_arrays import DeviceArrays
 from dflash.kernels.staging import Staging
 
 cupy = pytest.importorskip("cupy")
@@ -102,3 +103,18 @@ def test_staging(threads):
             staging.send(part, lambda raw, stream, target=target: device.copy(target, raw, stream))
     for part, target in zip(parts, targets, strict=True):
         assert_same_bits("part", target.get(), part)
+
+
+def test_arrays_come_back_as_they_were():
+    """Many copies are begun before anybody looks at one."""
+    arrays, copies = DeviceArrays(a=(3,), b=(2, 40)), []
+    for i in range(11):
+        host = arrays.host
+        host.a[:], host.b[:] = i, np.arange(80).reshape(2, 40) + i
+        arrays.upload()
+        copies.append(arrays.download())
+    for i, copy in enumerate(copies):
+        got = copy.wait()
+        assert got.a.tolist() == [i] * 3
+        np.testing.assert_array_equal(got.b, np.arange(80).reshape(2, 40) + i)
+    assert_same_bits("b", arrays.b.get(), np.arange(80, dtype=np.int32).reshape(2, 40) + 10)

@@ -6,11 +6,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from drafts import SECOND, write_gguf
+from drafts import SECOND, SMALL, SPARK, write_gguf
 from golden import chain
 
+from dflash.decode.drafters.adaptive import Adaptive
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.draft_model import DraftModel
+from dflash.decode.drafters.first_of import FirstOf
+from dflash.decode.drafters.lookup import PromptLookup
+from dflash.decode.drafters.mtp import MTP
 from dflash.decode.engine import Engine
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session
@@ -51,11 +55,14 @@ def model():
     """The demo, whose memory is as it was after each test."""
     model, _ = demo()
 
-    def free():
-        held = [draft.free_slots for draft in model.companions.values() if hasattr(draft, "free_slots")]
-        return model.pools.free_pages, model.pools.free_slots, *held
+    drafters = DFlash(), MTP()
+    for drafter in drafters:
+        drafter.prepare(model)
+    draft, head = (model.companions[drafter] for drafter in drafters)
 
-    DFlash().prepare(model)
+    def free():
+        return model.pools.free_pages, model.pools.free_slots, draft.free_slots, head.pools.free_slots
+
     before = free()
     yield model
     assert free() == before
@@ -125,14 +132,14 @@ def test_a_snapshot(model):
     snapshot.close()
 
 
-@pytest.fixture(scope="module")
-def second(tmp_path_factory):
-    """A random DFlash 2 draft for the demo."""
-    settings = {"ffn": 256, "n_layers": 2, "heads": 4, "kv_heads": 2, "head_size": 64, "block": 8, "taps": (1, 3, 5)}
-    settings |= {"n_vocab": 16384, "width": 512, "mask": 16377, "windows": (64, 64), "causal": (False, False)}
-    config = replace(SECOND, **settings, selector_top=16)
+SETTINGS = {"ffn": 256, "n_layers": 2, "heads": 4, "kv_heads": 2, "head_size": 64, "block": 8, "taps": (1, 3, 5)}
+SETTINGS |= {"n_vocab": 16384, "width": 512, "mask": 16377, "windows": (64, 64), "causal": (False, False)}
+
+
+def random_draft(path, config, n_head=16384):
+    """A draft for the demo, with a head of its own if that is for fewer tokens."""
     rng, weights = np.random.default_rng(1), {}
-    for name, shape in expected(config, config.n_vocab, config.n_vocab).items():
+    for name, shape in expected(config, config.n_vocab, n_head).items():
         values = rng.standard_normal(shape, dtype=np.float32)
         if name.endswith("norm.weight"):
             values = 1 + 0.2 * values
@@ -140,9 +147,49 @@ def second(tmp_path_factory):
             values = 0.3 * values + np.array([1, 0], np.float32)[None, :, None]
         elif len(shape) == 2:
             values /= np.float32(np.sqrt(shape[1]))
-        if name not in {"token_embd.weight", "output.weight", "d2t"}:
-            weights[name] = values
-    return write_gguf(tmp_path_factory.mktemp("draft") / "second.gguf", config, weights)
+        weights[name] = values
+    weights["d2t"] = np.sort(rng.permutation(config.n_vocab)[:n_head]).astype(np.int64)
+    own = {"output.weight", "d2t"} if n_head < config.n_vocab else set()
+    for name in {"token_embd.weight", "output.weight", "d2t"} - own:
+        del weights[name]
+    return write_gguf(path, config, weights)
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory):
+    """A random DFlash 2 draft for the demo."""
+    return random_draft(tmp_path_factory.mktemp("draft") / "second.gguf", replace(SECOND, **SETTINGS, selector_top=16))
+
+
+@pytest.mark.parametrize("kind", ["own words", "from the anchor", "after it"])
+@pytest.mark.parametrize("law", [Law(), Law(1.0, seed=3)], ids=["greedy", "drawn"])
+def test_other_kinds_are_those_of_the_cpu(model, tmp_path, kind, law):
+    """A draft with fewer tokens, and DSpark's walk; of rows after one where the two choose differently nothing is asked."""
+    if kind == "own words":
+        config, n_head = replace(SMALL, **SETTINGS), 3000
+    else:
+        config, n_head = replace(SPARK, **SETTINGS, has_confidence=False), 16384
+        config = replace(config, from_anchor=kind == "from the anchor", markov_rank=32)
+    path = random_draft(tmp_path / "draft.gguf", config, n_head)
+    found = []
+    for device in ("cuda", "cpu"):
+        draft = load_draft(path, model, device=device, sequences=2)
+        state, other = read(model, draft, ids_of(150)), read(model, draft, ids_of(70))
+        asks = [Ask(state, 77, draft.config.most, law, 1), Ask(other, 5, draft.config.most, law, 1)]
+        found.append(draft.propose(asks))
+        state.close()
+        other.close()
+        draft.close()
+    compared = 0
+    for got, want in zip(*found, strict=True):
+        assert len(got) == len(want) == draft.config.most
+        for i in range(len(want)):
+            if got.ids[i, 0] == want.ids[i, 0]:
+                compared += 1
+                assert abs(got.scores[i, 0] - want.scores[i, 0]) < 0.1
+            elif kind != "own words":
+                break
+    assert compared > 8
 
 
 @pytest.mark.parametrize("law", [Law(), Law(1.0, seed=3), Law(0.5, top_k=5, seed=4)], ids=["greedy", "T 1", "cut"])
@@ -197,6 +244,24 @@ def test_a_small_model_guesses(model, shape, sampling):
     for session in sessions:
         assert session.n_accepted > 0.6 * session.n_tokens
     model.companions.pop(drafter).close()
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=["greedy", "T 1"])
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        FirstOf(PromptLookup(), DFlash()),
+        Adaptive(Plain(), Strategy(DFlash(), Chain()), Strategy(DFlash(), Tree(22))),
+        Adaptive(Strategy(MTP(), Chain(3)), DFlash()),
+    ],
+    ids=["first of", "adaptive", "adaptive with MTP"],
+)
+def test_drafters_that_take_turns(model, drafter, sampling):
+    """What was guessed ahead may be of no use in the next step."""
+    for prompts in (demo()[1][:1], demo()[1]):
+        sessions = written(model, prompts, Strategy(drafter), sampling)
+        assert tokens(sessions) == plain(sampling)[: len(prompts)]
+    assert sum(session.n_accepted for session in sessions) > 0
 
 
 def test_slots_run_out(model):

@@ -97,12 +97,13 @@ def test_widths_that_are_no_tiles(kind, width):
 @pytest.mark.parametrize(("rows", "width"), [(10240, 5120), (5120, 17408), (48, 5120), (5120, 6144)])
 def test_true_shapes(rows, width):
     for kind in ("Q4_K", "Q6_K", "Q8_0"):
-        weight, x = random_matrix(rows, width, kind), normal(16, width)
+        weight, x = random_matrix(rows, width, kind), normal(32, width)
         packed = tiles.Tiles(weight)
         some = np.unique(RNG.integers(0, rows, 40))
         got = product(x, packed)
         assert_close(kind, got[:, some], expected(x, Matrix(weight.data[some], kind)), TOLERANCE)
-        assert_same_bits(kind, product(x[7:8], packed), got[7:8])
+        for start, n in ((7, 1), (3, 8), (1, 16), (5, 23)):
+            assert_same_bits(f"{kind}, {n} tokens", product(x[start : start + n], packed), got[start : start + n])
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -129,6 +130,24 @@ def test_gated_linear(tokens, rows, kinds):
     alone = cupy.empty((1, rows), np.float16)
     cuda.Launch(cupy.asarray(x[-1:]), packed, (alone,), gated=True)(1)
     assert_same_bits("alone", alone.get(), out[-1:].get())
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q8_0"])
+def test_gate_and_up_of_a_large_model(kind):
+    gate, up = (random_matrix(17408, 5120, kind) for _ in range(2))
+    packed, x = [tiles.Tiles(gate), tiles.Tiles(up)], normal(40, 5120) / np.float16(16)
+
+    def inner(x):
+        out = cupy.full((len(x), 17408), np.nan, np.float16)
+        cuda.Launch(cupy.asarray(x), packed, (out,), gated=True)(len(x))
+        return out.get()
+
+    got, some = inner(x), np.unique(RNG.integers(0, 17408, 40))
+    want = np.zeros((40, len(some)))
+    reference.gated_linear(x, Matrix(gate.data[some], kind), Matrix(up.data[some], kind), want)
+    assert_close("gated", got[:, some].astype(np.float32) / INNER_SCALE, want, 5e-4)
+    for start, n in ((39, 1), (0, 8), (3, 16), (5, 23), (2, 32)):
+        assert_same_bits(f"{n} tokens", inner(x[start : start + n]), got[start : start + n])
 
 
 def test_gated_linear_saturates():

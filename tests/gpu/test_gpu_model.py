@@ -112,7 +112,7 @@ def test_graphs_change_nothing(name, monkeypatch):
     model, tokens = load(name, device="cuda"), recorded(name)["tokens"][:23]
     results = []
     for graphs in (True, False):
-        monkeypatch.setattr(model._decode, "graphs_wanted", graphs)
+        monkeypatch.setattr(model._decode.graphs, "wanted", graphs)
         state = model.state()
         out = model.forward([Span(state, tokens, chain(23))], capture=(0, 1))
         results.append([host(out.logits), host(out.hidden), host(out.captured[0]), host(out.captured[1])])

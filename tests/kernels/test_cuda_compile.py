@@ -25,6 +25,7 @@ SIZES = {
     (15520, 5120): linear.STORE,
 }
 """Tiles of rows and widths of a 27B model, and what becomes of the products."""
+TOKENS = [n for n in linear.BUCKETS if n <= CHIPS[90].most]
 
 pytestmark = nvrtc.needed
 
@@ -43,7 +44,7 @@ def test_every_architecture(arch):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("tokens", linear.BUCKETS)
+@pytest.mark.parametrize("tokens", TOKENS)
 def test_every_shape(tokens, size):
     assert decode("Q4_K", tokens, size, SIZES[size]) == 0
 
@@ -57,7 +58,7 @@ def test_every_format(kind):
 
 @pytest.mark.parametrize("quants", ["Q8_0", "Q4_K,Q6_K", "F16,Q4_K,Q6_K"])
 def test_the_widest_formats(quants):
-    for tokens, size in ((16, (15520, 5120)), (24, (1030, 5120)), (32, (640, 5120)), (64, (640, 5120))):
+    for tokens, size in ((16, (15520, 5120)), (24, (1030, 5120)), (32, (640, 5120))):
         assert decode(quants, tokens, size, linear.STORE) == 0, f"{tokens} tokens spill"
 
 

@@ -26,8 +26,9 @@ def constants(shape, **more):
 def test_every_architecture(arch):
     """The 27B, whose norm is part of the step where there are clusters."""
     shape = 16, 48, 128, 128
-    assert compiled("delta/step.cu", arch, TAPS=4, SPLIT=8, SHARE=3, **constants(shape)) == 0
-    assert compiled("delta/gated_norm.cu", arch, HEADS=48, VALUES=128) == 0
+    for fused in {0, int(arch >= 90)}:
+        assert compiled("delta/step.cu", arch, TAPS=4, SPLIT=8, SHARE=3, LANES=16, FUSED=fused, **constants(shape)) == 0
+    assert compiled("delta/gated_norm.cu", arch, HEADS=48, VALUES=128, SPLIT=8, STRIDE=10240, OFFSET=4096) == 0
     compiled("delta/flush.cu", arch, TAPS=4, OWN=32, **constants(shape))
     compiled("delta/prepare.cu", arch, TAPS=4, **constants(shape))
     compiled("delta/chunks.cu", arch, **constants(shape))
@@ -37,7 +38,9 @@ def test_every_architecture(arch):
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape(name):
     *shape, split, share, own = SHAPES[name]
-    assert compiled("delta/step.cu", TAPS=4, SPLIT=split, SHARE=share, **constants(shape)) == 0
+    lanes = 16 if shape[2] % 32 == 0 and shape[3] // split <= 16 else 8
+    assert compiled("delta/step.cu", TAPS=4, SPLIT=split, SHARE=share, LANES=lanes, FUSED=1, **constants(shape)) == 0
+    assert compiled("delta/gated_norm.cu", HEADS=shape[1], VALUES=shape[3], SPLIT=split, STRIDE=9999, OFFSET=0) == 0
     compiled("delta/chunks.cu", **constants(shape))
     compiled("delta/scan.cu", TAPS=4, SLICE=own, STAGES=2, **constants(shape))
 
@@ -45,6 +48,6 @@ def test_every_shape(name):
 @pytest.mark.parametrize("taps", [2, 8])
 def test_other_taps(taps):
     shape = SHAPES["golden"][:4]
-    assert compiled("delta/step.cu", TAPS=taps, SPLIT=2, SHARE=1, **constants(shape)) == 0
+    assert compiled("delta/step.cu", TAPS=taps, SPLIT=2, SHARE=1, LANES=16, FUSED=0, **constants(shape)) == 0
     compiled("delta/prepare.cu", TAPS=taps, **constants(shape))
     compiled("delta/flush.cu", TAPS=taps, OWN=16, **constants(shape))

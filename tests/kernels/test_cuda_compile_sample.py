@@ -1,4 +1,4 @@
-"""Norm, embedding, sampling and trees of guesses compile for every supported GPU, without one here; none spills registers."""
+"""Norm, embedding, sampling and trees of guesses compile for every supported GPU, without one here, and spill nothing."""
 
 import nvrtc
 import pytest

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BURST = 3
-_LEAST = 3
+_DEEPER = 1.4
+"""A try may take so much longer than the best of its kind, since deep guesses tell of shallow ones, too."""
+
 _TRUST = 12.0
 
 
@@ -152,19 +154,20 @@ class _Adapting(Together):
             sizes, seconds, tokens = self.choice.rates(option, self._odds.get(option), most, others)
             if len(sizes):
                 best = int((tokens / seconds).argmax())
-                values[option] = float(tokens[best] / seconds[best]), int(sizes[best]), float(seconds[best])
+                deep = int(sizes[seconds <= _DEEPER * seconds[best]].max())
+                values[option] = float(tokens[best] / seconds[best]), int(sizes[best]), float(seconds[best]), deep
         best = max(values, key=lambda option: values[option][0])
-        rate, n, _ = values[best]
+        rate, n, *_ = values[best]
         tried = self._try(values, best)
         used = best if tried is None else tried
         if tried is not None:
-            n = max(n for n in tried.sizes if n <= max(values[tried][1], min(_LEAST, room)))
+            n = values[tried][3]
         for option in self.choice.options:
             option.passed(chosen=option is best, tried=option is tried)
         before, self._before = self._before, used
         return Bet(used, n, rate, tried is not None, used is None or used is before)
 
-    def _try(self, values: dict[Option | None, tuple[float, int, float]], best: Option | None) -> Option | None:
+    def _try(self, values: dict[Option | None, tuple[float, int, float, int]], best: Option | None) -> Option | None:
         """What to try instead of the best, if anything: for a few steps, since the first has to catch up with the text."""
         if self._burst is not None:
             option, left = self._burst
@@ -174,7 +177,7 @@ class _Adapting(Together):
         for option in self.choice.options:
             if option is best or option not in values or not option.is_due:
                 continue
-            rate, _, seconds = values[option]
+            rate, _, seconds, _ = values[option]
             if self.choice.affords(_BURST * seconds * (1 - rate / values[best][0])):
                 self._burst = (option, _BURST - 1)
                 return option

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dflash.decode.session import Session
     from dflash.decode.step import Step
 
-_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 28, 32, 40, 48, 63)
+_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 22, 28, 32, 40, 48, 63)
 _DEPTH = 16
 _SHARE = 0.02
 _OFTEN, _RARELY = 16, 512

@@ -118,11 +118,17 @@ class _Guessing:
             return None
         return Ask(self.state, self.session.text[-1], n, self.session.picker.law, width)
 
-    def wish(self) -> Wish:
-        """What to ask a draft on a GPU for, whatever room there is: the first guesses of a tree are one, too."""
-        n, width = self.shape.wants(self.draft.config.most, PENDING - 1)
-        nodes = n if width == 1 else min(self.shape.budget, PENDING - 1)
-        return Wish(self.state, self.session.picker.law, n, width, nodes)
+    def wish(self) -> tuple[Wish, int]:
+        """What to ask a draft on a GPU for, and how many of the guesses to take: the first ones of a tree are one, too.
+
+        A chain is asked for as far as the block goes, which costs nothing, so that any other will do next time.
+        """
+        most, law = self.draft.config.most, self.session.picker.law
+        n, width = self.shape.wants(most, PENDING - 1)
+        if width == 1:
+            return Wish(self.state, law, most, 1, most), n
+        nodes = min(self.shape.budget, PENDING - 1)
+        return Wish(self.state, law, n, width, nodes), nodes
 
     def shaped(self, candidates: Candidates, room: int) -> Draft:
         """Guesses, made of what the draft has found."""
@@ -204,12 +210,12 @@ def _deferred(draftings: Sequence[_Guessing], rooms: Sequence[int]) -> list[Draf
     if draft.device == "cpu" or min(rooms) < 1 or not all(may_wait(drafting.session) for drafting in draftings):
         return None
     wishes = [drafting.wish() for drafting in draftings]
-    guesses = draft.guess(wishes, [drafting.session.text[-1] for drafting in draftings])
+    guesses = draft.guess([wish for wish, _ in wishes], [drafting.session.text[-1] for drafting in draftings])
     if guesses is None:
         return None
     drafts = [
-        DeferredDraft(guesses, i, min(wish.nodes, room), chain=wish.nodes <= wish.positions)
-        for i, (wish, room) in enumerate(zip(wishes, rooms, strict=True))
+        DeferredDraft(guesses, i, min(n, room), chain=wish.nodes <= wish.positions)
+        for i, ((wish, n), room) in enumerate(zip(wishes, rooms, strict=True))
     ]
     for drafting, made in zip(draftings, drafts, strict=True):
         drafting.guessed(len(made))

@@ -27,7 +27,8 @@ class PromptLookup(Drafter):
     longest, shortest : int
         Lengths of the runs that are looked for; of equally long ones the most recent counts.
     most : int
-        Tokens to guess; where what followed runs into the end of the text, it is taken to go on in circles.
+        Tokens to guess; where what followed runs into the end of the text, it is taken to go on in circles. With the last
+        token of the text, 7 make a forward of 8 rows, beyond which rows cost more.
 
     Raises
     ------
@@ -43,7 +44,7 @@ class PromptLookup(Drafter):
 
     longest: int = 8
     shortest: int = 2
-    most: int = 8
+    most: int = 7
     __repr__ = spelled
 
     def __post_init__(self) -> None:

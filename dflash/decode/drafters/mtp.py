@@ -76,7 +76,8 @@ def _deferred(draftings: Sequence[_Mtp], rooms: Sequence[int]) -> list[Draft] | 
     if head.device == "cpu" or min(rooms) < 1 or few or not all(may_wait(drafting.session) for drafting in draftings):
         return None
     wishes, anchors = [d.wish() for d in draftings], [d.session.text[-1] for d in draftings]
-    guesses = head.ready(wishes, anchors) or head.guess(wishes, anchors, [d.new() for d in draftings])
+    guesses = head.ready(wishes, anchors) if all(d.is_read for d in draftings) else None
+    guesses = guesses or head.guess(wishes, anchors, [d.new() for d in draftings])
     if guesses is None:
         return None
     for drafting, wish, room in zip(draftings, wishes, rooms, strict=True):
@@ -106,13 +107,15 @@ class _Mtp:
     unread : float32 (n, D)
         Hidden states that the head has not read. Of those that a GPU has read ahead the last stays until guesses are made
         of it, where it lies, to be read again if they are not.
+    is_read : bool
+        Whether that is so: nothing came since.
     """
 
     capture: tuple[int, ...] = ()
 
     def __init__(self, head: Any, session: Session, health: Health, memory: _Memory | None) -> None:
         self.head, self.session, self.shape = head, session, session.strategy.shape or Chain()
-        self.health, self._seen, self._is_read = health, session.n_read, False
+        self.health, self._seen, self.is_read = health, session.n_read, False
         self.unread = head.join([])
         self._state = head.state()
         try:
@@ -143,14 +146,14 @@ class _Mtp:
 
     def new(self) -> tuple[np.ndarray, Any]:
         """Tokens to be read, and the hidden states before them."""
-        if self._is_read:
+        if self.is_read:
             self._state.cut(self._state.length - 1)
-            self._is_read = False
+            self.is_read = False
         return self._tokens(len(self.unread)), self.unread
 
     def all_read(self) -> None:
         """There is nothing new any more."""
-        self.unread, self._is_read = self.unread[:0], False
+        self.unread, self.is_read = self.unread[:0], False
 
     def answer(self, candidates: Candidates, room: int) -> Draft:
         """Make a draft of what the head says, which has read everything now."""
@@ -160,14 +163,14 @@ class _Mtp:
         return draft
 
     def observe(self, out: Forward, rows: Rows) -> None:
-        if self._is_read:
+        if self.is_read:
             self.all_read()
         n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
         self._seen += n
         self.health.kept(n - 1)
         if self.head.told(self._state, out.hidden, n):
             last = range(len(out.hidden))[rows][-1] if isinstance(rows, slice) else rows[-1]
-            self.unread, self._is_read = out.hidden[last : last + 1], True
+            self.unread, self.is_read = out.hidden[last : last + 1], True
             return
         self.unread = self.head.join([self.unread, out.hidden[rows]])
         if len(self.unread) > PENDING:

@@ -12,8 +12,9 @@ from dflash.errors import PoolExhausted
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 
-_ROWS = (1, 2, 4, 8, 16, 32, 64)
-_REPEATS = 3
+_ROWS = (1, 2, 4, 5, 8, 9, 16, 17, 32, 64)
+_REPEATS = 2
+_MEMORY = 0.9
 _OFF = 1.5
 """What is off by more than this factor is taken for a hiccup of the machine."""
 
@@ -69,8 +70,8 @@ class Extra:
         if self._n > 3:
             seconds = min(seconds, _OFF * float(self.seconds(n)) + 1e-3)
         at, self._n = np.array([1.0, n]), self._n + 1
-        self._moments = 0.9 * self._moments + np.outer(at, at) + np.diag([1e-4, 1e-3])
-        self._sums = 0.9 * self._sums + at * seconds
+        self._moments = _MEMORY * self._moments + np.outer(at, at) + np.diag([1e-4, 1e-3])
+        self._sums = _MEMORY * self._sums + at * seconds
         self._line = np.linalg.solve(self._moments, self._sums)
 
 

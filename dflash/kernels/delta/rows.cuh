@@ -6,28 +6,31 @@ constexpr int LAW = (2 * SHARE + 4) / 4 * 4, PRODUCT = 2 * SHARE;
 constexpr int WARPS = THREADS / 32, TOGETHER = 4;
 
 struct Shared {
-    float *taps, *rows, *reads, *gates, *aside, *laws, *scales;
+    float *taps, *rows, *reads, *gates, *aside, *laws, *sums;
 
     __device__ __forceinline__ Shared(float* from, int room, int places) {
         taps = from;                                          // (TAPS, LOCAL), and the TAPS - 1 rows above the first one
         rows = taps + (2 * TAPS - 1) * LOCAL;                 // (room, LOCAL): q, k, v; of a tree, later u in place of v
         reads = rows + room * LOCAL;                          // (room, SHARE, OWN), as the one after it
-        gates = reads + room * BLOCK_ROWS;
-        aside = gates + room * BLOCK_ROWS;                    // (places, SHARE, OWN, WIDTH)
+        gates = reads + (FUSED ? room * BLOCK_ROWS : 0);
+        aside = gates + (FUSED ? room * BLOCK_ROWS : 0);      // (places, SHARE, OWN, WIDTH)
         laws = aside + places * BLOCK_ROWS * WIDTH;           // (room, LAW): part kept and strength of each head, q . k
-        scales = laws + room * LAW;                           // (room, SHARE), 1 / rms
+        sums = laws + room * LAW;                             // (2, SPLIT, room, SHARE)
     }
     __device__ __forceinline__ float& value_of(int row, int head, int value) const {
         return rows[row * LOCAL + 2 * WIDTH + head * OWN + value];
     }
 };
 
-// What a thread needs of a row.
+__device__ __forceinline__ void load_key(const Shared& shared, int at, int lane, float (&key)[COLUMNS]) {
+    load_columns(shared.rows + at * LOCAL + WIDTH, lane, key);
+}
+
+// What a thread needs of a row beside its key.
 struct Row {
-    float key[COLUMNS], query[COLUMNS], value[SHARE], kept[SHARE], strength[SHARE], product;
+    float query[COLUMNS], value[SHARE], kept[SHARE], strength[SHARE], product;
 
     __device__ __forceinline__ void load(const Shared& shared, int at, int lane) {
-        load_columns(shared.rows + at * LOCAL + WIDTH, lane, key);
         load_columns(shared.rows + at * LOCAL, lane, query);
         float law[LAW];
 #pragma unroll
@@ -43,8 +46,7 @@ struct Row {
     }
 };
 
-// The channels of a thread that has any: taps, place in a row, and where inputs are remembered, if they are. There may be one
-// less than MOST.
+// The channels of a thread: taps, place in a row, and where inputs are remembered, if they are. There may be one too few.
 struct Channels {
     static constexpr int MOST = (LOCAL + THREADS - 1) / THREADS;
     float weight[MOST][TAPS];

@@ -3,7 +3,7 @@
 #pragma once
 
 constexpr int COLUMNS = WIDTH / LANES, VECTOR = COLUMNS % 4 ? 2 : 4, PADDED = SHARE == 3 ? 4 : SHARE;
-static_assert(WIDTH % 16 == 0 && LANES == 8, "eight threads have a row of keys, two or four columns at a time");
+static_assert(WIDTH % (2 * LANES) == 0 && (LANES == 8 || LANES == 16), "a thread has two or four columns of a row at a time");
 static_assert(SHARE >= 1 && SHARE <= 4, "a thread has rows of one to four heads");
 
 // A lane's columns of a row at `from` in any memory; VECTOR of them lie side by side, then those of the next lane.
@@ -31,10 +31,11 @@ __device__ __forceinline__ void store_columns(float* to, int lane, const float (
     }
 }
 
-// Over the lanes of a row, in each of them; `lanes` of the warp take part.
-__device__ __forceinline__ float sum_of_lanes(float x, u32 lanes = ~0u) {
+// Over N threads side by side, in each of them; `lanes` of the warp take part.
+template <int N>
+__device__ __forceinline__ float sum_over(float x, u32 lanes = ~0u) {
 #pragma unroll
-    for (int i = LANES / 2; i; i /= 2) x = __fadd_rn(x, __shfl_xor_sync(lanes, x, i));
+    for (int i = N / 2; i; i /= 2) x = __fadd_rn(x, __shfl_xor_sync(lanes, x, i));
     return x;
 }
 
@@ -55,7 +56,7 @@ __device__ __forceinline__ void store_if(bool wanted, u32 shared, float x) {
 // The head whose number a lane has where each has one.
 __device__ __forceinline__ int head_of(int lane) { return lane * PADDED / LANES; }
 
-// As `sum_of_lanes` of each head's number, but a lane gets only that of `head_of` it: while there are several, each step halves
+// As `sum_over` the lanes of each head's number, but a lane gets only that of `head_of` it: while there are several, each step halves
 // what a lane still sums.
 __device__ __forceinline__ float share_of_sums(const float (&x)[SHARE], int lane) {
     float sum[PADDED];

@@ -5,37 +5,45 @@
 // A block has OWN value rows of each of SHARE heads that read one key, of one sequence, in registers all along. First it applies
 // the rows of the pass before that are text now, so the state is written at most once; then it visits its rows one after
 // another, each from the state of its parent. So a row goes through the same operations on the same numbers in a chain, in a
-// tree and alone. The SPLIT blocks of these heads share the sums of squares of the norm. Of the channels of q and k, which
-// several blocks convolve, the last block that read them moves the tail.
+// tree and alone. The SPLIT blocks of these heads are a cluster and share the sums of squares of the norm (FUSED), or leave what
+// they read out to `gated_norm`, in place of the values in `mixed`. Of the channels of q and k, which several blocks convolve,
+// the last block that read them moves the tail.
 //
 // Before it waits for the kernel ahead it reads the batch and the memories, and writes the state: nothing else in a pass
 // touches them.
 //
 // Grid (SPLIT, HEADS / SHARE, sequences or fewer), block THREADS; shared: see `Shared`, for `room` rows and `places` states.
 // Macros: GROUPS and HEADS, key and value heads; WIDTH and VALUES, sizes of a key and a value; TAPS; SPLIT; SHARE, which divides
-// HEADS / GROUPS (no bit depends on it).
+// HEADS / GROUPS; LANES, threads of a value row; FUSED. No bit depends on SHARE and FUSED.
 // Bytes: 4 * HEADS * VALUES * WIDTH a sequence, twice if rows were kept.
 #if !defined(GROUPS) || !defined(HEADS) || !defined(WIDTH) || !defined(VALUES) || !defined(TAPS) || !defined(SPLIT) || \
-    !defined(SHARE)
-#error "GROUPS, HEADS, WIDTH, VALUES, TAPS, SPLIT and SHARE must be defined"
+    !defined(SHARE) || !defined(LANES) || !defined(FUSED)
+#error "GROUPS, HEADS, WIDTH, VALUES, TAPS, SPLIT, SHARE, LANES and FUSED must be defined"
 #endif
 constexpr int CHANNELS = 2 * GROUPS * WIDTH + HEADS * VALUES, OWN = VALUES / SPLIT, PENDING = 64;
-constexpr int LANES = 8, THREADS = OWN * LANES;
+constexpr int THREADS = OWN * LANES;
 #include "../formats/half.cuh"
 #include "../launch.cuh"
 #include "../conv/above.cuh"
 #include "address.cuh"
-#include "exchange.cuh"
+#include "cluster.cuh"
+#include "gated.cuh"
 #include "gates.cuh"
 #include "state.cuh"
 #include "kept.cuh"
 #include "tree.cuh"
 #include "rows.cuh"
-#include "norm.cuh"
 
-static_assert(VALUES % SPLIT == 0 && SPLIT <= LANES && OWN % 16 == 0 && OWN <= 32 && WIDTH <= 128, "registers hold 4 x 32 x 128 of states");
+constexpr bool CLUSTERED = FUSED && SPLIT > 1;
+static_assert(VALUES % SPLIT == 0 && SPLIT <= ADDED && OWN % 16 == 0 && OWN <= 32 && WIDTH <= 128, "registers hold 4 x 32 x 128 of states");
 static_assert(THREADS >= MOST_ROWS && THREADS % 32 == 0, "a thread for each row of a tree");
 static_assert(HEADS % (GROUPS * SHARE) == 0 && TAPS >= 2 && TAPS <= 8, "heads share keys; 2 to 8 taps");
+#if __CUDA_ARCH__ < 900
+static_assert(!CLUSTERED, "this GPU has no clusters");
+#undef __cluster_dims__
+#define __cluster_dims__(...)
+#endif
+
 // Bring the registers to the state that the parent of `row` left.
 __device__ __forceinline__ void go_back(State& own, const Tree& tree, int row, const Shared& shared, const float* committed,
                                         int lane) {
@@ -50,38 +58,46 @@ __device__ __forceinline__ void go_back(State& own, const Tree& tree, int row, c
 #pragma unroll 1
     for (; again; again &= again - 1) {
         Row above;
+        float key[COLUMNS];
         above.load(shared, lowest(again), lane);
-        own.add(above.kept, above.value, above.key);
+        load_key(shared, lowest(again), lane, key);
+        own.add(above.kept, above.value, key);
     }
 }
 
 // Where what a thread makes of its rows goes: its lane's head of `head_of`, if it `writes`.
 struct Target {
-    float* changes;
-    u32 reads;
+    float *changes, *read_out;
+    u32 reads;  // FUSED; else `read_out`
     bool writes;
 
     __device__ __forceinline__ void write(int at, float change, float read) const {
         store_if(writes, changes + (size_t)at * HEADS * VALUES, change);
-        store_if(writes, reads + at * BLOCK_ROWS * 4, read);
+        if constexpr (FUSED) {
+            store_if(writes, reads + at * BLOCK_ROWS * 4, read);
+        } else {
+            store_if(writes, read_out + (size_t)at * CHANNELS, read);
+        }
     }
 };
 
 // Visit a row; the state goes on to its children unless it is a leaf. Of a tree, the change takes the place of the value.
 template <bool LEAF, bool TREE>
-__device__ __forceinline__ void visit(State& own, const Row& row, const Shared& shared, int at, bool leaf, const Target& target,
-                                      int lane) {
+__device__ __forceinline__ void visit(State& own, const float (&key)[COLUMNS], const Shared& shared, int at, bool leaf,
+                                      const Target& target, int lane) {
     float of_key[SHARE], of_query[SHARE], amount[SHARE];
-    own.read(row.key, of_key);
+    Row row;
+    row.load(shared, at, lane);
+    own.read(key, of_key);
 #pragma unroll
-    for (int h = 0; h < SHARE; ++h) of_key[h] = sum_of_lanes(of_key[h]);
+    for (int h = 0; h < SHARE; ++h) of_key[h] = sum_over<LANES>(of_key[h]);
     own.read(row.query, of_query);
 #pragma unroll
     for (int h = 0; h < SHARE; ++h) {
         amount[h] = __fmul_rn(row.strength[h], __fmaf_rn(-row.kept[h], of_key[h], row.value[h]));
     }
     const float sum = share_of_sums(of_query, lane);
-    if (!LEAF && !leaf) own.add(row.kept, amount, row.key);
+    if (!LEAF && !leaf) own.add(row.kept, amount, key);
     const int head = head_of(lane);
     const float mine = pick(amount, head), kept = pick(row.kept, head);
     target.write(at, mine, __fmaf_rn(mine, row.product, __fmul_rn(kept, sum)));
@@ -92,18 +108,18 @@ __device__ __forceinline__ void visit(State& own, const Row& row, const Shared& 
 }
 
 __device__ __forceinline__ void visit_chain(State& own, int n, const Shared& shared, const Target& target, int lane) {
-    Row a, b;
-    a.load(shared, 0, lane);
+    float a[COLUMNS], b[COLUMNS];  // keys, fetched ahead
+    load_key(shared, 0, lane, a);
     int i = 0;
 #pragma unroll 1
     for (; i + 2 < n; i += 2) {
-        b.load(shared, i + 1, lane);
+        load_key(shared, i + 1, lane, b);
         visit<false, false>(own, a, shared, i, false, target, lane);
-        a.load(shared, i + 2, lane);
+        load_key(shared, i + 2, lane, a);
         visit<false, false>(own, b, shared, i + 1, false, target, lane);
     }
     if (i + 1 < n) {
-        b.load(shared, i + 1, lane);
+        load_key(shared, i + 1, lane, b);
         visit<false, false>(own, a, shared, i, false, target, lane);
         visit<true, false>(own, b, shared, i + 1, true, target, lane);
     } else {
@@ -113,16 +129,16 @@ __device__ __forceinline__ void visit_chain(State& own, int n, const Shared& sha
 
 __device__ __forceinline__ void visit_tree(State& own, int n, const Tree& tree, const Shared& shared, const Target& target,
                                            const float* committed, int lane) {
-    Row a, b;
-    a.load(shared, tree.order[0], lane);
-    const auto visit_next = [&](int i, const Row& row, Row& next) {
+    float a[COLUMNS], b[COLUMNS];  // keys, fetched ahead
+    load_key(shared, tree.order[0], lane, a);
+    const auto visit_next = [&](int i, const float (&key)[COLUMNS], float (&next)[COLUMNS]) {
         const int at = tree.order[i];
-        if (i + 1 < n) next.load(shared, tree.order[i + 1], lane);
+        if (i + 1 < n) load_key(shared, tree.order[i + 1], lane, next);
         if (tree.start[at] != GO_ON) {
             __syncwarp();
             go_back(own, tree, at, shared, committed, lane);
         }
-        visit<false, true>(own, row, shared, at, tree.leaves >> at & 1, target, lane);
+        visit<false, true>(own, key, shared, at, tree.leaves >> at & 1, target, lane);
         if (tree.aside >> at & 1) {
             float* const place = shared.aside + (tree.place[at] * BLOCK_ROWS + threadIdx.x / LANES) * WIDTH;
             own.store(place, OWN * WIDTH, lane);
@@ -134,14 +150,15 @@ __device__ __forceinline__ void visit_tree(State& own, int n, const Tree& tree, 
     if (i < n) visit_next(i, a, b);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) step(
-    const float* mixed, const float* gate, const float* alpha, const float* beta, const float* taps, const float* ssm_a,
+extern "C" __global__ void __launch_bounds__(THREADS, LANES == 16 ? 2 : 256 / THREADS) __cluster_dims__(CLUSTERED ? SPLIT : 1, 1, 1) step(
+    float* mixed, const float* gate, const float* alpha, const float* beta, const float* taps, const float* ssm_a,
     const float* ssm_dt, const float* ssm_norm, float eps, const int* counts, const int* first, const int* parent,
     const int* slot, const int* kept, const int* n_kept, const int* side, float* tail, float* inputs, float* state, float* k,
-    float* u, float* decay, int slots, int* readers, unsigned long long* told, unsigned short* out, int room, int places) {
+    float* u, float* decay, int slots, int* readers, unsigned short* out, int room, int places) {
     dependents_may_launch();
     extern __shared__ float4 dynamic[];
     __shared__ Tree tree;
+    __shared__ Exchange exchange;
     __shared__ bool moves_tail;
     const Shared shared((float*)dynamic, room, places);
     const int part = blockIdx.x, group = blockIdx.y % GROUPS, lane = threadIdx.x % LANES;
@@ -154,7 +171,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) step(
     };
     const float gain = ssm_norm[part * OWN + threadIdx.x % OWN];
     const int n_sequences = counts[1];
+    if (CLUSTERED) exchange.prepare();
     bool waited = false;
+    int turn = 0;
     int begin = first[blockIdx.z], end = first[blockIdx.z + 1];  // read before it is known whether there is such a sequence
     int of_slot = slot[blockIdx.z], of_kept = n_kept[blockIdx.z], of_side = side[blockIdx.z];
 #pragma unroll 1
@@ -191,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) step(
         if (!waited) wait_for_inputs();
 
 #pragma unroll
-        for (int x = threadIdx.x * 4; x < LOCAL + BLOCK_ROWS; x += THREADS * 4) {
+        for (int x = threadIdx.x * 4; x < LOCAL + (FUSED ? BLOCK_ROWS : 0); x += THREADS * 4) {
             const bool of_gate = x >= LOCAL;
             const float* const from = of_gate ? gate + (size_t)start * HEADS * VALUES + value_of(x - LOCAL)
                                               : mixed + (size_t)start * CHANNELS + channel_of(x);
@@ -235,24 +254,54 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) step(
         }
         __syncthreads();
         const int own_head = head_of(lane), value = threadIdx.x / LANES, of_value = channel + own_head * GROUPS * VALUES + value;
-        const Target target{u + now * HEADS * VALUES + of_value, address(shared.reads + own_head * OWN + value),
+        const Target target{u + now * HEADS * VALUES + of_value, mixed + (size_t)start * CHANNELS + 2 * GROUPS * WIDTH + of_value,
+                            address(shared.reads + own_head * OWN + value),
                             lane % (LANES / PADDED) == 0 && own_head < SHARE};
-        Norm norm(told + ((size_t)start * HEADS + head) * SPLIT, part, n_rows);
-        norm.look_ahead();
         if (chain) {
             visit_chain(own, n_rows, shared, target, lane);
         } else {
             visit_tree(own, n_rows, tree, shared, target, committed, lane);
         }
+        if (CLUSTERED && !waited) exchange.all_prepared();
         waited = true;
-        __syncthreads();
-        norm.exchange(shared, eps);
-        __syncthreads();
+        if (FUSED) {
+            __syncthreads();
+            float* const sums = shared.sums + turn % 2 * SPLIT * SHARE * room;
+            const int one = threadIdx.x % ADDED;
+            const u32 together = ((1u << ADDED) - 1) << threadIdx.x % 32 / ADDED * ADDED;
+#pragma unroll 2
+            for (int i = threadIdx.x / ADDED; i < n_rows * SHARE; i += THREADS / ADDED) {
+                float sum = 0.0f;
+#pragma unroll
+                for (int v = 0; v < OWN; v += ADDED) {
+                    const float read = shared.reads[i * OWN + v + one];
+                    sum = __fmaf_rn(read, read, sum);
+                }
+                sum = sum_over<ADDED>(sum, together);
+                if (CLUSTERED) {
+                    if (one < SPLIT) exchange.tell(turn, sums + part * SHARE * room + i, one, sum);
+                } else if (one == 0) {
+                    sums[i] = sum;
+                }
+            }
+            if (CLUSTERED) {
+                exchange.wait(turn++, 4 * SPLIT * SHARE * n_rows);
+            } else {
+                __syncthreads();
+            }
+#pragma unroll 1
+            for (int i = threadIdx.x; i < n_rows * SHARE; i += THREADS) {
+                float sum = sums[i];
+#pragma unroll
+                for (int p = 1; p < SPLIT; ++p) sum = __fadd_rn(sum, sums[p * SHARE * room + i]);
+                sums[i] = scale_of(sum, eps);
+            }
+            __syncthreads();
 #pragma unroll 4
-        for (int i = threadIdx.x; i < n_rows * BLOCK_ROWS; i += THREADS) {
-            const float normed = shared.reads[i] * shared.scales[i / OWN] * gain;
-            out[(size_t)(start + i / BLOCK_ROWS) * HEADS * VALUES + value_of(i % BLOCK_ROWS)] =
-                half_saturated(normed * silu(shared.gates[i]));
+            for (int i = threadIdx.x; i < n_rows * BLOCK_ROWS; i += THREADS) {
+                out[(size_t)(start + i / BLOCK_ROWS) * HEADS * VALUES + value_of(i % BLOCK_ROWS)] =
+                    gated(shared.reads[i], sums[i / OWN], gain, shared.gates[i]);
+            }
         }
         if (n_before) {
             if (threadIdx.x == 0) {
@@ -272,5 +321,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) step(
             __syncthreads();
         }
     }
-    if (!waited) wait_for_inputs();
+    if (!waited) {
+        wait_for_inputs();
+        if (CLUSTERED) exchange.all_prepared();
+    }
 }

@@ -1,61 +1,25 @@
 """The packed multiply of up to 64 tokens on a GPU: shapes to grids and constants."""
 
-import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import cupy
 
 from dflash.errors import KernelError
-from dflash.kernels.formats.cuda import TILE_ROWS, Tiles, tile_bytes
-from dflash.kernels.formats.types import BLOCKS
+from dflash.kernels.formats.cuda import TILE_ROWS, Tiles
 from dflash.kernels.jit import kernel
+from dflash.kernels.linear.cuda_shape import Chip, shape
 
 BUCKETS = 8, 16, 24, 32, 48, 64
-"""Token counts that kernels are compiled for; a launch takes the next one."""
+"""Token counts past which a launch does more. Kernels are compiled for those up to `Chip.most`."""
 MOST = BUCKETS[-1]
 STORE, ADD, GATED, GATED_BY = range(4)
 
 _HERE = Path(__file__).parent
-_WEIGHTS, _TYPES, _UNIT = 4, 3, 256
-_HOPPER, _ROOMY = 90, 200
-_FEW, _ROW = 32, 640
-_MOST_WARPS = (
-    {16: (20, 12), 24: (16, 12), 32: (12, 8), 48: (8, 8), 64: (8, 8)},
-    {16: (24, 16), 24: (24, 12), 32: (16, 8), 48: (8, 8), 64: (8, 8)},
-    {16: (24, 20), 24: (24, 16), 32: (20, 16), 48: (8, 8), 64: (8, 8)},
-)
-"""Warps of a processor that have registers enough, by the tiles of a unit: where scales are of 32s, of 16s, else."""
-_SOME, _MANY, _VERY_MANY = 4, 12, 40
-
-
-class Chip(NamedTuple):
-    """What a GPU has.
-
-    Parameters
-    ----------
-    processors : int
-    shared : int
-        KiB of shared memory that a block may have.
-    clusters : bool
-        Whether blocks see each other's shared memory.
-    """
-
-    processors: int
-    shared: int
-    clusters: bool
-
-    @property
-    def most_slices(self) -> int:
-        """Slices that a block, or a cluster, can hold the tokens of."""
-        return 8 if self.most == MOST else 4 if self.shared > 2 * _ROOMY // 3 else 2
-
-    @property
-    def most(self) -> int:
-        """Tokens of the largest bucket; more take several launches."""
-        return MOST if self.clusters and self.shared > _ROOMY else 16
+_WEIGHTS, _TYPES = 4, 3
+_HOPPER = 90
 
 
 class Launch:
@@ -157,73 +121,6 @@ def _gated(x: Any, weights: Sequence[Tiles], out: Any, scale: float) -> list[_De
         return [_Decode(x, [(gate, out), (up, out)], GATED, scale)]
     gates = cupy.empty((len(x), gate.shape[0]), cupy.float32)
     return [_Decode(x, [(gate, gates)], STORE, scale), _Decode(x, [(up, out)], GATED_BY, scale, gates)]
-
-
-def slices_of(tiles: int, width: int, chip: Chip, *, gated: bool) -> int:
-    """Into how many slices K is cut; the same for any number of tokens."""
-    units, share = -(-width // _UNIT), tiles / chip.processors
-    slices = 1 if gated or share >= _MANY else 4 if share >= _SOME else 8
-    return max(1, min(slices, units // 4, chip.most_slices))
-
-
-@cache
-def shape(n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gated: bool) -> dict[str, int]:
-    """Constants of the kernel for a bucket, `tiles` of 16 rows of `width` (for gated sums those of one weight)."""
-    slices, sides = slices_of(tiles, width, chip, gated=gated), 2 if gated else 1
-    share = tiles * sides / chip.processors
-    kind = 0 if any(BLOCKS[t].elements == 32 or t == "IQ4_XS" for t in types) else 1 if "Q6_K" in types else 2
-    if chip.most < MOST:
-        units, mt, ks, blocks = min(10, int(20 * chip.shared / 227) // slices - 1), 1, slices, 1
-    elif n > _FEW:
-        units, mt, ks, blocks = 7, 1, 1, 1
-    elif slices == 1:
-        units, mt, ks, blocks = _whole(n, share, gated=gated)
-    elif share >= _SOME:
-        units, mt, ks, blocks = _in_four(n, share, slices)
-    else:
-        room = (chip.shared - 4) * 1024, max(tile_bytes(t) for t in types)
-        units, mt, ks, blocks = _in_many(n, share, slices, 24 if kind == 0 else 32, *room)
-    if n > 8 and chip.most == MOST:
-        units = min(units, _MOST_WARPS[kind][n][mt - 1] // blocks // ks - 1)
-    units = max(sides, units // sides * sides)
-    return {
-        "KS": ks,
-        "CLUSTER": slices // ks,
-        "UNITS": units,
-        "MT": mt,
-        "COLUMNS": _UNIT,
-        "AHEAD": 2,
-        "BLOCKS": blocks,
-        "WARPS_AT_MOST": ks * (units + 1),
-        "SHARED": ((chip.shared + 1) // blocks - 4) * 1024,
-    }
-
-
-def _whole(n: int, share: float, *, gated: bool) -> tuple[int, int, int, int]:
-    """Units and tiles of each, slices of a block and blocks of a processor where K is whole."""
-    if gated or share < _VERY_MANY or n > 24:
-        return 10, 2, 1, 1
-    return (8, 2, 1, 2) if n <= 16 else (4, 2, 1, 3)
-
-
-def _in_four(n: int, share: float, slices: int) -> tuple[int, int, int, int]:
-    """The same for four slices or fewer of a few rows a processor."""
-    if n > 8 and slices % 2 == 0:
-        return min(7, math.ceil(share)), 2, slices // 2, 1
-    if share <= 6:
-        return 3, 1, slices, 2
-    return min(6, math.ceil(share / 2)), 2, slices, 1
-
-
-def _in_many(n: int, share: float, slices: int, warps: int, shared: int, tile: int) -> tuple[int, int, int, int]:
-    """The same for as many slices as it takes where there are fewest rows; `tile` bytes of the largest."""
-    most = warps if n <= 8 else 24 if n <= 24 else 20
-    for ks in range(slices, 0, -1):
-        units = max(1, math.ceil(share * slices / ks))
-        room = ks * (2 * n * _ROW + units * tile) <= shared
-        if slices % ks == 0 and room and ks * (units + 1) <= most:
-            return units, 1, ks, 1
-    return 3, 2, 2 if slices % 2 == 0 else 1, 1
 
 
 def _kernel(types: tuple[str, ...], n: int, mode: int, constants: dict[str, int]) -> Any:

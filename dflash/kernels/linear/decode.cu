@@ -79,43 +79,37 @@ __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first
         for (int i = 0; i < COLUMNS; i += 256) copy_16_or_zeros(to + 2 * i, from + (i < inside ? i : 0), i < inside);
         from += in.width, to += Plan<Q>::STRIDE;
     }
-    copy_commit();
 }
 
-// What the warp of a slice's tokens does: part after part, as room gets free.
+// What the warp of a slice's tokens does: part after part, as room gets free; some are on their way meanwhile.
 template <class Q>
 __device__ __forceinline__ void bring_tokens(const Inputs& in, int begin, int parts, u8* shared, u64 (&fills)[AHEAD],
                                              u64 (&frees)[AHEAD], int lane) {
     using P = Plan<Q>;
     const TokenRows<Q, NT> rows(P::STRIDE, in.n_tokens, lane);
+    const auto fetch = [&](int part) {
+        if (part < parts) {
+            if (part >= AHEAD) barrier_wait(shared_address(&frees[part % AHEAD]), part / AHEAD + 1 & 1);
+            fetch_tokens<Q>(shared_address(shared + part % AHEAD * P::PART), in, begin + part * COLUMNS, lane);
+        }
+        copy_commit();
+    };
 #pragma unroll
-    for (int part = 0; part < AHEAD; ++part) {
-        if (part < parts) fetch_tokens<Q>(shared_address(shared + part * P::PART), in, begin + part * COLUMNS, lane);
-    }
-    int buffer = 0, freed = 0, parity = 0;
+    for (int part = 0; part < AHEAD - 1; ++part) fetch(part);
 #pragma unroll 1
     for (int part = 0; part < parts; ++part) {
-        if (part == 0 && parts >= AHEAD) {
-            copy_wait<AHEAD - 1>();
-        } else {
-            copy_wait<0>();
-        }
+        u8* x = shared + part % AHEAD * P::PART;
+        copy_wait<AHEAD - 2>();
         __syncwarp();
         if constexpr (Q::MINIMA > 0) {
-            const u8* x = shared + buffer * P::PART;
 #pragma unroll 1
             for (int i = 0; i < P::TILES; ++i) {
-                sum_groups<Q, NT>(x + i * 2 * Q::TILE_K, rows, lane, shared + buffer * P::PART + P::X_BYTES + i * P::SUM_BYTES);
+                sum_groups<Q, NT>(x + i * 2 * Q::TILE_K, rows, lane, x + P::X_BYTES + i * P::SUM_BYTES);
             }
             __syncwarp();
         }
-        if (lane == 0) barrier_arrive(shared_address(&fills[buffer]));
-        if (++buffer == AHEAD) buffer = 0;
-        if (part >= AHEAD - 1 && part + 1 < parts) {
-            barrier_wait(shared_address(&frees[freed]), parity);
-            fetch_tokens<Q>(shared_address(shared + freed * P::PART), in, begin + (part + 1) * COLUMNS, lane);
-            if (++freed == AHEAD) freed = 0, parity ^= 1;
-        }
+        if (lane == 0) barrier_arrive(shared_address(&fills[part % AHEAD]));
+        fetch(part + AHEAD - 1);
     }
 }
 
@@ -145,7 +139,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     int i = first / Q::TILE_K;
     const int end = min(past / Q::TILE_K, tiles_of_row);
     const int n_active = min(OWN, work.units() - work.group * OWN), own = unit % OWN;
-    const int stages = min(MOST_STAGES, P::STAGES * OWN / n_active);
+    const int stages = n_active == OWN ? P::STAGES : min(MOST_STAGES, P::STAGES * OWN / n_active);
     const bool active = own < n_active;
     const int place = part_of_k * (UNITS / OWN * n_active) + unit / OWN * n_active + own;
     u8* ring = shared + KS * AHEAD * P::PART + place * (stages * MT * Q::BYTES);

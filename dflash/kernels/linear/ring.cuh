@@ -66,11 +66,20 @@ __device__ __forceinline__ void fence_bulk_copies() {
 #endif
 }
 
-// A warp starts to copy N pieces of BYTES each, a multiple of 16, which complete on `barrier`.
+// One lane of a whole warp, as the compiler knows it: then what the lane does alone needs no loop over lanes (Hopper).
+__device__ __forceinline__ bool is_elected() {
+    u32 yes = 0;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}" : "=r"(yes));
+#endif
+    return yes;
+}
+
+// A warp, all of it, starts to copy N pieces of BYTES each, a multiple of 16, which complete on `barrier`.
 template <int N, int BYTES>
 __device__ __forceinline__ void ring_copy(u32 to, const u8* const (&from)[N], size_t offset, u32 barrier, int lane) {
 #if __CUDA_ARCH__ >= 900
-    if (lane == 0) {
+    if (is_elected()) {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "n"(N * BYTES) : "memory");
 #pragma unroll
         for (int i = 0; i < N; ++i) {

@@ -1,9 +1,10 @@
 // Tiles of weights in shared memory times tokens in shared memory: what a warp does, for kernels that stream weights.
 //
 // Tokens are half rows, `stride` bytes from one to the next: 64 more than a multiple of 128, or 32 more where Q::RUN is 4, so
-// that the warp's reads meet no bank twice. Lanes whose token there is not read the last one's row. Columns past the width
-// must be finite; their weights are zero. Minima need the sums of the tokens' groups, which `sum_groups` makes beforehand,
-// 4 * MINIMA bytes a token and tile. Sums are float32; nothing depends on NT or on M but how much is done at a time.
+// that the warp's reads meet no bank twice. Of fewer than eight tokens the last is read again; of more, what lies behind them,
+// whose sums nobody reads. Columns past the width must be finite; their weights are zero. Minima need the sums of the tokens'
+// groups, which `sum_groups` makes beforehand, 4 * MINIMA bytes a token and tile. Sums are float32; nothing depends on NT or
+// on M but how much is done at a time.
 #pragma once
 #include "../formats/quants.cuh"
 
@@ -16,17 +17,14 @@ __host__ __device__ constexpr int token_stride(int bytes) {
 // Where a lane reads the tokens of its B fragments, in bytes from the first column of a tile.
 template <class Q, int NT>
 struct TokenRows {
-    int at[NT];
+    int first, step;
 
-    __device__ TokenRows(int stride, int n_tokens, int lane) {
-#pragma unroll
-        for (int n = 0; n < NT; ++n) at[n] = row(n, n_tokens, lane) * stride + 2 * Q::RUN * (lane % 4);
-    }
-    __device__ static int row(int n, int n_tokens, int lane) { return min(8 * n + lane / 4, n_tokens - 1); }
+    __device__ TokenRows(int stride, int n_tokens, int lane)
+        : first(min(lane / 4, n_tokens - 1) * stride + 2 * Q::RUN * (lane % 4)), step(8 * stride) {}
 
     // B fragment of 32 columns: words x, y of the first mma, z, w of the second.
     __device__ uint4 fragment(const u8* x, int n, int block) const {
-        const u8* from = x + at[n] + 64 * block;
+        const u8* from = x + first + n * step + 64 * block;
         if constexpr (Q::RUN == 8) return *(const uint4*)from;
         const uint2 low = *(const uint2*)from, high = *(const uint2*)(from + 32);
         return make_uint4(low.x, low.y, high.x, high.y);
@@ -44,32 +42,42 @@ __device__ __forceinline__ void add_scaled(float (&total)[4], const float (&part
 
 // Sums of the groups of a tile's columns, over 4, in halves: rounded, and what the rounding left out.
 //
-// Of a token: for each t, groups MINIMA / 4 * t and following, first the rounded ones. Row r of A is one for group r.
+// Of a token: for each t, groups MINIMA / 4 * t and following, first the rounded ones. Row r of A is one for group r. A group
+// has its products in one chain, so that several go side by side; what another chain has of it is zero.
 template <class Q, int NT>
 __device__ __forceinline__ void sum_groups(const u8* x, const TokenRows<Q, NT>& rows, int lane, u8* sums) {
     static_assert(Q::MINIMA == 0 || Q::RUN == 8, "groups of 16 are of lanes t / 2");
-    constexpr int EACH = Q::MINIMA / 4;
+    constexpr int EACH = Q::MINIMA / 4, CHAINS = NT <= 2 ? 2 : 1;
     const int g = lane / 4, t = lane % 4;
-#pragma unroll 1
-    for (int n = 0; n < NT; ++n) {
-        float d[4];
-        clear(d);
+    float d[NT][CHAINS][4];
 #pragma unroll
-        for (int j = 0; j < Q::TILE_K / 32; ++j) {
-            const int group = Q::MINIMA == 8 ? j : 2 * j + t / 2;
-            const u32 upper = g == group ? 0x34003400u : 0u, lower = g + 8 == group ? 0x34003400u : 0u;
-            const u32 a[4] = {upper, lower, upper, lower};
+    for (int n = 0; n < NT; ++n)
+#pragma unroll
+        for (int c = 0; c < CHAINS; ++c) clear(d[n][c]);
+#pragma unroll
+    for (int j = 0; j < Q::TILE_K / 32; ++j) {
+        const int group = Q::MINIMA == 8 ? j : 2 * j + t / 2;
+        const u32 upper = g == group ? 0x34003400u : 0u, lower = g + 8 == group ? 0x34003400u : 0u;
+        const u32 a[4] = {upper, lower, upper, lower};
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
             const uint4 b = rows.fragment(x, n, j);
-            mma(d, a, b.x, b.y);
-            mma(d, a, b.z, b.w);
+            mma(d[n][j % CHAINS], a, b.x, b.y);
+            mma(d[n][j % CHAINS], a, b.z, b.w);
         }
+    }
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
 #pragma unroll
         for (int e = 0; e < Q::MINIMA / 4; ++e) {
             const int group = g + e / 2 * 8;
+            float sum = d[n][0][e];
+#pragma unroll
+            for (int c = 1; c < CHAINS; ++c) sum = __fadd_rn(sum, d[n][c][e]);
             u16* to = (u16*)(sums + (8 * n + 2 * t + e % 2) * 4 * Q::MINIMA + group / EACH * Q::MINIMA);
-            const u16 high = half_saturated(d[e]);
+            const u16 high = half_saturated(sum);
             to[group % EACH] = high;
-            to[EACH + group % EACH] = half_saturated(__fsub_rn(d[e], to_float(high)));
+            to[EACH + group % EACH] = half_saturated(__fsub_rn(sum, to_float(high)));
         }
     }
 }

@@ -118,7 +118,7 @@ grow(const int* ids, const float* scores, const int* outlines, int apart, int* t
         if (take_best(tree) < 0) break;
     }
     const int chain = tree.n;
-    for (int node = 0; node < chain; ++node) {
+    for (int node = 0; node < chain && chain < of.nodes; ++node) {
         const int parent = node - 1, t = node, above = parent < 0 ? 0 : tree.which[parent];
         const Child own{tree.open_scores[node], tree.which[node]};
         open(tree, parent, next_child(ids, scores, of, t, above, own));

@@ -16,30 +16,38 @@ class Graphs:
         Launches the pass for a size on the current stream.
     clear : callable
         Makes the pass one without rows, which changes nothing.
+
+    Attributes
+    ----------
+    wanted : bool
+        Whether launches are captured; they are made one by one if not.
+    launches : dict
+        Kernels and copies of each size that was captured.
     """
 
     def __init__(self, launch: Callable[[Any], None], clear: Callable[[], None]) -> None:
         self._launch, self._clear = launch, clear
-        self._graphs: dict[Hashable, Any] = {}
-        self._wanted = not each_is_waited_for()
+        self._graphs: dict[Any, Any] = {}
+        self.launches: dict[Any, int] = {}
+        self.wanted = not each_is_waited_for()
         self._stream = device.new_stream()
 
     def prepare(self, size: Hashable) -> None:
-        """Capture a size, if that was not done before: to be called before its inputs are laid out."""
-        if size in self._graphs or not self._wanted:
+        """Capture a size, if that was not done before: to be called before its inputs are laid out.
+
+        A pass without rows comes first, and shows that its launches are sound.
+        """
+        if size in self._graphs or not self.wanted:
             return
         self._clear()
         self._launch(size)
         device.synchronize()
         self._graphs[size] = device.captured(lambda: self._launch(size), self._stream)
+        self.launches[size] = device.launches(self._graphs[size])
 
     def __call__(self, size: Hashable) -> None:
         """Run."""
-        if self._wanted:
+        if self.wanted:
             self._graphs[size].launch(device.current_stream())
         else:
             self._launch(size)
-
-    def launches(self, size: Hashable) -> int:
-        """Kernels and copies of a size that was captured."""
-        return device.launches(self._graphs[size])

@@ -136,7 +136,7 @@ class DeviceModel:
     def warm(self) -> None:
         """Do once what compiles or captures something when it is first done: decode passes, a tree, a snapshot."""
         for rows in BUCKETS:
-            self._decode.capture(Shape(rows, alone=True, capture=(), logits=True))
+            self._decode.prepare(Shape(rows, alone=True, capture=(), logits=True))
         if self.pools.free_pages < 2:
             return
         state = self.state()

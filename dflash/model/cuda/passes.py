@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from dflash.kernels import device
 from dflash.kernels.device import DeviceBatch
 from dflash.kernels.embed.cuda import Embed
-from dflash.kernels.launch import each_is_waited_for
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.kernels.rope.cuda import Angles
 from dflash.model.config import Config
+from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.layers import Block, FullAttention, LinearAttention
 from dflash.model.cuda.ops import Ops
 from dflash.model.cuda.weights import DeviceWeights
@@ -127,8 +127,8 @@ class DecodePass:
     ----------
     logits : float32 (64, V)
         Of the rows of the last pass.
-    launches : dict of int to int
-        Launches of a pass with logits, for each bucket that was captured.
+    graphs : Graphs
+        By `Shape`.
     """
 
     def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, pages: int) -> None:
@@ -138,10 +138,7 @@ class DecodePass:
         head = weights.matrix("token_embd.weight" if config.tied else "output.weight")
         self.logits = device.empty(PENDING, config.n_vocab)
         self.head = ops.linear(self.layers.space.wanted, [head], [self.logits])
-        self.launches: dict[int, int] = {}
-        self._graphs: dict[Shape, Any] = {}
-        self._stream = device.new_stream()
-        self.graphs_wanted = not each_is_waited_for()
+        self.graphs = Graphs(self._launch, self.batch.clear)
 
     def __call__(
         self,
@@ -158,15 +155,11 @@ class DecodePass:
         """
         n = len(rows.sequence)
         shape = Shape(bucket_of(n), len(rows.slot) == 1, capture, logits)
-        graph = (self._graphs.get(shape) or self.capture(shape)) if self.graphs_wanted else None
+        self.prepare(shape)
         self.batch.upload(tokens, rows)
         if amend is not None:
             amend()
-        if graph is not None:
-            graph.launch(device.current_stream())
-        else:
-            self.layers.make_room(capture)
-            self._launch(shape)
+        self.graphs(shape)
 
     def project(self, wanted: Any, n: int) -> Any:
         """Logits of `n` rows after the last norm, float16 (n, D), of another pass; the array is overwritten by the next."""
@@ -174,16 +167,16 @@ class DecodePass:
         self.head(bucket_of(n))
         return self.logits[:n]
 
-    def capture(self, shape: Shape) -> Any:
-        """Make the graph of a shape, after a pass without rows that shows that its launches are sound."""
+    @property
+    def launches(self) -> dict[int, int]:
+        """Of a pass with logits, for each bucket that was captured."""
+        plain = {shape: n for shape, n in self.graphs.launches.items() if shape.logits and not shape.capture}
+        return {shape.rows: n for shape, n in plain.items()}
+
+    def prepare(self, shape: Shape) -> None:
+        """Make ready for a shape."""
         self.layers.make_room(shape.capture)
-        self.batch.clear()
-        self._launch(shape)
-        device.synchronize()
-        graph = self._graphs[shape] = device.captured(lambda: self._launch(shape), self._stream)
-        if shape.logits and not shape.capture:
-            self.launches[shape.rows] = device.launches(graph)
-        return graph
+        self.graphs.prepare(shape)
 
     def _launch(self, shape: Shape) -> None:
         self._ops.sequences = 1 if shape.alone else self.batch.max_sequences

@@ -79,7 +79,7 @@ class DeviceBlockDraft:
         self._rings = rings = DeviceRings(config, sequences, context)
         self.reach = rings.reach
         self.most_texts = n = max(1, min(PENDING // config.block, sequences, SEQUENCES))
-        with Staging(target.threads) as staging:
+        with device.device_errors(f"the draft ({config.kind})"), Staging(target.threads) as staging:
             weights, theirs = DeviceWeights(source, staging), target.weights
             embedding = (weights if source.has("token_embd.weight") else theirs).matrix("token_embd.weight")
             output = "token_embd.weight" if target.config.tied else "output.weight"

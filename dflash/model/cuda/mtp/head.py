@@ -66,7 +66,7 @@ class DeviceMtpHead:
         slots, host = model.pools.slots, weights.host if isinstance(weights, DeviceWeights) else weights
         # a copied last page, and chained guesses beyond the end of a text
         self.pools = Pools(config, pages=model.pools.pages + 2 * slots, slots=slots, kv=model.pools.kv, place=DEVICE)
-        with Staging(model.threads) as staging:
+        with device.device_errors("the MTP head"), Staging(model.threads) as staging:
             own, theirs = DeviceWeights(host, staging), model.weights
             output = "token_embd.weight" if model.config.tied else "output.weight"
             tables = [
