@@ -137,9 +137,13 @@ def main():
 def decode(name, shape, bandwidth, *, sweep):
     model = Model(shape, layers=48, slots=8, rows=64, sequences=8)
     variants = {"": {}}
-    if sweep:  # threads of a value row; the norm within the launch, or as one of its own; blocks of a head
-        variants |= {"8 lanes": {"lanes": 8}, "norm within": {"fused": True}, "+ norm": {"fused": False}}
-        variants |= {"4 blocks": {"split": 4}}
+    if sweep:  # value rows of a thread; blocks of a head; the norm as a kernel of its own
+        variants |= {
+            "2 rows": {"value_rows": 2},
+            "4 rows": {"value_rows": 4},
+            "4 blocks": {"split": 4},
+            "+ norm": {"fused": False},
+        }
     ops = {label: model.steps(**options) for label, options in variants.items()}
     for sequences in PASSES.values():
         n = sum(rows.n for rows in sequences)

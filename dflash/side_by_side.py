@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dflash.lm import LM
 
 WARM_UP = 8
-"""Tokens that each strategy writes before anything counts."""
+"""Tokens that each strategy writes before anything counts; on a GPU a whole text, since graphs are captured on the way."""
 
 Strategies = Sequence[str | Strategy | Drafter] | Mapping[str, Strategy | Drafter]
 
@@ -36,7 +36,7 @@ def compare(
 
     One text at a time; the strategies take turns at every prompt, and who begins changes from prompt to prompt, so that
     whatever else the machine does meets all alike. Time counts from the first step that wrote to the last token; reading the
-    prompt is told apart.
+    prompt is told apart. Before anything counts, each strategy writes a prompt of each kind of sampling.
 
     Parameters
     ----------
@@ -80,8 +80,10 @@ def compare(
         settings = {"seed": 0, **case.sampling, **sampling}
         return lm.generate(case.prompt, strategy=strategy, recover=(), max_tokens=n, **case.options, **settings)
 
-    for strategy in chosen.values():
-        write(cases[0], strategy, min(WARM_UP, max_tokens))
+    n = max_tokens if lm.model.device == "cuda" else min(WARM_UP, max_tokens)
+    for case in {repr(case.sampling): case for case in reversed(cases)}.values():
+        for strategy in chosen.values():
+            write(case, strategy, n)
     first = next(iter(chosen.values()))
     cases = [turn for case in cases for turn in _turns(case, lambda case: write(case, first, max_tokens).text)]
     rows = {name: Row(name, strategy) for name, strategy in chosen.items()}

@@ -29,6 +29,7 @@ _DEEPER = 1.4
 """A try may take so much longer than the best of its kind, since deep guesses tell of shallow ones, too."""
 
 _TRUST = 12.0
+_KEPT = 3
 
 
 class Adaptive(Drafter):
@@ -55,6 +56,7 @@ class Adaptive(Drafter):
         for strategy in self.strategies:
             if strategy.recoveries:
                 raise RequestError(f"{strategy!r} has recoveries: they go around, as in Adaptive(...) | LoopGuard()")
+        self._hash = hash((Adaptive, self.strategies))
 
     def prepare(self, model: Any) -> None:
         """Prepare each drafter, and measure the model."""
@@ -75,10 +77,10 @@ class Adaptive(Drafter):
         return _propose(draftings, rooms)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Adaptive) and self.strategies == other.strategies
+        return self is other or (isinstance(other, Adaptive) and self.strategies == other.strategies)
 
     def __hash__(self) -> int:
-        return hash((Adaptive, self.strategies))
+        return self._hash
 
     def __repr__(self) -> str:
         parts = [repr(each.drafter if each.shape is None else each) for each in self.strategies]
@@ -118,6 +120,7 @@ class _Adapting(Together):
         self._odds = {option: Odds(0.97, _TRUST, option.odds) for option in choice.options}
         self._burst: tuple[Option, int] | None = None
         self._before: Option | None = None
+        self._left = 0
         self.found: dict[Option | None, Draft] = {}
         self.own = 1.0, 1.0
 
@@ -137,6 +140,17 @@ class _Adapting(Together):
         for odds in (self._odds[option], option.odds):
             odds.learn(n, right)
         option.filled += 0.05 * (self.drafted / n - option.filled)
+
+    def again(self, room: int) -> Bet | None:
+        """The bet of the step before, if it is good for some more steps: choosing takes time, too."""
+        bet = self.bet
+        instant = bet.option is not None and bet.option.instant
+        if not self._left or bet.tried or instant or self._burst or bet.n > room or any(map(len, self.found.values())):
+            return None
+        self._left -= 1
+        for option in self.choice.options:
+            option.passed(chosen=option is bet.option, tried=False)
+        return bet._replace(ready=True)
 
     def choose(self, room: int, others: tuple[float, float]) -> Bet:
         """Choose for the next step.
@@ -164,7 +178,7 @@ class _Adapting(Together):
             n = values[tried][3]
         for option in self.choice.options:
             option.passed(chosen=option is best, tried=option is tried)
-        before, self._before = self._before, used
+        before, self._before, self._left = self._before, used, _KEPT
         return Bet(used, n, rate, tried is not None, used is None or used is before)
 
     def _try(self, values: dict[Option | None, tuple[float, int, float, int]], best: Option | None) -> Option | None:
@@ -227,7 +241,7 @@ def _bet(draftings: Sequence[_Adapting], rooms: Sequence[int]) -> None:
         if room < 1 or drafting.session.forced:
             drafting.bet = Bet(None)
         else:
-            drafting.bet = drafting.choose(room, (all_rows - rows, all_tokens - tokens))
+            drafting.bet = drafting.again(room) or drafting.choose(room, (all_rows - rows, all_tokens - tokens))
 
 
 def _ask(option: Option, draftings: Sequence[_Adapting], sizes: Sequence[int], rooms: Sequence[int]) -> list[Draft]:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from dflash.decode.step import Step
 
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 22, 28, 32, 40, 48, 63)
-_DEPTH = 16
+_FULL = (1, 3, 7, 15, 23, 31, 47, 63)
+"""On a GPU, where the rows of a forward are rounded up and each size is prepared once, guesses that fill it."""
+
+_DEPTH = 15
 _SHARE = 0.02
 _OFTEN, _RARELY = 16, 512
 
@@ -32,6 +35,8 @@ class Option:
         Drafter and largest shape.
     part : int
         Which of the drafters it is.
+    sizes : sequence of int
+        Numbers of guesses that make sense on the device.
 
     Attributes
     ----------
@@ -49,11 +54,11 @@ class Option:
         How many of the guesses that were asked for it makes.
     """
 
-    def __init__(self, strategy: Strategy, part: int) -> None:
+    def __init__(self, strategy: Strategy, part: int, sizes: Sequence[int] = _SIZES) -> None:
         self.drafter, self.shape, self.part = strategy.drafter, strategy.shape or Chain(), part
         self.instant = strategy.drafter.instant
         self.most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or _DEPTH
-        self.sizes = np.array(sorted({n for n in _SIZES if n < self.most} | {self.most}))
+        self.sizes = np.array(sorted({n for n in sizes if n < self.most} | {self.most}))
         self.odds, self.extra, self.filled = Odds(0.99, 4.0), Extra(), 1.0
         self._idle, self._interval = 0, _OFTEN
 
@@ -138,9 +143,10 @@ class Choice:
 
     def __init__(self, strategies: Sequence[Strategy], model: Any) -> None:
         self.drafters: list[Drafter] = list(dict.fromkeys(each.drafter for each in strategies))
-        self.options = [Option(each, self.drafters.index(each.drafter)) for each in strategies]
-        self.forwards, self.plain = Forwards(model), Extra()
         self._on_host = model.device == "cpu"
+        sizes = _SIZES if self._on_host else _FULL
+        self.options = [Option(each, self.drafters.index(each.drafter), sizes) for each in strategies]
+        self.forwards, self.plain = Forwards(model, _taps(model, self.drafters)), Extra()
         self._spent = self._total = 0.0
         self._placed: list[Placed] = []
 
@@ -203,3 +209,9 @@ class Choice:
         if tried := [bet for bet in bets if bet.tried]:
             lost = took - sum(len(step.tokens) for step in steps) / tried[0].rate
             self._spent = max(self._spent + lost, 0.0)
+
+
+def _taps(model: Any, drafters: Sequence[Drafter]) -> tuple[int, ...]:
+    """Layers of the model that draft models look at: a forward that keeps them is another one on a GPU."""
+    drafts = [model.companions.get(drafter) for drafter in drafters]
+    return tuple(sorted({layer for draft in drafts for layer in getattr(getattr(draft, "config", None), "taps", ())}))

@@ -26,14 +26,16 @@ class Forwards:
     ----------
     model : Model
         Is run for a moment, unless its memory is all in use.
+    capture : tuple of int
+        Layers whose outputs are wanted of its forwards.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, capture: tuple[int, ...] = ()) -> None:
         rows = [n for n in _ROWS if n <= min(model.rows, PENDING)]
         self._rows = np.array(rows, np.float64)
         self._seconds = 1e-3 * (1 + self._rows / 16)
         with suppress(PoolExhausted):
-            self._seconds[:] = _measured(model, rows)
+            self._seconds[:] = _measured(model, rows, capture)
 
     def seconds(self, rows: Any) -> Any:
         """Of forwards with so many rows, a number or an array; beyond the last measure in proportion."""
@@ -75,7 +77,7 @@ class Extra:
         self._line = np.linalg.solve(self._moments, self._sums)
 
 
-def _measured(model: Any, rows: list[int]) -> list[float]:
+def _measured(model: Any, rows: list[int], capture: tuple[int, ...]) -> list[float]:
     """The shortest of a few forwards each."""
     state = model.state()
     found = []
@@ -86,7 +88,7 @@ def _measured(model: Any, rows: list[int]) -> list[float]:
             times = []
             for _ in range(_REPEATS):
                 began = perf_counter()
-                model.forward([span])
+                model.forward([span], capture=capture)
                 model.finish()
                 times.append(perf_counter() - began)
                 state.commit([])

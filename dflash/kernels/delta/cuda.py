@@ -14,11 +14,12 @@ from dflash.kernels.delta.cuda_memory import (
     Weights,
     constants,
     most_shared,
+    processors,
     rows_of,
     shapes,
     step_arguments,
 )
-from dflash.kernels.delta.cuda_norm import OWN, GatedNorm
+from dflash.kernels.delta.cuda_norm import GatedNorm
 from dflash.kernels.delta.cuda_prompt import Prompt, Scratch
 from dflash.kernels.jit import kernel
 from dflash.kernels.ragged import PENDING
@@ -27,22 +28,15 @@ __all__ = ["Flush", "Inputs", "Memory", "Prompt", "Scratch", "Step", "Weights", 
 
 _FOLDER = Path(__file__).parent
 _STATES_ASIDE = 2
-_FEW_ROWS = 2  # with which the norm is part of the launch
-_CLUSTERS = 90  # the compute capability that brought them
-_LANES_OF_FLUSH = 8  # as in flush.cu
-_MOST_HEADS = 4
+_FEW_ROWS = 8
+_LEAST_FOR_FOUR = 32  # value rows of a block whose threads may have four: there must be 64 threads
 _LEAST_ROOM = 8  # rows of shared memory, through which kept rows pass, too
 _ROOM = 16  # as in flush.cu
 
 
-def share_of(n_groups: int, n_heads: int) -> int:
-    """How many heads that read one key are in a block: many, as each block convolves the queries and keys."""
-    return next(share for share in range(_MOST_HEADS, 0, -1) if n_heads // n_groups % share == 0)
-
-
-def lanes_of(width: int, own: int) -> int:
-    """How many threads have a value row: many for few rows, so that a processor has warps to change between."""
-    return 16 if width % 32 == 0 and own <= OWN else 8
+def split_of(n_values: int) -> int:
+    """How many blocks share a head, with 16 to 64 value rows each: few, as each of them convolves the queries and keys."""
+    return next(split for split in range(1, 9) if n_values % (16 * split) == 0 and n_values <= 64 * split)
 
 
 class Step:
@@ -58,14 +52,11 @@ class Step:
     memory : Memory
         Both as after the same calls on the CPU.
     split : int, optional
-        How many blocks share a head, with 16 or 32 of its values each; last bits depend on it.
-    lanes : int, optional
-        How many threads have a value row, 8 or 16; last bits depend on it.
-    share : int, optional
-        How many heads are in a block; no bit depends on it.
+        How many blocks share a head; the norm differs in its last bits.
+    value_rows : int, optional
+        Value rows of a thread, 2 or 4; no bit depends on it, and by default it is what was fastest.
     fused : bool, optional
-        Whether the norm is part of the launch, which needs clusters if heads are split; no bit depends on it. By default it
-        is for few rows: the blocks of a cluster must find room side by side.
+        Whether the norm is part of the launch; by default where the GPU has clusters.
 
     Raises
     ------
@@ -87,56 +78,61 @@ class Step:
         memory: Memory,
         *,
         split: int | None = None,
-        lanes: int | None = None,
-        share: int | None = None,
+        value_rows: int | None = None,
         fused: bool | None = None,
     ) -> None:
-        n_groups, n_heads, width, n_values = memory.sizes
-        self._split, self._share = split or n_values // OWN, share or share_of(n_groups, n_heads)
+        n_groups, n_heads, _, n_values = memory.sizes
+        device = cupy.cuda.Device()
+        has_clusters = int(device.compute_capability) >= 90
+        self._split = split or split_of(n_values)
         self._own = n_values // self._split
-        self._most_fused = PENDING if fused else 0
-        if fused is None and (self._split == 1 or int(cupy.cuda.Device().compute_capability) >= _CLUSTERS):
-            self._most_fused = PENDING if self._split == 1 else _FEW_ROWS
+        self._crowded = 2 * self._split * n_heads > processors(device.id)
+        self._fused = has_clusters or self._split == 1 if fused is None else fused
         self._rows = rows_of(inputs, weights, conv_memory, memory)
         self._sequences, self._memory, self._taps = batch.max_sequences, memory, len(weights.taps)
+        self._read = None if self._fused else cupy.empty((min(self._rows, PENDING), n_heads * n_values), np.float32)
         readers = cupy.zeros((batch.max_sequences, n_groups), np.int32)
-        self._arguments = step_arguments(inputs, weights, batch, conv_memory, memory, readers)
+        self._arguments = step_arguments(inputs, weights, batch, conv_memory, memory, readers, self._read)
         of_model = constants(conv_memory, memory)
-        self._lanes = lanes or lanes_of(width, self._own)
-        of_model |= {"SPLIT": self._split, "SHARE": self._share, "LANES": self._lanes}
+        of_model |= {"SPLIT": self._split, "FUSED": int(self._fused)}
+        choices = (value_rows,) if value_rows else (2, 4) if self._own >= _LEAST_FOR_FOUR else (2,)
         self._kernels = {
-            norm: kernel(_FOLDER / "step.cu", "step", dependent=True, FUSED=int(norm), **of_model)
-            for norm in {self._most_fused > 0, self._most_fused == PENDING}
+            rows: kernel(_FOLDER / "step.cu", "step", dependent=True, ROWS=rows, **of_model) for rows in choices
         }
-        self._norm = GatedNorm(inputs.mixed, inputs, weights, batch, n_heads, self._split)
-        self._bound: dict[tuple[int, bool, bool], Any] = {}
+        self._norm = None if self._fused else GatedNorm(self._read, inputs, weights, batch, n_heads)
+        self._bound: dict[tuple[int, int, bool], Any] = {}
 
     def __call__(self, n_rows: int, stream: Any = None, *, n_sequences: int | None = None) -> None:
         """Run up to `n_rows` rows, with blocks for `n_sequences` sequences at a time (any number is right)."""
         assert 0 < n_rows <= min(self._rows, PENDING)
         sequences = min(n_sequences or n_rows, n_rows, self._sequences)
-        key = n_rows, n_rows <= self._most_fused, sequences > 1
+        key = n_rows, self._rows_of_thread(n_rows, sequences), sequences > 1
         if key not in self._bound:
             self._bound[key] = self._bind(*key)
-        self._bound[key](stream, grid=(self._split, self._memory.sizes[1] // self._share, sequences))
-        if n_rows > self._most_fused:
+        self._bound[key](stream, grid=(self._split, self._memory.sizes[1], sequences))
+        if self._norm:
             self._norm(n_rows, stream)
 
-    def _bind(self, n_rows: int, fused: bool, several: bool) -> Any:
+    def _rows_of_thread(self, n_rows: int, sequences: int) -> int:
+        """Four make small blocks, of which more are in flight; two are faster on the way from row to row."""
+        if len(self._kernels) == 1:
+            return next(iter(self._kernels))
+        return 4 if sequences > 1 or (self._crowded and n_rows <= _FEW_ROWS) else 2
+
+    def _bind(self, n_rows: int, value_rows: int, several: bool) -> Any:
         """With several sequences two blocks shall fit on a processor, if need be with fewer states put aside."""
         room, places = max(n_rows, _LEAST_ROOM), _STATES_ASIDE if n_rows > 2 else 0
         most = most_shared(cupy.cuda.Device().id) // (2 if several else 1)
-        while places and self._shared_bytes(room, places, fused) > most:
+        while places and self._shared_bytes(room, places) > most:
             places -= 1
         arguments = (*self._arguments, room, places)
-        return self._kernels[fused].bind(1, self._lanes * self._own, arguments, self._shared_bytes(room, places, fused))
+        return self._kernels[value_rows].bind(1, 8 * self._own // value_rows, arguments, self._shared_bytes(room, places))
 
-    def _shared_bytes(self, room: int, places: int, fused: bool) -> int:
-        width, share = self._memory.sizes[2], self._share
-        values = share * self._own
-        channels, of_law = 2 * width + values, (2 * share + 4) // 4 * 4
-        of_row = channels + of_law + (2 * values + 2 * self._split * share if fused else 0)
-        return 4 * (room * of_row + (2 * self._taps - 1) * channels + places * values * width)
+    def _shared_bytes(self, room: int, places: int) -> int:
+        width, own = self._memory.sizes[2], self._own
+        channels, of_norm = 2 * width + own, 2 * own if self._fused else 0
+        of_row = channels + of_norm + 4 + 2 * self._split
+        return 4 * (room * of_row + (2 * self._taps - 1) * channels + places * own * width)
 
 
 class Flush:
@@ -156,11 +152,11 @@ class Flush:
         addresses = cupy.array([[array.data.ptr for array in layer] for layer in arrays], np.uint64)
         conv_memory, memory = memories[0]
         _, n_heads, width, n_values = memory.sizes
-        own = 32 if n_values % 32 == 0 else 16
+        own = 64 if n_values % 64 == 0 else 16
         run = kernel(_FOLDER / "flush.cu", "flush", OWN=own, **constants(conv_memory, memory))
         arguments = addresses, batch.counts, batch.slot, batch.kept, batch.n_kept, batch.side, len(memory.state)
         grid = n_heads * n_values // own, min(batch.max_sequences, 8), len(memories)
-        self._run = run.bind(grid, _LANES_OF_FLUSH * own, arguments, 4 * _ROOM * (width + own + 4))
+        self._run = run.bind(grid, 4 * own, arguments, 4 * _ROOM * (width + own + 1))
 
     def __call__(self, stream: Any = None) -> None:
         """Do it for the sequences of the batch; afterwards nothing counts as kept."""

@@ -77,7 +77,7 @@ class Inputs(NamedTuple):
     Parameters
     ----------
     mixed : float32 (T, 2 * G * K + H * V)
-        Queries of all key heads, keys of all key heads, values of all value heads, before the conv. May be overwritten.
+        Queries of all key heads, keys of all key heads, values of all value heads, before the conv.
     gate : float32 (T, H * V)
     alpha, beta : float32 (T, H)
     out : float16 (T, H * V)
@@ -149,11 +149,11 @@ def rows_of(inputs: Inputs, weights: Weights, conv_memory: conv.Memory, memory: 
 
 
 def step_arguments(
-    inputs: Inputs, weights: Weights, batch: Any, conv_memory: conv.Memory, memory: Memory, readers: Any
+    inputs: Inputs, weights: Weights, batch: Any, conv_memory: conv.Memory, memory: Memory, readers: Any, read: Any
 ) -> tuple[Any, ...]:
     """What `step.cu` takes, but the last two numbers."""
     return (
         inputs.mixed, inputs.gate, inputs.alpha, inputs.beta, *weights, batch.counts, batch.first, batch.parent, batch.slot,
         batch.kept, batch.n_kept, batch.side, conv_memory.tail, conv_memory.inputs, memory.state, memory.k, memory.u,
-        memory.decay, len(memory.state), readers, inputs.out,
+        memory.decay, len(memory.state), readers, inputs.out, read,
     )  # fmt: skip

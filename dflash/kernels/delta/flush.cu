@@ -2,7 +2,7 @@
 //
 // `arrays` holds, of each layer, the addresses of tail, inputs, state, k, u and decay.
 //
-// Grid (HEADS * VALUES / OWN, sequences or fewer, layers), block THREADS, shared ROOM * (WIDTH + OWN + 4) floats.
+// Grid (HEADS * VALUES / OWN, sequences or fewer, layers), block THREADS, shared ROOM * (WIDTH + OWN + 1) floats.
 // Macros: GROUPS and HEADS, key and value heads; WIDTH and VALUES, sizes of a key and a value; TAPS; OWN, value rows of a
 // block.
 // Bytes: 8 * HEADS * VALUES * WIDTH a layer and sequence that kept rows.
@@ -10,8 +10,8 @@
 #error "GROUPS, HEADS, WIDTH, VALUES, TAPS and OWN must be defined"
 #endif
 constexpr int CHANNELS = 2 * GROUPS * WIDTH + HEADS * VALUES, PENDING = 64, ROOM = 16;
-constexpr int SHARE = 1, LANES = 8, THREADS = OWN * LANES;
-static_assert(VALUES % OWN == 0 && OWN % 4 == 0, "a warp has 4 value rows");
+constexpr int ROWS = 2, LANES = 8, THREADS = OWN / ROWS * LANES;
+static_assert(VALUES % OWN == 0 && OWN % 8 == 0, "a warp has 8 value rows");
 #include "../formats/half.cuh"
 #include "../conv/above.cuh"
 #include "address.cuh"
@@ -30,16 +30,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) flush(
         const int here = slot[s], n = n_kept[s];
         if (n == 0) continue;
         const size_t old = (size_t)(side[s] * slots + here) * PENDING;
-        const size_t own_row = (size_t)here * HEADS * VALUES + row + threadIdx.x / LANES;
+        const size_t own_row = (size_t)here * HEADS * VALUES + row + threadIdx.x / LANES * ROWS;
         float* const committed = (float*)layer[2] + own_row * WIDTH;
         State own;
-        own.load(committed, 0, lane);
+        own.load(committed, lane);
         const Kept before{kept + s * PENDING, n, (const float*)layer[3] + (old * GROUPS + group) * WIDTH,
                           (const float*)layer[4] + old * HEADS * VALUES + row, (const float*)layer[5] + old * HEADS + head,
                           (float*)dynamic, factors, WIDTH + OWN, ROOM};
         before.fetch(0);
         before.apply(own, lane);
-        own.store(committed, 0, lane);
+        own.store(committed, lane);
         float* const tail = (float*)layer[0] + (size_t)here * (TAPS - 1) * CHANNELS;
         const Above above{tail, (const float*)layer[1] + old * CHANNELS, kept + s * PENDING, n};
         for (int c = blockIdx.x * THREADS + threadIdx.x; c < CHANNELS; c += gridDim.x * THREADS) {

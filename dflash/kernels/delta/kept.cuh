@@ -1,34 +1,26 @@
-// Rows of the pass before that are text now: what they add to the states of the SHARE heads of a block.
+// Rows of the pass before that are text now: what they add to the state.
 #pragma once
-
-__device__ __forceinline__ void copy_4(u32 shared, const void* global) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
-}
 
 struct Kept {
     const int* rows;
     int n;
-    const float *k, *u, *decay;  // of the slot's first pending row: the key; of the first head, and the block's first value row
-    float *lines, *factors;      // shared memory for `room` rows: WIDTH + SHARE * OWN floats each, `stride` apart, and 4
+    const float *k, *u, *decay;  // of the slot's first pending row, this head and the block's first of OWN value rows
+    float *lines, *factors;      // shared memory for `room` rows: WIDTH + OWN floats each, `stride` apart, and one
     int stride, room;
 
     // Start to copy `room` rows, or what there is.
     __device__ __forceinline__ void fetch(int start) const {
-        constexpr int COPIES = (WIDTH + SHARE * OWN) / 4;
-        const int n_here = min(room, n - start), lane = threadIdx.x % 32;
-#pragma unroll 2
-        for (int r = threadIdx.x / 32; r < n_here; r += THREADS / 32) {
+        constexpr int COPIES = (WIDTH + OWN) / 4;
+        const int n_here = min(room, n - start);
+#pragma unroll 1
+        for (int i = threadIdx.x; i < n_here * COPIES; i += THREADS) {
+            const int r = i / COPIES, c = i % COPIES * 4;
             const size_t row = rows[start + r];
-#pragma unroll
-            for (int i = 0; i < COPIES; i += 32) {
-                const int c = (i + lane) * 4, y = c - WIDTH;
-                const float* const from = y < 0 ? k + row * GROUPS * WIDTH + c
-                                                : u + (row * HEADS + y / OWN * GROUPS) * VALUES + y % OWN;
-                if (i + lane < COPIES) copy_16(address(lines + r * stride + c), from);
-            }
-            if (lane < SHARE) copy_4(address(factors + r * 4 + lane), decay + row * HEADS + lane * GROUPS);
+            const float* const from = c < WIDTH ? k + row * GROUPS * WIDTH + c : u + row * HEADS * VALUES + c - WIDTH;
+            copy_16(address(lines + r * stride + c), from);
         }
         copy_commit();
+        if ((int)threadIdx.x < n_here) factors[threadIdx.x] = decay[rows[start + threadIdx.x] * HEADS];
     }
 
     // Apply all, of which the first `room` are being fetched.
@@ -37,16 +29,14 @@ struct Kept {
             if (start) fetch(start);
             copy_wait<0>();
             __syncthreads();
-            const float* line = lines;
-#pragma unroll 2
-            for (int i = 0; i < min(room, n - start); ++i, line += stride) {
-                float key[COLUMNS], amount[SHARE], factor[SHARE];
+#pragma unroll 1
+            for (int i = 0; i < min(room, n - start); ++i) {
+                const float* const line = lines + i * stride;
+                float key[COLUMNS];
                 load_columns(line, lane, key);
-#pragma unroll
-                for (int h = 0; h < SHARE; ++h) {
-                    amount[h] = line[WIDTH + h * OWN + threadIdx.x / LANES], factor[h] = factors[4 * i + h];
-                }
-                own.add(factor, amount, key);
+                Amounts amount;
+                amount.load(line + WIDTH + threadIdx.x / LANES * ROWS);
+                own.add(factors[i], amount, key);
             }
             __syncthreads();
         }

@@ -14,10 +14,10 @@ _ROW = 640
 _MOST_WARPS = (
     {8: (24, 24), 16: (20, 12), 24: (16, 12), 32: (12, 8)},
     {8: (32, 24), 16: (24, 20), 24: (24, 12), 32: (20, 8)},
-    {8: (32, 24), 16: (24, 20), 24: (24, 16), 32: (20, 16)},
+    {8: (32, 24), 16: (24, 20), 24: (24, 20), 32: (20, 16)},
 )
 """Warps of a block that have registers enough, by the tiles of a unit: where scales are of 32s, of 16s, else."""
-_ALONE = {8: 1.25, 16: 1.1, 24: 1.05, 32: 1.05}
+_ALONE = {8: 1.25, 16: 1.1, 24: 1.25, 32: 1.05}
 """What a tile costs in a unit of its own, of its cost in a unit of two, unless scales are of 16s or 32s."""
 _OF_A_PAIR, _OF_A_ROUND = 0.3, 1
 """What it costs that two blocks add up, and that further blocks follow, in tiles of a processor."""
@@ -82,14 +82,14 @@ def shape(n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *,
         ks = 1
     else:
         units, mt, ks = _balanced(n, tiles, sides, slices, _kind(types), chip, largest)
-    shared, stage = ((chip.shared + 1) // blocks - 4) * 1024, ks * units * mt * largest
+    shared, stages = ((chip.shared + 1) // blocks - 4) * 1024, mt * ks * units * mt * largest
     return {
         "KS": ks,
         "CLUSTER": slices // ks,
         "UNITS": units,
         "MT": mt,
         "COLUMNS": _COLUMNS,
-        "AHEAD": next((parts for parts in (4, 3) if chip.large and ks * parts * n * _ROW + 2 * stage <= shared), 2),
+        "AHEAD": next((parts for parts in (4, 3) if chip.large and ks * parts * n * _ROW + stages <= shared), 2),
         "BLOCKS": blocks,
         "WARPS_AT_MOST": ks * (units + 1),
         "SHARED": shared,

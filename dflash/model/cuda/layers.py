@@ -18,8 +18,9 @@ class LinearAttention:
 
     def __init__(self, weights: DeviceWeights, config: Config, space: SimpleNamespace, ops: Ops, memory: Any) -> None:
         s = space
-        names = ("attn_qkv.weight", "attn_gate.weight", "ssm_alpha.weight", "ssm_beta.weight")
-        self.project = ops.linear(s.normed, [weights.matrix(n) for n in names], [s.mixed, s.gate, s.alpha, s.beta])
+        projections = [weights.matrix(n) for n in ("attn_qkv.weight", "attn_gate.weight")]
+        projections += [weights.halves(n) for n in ("ssm_alpha.weight", "ssm_beta.weight")]
+        self.project = ops.linear(s.normed, projections, [s.mixed, s.gate, s.alpha, s.beta])
         self.mix = ops.delta(s, weights, memory, config.norm_eps)
         self.ssm_out = ops.linear(s.heads, [weights.matrix("ssm_out.weight")], [s.stream], add=True)
 

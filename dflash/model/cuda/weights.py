@@ -57,6 +57,10 @@ class DeviceWeights:
         """A matrix, or a stack of them."""
         return self._once(name, lambda: self._packed(self.host.matrix(name)))
 
+    def halves(self, name: str) -> Tiles:
+        """A matrix, float32 as float16: for products alone, which round it anyway."""
+        return self._once(f"{name} in halves", lambda: self._packed(_rounded(self.host.matrix(name))))
+
     def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[Tiles, ...]:
         """Several matrices; where the file has them in one, one below the other, parts of that."""
         key = f"{fused} in parts"
@@ -144,8 +148,12 @@ def _sides(matrix: Matrix) -> tuple[Matrix, Matrix]:
     return Matrix(left, kind, f"{matrix.name} left"), Matrix(right, kind, f"{matrix.name} right")
 
 
+def _rounded(matrix: Matrix) -> Matrix:
+    return Matrix(_as_halves(matrix), "F16", matrix.name) if matrix.type == "F32" else matrix
+
+
 def _as_halves(matrix: Matrix) -> NDArray[np.uint8]:
-    """Rows of a type that no kernel reads as float16."""
+    """Rows of any type as float16."""
     return np.ascontiguousarray(matrix.unpacked().astype(np.float16)).view(np.uint8)
 
 
