@@ -25,7 +25,7 @@ SHAPES = {
 }
 TYPES = "Q4_K", "Q6_K", "Q8_0"
 MIXED = {
-    "attn_qkv, attn_gate, ssm_alpha, ssm_beta": (("Q4_K", 10240), ("Q4_K", 6144), ("F32", 48), ("F32", 48)),
+    "attn_qkv, attn_gate, ssm_alpha, ssm_beta": (("Q4_K", 10240), ("Q4_K", 6144), ("F16", 48), ("F16", 48)),
     "attn_q, attn_k, attn_v": (("Q4_K", 12288), ("Q4_K", 1024), ("Q6_K", 1024)),
 }
 TOKENS = 1, 8, 16, 24, 32, 64
@@ -38,7 +38,8 @@ def random_rows(kind, rows, width):
     """Rows of a file on the device, of random bits with small finite scales."""
     block = BLOCKS[kind]
     if block.elements == 1:
-        return cupy.random.standard_normal((rows, width), cupy.float32).view(cupy.uint8)
+        values = cupy.random.standard_normal((rows, width), cupy.float32)
+        return values.astype(cupy.float16 if kind == "F16" else cupy.float32).view(cupy.uint8)
     data = cupy.random.randint(0, 256, (rows, width // block.elements, block.n_bytes), cupy.uint8)
     for at in SCALES[kind]:
         data[..., at : at + 2] = cupy.asarray(np.frombuffer(np.float16(0.01).tobytes(), np.uint8))

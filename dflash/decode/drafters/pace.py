@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -32,7 +33,7 @@ class Forwards:
 
     def __init__(self, model: Any, capture: tuple[int, ...] = ()) -> None:
         rows = [n for n in _ROWS if n <= min(model.rows, PENDING)]
-        self._rows = np.array(rows, np.float64)
+        self._grid, self._rows = rows, np.array(rows, np.float64)
         self._seconds = 1e-3 * (1 + self._rows / 16)
         with suppress(PoolExhausted):
             self._seconds[:] = _measured(model, rows, capture)
@@ -45,8 +46,8 @@ class Forwards:
         """A forward with so many rows took so long."""
         expected = float(self.seconds(rows))
         seconds = min(max(seconds, expected / _OFF), expected * _OFF)
-        at = int(np.clip(np.searchsorted(self._rows, rows), 1, len(self._rows) - 1))
-        share = float(np.clip((rows - self._rows[at - 1]) / (self._rows[at] - self._rows[at - 1]), 0, 1))
+        at = min(max(bisect_left(self._grid, rows), 1), len(self._grid) - 1)
+        share = min(max((rows - self._grid[at - 1]) / (self._grid[at] - self._grid[at - 1]), 0.0), 1.0)
         change = seconds / expected - 1
         # the whole curve follows slowly, as texts grow and other work comes and goes; the nearest points fast
         self._seconds *= 1 + 0.02 * change
@@ -58,23 +59,29 @@ class Extra:
     """Seconds that a step with guesses takes beside its forward, ``a + b n`` for n guesses, as it was lately."""
 
     def __init__(self) -> None:
-        # the weak belief that nothing is to be paid, in units where a pass of a draft is about 1
-        self._moments, self._sums = np.diag([1e-3, 1e-2]), np.zeros(2)
-        self._line = np.zeros(2)
+        # sums of 1, n and n squared, and of seconds and n times seconds; older ones count less
+        self._ones, self._first, self._second, self._sum, self._product = 1e-3, 0.0, 1e-2, 0.0, 0.0
+        self._a = self._b = 0.0
         self._n = 0
 
     def seconds(self, n: Any) -> Any:
         """With `n` guesses, a number or an array."""
-        return np.maximum(self._line[0] + self._line[1] * n, 0.0)
+        return np.maximum(self._a + self._b * n, 0.0)
 
     def learn(self, n: int, seconds: float) -> None:
         """A step with `n` guesses took so much longer than its forward."""
         if self._n > 3:
-            seconds = min(seconds, _OFF * float(self.seconds(n)) + 1e-3)
-        at, self._n = np.array([1.0, n]), self._n + 1
-        self._moments = _MEMORY * self._moments + np.outer(at, at) + np.diag([1e-4, 1e-3])
-        self._sums = _MEMORY * self._sums + at * seconds
-        self._line = np.linalg.solve(self._moments, self._sums)
+            seconds = min(seconds, _OFF * max(self._a + self._b * n, 0.0) + 1e-3)
+        self._n += 1
+        # the weak belief that nothing is to be paid decides where only one n was tried
+        self._ones = _MEMORY * self._ones + 1 + 1e-4
+        self._first = _MEMORY * self._first + n
+        self._second = _MEMORY * self._second + n * n + 1e-3
+        self._sum = _MEMORY * self._sum + seconds
+        self._product = _MEMORY * self._product + n * seconds
+        determinant = self._ones * self._second - self._first**2
+        self._a = (self._second * self._sum - self._first * self._product) / determinant
+        self._b = (self._ones * self._product - self._first * self._sum) / determinant
 
 
 def _measured(model: Any, rows: list[int], capture: tuple[int, ...]) -> list[float]:

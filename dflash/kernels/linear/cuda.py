@@ -62,7 +62,8 @@ class Launch:
         scale: float = 1.0,
     ) -> None:
         _check(x, weights, outs, gated=gated)
-        most = _chip(cupy.cuda.Device().id).most
+        pieces = -(-len(x) // _chip(cupy.cuda.Device().id).most)
+        most = bucket(-(-len(x) // pieces))
         self._pieces = []
         for start in range(0, len(x), most):
             of, some = slice(start, start + most), [out[start : start + most] for out in outs]

@@ -120,7 +120,7 @@ def _balanced(n: int, tiles: int, sides: int, slices: int, kind: int, chip: Chip
         if slices % cluster:
             continue
         ks, at_once = slices // cluster, chip.processors // cluster
-        for mt in (2, 1):
+        for mt in (1, 2):
             room = ((chip.shared - 3) * 1024 - ks * 2 * n * _ROW) // (ks * mt * largest)
             most = min(room, _MOST_WARPS[kind][n][mt - 1] // ks - 1) // sides * sides
             if most < sides:

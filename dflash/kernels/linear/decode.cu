@@ -165,7 +165,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     for (int part = 0; part < parts; ++part) {
         const u8* x = tokens + buffer * P::PART;
         const u8* sums = x + P::X_BYTES;
-        // The same, and which takes fewer registers is the format's whim.
+        // Both are the same; which one spares a register depends on the format.
         const int most = P::TILES == 1 && Q::GROUP > 16 ? i + (i < end) : min(i + P::TILES, end);
         const int stop = active ? most : i;
         barrier_wait(shared_address(&fills[buffer]), filled);
