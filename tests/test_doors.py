@@ -277,7 +277,7 @@ def test_texts_that_can_not_be_scored_are_refused(lm, pools):
         ({"name": "demo", "sequences": 5000}, RequestError, "sequences"),
         ({"name": "demo", "context": 0}, RequestError, "context"),
         ({"name": "demo", "context": 40000}, RequestError, "32768"),
-        ({"name": "demo-draft"}, Unsupported, "architecture"),
+        ({"name": "demo-draft"}, Unsupported, "draft model"),
     ],
 )
 def test_what_can_not_be_loaded_is_refused(arguments, error, words):

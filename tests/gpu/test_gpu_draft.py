@@ -171,6 +171,7 @@ def proposed(model, path, config, weights, n=150):
     table = model.weights.host.matrix("token_embd.weight").unpacked()
     oracle = Oracle(config, weights, table, weights.get("output.weight", table))
     draft, features = load_draft(path, model, sequences=2), []
+    assert draft.config.causal == config.causal
     state = read(model, draft, ids_of(n), cuts=(64,), features=features)
     other = read(model, draft, ids_of(70))
     oracle.read(np.concatenate(features))
@@ -190,6 +191,7 @@ def test_a_draft_with_fewer_tokens_and_a_walk(model, tmp_path, kind):
     else:
         config, n_head = replace(SPARK, **SETTINGS, has_confidence=False), 16384
         config = replace(config, from_anchor=kind == "from the anchor", markov_rank=32)
+    config = replace(config, causal=(True, True))  # a file does not say it: layers with a window are, but for DFlash 2
     weights = random_draft(path := tmp_path / "draft.gguf", config, n_head)
     got, oracle = proposed(model, path, config, weights)
     if kind == "own words":

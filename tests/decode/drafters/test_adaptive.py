@@ -130,7 +130,7 @@ GOOD, WEAK, CHEAP, USELESS = Paced(0.9, 5.5, 0.2), Paced(0.5, 5.5, 0.2), Paced(0
 
 
 @pytest.mark.parametrize("curve", [FLAT, STEEP], ids=["flat", "steep"])
-@pytest.mark.parametrize("drafters", [(GOOD,), (WEAK,), (USELESS,), (CHEAP, WEAK), (USELESS, GOOD)], ids=str)
+@pytest.mark.parametrize("drafters", [(GOOD,), (USELESS,), (CHEAP, WEAK)], ids=str)
 def test_never_much_slower_than_the_best(clock, curve, drafters):
     fixed = [rate(clock, curve, Strategy(each, Chain(n))) for each in drafters for n in (1, 2, 4, 8, 15)]
     plain, found = rate(clock, curve, Plain()), rate(clock, curve, Strategy(Adaptive(*drafters)))
