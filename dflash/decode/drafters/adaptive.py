@@ -49,6 +49,11 @@ class Adaptive(Drafter):
     ------
     RequestError
         If one of them has recoveries, which belong around all of it.
+
+    Notes
+    -----
+    It learns as it goes: short texts end before it has found the best. On a GPU its steps wait for the host, which costs a
+    small model more than it gains.
     """
 
     def __init__(self, *strategies: Strategy | Drafter) -> None:
