@@ -66,7 +66,7 @@ class LM:
         prompt: Prompt | Sequence[Prompt],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        strategy: Strategy | Drafter | None = None,
+        strategy: Strategy | Drafter | str | None = None,
         recover: Recover = None,
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
@@ -84,11 +84,13 @@ class LM:
             chat template. Several prompts are worked on together, each with the result that it has alone.
         tools : list of dict, optional
             JSON schemas of functions, in OpenAI's form; the template shows them to the model.
-        strategy : Strategy or Drafter, optional
-            How tokens are guessed; `Plain()` if None. Never changes the text.
+        strategy : Strategy, Drafter or str, optional
+            How tokens are guessed; `Plain()` if None. A name as ``"ddtree:22"`` stands for one (see `dflash.decode.naming`).
+            Never changes the text.
         recover : str or sequence, optional
             What may step in where the text goes wrong, besides the recoveries of the strategy: names as
-            ``"empty,stall,loop,min:8"``, or objects. None asks the environment (see `dflash.serve.recover`).
+            ``"empty,stall,loop,min:8"``, or objects, as `dflash.serve.stall.Stall` with phrases of your own. None asks the
+            environment (see `dflash.serve.recover`).
         max_tokens : int, optional
             Limit of new tokens; None goes on to the end token or the end of the context.
         stop : str or sequence of str

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WARM_UP = 8
 """Tokens that each strategy writes before anything counts; on a GPU a whole text, since graphs are captured on the way."""
 
-Strategies = Sequence[str | Strategy | Drafter] | Mapping[str, Strategy | Drafter]
+Strategies = Sequence[str | Strategy | Drafter] | Mapping[str, str | Strategy | Drafter]
 
 
 def compare(
@@ -105,17 +105,21 @@ def compare(
 
 def _named(strategies: Strategies, draft: str | None) -> dict[str, Strategy]:
     if isinstance(strategies, Mapping):
-        return {name: Strategy.of(value) for name, value in strategies.items()}
+        return {name: _made(value, draft) for name, value in strategies.items()}
     if isinstance(strategies, str):
         raise RequestError(f"compare: strategies must be a sequence, got {strategies!r}; wanted [{strategies!r}]")
     found: dict[str, Strategy] = {}
     for value in strategies:
-        one = naming.strategy(value, draft) if isinstance(value, str) else Strategy.of(value)
+        one = _made(value, draft)
         name = value if isinstance(value, str) else " | ".join([naming.name(one), *map(repr, one.recoveries)])
         if name in found:
             raise RequestError(f"compare: {name} is there twice")
         found[name] = one
     return found
+
+
+def _made(value: str | Strategy | Drafter, draft: str | None) -> Strategy:
+    return naming.strategy(value, draft) if isinstance(value, str) else Strategy.of(value)
 
 
 def _cases(prompts: Prompt | Sequence[Prompt | Case]) -> Iterator[Case]:

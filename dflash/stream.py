@@ -99,6 +99,8 @@ def finish_all(worker: Worker, answers: Sequence[Answer]) -> list[Generation]:
             _raise_failure(*ended.get())
     except BaseException:
         _end(worker, answers)
+        for answer in answers:
+            answer.session.error = None
         raise
     return [Generation.of(answer.session, answer.pieces) for answer in answers]
 
@@ -113,5 +115,10 @@ def _end(worker: Worker, answers: Sequence[Answer]) -> None:
 
 
 def _raise_failure(answer: Answer, last: Delta) -> None:
-    if last.step.finish == "error":
-        raise answer.session.error or DFlashError("the engine failed; the log of dflash.worker says why")
+    if last.step.finish != "error":
+        return
+    error, answer.session.error = answer.session.error, None
+    try:
+        raise error or DFlashError("the engine failed; the log of dflash.worker says why")
+    finally:
+        del error  # what its frames hold must not hold it: all that would wait for the collector of cycles

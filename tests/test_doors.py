@@ -94,6 +94,16 @@ def test_the_same_seed_gives_the_same_text(lm):
     assert again.tokens == first.tokens != other.tokens
 
 
+def test_a_strategy_may_be_named(lm):
+    plain, named = lm.generate(CAPITAL, max_tokens=12), lm.generate(CAPITAL, max_tokens=12, strategy="ddtree:22")
+    assert named.tokens == plain.tokens
+    assert len(named.steps) < len(plain.steps)
+    with lm.stream(CAPITAL, max_tokens=12, strategy="mtp:2") as stream:
+        assert "".join(delta.text for delta in stream) == plain.text
+    with pytest.raises(RequestError, match=r"^strategy: 'tree' is not known; there are plain, dflash"):
+        lm.stream(CAPITAL, strategy="tree")
+
+
 def test_stop_strings_cut_the_text(lm):
     whole = lm.generate("def fibonacci(n):", max_tokens=60)
     stop = whole.text[30:34]

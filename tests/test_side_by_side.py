@@ -38,7 +38,7 @@ class _Ending:
 
 @pytest.fixture(scope="module")
 def comparison(lm):
-    strategies = {"plain": dflash.Plain(), "lookup": dflash.PromptLookup(shortest=1), "short": dflash.Plain() | Ends()}
+    strategies = {"plain": "plain", "lookup": dflash.PromptLookup(shortest=1), "short": dflash.Plain() | Ends()}
     return dflash.compare(lm, PROMPTS, strategies, max_tokens=24, repeat=2)
 
 

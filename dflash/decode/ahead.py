@@ -1,14 +1,18 @@
-"""The next forward, launched while the tokens that it reads are still being drawn: a GPU need not wait for the host."""
+"""The next step, begun while the tokens that it needs are still being drawn: a GPU need not wait for the host."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dflash.decode.deferred import DeferredDraft, may_wait
-from dflash.decode.drafter import Nothing
-from dflash.decode.plan import Part
-from dflash.decode.session import Session
+from dflash.decode.deferred import may_wait
+from dflash.decode.drafter import NOTHING, Drafter, Follow, Foreseen, foreseen
+from dflash.decode.plan import Part, capture_of
 from dflash.kernels.ragged import PENDING
-from dflash.model.batch import Forward
+
+if TYPE_CHECKING:
+    from dflash.decode.session import Session
+    from dflash.model.batch import Forward
 
 _ROOT = (-1,)
 
@@ -16,17 +20,23 @@ _ROOT = (-1,)
 class Ahead:
     """A forward over one token more of each session, as if the token had been picked and kept.
 
+    What the drafters want to see of the step before is shown to them first: this forward takes its place.
+
     Parameters
     ----------
     model : Model
         That runs it.
     parts : list of Part
         Of the step whose tokens it reads.
+    out : Forward
+        Of that step.
     """
 
-    def __init__(self, model: Any, parts: list[Part]) -> None:
+    def __init__(self, model: Any, parts: list[Part], out: Forward) -> None:
         self._model, self._parts = model, parts
-        self.out: Forward = model.forward_ahead([part.span for part in parts])
+        for part in parts:
+            part.session.drafting.observe(out, [part.start])
+        self.out: Forward = model.forward_ahead([part.span for part in parts], capture=capture_of(parts))
 
     def adopt(self, session: Session) -> None:
         """Count its row as read, now that the token before it is text."""
@@ -47,8 +57,8 @@ class Ahead:
         return []
 
 
-def look_ahead(model: Any, parts: list[Part], active: Sequence[Session]) -> Ahead | None:
-    """Launch the next forward, if it is certain but for its tokens; where guesses are still on the device, the next guesses.
+def look_ahead(model: Any, parts: list[Part], active: Sequence[Session], out: Forward) -> Ahead | None:
+    """Begin what is foreseen of the next step: its forward if nobody guesses, its guesses if all are of one draft.
 
     Parameters
     ----------
@@ -57,40 +67,44 @@ def look_ahead(model: Any, parts: list[Part], active: Sequence[Session]) -> Ahea
     parts : list of Part
     active : sequence of Session
         All that want something of the next forward.
+    out : Forward
+        The last one.
 
     Returns
     -------
     Ahead or None
-        None if a session is not plain: it guesses, reads its prompt, has rules that must see its text,
+        None if it is no forward that was begun: a session guesses, reads its prompt, has rules that must see its text,
         recoveries that may change it or a recorder, tells log-probabilities or is at its end. The drafter finds what
         was guessed ahead when it is asked.
     """
-    if not model.looks_ahead or len(parts) != len(active) or len(parts) > PENDING:
+    if not model.looks_ahead or len(parts) != len(active) or len(parts) > PENDING or not all(map(_may_go_on, parts)):
         return None
-    if all(_is_deferred(part) for part in parts):
-        guesses = parts[0].draft.guesses
-        if guesses is not None:
-            guesses.follow()
-        return None
-    return Ahead(model, parts) if all(_is_plain(part, row) for row, part in enumerate(parts)) else None
+    found = _foreseen(parts)
+    if all(one is NOTHING for one in found) and all(_is_plain(part, row) for row, part in enumerate(parts)):
+        return Ahead(model, parts, out)
+    follows = [one for one in found if isinstance(one, Follow)]
+    if len(follows) == len(parts) and all(one.guesser is follows[0].guesser for one in follows):
+        follows[0].guesser.follow([one.wish for one in follows])
+    return None
 
 
-def _is_deferred(part: Part) -> bool:
+def _foreseen(parts: Sequence[Part]) -> list[Foreseen]:
+    """What the drafters say, each asked once for all of its sessions."""
+    groups: dict[Drafter, list[int]] = {}
+    for i, part in enumerate(parts):
+        groups.setdefault(part.session.drafter, []).append(i)
+    found: list[Foreseen] = [None] * len(parts)
+    for drafter, group in groups.items():
+        told = foreseen(drafter, [parts[i].session.drafting for i in group], [parts[i].draft for i in group])
+        for i, one in zip(group, told, strict=True):
+            found[i] = one
+    return found
+
+
+def _may_go_on(part: Part) -> bool:
     session = part.session
-    goes_on = len(session.history) + 1 < session.limit
-    return isinstance(part.draft, DeferredDraft) and goes_on and may_wait(session)
+    return part.n_prefill == 0 and len(session.history) + 1 < session.limit and may_wait(session)
 
 
 def _is_plain(part: Part, row: int) -> bool:
-    session = part.session
-    picker = session.picker
-    return (
-        (part.start, part.stop, part.n_prefill) == (row, row + 1, 0)
-        and type(session.drafter) is Nothing
-        and not session.watches
-        and not session.forced
-        and not picker.rules
-        and picker.law.n_top is None
-        and session.recorder is None
-        and len(session.history) + 1 < session.limit
-    )
+    return (part.start, part.stop) == (row, row + 1) and part.session.recorder is None

@@ -32,7 +32,15 @@ class DeferredDraft(Draft):
     __slots__ = ("_chain", "_found", "_n", "guesses", "index")
 
     def __init__(self, guesses: Any, index: int, n: int, *, chain: bool) -> None:
-        values = {"guesses": guesses, "index": index, "_n": n, "_chain": chain, "_found": None, "_children": None}
+        values = {
+            "guesses": guesses,
+            "index": index,
+            "_n": n,
+            "_chain": chain,
+            "_found": None,
+            "_children": None,
+            "scores": None,
+        }
         for name, value in values.items():
             object.__setattr__(self, name, value)
 

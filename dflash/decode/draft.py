@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,18 +20,21 @@ class Draft:
         The guesses.
     parents : int32 (N,), optional
         Index of the guess above each one, which comes before it; -1 under the last token of the text. A chain if None.
+    scores : float32 (N,), optional
+        What its maker thinks of each guess of a chain: the log-probability that it is right if those before it are.
 
     Raises
     ------
     ValueError
-        If the two differ in length or a parent does not come before its child.
+        If they differ in length or a parent does not come before its child.
     """
 
     tokens: Ints
     parents: Ints
+    scores: Floats | None
     _children: dict[tuple[int, int], int] | None = field(default=None, init=False, repr=False)
 
-    def __init__(self, tokens: ArrayLike, parents: ArrayLike | None = None) -> None:
+    def __init__(self, tokens: ArrayLike, parents: ArrayLike | None = None, *, scores: Floats | None = None) -> None:
         guesses = np.asarray(tokens, np.int32)
         n = len(guesses)
         above = np.arange(-1, n - 1, dtype=np.int32) if parents is None else np.asarray(parents, np.int32)
@@ -39,7 +43,10 @@ class Draft:
         if parents is not None and n and ((above < -1).any() or (above >= np.arange(n)).any()):
             raise ValueError(f"draft: every parent must come before its child or be -1, got {above.tolist()}")
         object.__setattr__(self, "tokens", guesses)
+        if scores is not None and len(scores) != n:
+            raise ValueError(f"draft: wanted a score for each of {n} tokens, got {len(scores)}")
         object.__setattr__(self, "parents", above)
+        object.__setattr__(self, "scores", scores)
         object.__setattr__(self, "_children", None)
 
     def __len__(self) -> int:
@@ -96,7 +103,9 @@ class Draft:
 
     def cut(self, n: int) -> "Draft":
         """The first `n` guesses: a tree, too, since parents come before children."""
-        return self if n >= len(self) else Draft(self.tokens[:n], self.parents[:n])
+        if n >= len(self):
+            return self
+        return Draft(self.tokens[:n], self.parents[:n], scores=None if self.scores is None else self.scores[:n])
 
 
 EMPTY = Draft(())

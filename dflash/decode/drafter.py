@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dflash.decode.draft import EMPTY, Draft
 from dflash.model.batch import Forward
+from dflash.model.draft.ask import Wish
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
@@ -15,6 +16,33 @@ if TYPE_CHECKING:
 
 Rows = slice | Sequence[int]
 """Rows of `Forward.hidden` and `Forward.captured`."""
+
+
+class Follow(NamedTuple):
+    """Guesses that a device can begin to make while the token above them is still being drawn.
+
+    Parameters
+    ----------
+    guesser : Guesser
+        That makes them; see `dflash.model.cuda.guesses`.
+    wish : Wish
+        What it is to be asked for.
+    """
+
+    guesser: Any
+    wish: Wish
+
+
+class _Plain:
+    def __repr__(self) -> str:
+        return "NOTHING"
+
+
+NOTHING = _Plain()
+"""What is foreseen of a step without guesses."""
+
+Foreseen = Follow | _Plain | None
+"""What is known of a step before its text is: None if nothing."""
 
 
 class Drafting(Protocol):
@@ -36,7 +64,8 @@ class Drafting(Protocol):
         """See rows of a forward, in the order of the text, that are text now; they last until the next forward.
 
         The prompt but its last token comes first, chunk by chunk; then, after each step, the token that was last before it
-        and the accepted guesses. ``session.text`` has the new tokens already.
+        and the accepted guesses. ``session.text`` has the new tokens already, unless `NOTHING` was foreseen of the next
+        step: then the token that was last is shown before the one after it is known.
         """
         ...
 
@@ -87,11 +116,29 @@ class Drafter(Protocol):
         """Guess for several sessions at once; in this default, one after another. An exception ends them all."""
         return [drafting.propose(room) for drafting, room in zip(draftings, rooms, strict=True)]
 
+    def foresee(self, draftings: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Foreseen]:  # noqa: ARG002
+        """Tell what several sessions will do in the next step, so that a device can begin with it.
+
+        Parameters
+        ----------
+        draftings : sequence of Drafting
+        drafts : sequence of Draft
+            Of the step that is being run, whose tokens are not known. A session that has none, and of which `NOTHING` is
+            foreseen, may go on without `propose`.
+        """
+        return [None] * len(draftings)
+
     def __or__(self, recovery: Any) -> Strategy:
         """Watch over it: a strategy with this recovery."""
         from dflash.decode.strategy import Strategy
 
         return Strategy(self) | recovery
+
+
+def foreseen(drafter: Drafter, draftings: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Foreseen]:
+    """`Drafter.foresee` of anything that can guess: nothing, of what was not made to tell."""
+    foresee = getattr(drafter, "foresee", None)
+    return [None] * len(draftings) if foresee is None else foresee(draftings, drafts)
 
 
 @dataclass(frozen=True)
@@ -101,6 +148,10 @@ class Nothing(Drafter):
     def start(self, session: Session, model: Any, snapshot: Any = None) -> Drafting:  # noqa: ARG002
         """There is nothing to remember of any session."""
         return _SILENT
+
+    def foresee(self, draftings: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Foreseen]:  # noqa: ARG002
+        """It never guesses."""
+        return [NOTHING] * len(draftings)
 
 
 class _Silent:

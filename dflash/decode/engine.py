@@ -192,7 +192,7 @@ class Engine:
             out = out or self.model.forward([part.span for part in parts], capture=capture_of(parts))
             asking = [(part.draft, part.session, part.start) for part in parts if not part.n_prefill]
             drawn = draw(out.logits, asking)
-            self._ahead = look_ahead(self.model, parts, self._active)
+            self._ahead = look_ahead(self.model, parts, self._active, out)
             wait(drawn)
         except Exception as error:
             for part in parts:
@@ -228,9 +228,9 @@ class Engine:
         else:
             session.state.commit(kept.rows)
             session.take(kept)
-            if self._ahead is not None and kept.finish is None:
+            if kept.finish is None and self._ahead is not None:
                 self._ahead.adopt(session)
-            if kept.finish is None:
+            elif kept.finish is None:
                 session.drafting.observe(out, [part.start + row for row in kept.rows])
         step = shared._replace(
             tokens=kept.tokens,

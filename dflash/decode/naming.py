@@ -24,6 +24,7 @@ NAMES = (
 )
 """What there is."""
 
+_WORD = re.compile(r"[a-z-]+")
 _CALL = re.compile(r"([a-z-]+)(?::(\d{1,4}))?(?:\((.*)\))?")
 _TAKES_DRAFT = re.compile(r"\b(dflash|dspark|ddtree|draft-model)\b")
 
@@ -66,6 +67,11 @@ def name(strategy: Strategy) -> str:
     if isinstance(shape, Chain) and shape.depth is not None:
         return f"{found}:{shape.depth}"
     return found if shape in (None, Chain()) else repr(strategy)
+
+
+def words_of(text: str) -> list[str]:
+    """The words that a name is made of, such as ``first``, ``lookup``, ``dflash`` of ``"first(lookup, dflash:8)"``."""
+    return _WORD.findall(text)
 
 
 _WORDS: dict[type, str] = {
@@ -159,3 +165,6 @@ _KINDS = {
     "lookup": _Kind(lambda _, most: PromptLookup() if most is None else PromptLookup(most=most), _none),
     "draft-model": _Kind(lambda reader, _: reader.draft_model(), _chain),
 }
+
+WORDS = (*_KINDS, "adaptive", "first")
+"""All words that names are made of."""

@@ -17,33 +17,52 @@ class Strategy:
 
     Parameters
     ----------
-    drafter : Drafter
-        Who guesses.
+    drafter : Drafter or str
+        Who guesses; a name of `dflash.decode.naming` may bring the shape along, as ``"ddtree:22"``.
     shape : optional
         How the drafter's candidates become a draft, where it leaves that open: `Chain` if None.
     recoveries : tuple
         Watches that may step in, the innermost first.
+
+    Raises
+    ------
+    RequestError
+        If there is no such name, or it brings a shape where another is given.
     """
 
     drafter: Drafter = _NOTHING
     shape: Any = None
     recoveries: tuple[Any, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Put what a name stands for in its place."""
+        if not isinstance(self.drafter, str):
+            return
+        named = _named(self.drafter)
+        if named.shape is not None and self.shape is not None:
+            raise RequestError(
+                f"strategy {self.drafter!r}: has a shape of its own, {named.shape!r}, got {self.shape!r}, too"
+            )
+        object.__setattr__(self, "shape", self.shape if named.shape is None else named.shape)
+        object.__setattr__(self, "drafter", named.drafter)
+
     @classmethod
-    def of(cls, value: "Strategy | Drafter | None") -> "Strategy":
-        """Take what a caller may give for a strategy: one, a drafter by itself, or None for plain decoding.
+    def of(cls, value: "Strategy | Drafter | str | None") -> "Strategy":
+        """Take what a caller may give for a strategy: one, its name, a drafter by itself, or None for plain decoding.
 
         Raises
         ------
         RequestError
-            If it is something else.
+            If it is something else, or there is no such name.
         """
         if isinstance(value, cls):
             return value
         if value is None:
             return cls()
+        if isinstance(value, str):
+            return _named(value)
         if isinstance(value, type) or not (hasattr(value, "start") and hasattr(value, "propose")):
-            raise RequestError(f"strategy: wanted a Strategy or a drafter, got {value!r:.80}")
+            raise RequestError(f"strategy: wanted a name, a Strategy or a drafter, got {value!r:.80}")
         return cls(value)
 
     def __or__(self, recovery: Any) -> "Strategy":
@@ -54,6 +73,12 @@ class Strategy:
         plain = self.drafter == _NOTHING and not shape
         name = "Plain()" if plain else f"Strategy({self.drafter!r}{shape})"
         return " | ".join([name, *map(repr, self.recoveries)])
+
+
+def _named(text: str) -> Strategy:
+    from dflash.decode.naming import strategy  # knows all drafters, and those know strategies
+
+    return strategy(text)
 
 
 def Plain() -> Strategy:  # noqa: N802

@@ -5,6 +5,7 @@ from typing import Any
 
 from dflash.errors import Unsupported
 from dflash.model.config import Config
+from dflash.model.draft.dialects import DIALECTS
 from dflash.model.gguf import GGUFFile
 from dflash.model.hub import resolve
 from dflash.model.mtp import MtpHead
@@ -39,6 +40,7 @@ def load_mtp(model: Any, name: str | os.PathLike[str] | None = None) -> Any:
         return _head(model, model.weights, model.config, None)
     file = GGUFFile.open(resolve(str(name)))
     try:
+        _refuse_draft(file, str(name))
         config = Config.from_gguf(file.metadata, file.tensors)
         _check(model.config, config, str(name))
         return _head(model, Weights(file, config, trunk=False), config, file)
@@ -54,6 +56,12 @@ def _head(model: Any, weights: Any, config: Config, file: GGUFFile | None) -> An
 
         return DeviceMtpHead(model, block, config, file)
     return MtpHead(model, block, config, file)
+
+
+def _refuse_draft(file: GGUFFile, name: str) -> None:
+    kind = file.metadata.get("general.architecture")
+    if kind in DIALECTS:
+        raise Unsupported(f"MTP: {name} is a draft model ({kind}), no MTP head: dflash, dspark and ddtree guess with it")
 
 
 def _check(trunk: Config, config: Config, name: str) -> None:

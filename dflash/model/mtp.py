@@ -124,6 +124,10 @@ class MtpHead:
         """Hidden states (N, D) of some parts, one after another, in memory of their own."""
         return np.concatenate([np.empty((0, self.config.width), np.float32), *parts])
 
+    def extended(self, state: State, unread: Floats, hidden: Floats, rows: slice | Sequence[int]) -> Floats:  # noqa: ARG002
+        """What a text has unread, and some rows more; it lasts until it is extended again."""
+        return self.join([unread, hidden[rows]])
+
     def told(self, state: State, hidden: Floats, n_rows: int) -> bool:  # noqa: ARG002
         """Hear that so many rows are text now; whether they were read before that was known: never here."""
         return False

@@ -193,10 +193,15 @@ class State:
         if self._pools is not None:
             self._pools.return_pages(self.pages)
             self._pools.return_slot(self.slot)
-            self._pools, self.pages = None, []
+            # a flush belongs to a model, which may remember this state
+            self._pools, self._flush, self._pending, self.pages = None, _no_flush, None, []
 
     def _settle(self) -> None:
         """Bring the recurrent state up to the committed text, and drop what is pending."""
         if self.kept:
             self._flush(self.slot, self.kept, self.side)
         self.kept, self._pending = [], None
+
+
+def _no_flush(*_: Any) -> None:
+    raise DFlashError("the state of this sequence is closed")

@@ -40,12 +40,13 @@ def _serve(arguments: argparse.Namespace) -> None:
     except ImportError as error:
         raise DFlashError(f"the server needs {error.name}: pip install 'dflash[serve]'") from error
     from dflash.serve.api import Backend
-    from dflash.serve.decoding import Defaults, named
+    from dflash.serve.decoding import Defaults, allowed, named
     from dflash.serve.recover import check
     from dflash.serve.start import start
 
     check(arguments.recover)
-    defaults = Defaults(named(arguments.strategy, arguments.draft), arguments.draft, arguments.recover)
+    strategy, words = named(arguments.strategy, arguments.draft), allowed(arguments.allow_strategies)
+    defaults = Defaults(strategy, arguments.draft, arguments.recover, words)
     print(f"dflash: loading {arguments.model}", file=sys.stderr)
     loaded, worker = start(
         arguments.model,
@@ -87,6 +88,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv", choices=("f16", "f32"), default="f16", help="type of the KV cache")
     parser.add_argument("--strategy", metavar="NAME", help="how tokens are guessed where a request does not say (plain)")
     parser.add_argument("--draft", "--model-draft", metavar="FILE", help="draft model that strategies guess with")
+    parser.add_argument(
+        "--allow-strategies",
+        metavar="NAME,...",
+        help="what requests may choose by 'strategy', as plain,lookup,dflash; none: nothing (default: everything)",
+    )
     parser.add_argument(
         "--recover",
         metavar="NAME,...",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import NamedTuple
+from weakref import WeakMethod
 
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
@@ -72,13 +73,18 @@ class Answer:
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
     ) -> None:
+        observe = WeakMethod(self._observe)  # the answer holds the session: both are to be gone when nobody wants them
+
+        def observer(session: Session, tokens: list[int]) -> int | None:
+            return observe()(session, tokens)
+
         self.session = Session(
             prompt,
             sampling=sampling,
             strategy=Strategy.of(strategy),
             max_tokens=max_tokens,
             eos=tokenizer.eos_ids,
-            observer=self._observe,
+            observer=observer,
             marks=marks_of(tokenizer),
         )
         self.pieces: list[str] = []

@@ -79,11 +79,14 @@ class Defaults:
         Draft model that a strategy named by a request guesses with; a request can't name files.
     recover : str, optional
         Names of recoveries; the environment's if None.
+    allowed : tuple of str, optional
+        Words that the names of strategies in requests may be made of; all if None, and none lets no request choose.
     """
 
     strategy: Strategy = field(default_factory=Strategy)
     draft: str | None = None
     recover: Recover = None
+    allowed: tuple[str, ...] | None = None
 
 
 PLAIN = Defaults()
@@ -96,12 +99,13 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
     Raises
     ------
     FieldError
-        If the request names one that can't be used.
+        If the request names one that can't be used here.
     """
     strategy = defaults.strategy
     if wanted.strategy is not None:
         try:
             strategy = named(wanted.strategy, defaults.draft)
+            _check_allowed(wanted.strategy, defaults.allowed)
             await asyncio.to_thread(worker.prepare, strategy)
         except (RequestError, ModelError) as error:
             raise FieldError("strategy", str(error).removeprefix("strategy: ")) from error
@@ -110,6 +114,41 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
     for recovery in (*watches, *wanted.more):
         strategy |= recovery
     return strategy
+
+
+def allowed(text: str | None) -> tuple[str, ...] | None:
+    """Read which words the names of strategies in requests may be made of.
+
+    Parameters
+    ----------
+    text : str, optional
+        Words between commas, or ``none``; all are allowed if None.
+
+    Raises
+    ------
+    RequestError
+        If no name has such a word; the message lists those there are.
+    """
+    if text is None:
+        return None
+    from dflash.decode.naming import WORDS
+
+    words = () if text.strip() == "none" else tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+    for word in words:
+        if word not in WORDS:
+            raise RequestError(f"--allow-strategies: {word!r:.40} is no strategy; there are {', '.join(WORDS)}, or none")
+    return words
+
+
+def _check_allowed(name: str, words: tuple[str, ...] | None) -> None:
+    if words is None:
+        return
+    from dflash.decode.naming import words_of
+
+    if not words:
+        raise RequestError("strategy: this server lets no request choose one")
+    if not set(words) >= set(words_of(name)):
+        raise RequestError(f"strategy: {name!r} is not allowed, this server takes {', '.join(words)}")
 
 
 def named(name: str | None, draft: str | None) -> Strategy:

@@ -8,18 +8,19 @@ from typing import Any
 from dflash.decode.recoveries.empty import EmptyRetry
 from dflash.decode.recoveries.least import MinTokens
 from dflash.decode.recoveries.loop import LoopGuard
+from dflash.decode.recoveries.stall import ToolStall
 from dflash.errors import RequestError
 from dflash.model.template import ChatTemplate
 from dflash.model.tokenizer import Tokenizer
 from dflash.serve.opening import ToolChoice, opening
-from dflash.serve.stall import tool_stall
+from dflash.serve.stall import Stall
 
 NAMES = "empty, stall, stall:TOOL, loop, loop:BODY, min:N"
 STALL, LEAST = "DFLASH_STALL_TOOL_PREFIX", "DFLASH_MIN_TOKENS"
 _OFF, _ON = ("", "0", "false", "no", "off"), ("1", "true", "yes", "on")
 
 Recover = str | Sequence[Any] | None
-"""Names, in one text with commas or one by one, and recoveries themselves; None asks the environment."""
+"""Names, in one text with commas or one by one, `Stall`, and recoveries themselves; None asks the environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ def recoveries(wanted: Recover, language: Language) -> tuple[Any, ...]:
     if wanted is None:
         wanted = from_environment()
     parts = wanted.split(",") if isinstance(wanted, str) else list(wanted)
-    made = [_made(part.strip(), language) if isinstance(part, str) else part for part in parts]
+    wishes = [_named(part.strip()) if isinstance(part, str) else part for part in parts]
+    made = [_stall(wish, language) if isinstance(wish, Stall) else wish for wish in wishes]
     return tuple(each for each in made if each is not None)
 
 
@@ -77,7 +79,7 @@ def check(wanted: Recover) -> None:
             _split(part.strip())
 
 
-def _made(text: str, language: Language) -> Any:
+def _named(text: str) -> Any:
     name, detail = _split(text)
     match name:
         case "empty":
@@ -86,11 +88,17 @@ def _made(text: str, language: Language) -> Any:
             return LoopGuard(body=int(detail or 0))
         case "min":
             return MinTokens(int(detail))
-        case "stall" if language.template is not None:
-            known = language.tokenizer, language.template, language.tools, language.tool_choice
-            opened = opening(*known, default=detail or None)
-            return None if opened is None else tool_stall(language.tokenizer, opened)
+        case "stall":
+            return Stall(detail)
     return None
+
+
+def _stall(wish: Stall, language: Language) -> ToolStall | None:
+    """None where there is nothing to call, or no way to write calls."""
+    if language.template is None:
+        return None
+    opened = opening(language.tokenizer, language.template, language.tools, language.tool_choice, default=wish.tool or None)
+    return None if opened is None else wish.made(language.tokenizer, opened)
 
 
 def _split(text: str) -> tuple[str, str]:

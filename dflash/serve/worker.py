@@ -5,6 +5,8 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
+from traceback import clear_frames
 from typing import TypeVar
 
 from dflash.decode.drafter import Drafter, Nothing
@@ -115,8 +117,11 @@ class Worker:
         future: Future[T] = Future()
         with self._lock:
             self._check_alive()
-            self._calls.put(lambda: _resolve(future, function))
-        return future.result()
+            self._calls.put(partial(_resolve, future, function))
+        try:
+            return future.result()
+        finally:
+            del future  # would hold an error, whose frames hold this one
 
     def close(self, timeout: float | None = None) -> None:
         """End every answer, then the thread; safe to call twice.
@@ -168,6 +173,9 @@ class Worker:
                 session.cancel()
             if step.finish is not None:
                 del self._answers[session]
+            if session.error is not None:
+                # its frames hold the session, which holds it, and the model
+                clear_frames(session.error.__traceback__)
 
     def _finish(self) -> None:
         """Give everything back and tell everyone."""
@@ -199,3 +207,4 @@ def _resolve(future: "Future[T]", function: Callable[[], T]) -> None:
         future.set_result(function())
     except BaseException as error:
         future.set_exception(error)
+        del future  # holds the error, whose frames hold this one

@@ -5,12 +5,14 @@ import pytest
 from guessers import naive
 from toy import Snapshot, State, Toy, fold
 
+from dflash.decode.draft import Draft
+from dflash.decode.drafter import NOTHING, Drafter
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.least import MinTokens
 from dflash.decode.recoveries.loop import LoopGuard
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Plain
+from dflash.decode.strategy import Plain, Strategy
 from dflash.model.batch import Forward, Span
 
 PROMPT = [1, 5, 2, 8]
@@ -63,7 +65,7 @@ class AheadToy(Toy):
         self.latest = super().forward(spans, capture=capture)
         return self.latest
 
-    def forward_ahead(self, spans):
+    def forward_ahead(self, spans, *, capture=()):
         logits, self.ahead = [], self.ahead + 1
         for span, row in zip(spans, self.latest.logits, strict=False):
             state, token = span.state, int(row.argmax())
@@ -187,3 +189,50 @@ def test_who_is_forced_waits(toy):
         pass
     assert session.tokens == [3, 1, 4, *naive(toy, [*PROMPT, 3, 1, 4], Sampling(), 17)]
     assert toy.ahead == 15
+
+
+class Seeing(Drafter):
+    """Foresees that it guesses in every sixth step only, and notes what it is shown."""
+
+    capture = (0,)
+
+    def start(self, session, model, snapshot=None):
+        self.session, self.model, self.seen = session, model, []
+        return self
+
+    @property
+    def n_steps(self):
+        return sum(bool(step.tokens) for step in self.session.steps)
+
+    def propose(self, draftings, rooms):
+        return [Draft([1] if self.n_steps % 6 == 5 else []) for _ in rooms]
+
+    def foresee(self, draftings, drafts):
+        return [None if (self.n_steps + 1) % 6 == 5 else NOTHING]
+
+    def observe(self, out, rows):
+        assert self.model.latest is out, "another forward has taken its place"
+        self.seen.append(rows)
+
+    def close(self):
+        pass
+
+
+def test_a_drafter_sees_all_of_the_text(toy):
+    """Where it foresees nothing, before the next forward; elsewhere after the step."""
+    drafter, captures = Seeing(), []
+    forward_ahead = toy.forward_ahead
+
+    def counted(spans, *, capture=()):
+        captures.append(capture)
+        return forward_ahead(spans, capture=capture)
+
+    toy.forward_ahead = counted
+    session = Session(PROMPT, max_tokens=20, strategy=Strategy(drafter))
+    for _ in Engine(toy).stream(session):
+        pass
+    assert session.tokens == naive(toy, PROMPT, Sampling(), 20)
+    assert toy.ahead > 10
+    assert set(captures) == {(0,)}
+    shown = [len(range(10)[rows]) if isinstance(rows, slice) else len(rows) for rows in drafter.seen]
+    assert sum(shown) == len(PROMPT) - 1 + 20 - len(session.steps[-1].tokens), "the last ones are of no use to anybody"

@@ -26,7 +26,7 @@ from dflash.decode.strategy import Strategy
 from dflash.model.load import load_model
 
 LONG = os.environ.get("DFLASH_LONG") == "1"
-"""DFLASH_LONG=1 runs all prompts to their length, which takes hours on two cores."""
+"""DFLASH_LONG=1 writes all prompts to their length under every sampling, a test for each: hours on two cores, less with -n."""
 
 RECORDED = json.loads((DATA / "demo" / "acceptance.json").read_text(encoding="utf-8"))
 PROMPTS = [prompt["prompt_ids"] for prompt in RECORDED["prompts"]]
@@ -50,6 +50,11 @@ STRATEGIES = [
     Strategy(FirstOf(PromptLookup(), MTP())),
     Strategy(Adaptive(DDTree(budget=32), DFlash(), MTP(), PromptLookup())),
 ]
+UNITS = (
+    [(i, name) for i in range(len(PROMPTS)) for name in SAMPLINGS]
+    if LONG
+    else [(10 * i, name) for i, name in enumerate(SAMPLINGS)]
+)
 TINY = ["qwen35-r2-mtp-F16", "qwen35moe-r2-F16", "qwen3-dense-Q4_0"]
 
 
@@ -87,16 +92,11 @@ def assert_nothing_is_held(model):
         assert draft.free_slots == model.pools.slots
 
 
-@pytest.mark.parametrize("settings", SAMPLINGS.values(), ids=SAMPLINGS)
-def test_the_demo(settings):
+@pytest.mark.parametrize(("prompt", "name"), UNITS)
+def test_the_demo(prompt, name):
     model = demo().model
-    index = list(SAMPLINGS.values()).index(settings)
-    chosen = PROMPTS if LONG else PROMPTS[10 * index :][:1]
-    guessed = dict.fromkeys(STRATEGIES, 0)
-    for prompt in chosen:
-        for session in compare(model, prompt, STRATEGIES, 200 if LONG else 24, **settings):
-            guessed[session.strategy] += session.n_accepted
-    assert all(n > 0 for strategy, n in guessed.items() if LONG or not isinstance(strategy.drafter, PromptLookup))
+    for session in compare(model, PROMPTS[prompt], STRATEGIES, 200 if LONG else 24, **SAMPLINGS[name]):
+        assert session.n_accepted > 0 or session.n_tokens < 20 or isinstance(session.strategy.drafter, PromptLookup)
     assert_nothing_is_held(model)
 
 

@@ -1,5 +1,7 @@
 """Names of strategies, and what they print as."""
 
+import re
+
 import pytest
 
 import dflash
@@ -18,7 +20,7 @@ from dflash import (
     Strategy,
     Tree,
 )
-from dflash.decode.naming import name, strategy
+from dflash.decode.naming import NAMES, WORDS, name, strategy, words_of
 from dflash.errors import RequestError
 
 NAMED = {
@@ -46,6 +48,35 @@ def test_there_and_back(text):
     assert strategy(text) == NAMED[text]
     assert name(NAMED[text]) == text
     assert strategy(f"  {text.replace(', ', ',')} ") == NAMED[text]
+
+
+def test_a_name_stands_wherever_a_strategy_does():
+    assert Strategy.of("ddtree:32") == NAMED["ddtree:32"]
+    assert Strategy("ddtree:32") == NAMED["ddtree:32"]
+    assert Strategy("lookup", Chain(3)) == Strategy(PromptLookup(), Chain(3))
+    assert Strategy("mtp:3") | LoopGuard() == NAMED["mtp:3"] | LoopGuard()
+    assert FirstOf("lookup", MTP()) == FirstOf(PromptLookup(), MTP())
+    assert Adaptive("dflash:6", "ddtree:32", MTP()) == NAMED["adaptive(dflash:6, ddtree:32, mtp)"].drafter
+    for put in (Strategy.of, Strategy, FirstOf, Adaptive):
+        with pytest.raises(RequestError, match=r"^strategy: 'fast' is not known; there are plain, dflash"):
+            put("fast")
+    with pytest.raises(RequestError, match="'mtp:3': has a shape of its own, Chain"):
+        Strategy("mtp:3", Tree(8))
+    for more in ("mtp:3", DDTree(), MTP() | LoopGuard()):
+        with pytest.raises(RequestError, match=r"FirstOf: .* is more than a drafter"):
+            FirstOf("lookup", more)
+
+
+def test_words():
+    assert words_of(" first(lookup:4,  mtp-tree:8,adaptive(dflash)) ") == [
+        "first",
+        "lookup",
+        "mtp-tree",
+        "adaptive",
+        "dflash",
+    ]
+    assert {word for text in NAMED for word in words_of(text)} < set(WORDS)
+    assert set(WORDS) == set(re.findall("[a-z-]+", NAMES))
 
 
 def test_drafts():

@@ -55,6 +55,18 @@ def test_candidates(vocab, kind):
     np.testing.assert_array_equal(op.ids.get(), got, "two runs")
 
 
+@pytest.mark.parametrize("vocab", [1, 7, 1000, 248_320])
+@pytest.mark.parametrize("kind", ["normal", "ties", "holes"])
+def test_largest(vocab, kind):
+    rows = rows_of(16, vocab, kind)
+    op = cuda.Largest(cupy.asarray(rows))
+    for _ in range(2):
+        op(16)
+        found = np.where(rows.max(axis=1) > -np.inf, rows.argmax(axis=1), -1)
+        np.testing.assert_array_equal(op.ids.get()[:, 0], found)
+        np.testing.assert_array_equal(op.scores.get()[:, 0], rows.max(axis=1))
+
+
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_nothing_to_propose(value):
     rows = np.full((2, 5000), value, np.float32)

@@ -9,6 +9,8 @@ import pytest
 from draft_oracle import Oracle, log_softmax
 from drafts import SECOND, SMALL, SPARK, write_gguf
 from golden import chain
+from turns import Turns
+from written import N, come_and_go, tokens, written
 
 from dflash.decode.drafters.adaptive import Adaptive
 from dflash.decode.drafters.dflash import DFlash
@@ -16,9 +18,7 @@ from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.drafters.lookup import PromptLookup
 from dflash.decode.drafters.mtp import MTP
-from dflash.decode.engine import Engine
 from dflash.decode.sampling import Sampling
-from dflash.decode.session import Session
 from dflash.decode.shapes import Chain, Tree
 from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import PoolExhausted
@@ -28,7 +28,6 @@ from dflash.model.draft import Ask, load_draft
 from dflash.model.draft.names import expected
 from dflash.model.load import load_model
 
-N = 60
 TEXTS = [
     "def fibonacci(n):\n    if n < 2:\n        return n\n",
     "Once upon a time there was a king who",
@@ -277,6 +276,34 @@ def test_drafters_that_take_turns(model, drafter, sampling):
     assert sum(session.n_accepted for session in sessions) > 0
 
 
+@pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=["greedy", "T 1"])
+@pytest.mark.parametrize("plan", ["....0", "0....................00", "01..10", "..?0?1..1?0", ".01"])
+def test_every_way_from_step_to_step(model, plan, sampling, monkeypatch):
+    """Plain steps and two drafters, that see all of them: the same guesses are right, launched ahead or not."""
+    drafter, steps = Turns((DFlash(), MTP()), plan), []
+    for prompts in (demo()[1][:1], demo()[1][:3]):
+        for ahead in (True, False):
+            monkeypatch.setattr(model, "looks_ahead", ahead)
+            sessions = written(model, prompts, Strategy(drafter), sampling)
+            assert tokens(sessions) == plain(sampling)[: len(prompts)]
+            steps.append([[(step.tokens, step.accepted) for step in session.steps] for session in sessions])
+        assert steps[-2] == steps[-1]
+
+
+def test_plain_steps_that_a_drafter_sees_are_launched_ahead(model, monkeypatch):
+    launched, forward_ahead = [], model.forward_ahead
+
+    def counted(spans, *, capture=()):
+        launched.append(capture)
+        return forward_ahead(spans, capture=capture)
+
+    monkeypatch.setattr(model, "forward_ahead", counted)
+    written(model, demo()[1][:1], Strategy(Turns((DFlash(),), "0.........")), Sampling())
+    draft = model.companions[DFlash()]
+    assert len(launched) > 20
+    assert set(launched) == {tuple(sorted(draft.config.taps))}
+
+
 def test_slots_run_out(model):
     draft = drafts()[0]
     states = [draft.state() for _ in range(draft.free_slots)]
@@ -284,26 +311,6 @@ def test_slots_run_out(model):
         draft.state()
     for state in states:
         state.close()
-
-
-def written(model, prompts, strategy, sampling, n=N, *, between=lambda engine, i: None, **settings):
-    sessions = [
-        Session(p, sampling=sampling, max_tokens=n - 9 * i, strategy=strategy, **settings) for i, p in enumerate(prompts)
-    ]
-    engine = Engine(model)
-    for session in sessions:
-        engine.add(session)
-    i = 0
-    while engine.busy:
-        engine.step()
-        between(engine, i)
-        i += 1
-    assert [session.error for session in sessions] == [None] * len(sessions)
-    return sessions
-
-
-def tokens(sessions):
-    return [session.tokens for session in sessions]
 
 
 @cache
@@ -357,32 +364,7 @@ def test_guesses_are_launched_ahead(model, monkeypatch):
 
 @pytest.mark.parametrize("shape", [Chain(), Tree(22)], ids=repr)
 def test_texts_that_come_and_go(model, shape):
-    """Sessions that join, end and are cancelled, and other forwards between the steps."""
-    prompts, want = demo()[1], plain(SAMPLINGS[1])
-    strategy, engine, sessions = Strategy(DFlash(), shape), Engine(model), []
-
-    def begin(i):
-        sessions.append(engine.add(Session(prompts[i], sampling=SAMPLINGS[1], max_tokens=N - 9 * i, strategy=strategy)))
-
-    begin(0)
-    for i in range(400):
-        engine.step()
-        if i in {2, 4, 5}:
-            begin(len(sessions))
-        if i == 6:
-            cancelled = engine.add(Session(prompts[0], sampling=SAMPLINGS[1], strategy=strategy, max_tokens=900))
-        if i == 9:
-            cancelled.cancel()
-        if i % 3 == 1:
-            state = model.state()
-            model.forward([Span(state, np.array(prompts[0], np.int32), chain(len(prompts[0])), whole=True)])
-            state.close()
-        if i % 4 == 2 and engine.active:
-            engine._active[0].state.snapshot().close()
-            engine._active[0].drafting.snapshot().close()
-        if not engine.busy and len(sessions) == 4:
-            break
-    assert tokens(sessions) == want[: len(sessions)]
+    assert tokens(come_and_go(model, demo()[1], Strategy(DFlash(), shape), SAMPLINGS[1])) == plain(SAMPLINGS[1])
 
 
 def test_end_tokens_and_observers(model):

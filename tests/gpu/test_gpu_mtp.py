@@ -5,22 +5,18 @@ from functools import cache
 import numpy as np
 import pytest
 from compare import assert_close
-from golden import chain, load, recorded
+from draft_oracle import log_softmax
+from golden import load, recorded
+from mtp_text import NAME, reading, text
+from written import come_and_go, tokens, written
 
 from dflash.decode.drafters.mtp import MTP
-from dflash.decode.engine import Engine
 from dflash.decode.sampling import Sampling
-from dflash.decode.session import Session
 from dflash.decode.shapes import Chain, Tree
 from dflash.decode.strategy import Plain, Strategy
 from dflash.kernels.sample import Law
-from dflash.model.batch import Span
 from dflash.model.mtp import Ask
 
-device = pytest.importorskip("dflash.kernels.device")
-
-NAME = "qwen35-r2-mtp-F16"
-N = 60
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3)]
 
 
@@ -34,28 +30,9 @@ def model(request):
     assert [(each.free_pages, each.free_slots) for each in pools] == before
 
 
-def text():
-    want = recorded(NAME)
-    return want["tokens"].astype(np.int32), device.array(want["mtp.hidden_in"].astype(np.float32))
-
-
-def reading(head, n, chunk=512):
-    tokens, hidden = text()
-    state = head.state()
-    for start in range(0, n, chunk):
-        stop = min(start + chunk, n)
-        head.read(state, tokens[start + 1 : stop + 1], hidden[start:stop])
-    return state
-
-
-def log_softmax(logits):
-    logits = logits.astype(np.float64)
-    return logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
-
-
 def test_pairs_and_a_chain_as_recorded(model):
     """Activations are halves; near ties of a random model may go another way, so scores are compared."""
-    head, want, (tokens, hidden) = model.companions[MTP()], recorded(NAME), text()
+    head, want, (tokens, hidden) = model.companions[MTP()], recorded(NAME), text("cuda")
     for i in range(0, 47, 5):
         state = reading(head, i)
         (found,) = head.propose([Ask(state, tokens[i + 1 : i + 2], hidden[i : i + 1], 1, Law(), i + 2, 64)])
@@ -74,7 +51,7 @@ def test_pairs_and_a_chain_as_recorded(model):
 
 @pytest.mark.parametrize("law", [Law(), Law(scale=1.0, seed=5)], ids=["greedy", "T 1"])
 def test_company_and_chunks_change_nothing(model, law):
-    head, (tokens, hidden) = model.companions[MTP()], text()
+    head, (tokens, hidden) = model.companions[MTP()], text("cuda")
     starts = [1, 20, 33, 40]
     states = [reading(head, n, chunk) for n, chunk in zip(starts, (1, 7, 40, 512), strict=True)]
 
@@ -92,37 +69,17 @@ def test_company_and_chunks_change_nothing(model, law):
         states[i].close()
 
 
-def written(model, prompts, strategy, sampling, *, between=lambda engine, i: None, **settings):
-    sessions = [
-        Session(p, sampling=sampling, max_tokens=N - 9 * i, strategy=strategy, **settings) for i, p in enumerate(prompts)
-    ]
-    engine = Engine(model)
-    for session in sessions:
-        engine.add(session)
-    i = 0
-    while engine.busy:
-        engine.step()
-        between(engine, i)
-        i += 1
-    assert [session.error for session in sessions] == [None] * len(sessions)
-    return sessions
-
-
 @cache
 def prompts():
     tokens = recorded(NAME)["tokens"].tolist()
     return [tokens[:20], tokens[:1], tokens[::-1], (8 * tokens)[:300]]
 
 
-def tokens_of(sessions):
-    return [session.tokens for session in sessions]
-
-
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T 1"])
 @pytest.mark.parametrize("shape", [Chain(1), Chain(3), Chain(6), Tree(8, depth=3), Tree(20, depth=4)], ids=repr)
 def test_texts_are_those_of_plain_decoding(model, shape, sampling):
     """Alone and together; guesses launched ahead, step by step, and shaped on the host: the same steps."""
-    want = tokens_of(written(model, prompts(), Plain(), sampling))
+    want = tokens(written(model, prompts(), Plain(), sampling))
     strategy, steps = Strategy(MTP(), shape), []
     with pytest.MonkeyPatch.context() as patch:
         for ahead, on_device in ((True, True), (False, True), (False, False)):
@@ -130,33 +87,14 @@ def test_texts_are_those_of_plain_decoding(model, shape, sampling):
             if not on_device:
                 patch.setattr(model.companions[MTP()], "guess", lambda wishes, anchors, unread: None)
             sessions = written(model, prompts()[:2], strategy, sampling)
-            assert tokens_of(sessions) == want[:2]
+            assert tokens(sessions) == want[:2]
             steps.append([[(step.tokens, step.accepted) for step in session.steps] for session in sessions])
     assert steps[0] == steps[1]
     assert steps[0] == steps[2]
-    assert tokens_of(written(model, prompts(), strategy, sampling)) == want
+    assert tokens(written(model, prompts(), strategy, sampling)) == want
 
 
 @pytest.mark.parametrize("shape", [Chain(3), Tree(8, depth=3)], ids=repr)
 def test_texts_that_come_and_go(model, shape):
-    want = tokens_of(written(model, prompts(), Plain(), SAMPLINGS[1]))
-    strategy, engine, sessions = Strategy(MTP(), shape), Engine(model), []
-    for i in range(400):
-        if i in {0, 2, 4, 5}:
-            n = len(sessions)
-            settings = {"sampling": SAMPLINGS[1], "max_tokens": N - 9 * n, "strategy": strategy}
-            sessions.append(engine.add(Session(prompts()[n], **settings)))
-        engine.step()
-        if i == 6:
-            cancelled = engine.add(Session(prompts()[0], sampling=SAMPLINGS[1], strategy=strategy, max_tokens=900))
-        if i == 9:
-            cancelled.cancel()
-        if i % 3 == 1:
-            state = model.state()
-            model.forward([Span(state, np.array(prompts()[0], np.int32), chain(20), whole=True)])
-            state.close()
-        if i % 4 == 2 and engine.active:
-            engine._active[0].drafting.snapshot().close()
-        if i > 6 and not engine.busy:
-            break
-    assert tokens_of(sessions) == want
+    want = tokens(written(model, prompts(), Plain(), SAMPLINGS[1]))
+    assert tokens(come_and_go(model, prompts(), Strategy(MTP(), shape), SAMPLINGS[1])) == want

@@ -60,6 +60,16 @@ def test_grow(kind, dependent):
         assert width == 1 or all(i < n for i in found.values()) or n == 0
 
 
+def test_keep():
+    sources = [cupy.asarray(RNG.standard_normal((9, 12)).astype(np.float32)) for _ in range(3)]
+    out = cupy.zeros((3, 7, 12), np.float32)
+    keep = cuda.Keep(cupy.asarray(np.array([source.data.ptr for source in sources], np.uint64)), out)
+    keep(2, 4, 1)
+    want = np.zeros(out.shape, np.float32)
+    want[:, 1:5] = np.stack([source.get()[2:6] for source in sources])
+    np.testing.assert_array_equal(out.get(), want)
+
+
 def batch_of(sizes, lengths):
     """A batch with a root and guesses for each sequence."""
     s = len(sizes)

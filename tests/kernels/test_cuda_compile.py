@@ -30,9 +30,13 @@ TOKENS = [n for n in linear.BUCKETS if n <= CHIPS[90].most]
 pytestmark = nvrtc.needed
 
 
-def decode(quants, tokens, size, mode, arch=90):
+NORMS = {linear.STORE: linear.BEFORE, linear.ADD: linear.BEHIND, linear.GATED: linear.BEFORE}
+
+
+def decode(quants, tokens, size, mode, arch=90, norm=None):
     types = tuple(quants.split(","))
     constants = linear.shape(tokens, *size, types, CHIPS[arch], gated=mode == linear.GATED)
+    constants["NORM"] = NORMS[mode] if norm is None else norm
     return compiled("linear/decode.cu", arch, QUANTS=quants, TOKENS=tokens, MODE=mode, **constants)
 
 
@@ -63,7 +67,12 @@ def test_the_widest_formats(quants):
 
 
 def test_gate_and_up_of_two_types():
-    assert decode("Q6_K", 8, (1088, 5120), linear.GATED_BY) == 0
+    assert decode("Q6_K", 8, (1088, 5120), linear.GATED_BY, norm=linear.BEFORE) == 0
+
+
+def test_without_a_norm():
+    for size, mode in SIZES.items():
+        assert decode("Q4_K", 16, size, mode, norm=linear.ALONE) == 0
 
 
 def test_an_error_names_file_and_line(tmp_path):

@@ -38,6 +38,7 @@ def guessing():
 @pytest.mark.parametrize("arch", nvrtc.ARCHITECTURES)
 def test_every_architecture(arch):
     assert nvrtc.compiled("norm/rms_norm.cu", arch, DIM=5120, THREADS=320) == 0
+    assert nvrtc.compiled("norm/split.cu", arch, DIM=5120) == 0
     assert nvrtc.compiled("embed/embed.cu", arch, QUANT="Q4_K", DIM=5120) == 0
     for name, constants in sampling(QWEN):
         assert nvrtc.compiled(f"sample/{name}.cu", arch, VOCAB=QWEN, **constants) == 0, f"{name} spills"

@@ -306,6 +306,14 @@ def test_tensors_are_checked(tmp_path, form, kind):
             load(weights | {extra: np.ones(4, np.float32)})
 
 
+def test_confidence_without_the_markov_code_is_refused(tmp_path):
+    weights = random_weights(SPARK)
+    weights["conf_proj.weight"] = weights["conf_proj.weight"][:, : SPARK.width]
+    for path in (write_gguf(tmp_path / "x.gguf", SPARK, weights), write_folder(tmp_path / "x", SPARK, weights)):
+        with pytest.raises(Unsupported, match=r"reads the hidden state alone \(48 numbers\): only one that reads"):
+            load_draft(path, target(), sequences=1)
+
+
 def test_vocabularies_of_their_own_are_checked(tmp_path):
     def load(config, weights):
         path = write_gguf(tmp_path / f"{len(list(tmp_path.iterdir()))}.gguf", config, weights)

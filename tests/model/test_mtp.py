@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compare import assert_close, assert_same_bits
+from draft_oracle import log_softmax
 from gguf_bytes import write
 from golden import load, path_of, recorded
+from mtp_text import NAME, reading, text
 
 from dflash.errors import PoolExhausted, Unsupported
 from dflash.kernels.sample import Law
@@ -18,24 +20,8 @@ from dflash.model.load_mtp import load_mtp
 from dflash.model.model import Model
 from dflash.model.mtp import Ask
 
-NAME = "qwen35-r2-mtp-F16"
 DEMO = Path(os.environ.get("DFLASH_DEMO") or "/nowhere")
 GREEDY = Law()
-
-
-def text():
-    want = recorded(NAME)
-    return want["tokens"].astype(np.int32), want["mtp.hidden_in"].astype(np.float32)
-
-
-def reading(head, n, chunk=512):
-    """A state that has read the first `n` pairs of the recorded text."""
-    tokens, hidden = text()
-    state = head.state()
-    for start in range(0, n, chunk):
-        stop = min(start + chunk, n)
-        head.read(state, tokens[start + 1 : stop + 1], hidden[start:stop])
-    return state
 
 
 @pytest.fixture(params=["f16", "f32"])
@@ -47,11 +33,6 @@ def head(request):
 
 def ask(state, tokens, hidden, n=1, *, law=GREEDY, width=4, position=0):
     return Ask(state, np.array(tokens, np.int32), hidden, n, law, position, width)
-
-
-def log_softmax(logits):
-    logits = logits.astype(np.float64)
-    return logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
 
 
 def test_every_pair_as_recorded():
@@ -186,5 +167,7 @@ def test_no_head_to_be_had():
         load_mtp(load("qwen35-r2-untied-F32"))
     with pytest.raises(Unsupported, match=r"qwen35-r2-untied-F32\.gguf holds no MTP block"):
         load_mtp(load(NAME), path_of("qwen35-r2-untied-F32"))
+    with pytest.raises(Unsupported, match=r"MTP: demo-draft is a draft model \(dflash\), no MTP head"):
+        load_mtp(load(NAME), "demo-draft")
     with pytest.raises(Unsupported, match="another model: its width is 96, the model's"):
         load_mtp(load("qwen35-r3-tied-k-IQ4_XS"), path_of(NAME))

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from serve_fakes import ScriptedEngine
 
 from dflash.errors import KernelError
-from dflash.serve.__main__ import default_name
+from dflash.serve.__main__ import default_name, main
 from dflash.serve.api import Backend
 from dflash.serve.app import build_app
 from dflash.serve.start import start
@@ -104,6 +105,26 @@ def test_a_model_without_a_template_can_not_chat(app_of):
 )
 def test_what_a_model_is_called(model, name):
     assert default_name(model) == name
+
+
+def test_flags_are_read_before_the_model(capsys):
+    for flags, message in (
+        (["--allow-strategies", "plain,fast"], "--allow-strategies: 'fast' is no strategy"),
+        (["--strategy", "fast"], "strategy: 'fast' is not known"),
+        (["--recover", "fast"], "recover: 'fast' is none of"),
+    ):
+        assert main(["/no/such.gguf", *flags]) == 1
+        assert capsys.readouterr().err.startswith(f"dflash: {message}")
+
+
+def test_the_flag_reaches_the_application(monkeypatch, lm):
+    backends = []
+    monkeypatch.setattr("dflash.serve.start.start", lambda *_, **__: (lm, SimpleNamespace(prepare=id, close=bool)))
+    monkeypatch.setattr("dflash.serve.app.build_app", lambda backend, **_: backends.append(backend))
+    monkeypatch.setattr("dflash.serve.listen.Server", lambda *_, **__: SimpleNamespace(run=bool))
+    for flags, words in (([], None), (["--allow-strategies", "none"], ()), (["--allow-strategies", "lookup"], ("lookup",))):
+        assert main(["demo", *flags]) == 0
+        assert backends.pop().defaults.allowed == words
 
 
 def test_start_loads_and_warms(lm):

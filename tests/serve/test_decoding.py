@@ -9,10 +9,10 @@ from dflash.decode.drafters.lookup import PromptLookup
 from dflash.decode.recoveries.least import MinTokens
 from dflash.decode.recoveries.loop import LoopGuard
 from dflash.decode.strategy import Strategy
-from dflash.errors import Unsupported
+from dflash.errors import RequestError, Unsupported
 from dflash.serve.api import Backend
 from dflash.serve.app import build_app
-from dflash.serve.decoding import Decoding, Defaults, parse_decoding
+from dflash.serve.decoding import Decoding, Defaults, allowed, parse_decoding
 from dflash.serve.fields import FieldError, Fields
 
 CAPITAL = {
@@ -155,16 +155,55 @@ def test_fields_that_say_nothing():
         parse_decoding(Fields({"strategy": ["plain"]}))
 
 
-def test_what_the_server_does_unasked(server):
-    """Its flags hold where a request says nothing."""
-    defaults = Defaults(Strategy(PromptLookup()), recover="min:12")
+def asked_of(server, defaults, *bodies):
+    """What a server with these defaults answers."""
     app = build_app(Backend(server.worker, server.loaded.tokenizer, server.loaded.template, ["demo"], defaults))
 
-    async def ask(*bodies):
+    async def ask():
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here", timeout=60) as http:
             return [(await http.post("/v1/chat/completions", json=body)).json() for body in bodies]
 
-    unasked, asked = asyncio.run(ask(CAPITAL, {**CAPITAL, "recover": "", "strategy": "plain"}))
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "message"),
+    [
+        ("plain, lookup", "mtp:3", "strategy: 'mtp:3' is not allowed, this server takes plain, lookup"),
+        ("plain,lookup,first", "first(lookup, mtp:2)", "strategy: 'first(lookup, mtp:2)' is not allowed"),
+        ("mtp", "mtp-tree:8", "strategy: 'mtp-tree:8' is not allowed"),
+        ("plain", "guess", "strategy: 'guess' is not known"),
+        ("none", "plain", "strategy: this server lets no request choose one"),
+    ],
+)
+def test_strategies_that_are_not_allowed(server, monkeypatch, words, name, message):
+    monkeypatch.setattr(server.worker, "prepare", pytest.fail)  # nothing is loaded for them
+    defaults = Defaults(allowed=allowed(words))
+    unasked, asked = asked_of(server, defaults, CAPITAL, {**CAPITAL, "strategy": name})
+    assert unasked["choices"][0]["finish_reason"] == "stop"
+    assert asked["error"]["param"] == "strategy"
+    assert asked["error"]["message"].startswith(message)
+
+
+def test_strategies_that_are_allowed(server):
+    assert allowed(None) is None
+    defaults = Defaults(Strategy(PromptLookup()), allowed=allowed("lookup, plain,first"))
+    texts = [
+        answer["choices"][0]["message"]
+        for answer in asked_of(
+            server, defaults, *({**CAPITAL, "strategy": name} for name in ("plain", "lookup:4", "first(lookup:2, lookup)"))
+        )
+    ]
+    assert texts[0] == texts[1] == texts[2]
+    for wrong in ("guess", "lookup,", "lookup:4", ""):
+        with pytest.raises(RequestError, match=r"--allow-strategies: '.*' is no strategy; there are plain, dflash"):
+            allowed(wrong)
+
+
+def test_what_the_server_does_unasked(server):
+    """Its flags hold where a request says nothing."""
+    defaults = Defaults(Strategy(PromptLookup()), recover="min:12")
+    unasked, asked = asked_of(server, defaults, CAPITAL, {**CAPITAL, "recover": "", "strategy": "plain"})
     assert unasked["usage"]["completion_tokens"] >= 12
     assert asked["usage"]["completion_tokens"] < 12
     assert "completion_tokens_details" in unasked["usage"]

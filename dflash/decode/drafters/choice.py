@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
+from dflash.decode.draft import Draft
 from dflash.decode.drafter import Drafter
-from dflash.decode.drafters.odds import Odds
+from dflash.decode.drafters.odds import Clues, Odds, all_right
 from dflash.decode.drafters.pace import Extra, Forwards
 from dflash.decode.shapes import Chain, Shape, Tree
 from dflash.decode.strategy import Strategy
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from dflash.decode.session import Session
     from dflash.decode.step import Step
 
-_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 22, 28, 32, 40, 48, 63)
+_SIZES = (1, 2, 3, 4, 5, 7, 10, 15, 22, 31, 47, 63)
 _FULL = (1, 3, 7, 15, 23, 31, 47, 63)
 """On a GPU, where the rows of a forward are rounded up and each size is prepared once, guesses that fill it."""
 
 _DEPTH = 15
+_DEEPER = 1.4
+"""A try may take so much longer than the best of its kind, since deep guesses tell of shallow ones, too."""
+
 _SHARE = 0.02
 _OFTEN, _RARELY = 16, 512
 
@@ -44,10 +47,10 @@ class Option:
         Whether its guesses take no time.
     most : int
         Guesses that it may be asked for.
-    sizes : int (M,)
+    sizes : list of int
         Numbers of guesses to choose from.
-    odds : Odds
-        Of its guesses, over all sessions.
+    odds, clues : Odds, Clues
+        Of its guesses, over all texts: before they are made, and by what it thinks of them.
     extra : Extra
         What it costs beside the forward.
     filled : float
@@ -58,9 +61,15 @@ class Option:
         self.drafter, self.shape, self.part = strategy.drafter, strategy.shape or Chain(), part
         self.instant = strategy.drafter.instant
         self.most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or _DEPTH
-        self.sizes = np.array(sorted({n for n in sizes if n < self.most} | {self.most}))
-        self.odds, self.extra, self.filled = Odds(0.99, 4.0), Extra(), 1.0
+        self.sizes = sorted({n for n in sizes if n < self.most} | {self.most})
+        self.odds, self.clues, self.extra, self.filled = Odds(self.most), Clues(), Extra(), 1.0
         self._idle, self._interval = 0, _OFTEN
+
+    def given(self, draft: Draft) -> list[float]:
+        """For each guess of a draft, the chance that it is right if those before it are."""
+        if draft.scores is None:
+            return self.odds.given[: len(draft)]
+        return self.clues.given(draft.scores.tolist())
 
     @property
     def is_due(self) -> bool:
@@ -90,11 +99,13 @@ class Bet(NamedTuple):
     n : int
         Guesses to ask for.
     rate : float
-        Tokens a second that the best choice is expected to give.
+        Tokens a second, of all sessions, that the best choice is expected to give.
     tried : bool
         Whether it is not that choice, and made to learn.
     ready : bool
         Whether the drafter was asked in the step before, too, and so knows all of the text but the last tokens.
+    ahead : bool
+        Whether a device began with the step before the text was known.
     """
 
     option: Option | None
@@ -102,6 +113,34 @@ class Bet(NamedTuple):
     rate: float = 0.0
     tried: bool = False
     ready: bool = True
+    ahead: bool = False
+
+
+class Others(NamedTuple):
+    """Rows and tokens that the other sessions have in a step."""
+
+    rows: float = 0.0
+    tokens: float = 0.0
+
+
+class Worth(NamedTuple):
+    """What a step is expected to give.
+
+    Parameters
+    ----------
+    rate : float
+        Tokens a second, of all sessions.
+    n : int
+        Guesses.
+    seconds : float
+    deep : int
+        More guesses that take not much longer.
+    """
+
+    rate: float
+    n: int
+    seconds: float
+    deep: int = 0
 
 
 class Placed(NamedTuple):
@@ -124,10 +163,11 @@ class Placed(NamedTuple):
 
     @property
     def step(self) -> Step | None:
-        """The step that was made of it, if that was the next."""
-        session = self.session
-        told = len(session.steps) + len(session.held) == self.n_steps + 1
-        return (session.held or session.steps)[-1] if told else None
+        """The step that was made of it, once it is over."""
+        steps, held = self.session.steps, self.session.held
+        if self.n_steps < len(steps):
+            return steps[self.n_steps]
+        return held[self.n_steps - len(steps)] if self.n_steps < len(steps) + len(held) else None
 
 
 class Choice:
@@ -146,64 +186,92 @@ class Choice:
         self._on_host = model.device == "cpu"
         sizes = _SIZES if self._on_host else _FULL
         self.options = [Option(each, self.drafters.index(each.drafter), sizes) for each in strategies]
-        self.forwards, self.plain = Forwards(model, _taps(model, self.drafters)), Extra()
+        self.forwards, self.overhead = Forwards(model, _taps(model, self.drafters)), Extra()
         self._spent = self._total = 0.0
-        self._placed: list[Placed] = []
+        # a step of which nothing is heard, since its texts were begun anew, makes way for later ones
+        self._placed: deque[list[Placed]] = deque(maxlen=3)
 
     def affords(self, seconds: float) -> bool:
         """Whether so much may be lost by trying."""
         return self._spent + seconds <= _SHARE * self._total
 
-    def rates(
-        self, option: Option | None, odds: Odds | None, room: int, others: tuple[float, float]
-    ) -> tuple[Any, Any, Any]:
-        """Sizes of an option that there is room for, seconds of a step with each, and the tokens that it gives.
+    def plain(self, others: Others) -> Worth:
+        """A step without guesses."""
+        seconds = self.forwards.seconds(others.rows + 1) + self.overhead.seconds(0)
+        return Worth((others.tokens + 1) / seconds, 0, seconds)
+
+    def best(self, option: Option, given: Sequence[float], room: int, others: Others) -> Worth:
+        """The number of guesses, of at least 1 that there is room for, that gives most tokens a second.
 
         Parameters
         ----------
-        option : Option or None
-            None is plain: no guess.
-        odds : Odds
-            Of the session's text.
+        option : Option
+            Whom to ask.
+        given : sequence of float
+            For each guess the chance that it is right if those before it are.
         room : int
             Most guesses.
-        others : (float, float)
-            Rows and tokens that other sessions have in a step.
+        others : Others
         """
-        if option is None or odds is None:
-            sizes, filled, extra, tokens = np.zeros(1, np.int64), 1.0, self.plain, np.ones(1)
-        else:
-            sizes, filled, extra = option.sizes[option.sizes <= room], option.filled, option.extra
-            tokens = odds.tokens()[sizes]
-        rows, more = others
-        return sizes, self.forwards.seconds(rows + 1 + filled * sizes) + extra.seconds(sizes), more + tokens
+        forward, extra, filled = self.forwards.seconds, option.extra.seconds, option.filled
+        chances, tokens, done, rows = all_right(given), others.tokens + 1, 0, others.rows + 1
+        sizes = [n for n in option.sizes if n <= room]
+        took, rates = [], []
+        for n in sizes:
+            tokens, done = tokens + sum(chances[done:n]), n
+            took.append(forward(rows + filled * n) + extra(n))
+            rates.append(tokens / took[-1])
+        best = max(range(len(sizes)), key=rates.__getitem__)
+        deep = max(n for n, seconds in zip(sizes, took, strict=True) if seconds <= _DEEPER * took[best])
+        return Worth(rates[best], sizes[best], took[best], deep)
+
+    def gain(self, option: Option, given: Sequence[float], rate: float, others: Others) -> tuple[float, int]:
+        """How many of some guesses to verify, and how many tokens more that gives than the forward's time is worth.
+
+        Parameters
+        ----------
+        option : Option
+            Who made them.
+        given : sequence of float
+            Their chances.
+        rate : float
+            Tokens a second that time is worth.
+        others : Others
+        """
+        chances, beside = all_right(given), self.overhead.seconds(0)
+        tokens, done, found = others.tokens + 1, 0, []
+        for n in (0, *(n for n in option.sizes if n < len(given)), len(given)):
+            tokens, done = tokens + sum(chances[done:n]), n
+            found.append((tokens - rate * (self.forwards.seconds(others.rows + 1 + n) + beside), n))
+        return max(found)
 
     def placed(self, bets: Iterable[Placed]) -> None:
         """Remember the bets of a step that is about to be run."""
-        self._placed = list(bets)
+        self._placed.append(list(bets))
 
     def settle(self) -> None:
-        """See what became of them."""
-        placed, self._placed = self._placed, []
-        steps = [step for each in placed if (step := each.step) is not None]
-        if not placed or len(steps) < len(placed):
-            return
-        batch = sum(1 + each.drafted for each in placed)
-        if steps[0].batch == batch and all(step.tokens and not step.prefilled for step in steps):
-            self._learn([each.bet for each in placed], steps)
+        """See what became of those whose steps are over."""
+        while self._placed and all(each.step is not None for each in self._placed[0]):
+            placed = self._placed.popleft()
+            steps = [each.step for each in placed]
+            batch = sum(1 + each.drafted for each in placed)
+            if steps[0].batch == batch and all(step.tokens and not step.prefilled for step in steps):
+                self._learn([each.bet for each in placed], steps)
 
     def _learn(self, bets: Sequence[Bet], steps: Sequence[Step]) -> None:
         """From one step of some sessions."""
         first = steps[0]
         took = first.propose + first.forward + sum(step.verify + step.commit for step in steps)
         forward, used = first.forward, {bet.option for bet in bets}
-        if self._on_host or used == {None}:
+        alike = len(used) == 1 and all(bet.ready for bet in bets)
+        if self._on_host or (used == {None} and all(bet.ahead for bet in bets)):
             self.forwards.learn(first.batch, forward)
         else:
-            # on a device, guesses are still being made when the forward is launched
-            forward = float(self.forwards.seconds(first.batch))
-        if len(used) == 1 and all(bet.ready for bet in bets):
-            extra = self.plain if bets[0].option is None else bets[0].option.extra
+            # on a device, guesses are still being made when the forward is launched; plain steps are one ahead as a rule
+            forward = self.forwards.seconds(first.batch)
+            alike = alike and used != {None}
+        if alike:
+            extra = self.overhead if bets[0].option is None else bets[0].option.extra
             extra.learn(round(sum(bet.n for bet in bets) / len(bets)), max(took - forward, 0.0))
         self._total += took
         if tried := [bet for bet in bets if bet.tried]:

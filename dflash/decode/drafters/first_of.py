@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dflash.decode.draft import EMPTY, Draft
-from dflash.decode.drafter import Drafter, Drafting
+from dflash.decode.drafter import Drafter, Drafting, Follow, Foreseen, foreseen
 from dflash.decode.drafters.together import Snapshots, Together, start_all
+from dflash.decode.strategy import Strategy
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
@@ -19,20 +20,20 @@ class FirstOf(Drafter):
 
     Parameters
     ----------
-    *drafters : Drafter
-        The one whose guesses are worth most first, such as ``FirstOf(PromptLookup(longest=16, shortest=8), MTP())``.
+    *drafters : Drafter or str
+        The one whose guesses are worth most first, such as ``FirstOf(PromptLookup(longest=16, shortest=8), "mtp")``.
 
     Raises
     ------
     RequestError
-        If there are none.
+        If there are none, or one is more than a drafter.
     """
 
-    def __init__(self, *drafters: Drafter) -> None:
+    def __init__(self, *drafters: Drafter | str) -> None:
         if not drafters:
             raise RequestError("FirstOf: needs at least one drafter")
-        self.drafters = drafters
-        self.instant = all(drafter.instant for drafter in drafters)
+        self.drafters = tuple(map(_alone, drafters))
+        self.instant = all(drafter.instant for drafter in self.drafters)
 
     def prepare(self, model: Any) -> None:
         """Prepare each."""
@@ -53,8 +54,17 @@ class FirstOf(Drafter):
             found = drafter.propose([draftings[j].parts[i] for j in open_], [rooms[j] for j in open_])
             for j, draft in zip(open_, found, strict=True):
                 drafts[j] = draft
-                draftings[j].by = type(drafter).__name__ if len(draft) else ""
+                draftings[j].heard, draftings[j].by = i, type(drafter).__name__ if len(draft) else ""
         return drafts
+
+    def foresee(self, draftings: Sequence[Together], drafts: Sequence[Draft]) -> list[Foreseen]:
+        """The drafter that is heard goes on, in case that nobody before it has a guess."""
+        found: list[Foreseen] = []
+        for drafting, draft in zip(draftings, drafts, strict=True):
+            i = drafting.heard
+            own = foreseen(self.drafters[i], [drafting.parts[i]], [draft])[0] if len(draft) else None
+            found.append(own if isinstance(own, Follow) else None)
+        return found
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FirstOf) and self.drafters == other.drafters
@@ -64,3 +74,13 @@ class FirstOf(Drafter):
 
     def __repr__(self) -> str:
         return f"FirstOf({', '.join(map(repr, self.drafters))})"
+
+
+def _alone(value: Drafter | str) -> Drafter:
+    strategy = Strategy.of(value)
+    if strategy != Strategy(strategy.drafter):
+        raise RequestError(
+            f"FirstOf: {value!r} is more than a drafter; shape and recoveries go around all, "
+            "as in Strategy(FirstOf(...), Chain(8)) | LoopGuard()"
+        )
+    return strategy.drafter

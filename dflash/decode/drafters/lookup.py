@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dflash.decode.draft import EMPTY, Draft
 from dflash.decode.drafter import Drafter, Drafting, Rows
 from dflash.decode.spelling import spelled
@@ -70,7 +72,11 @@ class _Lookup:
         self._read(len(self._session.text))
         length, follower = self._index.match()
         n = min(room, self._most, getattr(self.shape, "depth", None) or self._most)
-        return Draft(self._index.following(follower, n)) if length and n > 0 else EMPTY
+        if not length or n < 1:
+            return EMPTY
+        # after a run of L tokens that went on alike, one in L + 1 is taken to be the first that does not
+        scores = -np.log1p(1 / np.arange(length, length + n, dtype=np.float32))
+        return Draft(self._index.following(follower, n), scores=scores)
 
     def observe(self, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         # a long prompt is entered chunk by chunk, as it is read

@@ -10,7 +10,7 @@ import numpy as np
 
 from dflash.decode.deferred import DeferredDraft, may_wait
 from dflash.decode.draft import EMPTY, Draft
-from dflash.decode.drafter import Drafter, Drafting, Rows
+from dflash.decode.drafter import Drafter, Drafting, Follow, Foreseen, Rows
 from dflash.decode.drafters.health import Health
 from dflash.decode.shapes import Chain
 from dflash.decode.spelling import spelled
@@ -45,7 +45,9 @@ class MTP(Drafter):
     def prepare(self, model: Any) -> None:
         """Load the head."""
         if self not in model.companions:
-            model.companions[self] = load_mtp(model, self.file)
+            model.companions[self] = head = load_mtp(model, self.file)
+            if head.device == "cuda":
+                head.warm(DEPTH)
 
     def start(self, session: Session, model: Any, snapshot: _Memory | None = None) -> Drafting:
         """Hold all the memory that the session may need."""
@@ -55,6 +57,10 @@ class MTP(Drafter):
     def propose(self, draftings: Sequence[_Mtp], rooms: Sequence[int]) -> list[Draft]:
         """One pass for what is new of all sessions, and one for each token to guess."""
         return _propose(draftings, rooms)
+
+    def foresee(self, draftings: Sequence[_Mtp], drafts: Sequence[Draft]) -> list[Foreseen]:  # noqa: ARG002
+        """On a GPU it goes on."""
+        return [drafting.foresee() for drafting in draftings]
 
 
 def _propose(draftings: Sequence[_Mtp], rooms: Sequence[int]) -> list[Draft]:
@@ -144,6 +150,15 @@ class _Mtp:
         nodes = n if width == 1 else min(self.shape.budget, PENDING - 1)
         return Wish(self._state, self.session.picker.law, n, width, nodes)
 
+    def foresee(self) -> Foreseen:
+        """What a head on a GPU can begin, once it has read all that is text."""
+        if self.head.device == "cpu":
+            return None
+        if len(self.unread) and not self.is_read:
+            self.head.read(self._state, self._tokens(len(self.unread)), self.unread)
+            self.all_read()
+        return Follow(self.head, self.wish())
+
     def new(self) -> tuple[np.ndarray, Any]:
         """Tokens to be read, and the hidden states before them."""
         if self.is_read:
@@ -172,7 +187,7 @@ class _Mtp:
             last = range(len(out.hidden))[rows][-1] if isinstance(rows, slice) else rows[-1]
             self.unread, self.is_read = out.hidden[last : last + 1], True
             return
-        self.unread = self.head.join([self.unread, out.hidden[rows]])
+        self.unread = self.head.extended(self._state, self.unread, out.hidden, rows)
         if len(self.unread) > PENDING:
             # all of a prompt but its end, or what came while nobody asked
             self.head.read(self._state, self._tokens(len(self.unread) - 1), self.unread[:-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -32,25 +32,29 @@ class Forwards:
     """
 
     def __init__(self, model: Any, capture: tuple[int, ...] = ()) -> None:
-        rows = [n for n in _ROWS if n <= min(model.rows, PENDING)]
-        self._grid, self._rows = rows, np.array(rows, np.float64)
-        self._seconds = 1e-3 * (1 + self._rows / 16)
+        self._rows = [n for n in _ROWS if n <= min(model.rows, PENDING)]
+        self._seconds = [1e-3 * (1 + n / 16) for n in self._rows]
         with suppress(PoolExhausted):
-            self._seconds[:] = _measured(model, rows, capture)
+            self._seconds = _measured(model, self._rows, capture)
 
-    def seconds(self, rows: Any) -> Any:
-        """Of forwards with so many rows, a number or an array; beyond the last measure in proportion."""
-        return np.interp(rows, self._rows, self._seconds) * np.maximum(rows / self._rows[-1], 1.0)
+    def seconds(self, rows: float) -> float:
+        """Of a forward with so many rows; beyond the last measure in proportion."""
+        grid, known = self._rows, self._seconds
+        if rows >= grid[-1]:
+            return known[-1] * rows / grid[-1]
+        at = max(bisect_right(grid, rows), 1)
+        share = (rows - grid[at - 1]) / (grid[at] - grid[at - 1])
+        return known[at - 1] + share * (known[at] - known[at - 1])
 
     def learn(self, rows: int, seconds: float) -> None:
         """A forward with so many rows took so long."""
-        expected = float(self.seconds(rows))
+        expected = self.seconds(rows)
         seconds = min(max(seconds, expected / _OFF), expected * _OFF)
-        at = min(max(bisect_left(self._grid, rows), 1), len(self._grid) - 1)
-        share = min(max((rows - self._grid[at - 1]) / (self._grid[at] - self._grid[at - 1]), 0.0), 1.0)
+        at = min(max(bisect_left(self._rows, rows), 1), len(self._rows) - 1)
+        share = min(max((rows - self._rows[at - 1]) / (self._rows[at] - self._rows[at - 1]), 0.0), 1.0)
         change = seconds / expected - 1
         # the whole curve follows slowly, as texts grow and other work comes and goes; the nearest points fast
-        self._seconds *= 1 + 0.02 * change
+        self._seconds = [known * (1 + 0.02 * change) for known in self._seconds]
         self._seconds[at] *= 1 + 0.2 * share * change
         self._seconds[at - 1] *= 1 + 0.2 * (1 - share) * change
 
@@ -64,9 +68,9 @@ class Extra:
         self._a = self._b = 0.0
         self._n = 0
 
-    def seconds(self, n: Any) -> Any:
-        """With `n` guesses, a number or an array."""
-        return np.maximum(self._a + self._b * n, 0.0)
+    def seconds(self, n: float) -> float:
+        """With `n` guesses."""
+        return max(self._a + self._b * n, 0.0)
 
     def learn(self, n: int, seconds: float) -> None:
         """A step with `n` guesses took so much longer than its forward."""

@@ -22,9 +22,11 @@ class Together:
     parts : list of Drafting
     by : str
         Whose guesses the last ones were.
+    heard : int
+        Which part that was.
     """
 
-    by = ""
+    by, heard = "", 0
 
     def __init__(self, parts: list[Drafting]) -> None:
         self.parts = parts

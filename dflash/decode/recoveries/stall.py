@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,22 +26,20 @@ class ToolStall:
         The opening of a tool call.
     action_suffixes : tuple of tuple of int
         What an announcement ends in, white space aside: the ways to write a colon.
-    skip : tuple of tuple of int
-        Where one of these is among the last `tail` tokens, all is said: `` done`` and the like.
-    starts : tuple of tuple of int
-        One of these must be among the last `tail` tokens, so that any other text may end in a colon; none if empty.
+    announces : callable, optional
+        Told the last `tail` tokens of what was said, it says whether they announce an action, so that any other text may end
+        in a colon; everything does if None. ``recover="stall"`` asks `dflash.serve.phrases` in several languages.
     lead_ids : tuple of int
         What separates the opening from the text, unless white space does already.
     spaced : frozenset of int
         Tokens that end in a line break.
     tail : int
-        How far back `skip` and `starts` are looked for; never in the prompt.
+        How far back it looks; never into the prompt.
     """
 
     prefix_ids: Ids
     action_suffixes: tuple[Ids, ...]
-    skip: tuple[Ids, ...] = ()
-    starts: tuple[Ids, ...] = ()
+    announces: Callable[[Sequence[int]], bool] | None = None
     lead_ids: Ids = ()
     spaced: frozenset[int] = frozenset()
     tail: int = 24
@@ -91,14 +89,7 @@ class _Watch:
         said = text[:end]
         if not any(said[-len(suffix) :] == list(suffix) for suffix in stall.action_suffixes):
             return False
-        tail = said[-stall.tail :]
-        if any(_holds(tail, words) for words in stall.skip):
-            return False
-        return not stall.starts or any(_holds(tail, words) for words in stall.starts)
-
-
-def _holds(tail: Sequence[int], words: Ids) -> bool:
-    return any(tuple(tail[i : i + len(words)]) == words for i in range(len(tail) - len(words) + 1))
+        return stall.announces is None or stall.announces(said[-stall.tail :])
 
 
 def _thinks(text: list[int], opened: int, closed: int) -> bool:

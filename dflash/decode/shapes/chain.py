@@ -45,4 +45,5 @@ class Chain:
             return grown(candidates, n)
         best = candidates.ids[:n, 0]
         missing = np.flatnonzero(best < 0)
-        return Draft(best[: missing[0]] if len(missing) else best)
+        n = int(missing[0]) if len(missing) else n
+        return Draft(best[:n], scores=candidates.scores[:n, 0])

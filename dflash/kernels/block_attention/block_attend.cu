@@ -2,7 +2,8 @@
 //
 // A block of threads reads a part of a sequence's tiles with the queries of one head of the ring, of up to MOST_ROWS rows.
 // Grid (SPLITS, KV, sequences * tiles of queries), with `query_tiles` of them a sequence; block and shared memory:
-// attention/together.cuh. What the blocks are may be written by an earlier kernel of the same pass.
+// attention/together.cuh. What the blocks are, and their contexts, are read before earlier kernels are done: these must not be
+// what writes them.
 // Bytes: 4 * KV * HEAD for each position, and for each query 4 * HEAD a part.
 #define TREES 0
 #define GATED 0
@@ -16,18 +17,24 @@ block_attend(const unsigned short* q, const unsigned short* k, const unsigned sh
              const int* length, int query_tiles, float* partial, float* stats) {
     extern __shared__ u8 memory[];
     dependents_may_launch();
-    wait_for_inputs();
     const int part = blockIdx.x, head = blockIdx.y, s = blockIdx.z / query_tiles, own = blockIdx.z % query_tiles * MOST_ROWS;
     // all at once, also of a sequence that there is not
     const int sequences = counts[1], here = slot[s], row = first[s];
     const Tiles tiles({first, begin, length}, s);
-    if (s >= sequences || own >= tiles.rows || part >= tiles.parts) return;
+    if (s >= sequences || own >= tiles.rows || part >= tiles.parts) {
+        wait_for_inputs();
+        return;
+    }
     const u32 query_tile = ((u32)__cvta_generic_to_shared(memory) + 1023) / 1024 * 1024, slots = query_tile + QUERY_TILE;
     const size_t ring = ((size_t)here * PLACES * KV + head) * HEAD, block = ((size_t)row * KV + head) * HEAD;
     const Sources keys = {ring_k + ring, k + block}, values = {ring_v + ring, v + block};
     const int start = tiles.first + part * tiles.steps;
     const Context context = {start, min(start + tiles.steps, tiles.own + 1), tiles.own, tiles.oldest, tiles.length, tiles.rows};
-    for (int i = 0; i < SLOTS; ++i) fetch(slots, keys, values, context, i);
+    // the block's own tile is the last: only its keys and values are made by this pass
+    const int settled = 2 * (tiles.own - start) - 1;
+    for (int i = 0; i < min(settled, SLOTS); ++i) fetch(slots, keys, values, context, i);
+    wait_for_inputs();
+    for (int i = max(settled, 0); i < SLOTS; ++i) fetch(slots, keys, values, context, i);
     const Queries queries = {row, own * GROUP, min(tiles.rows - own, MOST_ROWS) * GROUP, head};
     store_queries(query_tile, q, queries);
     const Band band = {context, own};

@@ -9,13 +9,14 @@ extern "C" __global__ void __launch_bounds__(256)
 combine(const int* counts, const int* first, const int* begin, const int* length, const float* partial,
         const float* stats, unsigned short* out) {
     dependents_may_launch();
-    wait_for_inputs();
     const int row = blockIdx.z, sequences = counts[1];
     // the sequence of the row: as many begin at or before it
     int s = -1;
     for (int i = threadIdx.x % 32; i - (int)threadIdx.x % 32 < sequences; i += 32) {
         s += __popc(__ballot_sync(~0u, i < sequences && first[i] <= row));
     }
-    if (s < 0 || row >= first[sequences]) return;
-    combine_parts(Tiles({first, begin, length}, s).parts, nullptr, partial, stats, out);
+    const bool works = s >= 0 && row < first[sequences];
+    const int parts = works ? Tiles({first, begin, length}, s).parts : 0;
+    wait_for_inputs();
+    if (works) combine_parts(parts, nullptr, partial, stats, out);
 }

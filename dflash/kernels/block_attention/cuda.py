@@ -80,7 +80,8 @@ class BlockAttend:
     ring_k, ring_v : float16 (slots, C, KV, D)
         Context of one layer, C at least 64; position p lies at place ``p % C``.
     blocks : DeviceBlocks
-        Which row belongs where. A kernel of the same pass may write it.
+        Which row belongs where. It is read, as the rings are, before kernels in front are done, and may be written by a
+        copy or by kernels that nothing overtakes.
     window : int
         A row sees keys less than `window` positions away, on both sides; 0 for all.
     causal : bool

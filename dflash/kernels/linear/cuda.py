@@ -3,19 +3,25 @@
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
+import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.formats.cuda import TILE_ROWS, Tiles
+from dflash.kernels.formats.cuda import TILE_ROWS, Tiles, tile_bytes, tile_width
 from dflash.kernels.jit import kernel
-from dflash.kernels.linear.cuda_shape import Chip, shape
+from dflash.kernels.linear.cuda_shape import Chip, cuts, shape
+from dflash.kernels.norm.split import SplitNorm
 
 BUCKETS = 8, 16, 24, 32, 48, 64
 """Token counts past which a launch does more. Kernels are compiled for those up to `Chip.most`."""
 MOST = BUCKETS[-1]
 STORE, ADD, GATED, GATED_BY = range(4)
+ALONE, BEFORE, BEHIND = range(3)
+
+FETCH_AHEAD = 16 << 20
+"""Bytes that a launch asks for of what is read after it; the L2 cache has to hold them."""
 
 _HERE = Path(__file__).parent
 _WEIGHTS, _TYPES = 4, 3
@@ -39,6 +45,10 @@ class Launch:
         Two weights of one shape, gate and up, and one `out`: ``silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, at most 65504.
     scale : float
         Times every product.
+    before : SplitNorm, optional
+        The norm that `x` has still to pass: `x` is its `half`.
+    behind : SplitNorm, optional
+        A norm that is to be prepared, of the one stream that is added to.
 
     Raises
     ------
@@ -60,19 +70,44 @@ class Launch:
         add: bool = False,
         gated: bool = False,
         scale: float = 1.0,
+        before: SplitNorm | None = None,
+        behind: SplitNorm | None = None,
     ) -> None:
         _check(x, weights, outs, gated=gated)
+        if behind is not None and (not add or len(weights) > 1 or behind.half.shape[1:] != outs[0].shape[1:]):
+            raise KernelError(f"{weights[0].name}: a norm behind a multiply is of the one stream that it adds to")
         pieces = -(-len(x) // _chip(cupy.cuda.Device().id).most)
         most = bucket(-(-len(x) // pieces))
         self._pieces = []
         for start in range(0, len(x), most):
             of, some = slice(start, start + most), [out[start : start + most] for out in outs]
+            norm = _Norm.of(before, behind, of)
             if gated:
-                decodes = _gated(x[of], weights, some[0], scale)
+                decodes = _gated(x[of], weights, some[0], scale, norm)
             else:
                 parts = _parts(list(zip(weights, some, strict=True)))
-                decodes = [_Decode(x[of], part, ADD if add else STORE, scale) for part in parts]
+                decodes = [_Decode(x[of], part, ADD if add else STORE, scale, norm) for part in parts]
             self._pieces.append((start, most, decodes))
+
+    @property
+    def n_bytes(self) -> int:
+        """Of all weights."""
+        return sum(decode.n_bytes for decode in self._pieces[0][-1])
+
+    def first(self, n_bytes: int) -> Any:
+        """The weights that are read first, about `n_bytes` of them.
+
+        Returns
+        -------
+        uint64 (P, 2)
+            Addresses and bytes of pieces.
+        """
+        share = min(1.0, n_bytes / self.n_bytes)
+        return np.concatenate([decode.first(share) for decode in self._pieces[0][-1]])
+
+    def fetch_ahead(self, pieces: Any) -> None:
+        """Bring pieces of memory, as `first` gives them, into the L2 cache while a launch ends; before the first one."""
+        self._pieces[-1][-1][-1].ahead = cupy.asarray(pieces)
 
     def __call__(self, n_tokens: int, stream: Any = None) -> None:
         """Run for the first `n_tokens` rows; allocates nothing and waits for nothing."""
@@ -82,10 +117,30 @@ class Launch:
                     decode(min(n_tokens - start, most), stream)
 
 
+class _Norm(NamedTuple):
+    """What a kernel is told of the norms around it: which it is, gain, halves, squares, eps."""
+
+    kind: int = ALONE
+    gain: Any = None
+    halves: Any = None
+    squares: Any = None
+    eps: float = 0.0
+
+    @classmethod
+    def of(cls, before: SplitNorm | None, behind: SplitNorm | None, rows: slice) -> "_Norm":
+        if before is not None:
+            return cls(BEFORE, None, None, before.squares[rows], before.eps)
+        if behind is not None:
+            return cls(BEHIND, behind.weight, behind.half[rows], behind.squares[rows], behind.eps)
+        return cls()
+
+
 class _Decode:
     """Up to four weights of three types: one launch."""
 
-    def __init__(self, x: Any, pairs: Sequence[tuple[Tiles, Any]], mode: int, scale: float, gates: Any = None) -> None:
+    def __init__(
+        self, x: Any, pairs: Sequence[tuple[Tiles, Any]], mode: int, scale: float, norm: _Norm, gates: Any = None
+    ) -> None:
         weights = [w for w, _ in pairs]
         types = tuple(sorted({w.type for w in weights}))
         self._tiles = [-(-w.shape[0] // TILE_ROWS) for w in (weights[:1] if mode == GATED else weights)]
@@ -94,38 +149,66 @@ class _Decode:
             for w, out in pairs
         ]
         described += [(0, 0, 0, 0, 0)] * (_WEIGHTS - len(weights))
-        self._args = (x, gates, len(x), x.shape[1], scale, *(n for one in described for n in one))
-        self._mode, self._kept = mode, pairs
+        self._weights, self._mode, self._kept, self.ahead = weights, mode, pairs, cupy.zeros((0, 2), np.uint64)
+        self._args = (x, len(x), x.shape[1], scale, gates, *norm[1:]), [n for one in described for n in one]
         chip, size = _chip(cupy.cuda.Device().id), (sum(self._tiles), x.shape[1])
         self._shapes = {n: shape(n, *size, types, chip, gated=mode == GATED) for n in BUCKETS if n <= bucket(len(x))}
-        self._kernels = {n: _kernel(types, n, mode, constants) for n, constants in self._shapes.items()}
+        self._kernels = {n: _kernel(types, n, mode, norm.kind, constants) for n, constants in self._shapes.items()}
         self._bound: dict[int, Any] = {}
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(weight.data.nbytes for weight in self._weights)
+
+    def first(self, share: float) -> Any:
+        """A share of the tiles of each slice of 16 rows."""
+        one, pieces = self._shapes[BUCKETS[0]], []
+        for weight in self._weights:
+            size, width = tile_bytes(weight.type), tile_width(weight.type)
+            begins = -(-np.array(cuts(weight.shape[1], one["KS"] * one["CLUSTER"])) // width)
+            n_bytes = np.ceil(np.diff(begins) * share).astype(np.uint64) * np.uint64(size)
+            rows = np.arange(-(-weight.shape[0] // TILE_ROWS))[:, None]
+            at = weight.data.data.ptr + (rows * weight.tiles_of_row + begins[:-1]) * size
+            pieces.append(np.stack(np.broadcast_arrays(at.astype(np.uint64), n_bytes), axis=-1).reshape(-1, 2))
+        return np.concatenate(pieces)
 
     def __call__(self, n_tokens: int, stream: Any) -> None:
         n = bucket(n_tokens)
         if n not in self._bound:
-            one = self._shapes[n]
+            one, (args, described) = self._shapes[n], self._args
             of_block = one["MT"] * one["UNITS"] // (2 if self._mode == GATED else 1)
             self._bound[n] = self._kernels[n].bind(
                 sum(-(-tiles // of_block) for tiles in self._tiles) * one["CLUSTER"],
                 32 * one["KS"] * (one["UNITS"] + 1),
-                self._args,
+                (*args, self.ahead, len(self.ahead), *described),
                 one["SHARED"],
             )
         self._bound[n](stream, n_tokens=n_tokens)
 
 
-def _gated(x: Any, weights: Sequence[Tiles], out: Any, scale: float) -> list[_Decode]:
+def fetch_ahead(launches: Sequence[Launch]) -> None:
+    """Let launches that follow each other ask for what the next ones read first."""
+    for i, launch in enumerate(launches[:-1]):
+        left, pieces = FETCH_AHEAD, []
+        for later in launches[i + 1 : i + 3]:
+            if left > 0:
+                pieces.append(later.first(left))
+                left -= later.n_bytes
+        launch.fetch_ahead(np.concatenate(pieces))
+
+
+def _gated(x: Any, weights: Sequence[Tiles], out: Any, scale: float, norm: _Norm) -> list[_Decode]:
     """Gate and up; of two types, one after the other."""
     gate, up = weights
     if gate.type == up.type:
-        return [_Decode(x, [(gate, out), (up, out)], GATED, scale)]
+        return [_Decode(x, [(gate, out), (up, out)], GATED, scale, norm)]
     gates = cupy.empty((len(x), gate.shape[0]), cupy.float32)
-    return [_Decode(x, [(gate, gates)], STORE, scale), _Decode(x, [(up, out)], GATED_BY, scale, gates)]
+    return [_Decode(x, [(gate, gates)], STORE, scale, norm), _Decode(x, [(up, out)], GATED_BY, scale, norm, gates)]
 
 
-def _kernel(types: tuple[str, ...], n: int, mode: int, constants: dict[str, int]) -> Any:
-    return kernel(_HERE / "decode.cu", "decode", dependent=True, QUANTS=",".join(types), TOKENS=n, MODE=mode, **constants)
+def _kernel(types: tuple[str, ...], n: int, mode: int, norm: int, constants: dict[str, int]) -> Any:
+    quants = ",".join(types)
+    return kernel(_HERE / "decode.cu", "decode", dependent=True, QUANTS=quants, TOKENS=n, MODE=mode, NORM=norm, **constants)
 
 
 def linear(x: Any, weights: Sequence[Tiles], outs: Sequence[Any], *, add: bool = False) -> None:

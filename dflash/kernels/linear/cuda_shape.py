@@ -96,6 +96,12 @@ def shape(n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *,
     }
 
 
+def cuts(width: int, slices: int) -> list[int]:
+    """The columns where slices begin, and the width."""
+    parts = -(-width // _COLUMNS)
+    return [min(width, parts * i // slices * _COLUMNS) for i in range(slices + 1)]
+
+
 def _kind(types: tuple[str, ...]) -> int:
     """Which of `_MOST_WARPS`."""
     if any(BLOCKS[t].elements == 32 or t == "IQ4_XS" for t in types):

@@ -8,24 +8,24 @@
 //
 // Grid: CLUSTER blocks for each UNITS * MT * 16 rows, of one weight after the other (gated: half of the units are the second
 // weight's); block 32 * KS * (UNITS + 1); shared SHARED bytes.
-// Macros: QUANTS, the formats, separated by commas; TOKENS, 8 to 64; MODE; KS; CLUSTER; UNITS; MT; COLUMNS, a multiple of
+// Macros: QUANTS, the formats, separated by commas; TOKENS, 8 to 64; MODE and NORM, see results.cuh; KS; CLUSTER; UNITS; MT; COLUMNS, a multiple of
 // 256; AHEAD, how many parts of the tokens there is room for; SHARED, which weights fill as far as it goes;
 // WARPS_AT_MOST of a block and BLOCKS of a processor, for which registers are given out.
 // Bytes: those of the tiles, once; of the tokens a slice of K a block.
 #include "../launch.cuh"
+#include "results.cuh"
 #include "ring.cuh"
 #include "tile.cuh"
 
-#if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(KS) || !defined(CLUSTER) || !defined(UNITS)
-#error "QUANTS, TOKENS, MODE, KS, CLUSTER and UNITS must be defined"
+#if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(NORM) || !defined(KS) || !defined(CLUSTER)
+#error "QUANTS, TOKENS, MODE, NORM, KS and CLUSTER must be defined"
 #endif
-#if !defined(MT) || !defined(COLUMNS) || !defined(AHEAD) || !defined(SHARED) || !defined(WARPS_AT_MOST) || !defined(BLOCKS)
-#error "MT, COLUMNS, AHEAD, SHARED, WARPS_AT_MOST and BLOCKS must be defined"
+#if !defined(UNITS) || !defined(MT) || !defined(COLUMNS) || !defined(AHEAD) || !defined(SHARED)
+#error "UNITS, MT, COLUMNS, AHEAD and SHARED must be defined"
 #endif
-#define STORE 0
-#define ADD 1
-#define GATED 2
-#define GATED_BY 3
+#if !defined(WARPS_AT_MOST) || !defined(BLOCKS)
+#error "WARPS_AT_MOST and BLOCKS must be defined"
+#endif
 
 constexpr int NT = TOKENS / 8, CUT = 256, MOST_STAGES = 8, FRAGMENTS = MT * NT;
 constexpr int WARPS = UNITS * KS, OWN = MODE == GATED ? UNITS / 2 : UNITS;
@@ -56,6 +56,9 @@ struct Work {
 struct Inputs {
     const u16* x;
     int n_tokens, width;
+    float eps;
+    const u64* ahead;
+    int n_ahead;
 };
 
 struct Barriers {
@@ -113,9 +116,16 @@ __device__ __forceinline__ void bring_tokens(const Inputs& in, int begin, int pa
     }
 }
 
+// Ask for what later launches read first, some of it by each warp that brings tokens: memory is idle while a launch ends.
+__device__ __forceinline__ void fetch_ahead(const u64* pieces, int n, int part_of_k, int lane) {
+    for (int i = (blockIdx.x * KS + part_of_k) * 32 + lane; i < n; i += gridDim.x * KS * 32) {
+        prefetch(pieces[2 * i], (u32)pieces[2 * i + 1]);
+    }
+}
+
 template <class Q>
-__device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& in, u8* shared, Barriers& barriers,
-                                               float (&total)[MT][NT][4]) {
+__device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& in, const Results& to, u8* shared,
+                                               Barriers& barriers, float (&total)[MT][NT][4]) {
     using P = Plan<Q>;
     const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     const bool brings = warp >= WARPS;
@@ -133,6 +143,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         __syncthreads();
         wait_for_inputs();
         bring_tokens<Q>(in, first, parts, tokens, fills, frees, lane);
+        fetch_ahead(in.ahead, in.n_ahead, part_of_k, lane);
         return;
     }
 
@@ -158,6 +169,10 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     __syncwarp();
     for (int s = 0; active && s < stages && i + s < end; ++s) fetch(s, i + s);
     __syncthreads();
+    if constexpr (NORM == BEFORE) {
+        wait_for_inputs();
+        find_scales(to, in.width, in.eps, in.n_tokens, warp, WARPS, lane);
+    }
 
     const TokenRows<Q, NT> rows(P::STRIDE, in.n_tokens, lane);
     int stage = 0, parity = 0, buffer = 0, filled = 0;
@@ -185,40 +200,18 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         if (lane == 0) barrier_arrive(shared_address(&frees[buffer]));
         if (++buffer == AHEAD) buffer = 0, filled ^= 1;
     }
-    wait_for_inputs();
+    if constexpr (NORM != BEFORE) wait_for_inputs();
 }
 
 template <class Q, class... Others>
-__device__ __forceinline__ void multiply_any(int type, const Work& work, const Inputs& in, u8* shared, Barriers& barriers,
-                                             float (&total)[MT][NT][4]) {
+__device__ __forceinline__ void multiply_any(int type, const Work& work, const Inputs& in, const Results& to, u8* shared,
+                                             Barriers& barriers, float (&total)[MT][NT][4]) {
     if constexpr (sizeof...(Others) == 0) {
-        multiply_slice<Q>(work, in, shared, barriers, total);
+        multiply_slice<Q>(work, in, to, shared, barriers, total);
     } else if (type == 0) {
-        multiply_slice<Q>(work, in, shared, barriers, total);
+        multiply_slice<Q>(work, in, to, shared, barriers, total);
     } else {
-        multiply_any<Others...>(type - 1, work, in, shared, barriers, total);
-    }
-}
-
-__device__ __forceinline__ float silu(float x) { return __fdiv_rn(x, 1.0f + expf(-x)); }
-
-// Write a fragment: rows `row` and 8 further, tokens `token` and the next.
-__device__ __forceinline__ void write(const Work& work, int row, int token, int n_tokens, float scale, const float* gates,
-                                      float4 v, float4 up) {
-    const float values[4] = {v.x, v.y, v.z, v.w}, ups[4] = {up.x, up.y, up.z, up.w};
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-        const int r = row + e / 2 * 8, t = token + e % 2;
-        if (r >= work.rows || t >= n_tokens) continue;
-        const size_t at = (size_t)t * work.stride + r;
-        const float value = __fmul_rn(values[e], scale);
-        if (MODE >= GATED) {
-            const float gate = MODE == GATED ? value : gates[(size_t)t * work.rows + r];
-            const float inner = __fmul_rn(silu(gate), MODE == GATED ? __fmul_rn(ups[e], scale) : value);
-            ((u16*)work.out)[at] = half_saturated(__fmul_rn(inner, INNER_SCALE));
-        } else {
-            work.out[at] = MODE == ADD ? __fadd_rn(work.out[at], value) : value;
-        }
+        multiply_any<Others...>(type - 1, work, in, to, shared, barriers, total);
     }
 }
 
@@ -245,7 +238,7 @@ __device__ __forceinline__ void sync_all() {
 
 // All slices go to shared memory, and the warps of the blocks take fragments in turn.
 __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT][NT][4], u8* shared, const Inputs& in,
-                                       float scale, const float* gates) {
+                                       const Results& to) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = blockIdx.x % CLUSTER;
     __syncthreads();
     if (warp < WARPS) {
@@ -261,19 +254,21 @@ __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT
         const int f = i % FRAGMENTS, unit = i / FRAGMENTS, row = ((work.group * OWN + unit) * MT + f / NT) * 16;
         if (row >= work.rows || f % NT * 8 >= in.n_tokens) continue;
         const float4 v = sum_slices(shared, unit, f, lane), up = MODE == GATED ? sum_slices(shared, OWN + unit, f, lane) : v;
-        write(work, row + lane / 4, f % NT * 8 + lane % 4 * 2, in.n_tokens, scale, gates, v, up);
+        write<MODE, NORM>(to, work.out, work.rows, work.stride, row, f % NT * 8, in.n_tokens, lane, v, up);
     }
     if (CLUSTER > 1) cluster_sync();
 }
 
 extern "C" __global__ void __clusters__(CLUSTER) __launch_bounds__(32 * WARPS_AT_MOST, BLOCKS)
-decode(const unsigned short* x, const float* gates, int n_tokens, int width, float scale,
+decode(const unsigned short* x, int n_tokens, int width, float scale, const float* gates, const float* gain,
+       unsigned short* halves, float* squares, float eps, const unsigned long long* ahead, int n_ahead,
        unsigned long long tiles_0, unsigned long long out_0, int rows_0, int stride_0, int type_0,
        unsigned long long tiles_1, unsigned long long out_1, int rows_1, int stride_1, int type_1,
        unsigned long long tiles_2, unsigned long long out_2, int rows_2, int stride_2, int type_2,
        unsigned long long tiles_3, unsigned long long out_3, int rows_3, int stride_3, int type_3) {
     extern __shared__ __align__(128) u8 shared[];
     __shared__ Barriers barriers;
+    __shared__ float scales[NORM == BEFORE ? TOKENS : 1];
     dependents_may_launch();
 
     Work work = {(const u8*)tiles_0, (const u8*)tiles_1, (float*)out_0, rows_0, stride_0, type_0, (int)blockIdx.x / CLUSTER};
@@ -292,18 +287,22 @@ decode(const unsigned short* x, const float* gates, int n_tokens, int width, flo
     for (int m = 0; m < MT; ++m)
 #pragma unroll
         for (int n = 0; n < NT; ++n) clear(total[m][n]);
-    const Inputs in = {x, n_tokens, width};
-    multiply_any<QUANTS>(work.type, work, in, shared, barriers, total);
+    const Inputs in = {x, n_tokens, width, eps, ahead, n_ahead};
+    const Results to = {scale, gates, gain, halves, squares, scales};
+    multiply_any<QUANTS>(work.type, work, in, to, shared, barriers, total);
 
     if (KS * CLUSTER > 1 || MODE == GATED) {
-        reduce(work, total, shared, in, scale, gates);
-    } else if (threadIdx.x < 32 * WARPS) {
-        const int lane = threadIdx.x % 32, row = (work.group * OWN + threadIdx.x / 32) * MT * 16 + lane / 4;
+        reduce(work, total, shared, in, to);
+        return;
+    }
+    if (NORM == BEFORE) __syncthreads();
+    if (threadIdx.x < 32 * WARPS) {
+        const int lane = threadIdx.x % 32, row = (work.group * OWN + threadIdx.x / 32) * MT * 16;
 #pragma unroll
         for (int f = 0; f < FRAGMENTS; ++f) {
             const float* v = total[f / NT][f % NT];
             const float4 sum = make_float4(v[0], v[1], v[2], v[3]);
-            write(work, row + f / NT * 16, f % NT * 8 + lane % 4 * 2, n_tokens, scale, gates, sum, sum);
+            write<MODE, NORM>(to, work.out, work.rows, work.stride, row + f / NT * 16, f % NT * 8, n_tokens, lane, sum, sum);
         }
     }
 }

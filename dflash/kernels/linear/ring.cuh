@@ -59,6 +59,13 @@ __device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 bytes, u
 #endif
 }
 
+// A multiple of 16 bytes comes into the L2 cache (Hopper).
+__device__ __forceinline__ void prefetch(u64 from, u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
 // What this thread wrote comes before bulk copies that are started after a barrier.
 __device__ __forceinline__ void fence_bulk_copies() {
 #if __CUDA_ARCH__ >= 900
@@ -75,6 +82,9 @@ __device__ __forceinline__ bool is_elected() {
     return yes;
 }
 
+// Keep what is read once no longer in the L2 cache than needed, so that what was fetched ahead stays.
+constexpr u64 EVICT_FIRST = 0x12f0000000000000ull;
+
 // A warp, all of it, starts to copy N pieces of BYTES each, a multiple of 16, which complete on `barrier`.
 template <int N, int BYTES>
 __device__ __forceinline__ void ring_copy(u32 to, const u8* const (&from)[N], size_t offset, u32 barrier, int lane) {
@@ -84,8 +94,8 @@ __device__ __forceinline__ void ring_copy(u32 to, const u8* const (&from)[N], si
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             asm volatile(
-                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to + i * BYTES),
-                "l"(from[i] + offset), "n"(BYTES), "r"(barrier) : "memory");
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                ::"r"(to + i * BYTES), "l"(from[i] + offset), "n"(BYTES), "r"(barrier), "l"(EVICT_FIRST) : "memory");
         }
     }
 #else

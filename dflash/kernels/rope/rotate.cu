@@ -13,6 +13,7 @@
 static_assert(2 * PAIRS <= HEAD && HEAD % 16 == 0, "pairs of a head of 16, 32, ... numbers");
 
 constexpr int PAGE = 256, WARPS = 4, OWN = HEAD / 4, EACH = (OWN + 31) / 32;  // fours of numbers, of a head and a lane
+constexpr int TURNS = (PAIRS + 31) / 32;
 
 #if HALF
 typedef unsigned short Kept;
@@ -55,7 +56,14 @@ rotate(const float* query, const float* key, const float* value, const float* q_
     if (!works) return;
     const float4* from = (const float4*)(is_query ? query + ((size_t)row * HEADS + h) * (GATED ? 2 * HEAD : HEAD)
                                                   : (is_key ? key : value) + ((size_t)row * KV + h) * HEAD);
-    float squares = 0.0f;
+    const bool turns = is_query || is_key;
+    float squares = 0.0f, c[TURNS], s[TURNS];
+#pragma unroll
+    for (int i = 0; i < TURNS; ++i) {
+        const bool own = turns && lane + 32 * i < PAIRS;
+        c[i] = own ? cosines[(size_t)row * PAIRS + lane + 32 * i] : 0.0f;
+        s[i] = own ? sines[(size_t)row * PAIRS + lane + 32 * i] : 0.0f;
+    }
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         x[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -63,7 +71,7 @@ rotate(const float* query, const float* key, const float* value, const float* q_
         squares = __fmaf_rn(x[i].x, x[i].x, __fmaf_rn(x[i].y, x[i].y, squares));
         squares = __fmaf_rn(x[i].z, x[i].z, __fmaf_rn(x[i].w, x[i].w, squares));
     }
-    if (is_query || is_key) {
+    if (turns) {
 #pragma unroll
         for (int i = 16; i; i /= 2) squares = __fadd_rn(squares, __shfl_xor_sync(~0u, squares, i));
         const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(squares, (float)HEAD), eps)));
@@ -76,11 +84,13 @@ rotate(const float* query, const float* key, const float* value, const float* q_
         }
         __syncwarp();
         float* own = (float*)turned[warp];
-        for (int j = lane; j < PAIRS; j += 32) {
-            const float c = cosines[(size_t)row * PAIRS + j], s = sines[(size_t)row * PAIRS + j];
+#pragma unroll
+        for (int i = 0; i < TURNS; ++i) {
+            const int j = lane + 32 * i;
+            if (j >= PAIRS) continue;
             const float left = own[j], right = own[j + PAIRS];
-            own[j] = __fsub_rn(__fmul_rn(left, c), __fmul_rn(right, s));
-            own[j + PAIRS] = __fadd_rn(__fmul_rn(right, c), __fmul_rn(left, s));
+            own[j] = __fsub_rn(__fmul_rn(left, c[i]), __fmul_rn(right, s[i]));
+            own[j + PAIRS] = __fadd_rn(__fmul_rn(right, c[i]), __fmul_rn(left, s[i]));
         }
         __syncwarp();
 #pragma unroll

@@ -56,6 +56,38 @@ class Likeliest:
         self._top(stream, grid=n_rows)
 
 
+class Largest:
+    """The largest logit of each row, in one launch.
+
+    Parameters
+    ----------
+    logits : float32 (R, V)
+    out : tuple of int32 and float32 (R, 1), optional
+        Where they go.
+
+    Attributes
+    ----------
+    ids : int32 (R, 1)
+        Whose it is: of equals the lowest token, -1 where there is none.
+    scores : float32 (R, 1)
+    """
+
+    def __init__(self, logits: Any, *, out: tuple[Any, Any] | None = None) -> None:
+        n, vocab = logits.shape
+        self._chunks = -(-vocab // SURVEY["CHUNK"])
+        nothing = np.zeros(n, LAW)
+        nothing["n_top"] = -1
+        self.ids, self.scores = out or (device.zeros(n, 1, dtype=np.int32), device.zeros(n, 1))
+        best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
+        made = kernel(_HERE / "survey.cu", "survey", dependent=True, VOCAB=vocab, **SURVEY)
+        args = logits, device.array(nothing.view(np.int32)), None, None, best, arrived, self.ids, self.scores
+        self._run = made.bind(1, SURVEY["THREADS"], args)
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Launch for the first `n_rows` rows."""
+        self._run(stream, grid=(self._chunks, n_rows))
+
+
 class Candidates:
     """`dflash.kernels.sample.candidates` on fixed arrays, to be run for any number of rows.
 

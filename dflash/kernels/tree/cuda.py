@@ -169,6 +169,25 @@ class Features:
         self._run(stream, grid=(self._n, n_rows))
 
 
+class Keep:
+    """Rows of some arrays put aside.
+
+    Parameters
+    ----------
+    sources : uint64 (F,)
+        Addresses of float32 (T, D) arrays.
+    out : float32 (F, N, D)
+    """
+
+    def __init__(self, sources: Any, out: Any) -> None:
+        made = kernel(_HERE / "keep.cu", "keep", dependent=True, DIM=out.shape[2])
+        self._n, self._run = len(out), made.bind(1, 256, (sources, 0, out, out.shape[1], 0))
+
+    def __call__(self, first: int, n_rows: int, at: int, stream: Any = None) -> None:
+        """Copy rows from `first` on to those from `at` on."""
+        self._run(stream, grid=(self._n, n_rows), first=first, at=at)
+
+
 class Pick:
     """The first number of some rows as the tokens that are read next.
 

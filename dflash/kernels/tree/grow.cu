@@ -3,7 +3,7 @@
 //
 // A warp has a sequence. Grid sequences, block 32. Macros: POOL, candidates of a row; EDGES, whether the score of a candidate
 // depends on the one above: then `scores` are (rows, POOL, POOL). outlines: first row, positions, candidates, nodes; from one
-// position to the next are `apart` rows.
+// position to the next are `apart` rows. Without EDGES, what can be used of the rows is brought to shared memory at once.
 // Where candidates do not do, a tree of no more nodes than positions, a chain, goes on with token 0, and another with its first
 // token once more, which is never found.
 // grown: how many nodes are of candidates. Bytes: some KiB.
@@ -13,13 +13,22 @@
 #error "POOL and EDGES must be defined"
 #endif
 
-constexpr int MOST = 64, ROOM = 3 * MOST;
+constexpr int MOST = 64, ROOM = 3 * MOST, NEAR = EDGES ? 1 : 2048;
 constexpr unsigned ALL = ~0u;
 
 struct Outline {
     int first, depth, width, nodes, apart;
 
     __device__ size_t row(int t) const { return first + (size_t)t * apart; }
+};
+
+// Candidates of position t begin at `t * pitch` if they are near, else where the outline says.
+struct Pool {
+    const int* ids;
+    const float* scores;
+    int pitch;
+
+    __device__ __forceinline__ size_t at(const Outline& of, int t) const { return pitch ? (size_t)t * pitch : of.row(t) * POOL; }
 };
 
 struct Child {
@@ -40,16 +49,16 @@ struct Tree {
 __device__ __forceinline__ bool ahead(float a, int i, float b, int j) { return a > b || (a == b && i < j); }
 
 // The best candidate at position t under `above`, of those that come after `last` if that is one.
-__device__ __forceinline__ Child next_child(const int* ids, const float* scores, const Outline& of, int t, int above, Child last) {
+__device__ __forceinline__ Child next_child(const Pool& pool, const Outline& of, int t, int above, Child last) {
     const float nothing = __int_as_float(0xff800000);
     if (t >= of.depth) return {nothing, -1};
-    ids += of.row(t) * POOL;
+    const int* ids = pool.ids + pool.at(of, t);
     if (!EDGES) {
         const int j = last.which + 1;
-        const float score = j < of.width ? scores[of.row(t) * POOL + j] : nothing;
+        const float score = j < of.width ? pool.scores[pool.at(of, t) + j] : nothing;
         return score > nothing && ids[j] >= 0 ? Child{score, j} : Child{nothing, -1};
     }
-    scores += (of.row(t) * POOL + above) * POOL;
+    const float* scores = pool.scores + (of.row(t) * POOL + above) * POOL;
     Child best{nothing, POOL};
     for (int j = threadIdx.x; j < of.width; j += 32) {
         const bool follows = last.which < 0 || ahead(last.score, last.which, scores[j], j);
@@ -100,35 +109,86 @@ __device__ __forceinline__ int take_best(Tree& tree) {
     return where;
 }
 
+// Bring what can be used of the candidates.
+__device__ __forceinline__ Pool brought(const int* ids, const float* scores, const Outline& of, int* near_ids, float* near_scores) {
+    if constexpr (!EDGES) {
+        const int used = max(of.width, 1);
+        if (of.depth * used <= NEAR) {
+            for (int i = threadIdx.x; i < of.depth * used; i += 32) {
+                const size_t from = of.row(i / used) * POOL + i % used;
+                near_ids[i] = ids[from], near_scores[i] = scores[from];
+            }
+            __syncwarp();
+            return {near_ids, near_scores, used};
+        }
+    }
+    return {ids, scores, 0};
+}
+
+// The chain of the likeliest, where no score depends on the candidate above: the first of each position as far as there is one.
+__device__ __forceinline__ void take_chain(Tree& tree, const Pool& pool, const Outline& of) {
+    const double nothing = __longlong_as_double(0xfff0000000000000ll);
+    const int lane = threadIdx.x, most = min(of.depth, of.nodes);
+    double weight = 0.0;
+    int n = 0;
+    for (int start = 0; start < most && n == start; start += 32) {
+        const int t = start + lane;
+        const size_t at = t < most ? pool.at(of, t) : 0;
+        const bool is_there = t < most && pool.scores[at] > __int_as_float(0xff800000) && pool.ids[at] >= 0;
+        const float score = is_there ? pool.scores[at] : 0.0f;
+        const unsigned missing = ~__ballot_sync(ALL, is_there);
+        const int found = missing ? __ffs(missing) - 1 : 32;
+        double own = 0.0;
+        for (int i = 0; i < found; ++i) {
+            weight = __dadd_rn(weight, (double)__shfl_sync(ALL, score, i));
+            if (i == lane) own = weight;
+        }
+        if (lane < found) {
+            tree.weights[t] = own, tree.parents[t] = t - 1, tree.which[t] = 0, tree.depths[t] = t + 1;
+            tree.open_weights[t] = nothing, tree.open_scores[t] = score;
+        }
+        n = start + found;
+    }
+    if (lane == 0) tree.n = tree.n_open = n;
+    __syncwarp();
+}
+
 extern "C" __global__ void __launch_bounds__(32)
 grow(const int* ids, const float* scores, const int* outlines, int apart, int* tokens, int* parents, int* depths, int* grown) {
     __shared__ Tree tree;
+    __shared__ int near_ids[NEAR];
+    __shared__ float near_scores[NEAR];
     dependents_may_launch();
-    wait_for_inputs();
     outlines += 4 * blockIdx.x;
     const Outline of{outlines[0], outlines[1], outlines[2], outlines[3], apart};
     const Child none{0.0f, -1};
     if (threadIdx.x == 0) tree.n = tree.n_open = 0;
     __syncwarp();
+    wait_for_inputs();
+    const Pool pool = brought(ids, scores, of, near_ids, near_scores);
     const auto below = [&](int node) {
-        return next_child(ids, scores, of, node < 0 ? 0 : tree.depths[node], node < 0 ? 0 : tree.which[node], none);
+        return next_child(pool, of, node < 0 ? 0 : tree.depths[node], node < 0 ? 0 : tree.which[node], none);
     };
-    while (tree.n < of.nodes) {
-        open(tree, tree.n - 1, below(tree.n - 1));
-        if (take_best(tree) < 0) break;
+    if constexpr (EDGES) {
+        while (tree.n < of.nodes) {
+            open(tree, tree.n - 1, below(tree.n - 1));
+            if (take_best(tree) < 0) break;
+        }
+    } else {
+        take_chain(tree, pool, of);
     }
     const int chain = tree.n;
     for (int node = 0; node < chain && chain < of.nodes; ++node) {
         const int parent = node - 1, t = node, above = parent < 0 ? 0 : tree.which[parent];
         const Child own{tree.open_scores[node], tree.which[node]};
-        open(tree, parent, next_child(ids, scores, of, t, above, own));
+        open(tree, parent, next_child(pool, of, t, above, own));
     }
     while (tree.n < of.nodes) {
         const int at = take_best(tree);
         if (at < 0) break;
         const int parent = tree.open_parents[at];
         const Child own{tree.open_scores[at], tree.open_which[at]};
-        open(tree, parent, next_child(ids, scores, of, parent < 0 ? 0 : tree.depths[parent], parent < 0 ? 0 : tree.which[parent], own));
+        open(tree, parent, next_child(pool, of, parent < 0 ? 0 : tree.depths[parent], parent < 0 ? 0 : tree.which[parent], own));
         open(tree, tree.n - 1, below(tree.n - 1));
     }
     const size_t to = (size_t)blockIdx.x * MOST;
@@ -136,7 +196,7 @@ grow(const int* ids, const float* scores, const int* outlines, int apart, int* t
     for (int i = threadIdx.x; i < of.nodes; i += 32) {
         const bool real = i < n, goes_on = !real && of.nodes <= of.depth;
         const int node = real ? i : 0;
-        tokens[to + i] = n > 0 && !goes_on ? ids[of.row(tree.depths[node] - 1) * POOL + tree.which[node]] : 0;
+        tokens[to + i] = n > 0 && !goes_on ? pool.ids[pool.at(of, tree.depths[node] - 1) + tree.which[node]] : 0;
         parents[to + i] = real ? tree.parents[i] : goes_on ? i - 1 : -1;
         depths[to + i] = real ? tree.depths[i] : goes_on ? i + 1 : 1;
     }

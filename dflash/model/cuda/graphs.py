@@ -1,7 +1,9 @@
 """Launches captured once for each size, then replayed."""
 
 from collections.abc import Callable, Hashable
+from types import MethodType
 from typing import Any
+from weakref import WeakMethod
 
 from dflash.kernels import device
 from dflash.kernels.launch import each_is_waited_for
@@ -13,9 +15,10 @@ class Graphs:
     Parameters
     ----------
     launch : callable
-        Launches the pass for a size on the current stream.
+        Launches the pass for a size on the current stream. A method keeps no hold of its pass, which holds this: memory of
+        the device is to be free as soon as nobody wants the pass, not when the collector of cycles comes by.
     clear : callable
-        Makes the pass one without rows, which changes nothing.
+        Makes the pass one without rows, which changes nothing; likewise.
 
     Attributes
     ----------
@@ -26,7 +29,7 @@ class Graphs:
     """
 
     def __init__(self, launch: Callable[[Any], None], clear: Callable[[], None]) -> None:
-        self._launch, self._clear = launch, clear
+        self._launch, self._clear = _weak(launch), _weak(clear)
         self._graphs: dict[Any, Any] = {}
         self.launches: dict[Any, int] = {}
         self.wanted = not each_is_waited_for()
@@ -39,10 +42,11 @@ class Graphs:
         """
         if size in self._graphs or not self.wanted:
             return
-        self._clear()
-        self._launch(size)
+        launch = self._launch()
+        self._clear()()
+        launch(size)
         device.synchronize()
-        self._graphs[size] = device.captured(lambda: self._launch(size), self._stream)
+        self._graphs[size] = device.captured(lambda: launch(size), self._stream)
         self.launches[size] = device.launches(self._graphs[size])
 
     def __call__(self, size: Hashable) -> None:
@@ -50,4 +54,8 @@ class Graphs:
         if self.wanted:
             self._graphs[size].launch(device.current_stream())
         else:
-            self._launch(size)
+            self._launch()(size)
+
+
+def _weak(function: Callable[..., None]) -> Callable[[], Any]:
+    return WeakMethod(function) if isinstance(function, MethodType) else lambda: function

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from typing import Any, Protocol
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import DFlashError
 from dflash.kernels.device_arrays import DeviceArrays
+from dflash.kernels.ragged import PENDING
 from dflash.kernels.tree.cuda import Plant
 from dflash.model.draft.ask import Wish
 
@@ -25,19 +27,35 @@ class Guesser(Protocol):
 
     latest: "Guesses | None"
 
-    def follow(self, guesses: "Guesses") -> bool:
-        """Guess again for the same texts, under the tokens that are being drawn from the forward of their guesses.
+    def follow(self, wishes: Sequence[Wish]) -> bool:
+        """Guess for the texts of the last forward, in its order, under the tokens that are being drawn from it.
 
         Returns
         -------
         bool
-            False, and nothing is done, if the last forward was not that of these guesses alone.
+            False, and nothing is done, if that was not one decode pass of these texts, or some are not read so far.
         """
         ...
 
     def planter(self, batch: Any) -> Plant:
         """What lays guesses into the target's batch."""
         ...
+
+
+def may_follow(target: Any, wishes: Sequence[Wish]) -> bool:
+    """Whether the last forward of `target` was one decode pass over the texts of some wishes, which were read up to it."""
+    last = target.latest
+    if last is None or not target.alone or len(last.spans) != len(wishes):
+        return False
+    return all(span.state.length == wish.state.length for span, wish in zip(last.spans, wishes, strict=True))
+
+
+def most_rows(target: Any) -> int:
+    """Most rows of the last forward of `target` that may be text."""
+    sizes = [len(span.tokens) for span in target.latest.spans]
+    if target.planted is not None:
+        sizes = [min(size, 1 + wish.positions) for size, wish in zip(sizes, target.planted.wishes, strict=True)]
+    return min(sum(sizes), PENDING)
 
 
 class Guesses:
@@ -56,7 +74,8 @@ class Guesses:
     """
 
     def __init__(self, draft: Guesser, wishes: Sequence[Wish], out: DeviceArrays, anchors: Sequence[int] | None) -> None:
-        self.draft, self.wishes = draft, tuple(wishes)
+        # the draft remembers its latest guesses, and has weights on the device
+        self._draft, self.wishes = ref(draft), tuple(wishes)
         self._under = None if anchors is None else tuple(anchors)
         self._lengths = [wish.state.length for wish in wishes]
         self._waiting = set[Any]() if anchors is not None else {wish.state for wish in wishes}
@@ -106,15 +125,14 @@ class Guesses:
     @property
     def latest(self) -> bool:
         """Whether the device still holds them."""
-        return self.draft.latest is self
-
-    def follow(self) -> bool:
-        """Guess again under what is being drawn from the forward that verifies these; whether that could be done."""
-        return self.draft.follow(self)
+        draft = self._draft()
+        return draft is not None and draft.latest is self
 
     def planter(self, batch: Any) -> Plant:
         """What lays them into the batch of a pass."""
-        return self.draft.planter(batch)
+        draft = self._draft()
+        assert draft is not None, "a draft lives as long as its target"
+        return draft.planter(batch)
 
     def follows(self, features: Any) -> "Guesses":
         """These, that read rows of such features on their way."""

@@ -1,34 +1,67 @@
 """The layers on a GPU: launches bound to the arrays of a pass. Each reads top to bottom as its formula.
 
-What differs between a decode pass and a prefill pass is which launches `Ops` makes.
+What differs between a decode pass and a prefill pass is which launches `Ops` makes. A norm lies before a mixer or a feed
+forward and behind what adds to the stream in front of that; where they carry it (`SplitNorm`), only the first is launched.
 """
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
-from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.rope.cuda import Rotate
 from dflash.model.config import Config
-from dflash.model.cuda.ops import Ops
+from dflash.model.cuda.ops import Norm, Ops
 from dflash.model.cuda.weights import DeviceWeights
+
+
+class Parts(NamedTuple):
+    """What the launches of a block are made of.
+
+    Parameters
+    ----------
+    weights : DeviceWeights
+        Of the block.
+    config : Config
+    space : SimpleNamespace
+        See `workspace`.
+    ops : Ops
+    """
+
+    weights: DeviceWeights
+    config: Config
+    space: SimpleNamespace
+    ops: Ops
+
+
+class Norms(NamedTuple):
+    """Of a block: before its mixer, before its feed forward."""
+
+    mixer: Norm
+    ffn: Norm
+
+    @classmethod
+    def of(cls, parts: Parts) -> "Norms":
+        """Make them."""
+        weights, config, space, ops = parts
+        after = "ffn_norm.weight" if config.architecture == "qwen3" else "post_attention_norm.weight"
+        return cls(*(ops.norm(space, weights.vector(name), config.norm_eps) for name in ("attn_norm.weight", after)))
 
 
 class LinearAttention:
     """Gated delta net: convolution, delta rule and gated norm in one op. Reads `normed`, adds to `stream`."""
 
-    def __init__(self, weights: DeviceWeights, config: Config, space: SimpleNamespace, ops: Ops, memory: Any) -> None:
-        s = space
+    def __init__(self, parts: Parts, memory: tuple[Any, Any], norms: Norms) -> None:
+        weights, config, s, ops = parts
         projections = [weights.matrix(n) for n in ("attn_qkv.weight", "attn_gate.weight")]
         projections += [weights.halves(n) for n in ("ssm_alpha.weight", "ssm_beta.weight")]
-        self.project = ops.linear(s.normed, projections, [s.mixed, s.gate, s.alpha, s.beta])
+        self.project = ops.linear(s.normed, projections, [s.mixed, s.gate, s.alpha, s.beta], before=norms.mixer)
         self.mix = ops.delta(s, weights, memory, config.norm_eps)
-        self.ssm_out = ops.linear(s.heads, [weights.matrix("ssm_out.weight")], [s.stream], add=True)
+        self.output = ops.add(s.heads, weights.matrix("ssm_out.weight"), s.stream, behind=norms.ffn)
 
     def __call__(self, n: int) -> None:
         """Run `n` rows."""
         self.project(n)
         self.mix(n)
-        self.ssm_out(n)
+        self.output(n)
 
 
 class FullAttention:
@@ -37,71 +70,90 @@ class FullAttention:
     Reads `normed`, adds to `stream`.
     """
 
-    def __init__(
-        self, weights: DeviceWeights, config: Config, space: SimpleNamespace, ops: Ops, cache: tuple[Any, Any]
-    ) -> None:
-        s = space
+    def __init__(self, parts: Parts, cache: tuple[Any, Any], norms: Norms) -> None:
+        weights, config, s, ops = parts
         sizes = tuple(array.shape[1] for array in (s.query, s.key, s.value))
         names = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
         projections = weights.matrices(*names, fused="attn_qkv.weight", rows=sizes)
-        self.project = ops.linear(s.normed, projections, [s.query, s.key, s.value])
+        self.project = ops.linear(s.normed, projections, [s.query, s.key, s.value], before=norms.mixer)
         k, v = cache
-        norms = weights.vector("attn_q_norm.weight"), weights.vector("attn_k_norm.weight")
+        gains = weights.vector("attn_q_norm.weight"), weights.vector("attn_k_norm.weight")
         rotated = s.rotated.reshape(s.n_rows, config.heads, config.head_size)
         self.rotate = Rotate(
-            s.query, s.key, s.value, *norms, s.cos, s.sin, ops.batch, eps=config.norm_eps, q=rotated, k=k, v=v
+            s.query, s.key, s.value, *gains, s.cos, s.sin, ops.batch, eps=config.norm_eps, q=rotated, k=k, v=v
         )
         gate = s.query if config.architecture != "qwen3" else None
         self.attend = ops.attention(rotated, cache, s.attended, gate)
-        self.attn_output = ops.linear(s.attended, [weights.matrix("attn_output.weight")], [s.stream], add=True)
+        self.output = ops.add(s.attended, weights.matrix("attn_output.weight"), s.stream, behind=norms.ffn)
 
     def __call__(self, n: int) -> None:
         """Run `n` rows."""
         self.project(n)
         self.rotate(n)
         self.attend(n)
-        self.attn_output(n)
+        self.output(n)
 
 
 class FeedForward:
     """``down(silu(gate x) * up x)`` of the normed `stream`, added to it."""
 
-    def __init__(self, weights: DeviceWeights, space: SimpleNamespace, ops: Ops, gain: Any, eps: float) -> None:
-        s = space
-        self.norm = RmsNorm(s.stream, gain, eps, half=s.normed)
+    def __init__(self, parts: Parts, norm: Norm, behind: Norm | None) -> None:
+        weights, _, s, ops = parts
+        self.norm = None if ops.splits_norms else norm
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
-        self.gate_up = ops.gate_up(s.normed, gate_up, s.inner)
-        self.ffn_down = ops.down(s.inner, weights.matrix("ffn_down.weight"), s.stream)
+        self.gate_up = ops.gate_up(s.normed, gate_up, s.inner, before=norm)
+        self.ffn_down = ops.down(s.inner, weights.matrix("ffn_down.weight"), s.stream, behind=behind)
 
     def __call__(self, n: int) -> None:
         """Run `n` rows."""
-        self.norm(n)
+        if self.norm:
+            self.norm(n)
         self.gate_up(n)
         self.ffn_down(n)
 
 
 class Block:
-    """Norm, mix, add; norm, feed forward, add."""
+    """Norm, mix, add; norm, feed forward, add.
+
+    Parameters
+    ----------
+    parts : Parts
+    mixer : LinearAttention or FullAttention
+    norms : Norms
+    behind : RmsNorm or SplitNorm, optional
+        The norm of the next block.
+    first : bool
+        Whether no block is in front of it that carries its first norm.
+
+    Attributes
+    ----------
+    multiplies : list
+        Launches that read its weights, but for experts.
+    """
 
     def __init__(
         self,
-        weights: DeviceWeights,
-        config: Config,
-        space: SimpleNamespace,
-        ops: Ops,
+        parts: Parts,
         mixer: LinearAttention | FullAttention,
+        norms: Norms,
+        behind: Norm | None = None,
+        *,
+        first: bool = True,
     ) -> None:
-        after = "ffn_norm.weight" if config.architecture == "qwen3" else "post_attention_norm.weight"
-        self.norm = RmsNorm(space.stream, weights.vector("attn_norm.weight"), config.norm_eps, half=space.normed)
+        weights, config, space, ops = parts
+        self.norm = norms.mixer if first or not ops.splits_norms else None
         self.mixer = mixer
-        gain = weights.vector(after)
+        self.multiplies = [mixer.project, mixer.output]
         if config.experts:
+            gain = weights.vector("post_attention_norm.weight")
             self.ffn = ops.experts(space.stream, gain, weights.experts(config), config.norm_eps)
         else:
-            self.ffn = FeedForward(weights, space, ops, gain, config.norm_eps)
+            self.ffn = FeedForward(parts, norms.ffn, behind)
+            self.multiplies += [self.ffn.gate_up, self.ffn.ffn_down]
 
     def __call__(self, n: int) -> None:
         """Run `n` rows."""
-        self.norm(n)
+        if self.norm:
+            self.norm(n)
         self.mixer(n)
         self.ffn(n)

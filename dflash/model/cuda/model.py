@@ -20,7 +20,7 @@ from dflash.model.companions import Companions
 from dflash.model.config import Config
 from dflash.model.cuda.gather import Gather
 from dflash.model.cuda.memories import DEVICE
-from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PrefillPass, Shape
+from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PrefillPass, Shape, bucket_of
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.gguf import GGUFFile
 from dflash.model.pools import Pools
@@ -69,6 +69,8 @@ class DeviceModel:
         As of `Model`.
     latest : Forward or None
         The last one; reading anything else overwrites it.
+    alone : bool
+        Whether that was one decode pass, whose batch and draws lie on the device.
     planted : Guesses or None
         What it read beside the last tokens, if that was made on the device.
 
@@ -106,6 +108,7 @@ class DeviceModel:
         self._apply_kept = Flush(memories, self._settling) if memories else None
         self._gather = Gather(config, self._decode)
         self.latest: Forward | None = None
+        self.alone = False
         self.planted: Any = None
         jit.warm()
 
@@ -135,8 +138,7 @@ class DeviceModel:
 
     def warm(self) -> None:
         """Do once what compiles or captures something when it is first done: decode passes, a tree, a snapshot."""
-        for rows in BUCKETS:
-            self._decode.prepare(Shape(rows, alone=True, capture=(), logits=True))
+        self.prepare(BUCKETS)
         if self.pools.free_pages < 2:
             return
         state = self.state()
@@ -150,6 +152,11 @@ class DeviceModel:
             snapshot.close()
         finally:
             state.close()
+
+    def prepare(self, sizes: Sequence[int], capture: tuple[int, ...] = ()) -> None:
+        """Make ready for decode passes of so many rows of one text."""
+        for size in sizes:
+            self._decode.prepare(Shape(bucket_of(size), alone=True, capture=capture, logits=True))
 
     def forward(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read tokens of one or more sequences, as `Model.forward` does.
@@ -177,7 +184,8 @@ class DeviceModel:
         check(spans, capture, self.config, self.rows)
         groups = grouped(spans, self.chunk, PROMPTS)
         alone = len(groups) == 1 and not (spans[0].whole and any(span.logits for span in spans))
-        self.planted = guesses_of(spans) if alone else None
+        self.alone = alone and not spans[0].whole
+        self.planted = guesses_of(spans) if self.alone else None
         if self.planted is None:
             spans = [settled(span) for span in spans]
         laid = [ragged([spans[i] for i in group]) for group in groups]
@@ -195,13 +203,15 @@ class DeviceModel:
             self.latest = self._gather.forward(spans, capture)
         return self.latest
 
-    def forward_ahead(self, spans: Sequence[Span]) -> Forward:
+    def forward_ahead(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read one token more of each sequence: the one that is being drawn from its row of the last forward.
 
         Parameters
         ----------
         spans : sequence of Span
             Of the last forward, each of one pending row, at most 64; nothing was committed since.
+        capture : tuple of int
+            As of `forward`.
 
         Returns
         -------
@@ -213,9 +223,11 @@ class DeviceModel:
             span.state.reserve(2)
         drawn, tokens = self.drawn[:n], self.batch.tokens[:n]
         none = np.zeros(n, np.int32)
-        self._decode(none, following(spans), (), logits=True, amend=lambda: device.copy(tokens, drawn))
-        self.planted = None
-        self.latest = Forward(self._sampler.rows(n), self._decode.layers.space.hidden[:n], {}, tuple(spans))
+        self._decode(none, following(spans), capture, logits=True, amend=lambda: device.copy(tokens, drawn))
+        self.alone, self.planted = True, None
+        layers = self._decode.layers
+        captured = {layer: layers.captured[layer][:n] for layer in capture}
+        self.latest = Forward(self._sampler.rows(n), layers.space.hidden[:n], captured, tuple(spans))
         return self.latest
 
     def finish(self) -> None:

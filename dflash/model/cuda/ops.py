@@ -18,6 +18,8 @@ from dflash.kernels.linear.cuda_prefill import INNER_SCALE
 from dflash.kernels.moe import Experts
 from dflash.kernels.moe import cuda as moe
 from dflash.kernels.moe import cuda_prefill as moe_prefill
+from dflash.kernels.norm.cuda import RmsNorm
+from dflash.kernels.norm.split import SplitNorm
 from dflash.model.config import Config
 from dflash.model.cuda.weights import DeviceWeights
 
@@ -25,6 +27,7 @@ _ROWS = 32
 """Weights are filled up to a multiple of this many rows as float16."""
 
 Op = Callable[[int], None]
+Norm = RmsNorm | SplitNorm
 
 
 class Ops:
@@ -42,11 +45,14 @@ class Ops:
     ----------
     sequences : int
         How many sequences decode launches are laid out for; more take longer than they need to.
+    splits_norms : bool
+        Whether the launches around a norm carry it: those of experts have theirs inside.
     """
 
     def __init__(self, config: Config, batch: DeviceBatch, *, prefill: bool) -> None:
         self.batch, self.prefill = batch, prefill
         self.sequences = batch.max_sequences
+        self.splits_norms = not prefill and not config.experts
         if prefill:
             scratch = cuda_prefill.Scratch(min(cuda_prefill.SCRATCH_BYTES, _largest(config)))
             self._launch = partial(cuda_prefill.PrefillLaunch, scratch=scratch)
@@ -59,17 +65,27 @@ class Ops:
             rows, sequences = batch.max_rows, batch.max_sequences
             self._delta = delta.Scratch(rows, *sizes, sequences=sequences, memory=scratch.halves)
 
-    def linear(self, x: Any, weights: Sequence[Tiles], outs: Sequence[Any], *, add: bool = False) -> Op:
-        """``out = x @ W.T`` for each weight, or added to what `out` holds."""
-        return self._launch(x, weights, outs, add=add)
+    def norm(self, space: SimpleNamespace, gain: Any, eps: float) -> Norm:
+        """Of the stream, for what reads `normed`."""
+        if self.splits_norms:
+            return SplitNorm(space.stream, gain, eps, half=space.normed, squares=space.squares)
+        return RmsNorm(space.stream, gain, eps, half=space.normed)
 
-    def gate_up(self, x: Any, weights: Sequence[Tiles], out: Any) -> Op:
+    def linear(self, x: Any, weights: Sequence[Tiles], outs: Sequence[Any], *, before: Norm | None = None) -> Op:
+        """``out = x @ W.T`` for each weight, of tokens that come from the norm `before`."""
+        return self._launch(x, weights, outs, **_split(before=before))
+
+    def add(self, x: Any, weight: Tiles, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Op:
+        """``stream += x @ W.T * scale``, which the norm `behind` reads."""
+        return self._launch(x, [weight], [stream], add=True, scale=scale, **_split(behind=behind))
+
+    def gate_up(self, x: Any, weights: Sequence[Tiles], out: Any, *, before: Norm) -> Op:
         """``out = silu(x @ gate.T) * (x @ up.T)``, times `INNER_SCALE`."""
-        return self._launch(x, weights, [out], gated=True)
+        return self._launch(x, weights, [out], gated=True, **_split(before=before))
 
-    def down(self, x: Any, weight: Tiles, out: Any) -> Op:
-        """``out += x @ W.T``, over `INNER_SCALE`."""
-        return self._launch(x, [weight], [out], add=True, scale=1 / INNER_SCALE)
+    def down(self, x: Any, weight: Tiles, stream: Any, *, behind: Norm | None) -> Op:
+        """``stream += x @ W.T``, over `INNER_SCALE`."""
+        return self.add(x, weight, stream, behind=behind, scale=1 / INNER_SCALE)
 
     def delta(self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[Any, Any], eps: float) -> Op:
         """Convolution, delta rule and gated norm."""
@@ -92,6 +108,11 @@ class Ops:
         scratch, experts = (moe_prefill.PrefillScratch, moe_prefill.PrefillMoe) if self.prefill else (moe.Scratch, moe.Moe)
         self._moe = self._moe or scratch(self.batch.max_rows, weights)
         return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps)
+
+
+def _split(**norms: Norm | None) -> dict[str, Norm]:
+    """Those that launches carry."""
+    return {place: norm for place, norm in norms.items() if isinstance(norm, SplitNorm)}
 
 
 def _largest(config: Config) -> int:

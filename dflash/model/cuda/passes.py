@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from dflash.kernels import device
 from dflash.kernels.device import DeviceBatch
 from dflash.kernels.embed.cuda import Embed
+from dflash.kernels.linear.cuda import fetch_ahead
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.kernels.rope.cuda import Angles
+from dflash.kernels.tree.cuda import Keep
 from dflash.model.config import Config
 from dflash.model.cuda.graphs import Graphs
-from dflash.model.cuda.layers import Block, FullAttention, LinearAttention
+from dflash.model.cuda.layers import Block, FullAttention, LinearAttention, Norms, Parts
 from dflash.model.cuda.ops import Ops
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.cuda.workspace import workspace
@@ -55,6 +57,8 @@ class Layers:
     def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, ops: Ops) -> None:
         self.space = s = workspace(config, ops.batch.max_rows, pools.kv)
         self.captured: dict[int, Any] = {}
+        self._keeps: dict[int, Keep] = {}
+        self._source = device.array(np.array([s.stream.data.ptr], np.uint64))
         self.embed = Embed(ops.batch.tokens, weights.matrix("token_embd.weight"), s.stream)
         inv_freq, gain = inverse_frequencies(config)
         self.angles = Angles(ops.batch.position, device.array(inv_freq), s.cos, s.sin, gain=gain)
@@ -68,6 +72,7 @@ class Layers:
         for layer in capture:
             if layer not in self.captured:
                 self.captured[layer] = device.empty(*self.space.stream.shape)
+                self._keeps[layer] = Keep(self._source, self.captured[layer][None])
 
     def __call__(self, n: int, capture: Sequence[int]) -> None:
         """Launch `n` rows."""
@@ -76,21 +81,23 @@ class Layers:
         for i, block in enumerate(self.blocks):
             block(n)
             if i in capture:
-                device.copy(self.captured[i][:n], self.space.stream[:n])
+                self._keeps[i](0, n, 0)
         self.output_norm(n)
 
 
 def _blocks(weights: DeviceWeights, config: Config, pools: Pools, space: SimpleNamespace, ops: Ops) -> list[Block]:
     blocks, attention = [], 0
+    parts = [Parts(weights.block(i), config, space, ops) for i in range(len(config.recurrent))]
+    norms = [Norms.of(own) for own in parts]
     for i, recurrent in enumerate(config.recurrent):
-        own = weights.block(i)
         if recurrent:
             memory = pools.conv[i - attention], pools.delta[i - attention]
-            mixer: LinearAttention | FullAttention = LinearAttention(own, config, space, ops, memory)
+            mixer: LinearAttention | FullAttention = LinearAttention(parts[i], memory, norms[i])
         else:
-            mixer = FullAttention(own, config, space, ops, (pools.k[attention], pools.v[attention]))
+            mixer = FullAttention(parts[i], (pools.k[attention], pools.v[attention]), norms[i])
             attention += 1
-        blocks.append(Block(own, config, space, ops, mixer))
+        behind = norms[i + 1].mixer if i + 1 < len(norms) else None
+        blocks.append(Block(parts[i], mixer, norms[i], behind, first=i == 0))
     return blocks
 
 
@@ -138,6 +145,7 @@ class DecodePass:
         head = weights.matrix("token_embd.weight" if config.tied else "output.weight")
         self.logits = device.empty(PENDING, config.n_vocab)
         self.head = ops.linear(self.layers.space.wanted, [head], [self.logits])
+        fetch_ahead([launch for block in self.layers.blocks for launch in block.multiplies] + [self.head])
         self.graphs = Graphs(self._launch, self.batch.clear)
 
     def __call__(

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from dflash.kernels import device
+from dflash.kernels.norm.split import sums
 from dflash.model.config import Config
 from dflash.model.pools import KV_TYPES
 
@@ -32,9 +33,10 @@ def workspace(config: Config, n_rows: int, kv: str) -> SimpleNamespace:
     Returns
     -------
     SimpleNamespace
-        stream float32 (N, D), the residual stream; normed float16 (N, D), what a mixer or feed forward reads; hidden float32
-        (N, D) and wanted float16 (N, D), after the last norm; cos, sin float32 (N, R); mixed, gate, alpha, beta, heads of
-        linear attention; query, key, value, rotated, attended of full attention; inner of the dense feed forward.
+        stream float32 (N, D), the residual stream; normed float16 (N, D), what a mixer or feed forward reads, and squares
+        float32 (N, S), of a `SplitNorm`; hidden float32 (N, D) and wanted float16 (N, D), after the last norm; cos, sin
+        float32 (N, R); mixed, gate, alpha, beta, heads of linear attention; query, key, value, rotated, attended of full
+        attention; inner of the dense feed forward.
     """
     always, parts = _shapes(config, kv)
     room = max(sum(n_rows * width * dtype.itemsize + _LINE for dtype, width in part.values()) for part in parts)
@@ -66,7 +68,8 @@ def _shapes(config: Config, kv: str) -> tuple[Parts, tuple[Parts, ...]]:
     conv = 2 * config.delta_key_heads * config.delta_size + values
     gated = 1 if config.architecture == "qwen3" else 2
     row = config.kv_heads * config.head_size
-    always = {"stream": (SINGLE, width), "normed": (HALF, width), "hidden": (SINGLE, width), "wanted": (HALF, width)}
+    always = {"stream": (SINGLE, width), "normed": (HALF, width), "squares": (SINGLE, sums(width))}
+    always |= {"hidden": (SINGLE, width), "wanted": (HALF, width)}
     always |= {"cos": (SINGLE, config.n_rot // 2), "sin": (SINGLE, config.n_rot // 2)}
     linear = {
         "mixed": (SINGLE, conv),

@@ -152,6 +152,11 @@ def check_tensors(config: DraftConfig, found: Mapping[str, tuple[int, ...]], n_v
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise FormatError(f"the draft misses {len(missing)} tensors: {', '.join(missing[:_SHOWN])}{more}")
+    if config.has_confidence and _trimmed(found["conf_proj.weight"]) == (config.width,):
+        raise Unsupported(
+            f"the draft's confidence head 'conf_proj.weight' reads the hidden state alone ({config.width} numbers): "
+            f"only one that reads the Markov code of {config.markov_rank} numbers, too, is run"
+        )
     for name, shape in found.items():
         if name in want and _trimmed(shape) != _trimmed(want[name]):
             raise FormatError(f"tensor {quoted(name)} has shape {shape}, must have {want[name]}")

@@ -1,5 +1,7 @@
 """An announcement without its action."""
 
+from itertools import pairwise
+
 import pytest
 from toy import Toy
 from watching import WAYS, way, written
@@ -11,7 +13,14 @@ from dflash.errors import RequestError
 
 PROMPT = [12, 8, 7, 4]
 END, BLANK, COLON, DONE, I, WILL, OPEN, CLOSE, NAME, THINK, THOUGHT, LEAD, WORD = range(13)
-STALL = ToolStall((OPEN, NAME), ((COLON,),), skip=((DONE,),), starts=((I, WILL),), lead_ids=(LEAD,), tail=6)
+
+
+def announces(ids):
+    assert len(ids) <= 6
+    return DONE not in ids and (I, WILL) in pairwise(ids)
+
+
+STALL = ToolStall((OPEN, NAME), ((COLON,),), announces, lead_ids=(LEAD,), tail=6)
 MARKS = Marks(silent=frozenset([BLANK]), call=(OPEN, CLOSE), think=(THINK, THOUGHT))
 ANNOUNCED = [WORD, I, WILL, WORD, COLON]
 
@@ -86,6 +95,10 @@ def test_the_prompt_does_not_count():
 def test_done_long_ago_is_no_reason(kind):
     said = [DONE, WORD, WORD, *ANNOUNCED]
     assert len(ended(kind, said).interventions) == 1
+
+
+def test_unless_asked_every_colon_is_an_announcement():
+    assert len(ended("plain", [WORD, COLON], ToolStall((OPEN, NAME), ((COLON,),))).interventions) == 1
 
 
 @pytest.mark.parametrize("kind", WAYS)

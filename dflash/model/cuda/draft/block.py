@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,15 +12,16 @@ from dflash.kernels.block_attention.cuda import DeviceBlocks
 from dflash.kernels.device_arrays import DeviceArrays
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.formats.cuda import Tiles
-from dflash.kernels.linear.cuda import Launch
+from dflash.kernels.linear.cuda import Launch, fetch_ahead
 from dflash.kernels.norm.cuda import RmsNorm
+from dflash.kernels.norm.split import sums
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.rope.cuda import Angles
 from dflash.kernels.sample.cuda import LAW
-from dflash.kernels.sample.cuda_candidates import Candidates, describe
+from dflash.kernels.sample.cuda_candidates import Candidates, Largest, describe
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.tree.cuda import OUTLINE, Grow, guesses
-from dflash.model.cuda.draft.layers import Layer, Where
+from dflash.model.cuda.draft.layers import Layer, Norm, Norms, Parts, Where, carried, split_norm
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
 from dflash.model.cuda.graphs import Graphs
@@ -27,6 +29,20 @@ from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.ask import Wish
 from dflash.model.draft.config import DraftConfig
 from dflash.model.rope import inverse_frequencies
+
+
+class Size(NamedTuple):
+    """What a graph is captured for.
+
+    Parameters
+    ----------
+    texts : int
+    chains : bool
+        Whether all that is wanted is the likeliest token at each position.
+    """
+
+    texts: int
+    chains: bool
 
 
 class Block:
@@ -80,9 +96,15 @@ class Block:
         # row i of the batch is written at place i of the one page
         own = rows_of(a, pages=device.zeros(n_texts, 1, dtype=np.int32), length=a.first)
         where = Where(rings, blocks, own, Workspace())
-        self._layers = [Layer(weights, config, s, where, i) for i in range(config.n_layers)]
-        self._norm = RmsNorm(s.stream, weights.vector("output_norm.weight"), config.norm_eps, half=s.wanted)
-        self._head = Launch(s.wanted, [tables[1]], [s.logits], scale=config.logit_scale)
+        gain, eps = weights.vector("output_norm.weight"), config.norm_eps
+        last: Norm = RmsNorm(s.stream, gain, eps, half=s.wanted) if config.conv_width else split_norm(s, gain, eps, s.wanted)
+        parts = [Parts(weights, config, s, where, i) for i in range(config.n_layers)]
+        norms = [Norms.of(of_layer) for of_layer in parts]
+        behind = [*(norm.attention for norm in norms[1:]), last]
+        self._layers = [Layer(*of_layer) for of_layer in zip(parts, norms, behind, strict=True)]
+        self._norm = last if config.conv_width else None
+        self._head = Launch(s.wanted, [tables[1]], [s.logits], scale=config.logit_scale, **carried(before=last))
+        fetch_ahead([launch for layer in self._layers for launch in layer.multiplies] + [self._head])
         self.out = guesses(n_texts)
         self._gate: Launch | None = None
         targets = device.array(source.targets()) if source.has("d2t") else None
@@ -100,7 +122,12 @@ class Block:
         found = self.candidates
         ranked = found.edges if isinstance(found, Pairs) else found.scores
         self._grow = Grow(found.ids, ranked, a.outlines, self.out)
-        self._graphs = Graphs(self._launch, lambda: a.counts.fill(0))
+        self._largest: Largest | None = None
+        if isinstance(found, Candidates) and targets is None:
+            self._largest = Largest(s.logits)
+            self._grow_largest = Grow(self._largest.ids, self._largest.scores, a.outlines, self.out)
+        self._graphs = Graphs(self._launch, self._clear)
+        self._laid: Any = None
 
     def lay(self, wishes: Sequence[Wish], anchors: Sequence[int] | None = None) -> None:
         """Say for which texts to guess, and under which tokens unless a kernel does.
@@ -109,8 +136,11 @@ class Block:
         ----------
         wishes : sequence of Wish
         anchors : sequence of int, optional
-            The last token of each text.
+            The last token of each text. Without, what the device knows already is not sent again.
         """
+        laid = None if anchors is not None else [(wish, wish.state.begin) for wish in wishes]
+        if laid is not None and laid == self._laid:
+            return
         host, config = self.arrays.host, self._config
         n, size = len(wishes), config.block
         host.counts[:] = n * size, n
@@ -129,27 +159,40 @@ class Block:
             host.seen[:n] = np.maximum(host.begin[:n], lengths - self._rings.reach)
             host.position[: n * size] = (lengths[:, None] + np.arange(size)).reshape(-1)
         self.arrays.upload()
+        self._laid = laid
 
-    def prepare(self, n_texts: int) -> None:
-        """Make ready to guess for so many texts."""
-        self._graphs.prepare(n_texts)
+    def prepare(self, wishes: Sequence[Wish], *, candidates: bool = False) -> Size:
+        """Make ready to guess; what `run` is told. With `candidates`, all that there are will be asked for."""
+        greedy = all(wish.nodes <= wish.positions and wish.law.scale is None for wish in wishes)
+        size = Size(len(wishes), greedy and not candidates and self._largest is not None)
+        self._graphs.prepare(size)
+        return size
 
-    def run(self, n_texts: int) -> None:
+    def run(self, size: Size) -> None:
         """Guess as the arrays say."""
-        self._graphs(n_texts)
+        self._graphs(size)
 
-    def _launch(self, n_texts: int) -> None:
-        n = n_texts * self._config.block
+    def _launch(self, size: Size) -> None:
+        n = size.texts * self._config.block
         self._embed(n)
         self._angles(n)
         for layer in self._layers:
-            layer(n, n_texts)
-        self._norm(n)
+            layer(n, size.texts)
+        if self._norm:
+            self._norm(n)
         self._head(n)
+        if self._largest is not None and size.chains:
+            self._largest(n)
+            self._grow_largest(size.texts)
+            return
         if self._gate is not None:
             self._gate(n)
         self.candidates(n)
-        self._grow(n_texts)
+        self._grow(size.texts)
+
+    def _clear(self) -> None:
+        self.arrays.counts.fill(0)
+        self._laid = None
 
 
 def _space(config: DraftConfig, n: int, n_logits: int) -> SimpleNamespace:
@@ -164,6 +207,7 @@ def _space(config: DraftConfig, n: int, n_logits: int) -> SimpleNamespace:
         halves |= {"mixed": config.width}
     if config.selector_rank:
         singles |= {"gates": config.selector_rank}
+    singles |= {"squares": sums(config.width)}
     s = SimpleNamespace(n_rows=n)
     for kind, widths in ((np.float32, singles), (np.float16, halves)):
         for name, width in widths.items():

@@ -1,6 +1,6 @@
 """How a draft on a GPU reads: features of the target become keys and values of every layer."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,8 @@ class Context:
             norm = weights.vector(f"blk.{i}.attn_k_norm.weight")
             inputs = query, rows[2 * i], rows[2 * i + 1], norm, norm, cos, sin, batch
             self._rotates.append(Rotate(*inputs, eps=config.norm_eps, q=rotated, k=k, v=v))
-        self._graphs = Graphs(self._launch, lambda: a.counts.fill(0))
+        self._graphs = Graphs(self._launch, self._clear)
+        self._laid: tuple[list[int], list[int]] | None = None
 
     def read(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:
         """Read rows of several texts; see `BlockDraft.read_many`."""
@@ -88,13 +89,23 @@ class Context:
         if batch:
             self._read(batch, features)
 
-    def lay(self, states: Iterable[DraftState], features: Mapping[int, Any]) -> None:
-        """Say whose rows are read next and from where; which rows they are is for a kernel to say."""
+    def lay(self, states: Sequence[DraftState], features: Mapping[int, Any]) -> None:
+        """Say whose rows are read next and from where; which rows they are is for a kernel to say.
+
+        What the device knows already is not sent again.
+        """
+        slots, sources = [state.slot for state in states], [features[tap].data.ptr for tap in self._taps]
+        if self._laid != (slots, sources):
+            self._send(slots, sources)
+            self._laid = slots, sources
+
+    def _send(self, slots: Sequence[int], sources: Sequence[int]) -> None:
         host = self.arrays.host
-        for i, state in enumerate(states):
-            host.pages[i] = self._rings.pages_of(state.slot)
-        host.sources.view(np.uint64)[:] = [features[tap].data.ptr for tap in self._taps]
+        for i, slot in enumerate(slots):
+            host.pages[i] = self._rings.pages_of(slot)
+        host.sources.view(np.uint64)[:] = sources
         self.arrays.upload()
+        self._laid = None
 
     def prepare(self, n: int) -> int:
         """Make ready to read up to `n` rows; what `run` is told."""
@@ -118,7 +129,7 @@ class Context:
             host.position[part] = np.arange(state.length, state.length + len(rows))
             host.length[i] = state.length % self._rings.size
             state.length, at = state.length + len(rows), part.stop
-        self.lay((state for state, _ in batch), features)
+        self._send([state.slot for state, _ in batch], [features[tap].data.ptr for tap in self._taps])
         self.run(size)
 
     def _launch(self, n: int) -> None:
@@ -129,3 +140,6 @@ class Context:
         self._angles(n)
         for rotate in self._rotates:
             rotate(n)
+
+    def _clear(self) -> None:
+        self.arrays.counts.fill(0)

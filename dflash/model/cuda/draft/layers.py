@@ -1,4 +1,7 @@
-"""The layers of a draft on a GPU: launches bound to the arrays of a pass. Each reads top to bottom as its formula."""
+"""The layers of a draft on a GPU: launches bound to the arrays of a pass. Each reads top to bottom as its formula.
+
+A norm is carried by the multiplies around it (`SplitNorm`), but in DFlash 2, where convolutions lie between them.
+"""
 
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -9,6 +12,7 @@ from dflash.kernels.block_conv.cuda import BlockConv
 from dflash.kernels.linear.cuda import Launch
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE
 from dflash.kernels.norm.cuda import RmsNorm
+from dflash.kernels.norm.split import SplitNorm
 from dflash.kernels.rope.cuda import Rotate
 from dflash.model.cuda.draft.rings import DeviceRings
 from dflash.model.cuda.weights import DeviceWeights
@@ -36,18 +40,81 @@ class Where(NamedTuple):
     workspace: Workspace
 
 
+Norm = RmsNorm | SplitNorm
+
+
+class Parts(NamedTuple):
+    """What the launches of a layer are made of.
+
+    Parameters
+    ----------
+    weights : DeviceWeights
+    config : DraftConfig
+    space : SimpleNamespace
+        Arrays between the launches.
+    where : Where
+    i : int
+        Which layer it is.
+    """
+
+    weights: DeviceWeights
+    config: DraftConfig
+    space: SimpleNamespace
+    where: Where
+    i: int
+
+    def matrix(self, name: str) -> Any:
+        """A weight of the layer."""
+        return self.weights.matrix(f"blk.{self.i}.{name}.weight")
+
+    def vector(self, name: str) -> Any:
+        """A gain of the layer."""
+        return self.weights.vector(f"blk.{self.i}.{name}.weight")
+
+
+class Norms(NamedTuple):
+    """Of a layer: before attention, before the feed forward."""
+
+    attention: Norm
+    ffn: Norm
+
+    @classmethod
+    def of(cls, parts: Parts) -> "Norms":
+        """Make them."""
+        s, eps, found = parts.space, parts.config.norm_eps, list[Norm]()
+        for part in ("attn", "ffn"):
+            gain = parts.vector(f"{part}_norm")
+            if parts.config.conv_width:
+                found.append(RmsNorm(s.stream, gain, eps, half=s.normed, full=s.whole))
+            elif parts.i == 0 and part == "attn":
+                found.append(RmsNorm(s.stream, gain, eps, half=s.normed))
+            else:
+                found.append(split_norm(s, gain, eps, s.normed))
+        return cls(*found)
+
+
+def split_norm(space: SimpleNamespace, gain: Any, eps: float, half: Any) -> SplitNorm:
+    """A norm of the stream that multiplies carry."""
+    return SplitNorm(space.stream, gain, eps, half=half, squares=space.squares)
+
+
+def carried(**norms: Norm | None) -> dict[str, SplitNorm]:
+    """Of norms before and behind a launch, those that it carries."""
+    return {place: norm for place, norm in norms.items() if isinstance(norm, SplitNorm)}
+
+
 class Around:
     """The convolutions before and after a sublayer of DFlash 2, with taps made from the sublayer's input.
 
     Reads `normed` and `whole`; the sublayer reads `mixed` and leaves `product`, which is added to `stream`.
     """
 
-    def __init__(self, weights: DeviceWeights, config: DraftConfig, space: Any, i: int, part: str) -> None:
-        s, name = space, f"blk.{i}.{part}_conv"
-        self.conv_proj = Launch(s.normed, [weights.matrix(f"{name}_proj.weight")], [s.change])
-        taps = s.change, weights.vector(f"{name}_base")
-        self.mix = BlockConv(s.whole, *taps, each=config.block, side=0, out=s.mixed)
-        self.after = BlockConv(s.product, *taps, each=config.block, side=1, out=s.stream)
+    def __init__(self, parts: Parts, part: str) -> None:
+        s = parts.space
+        self.conv_proj = Launch(s.normed, [parts.matrix(f"{part}_conv_proj")], [s.change])
+        taps = s.change, parts.weights.vector(f"blk.{parts.i}.{part}_conv_base")
+        self.mix = BlockConv(s.whole, *taps, each=parts.config.block, side=0, out=s.mixed)
+        self.after = BlockConv(s.product, *taps, each=parts.config.block, side=1, out=s.stream)
 
     def before(self, n: int) -> None:
         """Make the taps, and the sublayer's input."""
@@ -58,11 +125,12 @@ class Around:
 class Attention:
     """Softmax attention over the context and the block; reads `x` and leaves or adds its output in `out`."""
 
-    def __init__(self, weights: DeviceWeights, config: DraftConfig, space: Any, where: Where, i: int) -> None:
-        s, names = space, ("attn_q.weight", "attn_k.weight", "attn_v.weight")
-        self.project = Launch(s.x, [weights.matrix(f"blk.{i}.{n}") for n in names], [s.query, s.key, s.value])
-        norms = weights.vector(f"blk.{i}.attn_q_norm.weight"), weights.vector(f"blk.{i}.attn_k_norm.weight")
-        inputs = s.query, s.key, s.value, *norms, s.cos, s.sin, where.own
+    def __init__(self, parts: Parts, norms: Norms) -> None:
+        _, config, s, where, i = parts
+        matrices = [parts.matrix(name) for name in ("attn_q", "attn_k", "attn_v")]
+        self.project = Launch(s.x, matrices, [s.query, s.key, s.value], **carried(before=norms.attention))
+        gains = parts.vector("attn_q_norm"), parts.vector("attn_k_norm")
+        inputs = s.query, s.key, s.value, *gains, s.cos, s.sin, where.own
         self.rotate = Rotate(*inputs, eps=config.norm_eps, q=s.rotated, k=s.k, v=s.v)
         k, v = (pages.reshape(-1, *pages.shape[2:])[: s.n_rows] for pages in (s.k, s.v))
         self.attend = BlockAttend(
@@ -77,8 +145,8 @@ class Attention:
             out=s.attended,
             workspace=where.workspace,
         )
-        output = weights.matrix(f"blk.{i}.attn_output.weight")
-        self.attn_output = Launch(s.attended, [output], [s.out], add=s.out is s.stream)
+        output, adds = parts.matrix("attn_output"), s.out is s.stream
+        self.attn_output = Launch(s.attended, [output], [s.out], add=adds, **carried(behind=norms.ffn))
 
     def __call__(self, n: int, n_sequences: int) -> None:
         """Run `n` rows."""
@@ -91,11 +159,13 @@ class Attention:
 class FeedForward:
     """``down(silu(gate x) * up x)``; reads `x` and leaves or adds its output in `out`."""
 
-    def __init__(self, weights: DeviceWeights, space: Any, i: int) -> None:
-        s, names = space, (f"blk.{i}.ffn_gate.weight", f"blk.{i}.ffn_up.weight")
-        self.gate_up = Launch(s.x, [weights.matrix(name) for name in names], [s.inner], gated=True)
-        down = weights.matrix(f"blk.{i}.ffn_down.weight")
-        self.ffn_down = Launch(s.inner, [down], [s.out], add=s.out is s.stream, scale=1 / INNER_SCALE)
+    def __init__(self, parts: Parts, norm: Norm, behind: Norm) -> None:
+        s = parts.space
+        matrices = [parts.matrix(name) for name in ("ffn_gate", "ffn_up")]
+        self.gate_up = Launch(s.x, matrices, [s.inner], gated=True, **carried(before=norm))
+        adds, scale = s.out is s.stream, 1 / INNER_SCALE
+        down = parts.matrix("ffn_down")
+        self.ffn_down = Launch(s.inner, [down], [s.out], add=adds, scale=scale, **carried(behind=behind))
 
     def __call__(self, n: int) -> None:
         """Run `n` rows."""
@@ -104,30 +174,31 @@ class FeedForward:
 
 
 class Layer:
-    """Norm, attention, add; norm, feed forward, add; in DFlash 2 with convolutions around both."""
+    """Norm, attention, add; norm, feed forward, add; in DFlash 2 with convolutions around both.
 
-    def __init__(self, weights: DeviceWeights, config: DraftConfig, space: Any, where: Where, i: int) -> None:
-        parts, has_convs = ("attn", "ffn"), config.conv_width > 0
-        whole = space.whole if has_convs else None
-        self.attn_norm, self.ffn_norm = (
-            RmsNorm(
-                space.stream, weights.vector(f"blk.{i}.{part}_norm.weight"), config.norm_eps, half=space.normed, full=whole
-            )
-            for part in parts
-        )
-        self.attn_conv, self.ffn_conv = (Around(weights, config, space, i, part) if has_convs else None for part in parts)
-        self.attention = Attention(weights, config, space, where, i)
-        self.ffn = FeedForward(weights, space, i)
+    `behind` is the norm that comes next; `multiplies` are the launches that read the layer's weights, but for convolutions.
+    """
+
+    def __init__(self, parts: Parts, norms: Norms, behind: Norm) -> None:
+        has_convs = parts.config.conv_width > 0
+        self.attn_norm = norms.attention if has_convs or parts.i == 0 else None
+        self.ffn_norm = norms.ffn if has_convs else None
+        self.attn_conv, self.ffn_conv = (Around(parts, part) if has_convs else None for part in ("attn", "ffn"))
+        self.attention = Attention(parts, norms)
+        self.ffn = FeedForward(parts, norms.ffn, behind)
+        self.multiplies = [self.attention.project, self.attention.attn_output, self.ffn.gate_up, self.ffn.ffn_down]
 
     def __call__(self, n: int, n_sequences: int) -> None:
         """Run `n` rows of `n_sequences` blocks."""
-        self.attn_norm(n)
+        if self.attn_norm:
+            self.attn_norm(n)
         if self.attn_conv:
             self.attn_conv.before(n)
         self.attention(n, n_sequences)
         if self.attn_conv:
             self.attn_conv.after(n)
-        self.ffn_norm(n)
+        if self.ffn_norm:
+            self.ffn_norm(n)
         if self.ffn_conv:
             self.ffn_conv.before(n)
         self.ffn(n)

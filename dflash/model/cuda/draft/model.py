@@ -7,21 +7,23 @@ from dflash.errors import KernelError, RequestError, Unsupported
 from dflash.kernels import device, jit
 from dflash.kernels.device import DeviceBatch
 from dflash.kernels.ragged import PENDING
+from dflash.kernels.sample import Law
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.staging import Staging
 from dflash.kernels.tree.cuda import SEQUENCES, Plant, Walk
 from dflash.model.candidates import Candidates
 from dflash.model.cuda.draft.block import Block
 from dflash.model.cuda.draft.context import Context
+from dflash.model.cuda.draft.kept import Kept
 from dflash.model.cuda.draft.rings import DeviceRings
-from dflash.model.cuda.guesses import Guesses
+from dflash.model.cuda.guesses import Guesses, may_follow, most_rows
 from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.ask import Ask, Wish
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Rows
 from dflash.model.draft.source import Source
-from dflash.model.draft.state import DraftState
+from dflash.model.draft.state import DraftSnapshot, DraftState
 
 
 class DeviceBlockDraft:
@@ -91,6 +93,7 @@ class DeviceBlockDraft:
         context, block = self._context.arrays, self._block.arrays
         self._walk = Walk(target.batch, target.drawn, context, self._block.out, block=block, **shape)
         self._plant = Plant(self._block.out, target.batch)
+        self._kept = Kept(config.taps, rings.slots, config.width)
         self._ahead: Guesses | None = None
         self.latest: Guesses | None = None
         jit.warm()
@@ -100,9 +103,21 @@ class DeviceBlockDraft:
         """Texts that could still be begun."""
         return self._rings.free
 
+    def warm(self) -> None:
+        """Do once what captures something when it is first done: the target's passes, and those of a chain for one text."""
+        rows = 1, self.config.most + 1
+        self._target.prepare(rows, tuple(sorted(self.config.taps)))
+        for n in rows:
+            self._context.prepare(n)
+        state = self.state()
+        most = self.config.most
+        for law in (Law(), Law(1.0)):
+            self._block.prepare([Wish(state, law, most, 1, most)])
+        state.close()
+
     def state(self, begin: int = 0) -> DraftState:
         """Begin a text; see `BlockDraft.state`."""
-        return DraftState(self._rings, begin)
+        return _State(self, self._rings, begin)
 
     def read(self, state: DraftState, features: Mapping[int, Any], rows: Rows) -> None:
         """Append the next positions of one text to its context; see `BlockDraft.read_many`."""
@@ -111,15 +126,27 @@ class DeviceBlockDraft:
     def read_many(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:
         """Append the next positions of several texts to their contexts; see `BlockDraft.read_many`.
 
-        What `follow` has read already is not read again.
+        What `follow` has read already is not read again; a few rows are kept until guesses are wanted.
         """
-        unread = []
+        unread: list[tuple[DraftState, Rows]] = []
         for state, rows in items:
             if self._ahead is not None and self._ahead.expects(state, features):
                 self._ahead.told(state, len(range(PENDING)[rows]) if isinstance(rows, slice) else len(rows))
-            else:
+            elif not self._kept.add(state, features, rows):
                 unread.append((state, rows))
-        self._context.read(unread, features)
+        if unread:
+            self.catch_up([state for state, _ in unread])
+            self._context.read(unread, features)
+
+    def catch_up(self, states: Sequence[DraftState]) -> None:
+        """Read what was kept of some texts."""
+        items, features = self._kept.take(states)
+        if items:
+            self._context.read(items, features)
+
+    def forget(self, state: DraftState) -> None:
+        """Drop what was kept of a text."""
+        self._kept.take([state])
 
     def propose(self, asks: Sequence[Ask]) -> list[Candidates]:
         """Guess what follows the last token of each text; see `BlockDraft.propose`."""
@@ -129,7 +156,7 @@ class DeviceBlockDraft:
         for start in range(0, len(asks), self.most_texts):
             part = asks[start : start + self.most_texts]
             wishes = [Wish(ask.state, ask.law, ask.n, 1, ask.n) for ask in part]
-            self._guess(wishes, [ask.anchor for ask in part])
+            self._guess(wishes, [ask.anchor for ask in part], candidates=True)
             rows = len(part) * self.config.block
             all_of = self._block.candidates
             with device.device_errors("a draft"):
@@ -165,22 +192,22 @@ class DeviceBlockDraft:
         self.latest = Guesses(self, wishes, self._block.out, anchors)
         return self.latest
 
-    def follow(self, guesses: Guesses) -> bool:
+    def follow(self, wishes: Sequence[Wish]) -> bool:
         """As `Guesser` says."""
-        target = self._target
-        if target.planted is not guesses or target.latest is None:
+        target, n = self._target, len(wishes)
+        self.catch_up([wish.state for wish in wishes])
+        if n > self.most_texts or not may_follow(target, wishes):
             return False
-        wishes, features = guesses.wishes, target.latest.captured
-        if any(span.state.length != wish.state.length for span, wish in zip(target.latest.spans, wishes, strict=True)):
+        features = target.latest.captured
+        if not all(tap in features for tap in self.config.taps):
             return False
-        n = len(wishes)
-        size = self._context.prepare(min(sum(wish.positions + 1 for wish in wishes), PENDING))
-        self._block.prepare(n)
-        self._context.lay((wish.state for wish in wishes), features)
+        size = self._context.prepare(most_rows(target))
+        block = self._block.prepare(wishes)
+        self._context.lay([wish.state for wish in wishes], features)
         self._block.lay(wishes)
         self._walk()
         self._context.run(size)
-        self._block.run(n)
+        self._block.run(block)
         self._ahead = self.latest = Guesses(self, wishes, self._block.out, None).follows(features)
         return True
 
@@ -193,11 +220,12 @@ class DeviceBlockDraft:
         """Let go of the file."""
         self._source.close()
 
-    def _guess(self, wishes: Sequence[Wish], anchors: Sequence[int]) -> None:
-        self._block.prepare(len(wishes))
+    def _guess(self, wishes: Sequence[Wish], anchors: Sequence[int], *, candidates: bool = False) -> None:
+        self.catch_up([wish.state for wish in wishes])
+        size = self._block.prepare(wishes, candidates=candidates)
         self._ahead = self.latest = None
         self._block.lay(wishes, anchors)
-        self._block.run(len(wishes))
+        self._block.run(size)
 
     def _check(self, asks: Sequence[Ask]) -> None:
         if len({ask.state.slot for ask in asks}) < len(asks) or any(ask.state.closed for ask in asks):
@@ -207,6 +235,27 @@ class DeviceBlockDraft:
                 raise RequestError(f"token {ask.anchor} is not in the vocabulary: ids are 0 to {self._target.n_vocab - 1}")
             if not 1 <= ask.n <= self.config.most:
                 raise RequestError(f"n is {ask.n}, this draft guesses 1 to {self.config.most} positions")
+
+
+class _State(DraftState):
+    """The context of one text, of which the last rows may not have been read."""
+
+    def __init__(self, draft: DeviceBlockDraft, rings: DeviceRings, begin: int) -> None:
+        super().__init__(rings, begin)
+        self._draft: DeviceBlockDraft | None = draft
+
+    def snapshot(self) -> DraftSnapshot:
+        """As of `DraftState`."""
+        if self._draft is not None:
+            self._draft.catch_up([self])
+        return super().snapshot()
+
+    def close(self) -> None:
+        """As of `DraftState`."""
+        draft, self._draft = self._draft, None  # which may remember this state
+        if draft is not None:
+            draft.forget(self)
+        super().close()
 
 
 def _refuse(config: DraftConfig, confidence: float) -> None:

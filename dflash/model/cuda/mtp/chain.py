@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda import LAW
-from dflash.kernels.sample.cuda_candidates import Candidates, describe
+from dflash.kernels.sample.cuda_candidates import Candidates, Largest, describe
 from dflash.kernels.tree.cuda import OUTLINE, SEQUENCES, Features, Grow, Pick, context_shapes, guesses
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.mtp.reading import Parts, Reading
@@ -22,6 +22,37 @@ from dflash.model.state import State
 
 MOST = 8
 """Most guesses below each other."""
+
+
+class Size(NamedTuple):
+    """What a graph is captured for.
+
+    Parameters
+    ----------
+    rows : int
+        That are read.
+    texts, depth : int
+        For how many how many guesses are made below each other.
+    chains : bool
+        Whether all that is wanted is the likeliest token each time.
+    """
+
+    rows: int
+    texts: int
+    depth: int
+    chains: bool
+
+
+class _Step(NamedTuple):
+    """The launches of the guess at a depth; the first one goes on from what was read, without `picks` and `read`.
+
+    Of `picks` and `candidates`, the first one takes all candidates, the second one the likeliest token.
+    """
+
+    picks: tuple[Pick, Pick] | None
+    read: Reading | None
+    norm: RmsNorm
+    candidates: tuple[Candidates, Largest]
 
 
 class Chain:
@@ -60,19 +91,26 @@ class Chain:
         self._wanted, self._logits = device.empty(s, width, dtype=np.float16), device.empty(s, parts.config.n_vocab)
         self._head = Launch(self._wanted, [parts.output], [self._logits])
         self.ids, self.scores = device.zeros(MOST * s, POOL, dtype=np.int32), device.zeros(MOST * s, POOL)
+        self._largest = device.zeros(MOST * s, 1, dtype=np.int32), device.zeros(MOST * s, 1)
         self.out = guesses(s)
-        self._grow = Grow(self.ids, self.scores, a.outlines, self.out, apart=s)
+        found = (self.ids, self.scores), self._largest
+        self._grow, self._grow_largest = (Grow(*pair, a.outlines, self.out, apart=s) for pair in found)
         every, none = np.arange(s + 1, dtype=np.int32), np.zeros(s, np.int32)
         fixed = {"first": every, "sequence": every[:s], "parent": none - 1, "depth": none}
         self._fixed = {name: device.array(values) for name, values in fixed.items()} | room
-        self._steps: list[tuple[Pick | None, Reading | None, RmsNorm, Candidates]] = []
+        self._steps: list[_Step] = []
         self._graphs = Graphs(self._launch, self._clear)
+        self._laid: Any = None
 
-    def lay(self, states: Sequence[State], hidden: Any, wishes: Sequence[Wish] = ()) -> None:
+    def lay(self, states: Sequence[State], hidden: Any, wishes: Sequence[Wish] = (), *, follows: bool = False) -> None:
         """Say which texts are read, where the trunk's rows lie and what is wanted.
 
-        What else there is must lie in ``arrays.host``, or is for a kernel to say.
+        What else there is must lie in ``arrays.host``; or it `follows`, and a kernel says it: then what the device knows
+        already is not sent again.
         """
+        laid = [tuple(state.pages) for state in states], hidden.data.ptr, list(wishes)
+        if follows and laid == self._laid:
+            return
         host = self.arrays.host
         host.alone[:] = len(states)
         for i, state in enumerate(states):
@@ -83,49 +121,56 @@ class Chain:
             for i, wish in enumerate(wishes):
                 host.outlines[i] = i, wish.positions, wish.width, wish.nodes
         self.arrays.upload()
+        self._laid = laid if follows else None
 
-    def prepare(self, n_rows: int, n_texts: int = 0, depth: int = 0) -> tuple[int, int, int]:
-        """Make ready to read up to `n_rows` rows and to guess `depth` tokens of some texts; what `run` is told."""
+    def prepare(self, n_rows: int, wishes: Sequence[Wish] = (), *, candidates: bool = False) -> Size:
+        """Make ready to read up to `n_rows` rows and to guess as is wished; what `run` is told.
+
+        With `candidates`, all that there are will be asked for.
+        """
+        depth = max((wish.positions for wish in wishes), default=0)
+        greedy = all(wish.nodes <= wish.positions and wish.law.scale is None for wish in wishes)
         for t in range(len(self._steps), depth):
             self._bind(t)
-        size = next(bucket for bucket in BUCKETS if bucket >= n_rows), n_texts, depth
+        rows = next(bucket for bucket in BUCKETS if bucket >= n_rows)
+        size = Size(rows, len(wishes), depth, greedy and not candidates)
         self._graphs.prepare(size)
         return size
 
-    def run(self, size: tuple[int, int, int]) -> None:
+    def run(self, size: Size) -> None:
         """Do what the arrays say."""
         self._graphs(size)
 
     def _bind(self, t: int) -> None:
-        """Make the launches of the guess at depth `t`: the pass that reads the one before, the norm, and candidates."""
         s, a, source = SEQUENCES, self.arrays, self._last
-        part, pick, step = slice(t * s, (t + 1) * s), None, None
+        part, picks, read = slice(t * s, (t + 1) * s), None, None
         if t:
-            tokens, where = device.zeros(s, dtype=np.int32), a.next[t - 1]
-            pick = Pick(self.ids[(t - 1) * s :], POOL, tokens)
+            tokens, where, before = device.zeros(s, dtype=np.int32), a.next[t - 1], slice((t - 1) * s, t * s)
+            picks = Pick(self.ids[before], POOL, tokens), Pick(self._largest[0][before], 1, tokens)
             own = {"counts": a.alone, "length": where, "position": where, "tokens": tokens, "max_rows": s}
-            step = Reading(self._parts, SimpleNamespace(**self._fixed, **own), self._seen)
-            source = step.stream
+            read = Reading(self._parts, SimpleNamespace(**self._fixed, **own), self._seen)
+            source = read.stream
         norm = RmsNorm(source, self._parts.norm, self._parts.config.norm_eps, half=self._wanted, full=self._seen)
-        out = self.ids[part], self.scores[part]
-        self._steps.append((pick, step, norm, Candidates(self._logits, a.laws, a.next[t], each=1, shift=1, out=out)))
+        out, largest = ((ids[part], scores[part]) for ids, scores in ((self.ids, self.scores), self._largest))
+        candidates = Candidates(self._logits, a.laws, a.next[t], each=1, shift=1, out=out)
+        self._steps.append(_Step(picks, read, norm, (candidates, Largest(self._logits, out=largest))))
 
-    def _launch(self, size: tuple[int, int, int]) -> None:
-        n_rows, n_texts, depth = size
-        self._take(n_rows)
-        self._reading(n_rows)
-        if depth == 0:
+    def _launch(self, size: Size) -> None:
+        self._take(size.rows)
+        self._reading(size.rows)
+        if size.depth == 0:
             return
-        self._take_last(n_texts)
-        for pick, step, norm, candidates in self._steps[:depth]:
-            if pick is not None and step is not None:
-                pick()
-                step(n_texts)
-            norm(n_texts)
-            self._head(n_texts)
-            candidates(n_texts)
-        self._grow(n_texts)
+        self._take_last(size.texts)
+        for step in self._steps[: size.depth]:
+            if step.picks is not None and step.read is not None:
+                step.picks[size.chains]()
+                step.read(size.texts)
+            step.norm(size.texts)
+            self._head(size.texts)
+            step.candidates[size.chains](size.texts)
+        (self._grow_largest if size.chains else self._grow)(size.texts)
 
     def _clear(self) -> None:
         self.arrays.counts.fill(0)
         self.arrays.alone.fill(0)
+        self._laid = None

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +12,13 @@ from dflash.errors import PoolExhausted
 from dflash.kernels import device, jit
 from dflash.kernels.device import DeviceBatch
 from dflash.kernels.ragged import PAGE, PENDING
+from dflash.kernels.sample import Law
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.staging import Staging
 from dflash.kernels.tree.cuda import SEQUENCES, Plant, Walk
 from dflash.model.candidates import Candidates
 from dflash.model.config import Config
-from dflash.model.cuda.guesses import Guesses
+from dflash.model.cuda.guesses import Guesses, may_follow, most_rows
 from dflash.model.cuda.memories import DEVICE
 from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.mtp.chain import MOST, Chain
@@ -85,9 +87,18 @@ class DeviceMtpHead:
         self._walk = Walk(model.batch, model.drawn, arrays, out, rows=MOST, position=arrays.next)
         self._plant = Plant(out, model.batch)
         self._hidden = device.empty(PENDING, config.width)
+        self._shelves: WeakKeyDictionary[State, Any] = WeakKeyDictionary()
         self._ahead: Guesses | None = None
         self.latest: Guesses | None = None
         jit.warm()
+
+    def warm(self, depth: int) -> None:
+        """Do once what captures something when it is first done: passes of the trunk and of the head for one text."""
+        depth, state = min(depth, MOST), self.state()
+        self._target.prepare([1 + depth])
+        for rows in (1, 1 + depth):
+            self._chain.prepare(rows, [Wish(state, Law(), depth, 1, depth)])
+        state.close()
 
     def state(self) -> State:
         """Begin a text; see `MtpHead.state`."""
@@ -101,6 +112,23 @@ class DeviceMtpHead:
                 out[at : at + len(part)] = part
             at += len(part)
         return out
+
+    def extended(self, state: State, unread: Any, hidden: Any, rows: slice | Sequence[int]) -> Any:
+        """What a text has unread, and some rows more; it lasts until it is extended again.
+
+        Rows are added behind what lies in memory of the text's own, as long as there is room.
+        """
+        found = range(len(hidden))[rows] if isinstance(rows, slice) else rows
+        if found[-1] - found[0] != len(found) - 1:
+            return self.join([unread, hidden[rows]])
+        shelf, n = self._shelves.get(state), len(unread)
+        is_there = shelf is not None and (n == 0 or unread.data.ptr == shelf.data.ptr)
+        if not is_there or n + len(found) > len(shelf):
+            shelf = self._shelves[state] = device.empty(2 * PENDING + n + len(found), self.config.width)
+            if n:
+                device.copy(shelf[:n], unread)
+        device.copy(shelf[n : n + len(found)], hidden[found[0] : found[-1] + 1])
+        return shelf[: n + len(found)]
 
     def read(self, state: State, tokens: Ints, hidden: Any) -> None:
         """Read tokens (m,) of a text, with the trunk's hidden states (m, D) of those above them; see `MtpHead.read`."""
@@ -117,7 +145,7 @@ class DeviceMtpHead:
         for start in range(0, len(asks), SEQUENCES):
             part = asks[start : start + SEQUENCES]
             wishes = [Wish(ask.state, ask.law, min(ask.n, MOST), 1, min(ask.n, MOST)) for ask in part]
-            self._guess(wishes, [(ask.tokens, ask.hidden) for ask in part])
+            self._guess(wishes, [(ask.tokens, ask.hidden) for ask in part], candidates=True)
             with device.device_errors("an MTP head"):
                 ids, scores = (array.get().reshape(MOST, SEQUENCES, POOL) for array in (self._chain.ids, self._chain.scores))
             found += [
@@ -161,22 +189,20 @@ class DeviceMtpHead:
         self._ahead.told(state, n_rows)
         return True
 
-    def follow(self, guesses: Guesses) -> bool:
+    def follow(self, wishes: Sequence[Wish]) -> bool:
         """As `Guesser` says."""
-        target, wishes = self._target, guesses.wishes
-        if target.planted is not guesses or target.latest is None:
+        target = self._target
+        if not may_follow(target, wishes) or len(wishes) > SEQUENCES or max(wish.positions for wish in wishes) > MOST:
             return False
-        if any(span.state.length != wish.state.length for span, wish in zip(target.latest.spans, wishes, strict=True)):
-            return False
-        depth, states = max(wish.positions for wish in wishes), [wish.state for wish in wishes]
+        depth, states, rows = max(wish.positions for wish in wishes), [wish.state for wish in wishes], most_rows(target)
         try:
             for state in states:
-                state.reserve(2 * depth + 1)
+                state.reserve(rows + depth)
         except PoolExhausted:
             return False
-        size = self._chain.prepare(min(len(wishes) * (depth + 1), PENDING), len(wishes), depth)
+        size = self._chain.prepare(rows, wishes)
         hidden = target.latest.hidden
-        self._chain.lay(states, hidden, wishes)
+        self._chain.lay(states, hidden, wishes, follows=True)
         self._walk()
         self._chain.run(size)
         self._ahead = self.latest = Guesses(self, wishes, self._chain.out, None).follows(hidden)
@@ -192,7 +218,7 @@ class DeviceMtpHead:
         if self._file is not None:
             self._file.close()
 
-    def _guess(self, wishes: Sequence[Wish], unread: Sequence[Unread]) -> None:
+    def _guess(self, wishes: Sequence[Wish], unread: Sequence[Unread], *, candidates: bool = False) -> None:
         self._ahead = self.latest = None
         unread, states, depth = list(unread), [wish.state for wish in wishes], max(wish.positions for wish in wishes)
         if sum(len(tokens) for tokens, _ in unread) > PENDING:
@@ -203,7 +229,7 @@ class DeviceMtpHead:
         for _, hidden in unread:
             device.copy(self._hidden[at : at + len(hidden)], hidden)
             at += len(hidden)
-        size = self._chain.prepare(at, len(wishes), depth)
+        size = self._chain.prepare(at, wishes, candidates=candidates)
         rows = np.cumsum([0, *(len(tokens) for tokens, _ in unread)]).tolist()
         self._lay(states, [tokens for tokens, _ in unread], rows, depth)
         self._chain.lay(states, self._hidden, wishes)

@@ -12,7 +12,7 @@ from dflash.kernels.linear.cuda import Launch
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.rope.cuda import Angles
 from dflash.model.config import Config
-from dflash.model.cuda.layers import Block, FullAttention
+from dflash.model.cuda import layers
 from dflash.model.cuda.ops import Ops
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.cuda.workspace import workspace
@@ -72,7 +72,9 @@ class Reading:
         ops, eps = Ops(config, batch, prefill=False), config.norm_eps
         inv_freq, gain = inverse_frequencies(config)
         left, right = weights.sides("nextn.eh_proj.weight")
-        mixer = FullAttention(weights, config, space, ops, (parts.pools.k[0], parts.pools.v[0]))
+        block = layers.Parts(weights, config, space, ops)
+        norms = layers.Norms.of(block)
+        mixer = layers.FullAttention(block, (parts.pools.k[0], parts.pools.v[0]), norms)
         self._launches = (
             Embed(batch.tokens, parts.embedding, embedded),
             RmsNorm(embedded, weights.vector("nextn.enorm.weight"), eps, half=left_half),
@@ -80,7 +82,7 @@ class Reading:
             Launch(left_half, [left], [space.stream]),
             Launch(right_half, [right], [space.stream], add=True),
             Angles(batch.position, device.array(inv_freq), space.cos, space.sin, gain=gain),
-            Block(weights, config, space, ops, mixer),
+            layers.Block(block, mixer, norms),
         )
         self.stream = space.stream
 

@@ -1,0 +1,91 @@
+// What becomes of products: they are stored, added or gated; a norm in front of the multiply is applied to them, a norm behind
+// it is prepared.
+//
+// An RMS norm is linear but for one factor a token. With a norm BEHIND it, a multiply that adds to a stream also writes
+// ``half(value * gain * NORM_SCALE)``, saturated, and the sum of squares of every 16 values; the multiply with the norm BEFORE
+// it takes these halves as its tokens, and multiplies its products with the factor, which it finds from the sums. Which sums
+// there are, and their order, depend on the width alone.
+#pragma once
+#include "../formats/half.cuh"
+
+#define STORE 0
+#define ADD 1
+#define GATED 2
+#define GATED_BY 3
+#define BEFORE 1
+#define BEHIND 2
+
+constexpr float NORM_SCALE = 0.125f;
+
+// What a launch knows of its outputs. Scales: in shared memory, what each token's products are multiplied with.
+struct Results {
+    float scale;
+    const float *gates, *gain;
+    u16* halves;
+    float *squares, *scales;
+};
+
+__device__ __forceinline__ float silu(float x) { return __fdiv_rn(x, 1.0f + expf(-x)); }
+
+// The factors of a norm of `width` values, times `scale`, of tokens `first`, `first + step` and so on; by one warp. A call,
+// so that it takes no register from what comes after it.
+__device__ __noinline__ void find_scales(Results to, int width, float eps, int n_tokens, int first, int step, int lane) {
+    constexpr int EACH = 10;
+    const int tiles = (width + 15) / 16;
+    for (int token = first; token < n_tokens; token += step) {
+        const float* from = to.squares + (size_t)token * tiles;
+        float sum = 0.0f;
+        for (int at = lane; at < tiles; at += 32 * EACH) {
+            float squares[EACH];
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) squares[i] = at + 32 * i < tiles ? from[at + 32 * i] : 0.0f;
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) sum = __fadd_rn(sum, squares[i]);
+        }
+#pragma unroll
+        for (int i = 16; i; i /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, i));
+        const float factor = __frsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)width), eps));
+        if (lane == 0) to.scales[token] = __fmul_rn(__fmul_rn(factor, 1.0f / NORM_SCALE), to.scale);
+    }
+}
+
+// A warp writes a fragment: of 16 rows from `row` on and eight tokens from `token` on, lane 4 * g + t has rows g (x, y) and
+// g + 8 (z, w) and tokens 2 * t and the next.
+template <int OUTPUT, int NORMED>
+__device__ __forceinline__ void write(const Results& to, float* out, int rows, int stride, int row, int token, int n_tokens,
+                                      int lane, float4 v, float4 up) {
+    const float values[4] = {v.x, v.y, v.z, v.w}, ups[4] = {up.x, up.y, up.z, up.w};
+    float squares[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        const int r = row + lane / 4 + e / 2 * 8, t = token + lane % 4 * 2 + e % 2;
+        if (r >= rows || t >= n_tokens) continue;
+        const float scale = NORMED == BEFORE ? to.scales[t] : to.scale;
+        const size_t at = (size_t)t * stride + r;
+        const float value = __fmul_rn(values[e], scale);
+        if constexpr (OUTPUT >= GATED) {
+            const float gate = OUTPUT == GATED ? value : to.gates[(size_t)t * rows + r];
+            const float inner = __fmul_rn(silu(gate), OUTPUT == GATED ? __fmul_rn(ups[e], scale) : value);
+            ((u16*)out)[at] = half_saturated(__fmul_rn(inner, INNER_SCALE));
+        } else {
+            const float result = OUTPUT == ADD ? __fadd_rn(out[at], value) : value;
+            out[at] = result;
+            if constexpr (NORMED == BEHIND) {
+                to.halves[(size_t)t * rows + r] = half_saturated(__fmul_rn(__fmul_rn(result, to.gain[r]), NORM_SCALE));
+                squares[e % 2] = __fmaf_rn(result, result, squares[e % 2]);
+            }
+        }
+    }
+    if constexpr (NORMED == BEHIND) {
+#pragma unroll
+        for (int i = 4; i < 32; i *= 2) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) squares[e] = __fadd_rn(squares[e], __shfl_xor_sync(~0u, squares[e], i));
+        }
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const int t = token + lane % 4 * 2 + e;
+            if (lane < 4 && row < rows && t < n_tokens) to.squares[(size_t)t * ((rows + 15) / 16) + row / 16] = squares[e];
+        }
+    }
+}

@@ -1,0 +1,10 @@
+"""What was closed and let go of is gone at once: the memory of a GPU does not wait for the collector of cycles."""
+
+import pytest
+from closing import USES, left, no_collector
+
+
+@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
+def test_all_is_gone(use):
+    with no_collector():
+        assert left(use, device="cpu", threads=2) == []
