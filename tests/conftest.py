@@ -1,6 +1,7 @@
 """What several test folders share."""
 
 import pytest
+from paced import Clock
 
 import dflash
 
@@ -22,3 +23,12 @@ def pools(lm):
     assert before == (pools.pages, pools.slots), "an earlier test has left something behind"
     yield pools
     assert (pools.free_pages, pools.free_slots) == before
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """What tells the loop, and those who choose by it, the time."""
+    clock = Clock()
+    monkeypatch.setattr("dflash.decode.engine.perf_counter", clock)
+    monkeypatch.setattr("dflash.decode.drafters.pace.perf_counter", clock)
+    return clock

@@ -12,6 +12,8 @@ from dflash.kernels.jit import macros, source
 
 KERNELS = Path(dflash.kernels.__file__).parent
 ARCHITECTURES = 80, 86, 89, 90, 100, 120
+GENERATIONS = 80, 90, 120
+"""Of what takes the compiler seconds and asks for no architecture: one of each kind of instructions."""
 
 
 def load():

@@ -29,20 +29,13 @@ class DeferredDraft(Draft):
         Whether it never forks.
     """
 
-    __slots__ = ("_chain", "_found", "_n", "guesses", "index")
+    __slots__ = ("_chain", "_found", "_line", "_n", "guesses", "index")
+
+    __setattr__ = object.__setattr__  # what is looked at is kept
 
     def __init__(self, guesses: Any, index: int, n: int, *, chain: bool) -> None:
-        values = {
-            "guesses": guesses,
-            "index": index,
-            "_n": n,
-            "_chain": chain,
-            "_found": None,
-            "_children": None,
-            "scores": None,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        self.guesses, self.index, self._n, self._chain = guesses, index, n, chain
+        self.scores = self._children = self._found = self._line = None
 
     def __len__(self) -> int:
         return self._n
@@ -63,6 +56,14 @@ class DeferredDraft(Draft):
             return range(n, n + 1 + self._n)
         return Later(lambda: np.append(n, n + self.depths), 1 + self._n)
 
+    def child(self, node: int, token: int) -> int:
+        """As of `Draft`."""
+        if not self._chain:
+            return super().child(node, token)
+        if self._line is None:
+            self._line = self.tokens.tolist()
+        return node + 1 if node + 1 < self._n and self._line[node + 1] == token else -1
+
     def cut(self, n: int) -> DeferredDraft:
         """As of `Draft`."""
         return self if n >= self._n else DeferredDraft(self.guesses, self.index, max(n, 0), chain=self._chain)
@@ -70,8 +71,8 @@ class DeferredDraft(Draft):
     def _tree(self) -> tuple[Ints, Ints]:
         if self._found is None:
             tokens, parents = self.guesses.tree(self.index)
-            object.__setattr__(self, "_found", (tokens[: self._n], parents[: self._n]))
-            object.__setattr__(self, "guesses", None)  # a step keeps its draft for long
+            self._found = tokens[: self._n], parents[: self._n]
+            self.guesses = None  # a step keeps its draft for long
         return self._found
 
 

@@ -73,6 +73,13 @@ def test_positions_of_a_chain_are_known():
     assert guesses.looked == 0
 
 
+def test_children_of_a_chain_are_those_of_the_draft():
+    chain, draft = DeferredDraft(Guesses(), 0, 4, chain=True), Draft(TOKENS[:4])
+    for node in range(-1, 4):
+        for token in {0, *TOKENS}:
+            assert chain.child(node, token) == draft.child(node, token)
+
+
 def test_a_span_is_written_out():
     span = settled(_decode_span(Session(), DeferredDraft(Guesses(), 1, 5, chain=False)))
     assert span.tokens.tolist() == [3, 8, 9, 10, 8, 6]

@@ -51,6 +51,15 @@ def test_refusals(parents):
         Draft([1] * (2 if parents == [-1] else np.size(parents)), parents)
 
 
+def test_scores():
+    chain = Draft([4, 5, 6], scores=np.array([-0.1, -0.2, -0.3], np.float32))
+    assert chain.cut(2).scores.tolist() == chain.scores[:2].tolist()
+    assert chain.cut(5) is chain
+    assert chain == Draft([4, 5, 6])
+    with pytest.raises(ValueError, match="a score for each of 3 tokens, got 1"):
+        Draft([4, 5, 6], scores=chain.scores[:1])
+
+
 def test_frozen():
     with pytest.raises(AttributeError):
         TREE.tokens = EMPTY.tokens

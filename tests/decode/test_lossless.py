@@ -26,7 +26,7 @@ from dflash.decode.strategy import Strategy
 from dflash.model.load import load_model
 
 LONG = os.environ.get("DFLASH_LONG") == "1"
-"""DFLASH_LONG=1 writes all prompts to their length under every sampling, a test for each: hours on two cores, less with -n."""
+"""DFLASH_LONG=1 writes all prompts to their length under every sampling, a test for each, which takes hours on two cores."""
 
 RECORDED = json.loads((DATA / "demo" / "acceptance.json").read_text(encoding="utf-8"))
 PROMPTS = [prompt["prompt_ids"] for prompt in RECORDED["prompts"]]
@@ -96,7 +96,9 @@ def assert_nothing_is_held(model):
 def test_the_demo(prompt, name):
     model = demo().model
     for session in compare(model, PROMPTS[prompt], STRATEGIES, 200 if LONG else 24, **SAMPLINGS[name]):
-        assert session.n_accepted > 0 or session.n_tokens < 20 or isinstance(session.strategy.drafter, PromptLookup)
+        # texts need not repeat themselves, and who chooses may find that nothing pays
+        unsure = isinstance(session.strategy.drafter, PromptLookup | Adaptive)
+        assert session.n_accepted > 0 or session.n_tokens < 20 or unsure
     assert_nothing_is_held(model)
 
 

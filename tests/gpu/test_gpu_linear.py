@@ -94,8 +94,9 @@ def test_widths_that_are_no_tiles(kind, width):
     assert_close(kind, product(x, tiles.Tiles(weight)), expected(x, weight), 5e-4)
 
 
-@pytest.mark.parametrize(("rows", "width"), [(10240, 5120), (5120, 17408), (48, 5120), (5120, 6144)])
+@pytest.mark.parametrize(("rows", "width"), [(10240, 5120), (5120, 17408), (48, 5120), (5120, 6144), (34000, 512)])
 def test_true_shapes(rows, width):
+    """Those of a 27B model, and one of many rows, as an output has, where K is whole."""
     for kind in ("Q4_K", "Q6_K", "Q8_0"):
         weight, x = random_matrix(rows, width, kind), normal(32, width)
         packed = tiles.Tiles(weight)

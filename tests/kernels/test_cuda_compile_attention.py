@@ -2,7 +2,7 @@
 
 import nvrtc
 import pytest
-from nvrtc import ARCHITECTURES, compiled
+from nvrtc import ARCHITECTURES, GENERATIONS, compiled
 
 cuda = pytest.importorskip("dflash.kernels.attention.cuda")
 
@@ -20,9 +20,13 @@ def attention(arch, heads, kv, width, *, gated=1):
     return total + compiled("attention/combine.cu", arch, **shape, GATED=gated, SPLITS=splits)
 
 
+@pytest.mark.parametrize("arch", GENERATIONS)
+def test_every_generation(arch):
+    assert attention(arch, 24, 4, 256) == 0
+
+
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_architecture(arch):
-    assert attention(arch, 24, 4, 256) == 0
     assert compiled("attention/exact.cu", arch, HEAD=256, GROUP=6, KV=4, GATED=1) == 0
     assert compiled("attention/compact.cu", arch) == 0
     assert compiled("rope/angles.cu", arch) == 0

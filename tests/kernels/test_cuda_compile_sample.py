@@ -7,6 +7,7 @@ from dflash.kernels.formats import FORMATS
 
 pytestmark = nvrtc.needed
 QWEN, ODD = 248_320, 1001
+SLOW = "select", "top"
 
 
 def sampling(vocab):
@@ -23,12 +24,13 @@ def sampling(vocab):
 
 def guessing():
     """Sources and constants for what comes after candidates, and for the rows of a draft."""
-    for edges, pool in ((0, 64), (1, 16)):
+    for edges, pool in ((0, 64), (0, 1), (1, 16)):
         yield "tree/grow", {"POOL": pool, "EDGES": edges}
     for blocks in (0, 1):
         yield "tree/walk", {"ROWS": 16, "PLACES": 4352, "MASK": 248_070, "BLOCKS": blocks}
     for half in (0, 1):
         yield "tree/features", {"DIM": 5120, "HALF": half}
+    yield "tree/keep", {"DIM": 5120}
     for side in (0, 1):
         yield "block_conv/block_conv", {"DIM": 5120, "GROUP": 16, "TAPS": 2, "EACH": 8, "SIDE": side, "ADD": side}
     for name in ("tree/plant", "tree/pick", "sample/place"):
@@ -38,12 +40,19 @@ def guessing():
 @pytest.mark.parametrize("arch", nvrtc.ARCHITECTURES)
 def test_every_architecture(arch):
     assert nvrtc.compiled("norm/rms_norm.cu", arch, DIM=5120, THREADS=320) == 0
-    assert nvrtc.compiled("norm/split.cu", arch, DIM=5120) == 0
     assert nvrtc.compiled("embed/embed.cu", arch, QUANT="Q4_K", DIM=5120) == 0
     for name, constants in sampling(QWEN):
-        assert nvrtc.compiled(f"sample/{name}.cu", arch, VOCAB=QWEN, **constants) == 0, f"{name} spills"
+        if name not in SLOW:
+            assert nvrtc.compiled(f"sample/{name}.cu", arch, VOCAB=QWEN, **constants) == 0, f"{name} spills"
     for name, constants in guessing():
         assert nvrtc.compiled(f"{name}.cu", arch, **constants) == 0, f"{name} spills"
+
+
+@pytest.mark.parametrize(("arch", "vocab"), list(zip(nvrtc.GENERATIONS, (ODD, QWEN, QWEN), strict=True)))
+def test_every_generation(arch, vocab):
+    for name, constants in sampling(vocab):
+        if name in SLOW:
+            assert nvrtc.compiled(f"sample/{name}.cu", arch, VOCAB=vocab, **constants) == 0, f"{name} spills"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "Q4_K"])
@@ -58,4 +67,5 @@ def test_norm_of_other_widths(width, threads):
 
 def test_a_vocabulary_that_loads_one_by_one():
     for name, constants in sampling(ODD):
-        assert nvrtc.compiled(f"sample/{name}.cu", VOCAB=ODD, **constants) == 0, f"{name} spills"
+        if name not in SLOW:
+            assert nvrtc.compiled(f"sample/{name}.cu", VOCAB=ODD, **constants) == 0, f"{name} spills"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dflash.decode.draft import EMPTY, Draft
 from dflash.decode.drafter import Drafting, Rows
-from dflash.decode.drafters.choice import Bet, Choice, Option, Others, Placed, Worth
+from dflash.decode.drafters.bets import Bet, Others, Placed, Worth
+from dflash.decode.drafters.choice import Choice, Option
 from dflash.decode.drafters.odds import Ease, all_right
 from dflash.decode.drafters.together import Together
 
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
 
 _BURST = 3
 """Steps of a try: in the first a drafter has to catch up with the text."""
+
+_KEPT = 8
+"""Steps for which all is worth what it was, if nothing is learned of any guess: weighing takes time, too."""
+
+
+class _Seen(NamedTuple):
+    """What became of a draft: the guesses that were right, of those that were verified."""
+
+    bet: Bet
+    draft: Draft
+    given: list[float] | None
+    drafted: int
+    right: list[int]
 
 
 class Adapting(Together):
@@ -35,8 +49,10 @@ class Adapting(Together):
         Rows and tokens of its steps on average, and of the steps of the other sessions.
     room : int
         Most guesses in the last step that had any choice.
-    found : dict of Option to Draft
-        Guesses that took no time, so that they are known before anything is chosen.
+    open : bool
+        Whether what can be found without taking time is to be looked at before the next step.
+    found : dict of Option to (Draft, list of float)
+        Guesses that took no time, so that they are known before anything is chosen, and their chances.
     """
 
     def __init__(self, choice: Choice, session: Session, parts: list[Drafting]) -> None:
@@ -44,76 +60,73 @@ class Adapting(Together):
         self.choice, self.session, self.bet, self.drafted = choice, session, Bet(None), 0
         self.next: Bet | None = None
         self.own, self.others, self.room = Others(1.0, 1.0), Others(), 0
-        self.found: dict[Option, Draft] = {}
+        self.open = True
+        self.found: dict[Option, tuple[Draft, list[float]]] = {}
         self._found_at = 0
+        self._drawn = session.picker.law.scale is not None
         self._guessed, self._looked_up = Ease(0.97, 1.0), Ease(0.97, 1.0)
         self._draft, self._given = EMPTY, None
+        self._seen: list[_Seen] = []
         self._burst: tuple[Option, int] | None = None
+        self._worths: dict[Option | None, Worth] = {}
+        self._worths_room = self._left = 0
 
     def observe(self, out: Forward, rows: Rows) -> None:
-        """Let each see it, and learn of the guesses; the text may not have the newest token yet."""
+        """Let each see it, and remember it: a GPU may be waiting, and the text may not have the newest token yet."""
         super().observe(out, rows)
         if isinstance(rows, slice):
             return
         mean = self.own
         self.own = Others(mean.rows + 0.2 * (1 + self.drafted - mean.rows), mean.tokens + 0.2 * (len(rows) - mean.tokens))
-        option, n = self.bet.option, self.bet.n
-        if option is None or option.instant:
-            return
-        right = {row - rows[0] - 1 for row in rows[1:]}
-        if self._given is None:
-            chances = [float(i in right) for i in range(n)]
-        else:
-            # what it thinks of all its guesses tells more than the one outcome, once it is known how far that can be trusted
-            chances = all_right(self._given)
-            option.clues.learn(self._draft.scores[: self.drafted].tolist(), len(right))
-        given = option.odds.given
-        expected = sum(above * (1 - chance) for above, chance in zip([1.0, *chances[:-1]], given, strict=False))
-        self._guessed.learn(1 - chances[-1], expected)
-        option.odds.learn(chances)
-        option.filled += 0.05 * (len(self._draft) / n - option.filled)
+        if self.bet.option is not None and not self.bet.option.instant:
+            self._seen.append(
+                _Seen(self.bet, self._draft, self._given, self.drafted, [row - rows[0] - 1 for row in rows[1:]])
+            )
 
     def look_back(self) -> None:
-        """Learn how good the guesses were that took no time, whether they were used or not."""
+        """Learn of the guesses that were verified, and of those that took no time, whether they were used or not."""
+        for seen in self._seen:
+            self._learn(*seen)
+            self._left = 0
+        self._seen = []
+        if not self.found:
+            return
         new, found, self.found = self.session.text[self._found_at :], self.found, {}
-        for option, draft in found.items():
-            n, path, node = min(len(draft), len(new)), [], -1
-            for token in new[:n]:
-                if (node := draft.child(node, token)) < 0:
-                    break
-                path.append(node)
+        for option, (draft, given) in found.items():
+            n = min(len(draft), len(new))
             if n == 0:
                 continue
-            given = option.given(draft)[: len(path) + 1][:n]
-            self._looked_up.learn(float(len(path) < n), sum(1 - chance for chance in given))
+            path = _right(draft, new[:n])
+            known = option.known[self._drawn]
+            self._looked_up.learn(float(len(path) < n), sum(1 - chance for chance in given[: len(path) + 1][:n]))
             if draft.scores is None:
-                option.odds.learn([float(i in path) for i in range(n)])
+                known.odds.learn([float(i in path) for i in range(n)])
             else:
-                option.clues.learn(draft.scores[:n].tolist(), len(path))
+                known.clues.learn(draft.scores[:n].tolist(), len(path))
 
     def look(self, found: dict[Option, Draft]) -> None:
         """Guesses were found for the text as it is known."""
-        self.found, self._found_at = found, len(self.session.text)
+        self._found_at = len(self.session.text)
+        self.found = {
+            option: (draft, option.known[self._drawn].given(draft)) for option, draft in found.items() if len(draft)
+        }
 
     def decide(self, room: int) -> None:
         """Bet on the next step, unless that was done before."""
-        bet, self.next = self.next, None
+        bet, looked, self.next, self.open = self.next, self.open, None, True
         if room < 1 or self.session.forced:
             self.bet = Bet(None)
-        elif bet is not None and bet.n <= room:
-            self.bet = bet
-        else:
-            self.room = room
-            bet = self.choose(room)
-            self.bet = self.looked_up(bet) or bet
+            return
+        self.room = room
+        bet = self.choose(room) if bet is None else bet._replace(n=min(bet.n, room))
+        self.bet = (self.looked_up(bet) if looked else None) or bet
 
     def looked_up(self, bet: Bet) -> Bet | None:
         """Rather what was found, if that pays more."""
         best, most = None, 0.0
-        for option, draft in self.found.items():
-            if len(draft) and not bet.tried:
-                given = self._looked_up.here(option.given(draft))
-                gain, n = self.choice.gain(option, given, bet.rate, self.others)
+        for option, (_, given) in self.found.items():
+            if not bet.tried:
+                gain, n = self.choice.gain(option, self._looked_up.here(given), bet.rate, self.others)
                 if n and gain > most:
                     best, most = Bet(option, n, bet.rate), gain
         return best
@@ -126,10 +139,10 @@ class Adapting(Together):
         room : int
             Most guesses, at least 1.
         """
-        worths: dict[Option | None, Worth] = {None: self.choice.plain(self.others)}
-        for option in self.choice.options:
-            if not option.instant:
-                worths[option] = self.choice.best(option, self._guessed.here(option.odds.given), room, self.others)
+        if not self._left or room < self._worths_room:
+            self._worths, self._worths_room, self._left = self._worth(room), room, _KEPT
+        self._left -= 1
+        worths = self._worths
         best = max(worths, key=lambda option: worths[option].rate)
         tried = self._try(worths, best)
         used = best if tried is None else tried
@@ -138,19 +151,49 @@ class Adapting(Together):
         n = worths[used].n if tried is None else worths[used].deep
         return Bet(used, n, worths[best].rate, tried is not None, used is None or used is self.bet.option)
 
+    def _worth(self, room: int) -> dict[Option | None, Worth]:
+        """What can be chosen."""
+        worths: dict[Option | None, Worth] = {None: self.choice.plain(self.others)}
+        for option in self.choice.options:
+            if not option.instant:
+                given = self._guessed.here(option.known[self._drawn].odds.given)
+                worths[option] = self.choice.best(option, given, room, self.others)
+        return worths
+
     def worth_verifying(self, draft: Draft) -> Draft:
         """Those guesses of a drafter that was asked which are sure enough."""
         option, self._draft = self.bet.option, draft
-        self._given = option.given(draft) if len(draft) and draft.scores is not None else None
+        sure = len(draft) > 0 and draft.scores is not None
+        self._given = option.known[self._drawn].given(draft) if sure else None
         if self._given is None or self.bet.tried:
             return draft
         return draft.cut(self.choice.gain(option, self._given, self.bet.rate, self.others)[1])
+
+    def taken(self) -> Draft:
+        """What was found, if that is bet on."""
+        draft, _ = self.found.get(self.bet.option, (EMPTY, None))
+        return draft.cut(self.bet.n)
 
     def place(self, draft: Draft) -> Placed:
         """The step under way has these guesses."""
         option, self.drafted = self.bet.option, len(draft)
         self.by = type(option.drafter).__name__ if option and len(draft) else ""
         return Placed(self.bet, self.drafted, self.session, len(self.session.steps) + len(self.session.held))
+
+    def _learn(self, bet: Bet, draft: Draft, given: list[float] | None, drafted: int, right: list[int]) -> None:
+        """Of one draft, of which so many guesses were verified."""
+        option = bet.option
+        known = option.known[self._drawn]
+        if given is None:
+            chances = [float(i in right) for i in range(bet.n)]
+        else:
+            # what it thinks of all its guesses tells more than the one outcome, once it is known how far that can be trusted
+            chances = all_right(given)
+            known.clues.learn(draft.scores[:drafted].tolist(), len(right))
+        above = zip([1.0, *chances[:-1]], known.odds.given, strict=False)
+        self._guessed.learn(1 - chances[-1], sum(reached * (1 - chance) for reached, chance in above))
+        known.odds.learn(chances)
+        option.filled += 0.05 * (len(draft) / bet.n - option.filled)
 
     def _try(self, worths: dict[Option | None, Worth], best: Option | None) -> Option | None:
         """What to try instead of the best, if anything: for a few steps, since the first has to catch up with the text."""
@@ -166,6 +209,18 @@ class Adapting(Together):
                 self._burst = (option, _BURST - 1)
                 return option
         return None
+
+
+def _right(draft: Draft, tokens: Sequence[int]) -> list[int]:
+    """Guesses that became text, from the root down."""
+    found, node = [], -1
+    guesses = draft.tokens.tolist() if draft.scores is not None else None
+    for n, token in enumerate(tokens):
+        node = (n if guesses[n] == token else -1) if guesses is not None else draft.child(node, token)
+        if node < 0:
+            break
+        found.append(node)
+    return found
 
 
 def settle_others(draftings: Sequence[Adapting]) -> None:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from dflash.decode.draft import EMPTY, Draft
 from dflash.decode.drafter import NOTHING, Drafter, Drafting, Foreseen, Nothing, foreseen
 from dflash.decode.drafters.adapting import Adapting, settle_others
-from dflash.decode.drafters.choice import Bet, Choice, Option
+from dflash.decode.drafters.bets import Bet
+from dflash.decode.drafters.choice import Choice, Option
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.lookup import PromptLookup
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.together import Snapshots, Together, start_all
-from dflash.decode.shapes import Shape
+from dflash.decode.shapes import Chain, Shape
 from dflash.decode.strategy import Strategy
 from dflash.errors import DFlashError, RequestError
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from dflash.decode.session import Session
 
 _log = logging.getLogger(__name__)
+
+_PASSES = 7
+"""Guesses of an MTP head, which takes a pass for each."""
 
 
 class Adaptive(Drafter):
@@ -63,11 +67,7 @@ class Adaptive(Drafter):
             strategies = [each for each in self.strategies if type(each.drafter) is not Nothing]
             for each in strategies:
                 each.drafter.prepare(model)
-            model.companions[self] = choice = Choice(strategies if self.strategies else list(_usual(model)), model)
-            for option in choice.options if model.device == "cuda" else ():
-                if isinstance(option.drafter, MTP):
-                    for n in option.sizes:
-                        model.companions[option.drafter].warm(n)
+            model.companions[self] = Choice(strategies if self.strategies else list(_usual(model)), model)
 
     def start(self, session: Session, model: Any, snapshot: Snapshots | None = None) -> Drafting:
         """Begin with each drafter."""
@@ -96,25 +96,26 @@ class Adaptive(Drafter):
 
 def _usual(model: Any) -> Iterator[Strategy]:
     """What can be had for a model."""
-    for drafter in (DFlash(), MTP(), PromptLookup(most=15)):
+    for drafter, shape in ((DFlash(), None), (MTP(), Chain(_PASSES)), (PromptLookup(most=15), None)):
         try:
             drafter.prepare(model)
         except DFlashError as error:
             _log.info("Adaptive does without %r: %s", drafter, error)
         else:
-            yield Strategy(drafter)
+            yield Strategy(drafter, shape)
 
 
 def _propose(draftings: Sequence[Adapting], rooms: Sequence[int]) -> list[Draft]:
     choice = draftings[0].choice
     # on a GPU this is what the next forward waits for, so that most is done while a step is under way: see `_foresee`
-    if open_ := [(drafting, room) for drafting, room in zip(draftings, rooms, strict=True) if drafting.next is None]:
+    if any(drafting.next is None for drafting in draftings):
         choice.settle()
         settle_others(draftings)
-        _look(*zip(*open_, strict=True))
+    if looking := [(drafting, room) for drafting, room in zip(draftings, rooms, strict=True) if drafting.open]:
+        _look(*zip(*looking, strict=True))
     for drafting, room in zip(draftings, rooms, strict=True):
         drafting.decide(room)
-    drafts = [drafting.found.get(drafting.bet.option, EMPTY).cut(drafting.bet.n) for drafting in draftings]
+    drafts = [drafting.taken() for drafting in draftings]
     for option in choice.options:
         asked = [j for j, drafting in enumerate(draftings) if drafting.bet.option is option]
         if option.instant or not asked:
@@ -139,6 +140,8 @@ def _foresee(draftings: Sequence[Adapting], drafts: Sequence[Draft]) -> list[For
     settle_others(draftings)
     rooms = [_room(drafting, draft) for drafting, draft in zip(draftings, drafts, strict=True)]
     _look(draftings, rooms)
+    for drafting in draftings:
+        drafting.open = True
     return [
         _follow(drafting, draft, room) if room > 0 and not drafting.session.forced else None
         for drafting, draft, room in zip(draftings, drafts, rooms, strict=True)
@@ -146,16 +149,17 @@ def _foresee(draftings: Sequence[Adapting], drafts: Sequence[Draft]) -> list[For
 
 
 def _room(drafting: Adapting, draft: Draft) -> int:
-    """Guesses that there is room for after a step, if all of its guesses are right."""
-    return min(drafting.room, drafting.session.limit - len(drafting.session.text) - len(draft) - 2)
+    """Guesses that there is room for after a step, if it gives as many tokens as others."""
+    tokens = min(1 + len(draft), round(drafting.own.tokens))
+    return min(drafting.room, drafting.session.limit - len(drafting.session.text) - tokens - 1)
 
 
 def _follow(drafting: Adapting, draft: Draft, room: int) -> Foreseen:
     """What one session does next; nothing is known where what was found lately would have paid, and may still."""
-    bet = drafting.choose(room)
-    if drafting.looked_up(bet) is not None:
+    drafting.next = bet = drafting.choose(room)
+    drafting.open = drafting.looked_up(bet) is not None
+    if drafting.open:
         return None
-    drafting.next = bet
     if bet.option is None:
         return NOTHING
     part = drafting.parts[bet.option.part]

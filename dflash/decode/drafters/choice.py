@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from dflash.decode.draft import Draft
 from dflash.decode.drafter import Drafter
+from dflash.decode.drafters.bets import Bet, Others, Placed, Worth
 from dflash.decode.drafters.odds import Clues, Odds, all_right
-from dflash.decode.drafters.pace import Extra, Forwards
+from dflash.decode.drafters.pace import Extra, Forwards, measured_extra, measured_steps, whole
 from dflash.decode.shapes import Chain, Shape, Tree
 from dflash.decode.strategy import Strategy
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
     from dflash.decode.step import Step
 
 _SIZES = (1, 2, 3, 4, 5, 7, 10, 15, 22, 31, 47, 63)
@@ -27,6 +27,25 @@ _DEEPER = 1.4
 
 _SHARE = 0.02
 _OFTEN, _RARELY = 16, 512
+
+
+class Known:
+    """How good guesses are: before they are made, and by what their drafter thinks of them.
+
+    Parameters
+    ----------
+    n : int
+        Most guesses.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.odds, self.clues = Odds(n), Clues()
+
+    def given(self, draft: Draft) -> list[float]:
+        """For each guess of a draft, the chance that it is right if those before it are."""
+        if draft.scores is None:
+            return self.odds.given[: len(draft)]
+        return self.clues.given(draft.scores.tolist())
 
 
 class Option:
@@ -49,8 +68,8 @@ class Option:
         Guesses that it may be asked for.
     sizes : list of int
         Numbers of guesses to choose from.
-    odds, clues : Odds, Clues
-        Of its guesses, over all texts: before they are made, and by what it thinks of them.
+    known : (Known, Known)
+        Of its guesses over all texts, those whose tokens are the likeliest and those whose tokens are drawn.
     extra : Extra
         What it costs beside the forward.
     filled : float
@@ -62,14 +81,9 @@ class Option:
         self.instant = strategy.drafter.instant
         self.most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or _DEPTH
         self.sizes = sorted({n for n in sizes if n < self.most} | {self.most})
-        self.odds, self.clues, self.extra, self.filled = Odds(self.most), Clues(), Extra(), 1.0
+        self.known = Known(self.most), Known(self.most)
+        self.extra, self.filled = Extra(), 1.0
         self._idle, self._interval = 0, _OFTEN
-
-    def given(self, draft: Draft) -> list[float]:
-        """For each guess of a draft, the chance that it is right if those before it are."""
-        if draft.scores is None:
-            return self.odds.given[: len(draft)]
-        return self.clues.given(draft.scores.tolist())
 
     @property
     def is_due(self) -> bool:
@@ -89,87 +103,6 @@ class Option:
         return Chain(n)
 
 
-class Bet(NamedTuple):
-    """Guesses of one session's step.
-
-    Parameters
-    ----------
-    option : Option or None
-        None is plain.
-    n : int
-        Guesses to ask for.
-    rate : float
-        Tokens a second, of all sessions, that the best choice is expected to give.
-    tried : bool
-        Whether it is not that choice, and made to learn.
-    ready : bool
-        Whether the drafter was asked in the step before, too, and so knows all of the text but the last tokens.
-    ahead : bool
-        Whether a device began with the step before the text was known.
-    """
-
-    option: Option | None
-    n: int = 0
-    rate: float = 0.0
-    tried: bool = False
-    ready: bool = True
-    ahead: bool = False
-
-
-class Others(NamedTuple):
-    """Rows and tokens that the other sessions have in a step."""
-
-    rows: float = 0.0
-    tokens: float = 0.0
-
-
-class Worth(NamedTuple):
-    """What a step is expected to give.
-
-    Parameters
-    ----------
-    rate : float
-        Tokens a second, of all sessions.
-    n : int
-        Guesses.
-    seconds : float
-    deep : int
-        More guesses that take not much longer.
-    """
-
-    rate: float
-    n: int
-    seconds: float
-    deep: int = 0
-
-
-class Placed(NamedTuple):
-    """A bet, and where to see what became of it.
-
-    Parameters
-    ----------
-    bet : Bet
-    drafted : int
-        Guesses that were made.
-    session : Session
-    n_steps : int
-        Steps of the session before it.
-    """
-
-    bet: Bet
-    drafted: int
-    session: Session
-    n_steps: int
-
-    @property
-    def step(self) -> Step | None:
-        """The step that was made of it, once it is over."""
-        steps, held = self.session.steps, self.session.held
-        if self.n_steps < len(steps):
-            return steps[self.n_steps]
-        return held[self.n_steps - len(steps)] if self.n_steps < len(steps) + len(held) else None
-
-
 class Choice:
     """Options, and the account of what was spent on trying them.
 
@@ -187,6 +120,14 @@ class Choice:
         sizes = _SIZES if self._on_host else _FULL
         self.options = [Option(each, self.drafters.index(each.drafter), sizes) for each in strategies]
         self.forwards, self.overhead = Forwards(model, _taps(model, self.drafters)), Extra()
+        if not self._on_host and (plain := measured_steps(model, Strategy())):
+            # forwards follow each other there without waiting for the host
+            self.forwards.stretch(min(map(whole, plain)))
+        for option in self.options:
+            if not option.instant:
+                # on a GPU, each size is captured when it is first met
+                shapes = [option.sized(n) for n in ((1, option.most) if self._on_host else option.sizes)]
+                option.extra = measured_extra(model, [Strategy(option.drafter, shape) for shape in shapes], self.forwards)
         self._spent = self._total = 0.0
         # a step of which nothing is heard, since its texts were begun anew, makes way for later ones
         self._placed: deque[list[Placed]] = deque(maxlen=3)
@@ -238,11 +179,12 @@ class Choice:
             Tokens a second that time is worth.
         others : Others
         """
-        chances, beside = all_right(given), self.overhead.seconds(0)
-        tokens, done, found = others.tokens + 1, 0, []
+        chances, tokens, done, found = all_right(given), others.tokens + 1, 0, []
         for n in (0, *(n for n in option.sizes if n < len(given)), len(given)):
             tokens, done = tokens + sum(chances[done:n]), n
-            found.append((tokens - rate * (self.forwards.seconds(others.rows + 1 + n) + beside), n))
+            # what it took to ask is spent, but a step that nobody is asked for also has its cost
+            seconds = option.extra.seconds(n) if option.instant and n else self.overhead.seconds(0)
+            found.append((tokens - rate * (self.forwards.seconds(others.rows + 1 + n) + seconds), n))
         return max(found)
 
     def placed(self, bets: Iterable[Placed]) -> None:
@@ -263,14 +205,14 @@ class Choice:
         first = steps[0]
         took = first.propose + first.forward + sum(step.verify + step.commit for step in steps)
         forward, used = first.forward, {bet.option for bet in bets}
-        alike = len(used) == 1 and all(bet.ready for bet in bets)
-        if self._on_host or (used == {None} and all(bet.ahead for bet in bets)):
+        if self._on_host:
             self.forwards.learn(first.batch, forward)
         else:
-            # on a device, guesses are still being made when the forward is launched; plain steps are one ahead as a rule
+            # guesses are still being made when the forward is launched; plain steps are one ahead as a rule
             forward = self.forwards.seconds(first.batch)
-            alike = alike and used != {None}
-        if alike:
+            if used == {None} and all(bet.ahead for bet in bets):
+                self.forwards.learn(first.batch, took)
+        if len(used) == 1 and all(bet.ready for bet in bets) and (self._on_host or used != {None}):
             extra = self.overhead if bets[0].option is None else bets[0].option.extra
             extra.learn(round(sum(bet.n for bet in bets) / len(bets)), max(took - forward, 0.0))
         self._total += took

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from itertools import accumulate
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from dflash.decode.engine import Engine
+from dflash.decode.session import Session
+from dflash.decode.step import Step
+from dflash.decode.strategy import Strategy
 from dflash.errors import PoolExhausted
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 
 _ROWS = (1, 2, 4, 5, 8, 9, 16, 17, 32, 64)
 _REPEATS = 2
-_MEMORY = 0.9
+_STEPS = 5
 _OFF = 1.5
 """What is off by more than this factor is taken for a hiccup of the machine."""
 
@@ -46,6 +52,11 @@ class Forwards:
         share = (rows - grid[at - 1]) / (grid[at] - grid[at - 1])
         return known[at - 1] + share * (known[at] - known[at - 1])
 
+    def stretch(self, seconds: float) -> None:
+        """A forward of one row really takes so long, and others as much more or less."""
+        factor = seconds / self.seconds(1)
+        self._seconds = [factor * known for known in self._seconds]
+
     def learn(self, rows: int, seconds: float) -> None:
         """A forward with so many rows took so long."""
         expected = self.seconds(rows)
@@ -60,32 +71,67 @@ class Forwards:
 
 
 class Extra:
-    """Seconds that a step with guesses takes beside its forward, ``a + b n`` for n guesses, as it was lately."""
+    """Seconds that a step takes beside its forward, by its guesses: measured once, then followed as a whole.
 
-    def __init__(self) -> None:
-        # sums of 1, n and n squared, and of seconds and n times seconds; older ones count less
-        self._ones, self._first, self._second, self._sum, self._product = 1e-3, 0.0, 1e-2, 0.0, 0.0
-        self._a = self._b = 0.0
-        self._n = 0
+    Parameters
+    ----------
+    known : sequence of (int, float)
+        Some numbers of guesses, ascending, and the seconds with them, between and beyond which it goes in straight lines; if
+        there are none, the first step that is heard of is taken for all.
+    """
+
+    def __init__(self, known: Sequence[tuple[int, float]] = ()) -> None:
+        self._known, self._scale = list(known), 1.0
 
     def seconds(self, n: float) -> float:
         """With `n` guesses."""
-        return max(self._a + self._b * n, 0.0)
+        known = self._known
+        if len(known) < 2:
+            return self._scale * known[0][1] if known else 0.0
+        at = min(max(bisect_left(known, (n,)), 1), len(known) - 1)
+        (left, low), (right, high) = known[at - 1 : at + 1]
+        return max(self._scale * (low + (n - left) * (high - low) / (right - left)), 0.0)
 
     def learn(self, n: int, seconds: float) -> None:
         """A step with `n` guesses took so much longer than its forward."""
-        if self._n > 3:
-            seconds = min(seconds, _OFF * max(self._a + self._b * n, 0.0) + 1e-3)
-        self._n += 1
-        # the weak belief that nothing is to be paid decides where only one n was tried
-        self._ones = _MEMORY * self._ones + 1 + 1e-4
-        self._first = _MEMORY * self._first + n
-        self._second = _MEMORY * self._second + n * n + 1e-3
-        self._sum = _MEMORY * self._sum + seconds
-        self._product = _MEMORY * self._product + n * seconds
-        determinant = self._ones * self._second - self._first**2
-        self._a = (self._second * self._sum - self._first * self._product) / determinant
-        self._b = (self._ones * self._product - self._first * self._sum) / determinant
+        expected = self.seconds(n)
+        if expected > 0:
+            self._scale *= 1 + 0.1 * (min(max(seconds / expected, 1 / _OFF), _OFF) - 1)
+        elif not self._known:
+            self._known = [(n, seconds)]
+
+
+def whole(step: Step) -> float:
+    """Seconds of a step of one text."""
+    return step.propose + step.forward + step.verify + step.commit
+
+
+def measured_steps(model: Any, strategy: Strategy) -> list[Step]:
+    """Some steps of a text of no meaning; none if there is no memory for it."""
+    session = Session([0, 0], strategy=strategy, max_tokens=min(_STEPS * (PENDING + 1), model.config.context - 2))
+    found = []
+    with closing(Engine(model).run([session])) as events:
+        for event in events:
+            if event.step.tokens:
+                found.append(event.step)
+            if len(found) == _STEPS:
+                break
+    return found
+
+
+def measured_extra(model: Any, strategies: Sequence[Strategy], forwards: Forwards) -> Extra:
+    """Let a drafter guess for a moment, in shapes from small to large."""
+    known = {}
+    for strategy in strategies:
+        steps = measured_steps(model, strategy)
+        n = max((step.drafted for step in steps), default=0)
+        if n:
+            full = [step for step in steps if step.drafted == n]
+            beside = [
+                whole(step) - (step.forward if model.device == "cpu" else forwards.seconds(step.batch)) for step in full
+            ]
+            known[n] = max(min(beside), 0.0)
+    return Extra(sorted(known.items()))
 
 
 def _measured(model: Any, rows: list[int], capture: tuple[int, ...]) -> list[float]:
@@ -106,4 +152,5 @@ def _measured(model: Any, rows: list[int], capture: tuple[int, ...]) -> list[flo
             found.append(min(times))
     finally:
         state.close()
-    return found
+    # more rows can't take less time: where they seem to, something came in between
+    return list(accumulate(reversed(found), min))[::-1]

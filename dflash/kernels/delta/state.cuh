@@ -2,9 +2,9 @@
 // columns of both. Every element is computed by one sequence of operations, whoever asks for it.
 #pragma once
 
-constexpr int COLUMNS = WIDTH / LANES, VECTOR = COLUMNS % 4 ? 2 : 4, APART = 4 / ROWS;
+constexpr int COLUMNS = WIDTH / LANES, VECTOR = COLUMNS % 4 ? 2 : 4, APART = LANES / ROWS;
 static_assert(WIDTH % 16 == 0 && LANES == 8, "eight threads have a row of keys, two or four columns at a time");
-static_assert(ROWS == 2 || ROWS == 4, "of the eight lanes, every APART-th names a row");
+static_assert(ROWS == 2 || ROWS == 4, "APART lanes side by side name a row");
 
 // A lane's columns of a row at `from` in any memory; VECTOR of them lie side by side, then those of the next lane.
 __device__ __forceinline__ void load_columns(const float* from, int lane, float (&to)[COLUMNS]) {
@@ -31,40 +31,44 @@ __device__ __forceinline__ void store_columns(float* to, int lane, const float (
     }
 }
 
-// Sums over what a thread's rows hold for a key and for a query.
+// A number for each of a thread's rows, of which every lane has its share.
 struct Sums {
-    float of_key[ROWS], of_query[ROWS];
+    float of[ROWS];
 
-    // Over all lanes, of the row that `row_of(lane)` names: for the key in the lower four lanes, for the query in the upper
-    // ones. Each step halves what a lane still sums.
+    // Over all lanes, of the row that `row_of(lane)` names. Each step halves what a lane still sums.
     __device__ __forceinline__ float reduce(int lane) const {
         const bool upper = lane & 4, second = lane & 2;
-        float sum[ROWS];
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            const float give = upper ? of_key[r] : of_query[r];
-            sum[r] = __fadd_rn(upper ? of_query[r] : of_key[r], __shfl_xor_sync(~0u, give, 4));
-        }
+        float sum[ROWS / 2];
 #pragma unroll
         for (int r = 0; r < ROWS / 2; ++r) {
-            const float give = second ? sum[r] : sum[r + ROWS / 2];
-            sum[r] = __fadd_rn(second ? sum[r + ROWS / 2] : sum[r], __shfl_xor_sync(~0u, give, 2));
+            const float give = upper ? of[r] : of[r + ROWS / 2];
+            sum[r] = __fadd_rn(upper ? of[r + ROWS / 2] : of[r], __shfl_xor_sync(~0u, give, 4));
         }
-        const bool odd = ROWS == 4 && lane & 1;
-        const float give = ROWS == 4 && !odd ? sum[ROWS / 2 - 1] : sum[0];
-        return __fadd_rn(odd ? sum[ROWS / 2 - 1] : sum[0], __shfl_xor_sync(~0u, give, 1));
+        if constexpr (ROWS == 4) {
+            const float give = second ? sum[0] : sum[ROWS / 2 - 1];
+            sum[0] = __fadd_rn(second ? sum[ROWS / 2 - 1] : sum[0], __shfl_xor_sync(~0u, give, 2));
+        } else {
+            sum[0] = __fadd_rn(sum[0], __shfl_xor_sync(~0u, sum[0], 2));
+        }
+        return __fadd_rn(sum[0], __shfl_xor_sync(~0u, sum[0], 1));
     }
 };
 
-__device__ __forceinline__ int row_of(int lane) { return lane % 4 / APART; }
+__device__ __forceinline__ int row_of(int lane) { return lane / APART; }
 
-// What the rows get of a key, of which every lane below 4 has that of `row_of(lane)`.
+// What the rows get of a key.
 struct Amounts {
     float of[ROWS];
 
-    __device__ __forceinline__ void spread(float mine) {
+    // Of each row, what the lanes have that `row_of` names for it.
+    __device__ __forceinline__ void spread(float mine, int lane) {
+        if constexpr (ROWS == 2) {
+            const float other = __shfl_xor_sync(~0u, mine, 4);
+            of[0] = lane & 4 ? other : mine, of[1] = lane & 4 ? mine : other;
+        } else {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) of[r] = __shfl_sync(~0u, mine, r * APART, LANES);
+            for (int r = 0; r < ROWS; ++r) of[r] = __shfl_sync(~0u, mine, r * APART, LANES);
+        }
     }
     __device__ __forceinline__ void load(const float* from) {
         if constexpr (ROWS == 4) {
@@ -74,12 +78,6 @@ struct Amounts {
             const float2 x = *(const float2*)from;
             of[0] = x.x, of[1] = x.y;
         }
-    }
-    __device__ __forceinline__ float pick(int row) const {
-        float found = of[0];
-#pragma unroll
-        for (int r = 1; r < ROWS; ++r) found = row == r ? of[r] : found;
-        return found;
     }
 };
 
@@ -104,18 +102,20 @@ struct State {
             for (int r = 0; r < ROWS; ++r) cell[r][c] = __fmaf_rn(amount.of[r], key[c], __fmul_rn(factor, cell[r][c]));
     }
 
-    // S @ key and S @ query
-    __device__ __forceinline__ Sums read(const float (&key)[COLUMNS], const float (&query)[COLUMNS]) const {
-        Sums sums;
+    // S @ vector
+    __device__ __forceinline__ Sums read(const float (&vector)[COLUMNS]) const {
+        Sums even, odd;
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) sums.of_key[r] = sums.of_query[r] = 0.0f;
+        for (int r = 0; r < ROWS; ++r) even.of[r] = odd.of[r] = 0.0f;
 #pragma unroll
-        for (int c = 0; c < COLUMNS; ++c)
+        for (int c = 0; c < COLUMNS; c += 2)
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-                sums.of_key[r] = __fmaf_rn(cell[r][c], key[c], sums.of_key[r]);
-                sums.of_query[r] = __fmaf_rn(cell[r][c], query[c], sums.of_query[r]);
+                even.of[r] = __fmaf_rn(cell[r][c], vector[c], even.of[r]);
+                odd.of[r] = __fmaf_rn(cell[r][c + 1], vector[c + 1], odd.of[r]);
             }
-        return sums;
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) even.of[r] = __fadd_rn(even.of[r], odd.of[r]);
+        return even;
     }
 };

@@ -30,10 +30,12 @@ constexpr int LANES = 8, THREADS = OWN / ROWS * LANES;
 #include "state.cuh"
 #include "kept.cuh"
 #include "tree.cuh"
+#include "layout.cuh"
+#include "convolve.cuh"
+#include "visit.cuh"
 
 constexpr bool CLUSTERED = FUSED && SPLIT > 1;
-constexpr int LOCAL = 2 * WIDTH + OWN;  // channels of a block: those of q, of k, of its values
-constexpr int WARPS = THREADS / 32, TOGETHER = 4;
+constexpr int WARPS = THREADS / 32;
 static_assert(VALUES % SPLIT == 0 && OWN % 16 == 0 && OWN <= 64 && WIDTH <= 128, "registers hold 64 x 128 of a state");
 static_assert(THREADS >= MOST_ROWS && THREADS % 32 == 0, "a thread for each row of a tree");
 static_assert(HEADS % GROUPS == 0 && TAPS >= 2 && TAPS <= 8, "heads share keys; 2 to 8 taps");
@@ -43,59 +45,10 @@ static_assert(!CLUSTERED, "this GPU has no clusters");
 #define __cluster_dims__(...)
 #endif
 
-struct Shared {
-    float *taps, *rows, *reads, *gates, *aside, *laws, *sums;
-
-    __device__ __forceinline__ Shared(float* from, int room, int places) {
-        taps = from;                                          // (TAPS, LOCAL), and the TAPS - 1 rows above the first one
-        rows = taps + (2 * TAPS - 1) * LOCAL;                 // (room, LOCAL): q, k, v; later u in place of v
-        reads = rows + room * LOCAL;                          // (room, OWN), as the one after it
-        gates = reads + (FUSED ? room * OWN : 0);
-        aside = gates + (FUSED ? room * OWN : 0);             // (places, OWN, WIDTH)
-        laws = aside + places * OWN * WIDTH;                  // (room, 4): part kept, strength, q . k
-        sums = laws + 4 * room;                               // (2, SPLIT, room)
-    }
-};
-
 __device__ __forceinline__ float sum_of_warp(float x) {
 #pragma unroll
     for (int i = 16; i; i /= 2) x = __fadd_rn(x, __shfl_xor_sync(~0u, x, i));
     return x;
-}
-
-// The conv of one channel over N rows up from `last`, in place. The inputs also go to `remembered` unless that is null.
-template <bool CHAIN, int N>
-__device__ __forceinline__ void convolve(const float (&weight)[TAPS], float* column, int last, const Tree& tree,
-                                         float* remembered) {
-    float total[N];
-#pragma unroll
-    for (int r = 0; r < N; ++r) {
-        const int row = last - r;
-        const float input = column[row * LOCAL];
-        total[r] = 0.0f;
-#pragma unroll
-        for (int t = 0; t < TAPS - 1; ++t) {
-            const int up = CHAIN ? row - (TAPS - 1 - t) : tree.above[row][TAPS - 2 - t];
-            total[r] = __fmaf_rn(weight[t], column[up * LOCAL], total[r]);
-        }
-        total[r] = __fmaf_rn(weight[TAPS - 1], input, total[r]);
-        if (remembered) remembered[row * CHANNELS] = input;
-    }
-#pragma unroll
-    for (int r = 0; r < N; ++r) column[(last - r) * LOCAL] = silu(total[r]);
-}
-
-// All n rows: from the last one up, so that all inputs are still there.
-template <bool CHAIN>
-__device__ __forceinline__ void convolve_rows(const float* taps, float* column, int n, const Tree& tree, float* remembered) {
-    float weight[TAPS];
-#pragma unroll
-    for (int t = 0; t < TAPS; ++t) weight[t] = taps[t * LOCAL];
-    int last = n - 1;
-#pragma unroll 1
-    for (; last >= TOGETHER - 1; last -= TOGETHER) convolve<CHAIN, TOGETHER>(weight, column, last, tree, remembered);
-#pragma unroll 1
-    for (; last >= 0; --last) convolve<CHAIN, 1>(weight, column, last, tree, remembered);
 }
 
 // Unit keys, and unit queries times WIDTH^-0.5, of rows `row` and `row + WARPS`, if there is one, by one warp. The keys also
@@ -141,95 +94,6 @@ __device__ __forceinline__ void normalize(const Shared& shared, int row, int n, 
     }
 }
 
-// Bring the registers to the state that the parent of `row` left.
-__device__ __forceinline__ void go_back(State& own, const Tree& tree, int row, const Shared& shared, const float* committed,
-                                        int lane) {
-    const int start = tree.start[row], value = threadIdx.x / LANES * ROWS;
-    u64 again = tree.parent[row] >= 0 ? tree.path[tree.parent[row]] : 0;
-    if (start == COMMITTED) {
-        own.load(committed, lane);
-    } else {
-        own.load(shared.aside + (tree.place[start] * OWN + value) * WIDTH, lane);
-        again &= ~tree.path[start];
-    }
-#pragma unroll 1
-    for (; again; again &= again - 1) {
-        const float* const line = shared.rows + lowest(again) * LOCAL;
-        float key[COLUMNS];
-        load_columns(line + WIDTH, lane, key);
-        Amounts amount;
-        amount.load(line + 2 * WIDTH + value);
-        own.add(shared.laws[4 * lowest(again)], amount, key);
-    }
-}
-
-// Key and query of a row.
-struct Row {
-    float key[COLUMNS], query[COLUMNS];
-
-    __device__ __forceinline__ void load(const float* line, int lane) {
-        load_columns(line, lane, query);
-        load_columns(line + WIDTH, lane, key);
-    }
-};
-
-// Visit the row at `line`; the state goes on to its children unless it is a leaf. `change` and `read` are where the thread's
-// value goes.
-__device__ __forceinline__ void visit(State& own, const Row& row, float* line, const float* law, bool leaf, float* change,
-                                      float* read, int lane) {
-    float* const value = line + 2 * WIDTH + threadIdx.x / LANES * ROWS + row_of(lane);
-    const float wanted = *value;
-    const float4 laws = *(const float4*)law;
-    const float sum = own.read(row.key, row.query).reduce(lane);
-    const float mine = __fmul_rn(laws.y, __fmaf_rn(-laws.x, sum, wanted));  // of the lower lanes
-    Amounts amount;
-    amount.spread(mine);
-    if (lane % APART == 0) {
-        if (lane < 4) *value = mine, *change = mine;
-        if (lane >= 4) *read = __fmaf_rn(amount.pick(row_of(lane)), laws.z, __fmul_rn(laws.x, sum));
-    }
-    if (!leaf) own.add(laws.x, amount, row.key);
-}
-
-// Visit n rows: `changes` and `reads` are where the thread's values of the first row go, those of the next ones follow.
-__device__ __forceinline__ void visit_chain(State& own, int n, const Shared& shared, float* changes, float* reads,
-                                            int reads_stride, int lane) {
-    float* line = shared.rows;
-    const float* law = shared.laws;
-    Row a, b;
-    a.load(line, lane);
-    int i = 0;
-    const auto visit_next = [&](const Row& row, Row& next) {
-        const bool last = ++i >= n;
-        if (!last) next.load(line + LOCAL, lane);
-        visit(own, row, line, law, last, changes, reads, lane);
-        line += LOCAL, law += 4, changes += HEADS * VALUES, reads += reads_stride;
-    };
-#pragma unroll 1
-    while (i + 1 < n) visit_next(a, b), visit_next(b, a);
-    if (i < n) visit_next(a, b);
-}
-
-__device__ __forceinline__ void visit_tree(State& own, int n, const Tree& tree, const Shared& shared, float* changes,
-                                           float* reads, int reads_stride, const float* committed, int lane) {
-#pragma unroll 1
-    for (int i = 0; i < n; ++i) {
-        const int at = tree.order[i];
-        float* const line = shared.rows + at * LOCAL;
-        Row row;
-        row.load(line, lane);
-        if (tree.start[at] != GO_ON) {
-            __syncwarp();
-            go_back(own, tree, at, shared, committed, lane);
-        }
-        const bool leaf = tree.leaves >> at & 1;
-        visit(own, row, line, shared.laws + 4 * at, leaf, changes + at * HEADS * VALUES, reads + at * reads_stride, lane);
-        if (tree.aside >> at & 1) {
-            own.store(shared.aside + (tree.place[at] * OWN + threadIdx.x / LANES * ROWS) * WIDTH, lane);
-        }
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_dims__(CLUSTERED ? SPLIT : 1, 1, 1) step(
     const float* mixed, const float* gate, const float* alpha, const float* beta, const float* taps, const float* ssm_a,
     const float* ssm_dt, const float* ssm_norm, float eps, const int* counts, const int* first, const int* parent,
@@ -247,7 +111,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
     const auto channel_of = [&](int x) {
         return x < 2 * WIDTH ? (x / WIDTH * GROUPS + group) * WIDTH + x % WIDTH : 2 * (GROUPS - 1) * WIDTH + channel + x;
     };
-    const float gain = ssm_norm[part * OWN + threadIdx.x % OWN], rate = ssm_a[head], shift = ssm_dt[head];
+    const float2 gain = *(const float2*)(ssm_norm + part * OWN + 2 * threadIdx.x % OWN);
+    const float rate = ssm_a[head], shift = ssm_dt[head];
     const int n_sequences = counts[1];
     if (CLUSTERED) exchange.prepare();
     bool waited = false;
@@ -277,44 +142,62 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
             chain = __syncthreads_and(follows);
             if (!chain) plan(tree, parent + start, n_rows, places);
         }
+        int arrived = 0;  // blocks that had read these channels of the tail before this one
         if (n_before) {
             before.apply(own, lane);
             own.store(committed, lane);
+            if (threadIdx.x == 0) arrived = atomicAdd(readers + s * GROUPS + group, 1);
         }
         if (!waited) wait_for_inputs();
 
-        constexpr int LINES = (LOCAL + (FUSED ? OWN : 0)) / 4;
+        const float* const of_group = mixed + (size_t)start * CHANNELS + group * WIDTH;
 #pragma unroll 1
-        for (int i = threadIdx.x; i < n_rows * LINES; i += THREADS) {
-            const int r = i / LINES, x = i % LINES * 4;
+        for (int r = threadIdx.x / 32; r < n_rows; r += WARPS) {
+            const int x = threadIdx.x % 32 * 4;
+            float* const line = shared.rows + r * LOCAL;
+            if (x < WIDTH) {
+                copy_16(address(line + x), of_group + r * CHANNELS + x);
+                copy_16(address(line + WIDTH + x), of_group + r * CHANNELS + GROUPS * WIDTH + x);
+            }
             const size_t row = start + r;
-            const float* const from =
-                x < LOCAL ? mixed + row * CHANNELS + channel_of(x) : gate + row * HEADS * VALUES + channel + x - LOCAL;
-            copy_16(address(x < LOCAL ? shared.rows + r * LOCAL + x : shared.gates + r * OWN + x - LOCAL), from);
+            if (x < OWN) {
+                copy_16(address(line + 2 * WIDTH + x), mixed + row * CHANNELS + 2 * GROUPS * WIDTH + channel + x);
+            } else if (FUSED && x < 2 * OWN) {
+                copy_16(address(shared.gates + r * OWN + x - OWN), gate + row * HEADS * VALUES + channel + x - OWN);
+            }
         }
         copy_commit();
-        const int of_law = THREADS - 1 - threadIdx.x;  // a row: the last threads convolve the fewest channels
-        const size_t at = (size_t)(start + min(of_law, n_rows - 1)) * HEADS + head;
-        const float of_alpha = alpha[at], of_beta = beta[at];
+        // The last threads, which convolve the fewest channels, make what rows keep, and those of other warps, if there are
+        // enough, the strengths.
+        const int of_law = THREADS - 1 - threadIdx.x;
+        const int of_strength = THREADS < 2 * MOST_ROWS ? of_law : of_law - (n_rows + 31) / 32 * 32;
+        const bool makes_strength = of_strength >= 0 && of_strength < n_rows;
+        const float of_alpha = alpha[(size_t)(start + min(of_law, n_rows - 1)) * HEADS + head];
+        const float of_beta = beta[(size_t)(start + (makes_strength ? of_strength : 0)) * HEADS + head];
         copy_wait<0>();
         __syncthreads();
         if (of_law < n_rows) {
             const float part_kept = expf(log_decay(of_alpha, rate, shift));
-            shared.laws[4 * of_law] = part_kept, shared.laws[4 * of_law + 1] = strength(of_beta);
+            shared.laws[4 * of_law] = part_kept;
             if (part == 0) decay[(now + of_law) * HEADS + head] = part_kept;
         }
+        if (makes_strength) shared.laws[4 * of_strength + 1] = strength(of_beta);
+        const auto place_of = [&](int x) {
+            return x >= 2 * WIDTH || keeps_keys ? inputs + now * CHANNELS + channel_of(x) : nullptr;
+        };
+        if (n_rows == 1) {
+            convolve_row(shared, place_of);
+        } else {
 #pragma unroll 1
-        for (int x = threadIdx.x; x < LOCAL; x += THREADS) {
-            float* const remembered = x >= 2 * WIDTH || keeps_keys ? inputs + now * CHANNELS + channel_of(x) : nullptr;
-            if (chain) {
-                convolve_rows<true>(shared.taps + x, shared.rows + x, n_rows, tree, remembered);
-            } else {
-                convolve_rows<false>(shared.taps + x, shared.rows + x, n_rows, tree, remembered);
+            for (int x = threadIdx.x; x < LOCAL; x += THREADS) {
+                if (chain) {
+                    convolve_rows<true>(shared.taps + x, shared.rows + x, n_rows, tree, place_of(x));
+                } else {
+                    convolve_rows<false>(shared.taps + x, shared.rows + x, n_rows, tree, place_of(x));
+                }
             }
         }
         __syncthreads();
-        int arrived = 0;
-        if (threadIdx.x == 0 && n_before) arrived = atomicAdd(readers + s * GROUPS + group, 1);
 #pragma unroll 1
         for (int i = threadIdx.x / 32; i < n_rows; i += 2 * WARPS) {
             normalize(shared, i, n_rows, keeps_keys ? k + (now * GROUPS + group) * WIDTH : nullptr);
@@ -355,13 +238,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
                 __syncthreads();
             }
 #pragma unroll 1
-            for (int i = threadIdx.x; i < n_rows * OWN; i += THREADS) {
+            for (int i = 2 * threadIdx.x; i < n_rows * OWN; i += 2 * THREADS) {
                 float sum = sums[i / OWN];
 #pragma unroll
                 for (int p = 1; p < SPLIT; ++p) sum = __fadd_rn(sum, sums[p * room + i / OWN]);
-                const float normed = shared.reads[i] * rsqrtf(sum * (1.0f / VALUES) + eps) * gain;
+                const float factor = rsqrtf(sum * (1.0f / VALUES) + eps);
+                const float2 read = *(const float2*)(shared.reads + i), z = *(const float2*)(shared.gates + i);
                 const size_t to = (size_t)(start + i / OWN) * HEADS * VALUES + channel + i % OWN;
-                out[to] = half_saturated(normed * silu(shared.gates[i]));
+                const u32 low = half_saturated(read.x * factor * gain.x * silu(z.x));
+                *(u32*)(out + to) = low | (u32)half_saturated(read.y * factor * gain.y * silu(z.y)) << 16;
             }
         }
         if (n_before) {

@@ -11,11 +11,12 @@ constexpr int MOST_ROWS = 64, GO_ON = -2, COMMITTED = -1;
 struct Tree {
     u64 path[MOST_ROWS];              // a row and those above it
     u64 aside, leaves;                // rows whose state is put aside; rows without children
+    u64 apart;                        // bit n: for the n-th visit a state is put aside or fetched
     u64 later;                        // other rows of which a sibling with children is visited later
     signed char order[MOST_ROWS];     // the n-th row that is visited
     signed char start[MOST_ROWS];     // the row to start from when the row is visited, or GO_ON, or COMMITTED
     signed char parent[MOST_ROWS];
-    signed char above[MOST_ROWS][8];  // 1, 2... rows up; beyond the root -1, -2...
+    alignas(8) signed char above[MOST_ROWS][8];  // 1, 2... rows up; beyond the root -1, -2...
     signed char place[MOST_ROWS];
 };
 
@@ -28,7 +29,7 @@ __device__ __forceinline__ void plan(Tree& tree, const int* parents, int n, int 
     const bool mine = row < n;
     const int above = mine ? parents[row] : -1;
     const u64 bit = 1ull << row % 64;
-    if (row == 0) tree.aside = tree.later = tree.leaves = 0;
+    if (row == 0) tree.aside = tree.later = tree.leaves = tree.apart = 0;
     if (row < MOST_ROWS) tree.parent[row] = (signed char)(mine ? above : -3);
     __syncthreads();
     u64 path = 0, children = 0, siblings = 0;
@@ -75,7 +76,9 @@ __device__ __forceinline__ void plan(Tree& tree, const int* parents, int n, int 
         const int last = rank ? tree.order[rank - 1] : row;
         const int holds = leaves >> last & 1 ? tree.parent[last] : last;  // whose state is at hand
         const u64 found = above >= 0 ? tree.path[above] & tree.aside : 0;
-        tree.start[row] = (signed char)(rank == 0 || holds == above ? GO_ON : found ? highest(found) : COMMITTED);
+        const bool goes_on = rank == 0 || holds == above;
+        tree.start[row] = (signed char)(goes_on ? GO_ON : found ? highest(found) : COMMITTED);
+        if (!goes_on || (rank && tree.aside >> last & 1)) atomicOr((u32*)&tree.apart + rank / 32, 1u << rank % 32);
     }
     __syncthreads();
 }

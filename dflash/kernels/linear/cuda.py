@@ -179,7 +179,7 @@ class _Decode:
             of_block = one["MT"] * one["UNITS"] // (2 if self._mode == GATED else 1)
             self._bound[n] = self._kernels[n].bind(
                 sum(-(-tiles // of_block) for tiles in self._tiles) * one["CLUSTER"],
-                32 * one["KS"] * (one["UNITS"] + 1),
+                32 * one["KS"] * one["UNITS"],
                 (*args, self.ahead, len(self.ahead), *described),
                 one["SHARED"],
             )

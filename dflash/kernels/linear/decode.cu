@@ -2,15 +2,16 @@
 //
 // K is cut into KS * CLUSTER slices. A warp takes one slice of a unit, MT tiles of 16 rows of one weight, and has a ring of
 // tiles on their way that no other warp waits for. A block has UNITS units and KS slices of each; the warps of a slice share
-// its tokens, which one warp more for each slice brings, COLUMNS columns at a time, and sums up. At last a block adds up its
-// slices in order, with CLUSTER > 1 (Hopper) those of the other blocks of its cluster, too. Which slices there are does not
-// depend on the tokens, and nothing else orders a sum, so a token has the same bits in any company.
+// its tokens, COLUMNS columns at a time: in turn they bring a part that is needed later and sum up the groups of the one at
+// hand. At last every slice goes to the block that adds up all of them in order, with CLUSTER > 1 (Hopper) perhaps another one
+// of its cluster. Which slices there are does not depend on the tokens, and nothing else orders a sum, so a token has the same
+// bits in any company.
 //
 // Grid: CLUSTER blocks for each UNITS * MT * 16 rows, of one weight after the other (gated: half of the units are the second
-// weight's); block 32 * KS * (UNITS + 1); shared SHARED bytes.
-// Macros: QUANTS, the formats, separated by commas; TOKENS, 8 to 64; MODE and NORM, see results.cuh; KS; CLUSTER; UNITS; MT; COLUMNS, a multiple of
-// 256; AHEAD, how many parts of the tokens there is room for; SHARED, which weights fill as far as it goes;
-// WARPS_AT_MOST of a block and BLOCKS of a processor, for which registers are given out.
+// weight's); block 32 * KS * UNITS; shared SHARED bytes.
+// Macros: QUANTS, the formats, separated by commas; TOKENS, 8 to 64; MODE and NORM, see results.cuh; KS; CLUSTER; UNITS; MT;
+// COLUMNS, a multiple of 256; AHEAD, how many parts of the tokens there is room for; SHARED, which weights fill as far as it
+// goes; BLOCKS of a processor, for which registers are given out.
 // Bytes: those of the tiles, once; of the tokens a slice of K a block.
 #include "../launch.cuh"
 #include "results.cuh"
@@ -20,17 +21,17 @@
 #if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(NORM) || !defined(KS) || !defined(CLUSTER)
 #error "QUANTS, TOKENS, MODE, NORM, KS and CLUSTER must be defined"
 #endif
-#if !defined(UNITS) || !defined(MT) || !defined(COLUMNS) || !defined(AHEAD) || !defined(SHARED)
-#error "UNITS, MT, COLUMNS, AHEAD and SHARED must be defined"
-#endif
-#if !defined(WARPS_AT_MOST) || !defined(BLOCKS)
-#error "WARPS_AT_MOST and BLOCKS must be defined"
+#if !defined(UNITS) || !defined(MT) || !defined(COLUMNS) || !defined(AHEAD) || !defined(SHARED) || !defined(BLOCKS)
+#error "UNITS, MT, COLUMNS, AHEAD, SHARED and BLOCKS must be defined"
 #endif
 
 constexpr int NT = TOKENS / 8, CUT = 256, MOST_STAGES = 8, FRAGMENTS = MT * NT;
-constexpr int WARPS = UNITS * KS, OWN = MODE == GATED ? UNITS / 2 : UNITS;
+constexpr int WARPS = UNITS * KS, SIDES = MODE == GATED ? 2 : 1, OWN = UNITS / SIDES;
+// With how many parts less on their way a part is awaited that has to be free.
+constexpr int SLACK = AHEAD > 2 ? 2 : 1;
+// Fragments that a block adds up, of each side.
+constexpr int SHARE = (OWN * FRAGMENTS + CLUSTER - 1) / CLUSTER;
 static_assert(TOKENS % 8 == 0 && TOKENS <= 64 && COLUMNS % CUT == 0 && AHEAD >= 2, "see above");
-static_assert(WARPS + KS <= WARPS_AT_MOST, "a block has more warps than registers were given out for");
 static_assert(MODE != GATED || UNITS % 2 == 0, "gate and up have as many units");
 
 // How the shared memory of a block is divided for one format.
@@ -41,7 +42,7 @@ struct Plan {
     static constexpr int FIT = (SHARED - KS * AHEAD * PART) / (WARPS * MT * Q::BYTES);
     static constexpr int STAGES = FIT < MOST_STAGES ? FIT : MOST_STAGES;
     static_assert(SHARED > KS * AHEAD * PART && FIT >= 1, "no room for weights");
-    static_assert(SHARED >= WARPS * FRAGMENTS * 512, "no room for sums");
+    static_assert(SHARED >= SIDES * SHARE * KS * CLUSTER * 512, "no room for sums");
 };
 
 struct Work {
@@ -62,7 +63,7 @@ struct Inputs {
 };
 
 struct Barriers {
-    u64 weights[WARPS][MOST_STAGES], filled[KS][AHEAD], freed[KS][AHEAD];
+    u64 weights[WARPS][MOST_STAGES], filled[KS][AHEAD], summed[KS][AHEAD], freed[KS][AHEAD];
 };
 
 // Where K is cut, in columns.
@@ -70,53 +71,22 @@ __device__ __forceinline__ int cut(const Inputs& in, int slice) {
     return (in.width + CUT - 1) / CUT * slice / (KS * CLUSTER) * CUT;
 }
 
-// A warp copies columns `first`.. of the tokens; what lies past the width is zero.
-template <class Q>
-__device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first, int lane) {
-    const u16* from = in.x + first + 8 * lane;
+// A warp begins to copy columns `first`.. of tokens `start`, `start + STEP` and so on; what lies past the width is zero.
+template <class Q, int STEP>
+__device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first, int start, u32 barrier, int lane) {
+    const u16* from = in.x + (size_t)start * in.width + first + 8 * lane;
     const int inside = in.width - first - 8 * lane;
-    to += 16 * lane;
+    to += start * Plan<Q>::STRIDE + 16 * lane;
 #pragma unroll 2
-    for (int token = 0; token < in.n_tokens; ++token) {
+    for (int token = start; token < in.n_tokens; token += STEP) {
 #pragma unroll
         for (int i = 0; i < COLUMNS; i += 256) copy_16_or_zeros(to + 2 * i, from + (i < inside ? i : 0), i < inside);
-        from += in.width, to += Plan<Q>::STRIDE;
+        from += STEP * in.width, to += STEP * Plan<Q>::STRIDE;
     }
+    copies_arrive(barrier);
 }
 
-// What the warp of a slice's tokens does: part after part, as room gets free; some are on their way meanwhile.
-template <class Q>
-__device__ __forceinline__ void bring_tokens(const Inputs& in, int begin, int parts, u8* shared, u64 (&fills)[AHEAD],
-                                             u64 (&frees)[AHEAD], int lane) {
-    using P = Plan<Q>;
-    const TokenRows<Q, NT> rows(P::STRIDE, in.n_tokens, lane);
-    const auto fetch = [&](int part) {
-        if (part < parts) {
-            if (part >= AHEAD) barrier_wait(shared_address(&frees[part % AHEAD]), part / AHEAD + 1 & 1);
-            fetch_tokens<Q>(shared_address(shared + part % AHEAD * P::PART), in, begin + part * COLUMNS, lane);
-        }
-        copy_commit();
-    };
-#pragma unroll
-    for (int part = 0; part < AHEAD - 1; ++part) fetch(part);
-#pragma unroll 1
-    for (int part = 0; part < parts; ++part) {
-        u8* x = shared + part % AHEAD * P::PART;
-        copy_wait<AHEAD - 2>();
-        __syncwarp();
-        if constexpr (Q::MINIMA > 0) {
-#pragma unroll 1
-            for (int i = 0; i < P::TILES; ++i) {
-                sum_groups<Q, NT>(x + i * 2 * Q::TILE_K, rows, lane, x + P::X_BYTES + i * P::SUM_BYTES);
-            }
-            __syncwarp();
-        }
-        if (lane == 0) barrier_arrive(shared_address(&fills[part % AHEAD]));
-        fetch(part + AHEAD - 1);
-    }
-}
-
-// Ask for what later launches read first, some of it by each warp that brings tokens: memory is idle while a launch ends.
+// Ask for what later launches read first, some of it by one warp of each slice: memory is idle while a launch ends.
 __device__ __forceinline__ void fetch_ahead(const u64* pieces, int n, int part_of_k, int lane) {
     for (int i = (blockIdx.x * KS + part_of_k) * 32 + lane; i < n; i += gridDim.x * KS * 32) {
         prefetch(pieces[2 * i], (u32)pieces[2 * i + 1]);
@@ -128,31 +98,17 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
                                                Barriers& barriers, float (&total)[MT][NT][4]) {
     using P = Plan<Q>;
     const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    const bool brings = warp >= WARPS;
-    const int part_of_k = brings ? warp - WARPS : warp / UNITS, unit = warp % UNITS;
+    const int part_of_k = warp / UNITS, unit = warp % UNITS, own = unit % OWN;
     const int slice = blockIdx.x % CLUSTER * KS + part_of_k, first = cut(in, slice), past = cut(in, slice + 1);
     const int tiles_of_row = (in.width + Q::TILE_K - 1) / Q::TILE_K, row_tiles = (work.rows + 15) / 16;
     const int parts = (past - first + COLUMNS - 1) / COLUMNS;
-    u8* tokens = shared + part_of_k * (AHEAD * P::PART);
-    u64(&fills)[AHEAD] = barriers.filled[part_of_k], (&frees)[AHEAD] = barriers.freed[part_of_k];
-    if (brings) {
-        if (lane < AHEAD) {
-            barrier_init(shared_address(&fills[lane]), 1);
-            barrier_init(shared_address(&frees[lane]), UNITS);
-        }
-        __syncthreads();
-        wait_for_inputs();
-        bring_tokens<Q>(in, first, parts, tokens, fills, frees, lane);
-        fetch_ahead(in.ahead, in.n_ahead, part_of_k, lane);
-        return;
-    }
 
     int i = first / Q::TILE_K;
     const int end = min(past / Q::TILE_K, tiles_of_row);
-    const int n_active = min(OWN, work.units() - work.group * OWN), own = unit % OWN;
+    const int n_active = min(OWN, work.units() - work.group * OWN);
     const int stages = n_active == OWN ? P::STAGES : min(MOST_STAGES, P::STAGES * OWN / n_active);
     const bool active = own < n_active;
-    const int place = part_of_k * (UNITS / OWN * n_active) + unit / OWN * n_active + own;
+    const int place = part_of_k * (SIDES * n_active) + unit / OWN * n_active + own;
     u8* ring = shared + KS * AHEAD * P::PART + place * (stages * MT * Q::BYTES);
     const u32 barrier = shared_address(&barriers.weights[warp][0]);
     const u8* tiles = MODE == GATED && unit >= OWN ? work.second : work.tiles;
@@ -168,39 +124,70 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     if (lane < MOST_STAGES) barrier_init(barrier + 8 * lane);
     __syncwarp();
     for (int s = 0; active && s < stages && i + s < end; ++s) fetch(s, i + s);
-    __syncthreads();
-    if constexpr (NORM == BEFORE) {
-        wait_for_inputs();
-        find_scales(to, in.width, in.eps, in.n_tokens, warp, WARPS, lane);
+
+    u8* tokens = shared + part_of_k * (AHEAD * P::PART);
+    const u32 fills = shared_address(barriers.filled[part_of_k]), sums = shared_address(barriers.summed[part_of_k]);
+    const u32 frees = shared_address(barriers.freed[part_of_k]);
+    if (unit == 0 && lane < AHEAD) {
+        barrier_init(fills + 8 * lane, 32 * UNITS);
+        barrier_init(sums + 8 * lane, 1);
+        barrier_init(frees + 8 * lane, UNITS);
     }
+    __syncthreads();
+    wait_for_inputs();
+    // All warps of the slice bring the first parts, so that the first of them is there soon.
+    for (int part = 0; part < min(AHEAD, parts); ++part) {
+        fetch_tokens<Q, UNITS>(shared_address(tokens + part * P::PART), in, first + part * COLUMNS, unit, fills + 8 * part, lane);
+    }
+    if constexpr (NORM == BEFORE) find_scales(to, in.width, in.eps, in.n_tokens, warp, WARPS, lane);
 
     const TokenRows<Q, NT> rows(P::STRIDE, in.n_tokens, lane);
-    int stage = 0, parity = 0, buffer = 0, filled = 0;
+    int stage = 0, parity = 0, buffer = 0, phase = 0, turn = 0;
 #pragma unroll 1
     for (int part = 0; part < parts; ++part) {
-        const u8* x = tokens + buffer * P::PART;
-        const u8* sums = x + P::X_BYTES;
+        u8* x = tokens + buffer * P::PART;
         // Both are the same; which one spares a register depends on the format.
         const int most = P::TILES == 1 && Q::GROUP > 16 ? i + (i < end) : min(i + P::TILES, end);
         const int stop = active ? most : i;
-        barrier_wait(shared_address(&fills[buffer]), filled);
+        if (turn == unit) {
+            const int next = part + AHEAD - SLACK;
+            if (part >= SLACK && next < parts) {
+                barrier_wait(frees + next % AHEAD * 8, next / AHEAD + 1 & 1);
+                const int at = next % AHEAD;
+                if (UNITS > 1) barrier_arrive(fills + 8 * at, UNITS - 1);
+                fetch_tokens<Q, 1>(shared_address(tokens + at * P::PART), in, first + next * COLUMNS, 0, fills + 8 * at, lane);
+            }
+            if (next == max(parts, AHEAD - SLACK)) fetch_ahead(in.ahead, in.n_ahead, part_of_k, lane);
+        }
+        barrier_wait(fills + 8 * buffer, phase);
+        if constexpr (Q::MINIMA > 0) {
+            if (turn == unit) {
+#pragma unroll 1
+                for (int t = 0; t < P::TILES; ++t) {
+                    sum_groups<Q, NT>(x + t * 2 * Q::TILE_K, rows, lane, x + P::X_BYTES + t * P::SUM_BYTES);
+                }
+                __syncwarp();
+                if (lane == 0) barrier_arrive(sums + 8 * buffer);
+            }
+        }
+        const u8 *columns = x, *sums_of_columns = x + P::X_BYTES;
 #pragma unroll 1
         for (; i < stop; ++i) {
             const u8* tile[MT];
 #pragma unroll
             for (int m = 0; m < MT; ++m) tile[m] = ring + (stage * MT + m) * Q::BYTES;
             barrier_wait(barrier + 8 * stage, parity);
-            multiply_tile<Q, MT, NT>(tile, x, rows, sums, lane, total);
+            multiply_tile<Q, MT, NT>(tile, columns, rows, sums_of_columns, sums + 8 * buffer, phase, lane, total);
             __syncwarp();
             if (i + stages < end) fetch(stage, i + stages);
             if (++stage == stages) stage = 0, parity ^= 1;
-            x += 2 * Q::TILE_K, sums += P::SUM_BYTES;
+            columns += 2 * Q::TILE_K, sums_of_columns += P::SUM_BYTES;
         }
         __syncwarp();
-        if (lane == 0) barrier_arrive(shared_address(&frees[buffer]));
-        if (++buffer == AHEAD) buffer = 0, filled ^= 1;
+        if (lane == 0) barrier_arrive(frees + 8 * buffer);
+        if (++buffer == AHEAD) buffer = 0, phase ^= 1;
+        if (++turn == UNITS) turn = 0;
     }
-    if constexpr (NORM != BEFORE) wait_for_inputs();
 }
 
 template <class Q, class... Others>
@@ -217,17 +204,6 @@ __device__ __forceinline__ void multiply_any(int type, const Work& work, const I
 
 __device__ __forceinline__ void add(float4& sum, float4 v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
 
-// The sum of the slices of a fragment of a unit; `sums` holds those of this block's.
-__device__ __forceinline__ float4 sum_slices(const u8* sums, int unit, int f, int lane) {
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int s = 0; s < KS * CLUSTER; ++s) {
-        const u8* from = sums + (((s % KS * UNITS + unit) * FRAGMENTS + f) * 32 + lane) * 16;
-        add(sum, CLUSTER > 1 ? load_of_block(shared_address(from), s / KS) : *(const float4*)from);
-    }
-    return sum;
-}
-
 __device__ __forceinline__ void sync_all() {
     if (CLUSTER > 1) {
         cluster_sync();
@@ -236,30 +212,57 @@ __device__ __forceinline__ void sync_all() {
     }
 }
 
-// All slices go to shared memory, and the warps of the blocks take fragments in turn.
+// Where slice `s` of fragment `i` of a side lies in the block that adds it up.
+__device__ __forceinline__ int place_of(int side, int i, int s) {
+    return ((side * SHARE + i / CLUSTER) * (KS * CLUSTER) + s) * 512;
+}
+
+__device__ __forceinline__ float4 sum_slices(const u8* sums, int side, int i, int lane) {
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (int s = 0; s < KS * CLUSTER; ++s) add(sum, *(const float4*)(sums + place_of(side, i, s) + 16 * lane));
+    return sum;
+}
+
+// Slices go to the shared memory of the block that adds them up, whose warps take fragments in turn.
 __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT][NT][4], u8* shared, const Inputs& in,
                                        const Results& to) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = blockIdx.x % CLUSTER;
-    __syncthreads();
-    if (warp < WARPS) {
+    const auto place = [&](int i) {
+        const int f = i % FRAGMENTS, row = ((work.group * OWN + i / FRAGMENTS) * MT + f / NT) * 16;
+        return Place{work.out, work.rows, work.stride, row, f % NT * 8, i < OWN * FRAGMENTS ? in.n_tokens : 0};
+    };
+    int i = rank + CLUSTER * warp;
+    Given<MODE, NORM> given;
+    given.load(to, place(i), lane);
+    sync_all();
+    const int unit = warp % UNITS, slice = rank * KS + warp / UNITS;
 #pragma unroll
-        for (int f = 0; f < FRAGMENTS; ++f) {
-            const float* v = total[f / NT][f % NT];
-            ((float4*)shared)[(warp * FRAGMENTS + f) * 32 + lane] = make_float4(v[0], v[1], v[2], v[3]);
+    for (int f = 0; f < FRAGMENTS; ++f) {
+        if (f % NT * 8 >= in.n_tokens) continue;
+        const float* v = total[f / NT][f % NT];
+        const float4 sum = make_float4(v[0], v[1], v[2], v[3]);
+        const int whole = unit % OWN * FRAGMENTS + f;
+        u8* at = shared + place_of(unit / OWN, whole, slice) + 16 * lane;
+        if (CLUSTER > 1) {
+            store_in_block(shared_address(at), whole % CLUSTER, sum);
+        } else {
+            *(float4*)at = sum;
         }
     }
     sync_all();
 #pragma unroll 1
-    for (int i = rank + CLUSTER * warp; i < OWN * FRAGMENTS; i += CLUSTER * (WARPS + KS)) {
-        const int f = i % FRAGMENTS, unit = i / FRAGMENTS, row = ((work.group * OWN + unit) * MT + f / NT) * 16;
-        if (row >= work.rows || f % NT * 8 >= in.n_tokens) continue;
-        const float4 v = sum_slices(shared, unit, f, lane), up = MODE == GATED ? sum_slices(shared, OWN + unit, f, lane) : v;
-        write<MODE, NORM>(to, work.out, work.rows, work.stride, row, f % NT * 8, in.n_tokens, lane, v, up);
+    for (; i < OWN * FRAGMENTS; i += CLUSTER * WARPS) {
+        const Place at = place(i);
+        if (at.row < work.rows && at.token < in.n_tokens) {
+            const float4 v = sum_slices(shared, 0, i, lane), up = MODE == GATED ? sum_slices(shared, 1, i, lane) : v;
+            write<MODE, NORM>(to, at, given, lane, v, up);
+        }
+        given.load(to, place(i + CLUSTER * WARPS), lane);
     }
-    if (CLUSTER > 1) cluster_sync();
 }
 
-extern "C" __global__ void __clusters__(CLUSTER) __launch_bounds__(32 * WARPS_AT_MOST, BLOCKS)
+extern "C" __global__ void __clusters__(CLUSTER) __launch_bounds__(32 * WARPS, BLOCKS)
 decode(const unsigned short* x, int n_tokens, int width, float scale, const float* gates, const float* gain,
        unsigned short* halves, float* squares, float eps, const unsigned long long* ahead, int n_ahead,
        unsigned long long tiles_0, unsigned long long out_0, int rows_0, int stride_0, int type_0,
@@ -296,13 +299,14 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
         return;
     }
     if (NORM == BEFORE) __syncthreads();
-    if (threadIdx.x < 32 * WARPS) {
-        const int lane = threadIdx.x % 32, row = (work.group * OWN + threadIdx.x / 32) * MT * 16;
+    const int lane = threadIdx.x % 32, row = (work.group * OWN + threadIdx.x / 32) * MT * 16;
 #pragma unroll
-        for (int f = 0; f < FRAGMENTS; ++f) {
-            const float* v = total[f / NT][f % NT];
-            const float4 sum = make_float4(v[0], v[1], v[2], v[3]);
-            write<MODE, NORM>(to, work.out, work.rows, work.stride, row + f / NT * 16, f % NT * 8, n_tokens, lane, sum, sum);
-        }
+    for (int f = 0; f < FRAGMENTS; ++f) {
+        const float* v = total[f / NT][f % NT];
+        const float4 sum = make_float4(v[0], v[1], v[2], v[3]);
+        const Place at = {work.out, work.rows, work.stride, row + f / NT * 16, f % NT * 8, n_tokens};
+        Given<MODE, NORM> given;
+        given.load(to, at, lane);
+        write<MODE, NORM>(to, at, given, lane, sum, sum);
     }
 }

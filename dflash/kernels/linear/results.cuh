@@ -25,7 +25,13 @@ struct Results {
     float *squares, *scales;
 };
 
-__device__ __forceinline__ float silu(float x) { return __fdiv_rn(x, 1.0f + expf(-x)); }
+// To 2e-6 of it where a half, which it becomes, isn't zero.
+__device__ __forceinline__ float silu(float x) {
+    float power, inverse;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.442695041f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+    return __fmul_rn(x, inverse);
+}
 
 // The factors of a norm of `width` values, times `scale`, of tokens `first`, `first + step` and so on; by one warp. A call,
 // so that it takes no register from what comes after it.
@@ -49,29 +55,54 @@ __device__ __noinline__ void find_scales(Results to, int width, float eps, int n
     }
 }
 
-// A warp writes a fragment: of 16 rows from `row` on and eight tokens from `token` on, lane 4 * g + t has rows g (x, y) and
-// g + 8 (z, w) and tokens 2 * t and the next.
+// Outputs that a warp has at a time: of 16 rows from `row` on and eight tokens from `token` on, lane 4 * g + t has rows g
+// (x, y) and g + 8 (z, w) and tokens 2 * t and the next.
+struct Place {
+    float* out;
+    int rows, stride, row, token, n_tokens;
+};
+
+// What is read before such outputs are written, which may be long before.
 template <int OUTPUT, int NORMED>
-__device__ __forceinline__ void write(const Results& to, float* out, int rows, int stride, int row, int token, int n_tokens,
-                                      int lane, float4 v, float4 up) {
+struct Given {
+    float was[4], gain[2];
+
+    __device__ __forceinline__ void load(const Results& to, const Place& at, int lane) {
+        if constexpr (OUTPUT == ADD || OUTPUT == GATED_BY) {
+            const float* from = OUTPUT == ADD ? at.out : to.gates;
+            const int stride = OUTPUT == ADD ? at.stride : at.rows;
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const int r = at.row + lane / 4 + e / 2 * 8, t = at.token + lane % 4 * 2 + e % 2;
+                was[e] = r < at.rows && t < at.n_tokens ? from[(size_t)t * stride + r] : 0.0f;
+                if (NORMED == BEHIND && e % 2 == 0) gain[e / 2] = r < at.rows ? to.gain[r] : 0.0f;
+            }
+        }
+    }
+};
+
+template <int OUTPUT, int NORMED>
+__device__ __forceinline__ void write(const Results& to, const Place& place, const Given<OUTPUT, NORMED>& given, int lane,
+                                      float4 v, float4 up) {
     const float values[4] = {v.x, v.y, v.z, v.w}, ups[4] = {up.x, up.y, up.z, up.w};
     float squares[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-        const int r = row + lane / 4 + e / 2 * 8, t = token + lane % 4 * 2 + e % 2;
-        if (r >= rows || t >= n_tokens) continue;
+        const int r = place.row + lane / 4 + e / 2 * 8, t = place.token + lane % 4 * 2 + e % 2;
+        if (r >= place.rows || t >= place.n_tokens) continue;
         const float scale = NORMED == BEFORE ? to.scales[t] : to.scale;
-        const size_t at = (size_t)t * stride + r;
+        const size_t at = (size_t)t * place.stride + r;
         const float value = __fmul_rn(values[e], scale);
         if constexpr (OUTPUT >= GATED) {
-            const float gate = OUTPUT == GATED ? value : to.gates[(size_t)t * rows + r];
+            const float gate = OUTPUT == GATED ? value : given.was[e];
             const float inner = __fmul_rn(silu(gate), OUTPUT == GATED ? __fmul_rn(ups[e], scale) : value);
-            ((u16*)out)[at] = half_saturated(__fmul_rn(inner, INNER_SCALE));
+            ((u16*)place.out)[at] = half_saturated(__fmul_rn(inner, INNER_SCALE));
         } else {
-            const float result = OUTPUT == ADD ? __fadd_rn(out[at], value) : value;
-            out[at] = result;
+            const float result = OUTPUT == ADD ? __fadd_rn(given.was[e], value) : value;
+            place.out[at] = result;
             if constexpr (NORMED == BEHIND) {
-                to.halves[(size_t)t * rows + r] = half_saturated(__fmul_rn(__fmul_rn(result, to.gain[r]), NORM_SCALE));
+                const float half = __fmul_rn(__fmul_rn(result, given.gain[e / 2]), NORM_SCALE);
+                to.halves[(size_t)t * place.rows + r] = half_saturated(half);
                 squares[e % 2] = __fmaf_rn(result, result, squares[e % 2]);
             }
         }
@@ -84,8 +115,10 @@ __device__ __forceinline__ void write(const Results& to, float* out, int rows, i
         }
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-            const int t = token + lane % 4 * 2 + e;
-            if (lane < 4 && row < rows && t < n_tokens) to.squares[(size_t)t * ((rows + 15) / 16) + row / 16] = squares[e];
+            const int t = place.token + lane % 4 * 2 + e;
+            if (lane < 4 && place.row < place.rows && t < place.n_tokens) {
+                to.squares[(size_t)t * ((place.rows + 15) / 16) + place.row / 16] = squares[e];
+            }
         }
     }
 }

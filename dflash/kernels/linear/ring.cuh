@@ -28,6 +28,11 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier) {
     asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
 }
 
+// `n` times at once, which must not be the last arrivals of the phase.
+__device__ __forceinline__ void barrier_arrive(u32 barrier, int n) {
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.noComplete.shared.b64 state, [%0], %1;\n}" ::"r"(barrier), "r"(n) : "memory");
+}
+
 // A warp waits until the copies of phase `parity` are there.
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
 #if __CUDA_ARCH__ >= 900
@@ -85,6 +90,11 @@ __device__ __forceinline__ bool is_elected() {
 // Keep what is read once no longer in the L2 cache than needed, so that what was fetched ahead stays.
 constexpr u64 EVICT_FIRST = 0x12f0000000000000ull;
 
+// This lane arrives on a barrier as soon as what it began to copy by `copy_16` is there.
+__device__ __forceinline__ void copies_arrive(u32 barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // A warp, all of it, starts to copy N pieces of BYTES each, a multiple of 16, which complete on `barrier`.
 template <int N, int BYTES>
 __device__ __forceinline__ void ring_copy(u32 to, const u8* const (&from)[N], size_t offset, u32 barrier, int lane) {
@@ -106,7 +116,7 @@ __device__ __forceinline__ void ring_copy(u32 to, const u8* const (&from)[N], si
             if (at + 16 * lane < BYTES) copy_16(to + i * BYTES + at + 16 * lane, from[i] + offset + at + 16 * lane);
         }
     }
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+    copies_arrive(barrier);
 #endif
 }
 
@@ -123,14 +133,12 @@ __device__ __forceinline__ void cluster_sync() {
 #endif
 }
 
-// What lies at an address of this block's, in block `rank` of the cluster.
-__device__ __forceinline__ float4 load_of_block(u32 shared, int rank) {
-    float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+// Store in block `rank` of the cluster, where an address of this block's says.
+__device__ __forceinline__ void store_in_block(u32 shared, int rank, float4 v) {
 #if __CUDA_ARCH__ >= 900
     u32 there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(there) : "memory");
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+                 : "memory");
 #endif
-    return v;
 }

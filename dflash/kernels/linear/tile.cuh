@@ -7,6 +7,7 @@
 // on M but how much is done at a time.
 #pragma once
 #include "../formats/quants.cuh"
+#include "ring.cuh"
 
 // Bytes from a token to the next, for rows of `bytes` bytes that are a multiple of 128.
 template <class Q>
@@ -54,7 +55,8 @@ __device__ __forceinline__ void sum_groups(const u8* x, const TokenRows<Q, NT>& 
     for (int n = 0; n < NT; ++n)
 #pragma unroll
         for (int c = 0; c < CHAINS; ++c) clear(d[n][c]);
-#pragma unroll
+// Three times eight tokens have no registers to spare.
+#pragma unroll(NT == 3 ? 2 : 8)
     for (int j = 0; j < Q::TILE_K / 32; ++j) {
         const int group = Q::MINIMA == 8 ? j : 2 * j + t / 2;
         const u32 upper = g == group ? 0x34003400u : 0u, lower = g + 8 == group ? 0x34003400u : 0u;
@@ -120,12 +122,13 @@ __device__ __forceinline__ float row_scale(const u8* tile, int row) {
     }
 }
 
-// total += M tiles, one below the other, times 8 * NT tokens.
+// total += M tiles, one below the other, times 8 * NT tokens. Sums are there at the end of phase `parity` of barrier `summed`.
 //
 // Lane 4 * g + t holds of tile m and eight n: rows g (elements 0, 1) and g + 8 (2, 3), tokens 2 * t and the next.
 template <class Q, int M, int NT>
 __device__ __forceinline__ void multiply_tile(const u8* const (&tile)[M], const u8* x, const TokenRows<Q, NT>& rows,
-                                              const u8* sums, int lane, float (&total)[M][NT][4]) {
+                                              const u8* sums, u32 summed, u32 parity, int lane,
+                                              float (&total)[M][NT][4]) {
     const int g = lane / 4;
     float part[M][NT][4];
 #pragma unroll
@@ -164,6 +167,7 @@ __device__ __forceinline__ void multiply_tile(const u8* const (&tile)[M], const 
             }
         }
     }
+    if constexpr (Q::MINIMA > 0) barrier_wait(summed, parity);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
         if constexpr (Q::GROUP != 32) {

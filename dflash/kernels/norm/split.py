@@ -1,21 +1,17 @@
 """The RMS norm on a GPU in two parts, which the multiplies around it carry."""
 
-from pathlib import Path
 from typing import Any
 
 from dflash.errors import KernelError
-from dflash.kernels.jit import kernel
 
-_SOURCE = Path(__file__).with_name("split.cu")
 _TILE = 16
-_MOST_THREADS = 320
 
 
 class SplitNorm:
-    """An RMS norm whose factor a multiply applies to its products, so that no launch of its own is needed.
+    """An RMS norm that is no launch of its own.
 
-    A multiply that adds to a stream and has this norm behind it prepares it (`dflash.kernels.linear.cuda.Launch`); called,
-    the norm is prepared by a launch, for rows that no multiply wrote.
+    The multiply that adds to a stream and has this norm behind it writes the rows times the gain, and sums of their squares;
+    the one that has it before it applies the factor to its products (`dflash.kernels.linear.cuda.Launch`).
 
     Parameters
     ----------
@@ -42,17 +38,14 @@ class SplitNorm:
         for name, array, shape in shapes:
             if array.shape != shape:
                 raise KernelError(f"norm: {name} must be {shape}, got {array.shape}")
-        self.weight, self.eps, self.half, self.squares, self._rows = weight, eps, half, squares, n
-        block = min(-(-sums(width) // 32) * 32, _MOST_THREADS)
-        run = kernel(_SOURCE, "split_norm", dependent=True, DIM=width)
-        self._run = run.bind(1, block, (x, weight, half, squares))
-
-    def __call__(self, n_rows: int, stream: Any = None) -> None:
-        """Prepare the first `n_rows` rows."""
-        assert 0 < n_rows <= self._rows
-        self._run(stream, grid=n_rows)
+        self.weight, self.eps, self.half, self.squares = weight, eps, half, squares
 
 
 def sums(width: int) -> int:
     """How many sums of squares a row has."""
     return -(-width // _TILE)
+
+
+def carried(**norms: Any) -> dict[str, SplitNorm]:
+    """Of the norms before and behind a multiply, those that it carries."""
+    return {place: norm for place, norm in norms.items() if isinstance(norm, SplitNorm)}

@@ -1,8 +1,9 @@
 """Draws on a GPU: for all sequences of a step together, one upload of laws, two or three launches, one copy of ids back."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +94,7 @@ class Sampler:
             args = position, self._laws.device, LAW.itemsize // 4, LAW.fields["position"][1] // 4, n
             self._place = kernel(_HERE / "place.cu", "place").bind(1, max(n, 32), args)
         self._event = _event()
-        self._latest: DeviceDraws | None = None
+        self._latest: Callable[[], DeviceDraws | None] = lambda: None
         self._proposing: Any = None
         self._row = device.pinned(vocab)
 
@@ -128,8 +129,10 @@ class Sampler:
 
     def draw(self, asks: Sequence[Ask], n_rows: int) -> DeviceDraws:
         """Launch draws of some of the first rows."""
-        if self._latest is not None:
-            self._latest.wait()
+        if (latest := self._latest()) is not None:
+            latest.wait()
+        else:
+            self._event.synchronize()
         stream = self.stream or _current()
         noisy = [ask.law for ask in asks if ask.law.scale is not None]
         tells = any(ask.law.n_top is not None for ask in asks)
@@ -150,8 +153,9 @@ class Sampler:
         if tells:
             self._tell(n_rows, stream, anew=edits)
         self._event.record(stream)
-        self._latest = DeviceDraws(self, asks, n_rows)
-        return self._latest
+        draws = DeviceDraws(self, asks, n_rows)
+        self._latest = ref(draws)
+        return draws
 
     def launch(self, laws: Sequence[Law], n_rows: int, stream: Any = None) -> None:
         """Launch what rows with such laws need, which have been described."""

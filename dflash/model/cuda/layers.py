@@ -7,6 +7,7 @@ forward and behind what adds to the stream in front of that; where they carry it
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.rope.cuda import Rotate
 from dflash.model.config import Config
 from dflash.model.cuda.ops import Norm, Ops
@@ -39,11 +40,12 @@ class Norms(NamedTuple):
     ffn: Norm
 
     @classmethod
-    def of(cls, parts: Parts) -> "Norms":
-        """Make them."""
+    def of(cls, parts: Parts, *, first: bool) -> "Norms":
+        """Make them, of the first block or of a later one."""
         weights, config, space, ops = parts
         after = "ffn_norm.weight" if config.architecture == "qwen3" else "post_attention_norm.weight"
-        return cls(*(ops.norm(space, weights.vector(name), config.norm_eps) for name in ("attn_norm.weight", after)))
+        mixer = ops.norm(space, weights.vector("attn_norm.weight"), config.norm_eps, first=first)
+        return cls(mixer, ops.norm(space, weights.vector(after), config.norm_eps, first=False))
 
 
 class LinearAttention:
@@ -99,7 +101,7 @@ class FeedForward:
 
     def __init__(self, parts: Parts, norm: Norm, behind: Norm | None) -> None:
         weights, _, s, ops = parts
-        self.norm = None if ops.splits_norms else norm
+        self.norm = _launched(norm)
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
         self.gate_up = ops.gate_up(s.normed, gate_up, s.inner, before=norm)
         self.ffn_down = ops.down(s.inner, weights.matrix("ffn_down.weight"), s.stream, behind=behind)
@@ -122,8 +124,6 @@ class Block:
     norms : Norms
     behind : RmsNorm or SplitNorm, optional
         The norm of the next block.
-    first : bool
-        Whether no block is in front of it that carries its first norm.
 
     Attributes
     ----------
@@ -137,11 +137,9 @@ class Block:
         mixer: LinearAttention | FullAttention,
         norms: Norms,
         behind: Norm | None = None,
-        *,
-        first: bool = True,
     ) -> None:
         weights, config, space, ops = parts
-        self.norm = norms.mixer if first or not ops.splits_norms else None
+        self.norm = _launched(norms.mixer)
         self.mixer = mixer
         self.multiplies = [mixer.project, mixer.output]
         if config.experts:
@@ -157,3 +155,8 @@ class Block:
             self.norm(n)
         self.mixer(n)
         self.ffn(n)
+
+
+def _launched(norm: Norm) -> RmsNorm | None:
+    """A norm that is a launch of its own."""
+    return norm if isinstance(norm, RmsNorm) else None

@@ -19,7 +19,7 @@ from dflash.kernels.moe import Experts
 from dflash.kernels.moe import cuda as moe
 from dflash.kernels.moe import cuda_prefill as moe_prefill
 from dflash.kernels.norm.cuda import RmsNorm
-from dflash.kernels.norm.split import SplitNorm
+from dflash.kernels.norm.split import SplitNorm, carried
 from dflash.model.config import Config
 from dflash.model.cuda.weights import DeviceWeights
 
@@ -65,23 +65,23 @@ class Ops:
             rows, sequences = batch.max_rows, batch.max_sequences
             self._delta = delta.Scratch(rows, *sizes, sequences=sequences, memory=scratch.halves)
 
-    def norm(self, space: SimpleNamespace, gain: Any, eps: float) -> Norm:
-        """Of the stream, for what reads `normed`."""
-        if self.splits_norms:
+    def norm(self, space: SimpleNamespace, gain: Any, eps: float, *, first: bool) -> Norm:
+        """Of the stream, for what reads `normed`; for the first of a pass nothing in front of it does a part."""
+        if self.splits_norms and not first:
             return SplitNorm(space.stream, gain, eps, half=space.normed, squares=space.squares)
         return RmsNorm(space.stream, gain, eps, half=space.normed)
 
     def linear(self, x: Any, weights: Sequence[Tiles], outs: Sequence[Any], *, before: Norm | None = None) -> Op:
         """``out = x @ W.T`` for each weight, of tokens that come from the norm `before`."""
-        return self._launch(x, weights, outs, **_split(before=before))
+        return self._launch(x, weights, outs, **carried(before=before))
 
     def add(self, x: Any, weight: Tiles, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Op:
         """``stream += x @ W.T * scale``, which the norm `behind` reads."""
-        return self._launch(x, [weight], [stream], add=True, scale=scale, **_split(behind=behind))
+        return self._launch(x, [weight], [stream], add=True, scale=scale, **carried(behind=behind))
 
     def gate_up(self, x: Any, weights: Sequence[Tiles], out: Any, *, before: Norm) -> Op:
         """``out = silu(x @ gate.T) * (x @ up.T)``, times `INNER_SCALE`."""
-        return self._launch(x, weights, [out], gated=True, **_split(before=before))
+        return self._launch(x, weights, [out], gated=True, **carried(before=before))
 
     def down(self, x: Any, weight: Tiles, stream: Any, *, behind: Norm | None) -> Op:
         """``stream += x @ W.T``, over `INNER_SCALE`."""
@@ -108,11 +108,6 @@ class Ops:
         scratch, experts = (moe_prefill.PrefillScratch, moe_prefill.PrefillMoe) if self.prefill else (moe.Scratch, moe.Moe)
         self._moe = self._moe or scratch(self.batch.max_rows, weights)
         return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps)
-
-
-def _split(**norms: Norm | None) -> dict[str, Norm]:
-    """Those that launches carry."""
-    return {place: norm for place, norm in norms.items() if isinstance(norm, SplitNorm)}
 
 
 def _largest(config: Config) -> int:

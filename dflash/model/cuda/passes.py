@@ -88,7 +88,7 @@ class Layers:
 def _blocks(weights: DeviceWeights, config: Config, pools: Pools, space: SimpleNamespace, ops: Ops) -> list[Block]:
     blocks, attention = [], 0
     parts = [Parts(weights.block(i), config, space, ops) for i in range(len(config.recurrent))]
-    norms = [Norms.of(own) for own in parts]
+    norms = [Norms.of(own, first=i == 0) for i, own in enumerate(parts)]
     for i, recurrent in enumerate(config.recurrent):
         if recurrent:
             memory = pools.conv[i - attention], pools.delta[i - attention]
@@ -97,7 +97,7 @@ def _blocks(weights: DeviceWeights, config: Config, pools: Pools, space: SimpleN
             mixer = FullAttention(parts[i], (pools.k[attention], pools.v[attention]), norms[i])
             attention += 1
         behind = norms[i + 1].mixer if i + 1 < len(norms) else None
-        blocks.append(Block(parts[i], mixer, norms[i], behind, first=i == 0))
+        blocks.append(Block(parts[i], mixer, norms[i], behind))
     return blocks
 
 

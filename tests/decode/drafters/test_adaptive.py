@@ -1,15 +1,13 @@
 """Choosing who guesses, by a clock that only models and drafters move."""
 
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
+from ahead_toy import AheadToy
 from guessers import naive
-from toy import Toy
+from paced import CHEAP, FLAT, GOOD, STEEP, USELESS, WEAK, N, Paced, Timed, written
 
-from dflash.decode.draft import Draft
-from dflash.decode.drafter import Drafter
+from dflash.decode.drafter import Follow
 from dflash.decode.drafters.adaptive import Adaptive
 from dflash.decode.drafters.lookup import PromptLookup
 from dflash.decode.engine import Engine
@@ -20,92 +18,7 @@ from dflash.decode.shapes import Chain, Tree
 from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import RequestError
 
-N, TEXTS = 80, 18
-ROWS = (1, 2, 4, 8, 16, 32, 64)
-FLAT = (8.0, 8.1, 8.2, 8.4, 8.8, 11.0, 16.0)
-"""Milliseconds of a forward where memory is the limit, as on a GPU."""
-STEEP = (8.5, 10.0, 13.0, 17.0, 25.0, 40.0, 75.0)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr("dflash.decode.engine.perf_counter", clock)
-    monkeypatch.setattr("dflash.decode.drafters.pace.perf_counter", clock)
-    return clock
-
-
-class Timed(Toy):
-    """A forward takes what the curve says, give or take."""
-
-    device = "cpu"
-
-    def __init__(self, clock, curve):
-        super().__init__(slots=4)
-        self.clock, self.curve, self.companions = clock, curve, {}
-        self.rng = np.random.default_rng(3)
-
-    def forward(self, spans, *, capture=()):
-        rows = sum(len(span.tokens) for span in spans)
-        self.clock.now += 1e-3 * np.interp(rows, ROWS, self.curve) * np.exp(self.rng.normal(0, 0.05))
-        return super().forward(spans, capture=capture)
-
-    def finish(self):
-        pass
-
-
-@dataclass(frozen=True)
-class Paced(Drafter):
-    """Each guess is right with probability `p` if those before it are; guessing takes ``base + each n`` milliseconds."""
-
-    p: float
-    base: float
-    each: float
-    most: int = 15
-
-    def start(self, session, model, snapshot=None):
-        return _Paced(self, session, model)
-
-    def propose(self, draftings, rooms):
-        drafts = [drafting.guess(room) for drafting, room in zip(draftings, rooms, strict=True)]
-        draftings[0].model.clock.now += 1e-3 * (self.base + self.each * max(map(len, drafts)))
-        return drafts
-
-
-class _Paced:
-    capture = ()
-
-    def __init__(self, drafter, session, model):
-        self.drafter, self.session, self.model = drafter, session, model
-        self.shape = session.strategy.shape or Chain()
-
-    def guess(self, room):
-        n, _ = self.shape.wants(self.drafter.most, room)
-        text, start = written(*self.session.text[:3]), len(self.session.text)
-        right = np.random.default_rng([start, *text[:2]]).random(n) < self.drafter.p
-        return Draft([(token + 1 - sure) % 13 for token, sure in zip(text[start : start + n], right, strict=True)])
-
-    def observe(self, out, rows):
-        pass
-
-    def snapshot(self):
-        pass
-
-    def close(self):
-        pass
-
-
-@cache
-def written(*prompt):
-    """A prompt, and what comes of it, with a little more than is asked for."""
-    return [*prompt, *naive(Toy(), prompt, Sampling(), N + 20)]
+TEXTS = 18
 
 
 def rate(clock, curve, strategy, n_together=1):
@@ -126,9 +39,6 @@ def rate(clock, curve, strategy, n_together=1):
     return tokens / spent
 
 
-GOOD, WEAK, CHEAP, USELESS = Paced(0.9, 5.5, 0.2), Paced(0.5, 5.5, 0.2), Paced(0.75, 0.2, 1.3, 6), Paced(0.05, 3.0, 0.5)
-
-
 @pytest.mark.parametrize("curve", [FLAT, STEEP], ids=["flat", "steep"])
 @pytest.mark.parametrize("drafters", [(GOOD,), (USELESS,), (CHEAP, WEAK)], ids=str)
 def test_never_much_slower_than_the_best(clock, curve, drafters):
@@ -136,6 +46,18 @@ def test_never_much_slower_than_the_best(clock, curve, drafters):
     plain, found = rate(clock, curve, Plain()), rate(clock, curve, Strategy(Adaptive(*drafters)))
     assert found > 0.95 * plain
     assert found > 0.9 * max(fixed)
+
+
+def test_only_what_the_drafter_is_sure_of_is_verified(clock):
+    says = Paced(0.7, 3.0, 0.2, says=True)
+    fixed = max(rate(clock, STEEP, Strategy(says, Chain(n))) for n in (1, 2, 4, 8))
+    assert rate(clock, STEEP, Strategy(Adaptive(says))) > 1.1 * fixed
+
+
+def test_who_never_helps_is_hardly_asked(clock):
+    """Nor is the text's ease taken from it: the good one is found all the same."""
+    best = max(rate(clock, STEEP, Strategy(GOOD, Chain(n))) for n in (4, 8, 15))
+    assert rate(clock, STEEP, Strategy(Adaptive(USELESS, GOOD))) > 0.95 * best
 
 
 def test_several_sessions_share_a_forward(clock):
@@ -152,6 +74,45 @@ def test_what_costs_no_time_is_looked_at_first(clock):
         pass
     assert session.tokens == naive(model, [1, 2, 3] * 8, Sampling(), N)
     assert {step.by for step in session.steps} >= {"", "PromptLookup"}
+
+
+class TimedAhead(Timed, AheadToy):
+    """Begins with what is foreseen of the next step."""
+
+
+@dataclass(frozen=True)
+class Foresees(Paced):
+    """As one on a device, which is told a step before how much it will be asked for."""
+
+    followed: list = field(default_factory=list, compare=False)
+
+    def foresee(self, draftings, drafts):
+        return [Follow(self, drafting.shape.depth) for drafting in draftings]
+
+    def follow(self, wishes):
+        self.followed.append(wishes)
+
+    def propose(self, draftings, rooms):
+        if self.followed and self.followed[-1]:
+            wanted, self.followed[-1:] = self.followed[-1], [[]]
+            assert all(each.shape.depth <= n for each, n in zip(draftings, wanted, strict=True))
+        return super().propose(draftings, rooms)
+
+
+@pytest.mark.parametrize("n_together", [1, 2])
+@pytest.mark.parametrize("p", [0.9, 0.05])
+def test_what_is_foreseen_is_done(clock, p, n_together):
+    """A step that is foreseen asks whom it was said to ask; plain ones are launched ahead."""
+    model, drafter = TimedAhead(clock, STEEP), Foresees(p, 3.0, 0.2)
+    prompts = [[i, 2, 3] for i in range(n_together)]
+    strategy = Strategy(Adaptive(PromptLookup(), drafter))
+    sessions = [Session(prompt, strategy=strategy, max_tokens=N) for prompt in prompts]
+    for _ in Engine(model).run(sessions):
+        pass
+    for session, prompt in zip(sessions, prompts, strict=True):
+        assert session.text == written(*prompt)[: 3 + N]
+    assert len(drafter.followed) > 5 if p > 0.5 else model.ahead > N / 3
+    assert model.leaked == (0, 0, 0)
 
 
 def test_the_shape_is_the_limit(clock):

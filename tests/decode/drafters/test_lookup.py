@@ -34,6 +34,14 @@ def test_what_followed_the_longest_and_then_the_latest():
     assert guess([4, 4], shortest=2) == []
 
 
+def test_the_longer_the_run_the_surer():
+    longer = PromptLookup(shortest=1).start(Session([1, 2, 3, 9, 4, 1, 2, 3]), None).propose(4).scores
+    shorter = PromptLookup(shortest=1).start(Session([1, 2, 3, 9, 4, 3]), None).propose(4).scores
+    assert (shorter < longer).all()
+    assert (longer < 0).all()
+    assert (np.diff(longer) > 0).all()
+
+
 def test_bounds():
     text = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2]
     assert guess(text, most=5) == [3, 4, 5, 6, 7]

@@ -14,14 +14,14 @@ from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.formats.cuda import Tiles
 from dflash.kernels.linear.cuda import Launch, fetch_ahead
 from dflash.kernels.norm.cuda import RmsNorm
-from dflash.kernels.norm.split import sums
+from dflash.kernels.norm.split import carried, sums
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.rope.cuda import Angles
 from dflash.kernels.sample.cuda import LAW
 from dflash.kernels.sample.cuda_candidates import Candidates, Largest, describe
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.tree.cuda import OUTLINE, Grow, guesses
-from dflash.model.cuda.draft.layers import Layer, Norm, Norms, Parts, Where, carried, split_norm
+from dflash.model.cuda.draft.layers import Layer, Norm, Norms, Parts, Where, split_norm
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
 from dflash.model.cuda.graphs import Graphs

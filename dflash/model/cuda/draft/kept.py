@@ -10,7 +10,7 @@ from dflash.kernels.tree.cuda import Keep
 from dflash.model.draft.context import Rows
 from dflash.model.draft.state import DraftState
 
-ROOM = 16
+ROOM = 32
 """Rows that are kept of a text."""
 
 _PLACES = 4

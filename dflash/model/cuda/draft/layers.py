@@ -12,7 +12,7 @@ from dflash.kernels.block_conv.cuda import BlockConv
 from dflash.kernels.linear.cuda import Launch
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE
 from dflash.kernels.norm.cuda import RmsNorm
-from dflash.kernels.norm.split import SplitNorm
+from dflash.kernels.norm.split import SplitNorm, carried
 from dflash.kernels.rope.cuda import Rotate
 from dflash.model.cuda.draft.rings import DeviceRings
 from dflash.model.cuda.weights import DeviceWeights
@@ -96,11 +96,6 @@ class Norms(NamedTuple):
 def split_norm(space: SimpleNamespace, gain: Any, eps: float, half: Any) -> SplitNorm:
     """A norm of the stream that multiplies carry."""
     return SplitNorm(space.stream, gain, eps, half=half, squares=space.squares)
-
-
-def carried(**norms: Norm | None) -> dict[str, SplitNorm]:
-    """Of norms before and behind a launch, those that it carries."""
-    return {place: norm for place, norm in norms.items() if isinstance(norm, SplitNorm)}
 
 
 class Around:

@@ -133,9 +133,10 @@ class DeviceBlockDraft:
             if self._ahead is not None and self._ahead.expects(state, features):
                 self._ahead.told(state, len(range(PENDING)[rows]) if isinstance(rows, slice) else len(rows))
             elif not self._kept.add(state, features, rows):
-                unread.append((state, rows))
+                self.catch_up([state])
+                if not self._kept.add(state, features, rows):
+                    unread.append((state, rows))
         if unread:
-            self.catch_up([state for state, _ in unread])
             self._context.read(unread, features)
 
     def catch_up(self, states: Sequence[DraftState]) -> None:

@@ -73,7 +73,7 @@ class Reading:
         inv_freq, gain = inverse_frequencies(config)
         left, right = weights.sides("nextn.eh_proj.weight")
         block = layers.Parts(weights, config, space, ops)
-        norms = layers.Norms.of(block)
+        norms = layers.Norms.of(block, first=True)
         mixer = layers.FullAttention(block, (parts.pools.k[0], parts.pools.v[0]), norms)
         self._launches = (
             Embed(batch.tokens, parts.embedding, embedded),

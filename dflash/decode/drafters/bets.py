@@ -1,0 +1,91 @@
+"""What is bet on the next step, what it is expected to give, and what became of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from dflash.decode.drafters.choice import Option
+    from dflash.decode.session import Session
+    from dflash.decode.step import Step
+
+
+class Bet(NamedTuple):
+    """Guesses of one session's step.
+
+    Parameters
+    ----------
+    option : Option or None
+        None is plain.
+    n : int
+        Guesses to ask for.
+    rate : float
+        Tokens a second, of all sessions, that the best choice is expected to give.
+    tried : bool
+        Whether it is not that choice, and made to learn.
+    ready : bool
+        Whether the drafter was asked in the step before, too, and so knows all of the text but the last tokens.
+    ahead : bool
+        Whether a device began with the step before the text was known.
+    """
+
+    option: Option | None
+    n: int = 0
+    rate: float = 0.0
+    tried: bool = False
+    ready: bool = True
+    ahead: bool = False
+
+
+class Others(NamedTuple):
+    """Rows and tokens that the other sessions have in a step."""
+
+    rows: float = 0.0
+    tokens: float = 0.0
+
+
+class Worth(NamedTuple):
+    """What a step is expected to give.
+
+    Parameters
+    ----------
+    rate : float
+        Tokens a second, of all sessions.
+    n : int
+        Guesses.
+    seconds : float
+    deep : int
+        More guesses that take not much longer.
+    """
+
+    rate: float
+    n: int
+    seconds: float
+    deep: int = 0
+
+
+class Placed(NamedTuple):
+    """A bet, and where to see what became of it.
+
+    Parameters
+    ----------
+    bet : Bet
+    drafted : int
+        Guesses that were made.
+    session : Session
+    n_steps : int
+        Steps of the session before it.
+    """
+
+    bet: Bet
+    drafted: int
+    session: Session
+    n_steps: int
+
+    @property
+    def step(self) -> Step | None:
+        """The step that was made of it, once it is over."""
+        steps, held = self.session.steps, self.session.held
+        if self.n_steps < len(steps):
+            return steps[self.n_steps]
+        return held[self.n_steps - len(steps)] if self.n_steps < len(steps) + len(held) else None

@@ -1,0 +1,65 @@
+"""The toy as a model that begins with its next forward before the tokens are told."""
+
+import numpy as np
+from toy import Snapshot, State, Toy, fold
+
+from dflash.model.batch import Forward
+
+
+class AheadState(State):
+    """Of the toy, with rows that are pending in a forward nobody has told it of."""
+
+    def __init__(self, pools):
+        self.rows = self.next_rows = None
+        super().__init__(pools)
+
+    @property
+    def pending(self):
+        return None if self.rows is None else tuple(parent for *_, parent in self.rows)
+
+    @pending.setter
+    def pending(self, rows):
+        self.rows = rows
+
+    def commit(self, path):
+        for row in path:
+            token, self.memory, _ = self.rows[row]
+            self.text.append(token)
+        self.rows = None
+
+    def advanced(self, parents, *, whole):
+        assert (parents, whole) == ((-1,), False)
+        self.rows, self.next_rows = self.next_rows, None
+
+    def snapshot(self):
+        self.rows = None
+        return Snapshot(self)
+
+
+class AheadToy(Toy):
+    """Reads the likeliest token of the last forward's rows before it is asked to."""
+
+    looks_ahead = True
+    latest = None
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.looks_ahead, self.ahead = True, 0
+
+    def state(self):
+        return AheadState(self.pools)
+
+    def forward(self, spans, *, capture=()):
+        self.latest = super().forward(spans, capture=capture)
+        return self.latest
+
+    def forward_ahead(self, spans, *, capture=()):
+        logits, self.ahead = [], self.ahead + 1
+        for span, row in zip(spans, self.latest.logits, strict=False):
+            state, token = span.state, int(row.argmax())
+            state.reserve(2)
+            above, memory, _ = state.rows[0]
+            state.next_rows = [(token, fold(memory, token), -1)]
+            logits.append(self.expect(state.next_rows[0][1], [*state.text, above, token]))
+        self.latest = Forward(np.array(logits, np.float32), np.zeros((len(spans), 2), np.float32), {}, tuple(spans))
+        return self.latest
