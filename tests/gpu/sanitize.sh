@@ -37,6 +37,11 @@ declare -A cases=(
     [conv]="test_reference[2 chain and 9 tree-4]
         test_reference[2 whole and 70 whole-4]
         test_flush[4]"
+    [linear]="test_every_format[13-Q4_K]
+        test_every_format[31-Q6_K]
+        test_add_keeps_the_residual"
+    [split_norm]="test_the_same_bits_in_any_company[96-1024]
+        test_gated_products_of_normed_tokens[20-kinds0]"
     [moe]="test_every_format[Q4_K]
         test_every_format_in_a_prompt[Q4_K]
         test_ties_go_to_the_lower_number"
