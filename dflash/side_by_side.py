@@ -27,6 +27,7 @@ def compare(
     strategies: Strategies,
     *,
     draft: str | None = None,
+    draft_device: str | None = None,
     max_tokens: int = 128,
     repeat: int = 1,
     progress: bool = False,
@@ -50,6 +51,8 @@ def compare(
         others are held against the first.
     draft : str, optional
         The draft model of strategies that are given by name.
+    draft_device : str, optional
+        Where it runs, ``"cpu"`` or ``"cuda"``; beside the target if None.
     max_tokens : int
         Limit of each text.
     repeat : int
@@ -70,7 +73,8 @@ def compare(
     DFlashError
         What a strategy fails with.
     """
-    chosen, cases = _named(strategies, draft), list(_cases(prompts))
+    chosen = _named(strategies, draft, {"draft_device": draft_device} if draft_device else {})
+    cases = list(_cases(prompts))
     if not chosen or not cases or repeat < 1:
         raise RequestError(
             f"compare: {len(chosen)} strategies, {len(cases)} prompts, repeat {repeat}: wanted at least 1 each"
@@ -103,14 +107,14 @@ def compare(
     return Comparison(list(rows.values()), [case.name for case in cases], max_tokens, dict(sampling), repr(lm))
 
 
-def _named(strategies: Strategies, draft: str | None) -> dict[str, Strategy]:
+def _named(strategies: Strategies, draft: str | None, settings: dict[str, Any]) -> dict[str, Strategy]:
     if isinstance(strategies, Mapping):
-        return {name: _made(value, draft) for name, value in strategies.items()}
+        return {name: _made(value, draft, settings) for name, value in strategies.items()}
     if isinstance(strategies, str):
         raise RequestError(f"compare: strategies must be a sequence, got {strategies!r}; wanted [{strategies!r}]")
     found: dict[str, Strategy] = {}
     for value in strategies:
-        one = _made(value, draft)
+        one = _made(value, draft, settings)
         name = value if isinstance(value, str) else " | ".join([naming.name(one), *map(repr, one.recoveries)])
         if name in found:
             raise RequestError(f"compare: {name} is there twice")
@@ -118,8 +122,8 @@ def _named(strategies: Strategies, draft: str | None) -> dict[str, Strategy]:
     return found
 
 
-def _made(value: str | Strategy | Drafter, draft: str | None) -> Strategy:
-    return naming.strategy(value, draft) if isinstance(value, str) else Strategy.of(value)
+def _made(value: str | Strategy | Drafter, draft: str | None, settings: dict[str, Any]) -> Strategy:
+    return naming.strategy(value, draft, **settings) if isinstance(value, str) else Strategy.of(value)
 
 
 def _cases(prompts: Prompt | Sequence[Prompt | Case]) -> Iterator[Case]:

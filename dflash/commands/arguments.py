@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash.errors import NotFound, RequestError
+from dflash.serve.arguments import add_draft, draft_settings
 
 if TYPE_CHECKING:
     from dflash.decode.strategy import Strategy
@@ -44,7 +45,7 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
     """Add how tokens are guessed and what may step in."""
     group = parser.add_argument_group("strategy (plain unless asked otherwise; no strategy changes the text)")
     group.add_argument("--strategy", metavar="NAME", help="plain, dflash:15, ddtree:22, mtp:3, lookup, ...")
-    group.add_argument("--draft", "--model-draft", metavar="FILE", help="draft model that the strategy guesses with")
+    add_draft(group)
     group.add_argument(
         "--recover", metavar="NAME,...", help="step in where a text goes wrong: empty, stall[:TOOL], loop[:BODY], min:N"
     )
@@ -99,7 +100,7 @@ def named_strategy(arguments: argparse.Namespace) -> "Strategy":
     """Make the strategy that the arguments name."""
     from dflash.serve.decoding import named
 
-    return named(arguments.strategy, arguments.draft)
+    return named(arguments.strategy, arguments.draft, **draft_settings(arguments))
 
 
 def template_settings(arguments: argparse.Namespace) -> dict[str, Any] | None:

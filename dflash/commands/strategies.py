@@ -5,6 +5,7 @@ import json
 
 from dflash.commands import arguments as common
 from dflash.commands.terminal import has_terminal
+from dflash.serve.arguments import add_draft, draft_settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--strategies", metavar="NAME,...", help="plain,dflash,ddtree:22,mtp:3,lookup; held against the first"
     )
     group.add_argument("--prompts", default="agent,code,copy,prose", metavar="SET,...", help="sets of dflash or JSONL files")
-    group.add_argument("--draft", metavar="FILE", help="draft model that strategies guess with")
+    add_draft(group)
     group.add_argument("--temperature", type=float, metavar="T", help="instead of what the prompts were made for")
     group.add_argument("--seed", type=int, metavar="N", help="of the texts (0)")
 
@@ -30,6 +31,7 @@ def main(arguments: argparse.Namespace) -> int:
     asked = {name: getattr(arguments, name) for name in ("temperature", "seed")}
     settings = {
         "draft": arguments.draft,
+        **draft_settings(arguments),
         "max_tokens": max(arguments.generate),
         "repeat": arguments.repeat or 1,
         "progress": has_terminal(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dflash.decode.drafter import Drafter, Nothing
 from dflash.decode.drafters.adaptive import Adaptive
@@ -29,7 +29,7 @@ _CALL = re.compile(r"([a-z-]+)(?::(\d{1,4}))?(?:\((.*)\))?")
 _TAKES_DRAFT = re.compile(r"\b(dflash|dspark|ddtree|draft-model)\b")
 
 
-def strategy(text: str, draft: str | None = None) -> Strategy:
+def strategy(text: str, draft: str | None = None, **settings: Any) -> Strategy:
     """Make the strategy that a name stands for.
 
     Parameters
@@ -38,13 +38,15 @@ def strategy(text: str, draft: str | None = None) -> Strategy:
         One of `NAMES`, such as ``"dflash:8"`` or ``"first(lookup, ddtree:22)"``.
     draft : str, optional
         The draft model, for what needs one; where nothing does, ``mtp`` takes it for the file of its head.
+    settings
+        Of the draft: ``draft_device``, and what else `DFlash` takes.
 
     Raises
     ------
     RequestError
         If there is no such strategy; the message lists what there is.
     """
-    return _Reader(text, draft).strategy(text)
+    return _Reader(text, draft, settings).strategy(text)
 
 
 def name(strategy: Strategy) -> str:
@@ -92,8 +94,8 @@ class _Kind(NamedTuple):
 
 
 class _Reader:
-    def __init__(self, text: str, draft: str | None) -> None:
-        self._text, self._draft = text, draft
+    def __init__(self, text: str, draft: str | None, settings: dict[str, Any]) -> None:
+        self._text, self._draft, self._settings = text, draft, settings
         self.head = None if _TAKES_DRAFT.search(text) else draft
 
     def strategy(self, text: str) -> Strategy:
@@ -109,16 +111,16 @@ class _Reader:
         return Strategy(kind.drafter(self, number), kind.shape(number))
 
     def dflash(self) -> DFlash:
-        return DFlash() if self._draft is None else DFlash(self._draft)
+        return DFlash(**self._settings) if self._draft is None else DFlash(self._draft, **self._settings)
 
     def draft_model(self) -> DraftModel:
         if self._draft is None:
             raise RequestError(f"strategy {self._text!r}: draft-model needs a draft, the file of a small model")
-        return DraftModel(self._draft)
+        return DraftModel(self._draft, self._settings.get("draft_device"))
 
     def _several(self, word: str, inner: str | None) -> Strategy:
         if inner is None:
-            return Strategy(Adaptive() if self._draft is None else Adaptive(self.dflash(), PromptLookup()))
+            return Strategy(Adaptive(self.dflash(), PromptLookup()) if self._draft or self._settings else Adaptive())
         made = [self.strategy(part) for part in parts(inner)]
         if word == "adaptive":
             return Strategy(Adaptive(*made))

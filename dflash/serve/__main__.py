@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dflash.errors import DFlashError
 from dflash.model.hub import PACKAGED
+from dflash.serve.arguments import add_draft, draft_settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,8 +46,9 @@ def _serve(arguments: argparse.Namespace) -> None:
     from dflash.serve.start import start
 
     check(arguments.recover)
-    strategy, words = named(arguments.strategy, arguments.draft), allowed(arguments.allow_strategies)
-    defaults = Defaults(strategy, arguments.draft, arguments.recover, words)
+    settings = draft_settings(arguments)
+    strategy = named(arguments.strategy, arguments.draft, **settings)
+    defaults = Defaults(strategy, arguments.draft, settings, arguments.recover, allowed(arguments.allow_strategies))
     print(f"dflash: loading {arguments.model}", file=sys.stderr)
     loaded, worker = start(
         arguments.model,
@@ -87,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sequences", type=int, default=8, metavar="N", help="requests in work at a time (8)")
     parser.add_argument("--kv", choices=("f16", "f32"), default="f16", help="type of the KV cache")
     parser.add_argument("--strategy", metavar="NAME", help="how tokens are guessed where a request does not say (plain)")
-    parser.add_argument("--draft", "--model-draft", metavar="FILE", help="draft model that strategies guess with")
+    add_draft(parser)
     parser.add_argument(
         "--allow-strategies",
         metavar="NAME,...",

@@ -1,6 +1,7 @@
 """How a request wants its text written: by which strategy, and watched over by what."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,6 +78,8 @@ class Defaults:
         How tokens are guessed.
     draft : str, optional
         Draft model that a strategy named by a request guesses with; a request can't name files.
+    settings : mapping
+        How that model is run: what `naming.strategy` takes.
     recover : str, optional
         Names of recoveries; the environment's if None.
     allowed : tuple of str, optional
@@ -85,6 +88,7 @@ class Defaults:
 
     strategy: Strategy = field(default_factory=Strategy)
     draft: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     recover: Recover = None
     allowed: tuple[str, ...] | None = None
 
@@ -104,7 +108,7 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
     strategy = defaults.strategy
     if wanted.strategy is not None:
         try:
-            strategy = named(wanted.strategy, defaults.draft)
+            strategy = named(wanted.strategy, defaults.draft, **defaults.settings)
             _check_allowed(wanted.strategy, defaults.allowed)
             await asyncio.to_thread(worker.prepare, strategy)
         except (RequestError, ModelError) as error:
@@ -151,10 +155,10 @@ def _check_allowed(name: str, words: tuple[str, ...] | None) -> None:
         raise RequestError(f"strategy: {name!r} is not allowed, this server takes {', '.join(words)}")
 
 
-def named(name: str | None, draft: str | None) -> Strategy:
+def named(name: str | None, draft: str | None, **settings: Any) -> Strategy:
     """Make the strategy that a name and a draft stand for, a draft alone being one; plain decoding if there is neither."""
     if name is None and draft is None:
         return Strategy()
     from dflash.decode.naming import strategy
 
-    return strategy(name or "dflash", draft)
+    return strategy(name or "dflash", draft, **settings)

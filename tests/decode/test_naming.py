@@ -86,6 +86,12 @@ def test_drafts():
     assert strategy("draft-model:2", "s.gguf") == Strategy(DraftModel("s.gguf"), Chain(2))
     assert strategy("mtp", "head.gguf") == Strategy(MTP("head.gguf"))
     assert strategy("first(mtp, dflash)", "d.gguf") == Strategy(FirstOf(MTP(), DFlash("d.gguf")))
+    beside = {"draft_device": "cpu"}
+    assert strategy("ddtree:9", "d.gguf", **beside) == DDTree("d.gguf", budget=9, draft_device="cpu")
+    assert strategy("first(lookup, dflash)", **beside).drafter.drafters[1] == DFlash(draft_device="cpu")
+    assert strategy("draft-model", "s.gguf", **beside) == Strategy(DraftModel("s.gguf", "cpu"))
+    assert strategy("adaptive", **beside) == Strategy(Adaptive(DFlash(draft_device="cpu"), PromptLookup()))
+    assert strategy("lookup", **beside) == Strategy(PromptLookup())
     assert strategy("adaptive", "d.gguf") == Strategy(Adaptive(DFlash("d.gguf"), PromptLookup()))
 
 
@@ -121,7 +127,7 @@ def test_what_does_not_go_together():
     "value",
     [
         *NAMED.values(),
-        Strategy(DFlash("d.gguf", device="cpu", short=True), Tree(9, depth=4, width=2)) | LoopGuard(),
+        Strategy(DFlash("d.gguf", draft_device="cpu", short=True), Tree(9, depth=4, width=2)) | LoopGuard(),
         Strategy(PromptLookup(longest=5, shortest=3), Chain(7)),
         Strategy(DraftModel("s.gguf")),
         Strategy(MTP("head.gguf"), Tree(4)),

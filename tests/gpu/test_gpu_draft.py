@@ -263,6 +263,7 @@ def test_a_small_model_guesses(model, shape, sampling):
     "drafter",
     [
         FirstOf(PromptLookup(), DFlash()),
+        DFlash(draft_device="cpu"),
         Adaptive(Plain(), Strategy(DFlash(), Chain()), Strategy(DFlash(), Tree(22))),
         Adaptive(Strategy(MTP(), Chain(3)), DFlash()),
     ],

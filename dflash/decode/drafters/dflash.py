@@ -41,8 +41,8 @@ class DFlash(Drafter):
     draft : str or path
         A GGUF file or a folder as published; ``demo-draft``, which comes with dflash; or ``hf:org/repo`` of the Hugging Face
         hub. It must have been made for the target.
-    device : str, optional
-        ``"cpu"`` or ``"cuda"``; where the target is if None.
+    draft_device : str, optional
+        Where the draft runs, ``"cpu"`` or ``"cuda"``; beside the target if None.
     context : int, optional
         Most positions of a text that the draft looks back to in layers without a window.
 
@@ -58,7 +58,7 @@ class DFlash(Drafter):
     """
 
     draft: str = "demo-draft"
-    device: str | None = None
+    draft_device: str | None = None
     context: int | None = None
     short: bool = True
     confidence: float = 0.0
@@ -71,8 +71,9 @@ class DFlash(Drafter):
     def prepare(self, model: Any) -> None:
         """Load the draft."""
         if self not in model.companions:
-            settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "draft"}
-            model.companions[self] = draft = load_draft(self.draft, model, sequences=model.pools.slots, **settings)
+            settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("draft", "draft_device")}
+            settings |= {"device": self.draft_device, "sequences": model.pools.slots}
+            model.companions[self] = draft = load_draft(self.draft, model, **settings)
             if draft.device == "cuda":
                 draft.warm()
 

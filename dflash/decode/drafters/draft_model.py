@@ -35,18 +35,18 @@ class DraftModel(Drafter):
     ----------
     model : str
         A GGUF file of the same tokenizer: a name as for `dflash.load`.
-    device : str, optional
+    draft_device : str, optional
         Where it runs, ``"cpu"`` or ``"cuda"``; beside the model that it guesses for if None.
     """
 
     model: str
-    device: str | None = None
+    draft_device: str | None = None
     __repr__ = spelled
 
     def prepare(self, model: Any) -> None:
         """Load the small model."""
         if self not in model.companions:
-            model.companions[self] = load_small(model, self.model, self.device)
+            model.companions[self] = load_small(model, self.model, self.draft_device)
 
     def start(self, session: Session, model: Any, snapshot: Snapshot | None = None) -> Drafting:
         """Hold all the memory that the session may need."""
