@@ -28,6 +28,7 @@ def compare(
     *,
     draft: str | None = None,
     draft_device: str | None = None,
+    draft_vocab: int | None = None,
     max_tokens: int = 128,
     repeat: int = 1,
     progress: bool = False,
@@ -53,6 +54,8 @@ def compare(
         The draft model of strategies that are given by name.
     draft_device : str, optional
         Where it runs, ``"cpu"`` or ``"cuda"``; beside the target if None.
+    draft_vocab : int, optional
+        Tokens that it guesses from, as of `DFlash`.
     max_tokens : int
         Limit of each text.
     repeat : int
@@ -73,7 +76,8 @@ def compare(
     DFlashError
         What a strategy fails with.
     """
-    chosen = _named(strategies, draft, {"draft_device": draft_device} if draft_device else {})
+    told = {"draft_device": draft_device, "draft_vocab": draft_vocab}
+    chosen = _named(strategies, draft, {name: value for name, value in told.items() if value is not None})
     cases = list(_cases(prompts))
     if not chosen or not cases or repeat < 1:
         raise RequestError(

@@ -9,6 +9,7 @@ from dflash.decode.deferred import may_wait
 from dflash.decode.drafter import NOTHING, Drafter, Follow, Foreseen, foreseen
 from dflash.decode.plan import Part, capture_of
 from dflash.kernels.ragged import PENDING
+from dflash.model.draft.ask import Wish
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
@@ -58,7 +59,7 @@ class Ahead:
 
 
 def look_ahead(model: Any, parts: list[Part], active: Sequence[Session], out: Forward) -> Ahead | None:
-    """Begin what is foreseen of the next step: its forward if nobody guesses, its guesses if all are of one draft.
+    """Begin what is foreseen of the next step: its forward if nobody guesses, else guesses, those of each draft together.
 
     Parameters
     ----------
@@ -82,9 +83,12 @@ def look_ahead(model: Any, parts: list[Part], active: Sequence[Session], out: Fo
     found = _foreseen(parts)
     if all(one is NOTHING for one in found) and all(_is_plain(part, row) for row, part in enumerate(parts)):
         return Ahead(model, parts, out)
-    follows = [one for one in found if isinstance(one, Follow)]
-    if len(follows) == len(parts) and all(one.guesser is follows[0].guesser for one in follows):
-        follows[0].guesser.follow([one.wish for one in follows])
+    wishes: dict[Any, dict[int, Wish]] = {}
+    for i, one in enumerate(found):
+        if isinstance(one, Follow):
+            wishes.setdefault(one.guesser, {})[i] = one.wish
+    for guesser, of_parts in wishes.items():
+        guesser.follow(list(of_parts.values()), list(of_parts))
     return None
 
 

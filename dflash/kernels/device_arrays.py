@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from dflash.kernels.aside import Aside
+
 _RING = 4
 _LINE = 32  # numbers in a cache line
 
@@ -26,6 +28,7 @@ class DeviceArrays:
         self._device = cupy.zeros(total, np.int32)
         for name, part in parts_of(self._device, shapes).items():
             setattr(self, name, part)
+        self._aside: Aside | None = None
         self._ring: list[Any] = []
         self._lent: list[Download | None] = [None] * _RING
         for _ in range(_RING):
@@ -53,17 +56,26 @@ class DeviceArrays:
         done.record(stream)
 
     def download(self, stream: Any = None) -> "Download":
-        """Begin to copy everything back."""
+        """Begin to copy everything back, beside the stream: see `hold`."""
         import cupy
 
+        self._aside = self._aside or Aside()
         views, host, done = self._free()
         download = self._lent[self._next] = Download(views, done)
         self._next = (self._next + 1) % _RING
-        stream = stream or cupy.cuda.get_current_stream()
+        beside = self._aside.after(stream or cupy.cuda.get_current_stream())
         runtime = cupy.cuda.runtime
-        runtime.memcpyAsync(host.ctypes.data, self._device.data.ptr, host.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
-        done.record(stream)
+        runtime.memcpyAsync(host.ctypes.data, self._device.data.ptr, host.nbytes, runtime.memcpyDeviceToHost, beside.ptr)
+        done.record(beside)
+        self._aside.done()
         return download
+
+    def hold(self, stream: Any = None) -> None:
+        """Let launches that write the arrays wait until they were copied back."""
+        import cupy
+
+        if self._aside is not None:
+            self._aside.hold(stream or cupy.cuda.get_current_stream())
 
     def _free(self) -> tuple[SimpleNamespace, Any, Any]:
         """The memory that is next, once nobody needs what it holds."""

@@ -84,7 +84,6 @@ class Staging:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._pool.shutdown()
-        for buffer in self._buffers:
-            buffer.stream.synchronize()
-        self._buffers.clear()
+        while self._buffers:  # none is left in a variable, which would hold its memory
+            self._buffers.pop().stream.synchronize()
         device.release()

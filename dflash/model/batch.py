@@ -122,16 +122,14 @@ def rows_above(guess: Guess) -> Ints:
     return np.concatenate([[-1], guess.parents + 1], dtype=np.int32)
 
 
-def guesses_of(spans: Sequence[Span]) -> Any:
-    """The guesses of a pass of a draft, if spans are just those in their order; else None."""
-    first = spans[0].guess
-    if first is None or first.guesses is None or len(first.guesses) != len(spans) or not first.guesses.latest:
-        return None
-    own = [
-        span.guess is not None and span.guess.guesses is first.guesses and span.guess.index == i
-        for i, span in enumerate(spans)
-    ]
-    return first.guesses if all(own) else None
+def guesses_of(spans: Sequence[Span]) -> dict[Any, list[int]]:
+    """The guesses of passes of drafts that still lie on the device, with the span that each of them is for; -1 is none."""
+    found: dict[Any, list[int]] = {}
+    for i, span in enumerate(spans):
+        guesses = None if span.guess is None else span.guess.guesses
+        if span.guess is not None and guesses is not None and guesses.latest:
+            found.setdefault(guesses, [-1] * len(guesses))[span.guess.index] = i
+    return found
 
 
 def is_chain(parents: Ints) -> bool:

@@ -1,5 +1,8 @@
 """The output matrix, for the rows whose logits are wanted."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,19 +21,23 @@ class Head:
     output : Matrix (V, D)
     most : int
         Rows that will ever be wanted at a time.
+    parts : sequence of slice, optional
+        Of the output matrix, whose products alone are made, side by side; all of it if not told.
     """
 
-    def __init__(self, output: Matrix, most: int) -> None:
-        self._output, self._most = output, most
-        self._rows, self._logits = (empty(0, size) for size in reversed(output.shape))
+    def __init__(self, output: Matrix, most: int, parts: Sequence[slice] = (slice(None),)) -> None:
+        self._outputs, self._most = [output.rows(part) for part in parts], most
+        self._ends = np.cumsum([0, *(part.shape[0] for part in self._outputs)]).tolist()
+        self._rows, self._logits = empty(0, output.shape[1]), empty(0, self._ends[-1])
         self._launch: Launch | None = None
 
     def rows(self, n: int) -> Floats:
         """Where `n` rows (n, D) are to be put."""
         if n > len(self._rows):
             room = max(n, min(2 * len(self._rows), self._most))
-            self._rows, self._logits = (empty(room, size) for size in reversed(self._output.shape))
-            self._launch = Launch(self._rows, [self._output], [self._logits], name="head")
+            self._rows, self._logits = (empty(room, array.shape[1]) for array in (self._rows, self._logits))
+            columns = [self._logits[:, start:end] for start, end in pairwise(self._ends)]
+            self._launch = Launch(self._rows, self._outputs, columns, name="head")
         return self._rows[:n]
 
     def __call__(self, n: int) -> Floats:

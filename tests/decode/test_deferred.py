@@ -54,15 +54,16 @@ def test_nobody_waits_to_plan_a_step():
     cut = [_checked(draft, room, n_vocab=10) for draft, room in zip(drafts, (5, 3), strict=True)]
     spans = [_decode_span(Session(), draft) for draft in cut]
     assert [len(span.tokens) for span in spans] == [6, 4]
-    assert guesses_of(spans) is guesses
-    assert guesses_of(spans[::-1]) is None
-    assert guesses_of(spans[:1]) is None
+    plain = _decode_span(Session(), Draft([]))
+    assert guesses_of(spans) == {guesses: [0, 1]}
+    assert guesses_of([spans[1], plain, spans[0]]) == {guesses: [2, 0]}
+    assert guesses_of([plain, spans[1]]) == {guesses: [-1, 1]}
     picker, history = Picker(Sampling(temperature=1.0), 0), History([1, 2, 3])
     ask = picker.ask(cut[0], history)
     assert len(ask.positions) == 6
     assert guesses.looked == 0
     assert list(ask.positions) == [3, 4, 5, 6, 4, 5]
-    assert guesses_of(spans) is None, "after a look they are as any other"
+    assert guesses_of(spans) == {guesses: [-1, 1]}, "after a look they are as any other"
 
 
 def test_positions_of_a_chain_are_known():

@@ -92,6 +92,9 @@ def test_drafts():
     assert strategy("draft-model", "s.gguf", **beside) == Strategy(DraftModel("s.gguf", "cpu"))
     assert strategy("adaptive", **beside) == Strategy(Adaptive(DFlash(draft_device="cpu"), PromptLookup()))
     assert strategy("lookup", **beside) == Strategy(PromptLookup())
+    few = {"draft_vocab": 4096}
+    assert strategy("ddtree:9", "d.gguf", **few) == DDTree("d.gguf", budget=9, draft_vocab=4096)
+    assert repr(strategy("dflash", **few)) == "Strategy(DFlash(draft_vocab=4096))"
     assert strategy("adaptive", "d.gguf") == Strategy(Adaptive(DFlash("d.gguf"), PromptLookup()))
 
 

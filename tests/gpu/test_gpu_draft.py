@@ -267,7 +267,7 @@ def test_a_small_model_guesses(model, shape, sampling):
         Adaptive(Plain(), Strategy(DFlash(), Chain()), Strategy(DFlash(), Tree(22))),
         Adaptive(Strategy(MTP(), Chain(3)), DFlash()),
     ],
-    ids=["first of", "adaptive", "adaptive with MTP"],
+    ids=["first of", "draft on the CPU", "adaptive", "adaptive with MTP"],
 )
 def test_drafters_that_take_turns(model, drafter, sampling):
     """What was guessed ahead may be of no use in the next step."""

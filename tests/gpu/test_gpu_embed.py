@@ -15,9 +15,9 @@ tiles = pytest.importorskip("dflash.kernels.formats.cuda")
 RNG = np.random.default_rng(4)
 
 
-def embed(tokens, table, width):
+def embed(tokens, table, width, **settings):
     out = cupy.full((len(tokens) + 1, width), np.nan, np.float32)
-    cuda.Embed(cupy.asarray(tokens, np.int32), table, out[:-1])(len(tokens))
+    cuda.Embed(cupy.asarray(tokens, np.int32), table, out[:-1], **settings)(len(tokens))
     out = out.get()
     assert np.isnan(out[-1]).all()
     return out[:-1]
@@ -52,6 +52,12 @@ def test_tokens_that_are_not_there_give_zeros():
     got = embed([3, -1, 20, 2**31 - 1], tiles.Tiles(table), 256)
     assert_same_bits("known", got[0], table.unpacked()[3])
     assert not got[1:].any()
+
+
+def test_a_factor():
+    table = random_matrix(20, 256)
+    got = embed([3, 19], tiles.Tiles(table), 256, scale=1.7)
+    assert_same_bits("scaled", got, table.unpacked()[[3, 19]] * np.float32(1.7))
 
 
 def test_refused():

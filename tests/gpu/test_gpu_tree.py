@@ -60,6 +60,25 @@ def test_grow(kind, dependent):
         assert width == 1 or all(i < n for i in found.values()) or n == 0
 
 
+def test_grow_as_far_as_it_reaches():
+    """A shorter outline makes the same tree, and a chain is filled up below its end."""
+    ids, scores, _ = candidates(30, 64, dependent=False, kind="")
+    reach, found = [3, 0, 15], []
+    for depths, given in (([10, 10, 10], reach), (np.minimum(reach, 10).tolist(), None)):
+        outlines = np.array([(10 * s, depth, 4, 22) for s, depth in enumerate(depths)], np.int32)
+        out = cuda.guesses(3)
+        limit = None if given is None else cupy.asarray(np.array(given, np.int32))
+        cuda.Grow(cupy.asarray(ids), cupy.asarray(scores), cupy.asarray(outlines), out, reach=limit)(3)
+        got = out.download().wait()
+        found.append([got.grown.tolist(), got.tokens[:3, :22].tolist(), got.parents[:3, :22].tolist()])
+    assert found[0] == found[1]
+    outlines, out = cupy.asarray(np.array([(0, 10, 1, 10)], np.int32)), cuda.guesses(1)
+    cuda.Grow(cupy.asarray(ids), cupy.asarray(scores), outlines, out, reach=cupy.asarray(np.array([3], np.int32)))(1)
+    got = out.download().wait()
+    assert got.tokens[0, :10].tolist() == [*ids[:3, 0].tolist(), *[0] * 7]
+    assert got.parents[0, :10].tolist() == list(range(-1, 9))
+
+
 def test_keep():
     sources = [cupy.asarray(RNG.standard_normal((9, 12)).astype(np.float32)) for _ in range(3)]
     out = cupy.zeros((3, 7, 12), np.float32)
@@ -97,15 +116,17 @@ def put(out, s, tree):
         getattr(out, name)[s, : len(values)] = cupy.asarray(values, cupy.int32)
 
 
-def test_plant():
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 1], [-1, 2], [0, -1, -1, -1, 3, -1, 2, -1, 1]], ids=str)
+def test_plant(order):
     sizes, lengths = [1, 23, 16, 4], [10, 20, 30, 4000]
     batch, out = batch_of(sizes, lengths), cuda.guesses(16)
     trees = [random_tree(n - 1) for n in sizes]
     for s, tree in enumerate(trees):
-        put(out, s, tree)
-    cuda.Plant(out, batch)(len(sizes))
+        put(out, order.index(s) if s in order else 9, tree)
+    cuda.Plant(out, batch)(order)
     want = {name: getattr(batch_of(sizes, lengths), name).get() for name in ("tokens", "parent", "depth", "position")}
-    for s, (tokens, parents, depths) in enumerate(trees):
+    for s in set(order) - {-1}:
+        tokens, parents, depths = trees[s]
         start = int(np.cumsum([0, *sizes])[s]) + 1
         part = slice(start, start + len(tokens))
         want["tokens"][part], want["parent"][part] = tokens, np.array(parents) + 1
@@ -123,7 +144,7 @@ def test_walk(sizes):
     trees = [random_tree(n - 1) for n in sizes]
     for i, tree in enumerate(trees):
         put(out, i, tree)
-    cuda.Plant(out, batch)(s)
+    cuda.Plant(out, batch)(range(s))
     drawn = RNG.integers(0, 3, 64).astype(np.int32)
     of_block = {"begin": (16,), "tokens": (64,), "position": (64,), "length": (16,), "seen": (16,)}
     blocks, context = arrays.DeviceArrays(**of_block), arrays.DeviceArrays(**cuda.context_shapes())

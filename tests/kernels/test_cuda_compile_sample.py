@@ -19,7 +19,8 @@ def sampling(vocab):
     yield "select", {"THREADS": 1024, "SUMS": chunks}
     yield "top", {"THREADS": 1024, "SUMS": chunks, "MOST": 128}
     yield "candidates", {"THREADS": 64, "MOST": 64}
-    yield "pairs", {"THREADS": 64, "MOST": 64, "TOP": 16, "RANK": 256, "EACH": 8, "LEAD": 1}
+    for top, rank in ((16, 256), (32, 1040)):
+        yield "pairs", {"THREADS": 64, "MOST": 64, "TOP": top, "RANK": rank, "EACH": 8, "LEAD": 1}
 
 
 def guessing():
@@ -33,7 +34,8 @@ def guessing():
     yield "tree/keep", {"DIM": 5120}
     for side in (0, 1):
         yield "block_conv/block_conv", {"DIM": 5120, "GROUP": 16, "TAPS": 2, "EACH": 8, "SIDE": side, "ADD": side}
-    for name in ("tree/plant", "tree/pick", "sample/place"):
+    yield "trust/trust", {"DIM": 5120, "RANK": 256, "EACH": 16, "LEAD": 0}
+    for name in ("tree/plant", "tree/pick", "sample/place", "soft_cap/soft_cap"):
         yield name, {}
 
 

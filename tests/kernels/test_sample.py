@@ -249,6 +249,21 @@ def test_candidates_are_of_the_row_not_of_the_company():
         assert_same_bits("scores", alone_scores[0], scores[i])
 
 
+def test_candidates_of_fewer_tokens():
+    """As good as a row in which all others have nothing."""
+    targets = np.sort(np.random.default_rng(1).permutation(3000)[:700]).astype(np.int32)
+    few = np.stack([row(700) for _ in LAWS])
+    wide = np.full((len(LAWS), 3000), -np.inf, np.float32)
+    wide[:, targets] = few
+    want = np.empty((len(LAWS), 12), np.int32), np.empty((len(LAWS), 12), np.float32)
+    got = np.empty_like(want[0]), np.empty_like(want[1])
+    sample.candidates(wide, LAWS, range(len(LAWS)), 12, ids=want[0], scores=want[1])
+    sample.candidates(few, LAWS, range(len(LAWS)), 12, ids=got[0], scores=got[1], targets=targets)
+    assert got[0].tolist() == want[0].tolist()
+    there = want[0] >= 0
+    assert np.abs(got[1][there] - want[1][there]).max() < 1e-5
+
+
 def test_nothing_to_propose():
     for nothing in (np.nan, -np.inf):
         logits = np.full((len(LAWS), 70), nothing, np.float32)

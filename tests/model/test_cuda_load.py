@@ -72,9 +72,9 @@ def test_a_driver_that_does_not_answer(monkeypatch):
 @pytest.mark.parametrize(
     ("free", "sequences", "context", "error", "words"),
     [
-        (GIB, 1, None, OutOfMemory, "its weights take 33 MiB, 1 sequences"),
-        (2 * GIB, 60, None, OutOfMemory, "60 sequences 1[0-9]{3} MiB"),
-        (2 * GIB, 45, 32768, RequestError, "the GPU has beside all else"),
+        (3 * GIB // 4, 1, None, OutOfMemory, "its weights take 33 MiB, 1 sequences"),
+        (7 * GIB // 4, 60, None, OutOfMemory, "60 sequences 1[0-9]{3} MiB"),
+        (7 * GIB // 4, 45, 32768, RequestError, "the GPU has beside all else"),
     ],
 )
 def test_too_little_memory(monkeypatch, file, free, sequences, context, error, words):

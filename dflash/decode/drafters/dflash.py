@@ -51,10 +51,13 @@ class DFlash(Drafter):
         and with 7 guesses the demo's loses 1 % of the tokens a step on code and 3 % in chats.
     confidence : float
         A DSpark draft guesses no further than it trusts itself with this probability.
+    draft_vocab : int, optional
+        Guess from the first so many tokens of the vocabulary, and the special ones at its end, alone: with byte-pair
+        encodings the first are about the most frequent. The head is then no more than the rows of these. All if None.
 
     References
     ----------
-    DFlash, arXiv 2602.06036.
+    DFlash, arXiv 2602.06036. Fewer tokens: FR-Spec, arXiv 2502.14856; EAGLE-3, arXiv 2503.01840.
     """
 
     draft: str = "demo-draft"
@@ -62,6 +65,7 @@ class DFlash(Drafter):
     context: int | None = None
     short: bool = True
     confidence: float = 0.0
+    draft_vocab: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "draft", os.fspath(self.draft))

@@ -1,6 +1,6 @@
 """Attention on a GPU: shapes to grids and constants."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels import device
 from dflash.kernels.cubin import device_target
 from dflash.kernels.device_batch import DeviceBatch
 from dflash.kernels.driver import tensor_map
@@ -66,17 +67,24 @@ def splits(kv: int) -> int:
 
 
 class Workspace:
-    """Sums of parts, shared by all launches of a stream; it grows as launches are made (52 MB for 24 heads of 256)."""
+    """Sums of parts, shared by all launches of a stream; it grows as launches are made (52 MB for 24 heads of 256).
 
-    def __init__(self) -> None:
-        self.partial, self.stats = cupy.zeros(0, cupy.float32), cupy.zeros(0, cupy.float32)
+    Parameters
+    ----------
+    empty : callable
+        Makes a float32 array of so many values. A launch reads of it what it has written, no more.
+    """
+
+    def __init__(self, empty: Callable[[int], Any] = device.empty) -> None:
+        self._empty = empty
+        self.partial, self.stats = empty(0), empty(0)
 
     def reserve(self, queries: int, parts: int, width: int) -> None:
         """Make room; launches made before keep the old."""
         if self.partial.size < queries * parts * width:
-            self.partial = cupy.zeros(queries * parts * width, cupy.float32)
+            self.partial = self._empty(queries * parts * width)
         if self.stats.size < 2 * queries * parts:
-            self.stats = cupy.zeros(2 * queries * parts, cupy.float32)
+            self.stats = self._empty(2 * queries * parts)
 
 
 class _Attention:

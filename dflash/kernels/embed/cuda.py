@@ -22,6 +22,8 @@ class Embed:
         Of any native type; the one that the head multiplies with, if they are the same.
     out : float32 (T, D)
         Where the rows go.
+    scale : float
+        Times every value.
 
     Raises
     ------
@@ -30,17 +32,17 @@ class Embed:
 
     Notes
     -----
-    Exactly the values of the table. Reads about twice their bytes, since a row is spread over tiles.
+    With a scale of 1 exactly the values of the table. Reads about twice their bytes, since a row is spread over tiles.
     """
 
-    def __init__(self, tokens: Any, table: Tiles, out: Any) -> None:
+    def __init__(self, tokens: Any, table: Tiles, out: Any, *, scale: float = 1.0) -> None:
         n_known, width = table.shape
         if out.shape != (len(tokens), width):
             raise KernelError(f"{table.name}: out must be {(len(tokens), width)}, got {out.shape}")
         self._rows = len(tokens)
         block = min(-(-width // 32) * 4, _MOST_THREADS)
         run = kernel(_SOURCE, "embed", dependent=True, QUANT=table.type, DIM=width)
-        self._run = run.bind(1, block, (tokens, table.data, out, n_known))
+        self._run = run.bind(1, block, (tokens, table.data, out, n_known, scale))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Look the first `n_rows` tokens up."""

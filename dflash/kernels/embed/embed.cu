@@ -1,4 +1,4 @@
-// Rows of a packed table, unpacked: out[i] = table[tokens[i]], exactly what the file means.
+// Rows of a packed table, unpacked: out[i] = scale * table[tokens[i]], exactly what the file means if scale is 1.
 //
 // Grid rows, block 4 threads for each 32 weights of a row or fewer. Macros: QUANT, the format; DIM, weights of a row.
 // A token that is not in the table gives zeros. Bytes of a row: twice those in the file read, 4 * DIM written.
@@ -13,7 +13,7 @@ static_assert(DIM % 16 == 0, "rows are whole vectors");
 
 constexpr int BLOCKS = Q::TILE_K / 32, TILES = (DIM + Q::TILE_K - 1) / Q::TILE_K;
 
-extern "C" __global__ void embed(const int* tokens, const unsigned char* table, float* out, int n_known) {
+extern "C" __global__ void embed(const int* tokens, const unsigned char* table, float* out, int n_known, float scale) {
     dependents_may_launch();
     wait_for_inputs();
     const int token = tokens[blockIdx.x];
@@ -28,7 +28,9 @@ extern "C" __global__ void embed(const int* tokens, const unsigned char* table, 
         for (int j = 0; j < 8; j += 4) {
             const int at = 32 * block + lane_weight<Q::RUN>(t, j);
             if (DIM % 32 && at >= DIM) continue;
-            *(float4*)(row + at) = make_float4(values[j], values[j + 1], values[j + 2], values[j + 3]);
+            float4 four = make_float4(values[j], values[j + 1], values[j + 2], values[j + 3]);
+            four.x *= scale, four.y *= scale, four.z *= scale, four.w *= scale;
+            *(float4*)(row + at) = four;
         }
     }
 }

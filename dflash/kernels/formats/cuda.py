@@ -1,6 +1,7 @@
 """Weights on the device, in tiles that tensor cores read; `quants.cuh` says how a tile lies."""
 
 import math
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,17 @@ class Tiles:
         tiles = cls.__new__(cls)
         tiles._allocate(kind, shape, name)
         return tiles
+
+    def rows(self, part: slice) -> "Tiles":
+        """Some rows of a matrix, from a multiple of 16 on, where they lie."""
+        start, stop, step = part.indices(self.shape[0])
+        if len(self.shape) == 3 or start % TILE_ROWS or step != 1 or stop <= start:
+            raise KernelError(f"{self.name}: can't take rows {start} to {stop} of {self.shape}: they begin at whole tiles")
+        some = copy(self)
+        some.shape = (stop - start, self.shape[1])
+        some.data = self.data[start // TILE_ROWS * self._strip : -(-stop // TILE_ROWS) * self._strip]
+        some.stack_bytes = some.data.nbytes
+        return some
 
     def fill(self, rows: Any, start: int, n_rows: int, *, expert: int = 0, stream: Any = None) -> None:
         """Pack rows that are on the device; allocates nothing and waits for nothing.

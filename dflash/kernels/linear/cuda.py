@@ -109,12 +109,16 @@ class Launch:
         """Bring pieces of memory, as `first` gives them, into the L2 cache while a launch ends; before the first one."""
         self._pieces[-1][-1][-1].ahead = cupy.asarray(pieces)
 
-    def __call__(self, n_tokens: int, stream: Any = None) -> None:
-        """Run for the first `n_tokens` rows; allocates nothing and waits for nothing."""
+    def __call__(self, n_tokens: int, stream: Any = None, *, kept: Any = None) -> None:
+        """Run for the first `n_tokens` rows; allocates nothing and waits for nothing.
+
+        Where the one of `outs` is added to, what becomes of it may be `kept`, float32 (T, R), beside.
+        """
         for start, most, decodes in self._pieces:
             if n_tokens > start:
+                to = 0 if kept is None else kept[start:].data.ptr
                 for decode in decodes:
-                    decode(min(n_tokens - start, most), stream)
+                    decode(min(n_tokens - start, most), stream, to)
 
 
 class _Norm(NamedTuple):
@@ -172,7 +176,7 @@ class _Decode:
             pieces.append(np.stack(np.broadcast_arrays(at.astype(np.uint64), n_bytes), axis=-1).reshape(-1, 2))
         return np.concatenate(pieces)
 
-    def __call__(self, n_tokens: int, stream: Any) -> None:
+    def __call__(self, n_tokens: int, stream: Any, kept: int) -> None:
         n = bucket(n_tokens)
         if n not in self._bound:
             one, (args, described) = self._shapes[n], self._args
@@ -180,10 +184,10 @@ class _Decode:
             self._bound[n] = self._kernels[n].bind(
                 sum(-(-tiles // of_block) for tiles in self._tiles) * one["CLUSTER"],
                 32 * one["KS"] * one["UNITS"],
-                (*args, self.ahead, len(self.ahead), *described),
+                (*args, None, self.ahead, len(self.ahead), *described),
                 one["SHARED"],
             )
-        self._bound[n](stream, n_tokens=n_tokens)
+        self._bound[n](stream, n_tokens=n_tokens, kept=kept)
 
 
 def fetch_ahead(launches: Sequence[Launch]) -> None:

@@ -76,7 +76,9 @@ def slices_of(tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gat
         slices = 2 if share >= _MANY_PAIRS else 4 if share >= _SOME else 8
     else:
         slices = 1 if share >= _MANY else 4 if share >= _SOME else 8
-    return max(1, min(slices, -(-width // _COLUMNS) // 3, chip.most_slices))
+    slices = max(1, min(slices, -(-width // _COLUMNS) // 3, chip.most_slices))
+    # more than a block takes are shared by two
+    return slices if slices <= _TOGETHER else slices // 2 * 2
 
 
 @cache

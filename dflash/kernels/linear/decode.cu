@@ -264,7 +264,7 @@ __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT
 
 extern "C" __global__ void __clusters__(CLUSTER) __launch_bounds__(32 * WARPS, BLOCKS)
 decode(const unsigned short* x, int n_tokens, int width, float scale, const float* gates, const float* gain,
-       unsigned short* halves, float* squares, float eps, const unsigned long long* ahead, int n_ahead,
+       unsigned short* halves, float* squares, float eps, float* kept, const unsigned long long* ahead, int n_ahead,
        unsigned long long tiles_0, unsigned long long out_0, int rows_0, int stride_0, int type_0,
        unsigned long long tiles_1, unsigned long long out_1, int rows_1, int stride_1, int type_1,
        unsigned long long tiles_2, unsigned long long out_2, int rows_2, int stride_2, int type_2,
@@ -291,7 +291,7 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
 #pragma unroll
         for (int n = 0; n < NT; ++n) clear(total[m][n]);
     const Inputs in = {x, n_tokens, width, eps, ahead, n_ahead};
-    const Results to = {scale, gates, gain, halves, squares, scales};
+    const Results to = {scale, gates, gain, halves, squares, scales, kept};
     multiply_any<QUANTS>(work.type, work, in, to, shared, barriers, total);
 
     if (KS * CLUSTER > 1 || MODE == GATED) {

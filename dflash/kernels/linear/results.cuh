@@ -17,12 +17,13 @@
 
 constexpr float NORM_SCALE = 0.125f;
 
-// What a launch knows of its outputs. Scales: in shared memory, what each token's products are multiplied with.
+// What a launch knows of its outputs. Scales: in shared memory, what each token's products are multiplied with. Kept: where
+// the stream is put, too, that is added to; null for nowhere.
 struct Results {
     float scale;
     const float *gates, *gain;
     u16* halves;
-    float *squares, *scales;
+    float *squares, *scales, *kept;
 };
 
 // To 2e-6 of it where a half, which it becomes, isn't zero.
@@ -100,6 +101,7 @@ __device__ __forceinline__ void write(const Results& to, const Place& place, con
         } else {
             const float result = OUTPUT == ADD ? __fadd_rn(given.was[e], value) : value;
             place.out[at] = result;
+            if (OUTPUT == ADD && to.kept) to.kept[at] = result;
             if constexpr (NORMED == BEHIND) {
                 const float half = __fmul_rn(__fmul_rn(result, given.gain[e / 2]), NORM_SCALE);
                 to.halves[(size_t)t * place.rows + r] = half_saturated(half);

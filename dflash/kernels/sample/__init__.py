@@ -38,6 +38,8 @@ __all__ = [
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
 
+_OWN_NAMES = np.empty(0, np.int32)
+
 
 def draw(logits: Any, asks: Sequence[Ask]) -> Draws:
     """Begin to draw tokens from some rows, each by its law.
@@ -255,7 +257,14 @@ def sample_among(ids: Ids, scaled: Floats, seed: int, position: int, floor: floa
 
 
 def candidates(
-    logits: Floats, laws: Sequence[Law], positions: Sequence[int], width: int, *, ids: Ids, scores: Floats
+    logits: Floats,
+    laws: Sequence[Law],
+    positions: Sequence[int],
+    width: int,
+    *,
+    ids: Ids,
+    scores: Floats,
+    targets: Ids | None = None,
 ) -> None:
     """Find what a draft proposes at each of some positions.
 
@@ -273,6 +282,8 @@ def candidates(
         Becomes the likeliest tokens, likeliest first; -1 where there are no more.
     scores : float32 (R, width)
         And these their scores, minus infinity where there are no more.
+    targets : int32 (V,), optional
+        What is told, and makes noise, in place of each token; of equals the one that stands first comes first.
 
     Raises
     ------
@@ -293,10 +304,12 @@ def candidates(
         raise KernelError(f"candidates: wanted 1 to {POOL} for each of {n} rows, got {width}, {laid}")
     _check("ids", ids, (n, width), np.int32)
     _check("scores", scores, (n, width), np.float32)
+    names = _OWN_NAMES if targets is None else targets
+    _check("targets", names, names.shape if targets is None else logits.shape[1:], np.int32)
     reals = np.array([(law.scale or 0.0, law.top_p, law.floor) for law in laws]).reshape(n, 3).T.copy()
     pairs = zip(laws, positions, strict=True)
     whole = np.array([(law.top_k, signed(law.seed), at) for law, at in pairs], np.int64).reshape(n, 3).T.copy()
-    find_candidates(logits, reals[0], whole[0], reals[1], reals[2], whole[1], whole[2], ids, scores)
+    find_candidates(logits, reals[0], whole[0], reals[1], reals[2], whole[1], whole[2], names, ids, scores)
 
 
 def _check(name: str, array: NDArray, shape: tuple[int, ...], dtype: type) -> None:

@@ -14,22 +14,24 @@ _NOTHING = np.float32(-np.inf)
 
 
 @kernel
-def candidates(logits, scales, top_ks, shares, floors, seeds, positions, ids, scores):
-    """Rows in parallel; a scale of 0 wants no noise."""
+def candidates(logits, scales, top_ks, shares, floors, seeds, positions, targets, ids, scores):
+    """Rows in parallel; a scale of 0 wants no noise, and tokens without `targets` keep their names."""
     for r in prange(len(logits)):
         ids[r, :] = -1
         scores[r, :] = _NOTHING
         if scales[r] > 0:
-            _drawn(logits[r], scales[r], top_ks[r], shares[r], floors[r], seeds[r], positions[r], ids[r], scores[r])
+            law = scales[r], top_ks[r], shares[r], floors[r]
+            _drawn(logits[r], law, seeds[r], positions[r], targets, ids[r], scores[r])
         else:
-            _likeliest(logits[r], ids[r], scores[r])
+            _likeliest(logits[r], targets, ids[r], scores[r])
 
 
 @inline
-def _likeliest(row, ids, scores):
+def _likeliest(row, targets, ids, scores):
     """Log-probabilities, over all of the row."""
     n = min(len(ids), len(row))
     top_k(row, ids[:n], scores[:n])
+    _rename(ids[:n], targets)
     total = log_sum_exp(row, 1.0)
     for i in range(n):
         if ids[i] >= 0:
@@ -37,12 +39,14 @@ def _likeliest(row, ids, scores):
 
 
 @inline
-def _drawn(row, scale, keep, share, floor, seed, position, ids, scores):
+def _drawn(row, law, seed, position, targets, ids, scores):
     """Scaled logits with noise, normalised over the pool that the cuts leave."""
     n = min(POOL, len(row))
+    scale, keep, share, floor = law
     pool, lifted = np.empty(n, np.int32), np.empty(n, np.float32)
     top_k(row, pool, lifted)
     n = _cut(pool, lifted, np.float32(scale), keep, share, np.float32(floor))
+    _rename(pool[:n], targets)
     noise, order = np.empty(n, np.float32), np.empty(n, np.int32)
     gumbel(seed, position, pool[:n], noise)
     for i in range(n):
@@ -57,6 +61,14 @@ def _drawn(row, scale, keep, share, floor, seed, position, ids, scores):
     for i in range(wanted):
         ids[i] = pool[order[i]]
         scores[i] = scores[i] - (highest + np.log(total))
+
+
+@inline
+def _rename(ids, targets):
+    if len(targets) > 0:
+        for i in range(len(ids)):
+            if ids[i] >= 0:
+                ids[i] = targets[ids[i]]
 
 
 @inline

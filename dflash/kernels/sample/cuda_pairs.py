@@ -34,6 +34,8 @@ class Pairs:
         Rows of a block, and how many of them propose nothing.
     top : int
         Candidates of a row, at most 32.
+    targets : int32 (V,), optional
+        As of `Candidates`.
 
     Attributes
     ----------
@@ -55,6 +57,7 @@ class Pairs:
         each: int,
         lead: int,
         top: int,
+        targets: Any = None,
     ) -> None:
         (n, vocab), rank = logits.shape, gates.shape[1]
         self._likeliest, self._n_top = Likeliest(logits), top
@@ -66,7 +69,7 @@ class Pairs:
         self._embeds = [Embed(*args) for args in zip(listed, codes, looked_up, strict=True)]
         shape = {"VOCAB": vocab, "THREADS": POOL, "MOST": POOL, "TOP": top, "RANK": rank, "EACH": each, "LEAD": lead}
         names, score = (kernel(_HERE / "pairs.cu", entry, dependent=True, **shape) for entry in ("list", "pairs"))
-        self._list = names.bind(1, top, (found, largest, tokens, self.ids, *listed))
+        self._list = names.bind(1, top, (found, largest, tokens, targets, self.ids, *listed))
         args = found, self.ids, *looked_up, gates, laws, position, 1 - lead, self.scores, self.edges
         self._pairs = score.bind(1, top * top, args)
 

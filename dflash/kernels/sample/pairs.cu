@@ -12,6 +12,7 @@
 #error "TOP, RANK, EACH, LEAD and MOST must be defined"
 #endif
 static_assert(TOP <= 32, "candidates of a row fit a warp");
+constexpr int SLICE = RANK < 128 ? RANK : 128;  // of a code, in shared memory
 
 struct Found {
     u64 total;
@@ -20,13 +21,16 @@ struct Found {
     float values[MOST];
 };
 
-// The first is for the token before each row, the second for its own.
+// The first is for the token before each row, the second for its own; targets, if any, are what tokens are called there.
 extern "C" __global__ void __launch_bounds__(TOP)
-list(const int* found, const float* largest, const int* tokens, int* ids, int* before, int* after) {
+list(const int* found, const float* largest, const int* tokens, const int* targets, int* ids, int* before, int* after) {
     dependents_may_launch();
     wait_for_inputs();
     const int row = blockIdx.x, i = threadIdx.x, at = row * TOP + i;
-    const auto candidate = [&](int row) { return is_hopeless(largest[row]) || i >= VOCAB ? -1 : ((const Found*)found)[row].ids[i]; };
+    const auto candidate = [&](int row) {
+        const int id = is_hopeless(largest[row]) || i >= VOCAB ? -1 : ((const Found*)found)[row].ids[i];
+        return targets && id >= 0 ? targets[id] : id;
+    };
     const int own = candidate(row);
     ids[at] = own;
     after[at] = max(own, 0);
@@ -45,22 +49,28 @@ __device__ __forceinline__ float over(float value, float* of_row, bool largest) 
 extern "C" __global__ void __launch_bounds__(TOP * TOP)
 pairs(const int* found, const int* ids, const float* before, const float* after, const float* gates, const int* laws,
       const int* position, int shift, float* scores, float* edges) {
-    __shared__ float first[TOP][RANK + 1], second[TOP][RANK + 1], line[TOP][TOP];
+    __shared__ float first[TOP][SLICE + 1], second[TOP][SLICE + 1], line[TOP][TOP];
     dependents_may_launch();
     wait_for_inputs();
     const int row = blockIdx.x, a = threadIdx.x / TOP, j = threadIdx.x % TOP;
     const float nothing = __int_as_float(0xff800000);
     const Law law = ((const Law*)laws)[row / EACH];
-    for (int i = threadIdx.x; i < TOP * RANK; i += TOP * TOP) {
-        const size_t from = (size_t)row * TOP * RANK + i;
-        first[i / RANK][i % RANK] = __fmul_rn(before[from], gates[(size_t)row * RANK + i % RANK]);
-        second[i / RANK][i % RANK] = after[from];
+    float lift = 0.0f;
+    for (int start = 0; start < RANK; start += SLICE) {
+        const int n = min(SLICE, RANK - start);
+        __syncthreads();
+        for (int i = threadIdx.x; i < TOP * SLICE; i += TOP * TOP) {
+            const int which = i / SLICE, at = start + i % SLICE;
+            if (at >= RANK) continue;
+            const size_t from = ((size_t)row * TOP + which) * RANK + at;
+            first[which][i % SLICE] = __fmul_rn(before[from], gates[(size_t)row * RANK + at]);
+            second[which][i % SLICE] = after[from];
+        }
+        __syncthreads();
+        for (int i = 0; i < n; ++i) lift = __fmaf_rn(first[a][i], second[j][i], lift);
     }
-    __syncthreads();
     const int id = ids[row * TOP + j];
     const float value = id < 0 ? nothing : ((const Found*)found)[row].values[j];
-    float lift = 0.0f;
-    for (int i = 0; i < RANK; ++i) lift = __fmaf_rn(first[a][i], second[j][i], lift);
     float score = value + lift;
     // what is no number is left out, of all that follow the same candidate
     const bool broken = over(id >= 0 && !(fabsf(score) < __int_as_float(0x7f800000)) ? 1.0f : 0.0f, line[a], true) > 0.0f;

@@ -1,5 +1,6 @@
 """Guesses on a GPU: grown, laid into a batch, walked. Arrays are fixed, and what they hold is read as a launch runs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,26 @@ class Grow:
         See `guesses`.
     apart : int
         Rows from one position of a sequence to the next.
+    targets : int32 (V,), optional
+        What is told in place of each token.
+    reach : int32 (S,), optional
+        How many positions of each sequence are guessed, if that may be fewer than its outline says.
     """
 
-    def __init__(self, ids: Any, scores: Any, outlines: Any, out: DeviceArrays, *, apart: int = 1) -> None:
+    def __init__(
+        self,
+        ids: Any,
+        scores: Any,
+        outlines: Any,
+        out: DeviceArrays,
+        *,
+        apart: int = 1,
+        targets: Any = None,
+        reach: Any = None,
+    ) -> None:
         made = kernel(_HERE / "grow.cu", "grow", dependent=True, POOL=ids.shape[1], EDGES=int(scores.ndim == 3))
-        self._run = made.bind(1, 32, (ids, scores, outlines, apart, out.tokens, out.parents, out.depths, out.grown))
+        where = out.tokens, out.parents, out.depths, out.grown
+        self._run = made.bind(1, 32, (ids, scores, outlines, apart, targets, reach, *where))
 
     def __call__(self, n_sequences: int, stream: Any = None) -> None:
         """Grow one for each sequence."""
@@ -60,27 +76,35 @@ class Grow:
 
 
 class Plant:
-    """Trees as rows of a batch, under the root of each of its sequences.
+    """Trees as rows of a batch, under the roots of some of its sequences.
 
     Parameters
     ----------
     grown : DeviceArrays
-        See `guesses`; one for each sequence of the batch, in its order.
+        See `guesses`.
     batch : DeviceBatch
         With as many rows for each as are to be planted.
     """
 
     def __init__(self, grown: DeviceArrays, batch: DeviceBatch) -> None:
         where = batch.first, batch.length, batch.tokens, batch.parent, batch.depth, batch.position
-        self._run = kernel(_HERE / "plant.cu", "plant").bind(1, MOST, (grown.tokens, grown.parents, grown.depths, *where))
+        trees = grown.tokens, grown.parents, grown.depths
+        self._run = kernel(_HERE / "plant.cu", "plant").bind(1, MOST, (*trees, 0, 0, *where))
 
-    def __call__(self, n_sequences: int, stream: Any = None) -> None:
-        """Overwrite tokens, parents, depths and positions of the rows beside the roots."""
-        self._run(stream, grid=n_sequences)
+    def __call__(self, order: Sequence[int], stream: Any = None) -> None:
+        """Overwrite tokens, parents, depths and positions of the rows beside the roots.
+
+        Parameters
+        ----------
+        order : sequence of int
+            The sequence of the batch that each tree is of; -1 for none.
+        stream : optional
+        """
+        self._run(stream, grid=len(order), **_words(order))
 
 
 class Walk:
-    """The way of the drawn tokens, and what guesses next.
+    """The way of the drawn tokens of some sequences, and what guesses next.
 
     Parameters
     ----------
@@ -115,7 +139,7 @@ class Walk:
     ) -> None:
         constants = {"ROWS": rows, "PLACES": places, "MASK": mask, "BLOCKS": int(block is not None)}
         made = kernel(_HERE / "walk.cu", "walk", **constants)
-        of_pass = batch.counts, batch.first, batch.length, batch.tokens, batch.parent, drawn
+        of_pass = 0, 0, 0, batch.first, batch.length, batch.tokens, batch.parent, drawn
         order = "counts", "first", "sequence", "length", "position", "row", "token", "parent", "depth", "last"
         of_context = (getattr(context, name) for name in order)
         if block is None:
@@ -124,9 +148,15 @@ class Walk:
             of_next = block.begin, block.tokens, block.position, block.length, block.seen
         self._run = made.bind(1, 32 * SEQUENCES, (*of_pass, *of_context, *of_next, out.anchors, out.lengths))
 
-    def __call__(self, stream: Any = None) -> None:
-        """Walk for every sequence of the batch."""
-        self._run(stream)
+    def __call__(self, order: Sequence[int], stream: Any = None) -> None:
+        """Walk for these sequences of the batch, at most `SEQUENCES`; what is written is in their order."""
+        self._run(stream, n_sequences=len(order), **_words(order))
+
+
+def _words(order: Sequence[int]) -> dict[str, int]:
+    """An order as the numbers of order.cuh."""
+    filled = bytes(s & 255 for s in order).ljust(SEQUENCES, b"\0")
+    return {name: int.from_bytes(filled[at : at + 8], "little") for name, at in (("low", 0), ("high", 8))}
 
 
 def context_shapes() -> dict[str, tuple[int, ...]]:

@@ -6,6 +6,7 @@
 // position to the next are `apart` rows. Without EDGES, what can be used of the rows is brought to shared memory at once.
 // Where candidates do not do, a tree of no more nodes than positions, a chain, goes on with token 0, and another with its first
 // token once more, which is never found.
+// If given, targets are what tokens are called outside, and reach tells how many positions of each sequence have candidates.
 // grown: how many nodes are of candidates. Bytes: some KiB.
 #include "../launch.cuh"
 
@@ -154,17 +155,20 @@ __device__ __forceinline__ void take_chain(Tree& tree, const Pool& pool, const O
 }
 
 extern "C" __global__ void __launch_bounds__(32)
-grow(const int* ids, const float* scores, const int* outlines, int apart, int* tokens, int* parents, int* depths, int* grown) {
+grow(const int* ids, const float* scores, const int* outlines, int apart, const int* targets, const int* reach,
+     int* tokens, int* parents, int* depths, int* grown) {
     __shared__ Tree tree;
     __shared__ int near_ids[NEAR];
     __shared__ float near_scores[NEAR];
     dependents_may_launch();
     outlines += 4 * blockIdx.x;
-    const Outline of{outlines[0], outlines[1], outlines[2], outlines[3], apart};
+    Outline of{outlines[0], outlines[1], outlines[2], outlines[3], apart};
+    const bool is_chain = of.nodes <= of.depth;
     const Child none{0.0f, -1};
     if (threadIdx.x == 0) tree.n = tree.n_open = 0;
     __syncwarp();
     wait_for_inputs();
+    if (reach) of.depth = min(of.depth, reach[blockIdx.x]);
     const Pool pool = brought(ids, scores, of, near_ids, near_scores);
     const auto below = [&](int node) {
         return next_child(pool, of, node < 0 ? 0 : tree.depths[node], node < 0 ? 0 : tree.which[node], none);
@@ -194,9 +198,10 @@ grow(const int* ids, const float* scores, const int* outlines, int apart, int* t
     const size_t to = (size_t)blockIdx.x * MOST;
     const int n = tree.n;
     for (int i = threadIdx.x; i < of.nodes; i += 32) {
-        const bool real = i < n, goes_on = !real && of.nodes <= of.depth;
+        const bool real = i < n, goes_on = !real && is_chain;
         const int node = real ? i : 0;
-        tokens[to + i] = n > 0 && !goes_on ? pool.ids[pool.at(of, tree.depths[node] - 1) + tree.which[node]] : 0;
+        const int token = n > 0 && !goes_on ? pool.ids[pool.at(of, tree.depths[node] - 1) + tree.which[node]] : -1;
+        tokens[to + i] = token < 0 ? 0 : targets ? targets[token] : token;
         parents[to + i] = real ? tree.parents[i] : goes_on ? i - 1 : -1;
         depths[to + i] = real ? tree.depths[i] : goes_on ? i + 1 : 1;
     }

@@ -1,7 +1,7 @@
-// Follow the drawn tokens of each sequence through its guesses, and lay out what guesses next: the rows on the way become its
+// Follow the drawn tokens of some sequences through their guesses, and lay out what guesses next: the rows on the way become
 // context, and it goes on from the token after them. reference.py says what a way is.
 //
-// A warp has a sequence; grid 1, block 32 * SEQUENCES. Macros: ROWS, positions that come next; PLACES, those of a ring; MASK, the
+// A warp has one of the n_sequences; low, high, see order.cuh, say which of the batch it is. Grid 1, block 32 * SEQUENCES. Macros: ROWS, positions that come next; PLACES, those of a ring; MASK, the
 // token of guessed rows; BLOCKS, whether the next rows are blocks, one after another, of which the first row is the token that
 // was drawn last. If not, next_position has SEQUENCES for each of the ROWS; the other arrays of blocks are left alone.
 // The first arguments are the batch of the pass; `begin` is where the context of each sequence begins. context_length is the
@@ -12,19 +12,21 @@
 #error "ROWS, PLACES, MASK and BLOCKS must be defined"
 #endif
 
+#include "order.cuh"
+
 constexpr int PENDING = 64, SEQUENCES = 16;
 
 extern "C" __global__ void __launch_bounds__(32 * SEQUENCES)
-walk(const int* counts, const int* first, const int* length, const int* tokens, const int* parent, const int* drawn,
+walk(int n_sequences, unsigned long long low, unsigned long long high, const int* first, const int* length, const int* tokens, const int* parent, const int* drawn,
      int* context_counts, int* context_first, int* context_sequence, int* context_length, int* context_position,
      int* context_row, int* context_token, int* context_parent, int* context_depth, int* context_last, const int* begin,
      int* next_tokens, int* next_position, int* next_length, int* first_seen, int* anchors, int* lengths) {
     __shared__ int paths[SEQUENCES][PENDING], after[SEQUENCES][PENDING], sizes[SEQUENCES];
-    const int s = threadIdx.x / 32, lane = threadIdx.x % 32, n_sequences = counts[1];
+    const int s = threadIdx.x / 32, lane = threadIdx.x % 32, own = which(s, low, high);
     const bool works = s < n_sequences;
     int anchor = 0, size = 0;
     if (works) {
-        const int start = first[s], n = first[s + 1] - start;
+        const int start = first[own], n = first[own + 1] - start;
         int row = 0;
         while (row >= 0) {
             anchor = drawn[start + row];
@@ -44,11 +46,11 @@ walk(const int* counts, const int* first, const int* length, const int* tokens, 
     if (!works) return;
     int at = 0;
     for (int i = 0; i < s; ++i) at += sizes[i];
-    const int old = length[s], now = old + size;
+    const int old = length[own], now = old + size;
     for (int i = lane; i < size; i += 32) {
         context_sequence[at + i] = s;
         context_position[at + i] = old + i;
-        context_row[at + i] = first[s] + paths[s][i];
+        context_row[at + i] = first[own] + paths[s][i];
         context_token[at + i] = after[s][i];
         context_parent[at + i] = i - 1;
         context_depth[at + i] = i;

@@ -27,13 +27,19 @@ class Guesser(Protocol):
 
     latest: "Guesses | None"
 
-    def follow(self, wishes: Sequence[Wish]) -> bool:
-        """Guess for the texts of the last forward, in its order, under the tokens that are being drawn from it.
+    def follow(self, wishes: Sequence[Wish], order: Sequence[int]) -> bool:
+        """Guess for texts of the last forward, under the tokens that are being drawn from it.
+
+        Parameters
+        ----------
+        wishes : sequence of Wish
+        order : sequence of int
+            Which of the forward's spans each is of.
 
         Returns
         -------
         bool
-            False, and nothing is done, if that was not one decode pass of these texts, or some are not read so far.
+            False, and nothing is done, if that was not one decode pass, or some of these texts are not read so far.
         """
         ...
 
@@ -42,20 +48,18 @@ class Guesser(Protocol):
         ...
 
 
-def may_follow(target: Any, wishes: Sequence[Wish]) -> bool:
-    """Whether the last forward of `target` was one decode pass over the texts of some wishes, which were read up to it."""
+def may_follow(target: Any, wishes: Sequence[Wish], order: Sequence[int]) -> bool:
+    """Whether the last forward of `target` was one decode pass, up to which the texts of some wishes were read."""
     last = target.latest
-    if last is None or not target.alone or len(last.spans) != len(wishes):
+    if last is None or not target.alone:
         return False
-    return all(span.state.length == wish.state.length for span, wish in zip(last.spans, wishes, strict=True))
+    return all(last.spans[i].state.length == wish.state.length for i, wish in zip(order, wishes, strict=True))
 
 
-def most_rows(target: Any) -> int:
-    """Most rows of the last forward of `target` that may be text."""
-    sizes = [len(span.tokens) for span in target.latest.spans]
-    if target.planted is not None:
-        sizes = [min(size, 1 + wish.positions) for size, wish in zip(sizes, target.planted.wishes, strict=True)]
-    return min(sum(sizes), PENDING)
+def most_rows(target: Any, order: Sequence[int]) -> int:
+    """Most rows of some spans of the last forward of `target` that may be text."""
+    sizes = {i: len(target.latest.spans[i].tokens) for i in order}
+    return min(sum(min(n, 1 + target.planted[i].positions) if i in target.planted else n for i, n in sizes.items()), PENDING)
 
 
 class Guesses:

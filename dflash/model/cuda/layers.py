@@ -34,17 +34,19 @@ class Parts(NamedTuple):
 
 
 class Norms(NamedTuple):
-    """Of a block: before its mixer, before its feed forward."""
+    """Of a block: before its mixer, before its feed forward; experts have theirs inside."""
 
     mixer: Norm
-    ffn: Norm
+    ffn: Norm | None
 
     @classmethod
     def of(cls, parts: Parts, *, first: bool) -> "Norms":
         """Make them, of the first block or of a later one."""
         weights, config, space, ops = parts
-        after = "ffn_norm.weight" if config.architecture == "qwen3" else "post_attention_norm.weight"
         mixer = ops.norm(space, weights.vector("attn_norm.weight"), config.norm_eps, first=first)
+        if config.experts:
+            return cls(mixer, None)
+        after = "ffn_norm.weight" if config.architecture == "qwen3" else "post_attention_norm.weight"
         return cls(mixer, ops.norm(space, weights.vector(after), config.norm_eps, first=False))
 
 
@@ -99,19 +101,19 @@ class FullAttention:
 class FeedForward:
     """``down(silu(gate x) * up x)`` of the normed `stream`, added to it."""
 
-    def __init__(self, parts: Parts, norm: Norm, behind: Norm | None) -> None:
+    def __init__(self, parts: Parts, norm: Norm | None, behind: Norm | None) -> None:
         weights, _, s, ops = parts
         self.norm = _launched(norm)
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
         self.gate_up = ops.gate_up(s.normed, gate_up, s.inner, before=norm)
         self.ffn_down = ops.down(s.inner, weights.matrix("ffn_down.weight"), s.stream, behind=behind)
 
-    def __call__(self, n: int) -> None:
-        """Run `n` rows."""
+    def __call__(self, n: int, **settings: Any) -> None:
+        """Run `n` rows; settings are of the launch that adds."""
         if self.norm:
             self.norm(n)
         self.gate_up(n)
-        self.ffn_down(n)
+        self.ffn_down(n, **settings)
 
 
 class Block:
@@ -129,6 +131,8 @@ class Block:
     ----------
     multiplies : list
         Launches that read its weights, but for experts.
+    keeps : bool
+        Whether its last launch can leave the stream somewhere else, too.
     """
 
     def __init__(
@@ -142,6 +146,7 @@ class Block:
         self.norm = _launched(norms.mixer)
         self.mixer = mixer
         self.multiplies = [mixer.project, mixer.output]
+        self.keeps = not ops.prefill and not config.experts
         if config.experts:
             gain = weights.vector("post_attention_norm.weight")
             self.ffn = ops.experts(space.stream, gain, weights.experts(config), config.norm_eps)
@@ -149,14 +154,17 @@ class Block:
             self.ffn = FeedForward(parts, norms.ffn, behind)
             self.multiplies += [self.ffn.gate_up, self.ffn.ffn_down]
 
-    def __call__(self, n: int) -> None:
-        """Run `n` rows."""
+    def __call__(self, n: int, kept: Any = None) -> None:
+        """Run `n` rows; where it `keeps`, the stream may be `kept` in another array, too."""
         if self.norm:
             self.norm(n)
         self.mixer(n)
-        self.ffn(n)
+        if kept is None:
+            self.ffn(n)
+        else:
+            self.ffn(n, kept=kept)
 
 
-def _launched(norm: Norm) -> RmsNorm | None:
+def _launched(norm: Norm | None) -> RmsNorm | None:
     """A norm that is a launch of its own."""
     return norm if isinstance(norm, RmsNorm) else None

@@ -9,13 +9,14 @@ from dflash.kernels.formats import BLOCKS, FORMATS
 from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
 from dflash.model.cuda.model import CHUNK, DeviceModel
+from dflash.model.cuda.ops import scratch_bytes
 from dflash.model.cuda.workspace import workspace_bytes
 from dflash.model.gguf import GGUFFile
 from dflash.model.memory import Need, n_pages
 from dflash.model.weights import Weights
 
-RESERVE = 1 << 30
-"""Bytes for the scratch of the kernels, the kernels themselves, and for others."""
+RESERVE = 3 << 28
+"""Bytes for the kernels themselves and their graphs, for snapshots, and for others."""
 
 
 def load_on_gpu(
@@ -51,7 +52,7 @@ def load_on_gpu(
     tell("memory")
     free = device.free_memory()
     weights = weight_bytes(file, config)
-    work = sum(workspace_bytes(config, rows, kv) for rows in (CHUNK, PENDING)) + 4 * PENDING * config.n_vocab + RESERVE
+    work = work_bytes(config, kv) + RESERVE
     need = Need.of(config, kv)
     texts = (sequences + 1) * (need.state + need.pending)
     room = free - weights - work - texts
@@ -64,6 +65,11 @@ def load_on_gpu(
     tell("weights")
     config = replace(config, context=fits)
     return DeviceModel(file, config, pages=pages, slots=sequences + 1, kv=kv, threads=threads)
+
+
+def work_bytes(config: Config, kv: str) -> int:
+    """Bytes of the device that passes take, but for experts; logits and sums of attention lie in memory of prompts."""
+    return sum(workspace_bytes(config, rows, kv) for rows in (CHUNK, PENDING)) + scratch_bytes(config)
 
 
 def weight_bytes(file: GGUFFile, config: Config) -> int:

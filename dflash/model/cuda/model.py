@@ -1,7 +1,6 @@
 """A model on a GPU: the same face as `dflash.model.model.Model`."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,11 @@ from dflash.model.batch import Forward, Span, check, following, guesses_of, ragg
 from dflash.model.companions import Companions
 from dflash.model.config import Config
 from dflash.model.cuda.gather import Gather
+from dflash.model.cuda.lent import Lent
 from dflash.model.cuda.memories import DEVICE
 from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PrefillPass, Shape, bucket_of
 from dflash.model.cuda.weights import DeviceWeights
+from dflash.model.draft.ask import Wish
 from dflash.model.gguf import GGUFFile
 from dflash.model.pools import Pools
 from dflash.model.state import State
@@ -71,8 +72,8 @@ class DeviceModel:
         The last one; reading anything else overwrites it.
     alone : bool
         Whether that was one decode pass, whose batch and draws lie on the device.
-    planted : Guesses or None
-        What it read beside the last tokens, if that was made on the device.
+    planted : dict of int to Wish
+        By the number of a span what was wished of the guesses that it read, if those were made on the device.
 
     Raises
     ------
@@ -100,8 +101,8 @@ class DeviceModel:
         most = min(pages, -(-config.context // PAGE))
         with Staging(threads) as staging:
             self.weights = DeviceWeights(Weights(file, config), staging)
-            self._decode = DecodePass(self.weights, config, self.pools, most)
             self._prefill = PrefillPass(self.weights, config, self.pools, chunk, most)
+            self._decode = DecodePass(self.weights, config, self.pools, most, self._prefill.lent)
         self._sampler = Sampler(self._decode.logits, position=self._decode.batch.position)
         self._settling = DeviceBatch(1, 1, 1)
         memories = list(zip(self.pools.conv, self.pools.delta, strict=True))
@@ -109,7 +110,7 @@ class DeviceModel:
         self._gather = Gather(config, self._decode)
         self.latest: Forward | None = None
         self.alone = False
-        self.planted: Any = None
+        self.planted: dict[int, Wish] = {}
         jit.warm()
 
     @property
@@ -132,15 +133,25 @@ class DeviceModel:
         """Kernels and copies of a decode pass, for each number of rows that was captured."""
         return self._decode.launches
 
+    def scratch(self) -> Lent:
+        """Memory for companions; what one of them leaves there lasts until any other launch of the model or a companion."""
+        return self._prefill.lent.again()
+
     def state(self) -> State:
         """Begin a sequence; see `Model.state`."""
         return State(self.pools, self._flush)
 
     def warm(self) -> None:
-        """Do once what compiles or captures something when it is first done: decode passes, a tree, a snapshot."""
+        """Do once what compiles or captures something when it is first done: decode passes, a tree, a snapshot.
+
+        What only that took is handed back to the device.
+        """
         self.prepare(BUCKETS)
-        if self.pools.free_pages < 2:
-            return
+        if self.pools.free_pages > 1:
+            self._try_a_tree()
+        device.release()
+
+    def _try_a_tree(self) -> None:
         state = self.state()
         try:
             self.forward([Span(state, np.zeros(3, np.int32), np.array([-1, 0, 0], np.int32))])
@@ -185,12 +196,13 @@ class DeviceModel:
         groups = grouped(spans, self.chunk, PROMPTS)
         alone = len(groups) == 1 and not (spans[0].whole and any(span.logits for span in spans))
         self.alone = alone and not spans[0].whole
-        self.planted = guesses_of(spans) if self.alone else None
-        if self.planted is None:
-            spans = [settled(span) for span in spans]
+        planted = guesses_of(spans) if self.alone else {}
+        wishes = {i: guesses.wishes[k] for guesses, order in planted.items() for k, i in enumerate(order) if i >= 0}
+        self.planted = wishes
+        spans = [span if i in wishes else settled(span) for i, span in enumerate(spans)]
         laid = [ragged([spans[i] for i in group]) for group in groups]
         for group, (tokens, _, rows) in zip(groups, laid, strict=True):
-            layers = self._run([spans[i] for i in group], tokens, rows, capture)
+            layers = self._run([spans[i] for i in group], tokens, rows, capture, planted)
             if not alone:
                 self._gather.take(spans, group, layers, capture)
         for span in spans:
@@ -224,7 +236,7 @@ class DeviceModel:
         drawn, tokens = self.drawn[:n], self.batch.tokens[:n]
         none = np.zeros(n, np.int32)
         self._decode(none, following(spans), capture, logits=True, amend=lambda: device.copy(tokens, drawn))
-        self.alone, self.planted = True, None
+        self.alone, self.planted = True, {}
         layers = self._decode.layers
         captured = {layer: layers.captured[layer][:n] for layer in capture}
         self.latest = Forward(self._sampler.rows(n), layers.space.hidden[:n], captured, tuple(spans))
@@ -240,14 +252,23 @@ class DeviceModel:
         """
         device.synchronize()
 
-    def _run(self, spans: Sequence[Span], tokens: NDArray[np.int32], rows: Ragged, capture: tuple[int, ...]) -> Layers:
+    def _run(
+        self,
+        spans: Sequence[Span],
+        tokens: NDArray[np.int32],
+        rows: Ragged,
+        capture: tuple[int, ...],
+        planted: Mapping[Any, Sequence[int]],
+    ) -> Layers:
         if spans[0].whole:
             self._prefill(tokens, rows, capture)
             return self._prefill.layers
-        amend = None
-        if self.planted is not None:
-            amend = partial(self.planted.planter(self.batch), len(spans))
-        self._decode(tokens, rows, capture, logits=any(span.logits for span in spans), amend=amend)
+
+        def plant() -> None:
+            for guesses, order in planted.items():
+                guesses.planter(self.batch)(order)
+
+        self._decode(tokens, rows, capture, logits=any(span.logits for span in spans), amend=plant)
         return self._decode.layers
 
     def _flush(self, slot: int, kept: Sequence[int], side: int) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from dflash.kernels import device
 from dflash.kernels.attention import cuda as attention
 from dflash.kernels.delta import cuda as delta
 from dflash.kernels.device import DeviceBatch
@@ -40,25 +41,32 @@ class Ops:
         What the launches will read about their rows.
     prefill : bool
         Whether all its spans are whole; if not, none is, and it has at most 64 rows.
+    empty : callable, optional
+        Makes the scratch of attention, which lasts as long as a pass, if it is to lie somewhere else.
 
     Attributes
     ----------
+    scratch : list of array
+        Of prompts, on the device; what it holds lasts no longer than a layer.
     sequences : int
         How many sequences decode launches are laid out for; more take longer than they need to.
     splits_norms : bool
         Whether the launches around a norm carry it: those of experts have theirs inside.
     """
 
-    def __init__(self, config: Config, batch: DeviceBatch, *, prefill: bool) -> None:
+    def __init__(
+        self, config: Config, batch: DeviceBatch, *, prefill: bool, empty: Callable[[int], Any] = device.empty
+    ) -> None:
         self.batch, self.prefill = batch, prefill
         self.sequences = batch.max_sequences
         self.splits_norms = not prefill and not config.experts
+        self._launch: Any = linear.Launch
+        self.scratch: list[Any] = []
         if prefill:
-            scratch = cuda_prefill.Scratch(min(cuda_prefill.SCRATCH_BYTES, _largest(config)))
+            scratch = cuda_prefill.Scratch(scratch_bytes(config))
             self._launch = partial(cuda_prefill.PrefillLaunch, scratch=scratch)
-        else:
-            self._launch = linear.Launch
-        self._attention = attention.Workspace()
+            self.scratch.append(scratch.halves)
+        self._attention = attention.Workspace(empty)
         self._moe: Any = None
         if prefill and any(config.recurrent):
             sizes = config.delta_key_heads, config.delta_value_heads, config.delta_size, config.delta_size
@@ -79,7 +87,7 @@ class Ops:
         """``stream += x @ W.T * scale``, which the norm `behind` reads."""
         return self._launch(x, [weight], [stream], add=True, scale=scale, **carried(behind=behind))
 
-    def gate_up(self, x: Any, weights: Sequence[Tiles], out: Any, *, before: Norm) -> Op:
+    def gate_up(self, x: Any, weights: Sequence[Tiles], out: Any, *, before: Norm | None) -> Op:
         """``out = silu(x @ gate.T) * (x @ up.T)``, times `INNER_SCALE`."""
         return self._launch(x, weights, [out], gated=True, **carried(before=before))
 
@@ -106,16 +114,19 @@ class Ops:
     def experts(self, stream: Any, gain: Any, weights: Experts, eps: float) -> Op:
         """Norm and experts, added to the stream."""
         scratch, experts = (moe_prefill.PrefillScratch, moe_prefill.PrefillMoe) if self.prefill else (moe.Scratch, moe.Moe)
-        self._moe = self._moe or scratch(self.batch.max_rows, weights)
+        if self._moe is None:
+            self._moe = scratch(self.batch.max_rows, weights)
+            self.scratch += [self._moe.product] if self.prefill else []
         return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps)
 
 
-def _largest(config: Config) -> int:
-    """Bytes of the largest weights of a launch as float16."""
+def scratch_bytes(config: Config) -> int:
+    """Bytes that weights of prompts are unpacked to: those of the largest launch as float16, if they are not too many."""
     values = config.delta_value_heads * config.delta_size
     linear = 2 * config.delta_key_heads * config.delta_size + 2 * values + 2 * config.delta_value_heads
     head = config.heads * config.head_size
     full = 2 * (head + config.kv_heads * config.head_size)
     rows = max(linear, full, 2 * max(config.ffn, config.shared_ffn), 256) + 4 * _ROWS
     narrow = max(values, head, config.ffn, config.shared_ffn)
-    return 2 * max(rows * config.width, max(config.width + 4 * _ROWS, 256) * narrow)
+    largest = 2 * max(rows * config.width, max(config.width + 4 * _ROWS, 256) * narrow)
+    return min(cuda_prefill.SCRATCH_BYTES, largest)

@@ -18,6 +18,7 @@ from dflash.kernels.tree.cuda import Keep
 from dflash.model.config import Config
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.layers import Block, FullAttention, LinearAttention, Norms, Parts
+from dflash.model.cuda.lent import Lent
 from dflash.model.cuda.ops import Ops
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.cuda.workspace import workspace
@@ -79,8 +80,12 @@ class Layers:
         self.embed(n)
         self.angles(n)
         for i, block in enumerate(self.blocks):
-            block(n)
-            if i in capture:
+            if i not in capture:
+                block(n)
+            elif block.keeps:
+                block(n, self.captured[i])
+            else:
+                block(n)
                 self._keeps[i](0, n, 0)
         self.output_norm(n)
 
@@ -129,6 +134,10 @@ class DecodePass:
     ----------
     weights, config, pools
         As for `Layers`.
+    pages : int
+        Most of a text.
+    lent : Lent
+        For what lasts until the next pass of any kind.
 
     Attributes
     ----------
@@ -138,12 +147,12 @@ class DecodePass:
         By `Shape`.
     """
 
-    def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, pages: int) -> None:
+    def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, pages: int, lent: Lent) -> None:
         self.batch = DeviceBatch(PENDING, SEQUENCES, pages)
-        self._ops = ops = Ops(config, self.batch, prefill=False)
+        self.logits = lent.empty(PENDING, config.n_vocab)
+        self._ops = ops = Ops(config, self.batch, prefill=False, empty=lent.empty)
         self.layers = Layers(weights, config, pools, ops)
         head = weights.matrix("token_embd.weight" if config.tied else "output.weight")
-        self.logits = device.empty(PENDING, config.n_vocab)
         self.head = ops.linear(self.layers.space.wanted, [head], [self.logits])
         fetch_ahead([launch for block in self.layers.blocks for launch in block.multiplies] + [self.head])
         self.graphs = Graphs(self._launch, self.batch.clear)
@@ -194,11 +203,19 @@ class DecodePass:
 
 
 class PrefillPass:
-    """Whole spans; see `Layers`."""
+    """Whole spans; see `Layers`.
+
+    Attributes
+    ----------
+    lent : Lent
+        Memory that means nothing between passes.
+    """
 
     def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, rows: int, pages: int) -> None:
         self.batch = DeviceBatch(rows, PROMPTS, pages)
-        self.layers = Layers(weights, config, pools, Ops(config, self.batch, prefill=True))
+        ops = Ops(config, self.batch, prefill=True)
+        self.layers = Layers(weights, config, pools, ops)
+        self.lent = Lent([self.layers.space.arena, *ops.scratch])
 
     def __call__(self, tokens: NDArray[np.int32], rows: Ragged, capture: tuple[int, ...]) -> None:
         """Run; the results lie in `layers`."""

@@ -34,9 +34,9 @@ def workspace(config: Config, n_rows: int, kv: str) -> SimpleNamespace:
     -------
     SimpleNamespace
         stream float32 (N, D), the residual stream; normed float16 (N, D), what a mixer or feed forward reads, and squares
-        float32 (N, S), of a `SplitNorm`; hidden float32 (N, D) and wanted float16 (N, D), after the last norm; cos, sin
-        float32 (N, R); mixed, gate, alpha, beta, heads of linear attention; query, key, value, rotated, attended of full
-        attention; inner of the dense feed forward.
+        float32 (N, S), of a `SplitNorm`; in their place hidden and wanted, after the last norm; cos, sin float32 (N, R);
+        mixed, gate, alpha, beta, heads of linear attention; query, key, value, rotated, attended of full attention; inner
+        of the dense feed forward. The last ten lie in arena.
     """
     always, parts = _shapes(config, kv)
     room = max(sum(n_rows * width * dtype.itemsize + _LINE for dtype, width in part.values()) for part in parts)
@@ -48,7 +48,7 @@ def workspace(config: Config, n_rows: int, kv: str) -> SimpleNamespace:
             n_bytes = n_rows * width * dtype.itemsize
             arrays[name] = arena[at : at + n_bytes].view(dtype).reshape(n_rows, width)
             at += -(-n_bytes // _LINE) * _LINE
-    return SimpleNamespace(n_rows=n_rows, **arrays)
+    return SimpleNamespace(n_rows=n_rows, arena=arena, hidden=arrays["stream"], wanted=arrays["normed"], **arrays)
 
 
 def workspace_bytes(config: Config, n_rows: int, kv: str) -> int:
@@ -69,7 +69,6 @@ def _shapes(config: Config, kv: str) -> tuple[Parts, tuple[Parts, ...]]:
     gated = 1 if config.architecture == "qwen3" else 2
     row = config.kv_heads * config.head_size
     always = {"stream": (SINGLE, width), "normed": (HALF, width), "squares": (SINGLE, sums(width))}
-    always |= {"hidden": (SINGLE, width), "wanted": (HALF, width)}
     always |= {"cos": (SINGLE, config.n_rot // 2), "sin": (SINGLE, config.n_rot // 2)}
     linear = {
         "mixed": (SINGLE, conv),

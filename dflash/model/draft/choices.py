@@ -13,7 +13,7 @@ from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.markov import Markov
 from dflash.model.draft.selector import Selector
 from dflash.model.draft.source import Source
-from dflash.model.draft.spread import Spread
+from dflash.model.draft.vocabulary import Vocabulary
 
 Floats = NDArray[np.float32]
 
@@ -28,11 +28,11 @@ class Likeliest:
 
     Parameters
     ----------
-    spread : Spread
+    vocabulary : Vocabulary
     """
 
-    def __init__(self, spread: Spread) -> None:
-        self._spread = spread
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._targets = vocabulary.targets
 
     def __call__(self, asks: Sequence[Ask], hidden: Floats, logits: Floats) -> list[Candidates]:  # noqa: ARG002
         """See `Chooser`."""
@@ -40,7 +40,7 @@ class Likeliest:
         laws = [ask.law for ask in asks for _ in range(ask.n)]
         positions = [ask.state.length + 1 + i for ask in asks for i in range(ask.n)]
         ids, scores = np.empty((len(laws), width), np.int32), np.empty((len(laws), width), np.float32)
-        find(self._spread(logits), laws, positions, width, ids=ids, scores=scores)
+        find(logits, laws, positions, width, ids=ids, scores=scores, targets=self._targets)
         found, start = [], 0
         for ask in asks:
             part = slice(start, start + ask.n)
@@ -49,21 +49,21 @@ class Likeliest:
         return found
 
 
-def chooser(config: DraftConfig, source: Source, n_vocab: int, slots: int, confidence: float) -> Chooser:
+def chooser(config: DraftConfig, source: Source, vocabulary: Vocabulary, slots: int, confidence: float) -> Chooser:
     """Make what a kind of draft chooses its candidates by.
 
     Parameters
     ----------
     config : DraftConfig
     source : Source
-    n_vocab : int
-        Of the target.
+    vocabulary : Vocabulary
     slots : int
         Most asks at a time.
     confidence : float
         As for `BlockDraft`.
     """
     if config.kind == "dflash2":
-        return Selector(config, source)
-    spread = Spread(source.targets() if source.has("d2t") else None, n_vocab)
-    return Markov(config, source, spread, slots, confidence) if config.kind == "dspark" else Likeliest(spread)
+        return Selector(config, source, vocabulary.targets)
+    if config.kind == "dspark":
+        return Markov(config, source, vocabulary, slots, confidence)
+    return Likeliest(vocabulary)

@@ -12,6 +12,7 @@ from dflash.model.draft.model import BlockDraft, Tables
 from dflash.model.draft.names import check_tensors
 from dflash.model.draft.source import Source
 from dflash.model.draft.state import DEFAULT_CONTEXT, places
+from dflash.model.draft.vocabulary import Vocabulary, vocabulary
 from dflash.model.hub import resolve
 from dflash.model.model import Model
 
@@ -32,6 +33,7 @@ def load_draft(
     causal: bool | None = None,
     short: bool = False,
     confidence: float = 0.0,
+    draft_vocab: int | None = None,
 ) -> "BlockDraft | DeviceBlockDraft":
     """Load the draft model of a target.
 
@@ -52,6 +54,8 @@ def load_draft(
         Whether rows of a block see only those before them, in all layers; None does what the file says.
     short, confidence
         As of `BlockDraft`.
+    draft_vocab : int, optional
+        Guess from the first so many tokens, and the special ones, alone; None is all of them. See `vocabulary`.
 
     Returns
     -------
@@ -80,10 +84,11 @@ def load_draft(
         config = fitted(config, source, target)
         if causal is not None:
             config = replace(config, causal=(causal,) * config.n_layers)
-        room = min(context or DEFAULT_CONTEXT, target.config.context)
+        room, known = min(context or DEFAULT_CONTEXT, target.config.context), vocabulary(source, target, draft_vocab)
         if device == "cuda":
-            return _on_gpu(config, source, target, sequences=sequences, context=room, short=short, confidence=confidence)
-        tables = _tables(source, target)
+            settings = {"sequences": sequences, "context": room, "short": short, "confidence": confidence}
+            return _on_gpu(config, source, target, known, **settings)
+        tables = _tables(source, target, known)
         settings = {"slots": sequences, "size": places(config, room), "kv": target.pools.kv, "threads": target.threads}
         return BlockDraft(config, source, tables, **settings, short=short, confidence=confidence)
     except BaseException:
@@ -153,7 +158,7 @@ def _tokens(target: Any) -> list[str]:
     return tokens if isinstance(tokens, list) else []
 
 
-def _tables(source: Source, target: Any) -> Tables:
+def _tables(source: Source, target: Any, known: Vocabulary) -> Tables:
     """Embedding and head: the draft's own, or those of the target's file."""
     weights = target.weights if target.device == "cpu" else target.weights.host
     embedding = weights.matrix("token_embd.weight")
@@ -162,10 +167,10 @@ def _tables(source: Source, target: Any) -> Tables:
         embedding = source.matrix("token_embd.weight")
     if source.has("output.weight"):
         output = source.matrix("output.weight")
-    return Tables(embedding, output, target.config.n_vocab)
+    return Tables(embedding, output, target.config.n_vocab, known)
 
 
-def _on_gpu(config: DraftConfig, source: Source, target: Any, **settings: Any) -> "DeviceBlockDraft":
+def _on_gpu(config: DraftConfig, source: Source, target: Any, known: Vocabulary, **settings: Any) -> "DeviceBlockDraft":
     from dflash.model.cuda.draft import DeviceBlockDraft
 
-    return DeviceBlockDraft(config, source, target, **settings)
+    return DeviceBlockDraft(config, source, target, known, **settings)

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from dflash.kernels.embed import embed
 from dflash.kernels.linear import linear
 from dflash.kernels.sample import candidates
+from dflash.kernels.trust import reach, trust
 from dflash.model.candidates import Candidates
 from dflash.model.draft.ask import Ask
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.selector import drawn
 from dflash.model.draft.source import Source
-from dflash.model.draft.spread import Spread
+from dflash.model.draft.vocabulary import Vocabulary
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
@@ -38,23 +39,22 @@ class Markov:
     ----------
     config : DraftConfig
     source : Source
-    spread : Spread
+    vocabulary : Vocabulary
     slots : int
         Most asks at a time.
     confidence : float
         Positions end where the product of the confidences falls below it.
     """
 
-    def __init__(self, config: DraftConfig, source: Source, spread: Spread, slots: int, confidence: float) -> None:
-        self._spread, self._least = spread, confidence
+    def __init__(self, config: DraftConfig, source: Source, vocabulary: Vocabulary, slots: int, confidence: float) -> None:
+        self._vocabulary, self._least = vocabulary, confidence
         self._w1, self._w2 = source.matrix("markov_w1.weight"), source.matrix("markov_w2.weight")
-        self._corrected = np.empty((slots, self._w2.shape[0]), np.float32)
+        self._parts = [(self._w2.rows(part), at) for part, at in zip(vocabulary.parts, vocabulary.columns(), strict=True)]
+        self._corrected = np.empty((slots, len(vocabulary)), np.float32)
         self._trust: Floats | None = None
-        self._bias = np.float32(0)
+        self._bias = 0.0
         if config.has_confidence:
-            self._trust = source.vector("conf_proj.weight").reshape(-1)
-            if source.has("conf_proj.bias"):
-                self._bias = source.vector("conf_proj.bias").reshape(-1)[0]
+            self._trust, self._bias = confidence_head(source)
 
     def __call__(self, asks: Sequence[Ask], hidden: Floats, logits: Floats) -> list[Candidates]:
         """See `Chooser`."""
@@ -63,7 +63,7 @@ class Markov:
             part = slice(start, start + ask.n)
             ids, scores = walked.ids[part, : ask.width], walked.scores[part, : ask.width]
             edges = self._edges(ask, ids, scores, logits[part]) if ask.width > 1 else None
-            n = int(np.count_nonzero(np.cumprod(walked.trust[part]) >= self._least))
+            n = reach(walked.trust[part], self._least)
             found.append(Candidates(ids[:n], scores[:n], None if edges is None else edges[:n]))
             start += ask.n
         return found
@@ -82,34 +82,35 @@ class Markov:
             codes = np.empty((len(going), self._w1.shape[1]), np.float32)
             embed(before[going], self._w1, codes)
             corrected = self._corrected[: len(going)]
-            linear(codes, (self._w2,), (corrected,))
+            linear(codes, [part for part, _ in self._parts], [corrected[:, at] for _, at in self._parts])
             corrected += logits[rows]
             ids, scores = np.empty((len(going), width), np.int32), np.empty((len(going), width), np.float32)
             laws, positions = zip(*((asks[i].law, asks[i].state.length + 1 + t) for i in going), strict=True)
-            candidates(self._spread(corrected), laws, positions, width, ids=ids, scores=scores)
+            targets = self._vocabulary.targets
+            candidates(corrected, laws, positions, width, ids=ids, scores=scores, targets=targets)
             walked.ids[rows], walked.scores[rows] = ids, scores
             before[going] = np.maximum(ids[:, 0], 0)
             if self._trust is not None:
-                walked.trust[rows] = self._confidence(hidden[rows], codes)
+                walked.trust[rows] = trust(hidden[rows], codes, self._trust, self._bias)
         return walked
-
-    def _confidence(self, hidden: Floats, codes: Floats) -> Floats:
-        """``sigmoid(w [hidden; code] + b)``; as a sum along rows, so that a text has the same bits in every batch."""
-        both = np.concatenate([hidden, codes], axis=1)
-        with np.errstate(over="ignore"):
-            return 1 / (1 + np.exp(-((both * self._trust).sum(axis=1) + self._bias)))
 
     def _edges(self, ask: Ask, ids: Ids, scores: Floats, logits: Floats) -> Floats:
         n, width = ids.shape
         before, after = np.empty((2, n * width, self._w1.shape[1]), np.float32)
         known = np.maximum(ids, 0)
-        own = self._spread.own(known)
+        column = self._vocabulary.column(known)
         embed(np.concatenate([np.full(width, ask.anchor, np.int32), known[:-1].reshape(-1)]), self._w1, before)
-        embed(own.reshape(-1), self._w2, after)
+        embed(self._vocabulary.row(known).reshape(-1), self._w2, after)
         before, after = (rows.reshape(n, width, -1) for rows in (before, after))
-        base = np.where(ids >= 0, np.take_along_axis(logits, own, axis=1), np.float32(-np.inf))
+        base = np.where(ids >= 0, np.take_along_axis(logits, column, axis=1), np.float32(-np.inf))
         edges = drawn(base[:, None] + before @ after.transpose(0, 2, 1), ids, ask.law, ask.state.length + 1)
         if ask.law.scale is None:
             # of what is no candidate there is about as much after any token as there is along the walk
             edges += np.log(np.exp(scores).sum(axis=1))[:, None, None]
         return edges
+
+
+def confidence_head(source: Source) -> tuple[Floats, float]:
+    """Weight (H + K,) and bias of the confidences."""
+    bias = source.vector("conf_proj.bias").reshape(-1)[0] if source.has("conf_proj.bias") else 0.0
+    return source.vector("conf_proj.weight").reshape(-1), float(bias)

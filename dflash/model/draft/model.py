@@ -11,6 +11,7 @@ from dflash.kernels.block_attention import Blocks
 from dflash.kernels.embed import embed
 from dflash.kernels.formats import Matrix
 from dflash.kernels.numba_jit import use_threads
+from dflash.kernels.soft_cap import soft_cap
 from dflash.model.candidates import Candidates
 from dflash.model.draft.ask import Ask
 from dflash.model.draft.choices import chooser
@@ -19,6 +20,7 @@ from dflash.model.draft.context import Context, Rows
 from dflash.model.draft.layers import Layer, rms_norm
 from dflash.model.draft.source import Block, Source
 from dflash.model.draft.state import DraftState, Rings
+from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.draft.workspace import block_space
 from dflash.model.head import Head
 from dflash.model.rope import inverse_frequencies, tabulate
@@ -32,11 +34,14 @@ class Tables(NamedTuple):
     embedding, output : Matrix (V, D)
     n_vocab : int
         Ids of the target are below.
+    vocabulary : Vocabulary
+        Those that are guessed.
     """
 
     embedding: Matrix
     output: Matrix
     n_vocab: int
+    vocabulary: Vocabulary
 
 
 class BlockDraft:
@@ -90,8 +95,8 @@ class BlockDraft:
         self._context = Context(source, config, rings)
         self._layers = [Layer(Block(source, i), config, self._space, rings, i) for i in range(config.n_layers)]
         self._norm = source.vector("output_norm.weight")
-        self._head = Head(tables.output, slots * config.most)
-        self._choose = chooser(config, source, tables.n_vocab, slots, confidence)
+        self._head = Head(tables.output, slots * config.most, tables.vocabulary.parts)
+        self._choose = chooser(config, source, tables.vocabulary, slots, confidence)
         self._inv_freq, self._gain = inverse_frequencies(config)
         self._whole = not all(config.causal)
 
@@ -202,9 +207,7 @@ class BlockDraft:
         if config.logit_scale != 1:
             logits *= np.float32(config.logit_scale)
         if config.logit_cap:
-            logits /= np.float32(config.logit_cap)
-            np.tanh(logits, out=logits)
-            logits *= np.float32(config.logit_cap)
+            soft_cap(logits, config.logit_cap)
         return hidden, logits
 
     def _check(self, asks: Sequence[Ask]) -> None:

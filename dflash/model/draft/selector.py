@@ -28,9 +28,12 @@ class Selector:
     ----------
     config : DraftConfig
     source : Source
+    targets : int32 (R,), optional
+        The token that each of the logits of a row is of.
     """
 
-    def __init__(self, config: DraftConfig, source: Source) -> None:
+    def __init__(self, config: DraftConfig, source: Source, targets: Ids | None = None) -> None:
+        self._targets = targets
         self._rank, self._top = config.selector_rank, config.selector_top
         self._hidden = source.matrix("selector_hidden.weight")
         self._predecessor, self._successor = (
@@ -45,6 +48,8 @@ class Selector:
         ids, values = np.empty((len(logits), width), np.int32), np.empty((len(logits), width), np.float32)
         for row, of_row, value in zip(logits, ids, values, strict=True):
             sample.top_k(row, ids=of_row, values=value)
+        if self._targets is not None:
+            ids = np.where(ids < 0, ids, self._targets[ids])
         for ask in asks:
             part = slice(start, start + ask.n)
             found.append(self._pairs(ask, gates[part], ids[part], values[part]))

@@ -12,6 +12,9 @@ from dflash.decode.shapes import Chain, Tree
 from dflash.decode.strategy import Strategy
 
 FILE = Path(__file__).parents[2] / "data" / "golden" / "qwen35-r2-untied" / "qwen35-r2-untied-F32.gguf"
+SPECIAL = 480
+"""Where the tile of 16 tokens begins that has the first special one."""
+
 PROMPTS = [list(range(3, 60)), list(range(200, 212))]
 
 
@@ -21,18 +24,22 @@ def lm():
         yield lm
 
 
+@pytest.mark.parametrize("vocab", [None, 90], ids=["all tokens", "90 tokens"])
 @pytest.mark.parametrize("temperature", [0, 0.8])
 @pytest.mark.parametrize("shape", [Chain(), Chain(2), Tree(14)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_text_is_that_of_plain_decoding(lm, tmp_path, kind, shape, temperature):
+def test_the_text_is_that_of_plain_decoding(lm, tmp_path, kind, shape, temperature, vocab):
     sizes = lm.model.config
     config = replace(KINDS[kind], width=sizes.width, n_vocab=sizes.n_vocab, mask=sizes.n_vocab - 1, taps=(0, 2))
     path = write_gguf(tmp_path / "draft.gguf", config, random_weights(config))
     settings = {"max_tokens": 24, "temperature": temperature, "seed": 3}
     plain = lm.generate(PROMPTS, **settings)
-    drafter = DFlash(path, confidence=0.1)
+    drafter = DFlash(path, confidence=0.1, draft_vocab=vocab)
     guessed = lm.generate(PROMPTS, strategy=Strategy(drafter, shape), **settings)
     assert [one.tokens for one in guessed] == [one.tokens for one in plain]
     draft = lm.model.companions[drafter]
     assert draft.config.kind == kind
+    if vocab:
+        tokens = {int(token) for one in guessed for step in one.steps for token in step.draft.tokens}
+        assert not tokens & set(range(vocab, SPECIAL))
     assert draft.free_slots == lm.model.pools.slots

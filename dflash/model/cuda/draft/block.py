@@ -20,14 +20,17 @@ from dflash.kernels.rope.cuda import Angles
 from dflash.kernels.sample.cuda import LAW
 from dflash.kernels.sample.cuda_candidates import Candidates, Largest, describe
 from dflash.kernels.sample.cuda_pairs import Pairs
+from dflash.kernels.soft_cap.cuda import SoftCap
 from dflash.kernels.tree.cuda import OUTLINE, Grow, guesses
 from dflash.model.cuda.draft.layers import Layer, Norm, Norms, Parts, Where, split_norm
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
 from dflash.model.cuda.graphs import Graphs
+from dflash.model.cuda.lent import Lent
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.ask import Wish
 from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.rope import inverse_frequencies
 
 
@@ -55,8 +58,13 @@ class Block:
     rings : DeviceRings
     tables : tuple of Tiles (V, D)
         Embedding and head, mostly those of the target.
+    vocabulary : Vocabulary
     n_texts : int
         Most at a time.
+    confidence : float
+        As of `BlockDraft`.
+    scratch : Lent
+        For what lasts no longer than a pass.
 
     Attributes
     ----------
@@ -67,6 +75,8 @@ class Block:
     out : DeviceArrays
         What was guessed; see `dflash.kernels.tree.cuda.guesses`.
     candidates : Candidates, Markov or Pairs
+    reach : int32 (S,) or None
+        How many positions of each text are guessed; None if all.
     """
 
     def __init__(
@@ -75,9 +85,13 @@ class Block:
         config: DraftConfig,
         rings: DeviceRings,
         tables: tuple[Tiles, Tiles],
+        *,
+        vocabulary: Vocabulary,
         n_texts: int,
+        confidence: float,
+        scratch: Lent,
     ) -> None:
-        self._config, self._rings, n, source = config, rings, PENDING, weights.host
+        self._config, self._rings, n = config, rings, PENDING
         text, row = (n_texts,), (n,)
         shapes = {
             "counts": (2,),
@@ -88,14 +102,15 @@ class Block:
         shapes |= dict.fromkeys(("slot", "begin", "seen", "length"), text)
         shapes |= dict.fromkeys(("sequence", "tokens", "position"), row)
         self.arrays = a = DeviceArrays(**shapes)
-        s = _space(config, n, tables[1].shape[0])
-        self._embed = Embed(a.tokens, tables[0], s.stream)
+        s = _space(config, n)
+        s.logits = scratch.empty(n, len(vocabulary))
+        self._embed = Embed(a.tokens, tables[0], s.stream, scale=config.embed_scale)
         inv_freq, gain = inverse_frequencies(config)
         self._angles = Angles(a.position, device.array(inv_freq), s.cos, s.sin, gain=gain)
         blocks = DeviceBlocks(a.counts, a.first, a.slot, a.seen, a.length)
         # row i of the batch is written at place i of the one page
         own = rows_of(a, pages=device.zeros(n_texts, 1, dtype=np.int32), length=a.first)
-        where = Where(rings, blocks, own, Workspace())
+        where = Where(rings, blocks, own, Workspace(scratch.empty))
         gain, eps = weights.vector("output_norm.weight"), config.norm_eps
         last: Norm = RmsNorm(s.stream, gain, eps, half=s.wanted) if config.conv_width else split_norm(s, gain, eps, s.wanted)
         parts = [Parts(weights, config, s, where, i) for i in range(config.n_layers)]
@@ -103,29 +118,34 @@ class Block:
         behind = [*(norm.attention for norm in norms[1:]), last]
         self._layers = [Layer(*of_layer) for of_layer in zip(parts, norms, behind, strict=True)]
         self._norm = last if config.conv_width else None
-        self._head = Launch(s.wanted, [tables[1]], [s.logits], scale=config.logit_scale, **carried(before=last))
+        heads = [tables[1].rows(part) for part in vocabulary.parts]
+        logits = [s.logits[:, columns] for columns in vocabulary.columns()]
+        self._head = Launch(s.wanted, heads, logits, scale=config.logit_scale, **carried(before=last))
         fetch_ahead([launch for layer in self._layers for launch in layer.multiplies] + [self._head])
+        self._cap = SoftCap(s.logits, config.logit_cap) if config.logit_cap else None
         self.out = guesses(n_texts)
         self._gate: Launch | None = None
-        targets = device.array(source.targets()) if source.has("d2t") else None
+        targets = None if vocabulary.targets is None else device.array(vocabulary.targets)
         if config.kind == "dflash2":
             self._gate = Launch(s.wanted, [weights.matrix("selector_hidden.weight")], [s.gates])
             codes = weights.matrix("selector_predecessor.weight"), weights.matrix("selector_successor.weight")
-            shape = {"each": config.block, "lead": config.lead, "top": min(config.selector_top, config.n_vocab)}
-            given = {"laws": a.laws, "position": a.position, "tokens": a.tokens}
+            shape = {"each": config.block, "lead": config.lead, "top": min(config.selector_top, len(vocabulary))}
+            given = {"laws": a.laws, "position": a.position, "tokens": a.tokens, "targets": targets}
             self.candidates: Candidates | Markov | Pairs = Pairs(s.logits, s.gates, codes, **given, **shape)
         elif config.kind == "dspark":
-            self.candidates = Markov(weights, config, s.logits, a, targets)
+            given = {"vocabulary": vocabulary, "targets": targets, "stream": s.stream, "confidence": confidence}
+            self.candidates = Markov(weights, config, s.logits, a, **given)
         else:
             about = {"each": config.block, "shift": 1 - config.lead, "targets": targets}
             self.candidates = Candidates(s.logits, a.laws, a.position, **about)
         found = self.candidates
         ranked = found.edges if isinstance(found, Pairs) else found.scores
-        self._grow = Grow(found.ids, ranked, a.outlines, self.out)
+        self.reach = found.reach if isinstance(found, Markov) else None
+        self._grow = Grow(found.ids, ranked, a.outlines, self.out, reach=self.reach)
         self._largest: Largest | None = None
-        if isinstance(found, Candidates) and targets is None:
+        if isinstance(found, Candidates):
             self._largest = Largest(s.logits)
-            self._grow_largest = Grow(self._largest.ids, self._largest.scores, a.outlines, self.out)
+            self._grow_largest = Grow(self._largest.ids, self._largest.scores, a.outlines, self.out, targets=targets)
         self._graphs = Graphs(self._launch, self._clear)
         self._laid: Any = None
 
@@ -170,6 +190,7 @@ class Block:
 
     def run(self, size: Size) -> None:
         """Guess as the arrays say."""
+        self.out.hold()
         self._graphs(size)
 
     def _launch(self, size: Size) -> None:
@@ -181,6 +202,8 @@ class Block:
         if self._norm:
             self._norm(n)
         self._head(n)
+        if self._cap:
+            self._cap(n)
         if self._largest is not None and size.chains:
             self._largest(n)
             self._grow_largest(size.texts)
@@ -191,14 +214,15 @@ class Block:
         self._grow(size.texts)
 
     def _clear(self) -> None:
+        self.out.hold()
         self.arrays.counts.fill(0)
         self._laid = None
 
 
-def _space(config: DraftConfig, n: int, n_logits: int) -> SimpleNamespace:
+def _space(config: DraftConfig, n: int) -> SimpleNamespace:
     """Arrays between the launches; what a multiply reads is float16. A sublayer reads `x` and leaves `out`."""
     query, row = config.heads * config.head_size, config.kv_heads * config.head_size
-    singles = {"stream": config.width, "query": query, "key": row, "value": row, "logits": n_logits}
+    singles = {"stream": config.width, "query": query, "key": row, "value": row}
     singles |= {"cos": config.n_rot // 2, "sin": config.n_rot // 2}
     halves = {"normed": config.width, "attended": query, "inner": config.ffn, "wanted": config.width}
     if config.conv_width:

@@ -10,12 +10,15 @@ from dflash.kernels.linear.cuda import Launch
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda_candidates import Candidates
 from dflash.kernels.tree.cuda import Features, Pick
+from dflash.kernels.trust.cuda import Reach
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.markov import confidence_head
+from dflash.model.draft.vocabulary import Vocabulary
 
 
 class Markov:
-    """Candidates of all positions of some blocks, one position after another.
+    """Candidates of all positions of some blocks, one position after another, and how far they are to be trusted.
 
     ``logits[t] + w2 w1[token before]``. What is told of candidates beside the walk is how likely they are next to it.
 
@@ -27,47 +30,74 @@ class Markov:
         Of the rows of blocks; they are corrected in place.
     arrays : DeviceArrays
         Of the blocks: counts, laws, position, tokens.
+    vocabulary : Vocabulary
+        The tokens that the logits are of.
     targets : int32 (V,) or None
         As of `Candidates`.
+    stream : float32 (R, D)
+        The rows before the last norm.
+    confidence : float
+        As of `BlockDraft`.
 
     Attributes
     ----------
     ids : int32 (R, POOL)
     scores : float32 (R, POOL)
+    reach : int32 (S,) or None
+        How many positions of each text are guessed; None if all.
     """
 
-    def __init__(self, weights: DeviceWeights, config: DraftConfig, logits: Any, arrays: Any, targets: Any) -> None:
+    def __init__(
+        self,
+        weights: DeviceWeights,
+        config: DraftConfig,
+        logits: Any,
+        arrays: Any,
+        *,
+        vocabulary: Vocabulary,
+        targets: Any,
+        stream: Any,
+        confidence: float,
+    ) -> None:
         n, vocab = logits.shape
         texts, a = len(arrays.laws), arrays
         self._config = config
         self.ids, self.scores = device.zeros(n, POOL, dtype=np.int32), device.zeros(n, POOL)
-        before, codes = device.zeros(texts, dtype=np.int32), device.empty(texts, config.markov_rank)
-        halves = device.empty(texts, config.markov_rank, dtype=np.float16)
+        rank, w1 = config.markov_rank, weights.matrix("markov_w1.weight")
+        before, codes = device.zeros(texts, dtype=np.int32), device.empty(config.block, texts, rank)
+        halves, order = device.empty(texts, rank, dtype=np.float16), device.array(np.arange(texts, dtype=np.int32))
         self._begin = Pick(a.tokens, config.block, before)
-        self._embed = Embed(before, weights.matrix("markov_w1.weight"), codes)
-        address, order = (device.array(np.array(values, kind)) for values, kind in (
-            ([codes.data.ptr], np.uint64), (range(texts), np.int32)))  # fmt: skip
-        self._halve = Features(address, a.counts, order, config.markov_rank, halves, which=1)
-        w2 = weights.matrix("markov_w2.weight")
+        w2 = [weights.matrix("markov_w2.weight").rows(part) for part in vocabulary.parts]
         by_text = logits[: texts * config.block].reshape(texts, config.block, vocab)
         self._steps = []
         for t in range(config.lead, config.block):
-            correct = Launch(halves, [w2], [by_text[:, t]], add=True)
+            outs = [by_text[:, t, columns] for columns in vocabulary.columns()]
+            address = device.array(np.array([codes[t].data.ptr], np.uint64))
+            code = Embed(before, w1, codes[t]), Features(address, a.counts, order, rank, halves, which=1)
+            correct = Launch(halves, w2, outs, add=True)
             found = []
             for i in range(texts):
                 one = slice(i * config.block + t, i * config.block + t + 1)
                 own = {"out": (self.ids[one], self.scores[one]), "targets": targets, "shift": 1 - config.lead}
                 found.append(Candidates(logits[one], a.laws[i : i + 1], a.position[one], each=1, **own))
-            self._steps.append((correct, found, Pick(self.ids[t:], POOL * config.block, before)))
+            self._steps.append((*code, correct, found, Pick(self.ids[t:], POOL * config.block, before)))
+        self._trust: Reach | None = None
+        if config.has_confidence and confidence > 0:
+            weight, bias = confidence_head(weights.host)
+            gain, about = weights.host.vector("output_norm.weight"), {"eps": config.norm_eps, "lead": config.lead}
+            self._trust = Reach(stream, codes, gain, weight, bias=bias, least=confidence, **about)
+        self.reach = self._trust.reach if self._trust else None
 
     def __call__(self, n_rows: int) -> None:
         """Launch for the first `n_rows` rows, whole blocks."""
         n = n_rows // self._config.block
         self._begin()
-        for correct, found, pick in self._steps:
-            self._embed(n)
-            self._halve(n)
+        for embed, halve, correct, found, pick in self._steps:
+            embed(n)
+            halve(n)
             correct(n)
             for one in found[:n]:
                 one(1)
             pick()
+        if self._trust:
+            self._trust(n)

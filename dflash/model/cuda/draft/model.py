@@ -24,6 +24,9 @@ from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Rows
 from dflash.model.draft.source import Source
 from dflash.model.draft.state import DraftSnapshot, DraftState
+from dflash.model.draft.vocabulary import Vocabulary
+
+_MOST_HEAD, _MOST_SHARE, _MOST_TOP, _LANES = 256, 64, 32, 16
 
 
 class DeviceBlockDraft:
@@ -36,6 +39,8 @@ class DeviceBlockDraft:
         Weights of the same file; they are read once and kept on the device, repacked.
     target : DeviceModel
         Its embedding and head are used unless the file has others, and its batches are followed.
+    vocabulary : Vocabulary
+        The tokens that are guessed.
     sequences : int
         Texts that may be in work at a time.
     context : int
@@ -43,7 +48,8 @@ class DeviceBlockDraft:
     short : bool
         Taken as False: rows of a block cost the same up to 16.
     confidence : float
-        As of `BlockDraft`; must be 0 for a draft that has such a head.
+        As of `BlockDraft`. What lies further stands in the pass as guesses that are nearly never right, so that the step can
+        be launched before anybody knows how far it goes.
 
     Attributes
     ----------
@@ -70,13 +76,14 @@ class DeviceBlockDraft:
         config: DraftConfig,
         source: Source,
         target: DeviceModel,
+        vocabulary: Vocabulary,
         *,
         sequences: int,
         context: int,
         short: bool = False,  # noqa: ARG002
         confidence: float = 0.0,
     ) -> None:
-        _refuse(config, confidence)
+        _refuse(config)
         self.config, self._source, self._target = config, source, target
         self._rings = rings = DeviceRings(config, sequences, context)
         self.reach = rings.reach
@@ -87,7 +94,8 @@ class DeviceBlockDraft:
             output = "token_embd.weight" if target.config.tied else "output.weight"
             head = weights.matrix("output.weight") if source.has("output.weight") else theirs.matrix(output)
             self._context = Context(weights, config, rings)
-            self._block = Block(weights, config, rings, (embedding, head), n)
+            about = {"vocabulary": vocabulary, "n_texts": n, "confidence": confidence, "scratch": target.scratch()}
+            self._block = Block(weights, config, rings, (embedding, head), **about)
         self.weights = weights
         shape = {"rows": config.block, "places": rings.size, "mask": config.mask}
         context, block = self._context.arrays, self._block.arrays
@@ -163,9 +171,10 @@ class DeviceBlockDraft:
             with device.device_errors("a draft"):
                 ids, scores = (array[:rows].get() for array in (all_of.ids, all_of.scores))
                 edges = all_of.edges[:rows].get() if isinstance(all_of, Pairs) else None
+                reach = [self.config.most] * len(part) if self._block.reach is None else self._block.reach.get().tolist()
             for i, ask in enumerate(part):
                 first = i * self.config.block + self.config.lead
-                which, width = slice(first, first + ask.n), self.config.selector_top or ask.width
+                which, width = slice(first, first + min(ask.n, reach[i])), self.config.selector_top or ask.width
                 pairs = None if edges is None else edges[which]
                 found.append(Candidates(ids[which, :width], scores[which, :width], pairs))
         return found
@@ -193,20 +202,21 @@ class DeviceBlockDraft:
         self.latest = Guesses(self, wishes, self._block.out, anchors)
         return self.latest
 
-    def follow(self, wishes: Sequence[Wish]) -> bool:
+    def follow(self, wishes: Sequence[Wish], order: Sequence[int]) -> bool:
         """As `Guesser` says."""
         target, n = self._target, len(wishes)
         self.catch_up([wish.state for wish in wishes])
-        if n > self.most_texts or not may_follow(target, wishes):
+        if n > self.most_texts or not may_follow(target, wishes, order):
             return False
         features = target.latest.captured
         if not all(tap in features for tap in self.config.taps):
             return False
-        size = self._context.prepare(most_rows(target))
+        size = self._context.prepare(most_rows(target, order))
         block = self._block.prepare(wishes)
         self._context.lay([wish.state for wish in wishes], features)
         self._block.lay(wishes)
-        self._walk()
+        self._block.out.hold()
+        self._walk(order)
         self._context.run(size)
         self._block.run(block)
         self._ahead = self.latest = Guesses(self, wishes, self._block.out, None).follows(features)
@@ -259,13 +269,16 @@ class _State(DraftState):
         super().close()
 
 
-def _refuse(config: DraftConfig, confidence: float) -> None:
-    """Refuse what only the CPU runs."""
-    reasons = {
-        "guesses as far as a draft trusts itself": config.has_confidence and confidence > 0,
-        "drafts whose logits are capped": config.logit_cap != 0,
-        "drafts whose embeddings are scaled": config.embed_scale != 1,
-    }
-    for what, holds in reasons.items():
-        if holds:
-            raise Unsupported(f"draft: {what} are not run on a GPU; device='cpu' runs them beside a model on one")
+def _refuse(config: DraftConfig) -> None:
+    """Refuse sizes that the kernels of a GPU have no room for."""
+    share, rank = config.heads // config.kv_heads, config.selector_rank or config.markov_rank
+    for what, size, fits, room in (
+        ("heads of", config.head_size, config.head_size <= _MOST_HEAD, f"up to {_MOST_HEAD} numbers"),
+        ("heads that share keys:", share, share <= _MOST_SHARE, f"up to {_MOST_SHARE}"),
+        ("candidates of a selector:", config.selector_top, config.selector_top <= _MOST_TOP, f"up to {_MOST_TOP}"),
+        ("codes of", rank, rank % _LANES == 0, f"multiples of {_LANES} numbers"),
+    ):
+        if not fits:
+            raise Unsupported(
+                f"draft: {what} {size}, a GPU runs {room}; draft_device='cpu' runs this draft beside a model on one"
+            )

@@ -84,11 +84,12 @@ class Chain:
         hidden = device.empty(PENDING, width)
         self._take = Features(a.sources.view(np.uint64), a.counts, a.row, width, hidden)
         batch = SimpleNamespace(**own, tokens=a.token, max_rows=PENDING, **room)
+        self._logits = parts.scratch.empty(s, parts.config.n_vocab)
         self._reading = reading = Reading(parts, batch, hidden)
         stream = device.array(np.array([reading.stream.data.ptr], np.uint64))
         self._last, self._seen = device.empty(s, width), device.empty(s, width)
         self._take_last = Features(stream, a.counts, a.last, width, self._last, which=1)
-        self._wanted, self._logits = device.empty(s, width, dtype=np.float16), device.empty(s, parts.config.n_vocab)
+        self._wanted = device.empty(s, width, dtype=np.float16)
         self._head = Launch(self._wanted, [parts.output], [self._logits])
         self.ids, self.scores = device.zeros(MOST * s, POOL, dtype=np.int32), device.zeros(MOST * s, POOL)
         self._largest = device.zeros(MOST * s, 1, dtype=np.int32), device.zeros(MOST * s, 1)
@@ -139,6 +140,7 @@ class Chain:
 
     def run(self, size: Size) -> None:
         """Do what the arrays say."""
+        self.out.hold()
         self._graphs(size)
 
     def _bind(self, t: int) -> None:
@@ -171,6 +173,7 @@ class Chain:
         (self._grow_largest if size.chains else self._grow)(size.texts)
 
     def _clear(self) -> None:
+        self.out.hold()
         self.arrays.counts.fill(0)
         self.arrays.alone.fill(0)
         self._laid = None

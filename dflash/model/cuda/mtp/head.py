@@ -81,7 +81,7 @@ class DeviceMtpHead:
             norm = "nextn.shared_head_norm.weight"
             last = own.vector(norm) if norm in host else theirs.vector("output_norm.weight")
             pages = -(-(model.config.context + 3 * PENDING) // PAGE)
-            self._chain = Chain(Parts(own, config, self.pools, *tables, last), pages)
+            self._chain = Chain(Parts(own, config, self.pools, *tables, last, model.scratch()), pages)
         self.weights = own
         arrays, out = self._chain.arrays, self._chain.out
         self._walk = Walk(model.batch, model.drawn, arrays, out, rows=MOST, position=arrays.next)
@@ -189,12 +189,12 @@ class DeviceMtpHead:
         self._ahead.told(state, n_rows)
         return True
 
-    def follow(self, wishes: Sequence[Wish]) -> bool:
+    def follow(self, wishes: Sequence[Wish], order: Sequence[int]) -> bool:
         """As `Guesser` says."""
-        target = self._target
-        if not may_follow(target, wishes) or len(wishes) > SEQUENCES or max(wish.positions for wish in wishes) > MOST:
+        target, depth, states = self._target, max(wish.positions for wish in wishes), [wish.state for wish in wishes]
+        if not may_follow(target, wishes, order) or len(wishes) > SEQUENCES or depth > MOST:
             return False
-        depth, states, rows = max(wish.positions for wish in wishes), [wish.state for wish in wishes], most_rows(target)
+        rows = most_rows(target, order)
         try:
             for state in states:
                 state.reserve(rows + depth)
@@ -203,7 +203,7 @@ class DeviceMtpHead:
         size = self._chain.prepare(rows, wishes)
         hidden = target.latest.hidden
         self._chain.lay(states, hidden, wishes, follows=True)
-        self._walk()
+        self._walk(order)
         self._chain.run(size)
         self._ahead = self.latest = Guesses(self, wishes, self._chain.out, None).follows(hidden)
         return True

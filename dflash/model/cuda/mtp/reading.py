@@ -13,6 +13,7 @@ from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.rope.cuda import Angles
 from dflash.model.config import Config
 from dflash.model.cuda import layers
+from dflash.model.cuda.lent import Lent
 from dflash.model.cuda.ops import Ops
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.cuda.workspace import workspace
@@ -35,6 +36,8 @@ class Parts(NamedTuple):
         Mostly those of the trunk.
     norm : float32 (D,)
         The last one.
+    scratch : Lent
+        For what lasts no longer than a pass.
     """
 
     weights: DeviceWeights
@@ -43,6 +46,7 @@ class Parts(NamedTuple):
     embedding: Tiles
     output: Tiles
     norm: Any
+    scratch: Lent
 
 
 class Reading:
@@ -69,7 +73,7 @@ class Reading:
         space = workspace(config, n, parts.pools.kv)
         embedded = device.empty(n, config.width)
         left_half, right_half = (device.empty(n, config.width, dtype=np.float16) for _ in range(2))
-        ops, eps = Ops(config, batch, prefill=False), config.norm_eps
+        ops, eps = Ops(config, batch, prefill=False, empty=parts.scratch.again().empty), config.norm_eps
         inv_freq, gain = inverse_frequencies(config)
         left, right = weights.sides("nextn.eh_proj.weight")
         block = layers.Parts(weights, config, space, ops)

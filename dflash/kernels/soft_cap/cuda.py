@@ -1,0 +1,27 @@
+"""`soft_cap` on a GPU."""
+
+from pathlib import Path
+from typing import Any
+
+from dflash.kernels.jit import kernel
+
+_SOURCE = Path(__file__).with_name("soft_cap.cu")
+
+
+class SoftCap:
+    """A `soft_cap` on a fixed array, to be run for any number of rows.
+
+    Parameters
+    ----------
+    x : float32 (R, V)
+        On the device, C-contiguous; changed in place.
+    cap : float
+    """
+
+    def __init__(self, x: Any, cap: float) -> None:
+        self._across = -(-x.shape[1] // 1024)
+        self._run = kernel(_SOURCE, "soft_cap", dependent=True).bind(1, 256, (x, x.shape[1], cap))
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Bend the first `n_rows` rows."""
+        self._run(stream, grid=(self._across, n_rows))

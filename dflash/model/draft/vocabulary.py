@@ -1,0 +1,100 @@
+"""The tokens that a draft guesses from: all of its target's, those of a vocabulary of its own, or the more frequent ones."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import FormatError, RequestError, Unsupported
+from dflash.model.draft.source import Source
+
+Ids = NDArray[np.int32]
+
+_NORMAL = 1
+_TILE = 16
+
+
+class Vocabulary:
+    """Which rows of a head there are logits of, and whose they are.
+
+    Parameters
+    ----------
+    parts : tuple of slice
+        Rows of the head, ascending: those whose products are made, side by side.
+    targets : int32 (R,), optional
+        The token of the target that each of the R logits of a row is of; None if they are the same.
+    own : bool
+        Whether the head has rows for these tokens alone.
+    """
+
+    def __init__(self, parts: tuple[slice, ...], targets: Ids | None = None, *, own: bool = False) -> None:
+        self.parts, self.targets, self._own = parts, targets, own
+        self._columns: Ids | None = None
+
+    def __len__(self) -> int:
+        return sum(part.stop - part.start for part in self.parts)
+
+    def columns(self) -> list[slice]:
+        """Where the products of each part lie among the logits."""
+        ends = np.cumsum([part.stop - part.start for part in self.parts]).tolist()
+        return [slice(end - (part.stop - part.start), end) for part, end in zip(self.parts, ends, strict=True)]
+
+    def column(self, ids: Ids) -> Ids:
+        """Which of the logits are of these tokens, that can be guessed."""
+        if self.targets is None:
+            return ids
+        if self._columns is None:
+            self._columns = np.zeros(int(self.targets.max()) + 1, np.int32)
+            self._columns[self.targets] = np.arange(len(self.targets))
+        return self._columns[ids]
+
+    def row(self, ids: Ids) -> Ids:
+        """Which rows of the head are of these tokens, that can be guessed."""
+        return self.column(ids) if self._own else ids
+
+
+def vocabulary(source: Source, target: Any, n: int | None) -> Vocabulary:
+    """Find out what a draft guesses from.
+
+    Parameters
+    ----------
+    source : Source
+    target : Model or DeviceModel
+    n : int, optional
+        Only the first so many tokens, and the special ones at the end. Tokens of byte-pair encodings are in the order of
+        their merges, which is about that of how often they come.
+
+    Raises
+    ------
+    RequestError
+        If the target has fewer tokens.
+    Unsupported
+        If `n` is given for a draft with a vocabulary of its own.
+    FormatError
+        If the draft knows tokens that the target does not.
+    """
+    n_vocab = target.config.n_vocab
+    if n is not None and not 1 <= n <= n_vocab:
+        raise RequestError(f"draft_vocab is {n}, this model has 1 to {n_vocab} tokens to guess from")
+    if source.has("d2t"):
+        if n is not None:
+            raise Unsupported(
+                f"draft_vocab is {n}, but this draft has a vocabulary of its own, of {source.shapes['d2t'][-1]} tokens"
+            )
+        targets = source.targets()
+        if targets.max() >= n_vocab:
+            raise FormatError(f"tensor 'd2t' names token {targets.max()}, the target has {n_vocab}")
+        return Vocabulary((slice(0, len(targets)),), targets, own=True)
+    first = _first_special(target, n_vocab)
+    if n is None or n >= first:
+        return Vocabulary((slice(0, n_vocab),))
+    parts = tuple(part for part in (slice(0, n), slice(first, n_vocab)) if part.start < part.stop)
+    return Vocabulary(parts, np.concatenate([np.arange(part.start, part.stop, dtype=np.int32) for part in parts]))
+
+
+def _first_special(target: Any, n_vocab: int) -> int:
+    """From which token on none is of ordinary text, or a few before: tiles of a GPU have 16 rows."""
+    weights = target.weights if target.device == "cpu" else target.weights.host
+    types = np.asarray(weights.metadata.get("tokenizer.ggml.token_type", []))
+    ordinary = np.flatnonzero(types == _NORMAL)
+    return n_vocab if not len(ordinary) else (int(ordinary[-1]) + 1) // _TILE * _TILE

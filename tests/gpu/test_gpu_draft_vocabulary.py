@@ -1,0 +1,117 @@
+"""Drafts on a GPU that guess from a part of the tokens: as on the CPU, and texts stay those of plain decoding."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from golden import chain
+from written import tokens, written
+
+from dflash.decode.drafters.dflash import DFlash
+from dflash.decode.sampling import Sampling
+from dflash.decode.shapes import Chain, Tree
+from dflash.decode.strategy import Plain, Strategy
+from dflash.kernels.formats import Matrix
+from dflash.kernels.sample import Law
+from dflash.model.batch import Span
+from dflash.model.draft import Ask, load_draft
+from dflash.model.draft.vocabulary import vocabulary
+from dflash.model.load import load_model
+
+TEXTS = ["def fibonacci(n):\n    if n < 2:\n        return n\n", "Once upon a time there was a king who"]
+SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3)]
+N = 4096
+
+
+@cache
+def demo():
+    loaded = load_model("demo", device="cuda", context=1024, sequences=3)
+    return loaded.model, [loaded.tokenizer.encode(text) for text in TEXTS]
+
+
+@cache
+def plain(sampling):
+    model, prompts = demo()
+    return tokens(written(model, prompts, Plain(), sampling))
+
+
+def proposed(law, n, device=None):
+    model, prompts = demo()
+    draft = load_draft("demo-draft", model, device=device, sequences=1, draft_vocab=n)
+    state, target = draft.state(), model.state()
+    span = Span(target, np.array(prompts[0], np.int32), chain(len(prompts[0])), whole=True, logits=False)
+    draft.read(state, model.forward([span], capture=draft.config.taps).captured, slice(0, len(prompts[0])))
+    (found,) = draft.propose([Ask(state, prompts[0][-1], 15, law, 64)])
+    state.close(), target.close(), draft.close()
+    return found
+
+
+def test_rows_of_a_matrix(arrays):
+    """Some rows of packed weights make what all of them make there, but for how sums of K are cut."""
+    import cupy
+
+    from dflash.kernels.formats.cuda import Tiles
+    from dflash.kernels.linear.cuda import Launch
+
+    weights = arrays.standard_normal((203, 512), dtype=np.float32).astype(np.float16)
+    tiles = Tiles(Matrix(weights.view(np.uint8), "F16"))
+    x = cupy.asarray(arrays.standard_normal((5, 512), dtype=np.float32).astype(np.float16))
+    out = cupy.full((5, 120), np.nan, np.float32)
+    parts = [slice(0, 33), slice(112, 199)]
+    Launch(x, [tiles.rows(part) for part in parts], [out[:, :33], out[:, 33:]])(5)
+    want = x.get().astype(np.float64) @ weights[np.r_[0:33, 112:199]].T.astype(np.float64)
+    np.testing.assert_allclose(out.get(), want, atol=1e-2)
+
+
+@pytest.mark.parametrize("law", [Law(), Law(1.0, seed=3)], ids=["greedy", "drawn"])
+def test_candidates_are_those_of_the_cpu(law):
+    got, want = proposed(law, N), proposed(law, N, "cpu")
+    known = vocabulary(_NoneOfItsOwn(), demo()[0], N).targets
+    assert np.isin(got.ids[got.ids >= 0], known).all()
+    clear = want.scores[:, 0] - want.scores[:, 1] > 0.1
+    assert clear.sum() > 5
+    np.testing.assert_array_equal(got.ids[clear, 0], want.ids[clear, 0])
+    for mine, its, other, theirs in zip(got.ids, got.scores, want.ids, want.scores, strict=True):
+        ours = dict(zip(mine.tolist(), its.tolist(), strict=True))
+        both = [(ours[token], score) for token, score in zip(other.tolist(), theirs.tolist(), strict=True) if token in ours]
+        assert len(both) > 50
+        assert max(abs(a - b) for a, b in both) < 0.1
+
+
+def test_all_tokens_are_as_good_as_no_limit():
+    want = proposed(Law(1.0, seed=3), None)
+    got = proposed(Law(1.0, seed=3), demo()[0].n_vocab)
+    np.testing.assert_array_equal(got.ids, want.ids)
+    np.testing.assert_array_equal(got.scores, want.scores)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T 1"])
+@pytest.mark.parametrize("shape", [Chain(), Tree(22)], ids=repr)
+def test_texts_are_those_of_plain_decoding(shape, sampling, monkeypatch):
+    """Guesses are of the tokens that are known, the same ones launched ahead, step by step, and shaped on the host."""
+    model, prompts = demo()
+    strategy, steps = Strategy(DFlash(draft_vocab=N), shape), []
+    strategy.drafter.prepare(model)
+    known = set(vocabulary(_NoneOfItsOwn(), model, N).targets.tolist())
+    for ahead, on_device in ((True, True), (False, True), (False, False)):
+        monkeypatch.setattr(model, "looks_ahead", ahead)
+        if not on_device:
+            monkeypatch.setattr(model.companions[strategy.drafter], "guess", lambda wishes, anchors: None)
+        sessions = written(model, prompts, strategy, sampling)
+        assert tokens(sessions) == plain(sampling)
+        assert sum(session.n_accepted for session in sessions) > 0
+        assert all(set(step.draft.tokens.tolist()) <= known for session in sessions for step in session.steps)
+        steps.append([[(step.tokens, step.accepted) for step in session.steps] for session in sessions])
+    assert steps[0] == steps[1] == steps[2]
+
+
+class _NoneOfItsOwn:
+    """A draft without a vocabulary of its own."""
+
+    def has(self, name):
+        return False
+
+
+@pytest.fixture
+def arrays():
+    return np.random.default_rng(5)

@@ -1,0 +1,13 @@
+"""No guess changes a text on a GPU: chains not at all, trees not but near a tie. DFLASH_LONG=1 writes long ones."""
+
+import pytest
+from lossless import UNITS, assert_unit
+
+NEAR = 0.01
+"""Of a logit: a tree sums in another order than single steps."""
+
+
+@pytest.mark.parametrize(("prompt", "name"), UNITS)
+def test_the_demo(prompt, name):
+    for strategy, place, margin in assert_unit("cuda", prompt, name, tie=NEAR):
+        print(f"prompt {prompt}, {name}: {strategy!r} parts at token {place}, where {margin:.1e} of a logit decide")

@@ -1,0 +1,56 @@
+"""What a model takes on the device beside weights and texts is what is said before it is loaded, and no more."""
+
+import gc
+from itertools import pairwise
+
+import pytest
+
+import dflash
+from dflash.model.cuda.lent import Lent
+from dflash.model.cuda.load import work_bytes
+
+cupy = pytest.importorskip("cupy")
+
+MIB = 1 << 20
+
+
+def held(pools):
+    """Bytes of pages and recurrent memories."""
+    arrays = [pools.k, pools.v]
+    for memory in (*pools.conv, *pools.delta):
+        arrays += [getattr(memory, name) for name in memory.__slots__]
+    return sum(array.nbytes for array in arrays)
+
+
+def test_what_is_beside_weights_and_texts():
+    """Logits of 64 rows and the sums of attention, 20 MiB here, lie in memory of prompts."""
+    gc.collect()
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    before = pool.used_bytes()
+    with dflash.load("demo", device="cuda", context=4096) as lm:
+        model = lm.model
+        assert pool.free_bytes() < MIB
+        lm.generate(list(range(100, 3500)), max_tokens=8)
+        beside = pool.used_bytes() - before - model.weights.n_bytes - held(model.pools)
+        assert beside < work_bytes(model.config, model.pools.kv) + 2 * MIB
+
+
+def test_lent():
+    """Pieces do not overlap; what does not fit lies elsewhere."""
+    memories = [cupy.zeros(1000, cupy.float32), cupy.zeros((3, 64), cupy.float16)]
+    lent = Lent(memories)
+    pieces = [lent.empty(10, 20), lent.empty(1, 700), lent.empty(90, dtype=cupy.uint16), lent.empty(5000)]
+    spans = sorted((piece.data.ptr, piece.data.ptr + piece.nbytes) for piece in pieces)
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+    def inside(piece, memory):
+        return memory.data.ptr <= piece.data.ptr and piece.data.ptr + piece.nbytes <= memory.data.ptr + memory.nbytes
+
+    assert [[inside(piece, memory) for memory in memories] for piece in pieces] == [
+        [True, False],
+        [True, False],
+        [False, True],
+        [False, False],
+    ]
+    assert [piece.shape for piece in pieces] == [(10, 20), (1, 700), (90,), (5000,)]

@@ -1,0 +1,89 @@
+"""Drafts that guess from a part of their model's tokens."""
+
+import numpy as np
+import pytest
+from drafts import KINDS, SMALL, VOCAB, features, random_weights, target, write_gguf
+
+from dflash.errors import RequestError, Unsupported
+from dflash.kernels.sample import Law
+from dflash.model.draft import Ask, load_draft
+
+LAWS = [Law(), Law(0.8, top_k=30, seed=4)]
+SPECIAL = 190
+"""The first token of the target's that is not of ordinary text; tiles of 16 rows begin at 176."""
+
+
+def proposed(folder, config, law, n, width=8, **settings):
+    """What a draft with `n` tokens proposes; its target has special ones."""
+    path = folder / f"{config.kind}.gguf"
+    if not path.exists():
+        write_gguf(path, config, random_weights(config))
+    of = target(config)
+    of.weights.metadata["tokenizer.ggml.token_type"] = [1] * SPECIAL + [3] * (VOCAB - SPECIAL)
+    draft = load_draft(path, of, sequences=1, draft_vocab=n, **settings)
+    state = draft.state()
+    draft.read(state, features(config, 30)[0], slice(0, 30))
+    (found,) = draft.propose([Ask(state, 11, config.most, law, width)])
+    draft.close()
+    return found
+
+
+@pytest.mark.parametrize("law", LAWS, ids=["greedy", "drawn"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_tokens_are_as_good_as_no_limit(tmp_path, kind, law):
+    want = proposed(tmp_path, KINDS[kind], law, None)
+    for n in (VOCAB, SPECIAL, 176):
+        got = proposed(tmp_path, KINDS[kind], law, n)
+        for name, mine, other in zip(want._fields, got, want, strict=True):
+            np.testing.assert_array_equal(mine, other, err_msg=name)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=["greedy", "drawn"])
+@pytest.mark.parametrize("n", [1, 33, 64, 150])
+def test_guesses_are_the_best_of_the_first_and_the_special_ones(tmp_path, n, law):
+    """In the order in which all tokens have them, apart by as much: a part of a row, with the noise of the same tokens."""
+    every = proposed(tmp_path, SMALL, law, None, width=64)
+    got = proposed(tmp_path, SMALL, law, n, width=64)
+    known = np.r_[0:n, 176:VOCAB]
+    for t in range(SMALL.most):
+        mine, there = got.ids[t, got.ids[t] >= 0], dict(zip(every.ids[t].tolist(), every.scores[t].tolist(), strict=True))
+        assert np.isin(mine, known).all()
+        assert len(mine) == (min(64, len(known)) if law.scale is None else min(30, len(known)))
+        both = [i for i, token in enumerate(mine.tolist()) if token in there and there[token] > -np.inf]
+        assert len(both) > 1
+        apart = [got.scores[t, i] - there[mine[i]] for i in both]
+        assert max(apart) - min(apart) < 1e-4
+
+
+def common(one, other, t):
+    """Places of the candidates that both have at a position, in each."""
+    ours, theirs = one.ids[t].tolist(), other.ids[t].tolist()
+    return [(ours.index(token), theirs.index(token)) for token in theirs if token in ours]
+
+
+@pytest.mark.parametrize("kind", ["dflash2", "dspark"])
+def test_what_follows_what_is_known_of_each_token(tmp_path, kind):
+    """Codes are those of the tokens, not of their places: pairs that both know are scored alike but for a constant."""
+    every, got = (proposed(tmp_path, KINDS[kind], Law(), n) for n in (None, 100))
+    compared = 0
+    for t in range(1, len(got)):
+        above, here = common(got, every, t - 1), common(got, every, t)
+        if kind == "dspark" and got.ids[t - 1, 0] != every.ids[t - 1, 0]:
+            break  # the walk has gone another way
+        for i, other in above:
+            apart = [got.edges[t, i, j] - every.edges[t, other, k] for j, k in here]
+            if len(apart) > 1:
+                compared += 1
+                assert max(apart) - min(apart) < 1e-4
+    assert np.isin(got.ids[got.ids >= 0], np.r_[0:100, 176:VOCAB]).all()
+    assert compared > 0
+
+
+def test_refusals(tmp_path):
+    for n in (0, VOCAB + 1):
+        with pytest.raises(RequestError, match=f"draft_vocab is {n}, this model has 1 to {VOCAB} tokens to guess from"):
+            proposed(tmp_path, SMALL, Law(), n)
+    own = random_weights(SMALL, n_head=50, own=("output.weight", "d2t"))
+    write_gguf(tmp_path / "own.gguf", SMALL, own)
+    with pytest.raises(Unsupported, match="draft_vocab is 9, but this draft has a vocabulary of its own, of 50 tokens"):
+        load_draft(tmp_path / "own.gguf", target(), sequences=1, draft_vocab=9)
