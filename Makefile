@@ -1,6 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 .PHONY: demo test bench notebooks lint clean
 
@@ -8,7 +8,7 @@ demo: .venv/installed
 	$(BIN)/python -m dflash run demo "Write a Python function named is_prime that checks whether a number is prime." --no-think
 
 test: .venv/installed-dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -p no:benchmark
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -p no:benchmark
 
 bench: .venv/installed-dev
 	$(BIN)/python -m dflash bench demo

@@ -1,11 +1,39 @@
 """What several test folders share."""
 
+from pathlib import Path
+
 import pytest
 from paced import Clock
 
 import dflash
 
 pytest.register_assert_rewrite("model_laws", "loop_laws")
+
+LONG = (
+    "kernels/test_cuda_compile.py",
+    "test_doors.py",
+    "kernels/test_cuda_compile_delta.py",
+    "model/test_demo.py",
+    "kernels/test_cuda_compile_sample.py",
+    "kernels/test_delta.py",
+    "kernels/test_cuda_compile_attention.py",
+    "kernels/test_linear.py",
+    "kernels/test_cuda_compile_prefill.py",
+    "model/test_draft.py",
+    "kernels/test_cuda_compile_moe.py",
+    "decode/test_lossless.py",
+    "kernels/test_sample.py",
+    "decode/test_real.py",
+    "test_notebooks.py",
+    "kernels/test_numba_jit.py",
+)
+"""Files that take long, in the order in which they begin: CUDA in one process while another one fills the cache of numba."""
+
+
+def pytest_collection_modifyitems(items):
+    """Let short files fill the gaps at the end."""
+    places = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path, len(LONG)))
 
 
 @pytest.fixture(scope="session")

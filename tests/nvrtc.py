@@ -1,6 +1,7 @@
 """NVRTC of the pip package, for compiling where there is no GPU."""
 
 import ctypes
+import functools
 import re
 from pathlib import Path
 
@@ -33,7 +34,12 @@ needed = pytest.mark.skipif(LIBRARY is None, reason="the package nvidia-cuda-nvr
 
 def compiled(path, arch=90, **constants):
     """Compile a file below ``dflash/kernels`` without a warning; how many bytes of registers it spills."""
-    cubin, log = compile_cubin(LIBRARY, source(KERNELS / path), arch, macros(constants))
+    return _spilled(path, arch, macros(constants))
+
+
+@functools.cache
+def _spilled(path, arch, options):
+    cubin, log = compile_cubin(LIBRARY, source(KERNELS / path), arch, options)
     assert cubin.startswith(b"\x7fELF")
     assert "warning" not in log, log
     spills = [int(n) for n in re.findall(r"(\d+) bytes spill", log)]

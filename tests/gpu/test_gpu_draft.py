@@ -356,7 +356,7 @@ def test_looking_ahead_changes_nothing(model, shape, sampling, monkeypatch):
 def test_guesses_are_launched_ahead(model, monkeypatch):
     draft, followed = model.companions[DFlash()], []
     follow = draft.follow
-    monkeypatch.setattr(draft, "follow", lambda guesses: followed.append(follow(guesses)) or followed[-1])
+    monkeypatch.setattr(draft, "follow", lambda *asked: followed.append(follow(*asked)) or followed[-1])
     (session,) = written(model, demo()[1][:1], Strategy(DFlash()), Sampling())
     decoding = [step for step in session.steps if step.tokens]
     assert len(followed) >= len(decoding) - 2

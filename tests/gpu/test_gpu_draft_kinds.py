@@ -125,7 +125,7 @@ def test_texts_with_guesses_as_far_as_they_are_trusted(tmp_path, shape, sampling
         for ours, theirs in zip(device, host, strict=True):
             assert ours[: len(theirs)] == theirs
             sizes.add(len(theirs))
-    assert len(sizes) > 2
+    assert len(sizes) > 1
     model.companions.pop(strategy.drafter).close()
 
 
@@ -134,10 +134,8 @@ def test_texts_with_guesses_as_far_as_they_are_trusted(tmp_path, shape, sampling
     [
         (replace(SMALL, **SIZES | {"head_size": 272}), "heads of 272, a GPU runs up to 256"),
         (replace(SECOND, **SIZES, selector_top=40), "candidates of a selector: 40, a GPU runs up to 32"),
-        (replace(SECOND, **SIZES, selector_rank=24), "codes of 24, a GPU runs multiples of 16"),
-        (replace(SPARK, **SIZES, markov_rank=24), "codes of 24, a GPU runs multiples of 16"),
     ],
-    ids=["heads", "selector", "codes", "codes of DSpark"],
+    ids=["heads", "selector"],
 )
 def test_what_has_no_room_is_refused_in_one_sentence(tmp_path, config, words):
     """The CPU runs it beside the same model."""

@@ -101,6 +101,30 @@ def test_halves_saturate():
     assert (v == np.float16([65504, -65504])[:, None, None]).all()
 
 
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize(("kv", "width", "rotated"), [(8, 128, 128), (1, 48, 32)])
+def test_layers_together_are_those_one_by_one(kv, width, rotated, kind):
+    """Keys of all layers side by side, values one below the other."""
+    rows, layers = batch([(70, 16, "chain"), (511, 5, "chain")]), 3
+    n = int(rows.first[-1])
+    here = device.DeviceBatch(n + 1, len(rows.slot), rows.pages.shape[1])
+    here.upload(np.zeros(n, np.int32), rows)
+    of_layer = [inputs(rows, kv, kv, width, rotated, False, seed=i) for i in range(layers)]
+    cos, sin = (cupy.asarray(table) for table in of_layer[0][5:])
+    k, v = (cupy.asarray(fill(kind, (layers, rows.pages.max() + 2, PAGE, kv, width))) for _ in range(2))
+    side = cupy.asarray(np.concatenate([args[1] for args in of_layer], axis=1))
+    keys = [side[:, i * kv * width : (i + 1) * kv * width] for i in range(layers)]
+    values = [cupy.asarray(args[2]) for args in of_layer]
+    gains = cupy.asarray(np.stack([args[4] for args in of_layer]))
+    cuda.Append(keys, values, gains, cos, sin, here, eps=1e-6, k=k, v=v)(n)
+    for i, args in enumerate(of_layer):
+        _, want_k, want_v = run([*args[:5], *of_layer[0][5:]], rows, kv, kv, width, kind)
+        assert_same_bits("keys", k[i].get(), want_k)
+        assert_same_bits("values", v[i].get(), want_v)
+    with pytest.raises(KernelError, match="append: rows must be float32"):
+        cuda.Append(keys, [value[:-1] for value in values], gains, cos, sin, here, eps=1e-6, k=k, v=v)
+
+
 @pytest.mark.parametrize("gain", [1.0, 1.25])
 def test_angles(gain):
     positions = np.array([0, 1, 4095, 262143, 77], np.int32)

@@ -135,46 +135,49 @@ def test_plant(order):
         np.testing.assert_array_equal(getattr(batch, name).get(), values, name)
 
 
-@pytest.mark.parametrize("sizes", [[16], [23], [16, 16, 16, 16], [1, 2, 30, 7, 24], [64], [4] * 16])
-def test_walk(sizes):
-    """The way of the drawn tokens, and a block and a context that go on from its end."""
-    block, places, s = 4, 512, len(sizes)
-    lengths = RNG.integers(1, 3000, s).tolist()
+@pytest.mark.parametrize(
+    ("sizes", "order"),
+    [([16], [0]), ([23], [0]), ([16] * 4, range(4)), ([1, 2, 30, 7, 24], range(5)), ([1, 2, 30, 7, 24], [4, 0, 2]),
+     ([64], [0]), ([4] * 16, range(16)), ([1] * 40 + [4] * 6, range(45, 36, -1))],
+)  # fmt: skip
+def test_walk(sizes, order):
+    """The way of the drawn tokens of some sequences, and a block and a context that go on from its end."""
+    block, places, s = 4, 512, len(order)
+    lengths = RNG.integers(1, 3000, len(sizes)).tolist()
     batch, out = batch_of(sizes, lengths), cuda.guesses(16)
-    trees = [random_tree(n - 1) for n in sizes]
-    for i, tree in enumerate(trees):
-        put(out, i, tree)
-    cuda.Plant(out, batch)(range(s))
+    for k, i in enumerate(order):
+        put(out, k, random_tree(sizes[i] - 1))
+    cuda.Plant(out, batch)(order)
     drawn = RNG.integers(0, 3, 64).astype(np.int32)
     of_block = {"begin": (16,), "tokens": (64,), "position": (64,), "length": (16,), "seen": (16,)}
     blocks, context = arrays.DeviceArrays(**of_block), arrays.DeviceArrays(**cuda.context_shapes())
     blocks.begin[:] = 5
-    cuda.Walk(batch, cupy.asarray(drawn), context, out, block=blocks, rows=block, places=places, mask=99)()
+    cuda.Walk(batch, cupy.asarray(drawn), context, out, block=blocks, rows=block, places=places, mask=99)(order)
     position = device.zeros(3, 16, dtype=np.int32)
     cuda.Walk(batch, cupy.asarray(drawn), other := arrays.DeviceArrays(**cuda.context_shapes()), out, rows=3,
-              position=position)()  # fmt: skip
+              position=position)(order)  # fmt: skip
     at, first = 0, np.cumsum([0, *sizes])
     tokens, parents = batch.tokens.get(), batch.parent.get()
     seen, got, found = context.download().wait(), blocks.download().wait(), out.download().wait()
-    for i, n in enumerate(sizes):
-        own = slice(first[i], first[i] + n)
+    for k, i in enumerate(order):
+        own = slice(first[i], first[i + 1])
         path, anchor = reference.walk(tokens[own].tolist(), parents[own].tolist(), drawn[own].tolist())
         rows = slice(at, at + len(path))
         now = lengths[i] + len(path)
         assert seen.row[rows].tolist() == [first[i] + row for row in path]
         assert seen.position[rows].tolist() == list(range(lengths[i], now))
-        assert (seen.sequence[rows] == i).all()
+        assert (seen.sequence[rows] == k).all()
         assert seen.token[rows].tolist() == [drawn[first[i] + row] for row in path]
         assert seen.parent[rows].tolist() == list(range(-1, len(path) - 1))
         assert seen.depth[rows].tolist() == list(range(len(path)))
-        assert seen.last[i] == at + len(path) - 1
-        assert position.get()[:, i].tolist() == [now, now + 1, now + 2]
-        assert other.length.get()[i] == lengths[i]
-        assert (seen.first[i], seen.length[i]) == (at, lengths[i] % places)
-        assert got.tokens[block * i : block * (i + 1)].tolist() == [anchor, 99, 99, 99]
-        assert got.position[block * i : block * (i + 1)].tolist() == list(range(now, now + block))
-        assert (got.length[i], got.seen[i]) == (now, max(5, now + 64 - places))
-        assert (found.anchors[i], found.lengths[i]) == (anchor, now)
+        assert seen.last[k] == at + len(path) - 1
+        assert position.get()[:, k].tolist() == [now, now + 1, now + 2]
+        assert other.length.get()[k] == lengths[i]
+        assert (seen.first[k], seen.length[k]) == (at, lengths[i] % places)
+        assert got.tokens[block * k : block * (k + 1)].tolist() == [anchor, 99, 99, 99]
+        assert got.position[block * k : block * (k + 1)].tolist() == list(range(now, now + block))
+        assert (got.length[k], got.seen[k]) == (now, max(5, now + 64 - places))
+        assert (found.anchors[k], found.lengths[k]) == (anchor, now)
         at += len(path)
     assert seen.counts.tolist() == [at, s]
     assert seen.first[s] == at

@@ -31,6 +31,7 @@ def test_every_architecture(arch):
     assert compiled("attention/compact.cu", arch) == 0
     assert compiled("rope/angles.cu", arch) == 0
     assert compiled("rope/rotate.cu", arch, HEAD=256, HEADS=24, KV=4, PAIRS=32, GATED=1, HALF=1) == 0
+    assert compiled("rope/append.cu", arch, HEAD=128, KV=8, PAIRS=64, HALF=1) == 0
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ def sampling(vocab):
     yield "select", {"THREADS": 1024, "SUMS": chunks}
     yield "top", {"THREADS": 1024, "SUMS": chunks, "MOST": 128}
     yield "candidates", {"THREADS": 64, "MOST": 64}
-    for top, rank in ((16, 256), (32, 1040)):
-        yield "pairs", {"THREADS": 64, "MOST": 64, "TOP": top, "RANK": rank, "EACH": 8, "LEAD": 1}
+    for top, rank, walk in ((16, 256, 0), (16, 256, 1), (32, 1040, 0)):
+        yield "pairs", {"THREADS": 64, "MOST": 64, "TOP": top, "RANK": rank, "EACH": 8, "LEAD": 1, "WALK": walk}
 
 
 def guessing():

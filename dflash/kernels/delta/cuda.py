@@ -20,11 +20,11 @@ from dflash.kernels.delta.cuda_memory import (
     step_arguments,
 )
 from dflash.kernels.delta.cuda_norm import GatedNorm
-from dflash.kernels.delta.cuda_prompt import Prompt, Scratch
+from dflash.kernels.delta.cuda_prompt import Prompt, Scratch, scratch_bytes
 from dflash.kernels.jit import kernel
 from dflash.kernels.ragged import PENDING
 
-__all__ = ["Flush", "Inputs", "Memory", "Prompt", "Scratch", "Step", "Weights", "shapes"]
+__all__ = ["Flush", "Inputs", "Memory", "Prompt", "Scratch", "Step", "Weights", "scratch_bytes", "shapes"]
 
 _FOLDER = Path(__file__).parent
 _STATES_ASIDE = 2

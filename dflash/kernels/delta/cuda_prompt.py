@@ -49,25 +49,37 @@ class Scratch:
         sequences: int,
         memory: Any = None,
     ) -> None:
-        chunks = most_chunks(rows, sequences)
         self.sequences = sequences
-        shapes = (
-            (np.uint16, (rows, 2 * n_groups * width + n_heads * n_values)),
-            (np.uint16, (chunks, n_heads, _MATRICES, _CHUNK, _CHUNK)),
-            (np.float32, (chunks, n_heads, _GATES, _CHUNK)),
-            (np.float32, (rows, n_heads * n_values)),
-        )
-        sizes = [math.prod(shape) * np.dtype(kind).itemsize for kind, shape in shapes]
-        total, at, arrays = sum(map(_whole_lines, sizes)), 0, []
+        shapes = _shapes(rows, n_groups, n_heads, width, n_values, sequences)
+        total, at, arrays = sum(map(_whole_lines, shapes)), 0, []
         raw = memory.view(np.uint8) if memory is not None and memory.nbytes >= total else cupy.empty(total, np.uint8)
-        for (kind, shape), size in zip(shapes, sizes, strict=True):
-            arrays.append(raw[at : at + size].view(kind).reshape(shape))
-            at += _whole_lines(size)
+        for kind, shape in shapes:
+            arrays.append(raw[at : at + math.prod(shape) * np.dtype(kind).itemsize].view(kind).reshape(shape))
+            at += _whole_lines((kind, shape))
         self.prepared, self.matrices, self.gates, self.read = arrays
 
 
-def _whole_lines(n_bytes: int) -> int:
-    return -(-n_bytes // _LINE) * _LINE
+_Shape = tuple[type, tuple[int, ...]]
+
+
+def scratch_bytes(rows: int, n_groups: int, n_heads: int, width: int, n_values: int, *, sequences: int) -> int:
+    """Bytes that a `Scratch` takes."""
+    return sum(map(_whole_lines, _shapes(rows, n_groups, n_heads, width, n_values, sequences)))
+
+
+def _shapes(rows: int, n_groups: int, n_heads: int, width: int, n_values: int, sequences: int) -> tuple[_Shape, ...]:
+    chunks = most_chunks(rows, sequences)
+    return (
+        (np.uint16, (rows, 2 * n_groups * width + n_heads * n_values)),
+        (np.uint16, (chunks, n_heads, _MATRICES, _CHUNK, _CHUNK)),
+        (np.float32, (chunks, n_heads, _GATES, _CHUNK)),
+        (np.float32, (rows, n_heads * n_values)),
+    )
+
+
+def _whole_lines(array: _Shape) -> int:
+    kind, shape = array
+    return -(-math.prod(shape) * np.dtype(kind).itemsize // _LINE) * _LINE
 
 
 def most_chunks(rows: int, sequences: int) -> int:

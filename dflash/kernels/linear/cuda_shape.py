@@ -94,6 +94,7 @@ def shape(n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *,
     else:
         units, mt, ks = _balanced(n, tiles, sides, slices, _kind(types), chip, row, largest)
     shared = ((chip.shared + 1) // blocks - 4) * 1024
+    n_blocks = -(-tiles * sides // (units * mt)) * (slices // ks)
     return {
         "KS": ks,
         "CLUSTER": slices // ks,
@@ -102,6 +103,7 @@ def shape(n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *,
         "COLUMNS": _COLUMNS,
         "AHEAD": _ahead(ks * row, ks * units * mt * largest, shared, ks) if chip.large else 2,
         "BLOCKS": blocks,
+        "LATE": int(n_blocks > blocks * chip.processors),
         "SHARED": shared,
     }
 

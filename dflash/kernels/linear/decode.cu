@@ -11,7 +11,7 @@
 // weight's); block 32 * KS * UNITS; shared SHARED bytes.
 // Macros: QUANTS, the formats, separated by commas; TOKENS, 8 to 64; MODE and NORM, see results.cuh; KS; CLUSTER; UNITS; MT;
 // COLUMNS, a multiple of 256; AHEAD, how many parts of the tokens there is room for; SHARED, which weights fill as far as it
-// goes; BLOCKS of a processor, for which registers are given out.
+// goes; BLOCKS of a processor, for which registers are given out; LATE, whether there are more blocks than run at a time.
 // Bytes: those of the tiles, once; of the tokens a slice of K a block.
 #include "../launch.cuh"
 #include "results.cuh"
@@ -21,8 +21,8 @@
 #if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(NORM) || !defined(KS) || !defined(CLUSTER)
 #error "QUANTS, TOKENS, MODE, NORM, KS and CLUSTER must be defined"
 #endif
-#if !defined(UNITS) || !defined(MT) || !defined(COLUMNS) || !defined(AHEAD) || !defined(SHARED) || !defined(BLOCKS)
-#error "UNITS, MT, COLUMNS, AHEAD, SHARED and BLOCKS must be defined"
+#if !defined(UNITS) || !defined(MT) || !defined(COLUMNS) || !defined(AHEAD) || !defined(SHARED) || !defined(BLOCKS) || !defined(LATE)
+#error "UNITS, MT, COLUMNS, AHEAD, SHARED, BLOCKS and LATE must be defined"
 #endif
 
 constexpr int NT = TOKENS / 8, CUT = 256, MOST_STAGES = 8, FRAGMENTS = MT * NT;
@@ -86,9 +86,11 @@ __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first
     copies_arrive(barrier);
 }
 
-// Ask for what later launches read first, some of it by one warp of each slice: memory is idle while a launch ends.
+// Ask for what later launches read first, some of it by one warp of each slice: memory is idle while a launch ends. Where
+// blocks follow each other, the last ones do it, so that what the others read does not push it out again.
 __device__ __forceinline__ void fetch_ahead(const u64* pieces, int n, int part_of_k, int lane) {
-    for (int i = (blockIdx.x * KS + part_of_k) * 32 + lane; i < n; i += gridDim.x * KS * 32) {
+    const int block = LATE ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    for (int i = (block * KS + part_of_k) * 32 + lane; i < n; i += gridDim.x * KS * 32) {
         prefetch(pieces[2 * i], (u32)pieces[2 * i + 1]);
     }
 }

@@ -1,5 +1,6 @@
 """Rotary positions on a GPU: shapes to grids and constants."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,63 @@ class Rotate:
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Run for the first `n_rows` rows; those beyond the batch's are left alone."""
         self._launch(stream, grid=(self._across, n_rows))
+
+
+class Append:
+    """Keys, normed and rotated, and values of all layers of a draft written to their caches: one launch.
+
+    Parameters
+    ----------
+    keys, values : sequence of float32 (T, KV * D)
+        Projections, of each layer; rows contiguous, and at addresses that are multiples of 16.
+    gains : float32 (L, D)
+        Of the norm of each key.
+    cos, sin : float32 (T, R)
+        From `Angles`.
+    batch : DeviceBatch
+        Which row belongs where.
+    eps : float
+        Added to the mean square.
+    k, v : float16 or float32 (L, pages, PAGE, KV, D)
+        Caches of all layers; halves may be given as uint16.
+
+    Notes
+    -----
+    Of each layer what `Rotate` writes, bit for bit.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        gains: Any,
+        cos: Any,
+        sin: Any,
+        batch: Any,
+        *,
+        eps: float,
+        k: Any,
+        v: Any,
+    ) -> None:
+        layers, _, _, kv, width = k.shape
+        n, pairs = cos.shape
+        _check("append: gains", gains, (layers, width))
+        for rows in (*keys, *values):
+            if rows.shape != (n, kv * width) or rows.dtype != cupy.float32 or rows.strides[1] != rows.itemsize:
+                raise KernelError(f"append: rows must be float32 {(n, kv * width)}, got {rows.dtype} {rows.shape}")
+        places = [(rows.data.ptr, rows.strides[0] // 4) for pair in zip(keys, values, strict=True) for rows in pair]
+        self._kept, self._grid = (keys, values), (-(-2 * kv // _WARPS), layers)
+        constants = {"HEAD": width, "KV": kv, "PAIRS": pairs, "HALF": int(k.dtype in HALVES)}
+        made = kernel(_HERE / "append.cu", "append", dependent=True, **constants)
+        rows_of = batch.counts, batch.first, batch.sequence, batch.length, batch.pages, batch.max_pages
+        caches = k[0].size, k.view(cupy.uint8), v.view(cupy.uint8)
+        where = cupy.array(places, cupy.uint64)
+        self._launch = made.bind(1, 32 * _WARPS, (where, gains, cos, sin, *rows_of, eps, *caches))
+
+    def __call__(self, n_rows: int, stream: Any = None) -> None:
+        """Run for the first `n_rows` rows; those beyond the batch's are left alone."""
+        across, layers = self._grid
+        self._launch(stream, grid=(across, n_rows, layers))
 
 
 def check_cache(name: str, k: Any, v: Any, q: Any) -> None:

@@ -23,7 +23,7 @@ class Pairs:
     logits : float32 (R, V)
         Of the draft, on the device as all arrays.
     gates : float32 (R, K)
-        Of each row.
+        Of each row. Or those of a walk, (each, S, K): codes of the tokens that the logits are corrected by, see pairs.cu.
     codes : tuple of Tiles (V, K)
         Of tokens before, and after.
     laws, position
@@ -36,6 +36,8 @@ class Pairs:
         Candidates of a row, at most 32.
     targets : int32 (V,), optional
         As of `Candidates`.
+    own : bool
+        Whether codes of tokens after are in the order of the logits.
 
     Attributes
     ----------
@@ -58,8 +60,9 @@ class Pairs:
         lead: int,
         top: int,
         targets: Any = None,
+        own: bool = False,
     ) -> None:
-        (n, vocab), rank = logits.shape, gates.shape[1]
+        (n, vocab), rank, walk = logits.shape, gates.shape[-1], gates.ndim == 3
         self._likeliest, self._n_top = Likeliest(logits), top
         found, largest = self._likeliest.found, self._likeliest.largest
         self.ids, self.scores = device.zeros(n, top, dtype=np.int32), device.zeros(n, top)
@@ -68,9 +71,11 @@ class Pairs:
         looked_up = [device.zeros(n * top, rank) for _ in codes]
         self._embeds = [Embed(*args) for args in zip(listed, codes, looked_up, strict=True)]
         shape = {"VOCAB": vocab, "THREADS": POOL, "MOST": POOL, "TOP": top, "RANK": rank, "EACH": each, "LEAD": lead}
+        shape["WALK"] = int(walk)
         names, score = (kernel(_HERE / "pairs.cu", entry, dependent=True, **shape) for entry in ("list", "pairs"))
-        self._list = names.bind(1, top, (found, largest, tokens, targets, self.ids, *listed))
-        args = found, self.ids, *looked_up, gates, laws, position, 1 - lead, self.scores, self.edges
+        self._list = names.bind(1, top, (found, largest, tokens, targets, int(own), self.ids, *listed))
+        texts = gates.shape[1] if walk else 0
+        args = found, largest, self.ids, *looked_up, gates, texts, laws, position, 1 - lead, self.scores, self.edges
         self._pairs = score.bind(1, top * top, args)
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:

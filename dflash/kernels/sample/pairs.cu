@@ -1,17 +1,20 @@
 // How well each candidate of a position follows each of the one before, as a DFlash 2 draft scores pairs:
 // score(a, j) = logit[j] + sum(before[a] * gate * after[j]), then log-probabilities over j, with noise where a law draws.
+// WALK: as DSpark does, whose logits hold the correction by one token before already, the code of which comes in place of a
+// gate: score(a, j) = logit[j] + sum((before[a] - code) * after[j]); without noise the candidates together keep their mass.
 //
 // `list` names the tokens whose codes are wanted: grid rows, block TOP. `pairs`: grid rows, block TOP * TOP; thread (a, j).
 // A block of a draft is EACH rows, of which those from LEAD on propose. Macros: VOCAB; THREADS, MOST as of candidates.cu;
-// TOP, candidates of a row; RANK, numbers of a code; EACH; LEAD. Bytes: 8 * TOP * RANK a row.
+// TOP, candidates of a row; RANK, numbers of a code; EACH; LEAD; WALK. gates: (rows, RANK), of a walk (EACH, texts, RANK). Bytes: 8 * TOP * RANK a row.
 #include "noise.cuh"
 #include "rows.cuh"
 #include "../launch.cuh"
 
-#if !defined(TOP) || !defined(RANK) || !defined(EACH) || !defined(LEAD) || !defined(MOST)
-#error "TOP, RANK, EACH, LEAD and MOST must be defined"
+#if !defined(TOP) || !defined(RANK) || !defined(EACH) || !defined(LEAD) || !defined(WALK) || !defined(MOST)
+#error "TOP, RANK, EACH, LEAD, WALK and MOST must be defined"
 #endif
 static_assert(TOP <= 32, "candidates of a row fit a warp");
+constexpr float UNIT_OF_TOTAL = 17592186044416.0f;  // 2^44
 constexpr int SLICE = RANK < 128 ? RANK : 128;  // of a code, in shared memory
 
 struct Found {
@@ -21,20 +24,20 @@ struct Found {
     float values[MOST];
 };
 
-// The first is for the token before each row, the second for its own; targets, if any, are what tokens are called there.
+// The first is for the token before each row, the second for its own; targets, if any, are what tokens are called there, but
+// for `after` where codes are `own`, of the columns of the logits.
 extern "C" __global__ void __launch_bounds__(TOP)
-list(const int* found, const float* largest, const int* tokens, const int* targets, int* ids, int* before, int* after) {
+list(const int* found, const float* largest, const int* tokens, const int* targets, int own, int* ids, int* before,
+     int* after) {
     dependents_may_launch();
     wait_for_inputs();
     const int row = blockIdx.x, i = threadIdx.x, at = row * TOP + i;
-    const auto candidate = [&](int row) {
-        const int id = is_hopeless(largest[row]) || i >= VOCAB ? -1 : ((const Found*)found)[row].ids[i];
-        return targets && id >= 0 ? targets[id] : id;
-    };
-    const int own = candidate(row);
-    ids[at] = own;
-    after[at] = max(own, 0);
-    before[at] = row % EACH <= LEAD ? tokens[row - row % EACH] : max(candidate(row - 1), 0);
+    const auto column = [&](int row) { return is_hopeless(largest[row]) || i >= VOCAB ? -1 : ((const Found*)found)[row].ids[i]; };
+    const auto named = [&](int column) { return targets && column >= 0 ? targets[column] : column; };
+    const int mine = column(row), id = named(mine);
+    ids[at] = id;
+    after[at] = max(own ? mine : id, 0);
+    before[at] = row % EACH <= LEAD ? tokens[row - row % EACH] : max(named(column(row - 1)), 0);
 }
 
 __device__ __forceinline__ float over(float value, float* of_row, bool largest) {
@@ -46,15 +49,16 @@ __device__ __forceinline__ float over(float value, float* of_row, bool largest) 
     return result;
 }
 
-extern "C" __global__ void __launch_bounds__(TOP * TOP)
-pairs(const int* found, const int* ids, const float* before, const float* after, const float* gates, const int* laws,
-      const int* position, int shift, float* scores, float* edges) {
+extern "C" __global__ void __launch_bounds__(TOP * TOP, 1)
+pairs(const int* found, const float* largest, const int* ids, const float* before, const float* after, const float* gates,
+      int texts, const int* laws, const int* position, int shift, float* scores, float* edges) {
     __shared__ float first[TOP][SLICE + 1], second[TOP][SLICE + 1], line[TOP][TOP];
     dependents_may_launch();
     wait_for_inputs();
     const int row = blockIdx.x, a = threadIdx.x / TOP, j = threadIdx.x % TOP;
     const float nothing = __int_as_float(0xff800000);
     const Law law = ((const Law*)laws)[row / EACH];
+    const float* gate = gates + (size_t)(WALK ? row % EACH * texts + row / EACH : row) * RANK;
     float lift = 0.0f;
     for (int start = 0; start < RANK; start += SLICE) {
         const int n = min(SLICE, RANK - start);
@@ -63,7 +67,7 @@ pairs(const int* found, const int* ids, const float* before, const float* after,
             const int which = i / SLICE, at = start + i % SLICE;
             if (at >= RANK) continue;
             const size_t from = ((size_t)row * TOP + which) * RANK + at;
-            first[which][i % SLICE] = __fmul_rn(before[from], gates[(size_t)row * RANK + at]);
+            first[which][i % SLICE] = WALK ? __fsub_rn(before[from], gate[at]) : __fmul_rn(before[from], gate[at]);
             second[which][i % SLICE] = after[from];
         }
         __syncthreads();
@@ -98,7 +102,11 @@ pairs(const int* found, const int* ids, const float* before, const float* after,
     }
     const float top = over(score, line[a], true);
     const float total = over(score > nothing ? expf(score - top) : 0.0f, line[a], false);
-    edges[((size_t)row * TOP + a) * TOP + j] = score > nothing ? score - top - logf(total) : nothing;
     const float of_values = over(value > nothing ? expf(value - mean) : 0.0f, line[a], false);
+    float mass = 0.0f;
+    if (WALK && law.scale <= 0.0f) {
+        mass = mean - largest[row] + logf(of_values * UNIT_OF_TOTAL / (float)((const Found*)found)[row].total);
+    }
+    edges[((size_t)row * TOP + a) * TOP + j] = score > nothing ? score - top - logf(total) + mass : nothing;
     if (a == 0) scores[row * TOP + j] = value > nothing ? value - mean - logf(of_values) : nothing;
 }

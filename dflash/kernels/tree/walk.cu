@@ -24,9 +24,10 @@ walk(int n_sequences, unsigned long long low, unsigned long long high, const int
     __shared__ int paths[SEQUENCES][PENDING], after[SEQUENCES][PENDING], sizes[SEQUENCES];
     const int s = threadIdx.x / 32, lane = threadIdx.x % 32, own = which(s, low, high);
     const bool works = s < n_sequences;
+    const int start = works ? first[own] : 0, old = works ? length[own] : 0;
     int anchor = 0, size = 0;
     if (works) {
-        const int start = first[own], n = first[own + 1] - start;
+        const int n = first[own + 1] - start;
         int row = 0;
         while (row >= 0) {
             anchor = drawn[start + row];
@@ -46,11 +47,11 @@ walk(int n_sequences, unsigned long long low, unsigned long long high, const int
     if (!works) return;
     int at = 0;
     for (int i = 0; i < s; ++i) at += sizes[i];
-    const int old = length[own], now = old + size;
+    const int now = old + size;
     for (int i = lane; i < size; i += 32) {
         context_sequence[at + i] = s;
         context_position[at + i] = old + i;
-        context_row[at + i] = first[own] + paths[s][i];
+        context_row[at + i] = start + paths[s][i];
         context_token[at + i] = after[s][i];
         context_parent[at + i] = i - 1;
         context_depth[at + i] = i;

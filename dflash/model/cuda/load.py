@@ -10,6 +10,7 @@ from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
 from dflash.model.cuda.model import CHUNK, DeviceModel
 from dflash.model.cuda.ops import scratch_bytes
+from dflash.model.cuda.passes import PROMPTS
 from dflash.model.cuda.workspace import workspace_bytes
 from dflash.model.gguf import GGUFFile
 from dflash.model.memory import Need, n_pages
@@ -69,7 +70,7 @@ def load_on_gpu(
 
 def work_bytes(config: Config, kv: str) -> int:
     """Bytes of the device that passes take, but for experts; logits and sums of attention lie in memory of prompts."""
-    return sum(workspace_bytes(config, rows, kv) for rows in (CHUNK, PENDING)) + scratch_bytes(config)
+    return sum(workspace_bytes(config, rows, kv) for rows in (CHUNK, PENDING)) + scratch_bytes(config, CHUNK, PROMPTS)
 
 
 def weight_bytes(file: GGUFFile, config: Config) -> int:

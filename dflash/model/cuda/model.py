@@ -129,6 +129,11 @@ class DeviceModel:
         return self._sampler.ids
 
     @property
+    def first(self) -> Sequence[Any]:
+        """The multiplies of a decode pass that come first."""
+        return self._decode.first
+
+    @property
     def launches(self) -> dict[int, int]:
         """Kernels and copies of a decode pass, for each number of rows that was captured."""
         return self._decode.launches

@@ -63,15 +63,14 @@ class Ops:
         self._launch: Any = linear.Launch
         self.scratch: list[Any] = []
         if prefill:
-            scratch = cuda_prefill.Scratch(scratch_bytes(config))
+            scratch = cuda_prefill.Scratch(scratch_bytes(config, batch.max_rows, batch.max_sequences))
             self._launch = partial(cuda_prefill.PrefillLaunch, scratch=scratch)
             self.scratch.append(scratch.halves)
         self._attention = attention.Workspace(empty)
         self._moe: Any = None
         if prefill and any(config.recurrent):
-            sizes = config.delta_key_heads, config.delta_value_heads, config.delta_size, config.delta_size
-            rows, sequences = batch.max_rows, batch.max_sequences
-            self._delta = delta.Scratch(rows, *sizes, sequences=sequences, memory=scratch.halves)
+            sizes = batch.max_rows, *_delta_sizes(config)
+            self._delta = delta.Scratch(*sizes, sequences=batch.max_sequences, memory=scratch.halves)
 
     def norm(self, space: SimpleNamespace, gain: Any, eps: float, *, first: bool) -> Norm:
         """Of the stream, for what reads `normed`; for the first of a pass nothing in front of it does a part."""
@@ -120,8 +119,11 @@ class Ops:
         return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps)
 
 
-def scratch_bytes(config: Config) -> int:
-    """Bytes that weights of prompts are unpacked to: those of the largest launch as float16, if they are not too many."""
+def scratch_bytes(config: Config, rows: int, sequences: int) -> int:
+    """Bytes that layers of prompts of so many rows and texts need for a while.
+
+    Weights are unpacked there, those of the largest launch if they are not too many; between these the delta rule has it.
+    """
     values = config.delta_value_heads * config.delta_size
     linear = 2 * config.delta_key_heads * config.delta_size + 2 * values + 2 * config.delta_value_heads
     head = config.heads * config.head_size
@@ -129,4 +131,9 @@ def scratch_bytes(config: Config) -> int:
     rows = max(linear, full, 2 * max(config.ffn, config.shared_ffn), 256) + 4 * _ROWS
     narrow = max(values, head, config.ffn, config.shared_ffn)
     largest = 2 * max(rows * config.width, max(config.width + 4 * _ROWS, 256) * narrow)
-    return min(cuda_prefill.SCRATCH_BYTES, largest)
+    of_delta = delta.scratch_bytes(rows, *_delta_sizes(config), sequences=sequences) if any(config.recurrent) else 0
+    return max(min(cuda_prefill.SCRATCH_BYTES, largest), of_delta)
+
+
+def _delta_sizes(config: Config) -> tuple[int, int, int, int]:
+    return config.delta_key_heads, config.delta_value_heads, config.delta_size, config.delta_size

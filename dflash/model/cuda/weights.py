@@ -1,6 +1,6 @@
 """The weights of a file on the device: repacked as they arrive, each once."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import partial
 from typing import Any
@@ -56,6 +56,34 @@ class DeviceWeights:
     def matrix(self, name: str) -> Tiles:
         """A matrix, or a stack of them."""
         return self._once(name, lambda: self._packed(self.host.matrix(name)))
+
+    def stacks(self, names: Sequence[str]) -> list[tuple[Tiles, list[str]]]:
+        """Matrices of one width, to be asked for before any of them is: those of a type lie one below the other.
+
+        Returns
+        -------
+        list of (Tiles, list of str)
+            For each type all of them as one matrix, and their names from the top on.
+        """
+        of_type: dict[str, list[Matrix]] = {}
+        called: dict[str, list[str]] = {}
+        for name in names:
+            matrix = self.host.matrix(name)
+            kind = matrix.type if matrix.native and matrix.shape[0] % TILE_ROWS == 0 else name
+            of_type.setdefault(kind, []).append(matrix)
+            called.setdefault(kind, []).append(name)
+        return [(self._stack(found, called[kind]), called[kind]) for kind, found in of_type.items()]
+
+    def _stack(self, matrices: Sequence[Matrix], names: Sequence[str]) -> Tiles:
+        if len(matrices) == 1:
+            return self.matrix(names[0])
+        ends = np.cumsum([matrix.shape[0] for matrix in matrices]).tolist()
+        tall = Tiles.empty(matrices[0].type, (ends[-1], matrices[0].shape[1]), names[0])
+        for matrix, name, end in zip(matrices, names, ends, strict=True):
+            part = tall.rows(slice(end - matrix.shape[0], end))
+            self._fill(part, matrix, 0)
+            self._made[self._prefix + name] = part
+        return tall
 
     def halves(self, name: str) -> Tiles:
         """A matrix, float32 as float16: for products alone, which round it anyway."""

@@ -25,10 +25,14 @@ class Vocabulary:
         The token of the target that each of the R logits of a row is of; None if they are the same.
     own : bool
         Whether the head has rows for these tokens alone.
+
+    Attributes
+    ----------
+    parts, targets, own
     """
 
     def __init__(self, parts: tuple[slice, ...], targets: Ids | None = None, *, own: bool = False) -> None:
-        self.parts, self.targets, self._own = parts, targets, own
+        self.parts, self.targets, self.own = parts, targets, own
         self._columns: Ids | None = None
 
     def __len__(self) -> int:
@@ -50,7 +54,7 @@ class Vocabulary:
 
     def row(self, ids: Ids) -> Ids:
         """Which rows of the head are of these tokens, that can be guessed."""
-        return self.column(ids) if self._own else ids
+        return self.column(ids) if self.own else ids
 
 
 def vocabulary(source: Source, target: Any, n: int | None) -> Vocabulary:

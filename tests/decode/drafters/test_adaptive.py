@@ -89,7 +89,7 @@ class Foresees(Paced):
     def foresee(self, draftings, drafts):
         return [Follow(self, drafting.shape.depth) for drafting in draftings]
 
-    def follow(self, wishes):
+    def follow(self, wishes, order):
         self.followed.append(wishes)
 
     def propose(self, draftings, rooms):

@@ -42,10 +42,13 @@ class Size(NamedTuple):
     texts : int
     chains : bool
         Whether all that is wanted is the likeliest token at each position.
+    pairs : bool
+        Whether scores of pairs are wanted where they are made for trees alone.
     """
 
     texts: int
     chains: bool
+    pairs: bool
 
 
 class Block:
@@ -65,6 +68,8 @@ class Block:
         As of `BlockDraft`.
     scratch : Lent
         For what lasts no longer than a pass.
+    then : sequence of Launch
+        Multiplies that come next, whose first weights may be asked for.
 
     Attributes
     ----------
@@ -90,6 +95,7 @@ class Block:
         n_texts: int,
         confidence: float,
         scratch: Lent,
+        then: Sequence[Launch],
     ) -> None:
         self._config, self._rings, n = config, rings, PENDING
         text, row = (n_texts,), (n,)
@@ -121,7 +127,7 @@ class Block:
         heads = [tables[1].rows(part) for part in vocabulary.parts]
         logits = [s.logits[:, columns] for columns in vocabulary.columns()]
         self._head = Launch(s.wanted, heads, logits, scale=config.logit_scale, **carried(before=last))
-        fetch_ahead([launch for layer in self._layers for launch in layer.multiplies] + [self._head])
+        fetch_ahead([launch for layer in self._layers for launch in layer.multiplies] + [self._head], then)
         self._cap = SoftCap(s.logits, config.logit_cap) if config.logit_cap else None
         self.out = guesses(n_texts)
         self._gate: Launch | None = None
@@ -142,6 +148,8 @@ class Block:
         ranked = found.edges if isinstance(found, Pairs) else found.scores
         self.reach = found.reach if isinstance(found, Markov) else None
         self._grow = Grow(found.ids, ranked, a.outlines, self.out, reach=self.reach)
+        if isinstance(found, Markov):
+            self._grow_pairs = Grow(found.pairs.ids, found.pairs.edges, a.outlines, self.out, reach=self.reach)
         self._largest: Largest | None = None
         if isinstance(found, Candidates):
             self._largest = Largest(s.logits)
@@ -170,7 +178,7 @@ class Block:
         for i, wish in enumerate(wishes):
             state = wish.state
             host.slot[i], host.begin[i] = state.slot, state.begin
-            host.outlines[i] = i * size + config.lead, wish.positions, config.selector_top or wish.width, wish.nodes
+            host.outlines[i] = i * size + config.lead, wish.positions, self.width(wish.width), wish.nodes
         if anchors is not None:
             host.tokens[: n * size] = config.mask
             host.tokens[: n * size : size] = anchors
@@ -184,9 +192,16 @@ class Block:
     def prepare(self, wishes: Sequence[Wish], *, candidates: bool = False) -> Size:
         """Make ready to guess; what `run` is told. With `candidates`, all that there are will be asked for."""
         greedy = all(wish.nodes <= wish.positions and wish.law.scale is None for wish in wishes)
-        size = Size(len(wishes), greedy and not candidates and self._largest is not None)
+        pairs = isinstance(self.candidates, Markov) and any(wish.width > 1 for wish in wishes)
+        size = Size(len(wishes), greedy and not candidates and self._largest is not None, pairs)
         self._graphs.prepare(size)
         return size
+
+    def width(self, wanted: int) -> int:
+        """How many candidates of a position there are if so many are wanted."""
+        if isinstance(self.candidates, Markov) and wanted > 1:
+            return min(wanted, self.candidates.pairs.ids.shape[1])
+        return self._config.selector_top or wanted
 
     def run(self, size: Size) -> None:
         """Guess as the arrays say."""

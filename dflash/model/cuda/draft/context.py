@@ -11,7 +11,7 @@ from dflash.kernels.device_arrays import DeviceArrays
 from dflash.kernels.linear.cuda import BUCKETS, Launch
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING
-from dflash.kernels.rope.cuda import Angles, Rotate
+from dflash.kernels.rope.cuda import Angles, Append
 from dflash.kernels.tree.cuda import SEQUENCES, Features, context_shapes
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
 from dflash.model.cuda.graphs import Graphs
@@ -56,17 +56,17 @@ class Context:
         inv_freq, gain = inverse_frequencies(config)
         cos, sin = (device.empty(n, config.n_rot // 2) for _ in range(2))
         self._angles = Angles(a.position, device.array(inv_freq), cos, sin, gain=gain)
-        names = [f"blk.{i}.attn_{part}.weight" for i in range(config.n_layers) for part in "kv"]
-        rows = [device.empty(n, row) for _ in names]
-        self._project = Launch(normed, [weights.matrix(name) for name in names], rows)
-        query, rotated = device.empty(n, 0), device.empty(n, 0, config.head_size, dtype=np.float16)
-        batch = rows_of(a, pages=a.pages, length=a.length)
-        self._rotates = []
-        for i in range(config.n_layers):
-            k, v = rings.layer(i)
-            norm = weights.vector(f"blk.{i}.attn_k_norm.weight")
-            inputs = query, rows[2 * i], rows[2 * i + 1], norm, norm, cos, sin, batch
-            self._rotates.append(Rotate(*inputs, eps=config.norm_eps, q=rotated, k=k, v=v))
+        layers = range(config.n_layers)
+        stacks = weights.stacks([f"blk.{i}.attn_{part}.weight" for i in layers for part in "kv"])
+        outs = [device.empty(n, stack.shape[0]) for stack, _ in stacks]
+        self._project = Launch(normed, [stack for stack, _ in stacks], outs)
+        made = {}
+        for out, (_, names) in zip(outs, stacks, strict=True):
+            made |= {name: out[:, i * row : (i + 1) * row] for i, name in enumerate(names)}
+        keys, values = ([made[f"blk.{i}.attn_{part}.weight"] for i in layers] for part in "kv")
+        gains = device.array(np.stack([weights.host.vector(f"blk.{i}.attn_k_norm.weight") for i in layers]))
+        batch, caches = rows_of(a, pages=a.pages, length=a.length), rings.pages()
+        self._append = Append(keys, values, gains, cos, sin, batch, eps=config.norm_eps, **caches)
         self._graphs = Graphs(self._launch, self._clear)
         self._laid: tuple[list[int], list[int]] | None = None
 
@@ -138,8 +138,7 @@ class Context:
         self._norm(n)
         self._project(n)
         self._angles(n)
-        for rotate in self._rotates:
-            rotate(n)
+        self._append(n)
 
     def _clear(self) -> None:
         self.arrays.counts.fill(0)

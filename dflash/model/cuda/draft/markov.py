@@ -9,6 +9,7 @@ from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.linear.cuda import Launch
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda_candidates import Candidates
+from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.tree.cuda import Features, Pick
 from dflash.kernels.trust.cuda import Reach
 from dflash.model.cuda.weights import DeviceWeights
@@ -16,11 +17,14 @@ from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.markov import confidence_head
 from dflash.model.draft.vocabulary import Vocabulary
 
+PAIRED = 16
+"""Candidates of a position whose pairs are scored."""
+
 
 class Markov:
     """Candidates of all positions of some blocks, one position after another, and how far they are to be trusted.
 
-    ``logits[t] + w2 w1[token before]``. What is told of candidates beside the walk is how likely they are next to it.
+    ``logits[t] + w2 w1[token before]`` along the walk; for trees, how well other candidates follow each other, too.
 
     Parameters
     ----------
@@ -45,6 +49,8 @@ class Markov:
     scores : float32 (R, POOL)
     reach : int32 (S,) or None
         How many positions of each text are guessed; None if all.
+    pairs : Pairs
+        The likeliest of each position, and their scores after every candidate before; made once they are called for.
     """
 
     def __init__(
@@ -64,7 +70,7 @@ class Markov:
         self._config = config
         self.ids, self.scores = device.zeros(n, POOL, dtype=np.int32), device.zeros(n, POOL)
         rank, w1 = config.markov_rank, weights.matrix("markov_w1.weight")
-        before, codes = device.zeros(texts, dtype=np.int32), device.empty(config.block, texts, rank)
+        before, codes = device.zeros(texts, dtype=np.int32), device.zeros(config.block, texts, rank)
         halves, order = device.empty(texts, rank, dtype=np.float16), device.array(np.arange(texts, dtype=np.int32))
         self._begin = Pick(a.tokens, config.block, before)
         w2 = [weights.matrix("markov_w2.weight").rows(part) for part in vocabulary.parts]
@@ -87,6 +93,9 @@ class Markov:
             gain, about = weights.host.vector("output_norm.weight"), {"eps": config.norm_eps, "lead": config.lead}
             self._trust = Reach(stream, codes, gain, weight, bias=bias, least=confidence, **about)
         self.reach = self._trust.reach if self._trust else None
+        about = {"laws": a.laws, "position": a.position, "tokens": a.tokens, "each": config.block, "lead": config.lead}
+        about |= {"top": min(PAIRED, vocab), "targets": targets, "own": vocabulary.own}
+        self.pairs = Pairs(logits, codes, (w1, weights.matrix("markov_w2.weight")), **about)
 
     def __call__(self, n_rows: int) -> None:
         """Launch for the first `n_rows` rows, whole blocks."""

@@ -26,7 +26,7 @@ from dflash.model.draft.source import Source
 from dflash.model.draft.state import DraftSnapshot, DraftState
 from dflash.model.draft.vocabulary import Vocabulary
 
-_MOST_HEAD, _MOST_SHARE, _MOST_TOP, _LANES = 256, 64, 32, 16
+_MOST_HEAD, _MOST_SHARE, _MOST_TOP = 256, 64, 32
 
 
 class DeviceBlockDraft:
@@ -95,7 +95,7 @@ class DeviceBlockDraft:
             head = weights.matrix("output.weight") if source.has("output.weight") else theirs.matrix(output)
             self._context = Context(weights, config, rings)
             about = {"vocabulary": vocabulary, "n_texts": n, "confidence": confidence, "scratch": target.scratch()}
-            self._block = Block(weights, config, rings, (embedding, head), **about)
+            self._block = Block(weights, config, rings, (embedding, head), **about, then=target.first)
         self.weights = weights
         shape = {"rows": config.block, "places": rings.size, "mask": config.mask}
         context, block = self._context.arrays, self._block.arrays
@@ -271,12 +271,11 @@ class _State(DraftState):
 
 def _refuse(config: DraftConfig) -> None:
     """Refuse sizes that the kernels of a GPU have no room for."""
-    share, rank = config.heads // config.kv_heads, config.selector_rank or config.markov_rank
+    share = config.heads // config.kv_heads
     for what, size, fits, room in (
         ("heads of", config.head_size, config.head_size <= _MOST_HEAD, f"up to {_MOST_HEAD} numbers"),
         ("heads that share keys:", share, share <= _MOST_SHARE, f"up to {_MOST_SHARE}"),
         ("candidates of a selector:", config.selector_top, config.selector_top <= _MOST_TOP, f"up to {_MOST_TOP}"),
-        ("codes of", rank, rank % _LANES == 0, f"multiples of {_LANES} numbers"),
     ):
         if not fits:
             raise Unsupported(

@@ -40,9 +40,10 @@ class DeviceRings(Rings):
         n = self.size // PAGE
         return slot * n + np.arange(self.laps, dtype=np.int32) % n
 
-    def layer(self, i: int) -> tuple[Any, Any]:
-        """Keys and values of a layer as pages (P, PAGE, KV, D)."""
-        return tuple(ring[i].reshape(-1, PAGE, *ring.shape[3:]) for ring in (self.k, self.v))
+    def pages(self) -> dict[str, Any]:
+        """Keys and values of all layers as pages (L, P, PAGE, KV, D)."""
+        shape = len(self.k), -1, PAGE, *self.k.shape[3:]
+        return {"k": self.k.reshape(shape), "v": self.v.reshape(shape)}
 
 
 def rows_of(arrays: Any, *, pages: Any, length: Any) -> SimpleNamespace:

@@ -1,0 +1,104 @@
+"""Sessions of several strategies in one batch on a GPU: each text as alone, and drafts run ahead for those who want them."""
+
+from functools import cache
+
+import pytest
+from written import tokens, written
+
+from dflash.decode.drafters.dflash import DFlash
+from dflash.decode.drafters.lookup import PromptLookup
+from dflash.decode.drafters.mtp import MTP
+from dflash.decode.engine import Engine
+from dflash.decode.sampling import Sampling
+from dflash.decode.session import Session
+from dflash.decode.shapes import Chain, Tree
+from dflash.decode.strategy import Plain, Strategy
+from dflash.model.load import load_model
+
+pytest.importorskip("cupy")
+
+TEXTS = [
+    "def fibonacci(n):\n    if n < 2:\n",
+    "Once upon a time",
+    "import heapq\n\n\nclass Queue:\n",
+    "The capital of France is",
+]
+SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3)]
+CHAIN, TREE, HEAD = Strategy(DFlash(), Chain()), Strategy(DFlash(), Tree(12)), Strategy(MTP(), Chain(3))
+MIXTURES = {
+    "two plain, two chains": (Plain(), CHAIN, Plain(), CHAIN),
+    "the other way round": (CHAIN, CHAIN, Plain(), Plain()),
+    "a tree and a chain": (TREE, Plain(), CHAIN, Plain()),
+    "two drafters": (HEAD, CHAIN, HEAD, CHAIN),
+    "all": (CHAIN, Plain(), HEAD, Strategy(PromptLookup())),
+}
+N = 60
+
+
+@cache
+def demo():
+    loaded = load_model("demo", device="cuda", context=2048, sequences=4)
+    return loaded.model, [loaded.tokenizer.encode(text) for text in TEXTS]
+
+
+@cache
+def plain(sampling):
+    model, prompts = demo()
+    return tokens(written(model, prompts, Plain(), sampling))
+
+
+def mixed(strategies, sampling):
+    """Texts of as many tokens as those of `plain`."""
+    model, prompts = demo()
+    sessions = [
+        Session(prompt, sampling=sampling, strategy=strategy, max_tokens=len(want))
+        for prompt, strategy, want in zip(prompts, strategies, plain(sampling), strict=True)
+    ]
+    for _ in Engine(model).run(sessions):
+        pass
+    return sessions
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T 1"])
+@pytest.mark.parametrize("strategies", MIXTURES.values(), ids=MIXTURES)
+def test_each_as_alone(strategies, sampling, monkeypatch):
+    """The same tokens, and the same guesses are right, as where nothing is begun before the host has looked."""
+    model, _ = demo()
+    steps = []
+    for ahead in (True, False):
+        monkeypatch.setattr(model, "looks_ahead", ahead)
+        sessions = mixed(strategies, sampling)
+        assert tokens(sessions) == plain(sampling)
+        steps.append([[(step.tokens, step.accepted) for step in session.steps] for session in sessions])
+    assert steps[0] == steps[1]
+
+
+def test_drafts_are_launched_ahead(monkeypatch):
+    """In every step but the first and the last of a text there are guesses when they are asked for."""
+    model, _ = demo()
+    DFlash().prepare(model)
+    draft, taken = model.companions[DFlash()], []
+    guess = draft.guess
+
+    def counted(wishes, anchors):
+        ahead = draft._ahead
+        taken.append((found := guess(wishes, anchors)) is ahead)
+        return found
+
+    monkeypatch.setattr(draft, "guess", counted)
+    mixed(MIXTURES["two plain, two chains"], SAMPLINGS[0])
+    assert sum(taken) > len(taken) - 5
+
+
+def test_company_that_must_see_its_text(monkeypatch):
+    """One with rules of its own waits for the host, and nothing is begun; all texts are right."""
+    model, prompts = demo()
+    penalised = Sampling(repetition_penalty=1.3)
+    (alone,) = written(model, prompts[1:2], Plain(), penalised)
+    sessions = [
+        Session(prompts[0], strategy=CHAIN, max_tokens=N),
+        Session(prompts[1], strategy=Plain(), sampling=penalised, max_tokens=len(alone.tokens)),
+    ]
+    for _ in Engine(model).run(sessions):
+        pass
+    assert tokens(sessions) == [plain(SAMPLINGS[0])[0], alone.tokens]
