@@ -1,6 +1,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# modules are compiled when they are first imported, for all processes after that one
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test bench notebooks lint clean
 

@@ -1,6 +1,6 @@
 """A step of speculative decoding on a GPU: the whole, and its parts one by one.
 
-python benchmarks/gpu_speculation.py FILE DRAFT [DRAFT ...] [--mtp]
+python benchmarks/gpu_speculation.py FILE DRAFT [DRAFT ...] [--draft-vocab N] [--mtp]
 
 Texts are random, and so nearly every guess is wrong: a step costs what it costs whether its guesses are right or not.
 """
@@ -103,6 +103,9 @@ def main():
     parser.add_argument("file")
     parser.add_argument("drafts", nargs="*")
     parser.add_argument("--mtp", action="store_true", help="the file has an MTP head")
+    parser.add_argument(
+        "--draft-vocab", type=int, metavar="N", help="each draft once more, guessing from the first N tokens"
+    )
     parser.add_argument("--steps", type=int, default=STEPS)
     given = parser.parse_args()
     model = load_model(given.file, device="cuda", context=8192, sequences=4).model
@@ -132,6 +135,11 @@ def main():
         model.looks_ahead = False
         tell("  chain of 15, not looking ahead", Strategy(drafter, Chain()))
         model.looks_ahead = True
+        if given.draft_vocab:
+            fewer = DFlash(path, draft_vocab=given.draft_vocab)
+            tell(f"  chain of 15, from {given.draft_vocab:,} tokens", Strategy(fewer, Chain()))
+            tell(f"  tree of 22, from {given.draft_vocab:,} tokens", Strategy(fewer, Tree(22)))
+        tell("  plain again", Plain())
     if given.mtp:
         tell("MTP chain of 3", Strategy(MTP(), Chain(3)))
         tell("MTP chain of 3, drawn", Strategy(MTP(), Chain(3)), drawn)

@@ -65,12 +65,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m dflash",
         description="Run Qwen3.5-type GGUF models.",
-        epilog='python -m dflash MODEL "prompt" is short for run; serve starts the server (serve --help)',
+        epilog='python -m dflash MODEL "prompt" is short for run; each command has a --help of its own',
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(metavar="{run,chat,info,bench,serve}", required=True)
     for name in COMMANDS:
         commands.add_parser(name, help=import_module(f"dflash.commands.{name}").HELP)
+    commands.add_parser("serve", help="put a model behind OpenAI's HTTP API")
     return parser
 
 

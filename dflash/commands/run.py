@@ -34,7 +34,7 @@ def main(arguments: argparse.Namespace) -> int:
     from dflash.display import summary
 
     strategy = common.strategy(arguments)
-    text = sys.stdin.read() if arguments.prompt in (None, "-") else arguments.prompt
+    text = _from_stdin() if arguments.prompt in (None, "-") else arguments.prompt
     lm = common.load(arguments)
     prompt, template = _prompt(arguments, lm, text)
     interrupted = False
@@ -56,6 +56,13 @@ def main(arguments: argparse.Namespace) -> int:
             print(flush=True)
         say(summary(generation))
     return 130 if interrupted else 0
+
+
+def _from_stdin() -> str:
+    """Read the prompt; somebody at a terminal is told that it is awaited."""
+    if sys.stdin.isatty():
+        say("reading the prompt from here; Ctrl-D ends it")
+    return sys.stdin.read()
 
 
 def _prompt(arguments: argparse.Namespace, lm: "LM", text: str) -> tuple["Prompt", dict[str, object]]:

@@ -51,6 +51,7 @@ class DeviceArrays:
         _, host, done = self._ring[self._next]
         self._next = (self._next + 1) % _RING
         stream = stream or cupy.cuda.get_current_stream()
+        self.hold(stream)
         runtime = cupy.cuda.runtime
         runtime.memcpyAsync(self._device.data.ptr, host.ctypes.data, host.nbytes, runtime.memcpyHostToDevice, stream.ptr)
         done.record(stream)

@@ -77,7 +77,7 @@ def default_name(model: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dflash.serve", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m dflash.serve", description="put a model behind OpenAI's HTTP API")
     parser.add_argument("model", metavar="MODEL", nargs="?", default="demo", help="a GGUF file, demo, or hf:org/repo:quant")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0 takes a free one")

@@ -1,12 +1,14 @@
 """Forwards launched before their tokens are known: what is written stays the same, whatever happens in between."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from ahead_toy import AheadToy
 from guessers import naive
 
 from dflash.decode.draft import Draft
-from dflash.decode.drafter import NOTHING, Drafter
+from dflash.decode.drafter import NOTHING, Drafter, Follow
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.least import MinTokens
 from dflash.decode.recoveries.loop import LoopGuard
@@ -177,3 +179,43 @@ def test_a_drafter_sees_all_of_the_text(toy):
     assert set(captures) == {(0,)}
     shown = [len(range(10)[rows]) if isinstance(rows, slice) else len(rows) for rows in drafter.seen]
     assert sum(shown) == len(PROMPT) - 1 + 20 - len(session.steps[-1].tokens), "the last ones are of no use to anybody"
+
+
+class Following(Drafter):
+    """Guesses a token that is mostly wrong; says that a device could begin with it."""
+
+    capture = ()
+
+    def __init__(self):
+        self.asked = []
+
+    def start(self, session, model, snapshot=None):
+        return SimpleNamespace(capture=(), session=session, observe=lambda out, rows: None, close=lambda: None)
+
+    def propose(self, draftings, rooms):
+        return [Draft([1]) for _ in rooms]
+
+    def foresee(self, draftings, drafts):
+        return [Follow(self, drafting.session) for drafting in draftings]
+
+    def follow(self, wishes, order):
+        self.asked.append((wishes, order))
+
+
+def test_devices_begin_for_whoever_can_follow(toy):
+    """In a batch of several strategies, each guesser once for its own, whatever the others do."""
+    one, other = Following(), Following()
+    drafters = [None, one, other, None, one]
+    sessions = [
+        Session([i + 1], max_tokens=12, strategy=Plain() if drafter is None else Strategy(drafter))
+        for i, drafter in enumerate(drafters)
+    ]
+    engine = Engine(toy)
+    for session in sessions:
+        engine.add(session)
+    engine.step()
+    assert one.asked == [([sessions[1], sessions[4]], [1, 4])]
+    assert other.asked == [([sessions[2]], [2])]
+    assert toy.ahead == 0
+    run(engine)
+    assert [s.tokens for s in sessions] == [naive(toy, s.prompt, Sampling(), 12) for s in sessions]

@@ -62,10 +62,14 @@ declare -A cases=(
         test_rows_of_a_forward"
     [tree]="test_grow[False-ties]
         test_grow[True-fewer]
-        test_plant
-        test_walk[sizes3]
+        test_grow_as_far_as_it_reaches
+        test_plant[far apart]
+        test_walk[five]
+        test_walk[three of five]
         test_features
         test_pick"
+    [trust]="test_soft_cap[3x203 to 3]
+        test_reach[3 blocks of 6 from 0, 48 and 16]"
 )
 
 check() { # tool op

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compare import assert_close, assert_same_bits
-from golden import FILES, PRIMARY, chain, host, load, prefill, recorded, step
+from golden import FILES, PRIMARY, assert_greedy, chain, host, load, prefill, recorded, step, truth_of
 
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
@@ -22,10 +22,6 @@ MARGIN = 0.05
 """Where two tokens are as close as this, the other one may be picked."""
 
 PROMPTS = json.loads((Path(__file__).parents[1] / "data" / "demo" / "q4_k_m.json").read_text(encoding="utf-8"))["prompts"]
-
-
-def truth_of(want):
-    return want["logits"] if "logits" in want.files else want["logits_tail"]
 
 
 @pytest.mark.parametrize("kv", ["f32", "f16"])
@@ -57,18 +53,8 @@ def test_logits_of_steps(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_greedy(name):
-    """The same tokens, one at a time."""
-    model, want = load(name, device="cuda"), recorded(name)
-    state = model.state()
-    logits, _ = prefill(model, state, want["tokens"][: int(want["n_prompt"])])
-    row = logits[-1]
-    for i, (token, margin) in enumerate(zip(want["greedy"], want["greedy_margin"], strict=True)):
-        if margin < MARGIN:
-            break
-        assert row.argmax() == token, f"token {i}, margin {margin}"
-        row = step(model, state, [token])[0]
-        state.commit([0])
-    state.close()
+    """The same tokens."""
+    assert_greedy(load(name, device="cuda"), recorded(name), MARGIN)
 
 
 @pytest.mark.parametrize("name", PRIMARY)

@@ -98,7 +98,7 @@ def batch_of(sizes, lengths):
     depth = np.arange(n, dtype=np.int32) - first[sequence]
     rows = Ragged(first, sequence, depth - 1, depth, np.array(lengths, np.int32), zero[:, None], zero, zero,
                   np.zeros((s, 64), np.int32), zero, zero)  # fmt: skip
-    here = device.DeviceBatch(64, 16, 4)
+    here = device.DeviceBatch(64, 64, 4)
     here.upload(np.arange(n, dtype=np.int32) + 500, rows)
     return here
 
@@ -116,7 +116,10 @@ def put(out, s, tree):
         getattr(out, name)[s, : len(values)] = cupy.asarray(values, cupy.int32)
 
 
-@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 1], [-1, 2], [0, -1, -1, -1, 3, -1, 2, -1, 1]], ids=str)
+ORDERS = {"all": [0, 1, 2, 3], "two": [3, 1], "one": [-1, 2], "far apart": [0, -1, -1, -1, 3, -1, 2, -1, 1]}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 def test_plant(order):
     sizes, lengths = [1, 23, 16, 4], [10, 20, 30, 4000]
     batch, out = batch_of(sizes, lengths), cuda.guesses(16)
@@ -135,11 +138,19 @@ def test_plant(order):
         np.testing.assert_array_equal(getattr(batch, name).get(), values, name)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "order"),
-    [([16], [0]), ([23], [0]), ([16] * 4, range(4)), ([1, 2, 30, 7, 24], range(5)), ([1, 2, 30, 7, 24], [4, 0, 2]),
-     ([64], [0]), ([4] * 16, range(16)), ([1] * 40 + [4] * 6, range(45, 36, -1))],
-)  # fmt: skip
+WALKS = {
+    "16 rows": ([16], [0]),
+    "23 rows": ([23], [0]),
+    "64 rows": ([64], [0]),
+    "four": ([16] * 4, range(4)),
+    "five": ([1, 2, 30, 7, 24], range(5)),
+    "three of five": ([1, 2, 30, 7, 24], [4, 0, 2]),
+    "sixteen": ([4] * 16, range(16)),
+    "nine of 46": ([1] * 40 + [4] * 6, range(45, 36, -1)),
+}
+
+
+@pytest.mark.parametrize(("sizes", "order"), WALKS.values(), ids=WALKS)
 def test_walk(sizes, order):
     """The way of the drawn tokens of some sequences, and a block and a context that go on from its end."""
     block, places, s = 4, 512, len(order)

@@ -27,6 +27,11 @@ def recorded(name):
     return np.load(path_of(name).with_suffix(".npz"))
 
 
+def truth_of(want):
+    """The recorded logits: of all tokens, or of the last ones."""
+    return want["logits"] if "logits" in want.files else want["logits_tail"]
+
+
 @cache
 def load(name, kv="f32", threads=2, device="cpu"):
     file = GGUFFile.open(path_of(name))
@@ -64,3 +69,17 @@ def step(model, state, tokens, parents=None):
     tokens = np.asarray(tokens, np.int32)
     parents = chain(len(tokens)) if parents is None else np.asarray(parents, np.int32)
     return host(model.forward([Span(state, tokens, parents)]).logits)
+
+
+def assert_greedy(model, want, margin):
+    """The recorded tokens win, one at a time, as far as none is as close to its rival as `margin`."""
+    state = model.state()
+    logits, _ = prefill(model, state, want["tokens"][: int(want["n_prompt"])])
+    row = logits[-1]
+    for i, (token, its) in enumerate(zip(want["greedy"], want["greedy_margin"], strict=True)):
+        if its < margin:
+            break
+        assert row.argmax() == token, f"token {i}, margin {its}"
+        row = step(model, state, [token])[0]
+        state.commit([0])
+    state.close()

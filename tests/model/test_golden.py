@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from compare import assert_close
-from golden import FILES, PRIMARY, load, prefill, recorded, step
+from golden import FILES, PRIMARY, assert_greedy, load, prefill, recorded, step, truth_of
 
 LOGITS, LOGITS_RMS = 5e-4, 2e-5
 INTERMEDIATE, STATE = 2e-4, 5e-5
@@ -15,7 +15,7 @@ def test_logits(name):
     state = model.state()
     logits, _ = prefill(model, state, want["tokens"])
     state.close()
-    truth = want["logits"] if "logits" in want.files else want["logits_tail"]
+    truth = truth_of(want)
     got = logits[-len(truth) :]
     assert np.abs(got - truth).max() < LOGITS
     assert_close(name, got, truth, LOGITS_RMS)
@@ -23,19 +23,8 @@ def test_logits(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_greedy(name):
-    """The same 16 tokens, one at a time."""
-    model, want = load(name), recorded(name)
-    state = model.state()
-    prompt = want["tokens"][: int(want["n_prompt"])]
-    logits, _ = prefill(model, state, prompt)
-    row = logits[-1]
-    for i, (token, margin) in enumerate(zip(want["greedy"], want["greedy_margin"], strict=True)):
-        if margin < LOGITS:
-            break
-        assert row.argmax() == token, f"token {i}, margin {margin}"
-        row = step(model, state, [token])[0]
-        state.commit([0])
-    state.close()
+    """The same 16 tokens."""
+    assert_greedy(load(name), recorded(name), LOGITS)
 
 
 @pytest.mark.parametrize("name", PRIMARY)
@@ -83,5 +72,5 @@ def test_halves_in_the_cache_cost_little(name):
     state = model.state()
     logits, _ = prefill(model, state, want["tokens"])
     state.close()
-    truth = want["logits"] if "logits" in want.files else want["logits_tail"]
+    truth = truth_of(want)
     assert_close(name, logits[-len(truth) :], truth, 5e-3)

@@ -7,7 +7,7 @@ import pytest
 
 from dflash.errors import DFlashError
 from dflash.kernels.sample import Law
-from dflash.model.cuda.guesses import Guesses
+from dflash.model.cuda.guesses import Guesses, may_follow, most_rows
 from dflash.model.draft import Wish
 
 FEATURES = object()
@@ -85,3 +85,23 @@ def test_guesses_under_another_text_are_an_error(anchors, lengths):
     assert guesses.fit(wishes, [5, 6])
     with pytest.raises(DFlashError, match="guessed under"):
         guesses.tree(0)
+
+
+def test_rows_that_may_be_text():
+    """Of the spans that are asked about; of guesses no more than positions below each other."""
+    sizes = [1, 8, 13, 40]
+    spans = [SimpleNamespace(state=State(10 * n), tokens=range(n)) for n in sizes]
+    target = SimpleNamespace(latest=SimpleNamespace(spans=spans), alone=True, planted={2: Wish(State(0), Law(), 4, 3, 12)})
+    assert [most_rows(target, order) for order in ([0], [1], [2], [1, 2], [3, 2, 1, 0], [0, 1, 2, 3])] == [
+        1,
+        8,
+        5,
+        13,
+        54,
+        54,
+    ]
+    wishes = [Wish(State(130), Law(), 4, 1, 4), Wish(State(80), Law(), 4, 1, 4)]
+    assert may_follow(target, wishes, [2, 1])
+    assert not may_follow(target, wishes, [1, 2])
+    target.alone = False
+    assert not may_follow(target, wishes, [2, 1])

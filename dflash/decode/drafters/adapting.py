@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dflash.decode.draft import EMPTY, Draft
 from dflash.decode.drafter import Drafting, Rows
-from dflash.decode.drafters.bets import Bet, Others, Placed, Worth
+from dflash.decode.drafters.bets import Bet, Others, Placed
 from dflash.decode.drafters.choice import Choice, Option
 from dflash.decode.drafters.odds import Ease, all_right
 from dflash.decode.drafters.together import Together
@@ -16,11 +16,8 @@ if TYPE_CHECKING:
     from dflash.decode.session import Session
     from dflash.model.batch import Forward
 
-_BURST = 3
-"""Steps of a try: in the first a drafter has to catch up with the text."""
-
-_KEPT = 8
-"""Steps for which all is worth what it was, if nothing is learned of any guess: weighing takes time, too."""
+_KEPT = 16
+"""Steps for which prices are taken to be what they were."""
 
 
 class _Seen(NamedTuple):
@@ -64,12 +61,10 @@ class Adapting(Together):
         self.found: dict[Option, tuple[Draft, list[float]]] = {}
         self._found_at = 0
         self._drawn = session.picker.law.scale is not None
-        self._guessed, self._looked_up = Ease(0.97, 1.0), Ease(0.97, 1.0)
+        self._guessed, self._looked_up = Ease(), Ease()
         self._draft, self._given = EMPTY, None
         self._seen: list[_Seen] = []
-        self._burst: tuple[Option, int] | None = None
-        self._worths: dict[Option | None, Worth] = {}
-        self._worths_room = self._left = 0
+        self._prices, self._left = choice.prices(self.others), 0
 
     def observe(self, out: Forward, rows: Rows) -> None:
         """Let each see it, and remember it: a GPU may be waiting, and the text may not have the newest token yet."""
@@ -87,7 +82,6 @@ class Adapting(Together):
         """Learn of the guesses that were verified, and of those that took no time, whether they were used or not."""
         for seen in self._seen:
             self._learn(*seen)
-            self._left = 0
         self._seen = []
         if not self.found:
             return
@@ -125,10 +119,9 @@ class Adapting(Together):
         """Rather what was found, if that pays more."""
         best, most = None, 0.0
         for option, (_, given) in self.found.items():
-            if not bet.tried:
-                gain, n = self.choice.gain(option, self._looked_up.here(given), bet.rate, self.others)
-                if n and gain > most:
-                    best, most = Bet(option, n, bet.rate), gain
+            gain, n = self._prices.gain(option, self._looked_up.here(given), bet.rate)
+            if n and gain > most:
+                best, most = Bet(option, n, bet.rate), gain
         return best
 
     def choose(self, room: int) -> Bet:
@@ -139,35 +132,26 @@ class Adapting(Together):
         room : int
             Most guesses, at least 1.
         """
-        if not self._left or room < self._worths_room:
-            self._worths, self._worths_room, self._left = self._worth(room), room, _KEPT
+        if not self._left:
+            self._prices, self._left = self.choice.prices(self.others), _KEPT
+            for option in self.choice.options:
+                option.known[self._drawn].odds.pass_time(self.choice.n_steps)
         self._left -= 1
-        worths = self._worths
-        best = max(worths, key=lambda option: worths[option].rate)
-        tried = self._try(worths, best)
-        used = best if tried is None else tried
-        for option in self.choice.options:
-            option.passed(chosen=option is best, tried=option is tried)
-        n = worths[used].n if tried is None else worths[used].deep
-        return Bet(used, n, worths[best].rate, tried is not None, used is None or used is self.bet.option)
-
-    def _worth(self, room: int) -> dict[Option | None, Worth]:
-        """What can be chosen."""
-        worths: dict[Option | None, Worth] = {None: self.choice.plain(self.others)}
-        for option in self.choice.options:
-            if not option.instant:
-                given = self._guessed.here(option.known[self._drawn].odds.given)
-                worths[option] = self.choice.best(option, given, room, self.others)
-        return worths
+        self._guessed.fade()
+        self._looked_up.fade()
+        best, used = self._prices.plain, None
+        for option in self._prices.asked:
+            worth = self._prices.best(option, self._guessed.here(option.known[self._drawn].odds.given), room)
+            if worth.rate > best.rate:
+                best, used = worth, option
+        return Bet(used, best.n, best.rate, used is None or used is self.bet.option)
 
     def worth_verifying(self, draft: Draft) -> Draft:
         """Those guesses of a drafter that was asked which are sure enough."""
         option, self._draft = self.bet.option, draft
         sure = len(draft) > 0 and draft.scores is not None
         self._given = option.known[self._drawn].given(draft) if sure else None
-        if self._given is None or self.bet.tried:
-            return draft
-        return draft.cut(self.choice.gain(option, self._given, self.bet.rate, self.others)[1])
+        return draft if self._given is None else draft.cut(self._prices.gain(option, self._given, self.bet.rate)[1])
 
     def taken(self) -> Draft:
         """What was found, if that is bet on."""
@@ -195,21 +179,6 @@ class Adapting(Together):
         known.odds.learn(chances)
         option.filled += 0.05 * (len(draft) / bet.n - option.filled)
 
-    def _try(self, worths: dict[Option | None, Worth], best: Option | None) -> Option | None:
-        """What to try instead of the best, if anything: for a few steps, since the first has to catch up with the text."""
-        if self._burst is not None:
-            option, left = self._burst
-            self._burst = (option, left - 1) if left > 1 else None
-            if option is not best:
-                return option
-        for option, worth in worths.items():
-            if option is None or option is best or not option.is_due:
-                continue
-            if self.choice.affords(_BURST * worth.seconds * (1 - worth.rate / worths[best].rate)):
-                self._burst = (option, _BURST - 1)
-                return option
-        return None
-
 
 def _right(draft: Draft, tokens: Sequence[int]) -> list[int]:
     """Guesses that became text, from the root down."""
@@ -225,6 +194,9 @@ def _right(draft: Draft, tokens: Sequence[int]) -> list[int]:
 
 def settle_others(draftings: Sequence[Adapting]) -> None:
     """Tell each what the others have in a step: it stands in the same forward."""
+    if len(draftings) == 1:
+        draftings[0].others = Others()
+        return
     rows, tokens = (sum(column) for column in zip(*(drafting.own for drafting in draftings), strict=True))
     for drafting in draftings:
         drafting.others = Others(rows - drafting.own.rows, tokens - drafting.own.tokens)

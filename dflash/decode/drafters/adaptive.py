@@ -34,8 +34,8 @@ class Adaptive(Drafter):
     A step with n guesses is worth ``(1 + sum of their chances) / (seconds of the guesses + seconds of a forward with n more
     rows)``, with the seconds of this device. Who is asked, and for how much, follows from how often its guesses were right,
     here and in other texts; how much of what it says is verified, from how sure it is of it and how often it was right
-    then. What takes no time to guess is always looked at. What is not used is tried again now and then, for a small part of
-    the time. The text is what it would be anyway.
+    then. What takes no time to guess is always looked at. Whoever is not asked is slowly forgotten, and so asked again in
+    the end. The text is what it would be anyway.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def _foresee(draftings: Sequence[Adapting], drafts: Sequence[Draft]) -> list[For
     if any(drafting.next is not None for drafting in draftings):
         # nobody was asked: the step under way is the plain one that was foreseen
         for drafting in draftings:
-            drafting.bet, drafting.next = (drafting.next or Bet(None))._replace(ahead=True), None
+            drafting.bet, drafting.next = drafting.next or Bet(None), None
         choice.placed([drafting.place(EMPTY) for drafting in draftings])
     settle_others(draftings)
     rooms = [_room(drafting, draft) for drafting, draft in zip(draftings, drafts, strict=True)]

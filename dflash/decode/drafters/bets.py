@@ -21,20 +21,14 @@ class Bet(NamedTuple):
         Guesses to ask for.
     rate : float
         Tokens a second, of all sessions, that the best choice is expected to give.
-    tried : bool
-        Whether it is not that choice, and made to learn.
     ready : bool
         Whether the drafter was asked in the step before, too, and so knows all of the text but the last tokens.
-    ahead : bool
-        Whether a device began with the step before the text was known.
     """
 
     option: Option | None
     n: int = 0
     rate: float = 0.0
-    tried: bool = False
     ready: bool = True
-    ahead: bool = False
 
 
 class Others(NamedTuple):
@@ -53,15 +47,10 @@ class Worth(NamedTuple):
         Tokens a second, of all sessions.
     n : int
         Guesses.
-    seconds : float
-    deep : int
-        More guesses that take not much longer.
     """
 
     rate: float
     n: int
-    seconds: float
-    deep: int = 0
 
 
 class Placed(NamedTuple):

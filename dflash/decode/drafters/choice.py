@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.decode.draft import Draft
 from dflash.decode.drafter import Drafter
-from dflash.decode.drafters.bets import Bet, Others, Placed, Worth
-from dflash.decode.drafters.odds import Clues, Odds, all_right
+from dflash.decode.drafters.bets import Bet, Others, Placed
+from dflash.decode.drafters.odds import Clues, Odds
 from dflash.decode.drafters.pace import Extra, Forwards, measured_extra, measured_steps, whole
+from dflash.decode.drafters.prices import Prices
 from dflash.decode.shapes import Chain, Shape, Tree
 from dflash.decode.strategy import Strategy
 
@@ -22,11 +23,6 @@ _FULL = (1, 3, 7, 15, 23, 31, 47, 63)
 """On a GPU, where the rows of a forward are rounded up and each size is prepared once, guesses that fill it."""
 
 _DEPTH = 15
-_DEEPER = 1.4
-"""A try may take so much longer than the best of its kind, since deep guesses tell of shallow ones, too."""
-
-_SHARE = 0.02
-_OFTEN, _RARELY = 16, 512
 
 
 class Known:
@@ -71,7 +67,7 @@ class Option:
     known : (Known, Known)
         Of its guesses over all texts, those whose tokens are the likeliest and those whose tokens are drawn.
     extra : Extra
-        What it costs beside the forward.
+        What a step that asks it takes, on a CPU beside its forward, when that takes as long as it was measured.
     filled : float
         How many of the guesses that were asked for it makes.
     """
@@ -83,18 +79,6 @@ class Option:
         self.sizes = sorted({n for n in sizes if n < self.most} | {self.most})
         self.known = Known(self.most), Known(self.most)
         self.extra, self.filled = Extra(), 1.0
-        self._idle, self._interval = 0, _OFTEN
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it was not used for so long that more may be known by trying it."""
-        return self._idle >= self._interval
-
-    def passed(self, *, chosen: bool, tried: bool) -> None:
-        """A step passes in which it is the best choice, is tried, or neither."""
-        self._idle = 0 if chosen or tried else self._idle + 1
-        if chosen or tried:
-            self._interval = _OFTEN if chosen else min(2 * self._interval, _RARELY)
 
     def sized(self, n: int) -> Shape:
         """The shape of so many guesses."""
@@ -104,7 +88,7 @@ class Option:
 
 
 class Choice:
-    """Options, and the account of what was spent on trying them.
+    """Options, and what their steps take on this device.
 
     Parameters
     ----------
@@ -120,75 +104,35 @@ class Choice:
         sizes = _SIZES if self._on_host else _FULL
         self.options = [Option(each, self.drafters.index(each.drafter), sizes) for each in strategies]
         self.forwards, self.overhead = Forwards(model, _taps(model, self.drafters)), Extra()
-        if not self._on_host and (plain := measured_steps(model, Strategy())):
-            # forwards follow each other there without waiting for the host
-            self.forwards.stretch(min(map(whole, plain)))
+        if not self._on_host:
+            plain = min(map(whole, measured_steps(model, Strategy())), default=self.forwards.seconds(1))
+            self.overhead = Extra([(0, plain)])
         for option in self.options:
             if not option.instant:
                 # on a GPU, each size is captured when it is first met
                 shapes = [option.sized(n) for n in ((1, option.most) if self._on_host else option.sizes)]
-                option.extra = measured_extra(model, [Strategy(option.drafter, shape) for shape in shapes], self.forwards)
-        self._spent = self._total = 0.0
+                option.extra = measured_extra(model, [Strategy(option.drafter, shape) for shape in shapes])
+        self.n_steps = 0
         # a step of which nothing is heard, since its texts were begun anew, makes way for later ones
         self._placed: deque[list[Placed]] = deque(maxlen=3)
 
-    def affords(self, seconds: float) -> bool:
-        """Whether so much may be lost by trying."""
-        return self._spent + seconds <= _SHARE * self._total
-
-    def plain(self, others: Others) -> Worth:
-        """A step without guesses."""
-        seconds = self.forwards.seconds(others.rows + 1) + self.overhead.seconds(0)
-        return Worth((others.tokens + 1) / seconds, 0, seconds)
-
-    def best(self, option: Option, given: Sequence[float], room: int, others: Others) -> Worth:
-        """The number of guesses, of at least 1 that there is room for, that gives most tokens a second.
-
-        Parameters
-        ----------
-        option : Option
-            Whom to ask.
-        given : sequence of float
-            For each guess the chance that it is right if those before it are.
-        room : int
-            Most guesses.
-        others : Others
-        """
-        forward, extra, filled = self.forwards.seconds, option.extra.seconds, option.filled
-        chances, tokens, done, rows = all_right(given), others.tokens + 1, 0, others.rows + 1
-        sizes = [n for n in option.sizes if n <= room]
-        took, rates = [], []
-        for n in sizes:
-            tokens, done = tokens + sum(chances[done:n]), n
-            took.append(forward(rows + filled * n) + extra(n))
-            rates.append(tokens / took[-1])
-        best = max(range(len(sizes)), key=rates.__getitem__)
-        deep = max(n for n, seconds in zip(sizes, took, strict=True) if seconds <= _DEEPER * took[best])
-        return Worth(rates[best], sizes[best], took[best], deep)
-
-    def gain(self, option: Option, given: Sequence[float], rate: float, others: Others) -> tuple[float, int]:
-        """How many of some guesses to verify, and how many tokens more that gives than the forward's time is worth.
-
-        Parameters
-        ----------
-        option : Option
-            Who made them.
-        given : sequence of float
-            Their chances.
-        rate : float
-            Tokens a second that time is worth.
-        others : Others
-        """
-        chances, tokens, done, found = all_right(given), others.tokens + 1, 0, []
-        for n in (0, *(n for n in option.sizes if n < len(given)), len(given)):
-            tokens, done = tokens + sum(chances[done:n]), n
-            # what it took to ask is spent, but a step that nobody is asked for also has its cost
-            seconds = option.extra.seconds(n) if option.instant and n else self.overhead.seconds(0)
-            found.append((tokens - rate * (self.forwards.seconds(others.rows + 1 + n) + seconds), n))
-        return max(found)
+    def prices(self, others: Others) -> Prices:
+        """What steps take at present."""
+        rows, forwards, slow = others.rows + 1, self.forwards.seconds, self.forwards.slowness
+        forward = [forwards(rows + n) for n in range(1 + max(option.most for option in self.options))]
+        # on a GPU, a forward and what is beside it go on at the same time: known is the whole step of one text
+        more = forward if self._on_host else [seconds - forwards(1 + n) for n, seconds in enumerate(forward)]
+        asked = {
+            option: [(n, more[round(option.filled * n)] + slow * option.extra.seconds(n)) for n in option.sizes]
+            for option in self.options
+            if not option.instant
+        }
+        plain = more[0] + slow * self.overhead.seconds(0)
+        return Prices([plain + seconds - forward[0] for seconds in forward], asked, others.tokens)
 
     def placed(self, bets: Iterable[Placed]) -> None:
         """Remember the bets of a step that is about to be run."""
+        self.n_steps += 1
         self._placed.append(list(bets))
 
     def settle(self) -> None:
@@ -202,23 +146,16 @@ class Choice:
 
     def _learn(self, bets: Sequence[Bet], steps: Sequence[Step]) -> None:
         """From one step of some sessions."""
-        first = steps[0]
+        first, option = steps[0], bets[0].option
         took = first.propose + first.forward + sum(step.verify + step.commit for step in steps)
-        forward, used = first.forward, {bet.option for bet in bets}
         if self._on_host:
-            self.forwards.learn(first.batch, forward)
-        else:
-            # guesses are still being made when the forward is launched; plain steps are one ahead as a rule
-            forward = self.forwards.seconds(first.batch)
-            if used == {None} and all(bet.ahead for bet in bets):
-                self.forwards.learn(first.batch, took)
-        if len(used) == 1 and all(bet.ready for bet in bets) and (self._on_host or used != {None}):
-            extra = self.overhead if bets[0].option is None else bets[0].option.extra
-            extra.learn(round(sum(bet.n for bet in bets) / len(bets)), max(took - forward, 0.0))
-        self._total += took
-        if tried := [bet for bet in bets if bet.tried]:
-            lost = took - sum(len(step.tokens) for step in steps) / tried[0].rate
-            self._spent = max(self._spent + lost, 0.0)
+            self.forwards.learn(first.batch, first.forward)
+        if all(bet.ready and bet.option is option for bet in bets):
+            asked = option is not None and not option.instant
+            n = round(sum(bet.n for bet in bets) / len(bets)) if asked else 0
+            forwards = self.forwards.seconds
+            forward = first.forward if self._on_host else forwards(first.batch) - forwards(1 + n)
+            (option.extra if asked else self.overhead).learn(n, max(took - forward, 0.0) / self.forwards.slowness)
 
 
 def _taps(model: Any, drafters: Sequence[Drafter]) -> tuple[int, ...]:

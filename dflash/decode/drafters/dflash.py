@@ -50,7 +50,8 @@ class DFlash(Drafter):
         On a CPU, make blocks no longer than what is wanted: drafts were trained with whole ones, but each row costs time,
         and with 7 guesses the demo's loses 1 % of the tokens a step on code and 3 % in chats.
     confidence : float
-        A DSpark draft guesses no further than it trusts itself with this probability.
+        A DSpark draft guesses no further than it trusts itself with this probability. On a GPU that spares no row: a step
+        is launched before it is known.
     draft_vocab : int, optional
         Guess from the first so many tokens of the vocabulary, and the special ones at its end, alone: with byte-pair
         encodings the first are about the most frequent. The head is then no more than the rows of these. All if None.

@@ -35,11 +35,17 @@ class Forwards:
         Is run for a moment, unless its memory is all in use.
     capture : tuple of int
         Layers whose outputs are wanted of its forwards.
+
+    Attributes
+    ----------
+    slowness : float
+        How much longer all of them take than when they were measured.
     """
 
     def __init__(self, model: Any, capture: tuple[int, ...] = ()) -> None:
         self._rows = [n for n in _ROWS if n <= min(model.rows, PENDING)]
         self._seconds = [1e-3 * (1 + n / 16) for n in self._rows]
+        self.slowness = 1.0
         with suppress(PoolExhausted):
             self._seconds = _measured(model, self._rows, capture)
 
@@ -47,15 +53,10 @@ class Forwards:
         """Of a forward with so many rows; beyond the last measure in proportion."""
         grid, known = self._rows, self._seconds
         if rows >= grid[-1]:
-            return known[-1] * rows / grid[-1]
+            return self.slowness * known[-1] * rows / grid[-1]
         at = max(bisect_right(grid, rows), 1)
         share = (rows - grid[at - 1]) / (grid[at] - grid[at - 1])
-        return known[at - 1] + share * (known[at] - known[at - 1])
-
-    def stretch(self, seconds: float) -> None:
-        """A forward of one row really takes so long, and others as much more or less."""
-        factor = seconds / self.seconds(1)
-        self._seconds = [factor * known for known in self._seconds]
+        return self.slowness * (known[at - 1] + share * (known[at] - known[at - 1]))
 
     def learn(self, rows: int, seconds: float) -> None:
         """A forward with so many rows took so long."""
@@ -64,14 +65,14 @@ class Forwards:
         at = min(max(bisect_left(self._rows, rows), 1), len(self._rows) - 1)
         share = min(max((rows - self._rows[at - 1]) / (self._rows[at] - self._rows[at - 1]), 0.0), 1.0)
         change = seconds / expected - 1
-        # the whole curve follows slowly, as texts grow and other work comes and goes; the nearest points fast
-        self._seconds = [known * (1 + 0.02 * change) for known in self._seconds]
-        self._seconds[at] *= 1 + 0.2 * share * change
-        self._seconds[at - 1] *= 1 + 0.2 * (1 - share) * change
+        # other work slows down all alike; the rest is this point's own
+        self.slowness *= 1 + 0.2 * change
+        self._seconds[at] *= 1 + 0.05 * share * change
+        self._seconds[at - 1] *= 1 + 0.05 * (1 - share) * change
 
 
 class Extra:
-    """Seconds that a step takes beside its forward, by its guesses: measured once, then followed as a whole.
+    """Seconds of steps, or of what is beside their forwards, by their guesses: measured once, then followed as a whole.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ class Extra:
         return max(self._scale * (low + (n - left) * (high - low) / (right - left)), 0.0)
 
     def learn(self, n: int, seconds: float) -> None:
-        """A step with `n` guesses took so much longer than its forward."""
+        """A step with `n` guesses took so long."""
         expected = self.seconds(n)
         if expected > 0:
             self._scale *= 1 + 0.1 * (min(max(seconds / expected, 1 / _OFF), _OFF) - 1)
@@ -119,18 +120,15 @@ def measured_steps(model: Any, strategy: Strategy) -> list[Step]:
     return found
 
 
-def measured_extra(model: Any, strategies: Sequence[Strategy], forwards: Forwards) -> Extra:
-    """Let a drafter guess for a moment, in shapes from small to large."""
+def measured_extra(model: Any, strategies: Sequence[Strategy]) -> Extra:
+    """Let a drafter guess for a moment, in shapes from small to large: on a CPU, what that takes beside the forward."""
     known = {}
     for strategy in strategies:
         steps = measured_steps(model, strategy)
         n = max((step.drafted for step in steps), default=0)
         if n:
             full = [step for step in steps if step.drafted == n]
-            beside = [
-                whole(step) - (step.forward if model.device == "cpu" else forwards.seconds(step.batch)) for step in full
-            ]
-            known[n] = max(min(beside), 0.0)
+            known[n] = min(whole(step) - (step.forward if model.device == "cpu" else 0.0) for step in full)
     return Extra(sorted(known.items()))
 
 

@@ -19,6 +19,7 @@ from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import RequestError
 
 TEXTS = 18
+FAIR, SLOW = Paced(0.6, 2.0, 0.5), Paced(0.45, 1.0, 1.5, 6)
 
 
 def rate(clock, curve, strategy, n_together=1):
@@ -40,12 +41,12 @@ def rate(clock, curve, strategy, n_together=1):
 
 
 @pytest.mark.parametrize("curve", [FLAT, STEEP], ids=["flat", "steep"])
-@pytest.mark.parametrize("drafters", [(GOOD,), (USELESS,), (CHEAP, WEAK)], ids=str)
+@pytest.mark.parametrize("drafters", [(GOOD,), (USELESS,), (CHEAP, WEAK), (FAIR, SLOW)], ids=str)
 def test_never_much_slower_than_the_best(clock, curve, drafters):
     fixed = [rate(clock, curve, Strategy(each, Chain(n))) for each in drafters for n in (1, 2, 4, 8, 15)]
     plain, found = rate(clock, curve, Plain()), rate(clock, curve, Strategy(Adaptive(*drafters)))
     assert found > 0.95 * plain
-    assert found > 0.9 * max(fixed)
+    assert found > 0.94 * max(fixed)
 
 
 def test_only_what_the_drafter_is_sure_of_is_verified(clock):
@@ -58,6 +59,28 @@ def test_who_never_helps_is_hardly_asked(clock):
     """Nor is the text's ease taken from it: the good one is found all the same."""
     best = max(rate(clock, STEEP, Strategy(GOOD, Chain(n))) for n in (4, 8, 15))
     assert rate(clock, STEEP, Strategy(Adaptive(USELESS, GOOD))) > 0.95 * best
+
+
+@dataclass(frozen=True)
+class Ripens(Paced):
+    """Its guesses are seldom right in the first texts."""
+
+    def start(self, session, model, snapshot=None):
+        found = super().start(session, model)
+        found.drafter = GOOD if session.ids[0] >= 8 else self
+        return found
+
+
+@pytest.mark.parametrize("curve", [FLAT, STEEP], ids=["flat", "steep"])
+def test_who_did_not_help_is_asked_again(clock, curve):
+    model, strategy, found = Timed(clock, curve), Strategy(Adaptive(Ripens(0.05, 5.5, 0.2))), []
+    for start in range(13):
+        session = Session([start, 2, 3], strategy=strategy, max_tokens=N)
+        for _ in Engine(model).stream(session):
+            pass
+        found.append(session.n_tokens / len(session.steps))
+    assert max(found[1:8]) < 1.3
+    assert min(found[11:]) > 4
 
 
 def test_several_sessions_share_a_forward(clock):
@@ -87,15 +110,15 @@ class Foresees(Paced):
     followed: list = field(default_factory=list, compare=False)
 
     def foresee(self, draftings, drafts):
-        return [Follow(self, drafting.shape.depth) for drafting in draftings]
+        return [Follow(self, (drafting, drafting.shape.depth)) for drafting in draftings]
 
     def follow(self, wishes, order):
-        self.followed.append(wishes)
+        self.followed.append(dict(wishes))
 
     def propose(self, draftings, rooms):
-        if self.followed and self.followed[-1]:
-            wanted, self.followed[-1:] = self.followed[-1], [[]]
-            assert all(each.shape.depth <= n for each, n in zip(draftings, wanted, strict=True))
+        if self.followed:
+            wanted, self.followed[-1] = self.followed[-1], {}
+            assert all(drafting.shape.depth <= wanted.get(drafting, 15) for drafting in draftings)
         return super().propose(draftings, rooms)
 
 

@@ -20,10 +20,18 @@ def test_forwards_are_measured_then_followed(clock, curve):
     assert forwards.seconds(8) == pytest.approx(0.05, rel=0.01)
 
 
+def test_other_work_slows_down_all_alike(clock):
+    forwards = Forwards(Timed(clock, STEEP))
+    before = [forwards.seconds(rows) for rows in (2, 8, 30)]
+    for _ in range(30):
+        forwards.learn(1, 3e-3 * STEEP[0])
+    assert [forwards.seconds(rows) for rows in (2, 8, 30)] == pytest.approx([3 * each for each in before], rel=0.25)
+
+
 def test_drafts_are_measured_small_and_large_then_followed(clock):
     model = Timed(clock, STEEP)
     shapes = [Strategy(GOOD, Chain(n)) for n in (1, GOOD.most)]
-    extra = measured_extra(model, shapes, Forwards(model))
+    extra = measured_extra(model, shapes)
     assert model.leaked == (0, 0, 0)
     for n in (1, 4, 15):
         assert extra.seconds(n) == pytest.approx(1e-3 * (GOOD.base + GOOD.each * n), rel=0.01)

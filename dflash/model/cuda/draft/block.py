@@ -150,10 +150,13 @@ class Block:
         self._grow = Grow(found.ids, ranked, a.outlines, self.out, reach=self.reach)
         if isinstance(found, Markov):
             self._grow_pairs = Grow(found.pairs.ids, found.pairs.edges, a.outlines, self.out, reach=self.reach)
-        self._largest: Largest | None = None
+        self._largest: Largest | Markov | None = None
         if isinstance(found, Candidates):
             self._largest = Largest(s.logits)
             self._grow_largest = Grow(self._largest.ids, self._largest.scores, a.outlines, self.out, targets=targets)
+        elif isinstance(found, Markov) and targets is None:
+            self._largest = found
+            self._grow_largest = Grow(*found.largest, a.outlines, self.out, reach=self.reach)
         self._graphs = Graphs(self._launch, self._clear)
         self._laid: Any = None
 
@@ -175,10 +178,11 @@ class Block:
         host.first[: n + 1] = np.arange(n + 1) * size
         host.sequence[: n * size] = np.repeat(np.arange(n, dtype=np.int32), size)
         describe(host.laws, [wish.law for wish in wishes])
+        pairs = self._wants_pairs(wishes)
         for i, wish in enumerate(wishes):
             state = wish.state
             host.slot[i], host.begin[i] = state.slot, state.begin
-            host.outlines[i] = i * size + config.lead, wish.positions, self.width(wish.width), wish.nodes
+            host.outlines[i] = i * size + config.lead, wish.positions, self.width(wish.width, pairs=pairs), wish.nodes
         if anchors is not None:
             host.tokens[: n * size] = config.mask
             host.tokens[: n * size : size] = anchors
@@ -192,16 +196,20 @@ class Block:
     def prepare(self, wishes: Sequence[Wish], *, candidates: bool = False) -> Size:
         """Make ready to guess; what `run` is told. With `candidates`, all that there are will be asked for."""
         greedy = all(wish.nodes <= wish.positions and wish.law.scale is None for wish in wishes)
-        pairs = isinstance(self.candidates, Markov) and any(wish.width > 1 for wish in wishes)
-        size = Size(len(wishes), greedy and not candidates and self._largest is not None, pairs)
+        size = Size(len(wishes), greedy and not candidates and self._largest is not None, self._wants_pairs(wishes))
         self._graphs.prepare(size)
         return size
 
-    def width(self, wanted: int) -> int:
-        """How many candidates of a position there are if so many are wanted."""
-        if isinstance(self.candidates, Markov) and wanted > 1:
-            return min(wanted, self.candidates.pairs.ids.shape[1])
+    def width(self, wanted: int, *, pairs: bool) -> int:
+        """How many candidates of a position are looked at if so many are wanted, by their `pairs` or not."""
+        if isinstance(self.candidates, Markov) and pairs:
+            most = self.candidates.pairs.ids.shape[1]
+            return min(wanted, most) if wanted > 1 else most  # a chain is the best of all
         return self._config.selector_top or wanted
+
+    def _wants_pairs(self, wishes: Sequence[Wish]) -> bool:
+        """Whether a draft that makes pairs for trees alone has to."""
+        return isinstance(self.candidates, Markov) and any(wish.width > 1 for wish in wishes)
 
     def run(self, size: Size) -> None:
         """Guess as the arrays say."""
@@ -220,13 +228,20 @@ class Block:
         if self._cap:
             self._cap(n)
         if self._largest is not None and size.chains:
-            self._largest(n)
+            if isinstance(self._largest, Markov):
+                self._largest(n, chains=True)
+            else:
+                self._largest(n)
             self._grow_largest(size.texts)
             return
         if self._gate is not None:
             self._gate(n)
         self.candidates(n)
-        self._grow(size.texts)
+        if isinstance(self.candidates, Markov) and size.pairs:
+            self.candidates.pairs(n)
+            self._grow_pairs(size.texts)
+        else:
+            self._grow(size.texts)
 
     def _clear(self) -> None:
         self.out.hold()

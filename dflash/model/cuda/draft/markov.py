@@ -1,6 +1,6 @@
 """The head of DSpark on a GPU: a walk in which the likeliest token of a position corrects the logits of the next."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from dflash.kernels import device
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.linear.cuda import Launch
 from dflash.kernels.sample.candidates import POOL
-from dflash.kernels.sample.cuda_candidates import Candidates
+from dflash.kernels.sample.cuda_candidates import Candidates, Largest
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.tree.cuda import Features, Pick
 from dflash.kernels.trust.cuda import Reach
@@ -19,6 +19,19 @@ from dflash.model.draft.vocabulary import Vocabulary
 
 PAIRED = 16
 """Candidates of a position whose pairs are scored."""
+
+
+class _Step(NamedTuple):
+    """The launches of a position: the code of the token before, its halves, the correction; what follows, and its token.
+
+    Of `picks` and `founds`, for each text, the first one takes all candidates, the second one the likeliest token.
+    """
+
+    embed: Embed
+    halve: Features
+    correct: Launch
+    founds: tuple[list[Candidates], list[Largest]]
+    picks: tuple[Pick, Pick]
 
 
 class Markov:
@@ -47,6 +60,8 @@ class Markov:
     ----------
     ids : int32 (R, POOL)
     scores : float32 (R, POOL)
+    largest : tuple of int32 and float32 (R, 1)
+        As of `Largest`, where that is all that was asked for.
     reach : int32 (S,) or None
         How many positions of each text are guessed; None if all.
     pairs : Pairs
@@ -75,18 +90,21 @@ class Markov:
         self._begin = Pick(a.tokens, config.block, before)
         w2 = [weights.matrix("markov_w2.weight").rows(part) for part in vocabulary.parts]
         by_text = logits[: texts * config.block].reshape(texts, config.block, vocab)
-        self._steps = []
+        self.largest = device.zeros(n, 1, dtype=np.int32), device.zeros(n, 1)
+        self._steps: list[_Step] = []
         for t in range(config.lead, config.block):
             outs = [by_text[:, t, columns] for columns in vocabulary.columns()]
             address = device.array(np.array([codes[t].data.ptr], np.uint64))
             code = Embed(before, w1, codes[t]), Features(address, a.counts, order, rank, halves, which=1)
             correct = Launch(halves, w2, outs, add=True)
-            found = []
+            found, largest = list[Candidates](), list[Largest]()
             for i in range(texts):
                 one = slice(i * config.block + t, i * config.block + t + 1)
                 own = {"out": (self.ids[one], self.scores[one]), "targets": targets, "shift": 1 - config.lead}
                 found.append(Candidates(logits[one], a.laws[i : i + 1], a.position[one], each=1, **own))
-            self._steps.append((*code, correct, found, Pick(self.ids[t:], POOL * config.block, before)))
+                largest.append(Largest(logits[one], out=(self.largest[0][one], self.largest[1][one])))
+            picks = Pick(self.ids[t:], POOL * config.block, before), Pick(self.largest[0][t:], config.block, before)
+            self._steps.append(_Step(*code, correct, (found, largest), picks))
         self._trust: Reach | None = None
         if config.has_confidence and confidence > 0:
             weight, bias = confidence_head(weights.host)
@@ -97,16 +115,16 @@ class Markov:
         about |= {"top": min(PAIRED, vocab), "targets": targets, "own": vocabulary.own}
         self.pairs = Pairs(logits, codes, (w1, weights.matrix("markov_w2.weight")), **about)
 
-    def __call__(self, n_rows: int) -> None:
-        """Launch for the first `n_rows` rows, whole blocks."""
+    def __call__(self, n_rows: int, *, chains: bool = False) -> None:
+        """Launch for the first `n_rows` rows, whole blocks; for chains the likeliest tokens do."""
         n = n_rows // self._config.block
         self._begin()
-        for embed, halve, correct, found, pick in self._steps:
-            embed(n)
-            halve(n)
-            correct(n)
-            for one in found[:n]:
+        for step in self._steps:
+            step.embed(n)
+            step.halve(n)
+            step.correct(n)
+            for one in step.founds[chains][:n]:
                 one(1)
-            pick()
+            step.picks[chains]()
         if self._trust:
             self._trust(n)

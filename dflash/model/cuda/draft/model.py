@@ -15,6 +15,7 @@ from dflash.model.candidates import Candidates
 from dflash.model.cuda.draft.block import Block
 from dflash.model.cuda.draft.context import Context
 from dflash.model.cuda.draft.kept import Kept
+from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings
 from dflash.model.cuda.guesses import Guesses, may_follow, most_rows
 from dflash.model.cuda.model import DeviceModel
@@ -164,20 +165,23 @@ class DeviceBlockDraft:
         found: list[Candidates] = []
         for start in range(0, len(asks), self.most_texts):
             part = asks[start : start + self.most_texts]
-            wishes = [Wish(ask.state, ask.law, ask.n, 1, ask.n) for ask in part]
+            wishes = [Wish(ask.state, ask.law, ask.n, ask.width, ask.n) for ask in part]
             self._guess(wishes, [ask.anchor for ask in part], candidates=True)
-            rows = len(part) * self.config.block
-            all_of = self._block.candidates
             with device.device_errors("a draft"):
-                ids, scores = (array[:rows].get() for array in (all_of.ids, all_of.scores))
-                edges = all_of.edges[:rows].get() if isinstance(all_of, Pairs) else None
                 reach = [self.config.most] * len(part) if self._block.reach is None else self._block.reach.get().tolist()
-            for i, ask in enumerate(part):
-                first = i * self.config.block + self.config.lead
-                which, width = slice(first, first + min(ask.n, reach[i])), self.config.selector_top or ask.width
-                pairs = None if edges is None else edges[which]
-                found.append(Candidates(ids[which, :width], scores[which, :width], pairs))
+                for i, ask in enumerate(part):
+                    first = i * self.config.block + self.config.lead
+                    found.append(self._found(ask, slice(first, first + min(ask.n, reach[i]))))
         return found
+
+    def _found(self, ask: Ask, rows: slice) -> Candidates:
+        """What the rows of a block have found, fetched."""
+        found: Any = self._block.candidates
+        if isinstance(found, Markov) and ask.width > 1:
+            found = found.pairs
+        width = self._block.width(ask.width, pairs=isinstance(found, Pairs))
+        edges = found.edges[rows].get()[:, :width, :width] if isinstance(found, Pairs) else None
+        return Candidates(found.ids[rows].get()[:, :width], found.scores[rows].get()[:, :width], edges)
 
     def guess(self, wishes: Sequence[Wish], anchors: Sequence[int]) -> Guesses | None:
         """Guess trees that stay on the device, unless that was begun by `follow`.
