@@ -1,13 +1,17 @@
 """NVRTC of the pip package, for compiling where there is no GPU."""
 
 import ctypes
-import functools
+import hashlib
+import os
 import re
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import dflash.kernels
+from dflash.kernels import cubin
 from dflash.kernels.cubin import OPTIONS
 from dflash.kernels.jit import macros, source
 
@@ -34,17 +38,32 @@ needed = pytest.mark.skipif(LIBRARY is None, reason="the package nvidia-cuda-nvr
 
 def compiled(path, arch=90, **constants):
     """Compile a file below ``dflash/kernels`` without a warning; how many bytes of registers it spills."""
-    return _spilled(path, arch, macros(constants))
-
-
-@functools.cache
-def _spilled(path, arch, options):
-    cubin, log = compile_cubin(LIBRARY, source(KERNELS / path), arch, options)
-    assert cubin.startswith(b"\x7fELF")
+    log = _log(source(KERNELS / path), arch, macros(constants))
     assert "warning" not in log, log
     spills = [int(n) for n in re.findall(r"(\d+) bytes spill", log)]
     assert spills, f"no word of spills in the compiler's log: {log!r}"
     return sum(spills)
+
+
+def _log(text, arch, options):
+    """What the compiler says of a source that compiles; the same compiler says the same again, so it is asked once."""
+    made_from = "\0".join((text, str(arch), *OPTIONS, *options, _compiler()))
+    kept = cubin.folder().with_name("nvrtc") / hashlib.sha256(made_from.encode()).hexdigest()[:40]
+    with suppress(OSError):
+        log = kept.read_text()
+        os.utime(kept)
+        return log
+    code, log = compile_cubin(LIBRARY, text, arch, options)
+    assert code.startswith(b"\x7fELF")
+    cubin._keep(kept, log.encode())
+    return log
+
+
+@cache
+def _compiler():
+    """What tells the compiler from another one."""
+    with Path(LIBRARY._name).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def compile_cubin(nvrtc, text, arch, options=()):
@@ -56,9 +75,9 @@ def compile_cubin(nvrtc, text, arch, options=()):
     failed = nvrtc.nvrtcCompileProgram(program, len(flags), array)
     log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).rstrip(b"\0").decode()
     assert not failed, log
-    cubin = _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+    code = _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return cubin, log
+    return code, log
 
 
 def _read(size_of, read, program):

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from dflash.kernels.aside import Aside
-
 _RING = 4
 _LINE = 32  # numbers in a cache line
 
@@ -28,7 +26,6 @@ class DeviceArrays:
         self._device = cupy.zeros(total, np.int32)
         for name, part in parts_of(self._device, shapes).items():
             setattr(self, name, part)
-        self._aside: Aside | None = None
         self._ring: list[Any] = []
         self._lent: list[Download | None] = [None] * _RING
         for _ in range(_RING):
@@ -51,32 +48,22 @@ class DeviceArrays:
         _, host, done = self._ring[self._next]
         self._next = (self._next + 1) % _RING
         stream = stream or cupy.cuda.get_current_stream()
-        self.hold(stream)
         runtime = cupy.cuda.runtime
         runtime.memcpyAsync(self._device.data.ptr, host.ctypes.data, host.nbytes, runtime.memcpyHostToDevice, stream.ptr)
         done.record(stream)
 
     def download(self, stream: Any = None) -> "Download":
-        """Begin to copy everything back, beside the stream: see `hold`."""
+        """Begin to copy everything back."""
         import cupy
 
-        self._aside = self._aside or Aside()
         views, host, done = self._free()
         download = self._lent[self._next] = Download(views, done)
         self._next = (self._next + 1) % _RING
-        beside = self._aside.after(stream or cupy.cuda.get_current_stream())
+        stream = stream or cupy.cuda.get_current_stream()
         runtime = cupy.cuda.runtime
-        runtime.memcpyAsync(host.ctypes.data, self._device.data.ptr, host.nbytes, runtime.memcpyDeviceToHost, beside.ptr)
-        done.record(beside)
-        self._aside.done()
+        runtime.memcpyAsync(host.ctypes.data, self._device.data.ptr, host.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
+        done.record(stream)
         return download
-
-    def hold(self, stream: Any = None) -> None:
-        """Let launches that write the arrays wait until they were copied back."""
-        import cupy
-
-        if self._aside is not None:
-            self._aside.hold(stream or cupy.cuda.get_current_stream())
 
     def _free(self) -> tuple[SimpleNamespace, Any, Any]:
         """The memory that is next, once nobody needs what it holds."""

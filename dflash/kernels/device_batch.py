@@ -1,6 +1,5 @@
 """A batch on the device, at addresses that never change, so that a captured graph can read the next one."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -9,10 +8,9 @@ from numpy.typing import NDArray
 
 from dflash.errors import KernelError
 from dflash.kernels.device_arrays import padded, parts_of
-from dflash.kernels.jit import kernel
 from dflash.kernels.ragged import PENDING, Ragged
 
-_RING, _THREADS = 4, 256
+_RING = 4
 
 
 class DeviceBatch:
@@ -48,7 +46,7 @@ class DeviceBatch:
             "pages": (sequences, pages),
         }
         self._before_pages = sum(padded(shape) for name, shape in shapes.items() if name != "pages")
-        total = self._before_pages + padded((sequences, pages))
+        total = self._before_pages + sequences * pages
         self._device = cupy.zeros(total, np.int32)
         for name, part in parts_of(self._device, shapes).items():
             setattr(self, name, part)
@@ -60,8 +58,6 @@ class DeviceBatch:
             views = SimpleNamespace(**parts_of(host, shapes))
             self._ring.append((views, host.ctypes.data, cupy.cuda.Event(disable_timing=True)))
         self._next = 0
-        made = kernel(Path(__file__).with_name("upload.cu"), "upload")
-        self._copy = made.bind(1, _THREADS, (0, self._device, 0))
 
     @classmethod
     def of(cls, batch: Ragged, tokens: NDArray[np.int32] | None = None) -> Self:
@@ -111,8 +107,9 @@ class DeviceBatch:
         np.add(batch.length[batch.sequence], batch.depth, out=host.position[:n])
         host.pages[:s, :width] = batch.pages
         stream = stream or cupy.cuda.get_current_stream()
-        n_words = self._before_pages + padded(((s - 1) * self.max_pages + width,))
-        self._copy(stream, grid=-(-n_words // (4 * _THREADS)), source=address, n=n_words)
+        n_bytes = 4 * (self._before_pages + (s - 1) * self.max_pages + width)
+        runtime = cupy.cuda.runtime
+        runtime.memcpyAsync(self._device.data.ptr, address, n_bytes, runtime.memcpyHostToDevice, stream.ptr)
         done.record(stream)
 
     def clear(self) -> None:

@@ -271,10 +271,13 @@ def test_a_small_model_guesses(model, shape, sampling):
 )
 def test_drafters_that_take_turns(model, drafter, sampling):
     """What was guessed ahead may be of no use in the next step."""
+    n_accepted = 0
     for prompts in (demo()[1][:1], demo()[1]):
         sessions = written(model, prompts, Strategy(drafter), sampling)
         assert tokens(sessions) == plain(sampling)[: len(prompts)]
-    assert sum(session.n_accepted for session in sessions) > 0
+        n_accepted += sum(session.n_accepted for session in sessions)
+    # who chooses may find that guesses do not pay where many texts share a step, but must have tried them in one
+    assert n_accepted > 0
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=["greedy", "T 1"])

@@ -44,7 +44,6 @@ def decode(quants, tokens, size, mode, arch=90, norm=None):
 def test_every_architecture(arch):
     compiled("formats/repack.cu", arch, QUANT="Q4_K")
     compiled("copy/copy.cu", arch)
-    compiled("upload.cu", arch)
     assert decode("Q4_K,Q6_K", 8, (640, 5120), linear.STORE, arch) == 0
 
 

@@ -8,6 +8,7 @@ from golden import PRIMARY, chain, load, prefill, step
 from dflash.errors import KernelError
 from dflash.kernels.ragged import PAGE
 from dflash.model.batch import Span, following, ragged, starts
+from dflash.model.cuda.grouping import grouped
 
 
 def one(state, token=1):
@@ -44,9 +45,6 @@ def test_starts():
 
 
 def test_passes_of_a_forward():
-    pytest.importorskip("cupy")
-    from dflash.model.cuda.model import grouped
-
     model = load(PRIMARY[0])
     state = model.state()
 

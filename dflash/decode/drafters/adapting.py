@@ -144,7 +144,7 @@ class Adapting(Together):
             worth = self._prices.best(option, self._guessed.here(option.known[self._drawn].odds.given), room)
             if worth.rate > best.rate:
                 best, used = worth, option
-        return Bet(used, best.n, best.rate, used is None or used is self.bet.option)
+        return Bet(used, best.n, best.rate, used is self.bet.option)
 
     def worth_verifying(self, draft: Draft) -> Draft:
         """Those guesses of a drafter that was asked which are sure enough."""

@@ -22,7 +22,7 @@ class Bet(NamedTuple):
     rate : float
         Tokens a second, of all sessions, that the best choice is expected to give.
     ready : bool
-        Whether the drafter was asked in the step before, too, and so knows all of the text but the last tokens.
+        Whether the step before was of the same kind, so that a drafter has read all but the last tokens, and a GPU is ahead.
     """
 
     option: Option | None

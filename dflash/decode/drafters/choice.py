@@ -127,8 +127,14 @@ class Choice:
             for option in self.options
             if not option.instant
         }
-        plain = more[0] + slow * self.overhead.seconds(0)
-        return Prices([plain + seconds - forward[0] for seconds in forward], asked, others.tokens)
+        overhead = self.overhead.seconds(0)
+        unasked = [more[0] + seconds - forward[0] + slow * overhead for seconds in forward]
+        waiting = {
+            option: slow * (option.extra.seconds(0) - overhead)
+            for option in self.options
+            if option.instant and option.extra.is_known
+        }
+        return Prices(unasked, waiting, asked, others.tokens)
 
     def placed(self, bets: Iterable[Placed]) -> None:
         """Remember the bets of a step that is about to be run."""
@@ -151,11 +157,11 @@ class Choice:
         if self._on_host:
             self.forwards.learn(first.batch, first.forward)
         if all(bet.ready and bet.option is option for bet in bets):
-            asked = option is not None and not option.instant
-            n = round(sum(bet.n for bet in bets) / len(bets)) if asked else 0
+            extra = self.overhead if option is None else option.extra
+            n = round(sum(bet.n for bet in bets) / len(bets)) if option is not None and not option.instant else 0
             forwards = self.forwards.seconds
             forward = first.forward if self._on_host else forwards(first.batch) - forwards(1 + n)
-            (option.extra if asked else self.overhead).learn(n, max(took - forward, 0.0) / self.forwards.slowness)
+            extra.learn(n, max(took - forward, 0.0) / self.forwards.slowness)
 
 
 def _taps(model: Any, drafters: Sequence[Drafter]) -> tuple[int, ...]:

@@ -45,7 +45,6 @@ class DFlash(Drafter):
         Where the draft runs, ``"cpu"`` or ``"cuda"``; beside the target if None.
     context : int, optional
         Most positions of a text that the draft looks back to in layers without a window.
-
     short : bool
         On a CPU, make blocks no longer than what is wanted: drafts were trained with whole ones, but each row costs time,
         and with 7 guesses the demo's loses 1 % of the tokens a step on code and 3 % in chats.

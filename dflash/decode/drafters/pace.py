@@ -84,6 +84,11 @@ class Extra:
     def __init__(self, known: Sequence[tuple[int, float]] = ()) -> None:
         self._known, self._scale = list(known), 1.0
 
+    @property
+    def is_known(self) -> bool:
+        """Whether any step was heard of."""
+        return bool(self._known)
+
     def seconds(self, n: float) -> float:
         """With `n` guesses."""
         known = self._known

@@ -19,7 +19,9 @@ class Prices(NamedTuple):
     Parameters
     ----------
     unasked : list of float
-        Of a step that nobody is asked for, with so many guesses that were found in no time.
+        Of a step that nobody is asked for, with so many guesses.
+    waiting : dict of Option to float
+        How much longer it takes if they were found in the text, for which a GPU has to wait.
     asked : dict of Option to list of (int, float)
         Numbers of guesses to choose from, and of a step whose drafter is asked for so many.
     tokens : float
@@ -27,6 +29,7 @@ class Prices(NamedTuple):
     """
 
     unasked: list[float]
+    waiting: dict[Option, float]
     asked: dict[Option, list[tuple[int, float]]]
     tokens: float
 
@@ -64,4 +67,5 @@ class Prices(NamedTuple):
         """
         tokens = list(accumulate(all_right(given), initial=self.tokens + 1))
         sizes = [0, *(n for n in option.sizes if n < len(given)), len(given)]
-        return max([(tokens[n] - rate * self.unasked[n], n) for n in sizes])
+        waiting = self.waiting.get(option, 0.0)
+        return max([(tokens[n] - rate * (self.unasked[n] + (waiting if n else 0.0)), n) for n in sizes])

@@ -35,7 +35,6 @@ __device__ __forceinline__ void begin_ring(const Ring& ring) {
         barrier_init(ring.full + 8 * i, 1);
         barrier_init(ring.free + 8 * i, QUERIES / 16);
     }
-    barriers_are_ready();
 }
 
 // Called by all threads of the copying group, or of the others.

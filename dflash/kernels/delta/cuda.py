@@ -39,6 +39,13 @@ def split_of(n_values: int) -> int:
     return next(split for split in range(1, 9) if n_values % (16 * split) == 0 and n_values <= 64 * split)
 
 
+def threads_of(width: int, own: int, value_rows: int) -> int:
+    """Threads of a block, as in layout.cuh."""
+    channels, visitors = 2 * width + own, 8 * own // value_rows
+    rounds = max(-(-channels // visitors) - 1, 1)
+    return max(visitors, -(-channels // (32 * rounds)) * 32)
+
+
 class Step:
     """Conv, delta rule and gated norm of a layer for pending rows, at most 64 in all.
 
@@ -126,7 +133,8 @@ class Step:
         while places and self._shared_bytes(room, places) > most:
             places -= 1
         arguments = (*self._arguments, room, places)
-        return self._kernels[value_rows].bind(1, 8 * self._own // value_rows, arguments, self._shared_bytes(room, places))
+        threads = threads_of(self._memory.sizes[2], self._own, value_rows)
+        return self._kernels[value_rows].bind(1, threads, arguments, self._shared_bytes(room, places))
 
     def _shared_bytes(self, room: int, places: int) -> int:
         width, own = self._memory.sizes[2], self._own

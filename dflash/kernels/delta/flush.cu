@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flush(
                           (const float*)layer[4] + old * HEADS * VALUES + row, (const float*)layer[5] + old * HEADS + head,
                           (float*)dynamic, factors, WIDTH + OWN, ROOM};
         before.fetch(0);
-        before.apply(own, lane);
+        before.apply(own, true, lane);
         own.store(committed, lane);
         float* const tail = (float*)layer[0] + (size_t)here * (TAPS - 1) * CHANNELS;
         const Above above{tail, (const float*)layer[1] + old * CHANNELS, kept + s * PENDING, n};

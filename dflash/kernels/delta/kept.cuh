@@ -23,14 +23,14 @@ struct Kept {
         if ((int)threadIdx.x < n_here) factors[threadIdx.x] = decay[rows[start + threadIdx.x] * HEADS];
     }
 
-    // Apply all, of which the first `room` are being fetched.
-    __device__ __forceinline__ void apply(State& own, int lane) const {
+    // Apply all, of which the first `room` are being fetched, to the state of a thread that has some.
+    __device__ __forceinline__ void apply(State& own, bool there, int lane) const {
         for (int start = 0; start < n; start += room) {
             if (start) fetch(start);
             copy_wait<0>();
             __syncthreads();
 #pragma unroll 1
-            for (int i = 0; i < min(room, n - start); ++i) {
+            for (int i = 0; there && i < min(room, n - start); ++i) {
                 const float* const line = lines + i * stride;
                 float key[COLUMNS];
                 load_columns(line, lane, key);

@@ -3,6 +3,11 @@
 
 constexpr int LOCAL = 2 * WIDTH + OWN;  // channels of a block: those of q, of k, of its values
 
+// Threads: those that have value rows, and as many more as it takes to convolve the channels in a round less than these would.
+constexpr int ROUNDS = (LOCAL + VISITORS - 1) / VISITORS, FEWER_ROUNDS = ROUNDS > 1 ? ROUNDS - 1 : 1;
+constexpr int WANTED = (LOCAL + FEWER_ROUNDS * 32 - 1) / (FEWER_ROUNDS * 32) * 32;
+constexpr int THREADS = WANTED > VISITORS ? WANTED : VISITORS;
+
 struct Shared {
     float *taps, *rows, *reads, *gates, *aside, *laws, *sums;
 

@@ -11,6 +11,8 @@
 // Before it waits for the kernel ahead it reads the batch and the memories, and writes the state: nothing else in a pass
 // touches them.
 //
+// Some warps have no value rows: with them the channels are convolved in a round less.
+//
 // Grid (SPLIT, HEADS, sequences or fewer), block THREADS; shared: see `Shared`, for `room` rows and `places` states.
 // Macros: GROUPS and HEADS, key and value heads; WIDTH and VALUES, sizes of a key and a value; TAPS; SPLIT; FUSED; ROWS,
 // value rows of a thread, 2 or 4 (no bit depends on it).
@@ -20,17 +22,17 @@
 #error "GROUPS, HEADS, WIDTH, VALUES, TAPS, SPLIT, FUSED and ROWS must be defined"
 #endif
 constexpr int CHANNELS = 2 * GROUPS * WIDTH + HEADS * VALUES, OWN = VALUES / SPLIT, PENDING = 64;
-constexpr int LANES = 8, THREADS = OWN / ROWS * LANES;
+constexpr int LANES = 8, VISITORS = OWN / ROWS * LANES;
 #include "../formats/half.cuh"
 #include "../launch.cuh"
 #include "../conv/above.cuh"
 #include "address.cuh"
 #include "cluster.cuh"
 #include "gates.cuh"
+#include "layout.cuh"
 #include "state.cuh"
 #include "kept.cuh"
 #include "tree.cuh"
-#include "layout.cuh"
 #include "convolve.cuh"
 #include "visit.cuh"
 
@@ -94,7 +96,7 @@ __device__ __forceinline__ void normalize(const Shared& shared, int row, int n, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_dims__(CLUSTERED ? SPLIT : 1, 1, 1) step(
+extern "C" __global__ void __launch_bounds__(THREADS, 256 / VISITORS) __cluster_dims__(CLUSTERED ? SPLIT : 1, 1, 1) step(
     const float* mixed, const float* gate, const float* alpha, const float* beta, const float* taps, const float* ssm_a,
     const float* ssm_dt, const float* ssm_norm, float eps, const int* counts, const int* first, const int* parent,
     const int* slot, const int* kept, const int* n_kept, const int* side, float* tail, float* inputs, float* state, float* k,
@@ -104,6 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
     __shared__ Tree tree;
     __shared__ Exchange exchange;
     __shared__ bool moves_tail;
+    __shared__ float2 gains[OWN / 2];
     const Shared shared((float*)dynamic, room, places);
     const int part = blockIdx.x, head = blockIdx.y, group = head % GROUPS, lane = threadIdx.x % LANES;
     const int channel = head * VALUES + part * OWN;  // of all heads' values, the block's first
@@ -111,7 +114,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
     const auto channel_of = [&](int x) {
         return x < 2 * WIDTH ? (x / WIDTH * GROUPS + group) * WIDTH + x % WIDTH : 2 * (GROUPS - 1) * WIDTH + channel + x;
     };
-    const float2 gain = *(const float2*)(ssm_norm + part * OWN + 2 * threadIdx.x % OWN);
+    const bool visits = threadIdx.x < VISITORS;
+    if (FUSED && threadIdx.x < OWN / 2) gains[threadIdx.x] = *(const float2*)(ssm_norm + part * OWN + 2 * threadIdx.x);
     const float rate = ssm_a[head], shift = ssm_dt[head];
     const int n_sequences = counts[1];
     if (CLUSTERED) exchange.prepare();
@@ -124,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
         const size_t now = (size_t)((1 - side[s]) * slots + here) * PENDING;
         float* const committed = state + ((size_t)here * HEADS * VALUES + channel + threadIdx.x / LANES * ROWS) * WIDTH;
         State own;
-        own.load(committed, lane);
+        if (visits) own.load(committed, lane);
         float* const text = tail + (size_t)here * (TAPS - 1) * CHANNELS;
         const Above above{text, inputs + old * CHANNELS, kept + s * PENDING, n_before};
 #pragma unroll 1
@@ -144,8 +148,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
         }
         int arrived = 0;  // blocks that had read these channels of the tail before this one
         if (n_before) {
-            before.apply(own, lane);
-            own.store(committed, lane);
+            before.apply(own, visits, lane);
+            if (visits) own.store(committed, lane);
             if (threadIdx.x == 0) arrived = atomicAdd(readers + s * GROUPS + group, 1);
         }
         if (!waited) wait_for_inputs();
@@ -167,8 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
             }
         }
         copy_commit();
-        // The last threads, which convolve the fewest channels, make what rows keep, and those of other warps, if there are
-        // enough, the strengths.
+        // The last threads make what rows keep, and those of other warps, if there are enough, the strengths.
         const int of_law = THREADS - 1 - threadIdx.x;
         const int of_strength = THREADS < 2 * MOST_ROWS ? of_law : of_law - (n_rows + 31) / 32 * 32;
         const bool makes_strength = of_strength >= 0 && of_strength < n_rows;
@@ -206,10 +209,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
         const int value = threadIdx.x / LANES * ROWS + row_of(lane);
         float* const changes = u + now * HEADS * VALUES + channel + value;
         float* const reads = FUSED ? shared.reads + value : read_out + (size_t)start * HEADS * VALUES + channel + value;
-        if (chain) {
-            visit_chain(own, n_rows, shared, changes, reads, FUSED ? OWN : HEADS * VALUES, lane);
-        } else {
-            visit_tree(own, n_rows, tree, shared, changes, reads, FUSED ? OWN : HEADS * VALUES, committed, lane);
+        if (visits) {
+            const int stride = FUSED ? OWN : HEADS * VALUES;
+            if (chain) {
+                visit_chain(own, n_rows, shared, changes, reads, stride, lane);
+            } else {
+                visit_tree(own, n_rows, tree, shared, changes, reads, stride, committed, lane);
+            }
         }
         if (CLUSTERED && !waited) exchange.all_prepared();
         waited = true;
@@ -242,6 +248,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) __cluster_d
                 float sum = sums[i / OWN];
 #pragma unroll
                 for (int p = 1; p < SPLIT; ++p) sum = __fadd_rn(sum, sums[p * room + i / OWN]);
+                const float2 gain = gains[i % OWN / 2];
                 const float factor = rsqrtf(sum * (1.0f / VALUES) + eps);
                 const float2 read = *(const float2*)(shared.reads + i), z = *(const float2*)(shared.gates + i);
                 const size_t to = (size_t)(start + i / OWN) * HEADS * VALUES + channel + i % OWN;

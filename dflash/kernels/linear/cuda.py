@@ -190,12 +190,11 @@ class _Decode:
         self._bound[n](stream, n_tokens=n_tokens, kept=kept)
 
 
-def fetch_ahead(launches: Sequence[Launch], then: Sequence[Launch] = ()) -> None:
-    """Let launches that follow each other ask for what the next ones read first; `then` come others."""
-    every = [*launches, *then]
-    for i, launch in enumerate(every[: -1 if not then else len(launches)]):
+def fetch_ahead(launches: Sequence[Launch]) -> None:
+    """Let launches that follow each other ask for what the next ones read first."""
+    for i, launch in enumerate(launches[:-1]):
         left, pieces = FETCH_AHEAD, []
-        for later in every[i + 1 : i + 3]:
+        for later in launches[i + 1 : i + 3]:
             if left > 0:
                 pieces.append(later.first(left))
                 left -= later.n_bytes

@@ -1,6 +1,7 @@
 """How the packed multiply of a GPU cuts its work: K into slices, rows into blocks."""
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -26,8 +27,13 @@ _ALONE = {8: 1.25, 16: 1.1, 24: 1.1, 32: 1.1}
 """What a tile costs in a unit of its own, of its cost in a unit of two, unless scales are of 16s or 32s."""
 _OF_THREE, _FEW, _OF_FEW = 0.97, 12, 1.15
 """What it costs in a unit of three, and in blocks of fewer than so many warps."""
-_OF_A_PAIR, _OF_A_ROUND = {8: 0.3, 16: 0.3, 24: -0.3, 32: -0.3}, 1
-"""What it costs that two blocks add up, which spares tokens, and that further blocks follow, in tiles of a processor."""
+_OF_ANOTHER = {8: 0.3, 16: -0.3, 24: -0.3, 32: -0.3}, {8: 0.3, 16: 0.3, 24: -0.3, 32: -0.3}
+"""What it costs that another block adds up, too, which spares tokens, in tiles of a processor; for gated sums."""
+_OF_A_ROUND = 1
+"""What it costs that further blocks follow."""
+_FOURS, _IN_FOURS = ("Q4_K",), 10 / 11
+"""Types whose tokens weigh so much beside them that four blocks may add up, and how many of the processors lie so that four
+work together."""
 _TOGETHER = 4
 """Slices of a block, at most."""
 _BUSY, _VERY_BUSY = 16, 32
@@ -92,9 +98,9 @@ def shape(n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *,
         units, mt, blocks = _whole(n, tiles * sides / chip.processors, _kind(types), sides)
         ks = 1
     else:
-        units, mt, ks = _balanced(n, tiles, sides, slices, _kind(types), chip, row, largest)
+        clusters = (1, 2, 4) if slices > _TOGETHER and types == _FOURS else (1, 2)
+        units, mt, ks = _balanced(n, tiles, sides, slices, _kind(types), chip, row, largest, clusters)
     shared = ((chip.shared + 1) // blocks - 4) * 1024
-    n_blocks = -(-tiles * sides // (units * mt)) * (slices // ks)
     return {
         "KS": ks,
         "CLUSTER": slices // ks,
@@ -103,7 +109,6 @@ def shape(n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *,
         "COLUMNS": _COLUMNS,
         "AHEAD": _ahead(ks * row, ks * units * mt * largest, shared, ks) if chip.large else 2,
         "BLOCKS": blocks,
-        "LATE": int(n_blocks > blocks * chip.processors),
         "SHARED": shared,
     }
 
@@ -138,17 +143,17 @@ def _whole(n: int, share: float, kind: int, sides: int) -> tuple[int, int, int]:
 
 
 def _balanced(
-    n: int, tiles: int, sides: int, slices: int, kind: int, chip: Chip, row: int, largest: int
+    n: int, tiles: int, sides: int, slices: int, kind: int, chip: Chip, row: int, largest: int, clusters: Sequence[int]
 ) -> tuple[int, int, int]:
     """Units, tiles of each and slices of a block that keep the processors equally busy.
 
-    `row` and `largest` are the bytes of the tokens' columns and of a tile.
+    `row` and `largest` are the bytes of the tokens' columns and of a tile, `clusters` how many blocks may add up.
     """
     best, least = (sides, 1, slices), math.inf
-    for cluster in (1, 2):
+    for cluster in clusters:
         if slices % cluster or slices > cluster * _TOGETHER:
             continue
-        ks, at_once = slices // cluster, chip.processors // cluster
+        ks, at_once = slices // cluster, int(chip.processors * (_IN_FOURS if cluster == 4 else 1)) // cluster
         for mt in (1, 2, 3):
             room = ((chip.shared - 3) * 1024 - ks * 2 * row) // (ks * mt * largest)
             most = min(room, _MOST_WARPS[kind][n][mt - 1] // ks) // sides * sides
@@ -156,11 +161,11 @@ def _balanced(
                 continue
             rounds = -(-tiles * sides // (most * mt * at_once))
             units = sides * -(-tiles // (rounds * at_once * mt))
-            if mt == 3 and ks * units * mt < _VERY_BUSY:
+            if (mt == 3 and ks * units * mt < _VERY_BUSY) or (cluster == 4 and (mt == 1 or rounds > 1)):
                 continue
             cost = rounds * units * mt / cluster * max(1, _BUSY / (ks * units * mt))
             cost *= (_ALONE[n] if kind == 3 else 1, 1, _OF_THREE)[mt - 1] * (_OF_FEW if ks * units < _FEW else 1)
-            cost += _OF_A_PAIR[n] * (cluster - 1) + _OF_A_ROUND * (rounds - 1)
+            cost += _OF_ANOTHER[sides - 1][n] * (cluster - 1) + _OF_A_ROUND * (rounds - 1)
             if cost < least:
                 best, least = (units, mt, ks), cost
     return best

@@ -11,7 +11,7 @@
 // weight's); block 32 * KS * UNITS; shared SHARED bytes.
 // Macros: QUANTS, the formats, separated by commas; TOKENS, 8 to 64; MODE and NORM, see results.cuh; KS; CLUSTER; UNITS; MT;
 // COLUMNS, a multiple of 256; AHEAD, how many parts of the tokens there is room for; SHARED, which weights fill as far as it
-// goes; BLOCKS of a processor, for which registers are given out; LATE, whether there are more blocks than run at a time.
+// goes; BLOCKS of a processor, for which registers are given out.
 // Bytes: those of the tiles, once; of the tokens a slice of K a block.
 #include "../launch.cuh"
 #include "results.cuh"
@@ -21,8 +21,8 @@
 #if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(NORM) || !defined(KS) || !defined(CLUSTER)
 #error "QUANTS, TOKENS, MODE, NORM, KS and CLUSTER must be defined"
 #endif
-#if !defined(UNITS) || !defined(MT) || !defined(COLUMNS) || !defined(AHEAD) || !defined(SHARED) || !defined(BLOCKS) || !defined(LATE)
-#error "UNITS, MT, COLUMNS, AHEAD, SHARED, BLOCKS and LATE must be defined"
+#if !defined(UNITS) || !defined(MT) || !defined(COLUMNS) || !defined(AHEAD) || !defined(SHARED) || !defined(BLOCKS)
+#error "UNITS, MT, COLUMNS, AHEAD, SHARED and BLOCKS must be defined"
 #endif
 
 constexpr int NT = TOKENS / 8, CUT = 256, MOST_STAGES = 8, FRAGMENTS = MT * NT;
@@ -86,11 +86,9 @@ __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first
     copies_arrive(barrier);
 }
 
-// Ask for what later launches read first, some of it by one warp of each slice: memory is idle while a launch ends. Where
-// blocks follow each other, the last ones do it, so that what the others read does not push it out again.
+// Ask for what later launches read first, some of it by one warp of each slice: memory is idle while a launch ends.
 __device__ __forceinline__ void fetch_ahead(const u64* pieces, int n, int part_of_k, int lane) {
-    const int block = LATE ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-    for (int i = (block * KS + part_of_k) * 32 + lane; i < n; i += gridDim.x * KS * 32) {
+    for (int i = (blockIdx.x * KS + part_of_k) * 32 + lane; i < n; i += gridDim.x * KS * 32) {
         prefetch(pieces[2 * i], (u32)pieces[2 * i + 1]);
     }
 }
@@ -125,14 +123,14 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     };
     if (lane < MOST_STAGES) barrier_init(barrier + 8 * lane);
     __syncwarp();
-    for (int s = 0; active && s < stages && i + s < end; ++s) fetch(s, i + s);
+    if (active && i < end) fetch(0, i);
 
     u8* tokens = shared + part_of_k * (AHEAD * P::PART);
     const u32 fills = shared_address(barriers.filled[part_of_k]), sums = shared_address(barriers.summed[part_of_k]);
     const u32 frees = shared_address(barriers.freed[part_of_k]);
     if (unit == 0 && lane < AHEAD) {
         barrier_init(fills + 8 * lane, 32 * UNITS);
-        barrier_init(sums + 8 * lane, 1);
+        barrier_init(sums + 8 * lane, 32);
         barrier_init(frees + 8 * lane, UNITS);
     }
     __syncthreads();
@@ -141,6 +139,8 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     for (int part = 0; part < min(AHEAD, parts); ++part) {
         fetch_tokens<Q, UNITS>(shared_address(tokens + part * P::PART), in, first + part * COLUMNS, unit, fills + 8 * part, lane);
     }
+    // Ahead of them there are weights of one stage only: they would wait behind more.
+    for (int s = 1; active && s < stages && i + s < end; ++s) fetch(s, i + s);
     if constexpr (NORM == BEFORE) find_scales(to, in.width, in.eps, in.n_tokens, warp, WARPS, lane);
 
     const TokenRows<Q, NT> rows(P::STRIDE, in.n_tokens, lane);
@@ -168,8 +168,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
                 for (int t = 0; t < P::TILES; ++t) {
                     sum_groups<Q, NT>(x + t * 2 * Q::TILE_K, rows, lane, x + P::X_BYTES + t * P::SUM_BYTES);
                 }
-                __syncwarp();
-                if (lane == 0) barrier_arrive(sums + 8 * buffer);
+                barrier_arrive(sums + 8 * buffer);
             }
         }
         const u8 *columns = x, *sums_of_columns = x + P::X_BYTES;

@@ -1,41 +1,10 @@
-// What Hopper adds, as PTX: barriers that count bytes, the copy engine, multiplies by groups of four warps.
+// What Hopper adds, as PTX: the copy engine, multiplies by groups of four warps.
 #pragma once
-#include "../formats/half.cuh"
+#include "barriers.cuh"
 
 struct alignas(64) TensorMap {
     u64 words[16];
 };
-
-__device__ __forceinline__ void barrier_init(u32 barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-
-// Make initialised barriers known to the copy engine.
-__device__ __forceinline__ void barriers_are_ready() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Arrive, and expect so many bytes before the phase ends.
-__device__ __forceinline__ void barrier_expect(u32 barrier, int n_bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-// Wait for the end of a phase: 0 is that of the first, the third, ...
-__device__ __forceinline__ void barrier_wait(u32 barrier, int phase) {
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@done bra.uni over;\n"
-                 "bra.uni again;\n"
-                 "over:\n"
-                 "}" ::"r"(barrier), "r"(phase)
-                 : "memory");
-}
 
 // Copy a box that begins at row `row` and column `column` to shared memory.
 __device__ __forceinline__ void copy_box(u32 shared, const TensorMap& map, int column, int row, u32 barrier) {

@@ -103,7 +103,6 @@ prefill_hopper(const __grid_constant__ TensorMap x, const __grid_constant__ Tens
             barrier_init(ring.filled + 8 * s, 1);
             barrier_init(ring.freed + 8 * s, 2);
         }
-        barriers_are_ready();
     }
     dependents_may_launch();
     __syncthreads();

@@ -139,7 +139,6 @@ prefill_packed(const __grid_constant__ TensorMap x, const unsigned long long* ti
             barrier_init(raws.filled + 8 * s, 1);
             barrier_init(raws.freed + 8 * s, STEPS > 1 ? UNPACKERS : UNPACKERS / 2);
         }
-        barriers_are_ready();
     }
     __syncthreads();
 

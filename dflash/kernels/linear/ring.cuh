@@ -2,79 +2,12 @@
 //
 // On Hopper a lane starts a bulk copy; before, every lane copies 16 bytes at a time.
 #pragma once
-#include "../formats/half.cuh"
-
-__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
-// For so many arrivals a phase; by one lane, `__syncwarp` or a barrier before others use it.
-__device__ __forceinline__ void barrier_init(u32 barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-}
-
-// For the copies of a warp.
-__device__ __forceinline__ void barrier_init(u32 barrier) {
-#if __CUDA_ARCH__ >= 900
-    barrier_init(barrier, 1);
-#else
-    barrier_init(barrier, 32);
-#endif
-}
-
-// By one lane, after `__syncwarp` for a warp: what was done before is seen by who waits.
-__device__ __forceinline__ void barrier_arrive(u32 barrier) {
-    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
-}
-
-// `n` times at once, which must not be the last arrivals of the phase.
-__device__ __forceinline__ void barrier_arrive(u32 barrier, int n) {
-    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.noComplete.shared.b64 state, [%0], %1;\n}" ::"r"(barrier), "r"(n) : "memory");
-}
-
-// A warp waits until the copies of phase `parity` are there.
-__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{\n.reg .pred p;\n"
-        "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-        "@p bra done;\nbra again;\ndone:\n}" ::"r"(barrier), "r"(parity) : "memory");
-#else
-    u32 done;
-    do {
-        asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
-                     : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
-    } while (!done);
-#endif
-}
-
-// Of the phase at hand a barrier expects so many bytes.
-__device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-#endif
-}
-
-// One thread starts to copy a multiple of 16 bytes (Hopper).
-__device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 bytes, u32 barrier) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-                 "r"(bytes), "r"(barrier) : "memory");
-#endif
-}
+#include "barriers.cuh"
 
 // A multiple of 16 bytes comes into the L2 cache (Hopper).
 __device__ __forceinline__ void prefetch(u64 from, u32 bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
-
-// What this thread wrote comes before bulk copies that are started after a barrier.
-__device__ __forceinline__ void fence_bulk_copies() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 
@@ -100,7 +33,7 @@ template <int N, int BYTES>
 __device__ __forceinline__ void ring_copy(u32 to, const u8* const (&from)[N], size_t offset, u32 barrier, int lane) {
 #if __CUDA_ARCH__ >= 900
     if (is_elected()) {
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "n"(N * BYTES) : "memory");
+        barrier_expect(barrier, N * BYTES);
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             asm volatile(

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from dflash.errors import KernelError
 from dflash.kernels import device
-from dflash.kernels.aside import Aside
 from dflash.kernels.jit import kernel
 from dflash.kernels.later import Later
 from dflash.kernels.sample.cuda_edits import DeviceEdits
@@ -94,7 +93,7 @@ class Sampler:
         if position is not None:
             args = position, self._laws.device, LAW.itemsize // 4, LAW.fields["position"][1] // 4, n
             self._place = kernel(_HERE / "place.cu", "place").bind(1, max(n, 32), args)
-        self._event, self._aside = _event(), Aside()
+        self._event = _event()
         self._latest: Callable[[], DeviceDraws | None] = lambda: None
         self._proposing: Any = None
         self._row = device.pinned(vocab)
@@ -148,13 +147,12 @@ class Sampler:
             self.launch(noisy, n_rows, stream)
         else:
             self.largest(n_rows, stream)
-        beside = self._aside.after(stream)
-        self._ids.download(n_rows, beside)
+        self._ids.download(n_rows, stream)
         if edits:
             self._edits.undo(n_rows, stream)
         if tells:
             self._tell(n_rows, stream, anew=edits)
-        self._event.record(beside)
+        self._event.record(stream)
         draws = DeviceDraws(self, asks, n_rows)
         self._latest = ref(draws)
         return draws
@@ -209,7 +207,7 @@ class Sampler:
         if anew:
             self._survey_again(stream, grid=(self._chunks, n_rows))
         self._find(stream, grid=n_rows)
-        self._found.download(n_rows, self._aside.after(stream))
+        self._found.download(n_rows, stream)
 
 
 def record(law: Law) -> tuple[Any, ...]:

@@ -6,18 +6,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.errors import KernelError
 from dflash.kernels import device, jit
 from dflash.kernels.delta.cuda import Flush
 from dflash.kernels.device import DeviceBatch
-from dflash.kernels.later import Later
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 from dflash.kernels.sample.cuda import Sampler
 from dflash.kernels.staging import Staging
-from dflash.model.batch import Forward, Span, check, following, guesses_of, ragged, rows_above, settled
+from dflash.model.batch import Forward, Span, check, following, guesses_of, ragged, settled
 from dflash.model.companions import Companions
 from dflash.model.config import Config
 from dflash.model.cuda.gather import Gather
+from dflash.model.cuda.grouping import grouped, parents_of
 from dflash.model.cuda.lent import Lent
 from dflash.model.cuda.memories import DEVICE
 from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PrefillPass, Shape, bucket_of
@@ -129,11 +128,6 @@ class DeviceModel:
         return self._sampler.ids
 
     @property
-    def first(self) -> Sequence[Any]:
-        """The multiplies of a decode pass that come first."""
-        return self._decode.first
-
-    @property
     def launches(self) -> dict[int, int]:
         """Kernels and copies of a decode pass, for each number of rows that was captured."""
         return self._decode.launches
@@ -211,7 +205,7 @@ class DeviceModel:
             if not alone:
                 self._gather.take(spans, group, layers, capture)
         for span in spans:
-            span.state.advanced(_parents(span), whole=span.whole)
+            span.state.advanced(parents_of(span), whole=span.whole)
         if alone:
             n, n_logits = len(laid[0][0]), sum(len(span.tokens) for span in spans if span.logits)
             captured = {layer: layers.captured[layer][:n] for layer in capture}
@@ -298,34 +292,3 @@ class DeviceModel:
         )
         self._settling.upload(none, batch)
         self._apply_kept()
-
-
-def _parents(span: Span) -> Sequence[int]:
-    """Parents of the rows of a span, later if they are being made."""
-    guess = span.guess
-    return span.parents if guess is None else Later(lambda: rows_above(guess), len(span.tokens))
-
-
-def grouped(spans: Sequence[Span], chunk: int, prompts: int) -> list[list[int]]:
-    """Numbers of the spans of each pass: pending ones, 64 rows together; then whole ones, `chunk` rows of `prompts` texts.
-
-    Raises
-    ------
-    KernelError
-        If a whole span is longer than `chunk`.
-    """
-    groups: list[list[int]] = []
-    for whole, room, most in ((False, PENDING, PENDING), (True, chunk, prompts)):
-        used = room
-        for i, span in enumerate(spans):
-            n = len(span.tokens)
-            if span.whole != whole:
-                continue
-            if n > room:
-                raise KernelError(f"forward: {n} rows of one text, at most {room} fit")
-            if used + n > room or len(groups[-1]) == most:
-                groups.append([])
-                used = 0
-            groups[-1].append(i)
-            used += n
-    return groups

@@ -145,8 +145,6 @@ class DecodePass:
         Of the rows of the last pass.
     graphs : Graphs
         By `Shape`.
-    first : list of Launch
-        The multiplies that come first.
     """
 
     def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, pages: int, lent: Lent) -> None:
@@ -155,15 +153,12 @@ class DecodePass:
         self._ops = ops = Ops(config, self.batch, prefill=False, empty=lent.empty)
         self.layers = Layers(weights, config, pools, ops)
         head = weights.matrix("token_embd.weight" if config.tied else "output.weight")
-        # where no draft reads what was captured, the next pass comes next
-        self.head, self._plain_head = (ops.linear(self.layers.space.wanted, [head], [self.logits]) for _ in range(2))
+        self.head = ops.linear(self.layers.space.wanted, [head], [self.logits])
         launches = [launch for block in self.layers.blocks for launch in block.multiplies]
-        self.first = launches[:2]
         # nobody knows which experts come next, and they push out what is asked for ahead of them
         runs = [block.multiplies for block in self.layers.blocks] if config.experts else [[*launches, self.head]]
         for run in runs:
             fetch_ahead(run)
-        fetch_ahead([self._plain_head], self.first)
         self.graphs = Graphs(self._launch, self.batch.clear)
 
     def __call__(
@@ -208,7 +203,7 @@ class DecodePass:
         self._ops.sequences = 1 if shape.alone else self.batch.max_sequences
         self.layers(shape.rows, shape.capture)
         if shape.logits:
-            (self.head if shape.capture else self._plain_head)(shape.rows)
+            self.head(shape.rows)
 
 
 class PrefillPass:

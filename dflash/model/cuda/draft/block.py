@@ -68,8 +68,6 @@ class Block:
         As of `BlockDraft`.
     scratch : Lent
         For what lasts no longer than a pass.
-    then : sequence of Launch
-        Multiplies that come next, whose first weights may be asked for.
 
     Attributes
     ----------
@@ -95,7 +93,6 @@ class Block:
         n_texts: int,
         confidence: float,
         scratch: Lent,
-        then: Sequence[Launch],
     ) -> None:
         self._config, self._rings, n = config, rings, PENDING
         text, row = (n_texts,), (n,)
@@ -127,7 +124,7 @@ class Block:
         heads = [tables[1].rows(part) for part in vocabulary.parts]
         logits = [s.logits[:, columns] for columns in vocabulary.columns()]
         self._head = Launch(s.wanted, heads, logits, scale=config.logit_scale, **carried(before=last))
-        fetch_ahead([launch for layer in self._layers for launch in layer.multiplies] + [self._head], then)
+        fetch_ahead([launch for layer in self._layers for launch in layer.multiplies] + [self._head])
         self._cap = SoftCap(s.logits, config.logit_cap) if config.logit_cap else None
         self.out = guesses(n_texts)
         self._gate: Launch | None = None
@@ -213,7 +210,6 @@ class Block:
 
     def run(self, size: Size) -> None:
         """Guess as the arrays say."""
-        self.out.hold()
         self._graphs(size)
 
     def _launch(self, size: Size) -> None:
@@ -244,7 +240,6 @@ class Block:
             self._grow(size.texts)
 
     def _clear(self) -> None:
-        self.out.hold()
         self.arrays.counts.fill(0)
         self._laid = None
 

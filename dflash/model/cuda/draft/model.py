@@ -96,7 +96,7 @@ class DeviceBlockDraft:
             head = weights.matrix("output.weight") if source.has("output.weight") else theirs.matrix(output)
             self._context = Context(weights, config, rings)
             about = {"vocabulary": vocabulary, "n_texts": n, "confidence": confidence, "scratch": target.scratch()}
-            self._block = Block(weights, config, rings, (embedding, head), **about, then=target.first)
+            self._block = Block(weights, config, rings, (embedding, head), **about)
         self.weights = weights
         shape = {"rows": config.block, "places": rings.size, "mask": config.mask}
         context, block = self._context.arrays, self._block.arrays
@@ -219,7 +219,6 @@ class DeviceBlockDraft:
         block = self._block.prepare(wishes)
         self._context.lay([wish.state for wish in wishes], features)
         self._block.lay(wishes)
-        self._block.out.hold()
         self._walk(order)
         self._context.run(size)
         self._block.run(block)

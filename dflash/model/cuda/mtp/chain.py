@@ -140,7 +140,6 @@ class Chain:
 
     def run(self, size: Size) -> None:
         """Do what the arrays say."""
-        self.out.hold()
         self._graphs(size)
 
     def _bind(self, t: int) -> None:
@@ -173,7 +172,6 @@ class Chain:
         (self._grow_largest if size.chains else self._grow)(size.texts)
 
     def _clear(self) -> None:
-        self.out.hold()
         self.arrays.counts.fill(0)
         self.arrays.alone.fill(0)
         self._laid = None

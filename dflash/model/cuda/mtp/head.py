@@ -203,7 +203,6 @@ class DeviceMtpHead:
         size = self._chain.prepare(rows, wishes)
         hidden = target.latest.hidden
         self._chain.lay(states, hidden, wishes, follows=True)
-        self._chain.out.hold()
         self._walk(order)
         self._chain.run(size)
         self._ahead = self.latest = Guesses(self, wishes, self._chain.out, None).follows(hidden)
