@@ -1,13 +1,17 @@
 """What a model takes on the device beside weights and texts is what is said before it is loaded, and no more."""
 
 import gc
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 import dflash
+from dflash.model.config import Config
 from dflash.model.cuda.lent import Lent
 from dflash.model.cuda.load import work_bytes
+from dflash.model.gguf import GGUFFile
+from dflash.model.hub import resolve
 
 cupy = pytest.importorskip("cupy")
 
@@ -34,6 +38,16 @@ def test_what_is_beside_weights_and_texts():
         lm.generate(list(range(100, 3500)), max_tokens=8)
         beside = pool.used_bytes() - before - model.weights.n_bytes - held(model.pools)
         assert beside < work_bytes(model.config, model.pools.kv) + 2 * MIB
+
+
+def test_what_is_said_of_a_large_model():
+    """With 310 MiB that the driver takes, a model of 27 billion parameters stays below a GiB."""
+    with GGUFFile.open(resolve("demo")) as file:
+        small = Config.from_gguf(file.metadata, file.tensors)
+    sizes = {"width": 5120, "ffn": 17408, "n_vocab": 248320, "heads": 24, "kv_heads": 4, "head_size": 256, "tied": False}
+    delta = {"delta_key_heads": 16, "delta_value_heads": 48, "delta_size": 128}
+    large = replace(small, n_layers=64, recurrent=(True, True, True, False) * 16, **sizes, **delta)
+    assert 256 * MIB < work_bytes(large, "f16") < 600 * MIB
 
 
 def test_lent():

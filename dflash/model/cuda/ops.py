@@ -128,9 +128,9 @@ def scratch_bytes(config: Config, rows: int, sequences: int) -> int:
     linear = 2 * config.delta_key_heads * config.delta_size + 2 * values + 2 * config.delta_value_heads
     head = config.heads * config.head_size
     full = 2 * (head + config.kv_heads * config.head_size)
-    rows = max(linear, full, 2 * max(config.ffn, config.shared_ffn), 256) + 4 * _ROWS
+    tall = max(linear, full, 2 * max(config.ffn, config.shared_ffn), 256) + 4 * _ROWS
     narrow = max(values, head, config.ffn, config.shared_ffn)
-    largest = 2 * max(rows * config.width, max(config.width + 4 * _ROWS, 256) * narrow)
+    largest = 2 * max(tall * config.width, max(config.width + 4 * _ROWS, 256) * narrow)
     of_delta = delta.scratch_bytes(rows, *_delta_sizes(config), sequences=sequences) if any(config.recurrent) else 0
     return max(min(cuda_prefill.SCRATCH_BYTES, largest), of_delta)
 
