@@ -8,12 +8,12 @@ import pytest
 
 import dflash
 from dflash.model.config import Config
-from dflash.model.cuda.lent import Lent
-from dflash.model.cuda.load import work_bytes
 from dflash.model.gguf import GGUFFile
 from dflash.model.hub import resolve
 
 cupy = pytest.importorskip("cupy")
+Lent = pytest.importorskip("dflash.model.cuda.lent").Lent
+work_bytes = pytest.importorskip("dflash.model.cuda.load").work_bytes
 
 MIB = 1 << 20
 

@@ -77,8 +77,8 @@ class Extra:
     Parameters
     ----------
     known : sequence of (int, float)
-        Some numbers of guesses, ascending, and the seconds with them, between and beyond which it goes in straight lines; if
-        there are none, the first step that is heard of is taken for all.
+        Some numbers of guesses, ascending, and the seconds with them, between and beyond which it goes in straight lines;
+        less than the fewest take as long. If there are none, the first step that is heard of is taken for all.
     """
 
     def __init__(self, known: Sequence[tuple[int, float]] = ()) -> None:
@@ -94,6 +94,7 @@ class Extra:
         known = self._known
         if len(known) < 2:
             return self._scale * known[0][1] if known else 0.0
+        n = max(n, known[0][0])
         at = min(max(bisect_left(known, (n,)), 1), len(known) - 1)
         (left, low), (right, high) = known[at - 1 : at + 1]
         return max(self._scale * (low + (n - left) * (high - low) / (right - left)), 0.0)
@@ -134,7 +135,9 @@ def measured_extra(model: Any, strategies: Sequence[Strategy]) -> Extra:
         if n:
             full = [step for step in steps if step.drafted == n]
             known[n] = min(whole(step) - (step.forward if model.device == "cpu" else 0.0) for step in full)
-    return Extra(sorted(known.items()))
+    # more guesses can't take less time: where they seem to, a part of a step was not seen
+    sizes = sorted(known)
+    return Extra(list(zip(sizes, accumulate((known[n] for n in sizes), max), strict=True)))
 
 
 def _measured(model: Any, rows: list[int], capture: tuple[int, ...]) -> list[float]:

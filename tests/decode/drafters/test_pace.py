@@ -1,8 +1,11 @@
 """How long steps take, by a clock of the test's own."""
 
+from types import SimpleNamespace
+
 import pytest
 from paced import FLAT, GOOD, STEEP, Timed
 
+from dflash.decode.drafters import pace
 from dflash.decode.drafters.pace import Extra, Forwards, measured_extra
 from dflash.decode.shapes import Chain
 from dflash.decode.strategy import Strategy
@@ -38,6 +41,23 @@ def test_drafts_are_measured_small_and_large_then_followed(clock):
     for _ in range(60):
         extra.learn(4, 2 * 1e-3 * (GOOD.base + GOOD.each * 4))
     assert extra.seconds(15) == pytest.approx(2 * 1e-3 * (GOOD.base + GOOD.each * 15), rel=0.02)
+
+
+def test_a_step_that_was_seen_in_part_does_not_make_more_guesses_cheaper(monkeypatch):
+    times = {1: 0.008, 3: 0.009, 7: 0.010, 15: 0.001}
+    parts = dict.fromkeys(("propose", "verify", "commit"), 0.0)
+
+    def steps(model, strategy):
+        n = strategy.shape.depth
+        return [SimpleNamespace(drafted=n, forward=times[n], **parts)]
+
+    monkeypatch.setattr(pace, "measured_steps", steps)
+    extra = measured_extra(SimpleNamespace(device="cuda"), [Strategy(GOOD, Chain(n)) for n in times])
+    assert [extra.seconds(n) for n in (1, 7, 15, 30)] == pytest.approx([0.008, 0.010, 0.010, 0.010])
+
+
+def test_fewer_guesses_than_were_measured_cost_something():
+    assert Extra([(3, 0.001), (7, 0.009)]).seconds(1) == 0.001
 
 
 def test_of_what_was_not_measured_the_first_step_tells():
