@@ -14,9 +14,17 @@ import pytest
 
 @contextmanager
 def process(*words, **settings):
-    """Start `python -m ...`; what is still running afterwards is killed."""
+    """Start `python -m ...`; what is still running afterwards is killed.
+
+    It takes interrupts even where tests run in the background, whose children would inherit that they are ignored.
+    """
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-m", *words], **pipes, **settings) as child:
+    was = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        child = subprocess.Popen([sys.executable, "-m", *words], **pipes, **settings)
+    finally:
+        signal.signal(signal.SIGINT, was)
+    with child:
         try:
             yield child
         finally:
