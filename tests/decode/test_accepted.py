@@ -10,6 +10,7 @@ import pytest
 from demo_text import DATA
 from golden import chain
 
+import dflash
 from dflash.decode.shapes import Chain, Tree
 from dflash.kernels.sample import Law
 from dflash.model.batch import Span
@@ -93,4 +94,18 @@ def test_all_prompts(name):
     for prompt in RECORDED["prompts"]:
         found[prompt["kind"]].append(steps_of(model, draft, prompt["prompt_ids"], prompt["output_ids"], SHAPES[name]))
         recorded[prompt["kind"]].append(prompt["steps"][name])
+    assert_like(found, recorded, 0.03)
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="DFLASH_DEMO names no folder with demo-bf16.gguf")
+@pytest.mark.parametrize("depth", range(1, 5))
+def test_mtp_on_all_prompts(depth):
+    """Whole texts: what the head reads of the model is there only as the model writes."""
+    lm = dflash.load(str(FOLDER / "demo-bf16.gguf"), device="cpu", context=1024)
+    found, recorded = ({kind: [] for kind in KINDS} for _ in range(2))
+    for prompt in RECORDED["prompts"]:
+        strategy = dflash.Strategy(dflash.MTP(), Chain(depth))
+        text = lm.generate(prompt["prompt_ids"], strategy=strategy, max_tokens=NEW_TOKENS, temperature=0)
+        found[prompt["kind"]].append([len(step.tokens) for step in text.steps if step.tokens][1:])
+        recorded[prompt["kind"]].append(prompt["steps"][f"mtp_{depth}"])
     assert_like(found, recorded, 0.03)
