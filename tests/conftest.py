@@ -12,19 +12,20 @@ pytest.register_assert_rewrite("model_laws", "loop_laws")
 LONG = (
     "kernels/test_cuda_compile.py",
     "test_doors.py",
-    "kernels/test_cuda_compile_delta.py",
-    "model/test_demo.py",
-    "kernels/test_cuda_compile_sample.py",
-    "kernels/test_delta.py",
-    "kernels/test_cuda_compile_attention.py",
-    "kernels/test_linear.py",
     "kernels/test_cuda_compile_prefill.py",
-    "model/test_draft.py",
+    "kernels/test_cuda_compile_attention.py",
+    "model/test_demo.py",
+    "kernels/test_cuda_compile_delta.py",
+    "kernels/test_delta.py",
+    "kernels/test_cuda_compile_sample.py",
     "kernels/test_cuda_compile_moe.py",
+    "kernels/test_linear.py",
+    "model/test_draft.py",
+    "test_notebooks.py",
     "decode/test_lossless.py",
     "kernels/test_sample.py",
+    "decode/test_snapshot.py",
     "decode/test_real.py",
-    "test_notebooks.py",
     "kernels/test_numba_jit.py",
 )
 """Files that take long, in the order in which they begin: CUDA in one process while another one fills the cache of numba."""
@@ -38,8 +39,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def lm():
-    """The demo model, two threads, eight texts at a time."""
-    with dflash.load("demo", device="cpu", threads=2, context=8192) as lm:
+    """The demo model on one thread, since tests run side by side; eight texts at a time."""
+    with dflash.load("demo", device="cpu", threads=1, context=8192) as lm:
         yield lm
 
 

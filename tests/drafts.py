@@ -226,7 +226,7 @@ def target(config=SMALL, seed=7, **changes):
     return SimpleNamespace(
         config=SimpleNamespace(**(sizes | {"tied": False} | changes)),
         device="cpu",
-        threads=2,
+        threads=1,
         pools=SimpleNamespace(kv="f32"),
         weights=weights,
         tables=tables,

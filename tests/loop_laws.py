@@ -30,7 +30,7 @@ N = 40
 
 @cache
 def demo(device):
-    return load_model("demo", device=device, threads=2, context=2048, sequences=4)
+    return load_model("demo", device=device, threads=1, context=2048, sequences=4)
 
 
 def loaded(name, device):

@@ -85,7 +85,10 @@ def compare(model, prompt, strategies, n, *, tie=0.0, **settings):
 
 
 def margin(model, session, at, token):
-    """By how much another token's logit is too small for it to be picked at a place of a text that was written."""
+    """How large random errors of all logits have to be before another token is picked at a place of a text that was written.
+
+    No single logit tells: which token is the last of a nucleus hangs on the sum of all above it.
+    """
     history = History(session.prompt)
     if session.history.counts is not None:
         history.count()
@@ -95,13 +98,11 @@ def margin(model, session, at, token):
     out = model.forward([Span(state, np.array(history.text, np.int32), chain(len(history)), whole=True)])
     row = np.array(np.asarray(out.logits)[-1])
     state.close()
-    low, high = 0.0, 64.0
-    while high - low > 1e-5:
-        middle = (low + high) / 2
-        raised = row.copy()
-        raised[token] += middle
-        low, high = (low, middle) if session.picker.pick(raised, history) == token else (middle, high)
-    return high
+    errors = np.random.default_rng(at).standard_normal((64, len(row)), np.float32)
+    for size in (2.0**power for power in range(-16, 6)):
+        if any(session.picker.pick(row + size * error, history) == token for error in errors):
+            return size
+    return np.inf
 
 
 def assert_nothing_is_held(model):

@@ -8,4 +8,4 @@ from closing import USES, left, no_collector
 def test_all_is_gone(lm, use):
     list(use(lm) or ())  # compiled now: numba remembers the stack above what it compiles
     with no_collector():
-        assert left(use, device="cpu", threads=2) == []
+        assert left(use, device="cpu", threads=1) == []

@@ -177,6 +177,13 @@ def test_logits_do_not_depend_on_how_they_are_read(lm, pools, monkeypatch):
     assert_same_bits("logits in chunks of 16", lm.logits(TEXT), whole)
 
 
+def test_two_threads_change_no_bit(lm, pools, monkeypatch):
+    alone = lm.logits(TEXT), lm.generate(TEXT, max_tokens=24, strategy="ddtree:22").tokens
+    monkeypatch.setattr(lm.model, "threads", 2)
+    assert_same_bits("logits", lm.logits(TEXT), alone[0])
+    assert lm.generate(TEXT, max_tokens=24, strategy="ddtree:22").tokens == alone[1]
+
+
 def test_perplexity_is_that_of_the_logits(lm, pools):
     ids = lm.tokenizer.encode(TEXT)
     logits = lm.logits(ids)[:-1].astype(np.float64)

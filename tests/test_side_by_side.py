@@ -135,7 +135,7 @@ def test_bundled_prompts_fit_the_demo(lm, name):
         settings = case.options.get("chat_template_kwargs")
         raw = isinstance(case.prompt, str)
         assert raw or case.prompt[0]["role"] == "user"
-        generation = lm.generate(case.prompt, max_tokens=1, tools=case.options.get("tools"), chat_template_kwargs=settings)
+        generation = lm.generate(case.prompt, max_tokens=0, tools=case.options.get("tools"), chat_template_kwargs=settings)
         assert 8 <= len(generation.prompt) < 512
 
 

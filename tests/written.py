@@ -1,11 +1,15 @@
 """Texts that are written for a comparison."""
 
+from functools import cache
+
 import numpy as np
 from golden import chain
 
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
+from dflash.decode.strategy import Plain
 from dflash.model.batch import Span
+from dflash.model.load import load_model
 
 N = 60
 """Tokens of the first of several texts; the others are shorter, so that they end one after another."""
@@ -67,6 +71,21 @@ def come_and_go(model, prompts, strategy, sampling):
         if not engine.busy and len(sessions) == 4:
             break
     return sessions
+
+
+def demo_on_gpu(texts, **settings):
+    """What gives the demo and the tokens of some texts, and what continues them without guesses; each is done once."""
+
+    @cache
+    def demo():
+        loaded = load_model("demo", device="cuda", **settings)
+        return loaded.model, [loaded.tokenizer.encode(text) for text in texts]
+
+    @cache
+    def plain(sampling):
+        return tokens(written(*demo(), Plain(), sampling))
+
+    return demo, plain
 
 
 def _session(prompt, i, strategy, sampling, n, **settings):

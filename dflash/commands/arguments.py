@@ -6,24 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash.errors import NotFound, RequestError
-from dflash.serve.arguments import add_draft, draft_settings
+from dflash.serve.arguments import add_draft, check_draft, draft_settings
 
 if TYPE_CHECKING:
     from dflash.decode.strategy import Strategy
     from dflash.lm import LM
-
-
-def add_model(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
-    """Add the model and how it is loaded."""
-    text = "a GGUF file, demo, or hf:org/repo:quant"
-    if default is None:
-        parser.add_argument("model", metavar="MODEL", help=text)
-    else:
-        parser.add_argument("model", metavar="MODEL", nargs="?", default=default, help=f"{text} (default {default})")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
-    parser.add_argument("--threads", type=int, metavar="N", help="cores to use (default: all)")
-    parser.add_argument("--context", type=int, metavar="N", help="tokens that a text may have (default: the model's)")
-    parser.add_argument("--kv", choices=("f16", "f32"), default="f16", help="type of the KV cache")
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
@@ -97,10 +84,18 @@ def strategy(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def named_strategy(arguments: argparse.Namespace) -> "Strategy":
-    """Make the strategy that the arguments name."""
+    """Make the strategy that the arguments name.
+
+    Raises
+    ------
+    RequestError
+        If there is no such strategy, or it has no use for what is said about a draft.
+    """
     from dflash.serve.decoding import named
 
-    return named(arguments.strategy, arguments.draft, **draft_settings(arguments))
+    made = named(arguments.strategy, arguments.draft, **draft_settings(arguments))
+    check_draft(arguments, [arguments.strategy or ("dflash" if arguments.draft else "plain")])
+    return made
 
 
 def template_settings(arguments: argparse.Namespace) -> dict[str, Any] | None:

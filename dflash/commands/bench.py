@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dflash.commands import arguments as common
 from dflash.commands import strategies
 from dflash.commands.terminal import has_terminal, size, table
 from dflash.errors import RequestError
+from dflash.serve.arguments import add_context, add_model, check_draft
 
 if TYPE_CHECKING:
     from dflash.commands.measure import Bench
@@ -24,7 +24,8 @@ DEPTHS = {"cpu": [0], "cuda": [0, 4096, 16384, 65536]}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    common.add_model(parser, default="demo")
+    add_model(parser, default="demo")
+    add_context(parser)
     parser.add_argument("-p", "--prompt", type=_sizes, metavar="N,...", help="prompt lengths (512; GPU: to 32768)")
     parser.add_argument("-n", "--generate", type=_sizes, default=[128], metavar="N,...", help="texts to write (128)")
     parser.add_argument("-d", "--depth", type=_sizes, metavar="N,...", help="tokens before those (0; GPU: to 65536)")
@@ -39,6 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise RequestError(f"--repeat is {arguments.repeat}, must be at least 1")
     if arguments.strategies:
         return strategies.main(arguments)
+    check_draft(arguments, [])
     from dflash.commands.measure import Bench
     from dflash.model.load import load_model
     from dflash.overview import overview

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from dflash.commands import arguments as common
 from dflash.commands.terminal import say, show
 from dflash.errors import RequestError, TemplateError
+from dflash.serve.arguments import add_context, add_model
 
 if TYPE_CHECKING:
     from dflash.lm import LM
@@ -89,7 +90,8 @@ class Chat:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    common.add_model(parser, default="demo")
+    add_model(parser, default="demo")
+    add_context(parser)
     common.add_sampling(parser)
     common.add_strategy(parser)
     common.add_template(parser)

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from dflash.commands.terminal import size
+from dflash.serve.arguments import add_model
 
 HELP = "tell what a model is and what it takes to run it"
 
@@ -18,10 +19,7 @@ _ABILITIES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file, demo, or hf:org/repo:quant; or a draft model")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
-    parser.add_argument("--threads", type=int, metavar="N", help="cores to use (default: all)")
-    parser.add_argument("--kv", choices=("f16", "f32"), default="f16", help="type of the KV cache")
+    add_model(parser, drafts=True)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

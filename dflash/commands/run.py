@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dflash.commands import arguments as common
 from dflash.commands.terminal import say, show
 from dflash.errors import RequestError
+from dflash.serve.arguments import add_context, add_model
 
 if TYPE_CHECKING:
     from dflash.lm import LM
@@ -19,7 +20,8 @@ HELP = "write one answer, or continue a text"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    common.add_model(parser)
+    add_model(parser)
+    add_context(parser)
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to answer (default, or -: read from stdin)")
     parser.add_argument("--raw", action="store_true", help="continue the prompt as it is, without the chat template")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of streaming the text")

@@ -5,7 +5,7 @@ import json
 
 from dflash.commands import arguments as common
 from dflash.commands.terminal import has_terminal
-from dflash.serve.arguments import add_draft, draft_settings
+from dflash.serve.arguments import add_draft, check_draft, draft_settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +27,7 @@ def main(arguments: argparse.Namespace) -> int:
     from dflash.side_by_side import compare
 
     names = [name.strip() for name in parts(arguments.strategies)]
+    check_draft(arguments, names)
     sets = {name: load_prompts(name) for name in arguments.prompts.split(",")}
     asked = {name: getattr(arguments, name) for name in ("temperature", "seed")}
     settings = {

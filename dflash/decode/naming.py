@@ -105,8 +105,10 @@ class _Reader:
         word, number, inner = found[1], int(found[2]) if found[2] else None, found[3]
         if word in ("first", "adaptive") and number is None and (inner is not None or word == "adaptive"):
             return self._several(word, inner)
-        if word not in _KINDS or inner is not None or number == 0:
+        if word not in _KINDS or inner is not None:
             raise self._wrong()
+        if number == 0:
+            raise RequestError(f"strategy: {self._text!r:.80}: the number behind {word} must be at least 1")
         kind = _KINDS[word]
         return Strategy(kind.drafter(self, number), kind.shape(number))
 

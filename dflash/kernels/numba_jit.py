@@ -6,6 +6,7 @@ anew, and two installs never share a kernel.
 """
 
 import atexit
+import functools
 import hashlib
 import logging
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba import types
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +69,19 @@ if "NUMBA_THREADING_LAYER" not in os.environ:
 
 def inline(function: Callable[..., Any]) -> Any:
     """A piece of a kernel: compiled into its callers, callable from Python in tests."""
-    return numba.njit(nogil=True, error_model="numpy", cache=True)(function)
+    piece = numba.njit(nogil=True, error_model="numpy", cache=True)(function)
+    piece.get_call_template = functools.partial(_template, piece.get_call_template)
+    return piece
+
+
+def _template(make: Callable[..., Any], args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+    """What a caller calls. Left alone, numba compiles a piece anew for a literal and for a `prange`'s unsigned index."""
+    return make(tuple(_plain(kind) for kind in args), {name: _plain(kind) for name, kind in kws.items()})
+
+
+def _plain(kind: types.Type) -> types.Type:
+    kind = types.unliteral(kind)
+    return types.int64 if kind == types.uint64 else kind
 
 
 def kernel(function: Callable[..., Any]) -> Any:

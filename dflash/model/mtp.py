@@ -50,6 +50,8 @@ class Ask(NamedTuple):
         Of the first guess in the text.
     width : int
         Candidates for each.
+    common : int, optional
+        Which common tokens do; see `dflash.model.draft.ask.Ask`.
     """
 
     state: State
@@ -59,6 +61,7 @@ class Ask(NamedTuple):
     law: Law
     position: int
     width: int
+    common: int | None = None
 
 
 class MtpHead:
@@ -79,6 +82,8 @@ class MtpHead:
     ----------
     pools : Pools
         Keys and values of the block: slot j of a text holds ``(token j + 1, hidden j)``.
+    common : tuple
+        None: a head on a GPU may do with some tokens of its vocabulary for some texts.
 
     Notes
     -----
@@ -88,6 +93,7 @@ class MtpHead:
     """
 
     device = "cpu"
+    common = ()
 
     def __init__(self, model: Model, weights: Weights, config: Config, file: GGUFFile | None = None) -> None:
         self.config = config = replace(config, n_layers=1, recurrent=(False,))

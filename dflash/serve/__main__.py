@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dflash.errors import DFlashError
 from dflash.model.hub import PACKAGED
-from dflash.serve.arguments import add_draft, draft_settings
+from dflash.serve.arguments import add_context, add_draft, add_model, check_draft, draft_settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +48,10 @@ def _serve(arguments: argparse.Namespace) -> None:
     check(arguments.recover)
     settings = draft_settings(arguments)
     strategy = named(arguments.strategy, arguments.draft, **settings)
-    defaults = Defaults(strategy, arguments.draft, settings, arguments.recover, allowed(arguments.allow_strategies))
+    words = allowed(arguments.allow_strategies)
+    if words is not None:
+        check_draft(arguments, [arguments.strategy or ("dflash" if arguments.draft else "plain"), *words])
+    defaults = Defaults(strategy, arguments.draft, settings, arguments.recover, words)
     print(f"dflash: loading {arguments.model}", file=sys.stderr)
     loaded, worker = start(
         arguments.model,
@@ -78,16 +81,13 @@ def default_name(model: str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m dflash.serve", description="put a model behind OpenAI's HTTP API")
-    parser.add_argument("model", metavar="MODEL", nargs="?", default="demo", help="a GGUF file, demo, or hf:org/repo:quant")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0 takes a free one")
+    add_model(parser, default="demo")
+    add_context(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000); 0 takes a free one")
     parser.add_argument("--model-name", action="append", metavar="NAME", help="what clients call the model; may be repeated")
     parser.add_argument("--api-key", metavar="KEY", help="refuse requests that don't show it")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute")
-    parser.add_argument("--threads", type=int, metavar="N", help="cores to use (default: all)")
-    parser.add_argument("--context", type=int, metavar="N", help="tokens that a text may have (default: the model's)")
     parser.add_argument("--sequences", type=int, default=8, metavar="N", help="requests in work at a time (8)")
-    parser.add_argument("--kv", choices=("f16", "f32"), default="f16", help="type of the KV cache")
     parser.add_argument("--strategy", metavar="NAME", help="how tokens are guessed where a request does not say (plain)")
     add_draft(parser)
     parser.add_argument(

@@ -1,16 +1,18 @@
 """What the command line takes, and what it says when it can't."""
 
+import argparse
 import io
 import json
 
 import pytest
 
 from dflash.__main__ import main
-from dflash.commands import chat, run
+from dflash.commands import bench, chat, run
 from dflash.commands.info import as_text, draft_as_text
 from dflash.commands.measure import Bench
 from dflash.commands.terminal import size, table
 from dflash.commands.traffic import Traffic
+from dflash.serve.arguments import add_draft, check_draft
 
 PROMPT = "What is the capital of Japan?"
 
@@ -217,7 +219,15 @@ def test_info_of_a_draft(capsys):
     assert about["memory"]["weights"] == sum(part["bytes"] for part in about["quantization"].values())
 
 
-def test_bench(capsys):
+def test_bench(capsys, monkeypatch):
+    """What is measured is laid out as text and as JSON."""
+    measure, measured = bench.measure, []
+
+    def once(*given):
+        measured.extend(() if measured else [measure(*given)])
+        return measured[0]
+
+    monkeypatch.setattr(bench, "measure", once)
     words = ["bench", "demo", "-p", "16", "-n", "4", "-d", "8,0", "-r", "1", "--threads", "2", "--context", "512"]
     assert main(words) == 0
     text = capsys.readouterr().out
@@ -295,3 +305,51 @@ def test_what_there_is_not_is_said_before_anything_is_loaded(capsys, monkeypatch
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert message in err
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "bench", "serve"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--strategy lookup --draft d.gguf", "--draft d.gguf: strategy 'lookup' does not take it; those that do are dflash"),
+        ("--strategy mtp:2 --draft-device cpu", "--draft-device cpu: strategy 'mtp:2' does not take it"),
+        ("--strategy draft-model --draft s.gguf --draft-vocab 9", "--draft-vocab 9: strategy 'draft-model' does not"),
+        ("--strategy adaptive(mtp,lookup) --draft-vocab 9", "--draft-vocab 9: strategy"),
+        ("--draft-vocab 9", "--draft-vocab 9: "),
+    ],
+)
+def test_what_is_said_in_vain_about_a_draft(capsys, monkeypatch, command, words, message):
+    monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setattr("dflash.model.load.load_model", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setattr("dflash.serve.start.start", lambda *_, **__: pytest.fail("it was loaded"))
+    words = words.replace("--strategy", "--strategies") if command == "bench" else words
+    more = ["--allow-strategies", "none"] if command == "serve" else []
+    assert main([command, "demo", *words.split(), *more]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("--draft h.gguf", ["plain", "mtp-tree:8"]),
+        ("--draft d.gguf --draft-device cpu --draft-vocab 9", ["first(lookup, ddtree:9)"]),
+        ("--draft-device cpu --draft-vocab 9", ["adaptive"]),
+        ("--draft-device cpu", ["adaptive(draft-model:3)"]),
+        ("", []),
+    ],
+)
+def test_what_a_strategy_takes(words, names):
+    parser = argparse.ArgumentParser()
+    add_draft(parser)
+    check_draft(parser.parse_args(words.split()), names)
+
+
+def test_what_requests_may_choose_takes_a_draft(monkeypatch):
+    def start(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dflash.serve.start.start", start)
+    for more in ([], ["--allow-strategies", "plain,dflash"]):
+        assert main(["serve", "demo", "--draft-vocab", "9", *more]) == 130

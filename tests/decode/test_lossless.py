@@ -6,7 +6,7 @@ import drafts
 import numpy as np
 import pytest
 from golden import load, path_of, recorded
-from lossless import PROMPTS, SAMPLINGS, STRATEGIES, UNITS, assert_nothing_is_held, assert_unit, compare, demo
+from lossless import PROMPTS, SAMPLINGS, STRATEGIES, UNITS, assert_nothing_is_held, assert_unit, compare, demo, margin
 from written import run
 
 from dflash.decode.drafters.dflash import DFlash
@@ -25,6 +25,13 @@ TINY = ["qwen35-r2-mtp-F16", "qwen35moe-r2-F16", "qwen3-dense-Q4_0"]
 @pytest.mark.parametrize(("prompt", "name"), UNITS)
 def test_the_demo(prompt, name):
     assert_unit("cpu", prompt, name)
+
+
+def test_what_is_no_tie_is_told_from_one():
+    model, session = demo().model, Session(PROMPTS[0], max_tokens=5)
+    (tokens,) = run(model, session)
+    assert margin(model, session, 4, tokens[4]) < 1e-4
+    assert margin(model, session, 4, tokens[4] + 1) > 0.5
 
 
 @pytest.mark.parametrize("name", TINY)

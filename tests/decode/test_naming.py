@@ -103,7 +103,6 @@ def test_drafts():
     [
         "",
         "fast",
-        "dflash:0",
         "dflash:",
         "dflash:-1",
         "plain:3x",
@@ -116,6 +115,12 @@ def test_drafts():
 )
 def test_what_is_not_known(text):
     with pytest.raises(RequestError, match="is not known; there are plain, dflash"):
+        strategy(text)
+
+
+@pytest.mark.parametrize("text", ["dflash:0", "first(dflash:0, lookup)"])
+def test_numbers_begin_at_one(text):
+    with pytest.raises(RequestError, match="the number behind dflash must be at least 1"):
         strategy(text)
 
 

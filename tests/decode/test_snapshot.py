@@ -148,8 +148,8 @@ def test_memory_that_is_not_there_is_not_kept():
 
 @pytest.mark.parametrize("drafter", [DFlash("demo-draft"), MTP(), PromptLookup()], ids=repr)
 def test_drafters_of_the_demo_go_on_with_the_same_guesses(drafter):
-    model = load_model("demo", device="cpu", threads=2, context=1024, sequences=2).model
-    prompt = [int(token) for token in np.random.default_rng(2).integers(0, 16000, 300)] * 2
+    model = load_model("demo", device="cpu", threads=1, context=1024, sequences=2).model
+    prompt = [int(token) for token in np.random.default_rng(2).integers(0, 16000, 160)] * 2
     strategy = Strategy(drafter)
     for n_steps in (1, 3, 7):
         first, snapshot, text, n_told = broken_off(model, strategy, n_steps, prompt, chunk=256)

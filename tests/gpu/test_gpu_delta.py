@@ -89,6 +89,26 @@ def test_other_blocks(options):
     check(Mixer(*SHAPES[1]), [Rows(23, "tree", slot=2, kept=(0, 3)), Rows(3, kept=(1,), side=1)], **options)
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_little_shared_memory(shape, monkeypatch):
+    """Where the inputs of the rows have no room in a block, they are read from memory, and no bit is another."""
+    mixer, sequences = Mixer(*shape), [Rows(32, "tree", slot=2, kept=(0, 3)), Rows(3, kept=(1,), side=1)]
+    tokens, memories = mixer.tokens(35), mixer.memories()
+    again = memories.copy()
+    out = mixer.gpu(tokens, sequences, memories)
+    asked = cuda.Step._shared_bytes
+    monkeypatch.setattr(
+        cuda.Step,
+        "_shared_bytes",
+        lambda self, room, places, *, staged: asked(self, room, places, staged=staged) + (staged << 20),
+    )
+    assert_same_bits("out", mixer.gpu(tokens, sequences, again), out)
+    for name in ("state", "k", "u", "decay"):
+        assert_same_bits(name, getattr(again.delta, name), getattr(memories.delta, name))
+    assert_same_bits("tail", again.conv.tail, memories.conv.tail)
+    assert_same_bits("inputs", again.conv.inputs, memories.conv.inputs)
+
+
 def test_value_rows_change_nothing():
     mixer, sequences = Mixer(*SHAPES[1]), [Rows(23, "tree", slot=2, kept=(0, 3)), Rows(3, kept=(1,), side=1)]
     tokens, memories = mixer.tokens(26), mixer.memories()

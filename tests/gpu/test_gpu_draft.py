@@ -10,7 +10,7 @@ from draft_oracle import Oracle, log_softmax
 from drafts import SECOND, SMALL, SPARK, write_gguf
 from golden import chain
 from turns import Turns
-from written import N, come_and_go, tokens, written
+from written import N, come_and_go, demo_on_gpu, tokens, written
 
 from dflash.decode.drafters.adaptive import Adaptive
 from dflash.decode.drafters.dflash import DFlash
@@ -26,7 +26,6 @@ from dflash.kernels.sample import Law
 from dflash.model.batch import Span
 from dflash.model.draft import Ask, load_draft
 from dflash.model.draft.names import expected
-from dflash.model.load import load_model
 
 TEXTS = [
     "def fibonacci(n):\n    if n < 2:\n        return n\n",
@@ -37,11 +36,7 @@ TEXTS = [
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3), Sampling(temperature=0.8, top_k=20, top_p=0.9, seed=4)]
 SHAPES = [Chain(), Chain(5), Tree(22), Tree(40, width=8)]
 
-
-@cache
-def demo():
-    loaded = load_model("demo", device="cuda", context=4096, sequences=6)
-    return loaded.model, [loaded.tokenizer.encode(text) for text in TEXTS]
+demo, plain = demo_on_gpu(TEXTS, context=4096, sequences=6)
 
 
 @cache
@@ -315,12 +310,6 @@ def test_slots_run_out(model):
         draft.state()
     for state in states:
         state.close()
-
-
-@cache
-def plain(sampling):
-    model, prompts = demo()
-    return tokens(written(model, prompts, Plain(), sampling))
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T 1", "T 0.8 cut"])

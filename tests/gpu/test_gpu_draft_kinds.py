@@ -1,24 +1,22 @@
 """Random drafts of all kinds on a GPU, against their mathematics in float64, and the texts that are written with them."""
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
 from draft_oracle import Oracle, log_softmax
 from drafts import SECOND, SMALL, SPARK, random_weights, write_folder, write_gguf
 from golden import chain
-from written import tokens, written
+from written import demo_on_gpu, tokens, written
 
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.sampling import Sampling
 from dflash.decode.shapes import Chain, Tree
-from dflash.decode.strategy import Plain, Strategy
+from dflash.decode.strategy import Strategy
 from dflash.errors import Unsupported
 from dflash.kernels.sample import Law
 from dflash.model.batch import Span
 from dflash.model.draft import Ask, load_draft
-from dflash.model.load import load_model
 
 pytest.importorskip("cupy")
 
@@ -27,20 +25,7 @@ SIZES = {"ffn": 256, "heads": 4, "kv_heads": 2, "head_size": 64, "block": 8, "ta
 SIZES |= {"n_vocab": 16384, "width": 512, "mask": 16377}
 ANCHOR = 77
 
-
-@cache
-def demo():
-    loaded = load_model("demo", device="cuda", context=1024, sequences=3)
-    prompts = [
-        loaded.tokenizer.encode(text) for text in ("def fibonacci(n):\n    if n < 2:\n", "Once upon a time there was")
-    ]
-    return loaded.model, prompts
-
-
-@cache
-def plain(sampling):
-    model, prompts = demo()
-    return tokens(written(model, prompts, Plain(), sampling))
+demo, plain = demo_on_gpu(("def fibonacci(n):\n    if n < 2:\n", "Once upon a time there was"), context=1024, sequences=3)
 
 
 def read(draft, n, oracle=None):

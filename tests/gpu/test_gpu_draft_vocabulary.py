@@ -1,38 +1,25 @@
 """Drafts on a GPU that guess from a part of the tokens: as on the CPU, and texts stay those of plain decoding."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 from golden import chain
-from written import tokens, written
+from written import demo_on_gpu, tokens, written
 
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.sampling import Sampling
 from dflash.decode.shapes import Chain, Tree
-from dflash.decode.strategy import Plain, Strategy
+from dflash.decode.strategy import Strategy
 from dflash.kernels.formats import Matrix
 from dflash.kernels.sample import Law
 from dflash.model.batch import Span
 from dflash.model.draft import Ask, load_draft
 from dflash.model.draft.vocabulary import vocabulary
-from dflash.model.load import load_model
 
 TEXTS = ["def fibonacci(n):\n    if n < 2:\n        return n\n", "Once upon a time there was a king who"]
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3)]
 N = 4096
 
-
-@cache
-def demo():
-    loaded = load_model("demo", device="cuda", context=1024, sequences=3)
-    return loaded.model, [loaded.tokenizer.encode(text) for text in TEXTS]
-
-
-@cache
-def plain(sampling):
-    model, prompts = demo()
-    return tokens(written(model, prompts, Plain(), sampling))
+demo, plain = demo_on_gpu(TEXTS, context=1024, sequences=3)
 
 
 def proposed(law, n, device=None):

@@ -1,9 +1,7 @@
 """Sessions of several strategies in one batch on a GPU: each text as alone, and drafts run ahead for those who want them."""
 
-from functools import cache
-
 import pytest
-from written import tokens, written
+from written import demo_on_gpu, tokens, written
 
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.lookup import PromptLookup
@@ -13,7 +11,6 @@ from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session
 from dflash.decode.shapes import Chain, Tree
 from dflash.decode.strategy import Plain, Strategy
-from dflash.model.load import load_model
 
 pytest.importorskip("cupy")
 
@@ -34,17 +31,7 @@ MIXTURES = {
 }
 N = 60
 
-
-@cache
-def demo():
-    loaded = load_model("demo", device="cuda", context=2048, sequences=4)
-    return loaded.model, [loaded.tokenizer.encode(text) for text in TEXTS]
-
-
-@cache
-def plain(sampling):
-    model, prompts = demo()
-    return tokens(written(model, prompts, Plain(), sampling))
+demo, plain = demo_on_gpu(TEXTS, context=2048, sequences=4)
 
 
 def mixed(strategies, sampling):

@@ -71,8 +71,8 @@ def test_gate_and_up_of_two_types():
 
 
 def test_without_a_norm():
-    for size, mode in SIZES.items():
-        assert decode("Q4_K", 16, size, mode, norm=linear.ALONE) == 0
+    for size in ((640, 5120), (320, 17408), (1088, 5120)):
+        assert decode("Q4_K", 16, size, SIZES[size], norm=linear.ALONE) == 0
 
 
 def test_an_error_names_file_and_line(tmp_path):

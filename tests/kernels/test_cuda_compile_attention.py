@@ -36,8 +36,8 @@ def test_every_architecture(arch):
 
 @pytest.mark.parametrize(
     ("heads", "kv", "width", "gated"),
-    [(24, 4, 256, 1), (16, 2, 256, 1), (32, 8, 128, 0), (4, 2, 64, 1), (3, 1, 48, 0)],
-    ids=["27B", "35B-A3B", "a draft", "small", "odd"],
+    [(24, 4, 256, 1), (16, 2, 256, 1), (32, 8, 128, 0), (3, 1, 48, 0)],
+    ids=["27B", "35B-A3B", "a draft", "odd"],
 )
 def test_every_shape_on_hopper(heads, kv, width, gated):
     assert attention(HOPPER, heads, kv, width, gated=gated) == 0

@@ -19,12 +19,13 @@ def sampling(vocab):
     yield "select", {"THREADS": 1024, "SUMS": chunks}
     yield "top", {"THREADS": 1024, "SUMS": chunks, "MOST": 128}
     yield "candidates", {"THREADS": 64, "MOST": 64}
-    for top, rank, walk in ((16, 256, 0), (16, 256, 1), (32, 1040, 0)):
-        yield "pairs", {"THREADS": 64, "MOST": 64, "TOP": top, "RANK": rank, "EACH": 8, "LEAD": 1, "WALK": walk}
 
 
 def guessing():
     """Sources and constants for what comes after candidates, and for the rows of a draft."""
+    for top, rank, walk in ((16, 256, 0), (16, 256, 1), (32, 1040, 0)):
+        draft = {"VOCAB": QWEN, "EACH": 8, "LEAD": 1, "WALK": walk}
+        yield "sample/pairs", {"THREADS": 64, "MOST": 64, "TOP": top, "RANK": rank, **draft}
     for edges, pool in ((0, 64), (0, 1), (1, 16)):
         yield "tree/grow", {"POOL": pool, "EDGES": edges}
     for blocks in (0, 1):

@@ -18,7 +18,8 @@ from dflash.kernels.delta import Memory, apply_kept, cpu, gated_delta, gates, re
 
 DATA = Path(__file__).parent.parent / "data" / "kernels"
 RECORDED = sorted(DATA.glob("gdr_*.npz"))
-CASES = list(reference.cases())
+CASES = [case for case in reference.cases() if case[3] not in {48, 256}]
+"""The least key size and those of models: on the CPU each is compiled anew, which takes seconds."""
 SHAPES = [(1, 1, 16, 32), (2, 6, 32, 16), (4, 12, 128, 128)]
 
 

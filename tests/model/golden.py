@@ -33,7 +33,7 @@ def truth_of(want):
 
 
 @cache
-def load(name, kv="f32", threads=2, device="cpu"):
+def load(name, kv="f32", threads=1, device="cpu"):
     file = GGUFFile.open(path_of(name))
     config = Config.from_gguf(file.metadata, file.tensors)
     if device == "cuda":

@@ -1,5 +1,7 @@
 """Drafts that guess from a part of their model's tokens."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from drafts import KINDS, SMALL, VOCAB, features, random_weights, target, write_gguf
@@ -7,6 +9,7 @@ from drafts import KINDS, SMALL, VOCAB, features, random_weights, target, write_
 from dflash.errors import RequestError, Unsupported
 from dflash.kernels.sample import Law
 from dflash.model.draft import Ask, load_draft
+from dflash.model.draft.vocabulary import LARGE, common
 
 LAWS = [Law(), Law(0.8, top_k=30, seed=4)]
 SPECIAL = 190
@@ -55,7 +58,7 @@ def test_guesses_are_the_best_of_the_first_and_the_special_ones(tmp_path, n, law
         assert max(apart) - min(apart) < 1e-4
 
 
-def common(one, other, t):
+def shared(one, other, t):
     """Places of the candidates that both have at a position, in each."""
     ours, theirs = one.ids[t].tolist(), other.ids[t].tolist()
     return [(ours.index(token), theirs.index(token)) for token in theirs if token in ours]
@@ -67,7 +70,7 @@ def test_what_follows_what_is_known_of_each_token(tmp_path, kind):
     every, got = (proposed(tmp_path, KINDS[kind], Law(), n) for n in (None, 100))
     compared = 0
     for t in range(1, len(got)):
-        above, here = common(got, every, t - 1), common(got, every, t)
+        above, here = shared(got, every, t - 1), shared(got, every, t)
         if kind == "dspark" and got.ids[t - 1, 0] != every.ids[t - 1, 0]:
             break  # the walk has gone another way
         for i, other in above:
@@ -87,3 +90,20 @@ def test_refusals(tmp_path):
     write_gguf(tmp_path / "own.gguf", SMALL, own)
     with pytest.raises(Unsupported, match="draft_vocab is 9, but this draft has a vocabulary of its own, of 50 tokens"):
         load_draft(tmp_path / "own.gguf", target(), sequences=1, draft_vocab=9)
+
+
+@pytest.mark.parametrize("n_vocab", [LARGE, 151_936, 248_320])
+def test_common_tokens_are_the_first_and_the_special_ones(n_vocab):
+    types = [1] * (n_vocab - 300) + [3] * 300
+    weights = SimpleNamespace(metadata={"tokenizer.ggml.token_type": types})
+    found = common(SimpleNamespace(device="cpu", weights=weights, config=SimpleNamespace(n_vocab=n_vocab)))
+    assert len(found) == 2
+    for known, share in zip(found, (0.4, 0.6), strict=True):
+        assert all(known.has(token) for token in (0, int((share - 0.01) * n_vocab), n_vocab - 300, n_vocab - 1))
+        assert not any(known.has(token) for token in (int((share + 0.01) * n_vocab), n_vocab - 400))
+        assert all(part.start % 16 == 0 for part in known.parts)
+        assert share * n_vocab - 16 < len(known) < share * n_vocab + 320
+
+
+def test_a_small_vocabulary_is_as_good_as_its_common_tokens():
+    assert common(SimpleNamespace(config=SimpleNamespace(n_vocab=LARGE - 1))) == ()

@@ -34,7 +34,7 @@ def listening(app):
 
 @pytest.fixture(scope="session")
 def server():
-    loaded, worker = start("demo", threads=2)
+    loaded, worker = start("demo", threads=1)
     backend = Backend(worker, loaded.tokenizer, loaded.template, ["demo", "demo-again"])
     with listening(build_app(backend)) as url:
         yield SimpleNamespace(url=url, loaded=loaded, worker=worker, pools=loaded.model.pools)

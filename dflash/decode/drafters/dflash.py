@@ -15,6 +15,7 @@ from dflash.decode.deferred import DeferredDraft, may_wait
 from dflash.decode.draft import EMPTY, Draft
 from dflash.decode.drafter import Drafter, Drafting, Follow, Foreseen, Rows
 from dflash.decode.drafters.health import Health
+from dflash.decode.drafters.usual import Usual
 from dflash.decode.shapes import Chain
 from dflash.decode.spelling import spelled
 from dflash.kernels.ragged import PENDING
@@ -53,7 +54,8 @@ class DFlash(Drafter):
         is launched before it is known.
     draft_vocab : int, optional
         Guess from the first so many tokens of the vocabulary, and the special ones at its end, alone: with byte-pair
-        encodings the first are about the most frequent. The head is then no more than the rows of these. All if None.
+        encodings the first are about the most frequent. The head is then no more than the rows of these. If None all; on a
+        GPU, of 100,000 and more, two or three fifths while a text keeps to these, as English, code and Chinese do.
 
     References
     ----------
@@ -119,6 +121,7 @@ class _Guessing:
         self.shape: Shape = session.strategy.shape or Chain()
         self.unread: list[Features] = []
         self._health, self._seen, self._n_unread = health, session.n_read, 0
+        self._usual = Usual(draft.common)
         # of a long prompt, the first positions would be forgotten before anything is guessed
         first = session.n_prompt - 1 - draft.reach
         known = snapshot is not None and first <= session.n_read
@@ -134,7 +137,8 @@ class _Guessing:
         n, width = self.shape.wants(most, room)
         if n < 1:
             return None
-        return Ask(self.state, self.session.text[-1], n, self.session.picker.law, width)
+        text = self.session.text
+        return Ask(self.state, text[-1], n, self.session.picker.law, width, self._usual.does(text))
 
     def wish(self) -> tuple[Wish, int]:
         """What to ask a draft on a GPU for, and how many of the guesses to take: the first ones of a tree are one, too.
@@ -143,10 +147,11 @@ class _Guessing:
         """
         most, law = self.draft.config.most, self.session.picker.law
         n, width = self.shape.wants(most, PENDING - 1)
+        common = self._usual.does(self.session.text)
         if width == 1:
-            return Wish(self.state, law, most, 1, most), n
+            return Wish(self.state, law, most, 1, most, common), n
         nodes = min(self.shape.budget, PENDING - 1)
-        return Wish(self.state, law, n, width, nodes), nodes
+        return Wish(self.state, law, n, width, nodes, common), nodes
 
     def foresee(self) -> Foreseen:
         """What a draft on a GPU can begin."""

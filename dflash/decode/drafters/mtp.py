@@ -12,6 +12,7 @@ from dflash.decode.deferred import DeferredDraft, may_wait
 from dflash.decode.draft import EMPTY, Draft
 from dflash.decode.drafter import Drafter, Drafting, Follow, Foreseen, Rows
 from dflash.decode.drafters.health import Health
+from dflash.decode.drafters.usual import Usual
 from dflash.decode.shapes import Chain
 from dflash.decode.spelling import spelled
 from dflash.kernels.ragged import PENDING
@@ -32,6 +33,9 @@ DEPTH = 3
 @dataclass(frozen=True, repr=False)
 class MTP(Drafter):
     """Let the MTP head of the model's file guess, a token after another; under a tree its first choices are followed.
+
+    On a GPU it guesses from two or three fifths of a vocabulary of 100,000 and more while a text keeps to these, as English,
+    code and Chinese do.
 
     Parameters
     ----------
@@ -122,6 +126,7 @@ class _Mtp:
     def __init__(self, head: Any, session: Session, health: Health, memory: _Memory | None) -> None:
         self.head, self.session, self.shape = head, session, session.strategy.shape or Chain()
         self.health, self._seen, self.is_read = health, session.n_read, False
+        self._usual = Usual(head.common)
         self.unread = head.join([])
         self._state = head.state()
         try:
@@ -142,13 +147,13 @@ class _Mtp:
         if n < 1 or not len(self.unread):
             return None
         position, law, (tokens, hidden) = len(self.session.text), self.session.picker.law, self.new()
-        return Ask(self._state, tokens, hidden, n, law, position, width)
+        return Ask(self._state, tokens, hidden, n, law, position, width, self._usual.does(self.session.text))
 
     def wish(self) -> Wish:
         """What to ask a head on a GPU for, whatever room there is: the first guesses of a tree are one, too."""
         n, width = self.shape.wants(self.shape.depth or DEPTH, PENDING - 1)
         nodes = n if width == 1 else min(self.shape.budget, PENDING - 1)
-        return Wish(self._state, self.session.picker.law, n, width, nodes)
+        return Wish(self._state, self.session.picker.law, n, width, nodes, self._usual.does(self.session.text))
 
     def foresee(self) -> Foreseen:
         """What a head on a GPU can begin, once it has read all that is text."""

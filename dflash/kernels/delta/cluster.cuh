@@ -2,16 +2,18 @@
 // its bytes at a barrier there.
 #pragma once
 
-// Two barriers, in turn: a block may be one exchange ahead of another, never two. All threads call all of these but `tell`.
+// Makers of the same number exchange, each at two barriers in turn: one may be one exchange ahead of another, never two.
 struct Exchange {
-    u64 barriers[2];
+    u64 barriers[MAKERS][2];
+    float sums[MAKERS][2][SPLIT];
 
+    // By all threads.
     __device__ __forceinline__ void prepare() {
 #if __CUDA_ARCH__ >= 900
-        if (threadIdx.x == 0) {
-            asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(address(barriers)) : "memory");
-            asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(address(barriers + 1)) : "memory");
-            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        const int maker = threadIdx.x / 32;
+        if (threadIdx.x % 32 == 0 && maker < MAKERS) {
+            barrier_init(address(&barriers[maker][0]), 1);
+            barrier_init(address(&barriers[maker][1]), 1);
         }
         __syncwarp();
         asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -25,32 +27,27 @@ struct Exchange {
 #endif
     }
 
-    // Store `value` in block `rank` where `mine` lies in this one.
-    __device__ __forceinline__ void tell(int turn, float* mine, int rank, float value) {
+    // The sum of what the makers of this number bring; `mine` is the same in all lanes.
+    __device__ __forceinline__ float sum(int maker, int turn, int part, float mine) {
 #if __CUDA_ARCH__ >= 900
-        u32 there, barrier;
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address(mine)), "r"(rank));
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"(address(barriers + turn % 2)), "r"(rank));
-        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(there),
-                     "r"(__float_as_uint(value)), "r"(barrier)
-                     : "memory");
-#endif
-    }
-
-    // Until `bytes` have been told to this block.
-    __device__ __forceinline__ void wait(int turn, int bytes) {
-#if __CUDA_ARCH__ >= 900
-        const u32 barrier = address(barriers + turn % 2);
-        if (threadIdx.x == 0) {
-            asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-        }
-        u32 done = 0;
-        while (!done) {
-            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                         : "=r"(done)
-                         : "r"(barrier), "r"(turn / 2 % 2)
+        const int lane = threadIdx.x % 32;
+        float* const all = sums[maker][turn % 2];
+        u64* const barrier = &barriers[maker][turn % 2];
+        if (lane < SPLIT) {
+            u32 there, its_barrier;
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address(all + part)), "r"(lane));
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(its_barrier) : "r"(address(barrier)), "r"(lane));
+            asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(there),
+                         "r"(__float_as_uint(mine)), "r"(its_barrier)
                          : "memory");
         }
+        if (lane == 0) barrier_expect(address(barrier), 4 * SPLIT);
+        wait_together(barrier, turn / 2 % 2);
+        mine = all[0];
+#pragma unroll
+        for (int p = 1; p < SPLIT; ++p) mine = __fadd_rn(mine, all[p]);
+        __syncwarp();
 #endif
+        return mine;
     }
 };

@@ -1,5 +1,6 @@
 """The middle of a linear-attention layer on a GPU: conv, gated delta rule and gated norm."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from dflash.kernels.delta.cuda_memory import (
     Weights,
     constants,
     most_shared,
-    processors,
     rows_of,
     shapes,
     step_arguments,
@@ -28,10 +28,10 @@ __all__ = ["Flush", "Inputs", "Memory", "Prompt", "Scratch", "Step", "Weights", 
 
 _FOLDER = Path(__file__).parent
 _STATES_ASIDE = 2
-_FEW_ROWS = 8
+_FEW_ROWS = 4  # of a sequence
 _LEAST_FOR_FOUR = 32  # value rows of a block whose threads may have four: there must be 64 threads
-_LEAST_ROOM = 8  # rows of shared memory, through which kept rows pass, too
-_ROOM = 16  # as in flush.cu
+_LEAST_ROOM = 8  # rows of shared memory, for fewer launches of different sizes
+_KEPT_ROOM = 16  # as in kept.cuh
 
 
 def split_of(n_values: int) -> int:
@@ -39,11 +39,9 @@ def split_of(n_values: int) -> int:
     return next(split for split in range(1, 9) if n_values % (16 * split) == 0 and n_values <= 64 * split)
 
 
-def threads_of(width: int, own: int, value_rows: int) -> int:
+def threads_of(own: int, value_rows: int) -> int:
     """Threads of a block, as in layout.cuh."""
-    channels, visitors = 2 * width + own, 8 * own // value_rows
-    rounds = max(-(-channels // visitors) - 1, 1)
-    return max(visitors, -(-channels // (32 * rounds)) * 32)
+    return 8 * own // value_rows + 32 * (4 if value_rows == 2 else 2)
 
 
 class Step:
@@ -93,7 +91,6 @@ class Step:
         has_clusters = int(device.compute_capability) >= 90
         self._split = split or split_of(n_values)
         self._own = n_values // self._split
-        self._crowded = 2 * self._split * n_heads > processors(device.id)
         self._fused = has_clusters or self._split == 1 if fused is None else fused
         self._rows = rows_of(inputs, weights, conv_memory, memory)
         self._sequences, self._memory, self._taps = batch.max_sequences, memory, len(weights.taps)
@@ -102,10 +99,10 @@ class Step:
         self._arguments = step_arguments(inputs, weights, batch, conv_memory, memory, readers, self._read)
         of_model = constants(conv_memory, memory)
         of_model |= {"SPLIT": self._split, "FUSED": int(self._fused)}
-        choices = (value_rows,) if value_rows else (2, 4) if self._own >= _LEAST_FOR_FOUR else (2,)
-        self._kernels = {
-            rows: kernel(_FOLDER / "step.cu", "step", dependent=True, ROWS=rows, **of_model) for rows in choices
-        }
+        self._kernel = functools.partial(kernel, _FOLDER / "step.cu", "step", dependent=True, **of_model)
+        self._choices = (value_rows,) if value_rows else (2, 4) if self._own >= _LEAST_FOR_FOUR else (2,)
+        for rows in self._choices:
+            self._kernel(ROWS=rows, STAGED=1)
         self._norm = None if self._fused else GatedNorm(self._read, inputs, weights, batch, n_heads)
         self._bound: dict[tuple[int, int, bool], Any] = {}
 
@@ -121,26 +118,27 @@ class Step:
             self._norm(n_rows, stream)
 
     def _rows_of_thread(self, n_rows: int, sequences: int) -> int:
-        """Four make small blocks, of which more are in flight; two are faster on the way from row to row."""
-        if len(self._kernels) == 1:
-            return next(iter(self._kernels))
-        return 4 if sequences > 1 or (self._crowded and n_rows <= _FEW_ROWS) else 2
+        """Four make small blocks, of which two fit on a processor; two are faster on the way from row to row."""
+        if len(self._choices) == 1:
+            return self._choices[0]
+        return 4 if sequences > 1 and n_rows <= _FEW_ROWS * sequences else 2
 
     def _bind(self, n_rows: int, value_rows: int, several: bool) -> Any:
         """With several sequences two blocks shall fit on a processor, if need be with fewer states put aside."""
         room, places = max(n_rows, _LEAST_ROOM), _STATES_ASIDE if n_rows > 2 else 0
-        most = most_shared(cupy.cuda.Device().id) // (2 if several else 1)
-        while places and self._shared_bytes(room, places) > most:
+        most = most_shared(cupy.cuda.Device().id)
+        staged = self._shared_bytes(room, 0, staged=True) <= most
+        while places and self._shared_bytes(room, places, staged=staged) > most // (2 if several else 1):
             places -= 1
+        run = self._kernel(ROWS=value_rows, STAGED=int(staged))
         arguments = (*self._arguments, room, places)
-        threads = threads_of(self._memory.sizes[2], self._own, value_rows)
-        return self._kernels[value_rows].bind(1, threads, arguments, self._shared_bytes(room, places))
+        return run.bind(1, threads_of(self._own, value_rows), arguments, self._shared_bytes(room, places, staged=staged))
 
-    def _shared_bytes(self, room: int, places: int) -> int:
+    def _shared_bytes(self, room: int, places: int, *, staged: bool) -> int:
         width, own = self._memory.sizes[2], self._own
-        channels, of_norm = 2 * width + own, 2 * own if self._fused else 0
-        of_row = channels + of_norm + 4 + 2 * self._split
-        return 4 * (room * of_row + (2 * self._taps - 1) * channels + places * own * width)
+        channels, kept = 2 * width + own, _KEPT_ROOM * (width + own + 1)
+        of_row = (2 if staged else 1) * channels + (2 if self._fused else 1) * own + 4
+        return 4 * (room * of_row + (2 * self._taps - 1) * channels + places * own * width + kept)
 
 
 class Flush:
@@ -164,7 +162,7 @@ class Flush:
         run = kernel(_FOLDER / "flush.cu", "flush", OWN=own, **constants(conv_memory, memory))
         arguments = addresses, batch.counts, batch.slot, batch.kept, batch.n_kept, batch.side, len(memory.state)
         grid = n_heads * n_values // own, min(batch.max_sequences, 8), len(memories)
-        self._run = run.bind(grid, 4 * own, arguments, 4 * _ROOM * (width + own + 1))
+        self._run = run.bind(grid, 4 * own, arguments, 4 * _KEPT_ROOM * (width + own + 1))
 
     def __call__(self, stream: Any = None) -> None:
         """Do it for the sequences of the batch; afterwards nothing counts as kept."""

@@ -112,12 +112,6 @@ class Weights(NamedTuple):
 
 
 @functools.cache
-def processors(device: int) -> int:
-    """How many multiprocessors a GPU has."""
-    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
-
-
-@functools.cache
 def most_shared(device: int) -> int:
     """Bytes of dynamic shared memory that a block may have."""
     return cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"] - 2048

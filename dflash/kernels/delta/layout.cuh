@@ -1,23 +1,23 @@
-// What a block of `step.cu` has in shared memory.
+// The warps of a block of `step.cu`, and what it has in shared memory.
 #pragma once
 
 constexpr int LOCAL = 2 * WIDTH + OWN;  // channels of a block: those of q, of k, of its values
 
-// Threads: those that have value rows, and as many more as it takes to convolve the channels in a round less than these would.
-constexpr int ROUNDS = (LOCAL + VISITORS - 1) / VISITORS, FEWER_ROUNDS = ROUNDS > 1 ? ROUNDS - 1 : 1;
-constexpr int WANTED = (LOCAL + FEWER_ROUNDS * 32 - 1) / (FEWER_ROUNDS * 32) * 32;
-constexpr int THREADS = WANTED > VISITORS ? WANTED : VISITORS;
+// Visitors have value rows, ROWS of a thread and LANES threads for each; makers have none.
+constexpr int MAKERS = ROWS == 2 ? 4 : 2, THREADS = VISITORS + 32 * MAKERS, WARPS = THREADS / 32;
 
 struct Shared {
-    float *taps, *rows, *reads, *gates, *aside, *laws, *sums;
+    float *taps, *inputs, *rows, *reads, *gates, *aside, *laws, *kept, *factors;
 
     __device__ __forceinline__ Shared(float* from, int room, int places) {
-        taps = from;                                          // (TAPS, LOCAL), and the TAPS - 1 rows above the first one
-        rows = taps + (2 * TAPS - 1) * LOCAL;                 // (room, LOCAL): q, k, v; later u in place of v
-        reads = rows + room * LOCAL;                          // (room, OWN), as the one after it
-        gates = reads + (FUSED ? room * OWN : 0);
-        aside = gates + (FUSED ? room * OWN : 0);             // (places, OWN, WIDTH)
-        laws = aside + places * OWN * WIDTH;                  // (room, 4): part kept, strength, q . k
-        sums = laws + 4 * room;                               // (2, SPLIT, room)
+        taps = from;                                 // (TAPS, LOCAL), then the TAPS - 1 inputs above the first row
+        inputs = taps + (2 * TAPS - 1) * LOCAL;      // (room, LOCAL) before the conv, if STAGED
+        rows = inputs + STAGED * room * LOCAL;       // (room, LOCAL) in the order of visits: q, k, v; later u in place of v
+        reads = rows + room * LOCAL;                 // (room, OWN) in the order of visits, as the next and `laws`
+        gates = reads + room * OWN;
+        aside = gates + (FUSED ? room * OWN : 0);    // (places, OWN, WIDTH)
+        laws = aside + places * OWN * WIDTH;         // (room, 4): part kept, strength, q . k, flags
+        kept = laws + 4 * room;                      // (KEPT_ROOM, WIDTH + OWN)
+        factors = kept + KEPT_ROOM * (WIDTH + OWN);  // KEPT_ROOM
     }
 };

@@ -102,6 +102,20 @@ struct State {
             for (int r = 0; r < ROWS; ++r) cell[r][c] = __fmaf_rn(amount.of[r], key[c], __fmul_rn(factor, cell[r][c]));
     }
 
+    // S = S + outer(amount, key)
+    __device__ __forceinline__ void add(const Amounts& amount, const float (&key)[COLUMNS]) {
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c)
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) cell[r][c] = __fmaf_rn(amount.of[r], key[c], cell[r][c]);
+    }
+    __device__ __forceinline__ void scale(float factor) {
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c)
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) cell[r][c] = __fmul_rn(factor, cell[r][c]);
+    }
+
     // S @ vector
     __device__ __forceinline__ Sums read(const float (&vector)[COLUMNS]) const {
         Sums even, odd;

@@ -37,7 +37,8 @@ __device__ u32 plane_word(const Codes& codes, int i) {
                 word |= (codes.pair(i / 2 % 32, i % 2, i / 64, p, odd) >> FROM & 15) << (16 * odd + 4 * p);
             } else if (BITS == 2) {
                 for (int r = 0; r < 2; ++r) {
-                    word |= (codes.pair(i % 32, r, i / 32, p, odd) >> FROM & 3) << (16 * odd + 8 * r + (Q::LOW == 4 ? p / 2 * 2 + p % 2 * 4 : 2 * p));
+                    const int at = Q::LOW == 4 ? p / 2 * 2 + p % 2 * 4 : 2 * p;
+                    word |= (codes.pair(i % 32, r, i / 32, p, odd) >> FROM & 3) << (16 * odd + 8 * r + at);
                 }
             } else {
                 for (int r = 0; r < 4; ++r) {

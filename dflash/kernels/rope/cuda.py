@@ -142,12 +142,8 @@ class Append:
         Projections, of each layer; rows contiguous, and at addresses that are multiples of 16.
     gains : float32 (L, D)
         Of the norm of each key.
-    cos, sin : float32 (T, R)
-        From `Angles`.
-    batch : DeviceBatch
-        Which row belongs where.
-    eps : float
-        Added to the mean square.
+    cos, sin, batch, eps
+        As of `Rotate`.
     k, v : float16 or float32 (L, pages, PAGE, KV, D)
         Caches of all layers; halves may be given as uint16.
 

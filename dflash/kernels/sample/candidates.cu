@@ -1,8 +1,8 @@
 // What each row of a draft proposes, from the likeliest tokens that `top` has found: as candidates.py says.
 //
 // Grid rows, block THREADS: a thread has one of the MOST likeliest. Macros: VOCAB; THREADS = MOST; a law serves `each` rows,
-// and row r is about position[r] + shift; targets, if any, are what its tokens are called elsewhere. Where the law has no scale, scores are log-probabilities; else
-// x = scaled logit + noise, sorted, minus log(sum(exp(x))) over what the law's cuts leave.
+// and row r is about position[r] + shift; targets, if any, are what its tokens are called elsewhere. Where the law has no
+// scale, scores are log-probabilities; else x = scaled logit + noise, sorted, minus log(sum(exp(x))) over what its cuts leave.
 // Bytes: 16 * MOST a row.
 #include "noise.cuh"
 #include "rows.cuh"

@@ -5,7 +5,8 @@
 //
 // `list` names the tokens whose codes are wanted: grid rows, block TOP. `pairs`: grid rows, block TOP * TOP; thread (a, j).
 // A block of a draft is EACH rows, of which those from LEAD on propose. Macros: VOCAB; THREADS, MOST as of candidates.cu;
-// TOP, candidates of a row; RANK, numbers of a code; EACH; LEAD; WALK. gates: (rows, RANK), of a walk (EACH, texts, RANK). Bytes: 8 * TOP * RANK a row.
+// TOP, candidates of a row; RANK, numbers of a code; EACH; LEAD; WALK. gates: (rows, RANK), of a walk (EACH, texts, RANK).
+// Bytes: 8 * TOP * RANK a row.
 #include "noise.cuh"
 #include "rows.cuh"
 #include "../launch.cuh"

@@ -1,7 +1,7 @@
 // Lay grown guesses into the batch of a pass, under the roots of some sequences, in place of what the host has written there.
 //
-// Grid guesses, block 64: as many nodes as the sequence has rows beside its root. low, high: see order.cuh. The next kernel may not begin before this
-// one is done: those of a pass read the batch before they wait.
+// Grid guesses, block 64: as many nodes as the sequence has rows beside its root. low, high: see order.cuh. The next kernel may
+// not begin before this one is done: those of a pass read the batch before they wait.
 // Bytes: 32 a node.
 #include "order.cuh"
 

@@ -1,9 +1,10 @@
 // Follow the drawn tokens of some sequences through their guesses, and lay out what guesses next: the rows on the way become
 // context, and it goes on from the token after them. reference.py says what a way is.
 //
-// A warp has one of the n_sequences; low, high, see order.cuh, say which of the batch it is. Grid 1, block 32 * SEQUENCES. Macros: ROWS, positions that come next; PLACES, those of a ring; MASK, the
-// token of guessed rows; BLOCKS, whether the next rows are blocks, one after another, of which the first row is the token that
-// was drawn last. If not, next_position has SEQUENCES for each of the ROWS; the other arrays of blocks are left alone.
+// A warp has one of the n_sequences; low, high, see order.cuh, say which of the batch it is. Grid 1, block 32 * SEQUENCES.
+// Macros: ROWS, positions that come next; PLACES, those of a ring; MASK, the token of guessed rows; BLOCKS, whether the next
+// rows are blocks, one after another, of which the first row is the token that was drawn last. If not, next_position has
+// SEQUENCES for each of the ROWS; the other arrays of blocks are left alone.
 // The first arguments are the batch of the pass; `begin` is where the context of each sequence begins. context_length is the
 // place of a sequence's first new row in its ring; nothing before `first_seen` may be read, since rows beyond the text may have
 // overwritten it. context_token is the token after each row, context_last the last row of each sequence.
@@ -17,10 +18,11 @@
 constexpr int PENDING = 64, SEQUENCES = 16;
 
 extern "C" __global__ void __launch_bounds__(32 * SEQUENCES)
-walk(int n_sequences, unsigned long long low, unsigned long long high, const int* first, const int* length, const int* tokens, const int* parent, const int* drawn,
-     int* context_counts, int* context_first, int* context_sequence, int* context_length, int* context_position,
-     int* context_row, int* context_token, int* context_parent, int* context_depth, int* context_last, const int* begin,
-     int* next_tokens, int* next_position, int* next_length, int* first_seen, int* anchors, int* lengths) {
+walk(int n_sequences, unsigned long long low, unsigned long long high, const int* first, const int* length,
+     const int* tokens, const int* parent, const int* drawn, int* context_counts, int* context_first,
+     int* context_sequence, int* context_length, int* context_position, int* context_row, int* context_token,
+     int* context_parent, int* context_depth, int* context_last, const int* begin, int* next_tokens, int* next_position,
+     int* next_length, int* first_seen, int* anchors, int* lengths) {
     __shared__ int paths[SEQUENCES][PENDING], after[SEQUENCES][PENDING], sizes[SEQUENCES];
     const int s = threadIdx.x / 32, lane = threadIdx.x % 32, own = which(s, low, high);
     const bool works = s < n_sequences;

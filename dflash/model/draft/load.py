@@ -12,7 +12,7 @@ from dflash.model.draft.model import BlockDraft, Tables
 from dflash.model.draft.names import check_tensors
 from dflash.model.draft.source import Source
 from dflash.model.draft.state import DEFAULT_CONTEXT, places
-from dflash.model.draft.vocabulary import Vocabulary, vocabulary
+from dflash.model.draft.vocabulary import Vocabulary, common, vocabulary
 from dflash.model.hub import resolve
 from dflash.model.model import Model
 
@@ -55,7 +55,8 @@ def load_draft(
     short, confidence
         As of `BlockDraft`.
     draft_vocab : int, optional
-        Guess from the first so many tokens, and the special ones, alone; None is all of them. See `vocabulary`.
+        Guess from the first so many tokens, and the special ones, alone; see `vocabulary`. None is all of them; on a GPU, of
+        a large vocabulary, the `common` ones where a wish says that these do.
 
     Returns
     -------
@@ -87,7 +88,8 @@ def load_draft(
         room, known = min(context or DEFAULT_CONTEXT, target.config.context), vocabulary(source, target, draft_vocab)
         if device == "cuda":
             settings = {"sequences": sequences, "context": room, "short": short, "confidence": confidence}
-            return _on_gpu(config, source, target, known, **settings)
+            some = common(target) if draft_vocab is None and not known.own else ()
+            return _on_gpu(config, source, target, known, common=some, **settings)
         tables = _tables(source, target, known)
         settings = {"slots": sequences, "size": places(config, room), "kv": target.pools.kv, "threads": target.threads}
         return BlockDraft(config, source, tables, **settings, short=short, confidence=confidence)

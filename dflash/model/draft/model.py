@@ -71,9 +71,12 @@ class BlockDraft:
     Attributes
     ----------
     config : DraftConfig
+    common : tuple
+        None: a draft on a GPU may do with some tokens of its vocabulary for some texts.
     """
 
     device = "cpu"
+    common = ()
 
     def __init__(
         self,

@@ -10,6 +10,9 @@ from dflash.model.draft.source import Source
 
 Ids = NDArray[np.int32]
 
+LARGE = 100_000
+"""Tokens from which on a vocabulary is that of many languages."""
+
 _NORMAL = 1
 _TILE = 16
 
@@ -42,6 +45,10 @@ class Vocabulary:
         """Where the products of each part lie among the logits."""
         ends = np.cumsum([part.stop - part.start for part in self.parts]).tolist()
         return [slice(end - (part.stop - part.start), end) for part, end in zip(self.parts, ends, strict=True)]
+
+    def has(self, token: int) -> bool:
+        """Whether one of the rows is of this token, where rows are the target's."""
+        return any(part.start <= token < part.stop for part in self.parts)
 
     def column(self, ids: Ids) -> Ids:
         """Which of the logits are of these tokens, that can be guessed."""
@@ -89,15 +96,46 @@ def vocabulary(source: Source, target: Any, n: int | None) -> Vocabulary:
         if targets.max() >= n_vocab:
             raise FormatError(f"tensor 'd2t' names token {targets.max()}, the target has {n_vocab}")
         return Vocabulary((slice(0, len(targets)),), targets, own=True)
-    first = _first_special(target, n_vocab)
-    if n is None or n >= first:
+    if n is None or n >= _first_special(target):
         return Vocabulary((slice(0, n_vocab),))
-    parts = tuple(part for part in (slice(0, n), slice(first, n_vocab)) if part.start < part.stop)
+    parts = _first(target, n)
     return Vocabulary(parts, np.concatenate([np.arange(part.start, part.stop, dtype=np.int32) for part in parts]))
 
 
-def _first_special(target: Any, n_vocab: int) -> int:
+def common(target: Any) -> tuple[Vocabulary, ...]:
+    """Tell which tokens do for texts of the most common languages.
+
+    Parameters
+    ----------
+    target : Model or DeviceModel
+
+    Returns
+    -------
+    tuple of Vocabulary
+        The first two fifths of a vocabulary of many languages, and the first three, each with its special tokens; none of a
+        smaller one.
+
+    Notes
+    -----
+    Merges are in the order of how often they come, but not over all languages alike: of the 248,320 tokens of Qwen3.5 the
+    first 95,000 are nearly all of English and code, 53,000 Chinese ones follow, then those of all others. Beyond two fifths
+    lie 0.03 to 0.15 % of the tokens of code, 0.2 to 0.5 % of English, 6 to 9 % of German, 18 to 22 % of Chinese, 32 % of
+    Russian; beyond three, 0.2 to 0.5 % of Chinese and nearly as much as before of the others.
+    """
+    n_vocab = target.config.n_vocab
+    shares = (2, 3) if n_vocab >= LARGE else ()
+    return tuple(Vocabulary(_first(target, n_vocab * share // 5 // _TILE * _TILE)) for share in shares)
+
+
+def _first(target: Any, n: int) -> tuple[slice, ...]:
+    """The first `n` tokens, and the special ones."""
+    parts = slice(0, n), slice(max(n, _first_special(target)), target.config.n_vocab)
+    return tuple(part for part in parts if part.start < part.stop)
+
+
+def _first_special(target: Any) -> int:
     """From which token on none is of ordinary text, or a few before: tiles of a GPU have 16 rows."""
+    n_vocab = target.config.n_vocab
     weights = target.weights if target.device == "cpu" else target.weights.host
     types = np.asarray(weights.metadata.get("tokenizer.ggml.token_type", []))
     ordinary = np.flatnonzero(types == _NORMAL)

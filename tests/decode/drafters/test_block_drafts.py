@@ -20,7 +20,7 @@ PROMPTS = [list(range(3, 60)), list(range(200, 212))]
 
 @pytest.fixture(scope="module")
 def lm():
-    with dflash.load(FILE, device="cpu", threads=2, context=128, sequences=3) as lm:
+    with dflash.load(FILE, device="cpu", threads=1, context=128, sequences=3) as lm:
         yield lm
 
 

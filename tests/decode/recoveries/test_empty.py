@@ -168,7 +168,7 @@ def test_cancelled_while_it_is_held_back():
 @pytest.mark.parametrize(("n_prompt", "read"), [(257, 256), (300, 2 * 299)])
 def test_where_every_page_is_taken(n_prompt, read):
     """A place inside a page needs a page of its own to be remembered; where there is none, the prompt is read again."""
-    model = load_model("demo", device="cpu", threads=2, context=1024, sequences=1).model
+    model = load_model("demo", device="cpu", threads=1, context=1024, sequences=1).model
     prompt = np.random.default_rng(1).integers(0, 16000, n_prompt).tolist()
     engine = Engine(model)
     plain = engine.add(Session(prompt, max_tokens=6))

@@ -22,13 +22,14 @@ from dflash.kernels.sample.cuda_candidates import Candidates, Largest, describe
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.soft_cap.cuda import SoftCap
 from dflash.kernels.tree.cuda import OUTLINE, Grow, guesses
+from dflash.model.cuda.buried import bury
 from dflash.model.cuda.draft.layers import Layer, Norm, Norms, Parts, Where, split_norm
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.lent import Lent
 from dflash.model.cuda.weights import DeviceWeights
-from dflash.model.draft.ask import Wish
+from dflash.model.draft.ask import Wish, common_of
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.rope import inverse_frequencies
@@ -44,11 +45,14 @@ class Size(NamedTuple):
         Whether all that is wanted is the likeliest token at each position.
     pairs : bool
         Whether scores of pairs are wanted where they are made for trees alone.
+    common : int, optional
+        Which common tokens' logits do.
     """
 
     texts: int
     chains: bool
     pairs: bool
+    common: int | None
 
 
 class Block:
@@ -62,6 +66,8 @@ class Block:
     tables : tuple of Tiles (V, D)
         Embedding and head, mostly those of the target.
     vocabulary : Vocabulary
+    common : sequence of Vocabulary
+        The tokens that do for texts that keep to them; from fewer to more.
     n_texts : int
         Most at a time.
     confidence : float
@@ -90,6 +96,7 @@ class Block:
         tables: tuple[Tiles, Tiles],
         *,
         vocabulary: Vocabulary,
+        common: Sequence[Vocabulary],
         n_texts: int,
         confidence: float,
         scratch: Lent,
@@ -106,7 +113,7 @@ class Block:
         shapes |= dict.fromkeys(("sequence", "tokens", "position"), row)
         self.arrays = a = DeviceArrays(**shapes)
         s = _space(config, n)
-        s.logits = scratch.empty(n, len(vocabulary))
+        self._logits = s.logits = scratch.empty(n, len(vocabulary))
         self._embed = Embed(a.tokens, tables[0], s.stream, scale=config.embed_scale)
         inv_freq, gain = inverse_frequencies(config)
         self._angles = Angles(a.position, device.array(inv_freq), s.cos, s.sin, gain=gain)
@@ -121,10 +128,14 @@ class Block:
         behind = [*(norm.attention for norm in norms[1:]), last]
         self._layers = [Layer(*of_layer) for of_layer in zip(parts, norms, behind, strict=True)]
         self._norm = last if config.conv_width else None
-        heads = [tables[1].rows(part) for part in vocabulary.parts]
-        logits = [s.logits[:, columns] for columns in vocabulary.columns()]
-        self._head = Launch(s.wanted, heads, logits, scale=config.logit_scale, **carried(before=last))
-        fetch_ahead([launch for layer in self._layers for launch in layer.multiplies] + [self._head])
+
+        def head(of: Vocabulary, columns: Sequence[slice]) -> Launch:
+            rows, outs = [tables[1].rows(part) for part in of.parts], [s.logits[:, part] for part in columns]
+            return Launch(s.wanted, rows, outs, scale=config.logit_scale, **carried(before=last))
+
+        self._head = head(vocabulary, vocabulary.columns())
+        self._common = [head(of, of.parts) for of in common]
+        fetch_ahead([launch for layer in self._layers for launch in layer.multiplies] + [*self._common, self._head][:1])
         self._cap = SoftCap(s.logits, config.logit_cap) if config.logit_cap else None
         self.out = guesses(n_texts)
         self._gate: Launch | None = None
@@ -193,7 +204,8 @@ class Block:
     def prepare(self, wishes: Sequence[Wish], *, candidates: bool = False) -> Size:
         """Make ready to guess; what `run` is told. With `candidates`, all that there are will be asked for."""
         greedy = all(wish.nodes <= wish.positions and wish.law.scale is None for wish in wishes)
-        size = Size(len(wishes), greedy and not candidates and self._largest is not None, self._wants_pairs(wishes))
+        chains, pairs = greedy and not candidates and self._largest is not None, self._wants_pairs(wishes)
+        size = Size(len(wishes), chains, pairs, common_of(wishes))
         self._graphs.prepare(size)
         return size
 
@@ -214,13 +226,17 @@ class Block:
 
     def _launch(self, size: Size) -> None:
         n = size.texts * self._config.block
+        head = self._head
+        if size.common is not None:
+            head = self._common[size.common]
+            bury(self._logits[:n])
         self._embed(n)
         self._angles(n)
         for layer in self._layers:
             layer(n, size.texts)
         if self._norm:
             self._norm(n)
-        self._head(n)
+        head(n)
         if self._cap:
             self._cap(n)
         if self._largest is not None and size.chains:

@@ -1,6 +1,7 @@
 """A block draft on a GPU: the same face as `dflash.model.draft.model.BlockDraft`, and guesses that stay on the device."""
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from dflash.errors import KernelError, RequestError, Unsupported
@@ -42,6 +43,8 @@ class DeviceBlockDraft:
         Its embedding and head are used unless the file has others, and its batches are followed.
     vocabulary : Vocabulary
         The tokens that are guessed.
+    common : sequence of Vocabulary
+        Those that do for texts that keep to them, from fewer to more; not of a draft with a soft cap on its logits.
     sequences : int
         Texts that may be in work at a time.
     context : int
@@ -59,6 +62,8 @@ class DeviceBlockDraft:
         Most positions of a text that are kept.
     most_texts : int
         Most that one pass guesses for.
+    common : sequence of Vocabulary
+        As given, where they are used.
     latest : Guesses or None
         Those that lie on the device.
 
@@ -79,6 +84,7 @@ class DeviceBlockDraft:
         target: DeviceModel,
         vocabulary: Vocabulary,
         *,
+        common: Sequence[Vocabulary] = (),
         sequences: int,
         context: int,
         short: bool = False,  # noqa: ARG002
@@ -86,6 +92,8 @@ class DeviceBlockDraft:
     ) -> None:
         _refuse(config)
         self.config, self._source, self._target = config, source, target
+        # a cap would bring what lies far below up to all others
+        self.common = common = () if config.logit_cap else common
         self._rings = rings = DeviceRings(config, sequences, context)
         self.reach = rings.reach
         self.most_texts = n = max(1, min(PENDING // config.block, sequences, SEQUENCES))
@@ -95,8 +103,8 @@ class DeviceBlockDraft:
             output = "token_embd.weight" if target.config.tied else "output.weight"
             head = weights.matrix("output.weight") if source.has("output.weight") else theirs.matrix(output)
             self._context = Context(weights, config, rings)
-            about = {"vocabulary": vocabulary, "n_texts": n, "confidence": confidence, "scratch": target.scratch()}
-            self._block = Block(weights, config, rings, (embedding, head), **about)
+            about = {"n_texts": n, "confidence": confidence, "scratch": target.scratch()}
+            self._block = Block(weights, config, rings, (embedding, head), vocabulary=vocabulary, common=common, **about)
         self.weights = weights
         shape = {"rows": config.block, "places": rings.size, "mask": config.mask}
         context, block = self._context.arrays, self._block.arrays
@@ -120,8 +128,8 @@ class DeviceBlockDraft:
             self._context.prepare(n)
         state = self.state()
         most = self.config.most
-        for law in (Law(), Law(1.0)):
-            self._block.prepare([Wish(state, law, most, 1, most)])
+        for law, some in product((Law(), Law(1.0)), (None, *range(len(self.common)))):
+            self._block.prepare([Wish(state, law, most, 1, most, some)])
         state.close()
 
     def state(self, begin: int = 0) -> DraftState:
@@ -165,7 +173,7 @@ class DeviceBlockDraft:
         found: list[Candidates] = []
         for start in range(0, len(asks), self.most_texts):
             part = asks[start : start + self.most_texts]
-            wishes = [Wish(ask.state, ask.law, ask.n, ask.width, ask.n) for ask in part]
+            wishes = [Wish(ask.state, ask.law, ask.n, ask.width, ask.n, ask.common) for ask in part]
             self._guess(wishes, [ask.anchor for ask in part], candidates=True)
             with device.device_errors("a draft"):
                 reach = [self.config.most] * len(part) if self._block.reach is None else self._block.reach.get().tolist()

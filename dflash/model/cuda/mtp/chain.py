@@ -15,9 +15,10 @@ from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda import LAW
 from dflash.kernels.sample.cuda_candidates import Candidates, Largest, describe
 from dflash.kernels.tree.cuda import OUTLINE, SEQUENCES, Features, Grow, Pick, context_shapes, guesses
+from dflash.model.cuda.buried import bury
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.mtp.reading import Parts, Reading
-from dflash.model.draft.ask import Wish
+from dflash.model.draft.ask import Wish, common_of
 from dflash.model.state import State
 
 MOST = 8
@@ -35,12 +36,15 @@ class Size(NamedTuple):
         For how many how many guesses are made below each other.
     chains : bool
         Whether all that is wanted is the likeliest token each time.
+    common : int, optional
+        Which common tokens' logits do.
     """
 
     rows: int
     texts: int
     depth: int
     chains: bool
+    common: int | None
 
 
 class _Step(NamedTuple):
@@ -91,6 +95,10 @@ class Chain:
         self._take_last = Features(stream, a.counts, a.last, width, self._last, which=1)
         self._wanted = device.empty(s, width, dtype=np.float16)
         self._head = Launch(self._wanted, [parts.output], [self._logits])
+        self._common = [
+            Launch(self._wanted, [parts.output.rows(p) for p in of.parts], [self._logits[:, p] for p in of.parts])
+            for of in parts.common
+        ]
         self.ids, self.scores = device.zeros(MOST * s, POOL, dtype=np.int32), device.zeros(MOST * s, POOL)
         self._largest = device.zeros(MOST * s, 1, dtype=np.int32), device.zeros(MOST * s, 1)
         self.out = guesses(s)
@@ -134,7 +142,7 @@ class Chain:
         for t in range(len(self._steps), depth):
             self._bind(t)
         rows = next(bucket for bucket in BUCKETS if bucket >= n_rows)
-        size = Size(rows, len(wishes), depth, greedy and not candidates)
+        size = Size(rows, len(wishes), depth, greedy and not candidates, common_of(wishes))
         self._graphs.prepare(size)
         return size
 
@@ -157,6 +165,10 @@ class Chain:
         self._steps.append(_Step(picks, read, norm, (candidates, Largest(self._logits, out=largest))))
 
     def _launch(self, size: Size) -> None:
+        head = self._head
+        if size.common is not None:
+            head = self._common[size.common]
+            bury(self._logits[: size.texts])
         self._take(size.rows)
         self._reading(size.rows)
         if size.depth == 0:
@@ -167,7 +179,7 @@ class Chain:
                 step.picks[size.chains]()
                 step.read(size.texts)
             step.norm(size.texts)
-            self._head(size.texts)
+            head(size.texts)
             step.candidates[size.chains](size.texts)
         (self._grow_largest if size.chains else self._grow)(size.texts)
 

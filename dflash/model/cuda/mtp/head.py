@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,6 +26,7 @@ from dflash.model.cuda.mtp.chain import MOST, Chain
 from dflash.model.cuda.mtp.reading import Parts
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.ask import Wish
+from dflash.model.draft.vocabulary import common
 from dflash.model.gguf import GGUFFile
 from dflash.model.mtp import Ask
 from dflash.model.pools import Pools
@@ -56,6 +58,8 @@ class DeviceMtpHead:
         As of `MtpHead`.
     latest : Guesses or None
         Those that lie on the device.
+    common : sequence of Vocabulary
+        The tokens that do for texts that keep to them; from fewer to more.
     """
 
     device = "cuda"
@@ -65,6 +69,7 @@ class DeviceMtpHead:
     ) -> None:
         self.config = config = replace(config, n_layers=1, recurrent=(False,))
         self._target, self._file = model, file
+        self.common = common(model)
         slots, host = model.pools.slots, weights.host if isinstance(weights, DeviceWeights) else weights
         # a copied last page, and chained guesses beyond the end of a text
         self.pools = Pools(config, pages=model.pools.pages + 2 * slots, slots=slots, kv=model.pools.kv, place=DEVICE)
@@ -81,7 +86,7 @@ class DeviceMtpHead:
             norm = "nextn.shared_head_norm.weight"
             last = own.vector(norm) if norm in host else theirs.vector("output_norm.weight")
             pages = -(-(model.config.context + 3 * PENDING) // PAGE)
-            self._chain = Chain(Parts(own, config, self.pools, *tables, last, model.scratch()), pages)
+            self._chain = Chain(Parts(own, config, self.pools, *tables, last, self.common, model.scratch()), pages)
         self.weights = own
         arrays, out = self._chain.arrays, self._chain.out
         self._walk = Walk(model.batch, model.drawn, arrays, out, rows=MOST, position=arrays.next)
@@ -96,8 +101,8 @@ class DeviceMtpHead:
         """Do once what captures something when it is first done: passes of the trunk and of the head for one text."""
         depth, state = min(depth, MOST), self.state()
         self._target.prepare([1 + depth])
-        for rows in (1, 1 + depth):
-            self._chain.prepare(rows, [Wish(state, Law(), depth, 1, depth)])
+        for rows, some in product((1, 1 + depth), (None, *range(len(self.common)))):
+            self._chain.prepare(rows, [Wish(state, Law(), depth, 1, depth, some)])
         state.close()
 
     def state(self) -> State:
@@ -144,7 +149,7 @@ class DeviceMtpHead:
         found: list[Candidates] = []
         for start in range(0, len(asks), SEQUENCES):
             part = asks[start : start + SEQUENCES]
-            wishes = [Wish(ask.state, ask.law, min(ask.n, MOST), 1, min(ask.n, MOST)) for ask in part]
+            wishes = [Wish(ask.state, ask.law, n := min(ask.n, MOST), 1, n, ask.common) for ask in part]
             self._guess(wishes, [(ask.tokens, ask.hidden) for ask in part], candidates=True)
             with device.device_errors("an MTP head"):
                 ids, scores = (array.get().reshape(MOST, SEQUENCES, POOL) for array in (self._chain.ids, self._chain.scores))

@@ -1,5 +1,6 @@
 """The block of an MTP head on a GPU: launches bound to a batch."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from dflash.model.cuda.lent import Lent
 from dflash.model.cuda.ops import Ops
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.cuda.workspace import workspace
+from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.pools import Pools
 from dflash.model.rope import inverse_frequencies
 
@@ -36,6 +38,8 @@ class Parts(NamedTuple):
         Mostly those of the trunk.
     norm : float32 (D,)
         The last one.
+    common : sequence of Vocabulary
+        The tokens that do for texts that keep to them; from fewer to more.
     scratch : Lent
         For what lasts no longer than a pass.
     """
@@ -46,6 +50,7 @@ class Parts(NamedTuple):
     embedding: Tiles
     output: Tiles
     norm: Any
+    common: Sequence[Vocabulary]
     scratch: Lent
 
 

@@ -1,0 +1,34 @@
+"""Whether a text keeps to the common tokens of its model, so that guesses may, too."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from dflash.model.draft.vocabulary import Vocabulary
+
+RECENT, FEW = 1024, 4
+"""Of so many last tokens of a text no more than so many may be others: each may cut a chain, which spares little time."""
+
+
+class Usual:
+    """Watches the tokens of a text.
+
+    Parameters
+    ----------
+    common : sequence of Vocabulary
+        The common ones, from fewer to more; empty if a draft has no use for them.
+    """
+
+    def __init__(self, common: Sequence[Vocabulary]) -> None:
+        self._n_seen = 0
+        self._others = [(known, deque[int]()) for known in common]
+
+    def does(self, text: Sequence[int]) -> int | None:
+        """Which common tokens do for guesses under this text, which goes on from where it was last time; None if none do."""
+        start = len(text) - RECENT
+        new = range(max(self._n_seen, start, 0), len(text))
+        self._n_seen = len(text)
+        for known, others in self._others:
+            others.extend(i for i in new if not known.has(text[i]))
+            while others and others[0] < start:
+                others.popleft()
+        return next((i for i, (_, others) in enumerate(self._others) if len(others) <= FEW), None)

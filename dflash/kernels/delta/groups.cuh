@@ -1,0 +1,63 @@
+// Parts of a block that wait for each other: named barriers, and barriers for groups of rows that some warps make and others
+// take.
+#pragma once
+
+// N threads, whole warps, wait for each other.
+template <int N>
+__device__ __forceinline__ void meet(int barrier) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(N) : "memory");
+}
+
+// Whether `x` is true for all N.
+template <int N>
+__device__ __forceinline__ bool all_of(int barrier, bool x) {
+    u32 all;
+    asm volatile("{ .reg .pred p, q; setp.ne.u32 q, %1, 0; bar.red.and.pred p, %2, %3, q; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(all) : "r"((u32)x), "r"(barrier), "n"(N) : "memory");
+    return all;
+}
+
+// A whole warp waits for the end of a phase, and goes on together.
+__device__ __forceinline__ void wait_together(const u64* barrier, u32 phase) {
+    u32 done;
+    do {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done) : "r"(address(barrier)), "r"(phase) : "memory");
+#else
+        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done) : "r"(address(barrier)), "r"(phase) : "memory");
+#endif
+    } while (!__all_sync(~0u, done));
+}
+
+// A whole warp arrives once.
+__device__ __forceinline__ void arrive_together(const u64* barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(address(barrier));
+}
+
+// Every lane arrives as soon as what it copies has come.
+__device__ __forceinline__ void arrive_after_copies(const u64* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(address(barrier)) : "memory");
+}
+
+// Rows in the order in which they are visited, GROUP at a time: their inputs have come, they are made, they are visited.
+constexpr int GROUP = 4, MOST_GROUPS = MOST_ROWS / GROUP;
+
+struct Groups {
+    u64 fetched[MOST_GROUPS], ready[MOST_GROUPS], visited[MOST_GROUPS];
+
+    // By all threads; a barrier after another takes a warp as long as one after another does several.
+    __device__ __forceinline__ void prepare() {
+        if (threadIdx.x % 32 == 0) {
+#pragma unroll 1
+            for (int i = threadIdx.x / 32; i < MOST_GROUPS; i += THREADS / 32) {
+                barrier_init(address(fetched + i), 32 * GROUP);
+                barrier_init(address(ready + i), GROUP);
+                barrier_init(address(visited + i), VISITORS / 32);
+            }
+        }
+        __syncwarp();
+    }
+};

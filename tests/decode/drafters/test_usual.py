@@ -1,0 +1,31 @@
+"""Which common tokens do for a text."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dflash.decode.drafters.usual import FEW, RECENT, Usual
+from dflash.model.draft.vocabulary import Vocabulary
+
+COMMON = Vocabulary((slice(0, 40), slice(96, 100))), Vocabulary((slice(0, 60), slice(96, 100)))
+
+
+@given(st.lists(st.lists(st.sampled_from([97, 0, 50, 70]), max_size=2 * RECENT), min_size=1, max_size=4))
+def test_the_last_tokens_decide_however_a_text_grows(parts):
+    usual, text = Usual(COMMON), [1]
+    for part in parts:
+        text += part
+        enough = [sum(not known.has(token) for token in text[-RECENT:]) <= FEW for known in COMMON]
+        assert usual.does(text) == (enough.index(True) if any(enough) else None)
+
+
+def test_others_are_forgotten():
+    usual, text = Usual(COMMON), [0] + [40] * (FEW + 1)
+    assert usual.does(text) == 1
+    text += [39] * (RECENT - FEW - 1)
+    assert usual.does(text) == 1
+    text.append(96)
+    assert usual.does(text) == 0
+
+
+def test_nothing_is_common_where_nobody_asks():
+    assert Usual(()).does([0] * RECENT) is None
