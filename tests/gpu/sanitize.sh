@@ -31,6 +31,7 @@ declare -A cases=(
         test_reference[6 over 2 heads, 64 x 64]
         test_reference[65 rows of text]
         test_any_company[(2, 4, 32, 32)]
+        test_little_shared_memory[(2, 4, 32, 32)]
         test_flush"
     [block_attention]="test_block_attend[a window over the end of the ring]
         test_block_attend[everything]"
