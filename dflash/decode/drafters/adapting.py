@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dflash.decode.session import Session
     from dflash.model.batch import Forward
 
-_KEPT = 8
+_KEPT = 16
 """Steps for which prices are taken to be what they were."""
 
 

@@ -24,9 +24,6 @@ _FULL = (1, 3, 7, 15, 23, 31, 47, 63)
 
 _DEPTH = 15
 
-_TRIALS, _HOPE = 8, 0.75
-"""In so many steps a drafter counts as cheaper: a bad measure alone must not keep it from being tried."""
-
 
 class Known:
     """How good guesses are: before they are made, and by what their drafter thinks of them.
@@ -73,8 +70,6 @@ class Option:
         What a step that asks it takes, on a CPU beside its forward, when that takes as long as it was measured.
     filled : float
         How many of the guesses that were asked for it makes.
-    n_tried : int
-        Steps that used it.
     """
 
     def __init__(self, strategy: Strategy, part: int, sizes: Sequence[int] = _SIZES) -> None:
@@ -83,12 +78,7 @@ class Option:
         self.most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or _DEPTH
         self.sizes = sorted({n for n in sizes if n < self.most} | {self.most})
         self.known = Known(self.most), Known(self.most)
-        self.extra, self.filled, self.n_tried = Extra(), 1.0, 0
-
-    @property
-    def hope(self) -> float:
-        """What its steps are taken to cost, of what they seem to."""
-        return _HOPE if self.n_tried < _TRIALS else 1.0
+        self.extra, self.filled = Extra(), 1.0
 
     def sized(self, n: int) -> Shape:
         """The shape of so many guesses."""
@@ -121,7 +111,7 @@ class Choice:
             if not option.instant:
                 # on a GPU, each size is captured when it is first met
                 shapes = [option.sized(n) for n in ((1, option.most) if self._on_host else option.sizes)]
-                option.extra = measured_extra(model, [Strategy(option.drafter, shape) for shape in shapes], self.forwards)
+                option.extra = measured_extra(model, [Strategy(option.drafter, shape) for shape in shapes])
         self.n_steps = 0
         # a step of which nothing is heard, since its texts were begun anew, makes way for later ones
         self._placed: deque[list[Placed]] = deque(maxlen=3)
@@ -133,9 +123,7 @@ class Choice:
         # on a GPU, a forward and what is beside it go on at the same time: known is the whole step of one text
         more = forward if self._on_host else [seconds - forwards(1 + n) for n, seconds in enumerate(forward)]
         asked = {
-            option: [
-                (n, option.hope * (more[round(option.filled * n)] + slow * option.extra.seconds(n))) for n in option.sizes
-            ]
+            option: [(n, more[round(option.filled * n)] + slow * option.extra.seconds(n)) for n in option.sizes]
             for option in self.options
             if not option.instant
         }
@@ -166,9 +154,6 @@ class Choice:
         """From one step of some sessions."""
         first, option = steps[0], bets[0].option
         took = first.propose + first.forward + sum(step.verify + step.commit for step in steps)
-        for bet in bets:
-            if bet.option is not None:
-                bet.option.n_tried += 1
         if self._on_host:
             self.forwards.learn(first.batch, first.forward)
         if all(bet.ready and bet.option is option for bet in bets):

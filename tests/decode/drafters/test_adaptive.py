@@ -8,10 +8,8 @@ from guessers import naive
 from paced import CHEAP, FLAT, GOOD, STEEP, USELESS, WEAK, N, Paced, Timed, written
 
 from dflash.decode.drafter import Follow
-from dflash.decode.drafters import choice
 from dflash.decode.drafters.adaptive import Adaptive
 from dflash.decode.drafters.lookup import PromptLookup
-from dflash.decode.drafters.pace import Extra, measured_extra
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.loop import LoopGuard
 from dflash.decode.sampling import Sampling
@@ -61,17 +59,6 @@ def test_who_never_helps_is_hardly_asked(clock):
     """Nor is the text's ease taken from it: the good one is found all the same."""
     best = max(rate(clock, STEEP, Strategy(GOOD, Chain(n))) for n in (4, 8, 15))
     assert rate(clock, STEEP, Strategy(Adaptive(USELESS, GOOD))) > 0.95 * best
-
-
-@pytest.mark.parametrize("curve", [FLAT, STEEP], ids=["flat", "steep"])
-def test_who_was_measured_while_other_work_went_on_is_tried_all_the_same(clock, curve, monkeypatch):
-    def measured(model, strategies, forwards):
-        extra = measured_extra(model, strategies, forwards)
-        return Extra([(n, 2 * extra.seconds(n)) for n in (1, 15)]) if strategies[0].drafter is GOOD else extra
-
-    monkeypatch.setattr(choice, "measured_extra", measured)
-    best = max(rate(clock, curve, Strategy(GOOD, Chain(n))) for n in (4, 8, 15))
-    assert rate(clock, curve, Strategy(Adaptive(Paced(0.8, 0.2, 1.3, 6), GOOD))) > 0.95 * best
 
 
 @dataclass(frozen=True)
