@@ -21,7 +21,7 @@ def test_every_architecture(arch):
     for rows in (2, 4):
         of_step = constants(LARGEST, TAPS=4, SPLIT=2, FUSED=int(arch >= 90), ROWS=rows)
         assert compiled("delta/step.cu", arch, STAGED=1, **of_step) == 0
-    assert compiled("delta/step.cu", arch, STAGED=0, **of_step) == 0, "with little shared memory"
+        assert compiled("delta/step.cu", arch, STAGED=0, **of_step) == 0, "with little shared memory"
     compiled("delta/scan.cu", arch, TAPS=4, SLICE=64, STAGES=1 if arch in (86, 89, 120) else 2, **constants(LARGEST))
     assert compiled("delta/gated_norm.cu", arch, HEADS=48, VALUES=128) == 0
     compiled("delta/flush.cu", arch, TAPS=4, OWN=64, **constants(LARGEST))

@@ -53,9 +53,10 @@ class DFlash(Drafter):
         A DSpark draft guesses no further than it trusts itself with this probability. On a GPU that spares no row: a step
         is launched before it is known.
     draft_vocab : int, optional
-        Guess from the first so many tokens of the vocabulary, and the special ones at its end, alone: with byte-pair
-        encodings the first are about the most frequent. The head is then no more than the rows of these. If None all; on a
-        GPU, of 100,000 and more, two or three fifths while a text keeps to these, as English, code and Chinese do.
+        Guess from the first so many tokens of the vocabulary, and the special ones at its end, alone: merges are numbered
+        in the order of how often they come, but one language after another. The head is then no more than the rows of
+        these. If None all; on a GPU, of 100,000 and more, two or three fifths while a text keeps to these, as English, code
+        and Chinese do.
 
     References
     ----------

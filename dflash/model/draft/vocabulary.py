@@ -1,4 +1,4 @@
-"""The tokens that a draft guesses from: all of its target's, those of a vocabulary of its own, or the more frequent ones."""
+"""The tokens that a draft guesses from: all of its target's, those of a vocabulary of its own, or some."""
 
 from typing import Any
 
