@@ -19,22 +19,8 @@ __device__ __forceinline__ bool all_of(int barrier, bool x) {
 
 // A whole warp waits for the end of a phase, and goes on together.
 __device__ __forceinline__ void wait_together(const u64* barrier, u32 phase) {
-    u32 done;
-    do {
-#if __CUDA_ARCH__ >= 900
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done) : "r"(address(barrier)), "r"(phase) : "memory");
-#else
-        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done) : "r"(address(barrier)), "r"(phase) : "memory");
-#endif
-    } while (!__all_sync(~0u, done));
-}
-
-// A whole warp arrives once.
-__device__ __forceinline__ void arrive_together(const u64* barrier) {
+    barrier_wait(address(barrier), phase);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(address(barrier));
 }
 
 // Every lane arrives as soon as what it copies has come.
@@ -46,7 +32,7 @@ __device__ __forceinline__ void arrive_after_copies(const u64* barrier) {
 constexpr int GROUP = 4, MOST_GROUPS = MOST_ROWS / GROUP;
 
 struct Groups {
-    u64 fetched[MOST_GROUPS], ready[MOST_GROUPS], visited[MOST_GROUPS];
+    u64 fetched[MOST_GROUPS], ready[MOST_GROUPS], visited[MOST_GROUPS];  // every thread arrives for itself
 
     // By all threads; a barrier after another takes a warp as long as one after another does several.
     __device__ __forceinline__ void prepare() {
@@ -54,8 +40,8 @@ struct Groups {
 #pragma unroll 1
             for (int i = threadIdx.x / 32; i < MOST_GROUPS; i += THREADS / 32) {
                 barrier_init(address(fetched + i), 32 * GROUP);
-                barrier_init(address(ready + i), GROUP);
-                barrier_init(address(visited + i), VISITORS / 32);
+                barrier_init(address(ready + i), 32 * GROUP);
+                barrier_init(address(visited + i), VISITORS);
             }
         }
         __syncwarp();

@@ -35,7 +35,7 @@ __device__ __forceinline__ void make_rows(const Arrays& arrays, const Shared& sh
             const u64 above = chain ? above_in_chain(row) : *(const u64*)tree.above[row];
             make_row(taps, shared, keys, values, row, above, i, remembered, channels);
         }
-        arrive_together(groups.ready + i / GROUP);
+        barrier_arrive(address(groups.ready + i / GROUP));
     }
 }
 

@@ -59,6 +59,7 @@ __device__ __forceinline__ void visit_all(State& own, int n, const Tree& tree, c
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) amount.of[r] = leaf ? 0.0f : amount.of[r];
         const float sum = __fmaf_rn(change, now.z, __fmul_rn(now.x, reads.reduce(lane)));
+        __syncwarp();  // all lanes have what was wanted
         store_shared_if(writes, value, change);
         store_shared_if(writes, read, sum);
         line += LOCAL, law += 4, value += LOCAL, read += OWN, ++i;
@@ -77,7 +78,7 @@ __device__ __forceinline__ void visit_all(State& own, int n, const Tree& tree, c
             amount = Amounts{};
         }
         if (i % GROUP == 0) {
-            if (i) arrive_together(groups.visited + i / GROUP - 1);
+            if (i) barrier_arrive(address(groups.visited + i / GROUP - 1));
             wait_together(groups.ready + i / GROUP, used >> i / GROUP & 1);
         }
 #pragma unroll 1
@@ -96,5 +97,5 @@ __device__ __forceinline__ void visit_all(State& own, int n, const Tree& tree, c
             if (flags & (THEN_APART | THEN_STOP)) break;
         }
     } while (i < n);
-    arrive_together(groups.visited + (n - 1) / GROUP);
+    barrier_arrive(address(groups.visited + (n - 1) / GROUP));
 }

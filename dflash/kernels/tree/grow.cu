@@ -76,6 +76,7 @@ __device__ __forceinline__ Child next_child(const Pool& pool, const Outline& of,
 
 __device__ __forceinline__ void open(Tree& tree, int parent, Child child) {
     if (child.which < 0) return;
+    __syncwarp();
     if (threadIdx.x == 0) {
         const int i = tree.n_open;
         tree.open_weights[i] = __dadd_rn(parent < 0 ? 0.0 : tree.weights[parent], (double)child.score);
@@ -100,6 +101,7 @@ __device__ __forceinline__ int take_best(Tree& tree) {
         if (other > best || (other == best && its < where)) best = other, where = its;
     }
     if (where == ROOM) return -1;
+    __syncwarp();
     if (threadIdx.x == 0) {
         const int i = tree.n, parent = tree.open_parents[where];
         tree.weights[i] = best, tree.parents[i] = parent, tree.which[i] = tree.open_which[where];
