@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dflash.decode.session import Session
     from dflash.model.batch import Forward
 
-_KEPT = 16
+_KEPT = 8
 """Steps for which prices are taken to be what they were."""
 
 
@@ -63,6 +63,7 @@ class Adapting(Together):
         self._drawn = session.picker.law.scale is not None
         self._guessed, self._looked_up = Ease(), Ease()
         self._draft, self._given = EMPTY, None
+        self._reach = 0
         self._seen: list[_Seen] = []
         self._prices, self._left = choice.prices(self.others), 0
 
@@ -91,6 +92,7 @@ class Adapting(Together):
             if n == 0:
                 continue
             path = _right(draft, new[:n])
+            self._reach = max(self._reach if len(path) == n else 0, 2 * len(path) + 1)
             known = option.known[self._drawn]
             self._looked_up.learn(float(len(path) < n), sum(1 - chance for chance in given[: len(path) + 1][:n]))
             if draft.scores is None:
@@ -116,10 +118,11 @@ class Adapting(Together):
         self.bet = (self.looked_up(bet) if looked else None) or bet
 
     def looked_up(self, bet: Bet) -> Bet | None:
-        """Rather what was found, if that pays more."""
+        """Rather what was found, if that pays more: a little of it, and twice as much as was right the last time."""
         best, most = None, 0.0
         for option, (_, given) in self.found.items():
-            gain, n = self._prices.gain(option, self._looked_up.here(given), bet.rate)
+            chances = self._looked_up.here(given)[: max(self._reach, self._prices.cheap)]
+            gain, n = self._prices.gain(option, chances, bet.rate)
             if n and gain > most:
                 best, most = Bet(option, n, bet.rate), gain
         return best
@@ -141,7 +144,7 @@ class Adapting(Together):
         self._looked_up.fade()
         best, used = self._prices.plain, None
         for option in self._prices.asked:
-            worth = self._prices.best(option, self._guessed.here(option.known[self._drawn].odds.given), room)
+            worth = self._prices.best(option, self._guessed.here(option.known[self._drawn].odds.hoped), room)
             if worth.rate > best.rate:
                 best, used = worth, option
         return Bet(used, best.n, best.rate, used is self.bet.option)

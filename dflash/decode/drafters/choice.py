@@ -111,7 +111,7 @@ class Choice:
             if not option.instant:
                 # on a GPU, each size is captured when it is first met
                 shapes = [option.sized(n) for n in ((1, option.most) if self._on_host else option.sizes)]
-                option.extra = measured_extra(model, [Strategy(option.drafter, shape) for shape in shapes])
+                option.extra = measured_extra(model, [Strategy(option.drafter, shape) for shape in shapes], self.forwards)
         self.n_steps = 0
         # a step of which nothing is heard, since its texts were begun anew, makes way for later ones
         self._placed: deque[list[Placed]] = deque(maxlen=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
-from math import exp, expm1, log
+from math import exp, expm1, log, sqrt
 from operator import mul
 
 _FIRST, _FADING = 0.85, 0.98
@@ -19,6 +19,9 @@ _LASTING = 0.998
 
 _HERE, _ALIKE = 0.97, 4.0
 """What failures in a text count a step later; how many outweigh that it is like others."""
+
+_HOPE = 0.5
+"""Standard errors by which a drafter may be better than it seems."""
 
 _LEAST, _MOST = -4, 10
 
@@ -37,11 +40,15 @@ class Odds:
     ----------
     given : list of float
         The chances; what was seldom tried is about as good as what comes before it.
+    hoped : list of float
+        What they may well be: of a drafter that was seldom asked much more, so that an unlucky start does not rule it out
+        (upper confidence bounds, Auer et al. 2002).
     """
 
     def __init__(self, n: int) -> None:
         self._right, self._tried, self._at = [0.0] * n, [0.0] * n, 0
         self.given = list(accumulate([_FIRST] + [_FADING] * (n - 1), mul))
+        self.hoped = list(map(_hoped, self.given, self._tried))
 
     def learn(self, chances: Sequence[float]) -> None:
         """Of some guesses each was right with this probability: 1 or 0 where that is known."""
@@ -64,6 +71,11 @@ class Odds:
             right, tried = share * self._right[i], share * self._tried[i]
             self._right[i], self._tried[i] = right, tried
             self.given[i] = expected = min((right + _TRUST * expected * _FADING) / (tried + _TRUST), 1.0)
+            self.hoped[i] = _hoped(expected, tried)
+
+
+def _hoped(chance: float, tried: float) -> float:
+    return min(chance + _HOPE * sqrt(chance * (1.0 - chance) / (tried + _TRUST)), 1.0)
 
 
 class Clues:

@@ -6,6 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from itertools import accumulate
+from math import inf
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +22,7 @@ from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 
 _ROWS = (1, 2, 4, 5, 8, 9, 16, 17, 32, 64)
-_REPEATS = 2
+_REPEATS = 3
 _STEPS = 5
 _OFF = 1.5
 """What is off by more than this factor is taken for a hiccup of the machine."""
@@ -82,7 +84,7 @@ class Extra:
     """
 
     def __init__(self, known: Sequence[tuple[int, float]] = ()) -> None:
-        self._known, self._scale = list(known), 1.0
+        self._known, self._scale, self._heard = list(known), 1.0, 0
 
     @property
     def is_known(self) -> bool:
@@ -100,10 +102,12 @@ class Extra:
         return max(self._scale * (low + (n - left) * (high - low) / (right - left)), 0.0)
 
     def learn(self, n: int, seconds: float) -> None:
-        """A step with `n` guesses took so long."""
+        """A step with `n` guesses took so long; the first ones count most, other work may have met what was measured."""
+        self._heard += 1
         expected = self.seconds(n)
         if expected > 0:
-            self._scale *= 1 + 0.1 * (min(max(seconds / expected, 1 / _OFF), _OFF) - 1)
+            share = max(0.1, 1 / (1 + self._heard))
+            self._scale *= 1 + share * (min(max(seconds / expected, 1 / _OFF), _OFF) - 1)
         elif not self._known:
             self._known = [(n, seconds)]
 
@@ -126,37 +130,38 @@ def measured_steps(model: Any, strategy: Strategy) -> list[Step]:
     return found
 
 
-def measured_extra(model: Any, strategies: Sequence[Strategy]) -> Extra:
+def measured_extra(model: Any, strategies: Sequence[Strategy], forwards: Forwards) -> Extra:
     """Let a drafter guess for a moment, in shapes from small to large: on a CPU, what that takes beside the forward."""
     known = {}
     for strategy in strategies:
         steps = measured_steps(model, strategy)
         n = max((step.drafted for step in steps), default=0)
-        if n:
-            full = [step for step in steps if step.drafted == n]
-            known[n] = min(whole(step) - (step.forward if model.device == "cpu" else 0.0) for step in full)
+        full = [step for step in steps if step.drafted == n]
+        if n and model.device == "cpu":
+            # held against their own forwards, which other work on the machine slows down as much
+            known[n] = forwards.seconds(1 + n) * median((whole(step) - step.forward) / step.forward for step in full)
+        elif n:
+            known[n] = min(map(whole, full))
     # more guesses can't take less time: where they seem to, a part of a step was not seen
     sizes = sorted(known)
     return Extra(list(zip(sizes, accumulate((known[n] for n in sizes), max), strict=True)))
 
 
 def _measured(model: Any, rows: list[int], capture: tuple[int, ...]) -> list[float]:
-    """The shortest of a few forwards each."""
+    """The shortest of a few forwards each, in turns, so that other work on the machine meets all alike."""
     state = model.state()
-    found = []
+    times = [inf] * len(rows)
     try:
         state.reserve(rows[-1])
-        for n in rows:
-            span = Span(state, np.zeros(n, np.int32), np.arange(-1, n - 1, dtype=np.int32))
-            times = []
-            for _ in range(_REPEATS):
+        for _ in range(_REPEATS):
+            for i, n in enumerate(rows):
+                span = Span(state, np.zeros(n, np.int32), np.arange(-1, n - 1, dtype=np.int32))
                 began = perf_counter()
                 model.forward([span], capture=capture)
                 model.finish()
-                times.append(perf_counter() - began)
+                times[i] = min(times[i], perf_counter() - began)
                 state.commit([])
-            found.append(min(times))
     finally:
         state.close()
-    # more rows can't take less time: where they seem to, something came in between
-    return list(accumulate(reversed(found), min))[::-1]
+    # none takes longer than one of more rows, or than so many of fewer rows: where it seems to, something came in between
+    return [min(-(-n // m) * seconds for m, seconds in zip(rows, times, strict=True)) for n in rows]

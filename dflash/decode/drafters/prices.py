@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,6 +12,10 @@ from dflash.decode.drafters.odds import all_right
 
 if TYPE_CHECKING:
     from dflash.decode.drafters.choice import Option
+
+
+_TRIED = 1.7
+"""What a step may take, of a plain one, to see whether guesses are any good."""
 
 
 class Prices(NamedTuple):
@@ -32,6 +37,11 @@ class Prices(NamedTuple):
     waiting: dict[Option, float]
     asked: dict[Option, list[tuple[int, float]]]
     tokens: float
+
+    @property
+    def cheap(self) -> int:
+        """Guesses that nobody is asked for and that cost little to try, at least one."""
+        return max(bisect_right(self.unasked, _TRIED * self.unasked[0]) - 1, 1)
 
     @property
     def plain(self) -> Worth:

@@ -1,15 +1,19 @@
 """Choosing who guesses, by a clock that only models and drafters move."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
+import numpy as np
 import pytest
 from ahead_toy import AheadToy
 from guessers import naive
 from paced import CHEAP, FLAT, GOOD, STEEP, USELESS, WEAK, N, Paced, Timed, written
 
 from dflash.decode.drafter import Follow
+from dflash.decode.drafters import choice
 from dflash.decode.drafters.adaptive import Adaptive
 from dflash.decode.drafters.lookup import PromptLookup
+from dflash.decode.drafters.pace import Extra, measured_extra
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.loop import LoopGuard
 from dflash.decode.sampling import Sampling
@@ -61,6 +65,34 @@ def test_who_never_helps_is_hardly_asked(clock):
     assert rate(clock, STEEP, Strategy(Adaptive(USELESS, GOOD))) > 0.95 * best
 
 
+@pytest.mark.parametrize("curve", [FLAT, STEEP], ids=["flat", "steep"])
+def test_who_was_measured_while_other_work_went_on_is_tried_all_the_same(clock, curve, monkeypatch):
+    def measured(model, strategies, forwards):
+        extra = measured_extra(model, strategies, forwards)
+        return Extra([(n, 1.5 * extra.seconds(n)) for n in (1, 15)]) if strategies[0].drafter is GOOD else extra
+
+    monkeypatch.setattr(choice, "measured_extra", measured)
+    best = max(rate(clock, curve, Strategy(GOOD, Chain(n))) for n in (4, 8, 15))
+    assert rate(clock, curve, Strategy(Adaptive(CHEAP, GOOD))) > 0.95 * best
+
+
+@dataclass(frozen=True)
+class BeginsBadly(Paced):
+    """Its guesses are wrong in the first of a text, and so the first that is heard of it."""
+
+    def propose(self, draftings, rooms):
+        drafts = super().propose(draftings, rooms)
+        for drafting, draft in zip(draftings, drafts, strict=True):
+            if len(drafting.session.text) == 3 and drafting.session.ids[0] < 2:
+                draft.tokens[:] = (draft.tokens + 1) % 13
+        return drafts
+
+
+def test_an_unlucky_start_does_not_rule_out_the_better_one(clock):
+    better, other = BeginsBadly(0.95, 3.6, 0.55), Paced(0.95, 0.2, 2.3, 6)
+    assert rate(clock, STEEP, Strategy(Adaptive(other, better))) > 0.95 * rate(clock, STEEP, Strategy(better, Chain(7)))
+
+
 @dataclass(frozen=True)
 class Ripens(Paced):
     """Its guesses are seldom right in the first texts."""
@@ -97,6 +129,28 @@ def test_what_costs_no_time_is_looked_at_first(clock):
         pass
     assert session.tokens == naive(model, [1, 2, 3] * 8, Sampling(), N)
     assert {step.by for step in session.steps} >= {"", "PromptLookup"}
+
+
+def verified(clock, text):
+    """How much of what was found was verified, step by step, and how much of it was right."""
+    model = Timed(clock, STEEP)
+    model.law = lambda seen: np.eye(model.n_vocab, dtype=np.float32)[text[len(seen)]]
+    session = Session(text[:80], strategy=Strategy(Adaptive(PromptLookup(most=15))), max_tokens=N)
+    for _ in Engine(model).stream(session):
+        pass
+    assert session.text == text[: 80 + N]
+    return [(step.drafted, step.accepted) for step in session.steps if step.by]
+
+
+def test_what_was_found_is_tried_in_small_and_then_in_whole(clock):
+    rng = np.random.default_rng(5)
+    run = rng.integers(0, 6, 60).tolist()
+    copied = verified(clock, run * 4)
+    assert copied[0][0] <= 5
+    assert max(n for n, _ in copied) == 15
+    misleading = run + [token for _ in range(20) for token in (*run[30:38], *rng.integers(6, 13, 4).tolist())]
+    for (_, right), (n, _) in pairwise(verified(clock, misleading)):
+        assert n <= max(5, 2 * (right + 1) + 1)
 
 
 class TimedAhead(Timed, AheadToy):

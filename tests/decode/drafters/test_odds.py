@@ -34,6 +34,29 @@ def test_who_is_not_asked_is_as_good_as_new_in_the_end():
     assert odds.given == pytest.approx(new, abs=0.01)
 
 
+def test_hope_is_for_whom_little_is_known_of():
+    odds = Odds(6)
+    begun = np.subtract(odds.hoped, odds.given)
+    for _ in range(5):
+        odds.learn([0.0] * 6)
+    unlucky = odds.hoped[0]
+    for _ in range(300):
+        odds.learn([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
+    known = np.subtract(odds.hoped, odds.given)
+    assert (begun > 0.05).all()
+    assert unlucky > odds_of(5, 0.0).given[0] + 0.05
+    assert known[0] < 0.03 < begun[0]
+    assert (np.array(odds.hoped) <= 1).all()
+
+
+def odds_of(n, chance):
+    """After n guesses that were right as often."""
+    odds = Odds(6)
+    for _ in range(n):
+        odds.learn([chance] * 6)
+    return odds
+
+
 def test_what_is_only_likely_counts_for_as_much():
     """A draft that knows its chances tells in one step what outcomes tell in many."""
     known, seen, law = Odds(4), Odds(4), [0.9, 0.8, 0.7, 0.6]
