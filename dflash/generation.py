@@ -101,6 +101,10 @@ class Generation:
         What recoveries did.
     warnings : list of str
         What was found wrong with how it was written.
+    guessed_from : dict of int to int
+        In how many steps a block draft or MTP head on a GPU guessed from so many tokens of a large vocabulary: the first two
+        or three fifths while the text kept to them, or all. Beside other texts it makes logits of as many as any of them
+        needs.
     """
 
     prompt: list[int]
@@ -117,6 +121,7 @@ class Generation:
     logprobs: list[TokenLogprobs] | None = None
     interventions: list[Intervention] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    guessed_from: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, session: Session, pieces: Sequence[str]) -> "Generation":
@@ -136,6 +141,7 @@ class Generation:
             logprobs=list(session.logprobs) if session.sampling.logprobs is not None else None,
             interventions=list(session.interventions),
             warnings=list(session.warnings),
+            guessed_from=dict(sorted(session.guessed_from.items())),
         )
 
     @property
@@ -180,6 +186,7 @@ class Generation:
             "tokens_per_step": self.tokens_per_step,
             "acceptance": self.acceptance,
             "acceptance_by_position": self.acceptance_by_position,
+            "guessed_from": {str(n): steps for n, steps in self.guessed_from.items()},
             "interventions": [asdict(one) for one in self.interventions],
             "warnings": self.warnings,
             **({} if self.logprobs is None else {"logprobs": [_logprob(entry) for entry in self.logprobs]}),

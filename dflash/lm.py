@@ -17,6 +17,7 @@ from dflash.decode.drafters.health import warnings_of
 from dflash.decode.recorder import Dump
 from dflash.decode.sampling import Sampling
 from dflash.decode.strategy import Strategy
+from dflash.decode.takers import check_untold
 from dflash.errors import ContextOverflow, RequestError
 from dflash.kernels.profile import profile
 from dflash.model.load import Loaded
@@ -69,7 +70,7 @@ class LM:
         strategy: Strategy | Drafter | str | None = None,
         recover: Recover = None,
         max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = (),
         stream: bool = False,
         dump: str | os.PathLike[str] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -87,13 +88,13 @@ class LM:
         strategy : Strategy, Drafter or str, optional
             How tokens are guessed; `Plain()` if None. A name as ``"ddtree:22"`` stands for one (see `dflash.decode.naming`).
             Never changes the text.
-        recover : str or sequence, optional
+        recover : str, Recovery or sequence of these, optional
             What may step in where the text goes wrong, besides the recoveries of the strategy: names as
             ``"empty,stall,loop,min:8"``, or objects, as `dflash.serve.stall.Stall` with phrases of your own. None asks the
             environment (see `dflash.serve.recover`).
         max_tokens : int, optional
             Limit of new tokens; None goes on to the end token or the end of the context.
-        stop : str or sequence of str
+        stop : str or sequence of str, optional
             The text ends before the first of these.
         stream : bool
             Return the `Stream` of one prompt instead of waiting for its end.
@@ -122,6 +123,7 @@ class LM:
         TemplateError
             If the template refuses the messages, or there is none.
         """
+        check_untold(sampling)
         several, is_list = prompts.split(prompt)
         options = Sampling(**sampling)
         chosen = Strategy.of(strategy)
@@ -135,7 +137,7 @@ class LM:
                 sampling=options,
                 strategy=chosen,
                 max_tokens=max_tokens,
-                stop=(stop,) if isinstance(stop, str) else stop,
+                stop=(stop,) if isinstance(stop, str) else stop or (),
             )
             for one in several
         ]

@@ -9,6 +9,7 @@ from dflash.kernels import device as gpu
 from dflash.kernels.formats import BLOCKS, FORMATS
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
+from dflash.model.draft.vocabulary import n_common
 from dflash.model.gguf import GGUFFile
 from dflash.model.memory import Need, n_cores
 from dflash.model.template import ChatTemplate
@@ -47,7 +48,7 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, dev
     config = Config.from_gguf(file.metadata, file.tensors)
     vocabulary = Vocabulary.from_gguf(file.metadata)
     return {
-        "model": _model(file, config),
+        "model": _model(file, config) | _guessed_from(config.n_vocab, place["kind"]),
         "quantization": _quantization(file),
         "memory": _memory(file, config, kv),
         "tokenizer": _tokenizer(vocabulary),
@@ -115,6 +116,12 @@ def _model(file: GGUFFile, config: Config) -> dict[str, Any]:
     if config.experts:
         model["experts"] = {"all": config.experts, "used": config.experts_used}
     return model
+
+
+def _guessed_from(n_vocab: int, device: str) -> dict[str, Any]:
+    """From how many tokens block drafts and MTP heads guess on a GPU while a text keeps to them, where that is not all."""
+    common = list(n_common(n_vocab)) if device == "cuda" else []
+    return {"guessed_from": {"common": common, "all": n_vocab}} if common else {}
 
 
 def _quantization(file: GGUFFile) -> dict[str, dict[str, int]]:

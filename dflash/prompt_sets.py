@@ -3,9 +3,11 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dflash.decode.sampling import Sampling
 from dflash.errors import NotFound, RequestError
 from dflash.prompts import Prompt
 
@@ -82,14 +84,18 @@ def _cases(text: str, path: Path) -> Iterator[Case]:
         case = _case(row, number) if isinstance(row, dict) else None
         if case is None:
             raise RequestError(f"{path}, line {number}: wanted an object with prompt, question, turns or messages")
+        try:
+            _check(case)
+        except RequestError as error:
+            raise RequestError(f"{path}, line {number}: {error}") from error
         yield case
 
 
 def _case(row: Mapping[str, Any], number: int) -> Case | None:
     """A row as a case, None if it has none of the forms."""
     name = str(next((row[key] for key in ("id", "task_id", "question_id") if key in row), number))
-    options = {key: row[key] for key in ("tools", "chat_template_kwargs") if key in row}
-    sampling = row.get("sampling", {})
+    options = {key: row[key] for key in ("tools", "chat_template_kwargs") if row.get(key) is not None}
+    sampling = {} if row.get("sampling") is None else row["sampling"]
     match row:
         case {"messages": [_, *_] as messages}:
             return Case(name, messages, (), options, sampling)
@@ -100,6 +106,20 @@ def _case(row: Mapping[str, Any], number: int) -> Case | None:
         case {"prompt": str(text)}:
             return Case(name, text, (), {}, sampling)
     return None
+
+
+def _check(case: Case) -> None:
+    for name, value, kind in (
+        ("tools", case.options.get("tools", []), list),
+        ("chat_template_kwargs", case.options.get("chat_template_kwargs", {}), dict),
+        ("sampling", case.sampling, dict),
+    ):
+        if not isinstance(value, kind):
+            raise RequestError(f"{name}: wanted {'an array' if kind is list else 'an object'}, got {value!r:.60}")
+    unknown = case.sampling.keys() - {field.name for field in fields(Sampling)}
+    if unknown:
+        raise RequestError(f"sampling: there is no {min(unknown)!r:.60}")
+    Sampling(**case.sampling)
 
 
 def _user(text: str) -> dict[str, str]:

@@ -1,12 +1,14 @@
 """Strategies side by side on the same prompts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dflash.comparison import Comparison, Row
 from dflash.decode import naming
 from dflash.decode.drafter import Drafter
+from dflash.decode.sampling import check_whole
 from dflash.decode.strategy import Strategy
+from dflash.decode.takers import check_taken
 from dflash.errors import RequestError
 from dflash.prompt_sets import Case
 from dflash.prompts import Prompt, split
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 WARM_UP = 8
 """Tokens that each strategy writes before anything counts; on a GPU a whole text, since graphs are captured on the way."""
+
+_NOT_TAKEN = {"strategy", "recover", "stream", "dump"}
+"""What `LM.generate` takes beside sampling, and strategies side by side can't."""
 
 Strategies = Sequence[str | Strategy | Drafter] | Mapping[str, str | Strategy | Drafter]
 
@@ -51,11 +56,11 @@ def compare(
         Names as ``"ddtree:22"`` (see `dflash.decode.naming`), strategies or drafters, or names of your own for these. The
         others are held against the first.
     draft : str, optional
-        The draft model of strategies that are given by name.
+        The draft model of strategies that are given by name, or the file of their MTP head where none has a draft.
     draft_device : str, optional
         Where it runs, ``"cpu"`` or ``"cuda"``; beside the target if None.
     draft_vocab : int, optional
-        Tokens that it guesses from, as of `DFlash`.
+        Tokens that it, or the MTP head, guesses from, as of `DFlash`.
     max_tokens : int
         Limit of each text.
     repeat : int
@@ -72,17 +77,22 @@ def compare(
     Raises
     ------
     RequestError
-        If there is nothing to compare, or an argument is wrong.
+        If there is nothing to compare, or an argument is wrong, or says something of a draft that no strategy takes that is
+        given by name.
     DFlashError
         What a strategy fails with.
     """
-    told = {"draft_device": draft_device, "draft_vocab": draft_vocab}
-    chosen = _named(strategies, draft, {name: value for name, value in told.items() if value is not None})
-    cases = list(_cases(prompts))
-    if not chosen or not cases or repeat < 1:
+    for name in _NOT_TAKEN.intersection(sampling):
         raise RequestError(
-            f"compare: {len(chosen)} strategies, {len(cases)} prompts, repeat {repeat}: wanted at least 1 each"
+            f"compare: takes no {name}: strategies alone differ, and recoveries belong to them, as Plain() | LoopGuard()"
         )
+    check_whole("max_tokens", max_tokens, 1)
+    check_whole("repeat", repeat, 1)
+    told = {"draft_device": draft_device, "draft_vocab": draft_vocab}
+    chosen = named(strategies, draft, {name: value for name, value in told.items() if value is not None})
+    cases = list(_cases(prompts))
+    if not chosen or not cases:
+        raise RequestError(f"compare: {len(chosen)} strategies, {len(cases)} prompts: wanted at least 1 each")
 
     def write(case: Case, strategy: Strategy, n: int) -> "Generation":
         settings = {"seed": 0, **case.sampling, **sampling}
@@ -111,17 +121,20 @@ def compare(
     return Comparison(list(rows.values()), [case.name for case in cases], max_tokens, dict(sampling), repr(lm))
 
 
-def _named(strategies: Strategies, draft: str | None, settings: dict[str, Any]) -> dict[str, Strategy]:
+def named(strategies: Strategies, draft: str | None, settings: dict[str, Any]) -> dict[str, Strategy]:
+    """Make strategies, each with what to call it, of what `compare` takes and what it is told of their draft."""
+    if not isinstance(strategies, Iterable) or isinstance(strategies, str):
+        raise RequestError(f"compare: strategies must be a sequence, got {strategies!r}; wanted [{strategies!r}]")
+    values = list(strategies.values() if isinstance(strategies, Mapping) else strategies)
+    check_taken([value for value in values if isinstance(value, str)], draft=draft, **settings)
     if isinstance(strategies, Mapping):
         return {name: _made(value, draft, settings) for name, value in strategies.items()}
-    if isinstance(strategies, str):
-        raise RequestError(f"compare: strategies must be a sequence, got {strategies!r}; wanted [{strategies!r}]")
     found: dict[str, Strategy] = {}
-    for value in strategies:
+    for value in values:
         one = _made(value, draft, settings)
         name = value if isinstance(value, str) else " | ".join([naming.name(one), *map(repr, one.recoveries)])
         if name in found:
-            raise RequestError(f"compare: {name} is there twice")
+            raise RequestError(f"compare: {name} is there twice; a mapping gives names of your own")
         found[name] = one
     return found
 
@@ -131,7 +144,7 @@ def _made(value: str | Strategy | Drafter, draft: str | None, settings: dict[str
 
 
 def _cases(prompts: Prompt | Sequence[Prompt | Case]) -> Iterator[Case]:
-    if not isinstance(prompts, str) and any(isinstance(one, Case) for one in prompts):
+    if isinstance(prompts, Sequence) and not isinstance(prompts, str) and any(isinstance(one, Case) for one in prompts):
         several: Sequence[Any] = prompts
     else:
         several, _ = split(prompts)

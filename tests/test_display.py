@@ -61,6 +61,16 @@ def test_html_has_a_square_for_each_token_and_each_guess_in_vain():
     assert "25%" in html
 
 
+def test_it_says_from_how_many_tokens_guesses_came():
+    some = generation(GUESSED, guessed_from={99_328: 1200, 248_320: 2})
+    words = "99,328 tokens in 1,200 steps and 248,320 tokens in 2 steps"
+    assert f", guesses from {words}, stop" in summary(some)
+    assert f"<tr><th>guesses from</th><td>{words}</td></tr>" in some._repr_html_()
+    assert some.as_dict()["guessed_from"] == {"99328": 1200, "248320": 2}
+    for shown in (summary(generation(GUESSED)), generation(GUESSED)._repr_html_()):
+        assert "guesses from" not in shown
+
+
 def test_acceptance_by_position():
     """The tree has guesses at three positions and two are right, the chain at four and none is."""
     assert generation(GUESSED).acceptance_by_position == [0.5, 0.5, 0, 0]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash import MTP, MinTokens, PromptLookup
+from dflash import MTP, LoopGuard, MinTokens, PromptLookup
 from dflash.errors import Unsupported
 
 NO_THINKING = {"enable_thinking": False}
@@ -101,6 +101,18 @@ def test_a_strategy_that_can_not_be_loaded_is_told_at_once(lm, pools, monkeypatc
         with pytest.raises(Unsupported, match="there is no head"):
             lm.generate("a", strategy=MTP("other.gguf"), stream=stream)
     assert not lm._worker.engine.busy
+
+
+@pytest.mark.parametrize("recovery", [LoopGuard, 3, MTP()], ids=repr)
+def test_what_is_no_recovery(lm, pools, recovery):
+    for arguments in ({"recover": recovery}, {"recover": [recovery]}, {"strategy": MTP() | recovery}):
+        with pytest.raises(ValueError, match=r"strategy: .* is among its recoveries and is none"):
+            lm.generate("a", **arguments)
+
+
+def test_a_recovery_needs_no_list(lm):
+    plain = ask(lm, "What is the capital of Japan?")
+    assert len(ask(lm, "What is the capital of Japan?", recover=MinTokens(20)).tokens) > 20 > len(plain.tokens)
 
 
 @pytest.mark.parametrize("strategy", [MTP, 7])

@@ -97,11 +97,41 @@ def test_names_and_what_is_refused(lm):
     for prompts, strategies, message in (
         ("a", [], "0 strategies"),
         ("a", "plain", "sequence"),
+        ("a", dflash.MTP(), "sequence"),
+        ("a", None, "sequence"),
+        (None, ["plain"], "prompt: wanted a text"),
         ("a", ["nothing-such"], "nothing-such"),
         ("a", ["plain", dflash.Plain()], "twice"),
     ):
         with pytest.raises(RequestError, match=message):
             dflash.compare(lm, prompts, strategies)
+    for more, message in (
+        ({"repeat": 0}, "repeat: must be a whole number of at least 1"),
+        ({"max_tokens": None}, "max_tokens: must be a whole number of at least 1"),
+        ({"recover": "loop"}, r"compare: takes no recover: .*, as Plain\(\) \| LoopGuard\(\)"),
+        ({"stream": True}, "compare: takes no stream: "),
+    ):
+        with pytest.raises(RequestError, match=message):
+            dflash.compare(lm, "a", ["plain"], **more)
+
+
+@pytest.mark.parametrize(
+    ("strategies", "told", "message"),
+    [
+        (["plain", "lookup:4"], {"draft": "d.gguf"}, "draft='d.gguf': strategy 'plain', 'lookup:4' does not take it; "),
+        (["mtp"], {"draft_device": "cpu"}, "draft_device='cpu': strategy 'mtp' does not take it; "),
+        ({"a": "plain"}, {"draft_vocab": 9}, "draft_vocab=9: strategy 'plain' does not take it; "),
+        ([dflash.DFlash()], {"draft_vocab": 9}, "draft_vocab=9: no strategy is named; those that do are dflash, "),
+    ],
+)
+def test_what_is_said_in_vain_about_a_draft(lm, strategies, told, message):
+    with pytest.raises(RequestError, match=f"^{message}"):
+        dflash.compare(lm, "a", strategies, **told)
+
+
+def test_what_is_said_of_the_tokens_of_an_mtp_head(lm):
+    found = dflash.compare(lm, "import os", ["plain", "mtp"], draft_vocab=300, max_tokens=4)
+    assert found["mtp"].strategy == dflash.Strategy(dflash.MTP(draft_vocab=300))
 
 
 def test_turns_follow_each_other(lm):
@@ -157,7 +187,17 @@ def test_files_in_the_form_of_public_sets(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "no prompts"), ("\n{", "line 2: not valid JSON"), ('{"text": "a"}', "line 1: wanted"), ("[]", "line 1: wanted")],
+    [
+        ("", "no prompts"),
+        ("\n{", "line 2: not valid JSON"),
+        ('{"text": "a"}', "line 1: wanted"),
+        ("[]", "line 1: wanted"),
+        ('{"prompt": "a", "sampling": 5}', "line 1: sampling: wanted an object, got 5"),
+        ('{"prompt": "a", "sampling": {"warmth": 1}}', "line 1: sampling: there is no 'warmth'"),
+        ('{"prompt": "a", "sampling": {"temperature": -1}}', "line 1: temperature: must be a number from 0 to 100"),
+        ('{"question": "a", "tools": {}}', "line 1: tools: wanted an array"),
+        ('{"question": "a", "chat_template_kwargs": []}', "line 1: chat_template_kwargs: wanted an object"),
+    ],
 )
 def test_files_that_are_none(tmp_path, text, message):
     path = tmp_path / "prompts.jsonl"

@@ -77,10 +77,9 @@ def strategy(arguments: argparse.Namespace) -> dict[str, Any]:
     RequestError
         If there is no such strategy or recovery.
     """
-    from dflash.serve.recover import check
+    from dflash.serve.recover import settle
 
-    check(arguments.recover)
-    return {"strategy": named_strategy(arguments), "recover": arguments.recover}
+    return {"recover": settle(arguments.recover), "strategy": named_strategy(arguments)}
 
 
 def named_strategy(arguments: argparse.Namespace) -> "Strategy":

@@ -38,8 +38,10 @@ def main(arguments: argparse.Namespace) -> int:
     """Measure and print."""
     if arguments.repeat is not None and arguments.repeat < 1:
         raise RequestError(f"--repeat is {arguments.repeat}, must be at least 1")
-    if arguments.strategies:
+    if arguments.strategies is not None:
+        _refuse(arguments, ("prompt", "depth"), "--strategies")
         return strategies.main(arguments)
+    _refuse(arguments, ("prompts", "temperature", "seed"), "what is measured without --strategies")
     check_draft(arguments, [])
     from dflash.commands.measure import Bench
     from dflash.model.load import load_model
@@ -156,6 +158,13 @@ def _costs(costs: list[dict[str, Any]]) -> str:
 
 def _fitting(sizes: Sequence[int], room: int) -> list[int]:
     return [n for n in sizes if n <= room]
+
+
+def _refuse(arguments: argparse.Namespace, names: Sequence[str], by: str) -> None:
+    """Refuse what would be said in vain."""
+    for name in names:
+        if getattr(arguments, name) is not None:
+            raise RequestError(f"--{name}: means nothing to {by}")
 
 
 def _sizes(text: str) -> list[int]:

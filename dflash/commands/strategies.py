@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--strategies", metavar="NAME,...", help="plain,dflash,ddtree:22,mtp:3,lookup; held against the first"
     )
-    group.add_argument("--prompts", default="agent,code,copy,prose", metavar="SET,...", help="sets of dflash or JSONL files")
+    group.add_argument("--prompts", metavar="SET,...", help="sets of dflash or JSONL files (agent,code,copy,prose)")
     add_draft(group)
     group.add_argument("--temperature", type=float, metavar="T", help="instead of what the prompts were made for")
     group.add_argument("--seed", type=int, metavar="N", help="of the texts (0)")
@@ -24,15 +24,14 @@ def main(arguments: argparse.Namespace) -> int:
     """Write every set with every strategy and print a table for each set."""
     from dflash.decode.naming import parts
     from dflash.prompt_sets import load_prompts
-    from dflash.side_by_side import compare
+    from dflash.side_by_side import compare, named
 
     names = [name.strip() for name in parts(arguments.strategies)]
     check_draft(arguments, names)
-    sets = {name: load_prompts(name) for name in arguments.prompts.split(",")}
+    chosen = named(names, arguments.draft, draft_settings(arguments))
+    sets = {name: load_prompts(name) for name in (arguments.prompts or "agent,code,copy,prose").split(",")}
     asked = {name: getattr(arguments, name) for name in ("temperature", "seed")}
     settings = {
-        "draft": arguments.draft,
-        **draft_settings(arguments),
         "max_tokens": max(arguments.generate),
         "repeat": arguments.repeat or 1,
         "progress": has_terminal(),
@@ -42,7 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
     with common.load(arguments) as lm:
         device = lm.info()["device"]
         for name, cases in sets.items():
-            found[name] = compare(lm, cases, names, **settings)
+            found[name] = compare(lm, cases, chosen, **settings)
             if not arguments.json:
                 print(f"{name}: {len(found[name].prompts)} texts\n\n{found[name]!r}\n", flush=True)
     if arguments.json:

@@ -32,7 +32,7 @@ def check(model: Any, session: Session) -> None:
     if session.added_at is not None:
         raise RequestError("session: was added before; make a new one to run it again")
     for recovery in session.strategy.recoveries:
-        if not hasattr(recovery, "start"):
+        if isinstance(recovery, type) or not hasattr(recovery, "start") or hasattr(recovery, "propose"):
             raise RequestError(f"strategy: {recovery!r} is among its recoveries and is none")
     _check_ids(model.n_vocab, session)
     context, capacity, n_prompt = model.config.context, model.pools.pages * PAGE, session.n_prompt

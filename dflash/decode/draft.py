@@ -105,7 +105,9 @@ class Draft:
         """The first `n` guesses: a tree, too, since parents come before children."""
         if n >= len(self):
             return self
-        return Draft(self.tokens[:n], self.parents[:n], scores=None if self.scores is None else self.scores[:n])
+        if self.scores is not None:
+            return Draft(self.tokens[:n], scores=self.scores[:n])
+        return Draft(self.tokens[:n], self.parents[:n])
 
 
 EMPTY = Draft(())

@@ -25,7 +25,7 @@ NAMES = (
 """What there is."""
 
 _WORD = re.compile(r"[a-z-]+")
-_CALL = re.compile(r"([a-z-]+)(?::(\d{1,4}))?(?:\((.*)\))?")
+_CALL = re.compile(r"([a-z-]+)(?::([1-9]\d{0,3}))?(?:\((.*)\))?")
 _TAKES_DRAFT = re.compile(r"\b(dflash|dspark|ddtree|draft-model)\b")
 
 
@@ -39,12 +39,12 @@ def strategy(text: str, draft: str | None = None, **settings: Any) -> Strategy:
     draft : str, optional
         The draft model, for what needs one; where nothing does, ``mtp`` takes it for the file of its head.
     settings
-        Of the draft: ``draft_device``, and what else `DFlash` takes.
+        Of the draft: ``draft_device``, and what else `DFlash` takes; of an MTP head, ``draft_vocab``.
 
     Raises
     ------
     RequestError
-        If there is no such strategy; the message lists what there is.
+        If there is no such strategy; the message lists what there is, or says how the one that was meant is written.
     """
     return _Reader(text, draft, settings).strategy(text)
 
@@ -96,24 +96,25 @@ class _Kind(NamedTuple):
 class _Reader:
     def __init__(self, text: str, draft: str | None, settings: dict[str, Any]) -> None:
         self._text, self._draft, self._settings = text, draft, settings
-        self.head = None if _TAKES_DRAFT.search(text) else draft
+        self._head = None if _TAKES_DRAFT.search(text) else draft
 
     def strategy(self, text: str) -> Strategy:
         found = _CALL.fullmatch(text.strip())
         if found is None:
-            raise self._wrong()
+            raise self._wrong(text)
         word, number, inner = found[1], int(found[2]) if found[2] else None, found[3]
         if word in ("first", "adaptive") and number is None and (inner is not None or word == "adaptive"):
             return self._several(word, inner)
-        if word not in _KINDS or inner is not None:
-            raise self._wrong()
-        if number == 0:
-            raise RequestError(f"strategy: {self._text!r:.80}: the number behind {word} must be at least 1")
-        kind = _KINDS[word]
+        kind = _KINDS.get(word)
+        if kind is None or inner is not None or (number is not None and "[:" not in _WRITTEN[word]):
+            raise self._wrong(text)
         return Strategy(kind.drafter(self, number), kind.shape(number))
 
     def dflash(self) -> DFlash:
         return DFlash(**self._settings) if self._draft is None else DFlash(self._draft, **self._settings)
+
+    def mtp(self) -> MTP:
+        return MTP(self._head, self._settings.get("draft_vocab"))
 
     def draft_model(self) -> DraftModel:
         if self._draft is None:
@@ -131,8 +132,15 @@ class _Reader:
             raise RequestError(f"strategy {self._text!r}: first(...) guesses in one shape, got {shapes}")
         return Strategy(FirstOf(*(part.drafter for part in made)), shapes[0] if shapes else None)
 
-    def _wrong(self) -> RequestError:
-        return RequestError(f"strategy: {self._text!r:.80} is not known; there are {NAMES}")
+    def _wrong(self, text: str) -> RequestError:
+        text = text.strip() or self._text
+        word = _WORD.match(text)
+        meant = _WRITTEN.get(word[0]) if word else None
+        if meant is None:
+            return RequestError(f"strategy: {text!r:.80} is not known; there are {NAMES}")
+        _, colon, number = meant.rstrip("]").partition("[:")
+        bounds = f", {number} from 1 to 9999" if colon else ""
+        return RequestError(f"strategy: {text!r:.80} is not known; wanted {meant}{bounds}")
 
 
 def parts(text: str) -> list[str]:
@@ -164,11 +172,13 @@ _KINDS = {
     "dflash": _Kind(lambda reader, _: reader.dflash(), _chain),
     "dspark": _Kind(lambda reader, _: reader.dflash(), _chain),
     "ddtree": _Kind(lambda reader, _: reader.dflash(), _tree),
-    "mtp": _Kind(lambda reader, _: MTP(reader.head), _chain),
-    "mtp-tree": _Kind(lambda reader, _: MTP(reader.head), _tree),
+    "mtp": _Kind(lambda reader, _: reader.mtp(), _chain),
+    "mtp-tree": _Kind(lambda reader, _: reader.mtp(), _tree),
     "lookup": _Kind(lambda _, most: PromptLookup() if most is None else PromptLookup(most=most), _none),
     "draft-model": _Kind(lambda reader, _: reader.draft_model(), _chain),
 }
 
 WORDS = (*_KINDS, "adaptive", "first")
 """All words that names are made of."""
+
+_WRITTEN = {word: " or ".join(one.strip() for one in parts(NAMES) if words_of(one)[0] == word) for word in WORDS}

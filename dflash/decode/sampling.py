@@ -62,7 +62,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         _number("temperature", self.temperature, 0, 100)
-        _integer("top_k", self.top_k, -1)
+        check_whole("top_k", self.top_k, -1)
         _number("top_p", self.top_p, 0, 1)
         _number("min_p", self.min_p, 0, 1)
         _number("repetition_penalty", self.repetition_penalty, 0, 100, above=True)
@@ -70,9 +70,9 @@ class Sampling:
         _number("frequency_penalty", self.frequency_penalty, -2, 2)
         object.__setattr__(self, "logit_bias", _pairs(self.logit_bias))
         if self.seed is not None:
-            _integer("seed", self.seed, -(2**63), 2**64 - 1)
+            check_whole("seed", self.seed, -(2**63), 2**64 - 1)
         if self.logprobs is not None:
-            _integer("logprobs", self.logprobs, 0)
+            check_whole("logprobs", self.logprobs, 0)
 
     def __repr__(self) -> str:
         changed = [f"{f.name}={value!r}" for f in fields(self) if (value := getattr(self, f.name)) != f.default]
@@ -113,7 +113,8 @@ def _number(name: str, value: Any, low: float, high: float, *, above: bool = Fal
         raise RequestError(f"{name}: must be a number {span}, got {value!r}")
 
 
-def _integer(name: str, value: Any, low: int, high: int | None = None) -> None:
+def check_whole(name: str, value: Any, low: int, high: int | None = None) -> None:
+    """Raise a RequestError that names an argument that is no whole number in this range."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < low or (high is not None and value > high):
         span = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise RequestError(f"{name}: must be a whole number {span}, got {value!r}")
@@ -125,6 +126,6 @@ def _pairs(bias: Any) -> tuple[tuple[int, float], ...]:
     except (TypeError, ValueError):
         raise RequestError(f"logit_bias: must map token ids to numbers, got {bias!r}") from None
     for token, value in pairs.items():
-        _integer("logit_bias: a token id", token, 0)
+        check_whole("logit_bias: a token id", token, 0)
         _number(f"logit_bias of token {token}", value, -100, 100)
     return tuple(sorted(pairs.items()))

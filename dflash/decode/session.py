@@ -1,6 +1,7 @@
 """One text being continued: what was asked, what came of it."""
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Any
@@ -13,7 +14,7 @@ from dflash.decode.marks import Marks
 from dflash.decode.picker import Picker, TokenLogprobs
 from dflash.decode.recovery import Intervention, Watch
 from dflash.decode.rules import Penalties, Rule
-from dflash.decode.sampling import Sampling
+from dflash.decode.sampling import Sampling, check_whole
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.decode.step import Recorder, Step
 from dflash.decode.strategy import Plain, Strategy
@@ -76,6 +77,8 @@ class Session:
         What recoveries did.
     warnings : list of str
         What was found wrong with how it was written; drafters add to it.
+    guessed_from : Counter of int
+        In how many steps guesses of a GPU were made from so many tokens of a large vocabulary.
     n_read : int
         Prompt tokens read; all but the last one are read before the first token is picked.
     drafter : Drafter
@@ -94,7 +97,7 @@ class Session:
     Raises
     ------
     RequestError
-        If the prompt is empty or holds no ids, or `max_tokens` is negative.
+        If the prompt is empty or holds no ids, or `max_tokens` is negative or no whole number.
     """
 
     def __init__(
@@ -112,8 +115,8 @@ class Session:
         recorder: Recorder | None = None,
     ) -> None:
         self.ids = _ids(prompt)
-        if max_tokens is not None and max_tokens < 0:
-            raise RequestError(f"max_tokens: must be 0 or more, got {max_tokens}")
+        if max_tokens is not None:
+            check_whole("max_tokens", max_tokens, 0)
         if prefix is not None:
             _check_prefix(prefix, self.ids)
         self.sampling, self.strategy, self.max_tokens, self.prefix = sampling, strategy, max_tokens, prefix
@@ -137,6 +140,7 @@ class Session:
         self.steps: list[Step] = []
         self.interventions: list[Intervention] = []
         self.warnings: list[str] = []
+        self.guessed_from: Counter[int] = Counter()
         self.watches: list[Watch] = []
         self.forced: tuple[int, ...] = ()
         self.held: list[Step] = []
@@ -260,8 +264,10 @@ def _ids(prompt: Any) -> np.ndarray:
         ids = np.asarray(prompt)
     except ValueError:
         raise RequestError("prompt: must be one sequence of token ids, got nested ones") from None
-    if ids.ndim != 1 or not len(ids):
-        raise RequestError(f"prompt: must hold at least one token, got shape {ids.shape}")
+    if not ids.size:
+        raise RequestError("prompt: must hold at least one token")
+    if ids.ndim != 1:
+        raise RequestError(f"prompt: must be one sequence of token ids, got shape {ids.shape}")
     if ids.dtype.kind not in "iu":
         raise RequestError(f"prompt: must hold token ids, got {ids.dtype}")
     if ids.min() < 0 or ids.max() > _INT32_MAX:

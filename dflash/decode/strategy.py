@@ -27,7 +27,7 @@ class Strategy:
     Raises
     ------
     RequestError
-        If there is no such name, or it brings a shape where another is given.
+        If there is no such name, or it brings a shape where another is given, or something else is given for one of them.
     """
 
     drafter: Drafter = _NOTHING
@@ -36,7 +36,11 @@ class Strategy:
 
     def __post_init__(self) -> None:
         """Put what a name stands for in its place."""
+        if self.shape is not None and (isinstance(self.shape, type) or not hasattr(self.shape, "wants")):
+            raise RequestError(f"strategy: wanted a shape, as Chain(3) or Tree(22), got {self.shape!r:.80}")
         if not isinstance(self.drafter, str):
+            if isinstance(self.drafter, type) or not (hasattr(self.drafter, "start") and hasattr(self.drafter, "propose")):
+                raise RequestError(f"strategy: wanted a name, a Strategy or a drafter, got {self.drafter!r:.80}")
             return
         named = _named(self.drafter)
         if named.shape is not None and self.shape is not None:
@@ -59,11 +63,7 @@ class Strategy:
             return value
         if value is None:
             return cls()
-        if isinstance(value, str):
-            return _named(value)
-        if isinstance(value, type) or not (hasattr(value, "start") and hasattr(value, "propose")):
-            raise RequestError(f"strategy: wanted a name, a Strategy or a drafter, got {value!r:.80}")
-        return cls(value)
+        return _named(value) if isinstance(value, str) else cls(value)
 
     def __or__(self, recovery: Any) -> "Strategy":
         return replace(self, recoveries=(*self.recoveries, recovery))

@@ -41,7 +41,13 @@ class Candidates(NamedTuple):
 
 
 def fill(
-    found: Sequence[Candidates], at: int, logits: NDArray[np.float32], laws: Sequence[Law], first: Sequence[int]
+    found: Sequence[Candidates],
+    at: int,
+    logits: NDArray[np.float32],
+    laws: Sequence[Law],
+    first: Sequence[int],
+    *,
+    targets: NDArray[np.int32] | None = None,
 ) -> None:
     """Write what one row of logits for each of several texts proposes.
 
@@ -56,10 +62,12 @@ def fill(
         How the target draws.
     first : sequence of int
         Of each text, the place of position 0.
+    targets : int32 (V,), optional
+        The tokens that the logits are of, where these are not all.
     """
     n, width = len(found), max(each.ids.shape[1] for each in found)
     ids, scores = np.empty((n, width), np.int32), np.empty((n, width), np.float32)
-    sample.candidates(logits, laws, [place + at for place in first], width, ids=ids, scores=scores)
+    sample.candidates(logits, laws, [place + at for place in first], width, ids=ids, scores=scores, targets=targets)
     put(found, at, ids, scores)
 
 

@@ -6,13 +6,14 @@ from typing import Any
 from dflash.errors import Unsupported
 from dflash.model.config import Config
 from dflash.model.draft.dialects import DIALECTS
+from dflash.model.draft.vocabulary import common, first
 from dflash.model.gguf import GGUFFile
 from dflash.model.hub import resolve
 from dflash.model.mtp import MtpHead
 from dflash.model.weights import Weights
 
 
-def load_mtp(model: Any, name: str | os.PathLike[str] | None = None) -> Any:
+def load_mtp(model: Any, name: str | os.PathLike[str] | None = None, *, draft_vocab: int | None = None) -> Any:
     """Load the MTP head that goes with a model.
 
     Parameters
@@ -21,6 +22,8 @@ def load_mtp(model: Any, name: str | os.PathLike[str] | None = None) -> Any:
         The trunk.
     name : str or path, optional
         Of a file that holds the head, as for `load_model`; the trunk's own if None.
+    draft_vocab : int, optional
+        As of `load_draft`.
 
     Returns
     -------
@@ -33,29 +36,31 @@ def load_mtp(model: Any, name: str | os.PathLike[str] | None = None) -> Any:
         If there is no head, or it belongs to another model.
     NotFound, DownloadError, FormatError
         If the file is not there or damaged.
+    RequestError
+        If the trunk has fewer tokens than are to be guessed from.
     """
     if name is None:
         if not model.config.n_mtp:
             raise Unsupported("MTP: the model's file holds no MTP block; name a file that does, such as an mtp-*.gguf")
-        return _head(model, model.weights, model.config, None)
+        return _head(model, model.weights, model.config, None, draft_vocab)
     file = GGUFFile.open(resolve(str(name)))
     try:
         _refuse_draft(file, str(name))
         config = Config.from_gguf(file.metadata, file.tensors)
         _check(model.config, config, str(name))
-        return _head(model, Weights(file, config, trunk=False), config, file)
+        return _head(model, Weights(file, config, trunk=False), config, file, draft_vocab)
     except BaseException:
         file.close()
         raise
 
 
-def _head(model: Any, weights: Any, config: Config, file: GGUFFile | None) -> Any:
-    block = weights.block(config.n_layers)
+def _head(model: Any, weights: Any, config: Config, file: GGUFFile | None, n: int | None) -> Any:
+    block, known = weights.block(config.n_layers), first(model, n)
     if model.device == "cuda":
         from dflash.model.cuda.mtp import DeviceMtpHead
 
-        return DeviceMtpHead(model, block, config, file)
-    return MtpHead(model, block, config, file)
+        return DeviceMtpHead(model, block, config, file, known=known, common=common(model) if n is None else ())
+    return MtpHead(model, block, config, file, known=known)
 
 
 def _refuse_draft(file: GGUFFile, name: str) -> None:

@@ -17,6 +17,7 @@ from dflash.kernels.sample import Law
 from dflash.model.batch import Span, ragged
 from dflash.model.candidates import Candidates, fill
 from dflash.model.config import Config
+from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.gguf import GGUFFile
 from dflash.model.head import Head
 from dflash.model.layers import Block, FullAttention
@@ -77,6 +78,8 @@ class MtpHead:
         Of the file that holds the block.
     file : GGUFFile, optional
         That one, if it is not the trunk's: to be closed with the head.
+    known : Vocabulary
+        The tokens that are guessed.
 
     Attributes
     ----------
@@ -95,7 +98,9 @@ class MtpHead:
     device = "cpu"
     common = ()
 
-    def __init__(self, model: Model, weights: Weights, config: Config, file: GGUFFile | None = None) -> None:
+    def __init__(
+        self, model: Model, weights: Weights, config: Config, file: GGUFFile | None = None, *, known: Vocabulary
+    ) -> None:
         self.config = config = replace(config, n_layers=1, recurrent=(False,))
         self.threads, self.rows, self._file = model.threads, model.rows, file
         slots = model.pools.slots
@@ -113,7 +118,7 @@ class MtpHead:
         self._norm = weights.vector(own_norm) if own_norm in weights else model.weights.vector("output_norm.weight")
         self._embedding = _own(weights, "nextn.embed_tokens.weight", model.embedding)
         output = _own(weights, "nextn.shared_head_head.weight", model.output)
-        self._head = Head(output, slots)
+        self._head, self._targets = Head(output, slots, known.parts), known.targets
         self._inv_freq, self._rope_gain = inverse_frequencies(config)
 
     def state(self) -> State:
@@ -195,7 +200,8 @@ class MtpHead:
     def _fill(self, found: list[Candidates], asks: list[Ask], h: Floats, depth: int) -> None:
         """Find candidates of one more position of some texts, whose last states are `h` (n, D)."""
         self._head.rows(len(asks))[:] = h
-        fill(found, depth, self._head(len(asks)), [ask.law for ask in asks], [ask.position for ask in asks])
+        laws, first = [ask.law for ask in asks], [ask.position for ask in asks]
+        fill(found, depth, self._head(len(asks)), laws, first, targets=self._targets)
 
     def _run(self, states: Sequence[State], tokens: Sequence[Ints], hidden: Floats) -> Floats:
         """Read tokens of some texts, together as many as `hidden` has rows; the states (N, D) that it makes of them."""

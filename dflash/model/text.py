@@ -46,6 +46,8 @@ class TextStream:
     def __init__(self, tokenizer: Tokenizer, *, stop: Sequence[str] = (), skip_special: bool = False) -> None:
         if isinstance(stop, str):
             stop = (stop,)
+        if not isinstance(stop, Iterable):
+            raise RequestError(f"stop: wanted a text or several, got {stop!r}")
         self._searches = [_Search(text) for text in stop]
         self._tokenizer, self._skip_special = tokenizer, skip_special
         self._decoder = _utf8("replace")

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dflash.errors import DFlashError
+from dflash.errors import DFlashError, RequestError
 from dflash.model.hub import PACKAGED
 from dflash.serve.arguments import add_context, add_draft, add_model, check_draft, draft_settings
 
@@ -42,16 +42,18 @@ def _serve(arguments: argparse.Namespace) -> None:
         raise DFlashError(f"the server needs {error.name}: pip install 'dflash[serve]'") from error
     from dflash.serve.api import Backend
     from dflash.serve.decoding import Defaults, allowed, named
-    from dflash.serve.recover import check
+    from dflash.serve.recover import settle
     from dflash.serve.start import start
 
-    check(arguments.recover)
+    if not 0 <= arguments.port <= 65535:
+        raise RequestError(f"--port: must be 0 to 65535, got {arguments.port}")
+    recover = settle(arguments.recover)
     settings = draft_settings(arguments)
     strategy = named(arguments.strategy, arguments.draft, **settings)
     words = allowed(arguments.allow_strategies)
     if words is not None:
         check_draft(arguments, [arguments.strategy or ("dflash" if arguments.draft else "plain"), *words])
-    defaults = Defaults(strategy, arguments.draft, settings, arguments.recover, words)
+    defaults = Defaults(strategy, arguments.draft, settings, recover, words)
     print(f"dflash: loading {arguments.model}", file=sys.stderr)
     loaded, worker = start(
         arguments.model,

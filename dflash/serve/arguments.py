@@ -1,19 +1,8 @@
 """Arguments of the command line that the server and other commands share."""
 
 import argparse
-import re
 from collections.abc import Sequence
 from typing import Any
-
-from dflash.errors import RequestError
-
-_BLOCK_DRAFTS = "dflash", "dspark", "ddtree"
-_TAKERS = {
-    "draft": (*_BLOCK_DRAFTS, "draft-model", "mtp", "mtp-tree"),
-    "draft_device": (*_BLOCK_DRAFTS, "draft-model"),
-    "draft_vocab": _BLOCK_DRAFTS,
-}
-_CHOOSES_ITSELF = re.compile(r"\badaptive\b(?!\s*\()")
 
 
 def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, drafts: bool = False) -> None:
@@ -38,7 +27,10 @@ def add_draft(parser: Any) -> None:
     parser.add_argument("--draft", "--model-draft", metavar="FILE", help="draft model that strategies guess with")
     parser.add_argument("--draft-device", choices=("cpu", "cuda"), help="where it runs (default: beside the model)")
     parser.add_argument(
-        "--draft-vocab", type=int, metavar="N", help="a block draft guesses from the first N tokens (default: as texts go)"
+        "--draft-vocab",
+        type=int,
+        metavar="N",
+        help="a block draft or MTP head guesses from the first N tokens (default: as texts go)",
     )
 
 
@@ -56,11 +48,10 @@ def check_draft(arguments: argparse.Namespace, names: Sequence[str]) -> None:
     RequestError
         If there is such an argument; the message says which strategies take it.
     """
-    from dflash.decode.naming import words_of
+    from dflash.decode.takers import check_taken
 
-    words = {word for name in names for word in words_of(_CHOOSES_ITSELF.sub("dflash", name))}
-    for argument, takers in _TAKERS.items():
-        value = getattr(arguments, argument)
-        if value is not None and not words.intersection(takers):
-            of = f"strategy {', '.join(map(repr, names))} does not take it" if names else "no strategy is named"
-            raise RequestError(f"--{argument.replace('_', '-')} {value}: {of}; those that do are {', '.join(takers)}")
+    check_taken(names, _as_option, draft=arguments.draft, **draft_settings(arguments))
+
+
+def _as_option(argument: str, value: Any) -> str:
+    return f"--{argument.replace('_', '-')} {value}"

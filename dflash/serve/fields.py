@@ -95,7 +95,7 @@ class Fields:
             return default
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not low <= value <= high or value != int(value):
-            raise self.error(field, f"must be a whole number from {low:g} to {high:g}, got {shown(value)}")
+            raise self.error(field, f"must be a whole number from {low} to {high}, got {shown(value)}")
         return int(value)
 
     def choice(self, field: str, choices: Sequence[str], default: str | None = None) -> Any:

@@ -86,21 +86,25 @@ def _opened(template: ChatTemplate, name: str | None, function: Tool) -> str:
     """Text from the end of what was said to where the model goes on."""
     if name is None:
         return _between(_call(template, _NAME, {_KEY: _VALUE}), _NAME)
-    parameters = function.get("parameters")
-    parameters = parameters if isinstance(parameters, Mapping) else {}
+    parameters = _object(function.get("parameters"))
     required = parameters.get("required")
-    if not isinstance(required, Sequence) or isinstance(required, str) or not required:
+    key = required[0] if isinstance(required, list | tuple) and required else None
+    if not key or not isinstance(key, str):
         both = (_call(template, name, arguments) for arguments in ({}, {_KEY: _VALUE}))
         together = _between(
             "".join(one for one, other in takewhile(lambda pair: pair[0] == pair[1], zip(*both, strict=False)))
         )
         # an argument and the end of the call may begin alike
         return together[: max(map(together.rfind, ">\n{")) + 1]
-    key = str(required[0])
-    schema = (parameters.get("properties") or {}).get(key)
-    is_text = not isinstance(schema, Mapping) or schema.get("type", "string") == "string"
+    # a text may begin with a quote, which any other value, and one of unknown type, must not
+    is_text = _object(_object(parameters.get("properties")).get(key)).get("type") == "string"
     value = _VALUE if is_text else _NUMBER
     return _between(_call(template, name, {key: value}), str(value))
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    """A part of a schema; what is no object says nothing."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _call(template: ChatTemplate, name: str, arguments: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Recoveries by name: what command lines, requests and the environment ask for."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +19,8 @@ NAMES = "empty, stall, stall:TOOL, loop, loop:BODY, min:N"
 STALL, LEAST = "DFLASH_STALL_TOOL_PREFIX", "DFLASH_MIN_TOKENS"
 _OFF, _ON = ("", "0", "false", "no", "off"), ("1", "true", "yes", "on")
 
-Recover = str | Sequence[Any] | None
-"""Names, in one text with commas or one by one, `Stall`, and recoveries themselves; None asks the environment."""
+Recover = Any
+"""Names, in one text with commas or one by one, `Stall`, and recoveries themselves, or one; None asks the environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def recoveries(wanted: Recover, language: Language) -> tuple[Any, ...]:
 
     Parameters
     ----------
-    wanted : str, sequence of str or Recovery, or None
+    wanted : str, Recovery, sequence of these, or None
         ``""`` and ``"none"`` are none.
     language : Language
 
@@ -49,7 +49,9 @@ def recoveries(wanted: Recover, language: Language) -> tuple[Any, ...]:
     """
     if wanted is None:
         wanted = from_environment()
-    parts = wanted.split(",") if isinstance(wanted, str) else list(wanted)
+    if isinstance(wanted, str):
+        wanted = wanted.split(",")
+    parts = list(wanted) if isinstance(wanted, Iterable) else [wanted]
     wishes = [_named(part.strip()) if isinstance(part, str) else part for part in parts]
     made = [_stall(wish, language) if isinstance(wish, Stall) else wish for wish in wishes]
     return tuple(each for each in made if each is not None)
@@ -70,6 +72,13 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> str:
             raise RequestError(f"{LEAST}: must be a number of tokens or off, got {least!r:.40}")
         names.append(f"min:{least}")
     return ",".join(names)
+
+
+def settle(wanted: str | None) -> str:
+    """Names of the recoveries that a command was told, else the environment's; raises what `recoveries` would."""
+    names = from_environment() if wanted is None else wanted
+    check(names)
+    return names
 
 
 def check(wanted: Recover) -> None:

@@ -12,6 +12,8 @@ from dflash.commands.info import as_text, draft_as_text
 from dflash.commands.measure import Bench
 from dflash.commands.terminal import size, table
 from dflash.commands.traffic import Traffic
+from dflash.kernels import device as gpu
+from dflash.model.draft import vocabulary
 from dflash.serve.arguments import add_draft, check_draft
 
 PROMPT = "What is the capital of Japan?"
@@ -208,6 +210,18 @@ def test_info(capsys):
     assert as_text(about) == text.rstrip("\n")
 
 
+def test_info_says_from_how_many_tokens_a_gpu_guesses(capsys, monkeypatch):
+    place = {"kind": "cuda", "processor": "a GPU", "memory": 1 << 37, "architecture": "sm_90"}
+    monkeypatch.setattr(gpu, "trouble", lambda: None)
+    monkeypatch.setattr(gpu, "description", lambda: place)
+    words = "block drafts and the MTP head guess from 6,544 or 9,824 of 16,384 tokens while a text keeps to them"
+    for large, device, said in ((1000, "cuda", True), (1000, "cpu", False), (100_000, "cuda", False)):
+        monkeypatch.setattr(vocabulary, "LARGE", large)
+        assert main(["info", "demo", "--device", device]) == 0
+        assert (words in capsys.readouterr().out) == said
+    assert vocabulary.n_common(248_320) == (99_328, 148_992)
+
+
 def test_info_of_a_draft(capsys):
     assert main(["info", "demo-draft"]) == 0
     text = capsys.readouterr().out
@@ -307,6 +321,46 @@ def test_what_there_is_not_is_said_before_anything_is_loaded(capsys, monkeypatch
     assert message in err
 
 
+@pytest.mark.parametrize("command", ["run", "chat", "serve"])
+def test_an_environment_that_makes_no_sense_is_told_before_anything_is_loaded(capsys, monkeypatch, command):
+    monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setattr("dflash.serve.start.start", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setenv("DFLASH_MIN_TOKENS", "many")
+    assert main([command, "demo"]) == 1
+    assert capsys.readouterr() == ("", "dflash: DFLASH_MIN_TOKENS: must be a number of tokens or off, got 'many'\n")
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_there_is_not(capsys, monkeypatch, port):
+    monkeypatch.setattr("dflash.serve.start.start", lambda *_, **__: pytest.fail("it was loaded"))
+    assert main(["serve", "demo", "--port", str(port)]) == 1
+    assert capsys.readouterr() == ("", f"dflash: --port: must be 0 to 65535, got {port}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [("--prompts code", "--prompts"), ("--seed 0", "--seed"), ("--temperature 1", "--temperature")]
+    + [("--strategies plain -d 0", "--depth"), ("--strategies plain -p 8", "--prompt")],
+)
+def test_what_is_said_in_vain_to_bench(capsys, words, said):
+    assert main(["bench", "demo", *words.split()]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"dflash: {said}: means nothing to ")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [("plain,mtp:0", "'mtp:0' is not known"), ("plain,plain", "is there twice"), ("", "'' is not known; there are plain")],
+)
+def test_strategies_side_by_side_are_checked_before_anything_is_loaded(capsys, monkeypatch, names, message):
+    monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
+    assert main(["bench", "demo", "--strategies", names]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+
+
 @pytest.mark.parametrize("command", ["run", "chat", "bench", "serve"])
 @pytest.mark.parametrize(
     ("words", "message"),
@@ -314,7 +368,7 @@ def test_what_there_is_not_is_said_before_anything_is_loaded(capsys, monkeypatch
         ("--strategy lookup --draft d.gguf", "--draft d.gguf: strategy 'lookup' does not take it; those that do are dflash"),
         ("--strategy mtp:2 --draft-device cpu", "--draft-device cpu: strategy 'mtp:2' does not take it"),
         ("--strategy draft-model --draft s.gguf --draft-vocab 9", "--draft-vocab 9: strategy 'draft-model' does not"),
-        ("--strategy adaptive(mtp,lookup) --draft-vocab 9", "--draft-vocab 9: strategy"),
+        ("--strategy adaptive(lookup) --draft-vocab 9", "--draft-vocab 9: strategy"),
         ("--draft-vocab 9", "--draft-vocab 9: "),
     ],
 )
@@ -337,6 +391,7 @@ def test_what_is_said_in_vain_about_a_draft(capsys, monkeypatch, command, words,
         ("--draft d.gguf --draft-device cpu --draft-vocab 9", ["first(lookup, ddtree:9)"]),
         ("--draft-device cpu --draft-vocab 9", ["adaptive"]),
         ("--draft-device cpu", ["adaptive(draft-model:3)"]),
+        ("--draft-vocab 9", ["adaptive(mtp,lookup)"]),
         ("", []),
     ],
 )

@@ -12,7 +12,7 @@ from dflash.decode.strategy import Strategy
 from dflash.decode.verify import verify
 from dflash.kernels import sample
 
-V, N = 9, 12_000
+V, N = 9, 20_000
 TARGET, DRAFT = laws(V, 1, 1.3), laws(V, 1, 1.3) + laws(V, 2, 0.7)
 CUTS = [
     Sampling(temperature=1.0, top_k=4),

@@ -13,6 +13,7 @@ from dflash.decode.drafter import Drafter
 from dflash.decode.engine import Engine
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session
+from dflash.decode.shapes import Chain, Tree
 from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import ContextOverflow, PoolExhausted, RequestError
 
@@ -183,13 +184,13 @@ def test_sessions_come_from_any_thread():
     ("prompt", "arguments", "message"),
     [
         ([], {}, "at least one token"),
-        ([[1, 2]], {}, "at least one token"),
+        ([[1, 2]], {}, "one sequence of token ids"),
         ([[1], [2, 3]], {}, "nested"),
         ([1.5], {}, "token ids, got float64"),
         (["a"], {}, "token ids"),
         ([1, -5], {}, "token -5 at 1"),
         ([2**40], {}, "not in the vocabulary"),
-        ([1], {"max_tokens": -1}, "max_tokens: must be 0 or more, got -1"),
+        ([1], {"max_tokens": -1}, "max_tokens: must be a whole number of at least 0, got -1"),
     ],
 )
 def test_no_session_of(prompt, arguments, message):
@@ -270,13 +271,14 @@ TOGETHER = []
 def test_one_drafter_is_asked_once_whatever_the_shapes():
     TOGETHER.clear()
     engine = Engine(Toy())
-    for shape in ("chain", "tree", None):
+    shapes = [Chain(2), Tree(8), None]
+    for shape in shapes:
         engine.add(Session(PROMPT, max_tokens=2, strategy=Strategy(Counted((1,)), shape)))
-    engine.add(Session(PROMPT, max_tokens=2, strategy=Strategy(Counted((2,)), "tree")))
+    engine.add(Session(PROMPT, max_tokens=2, strategy=Strategy(Counted((2,)), shapes[1])))
     engine.add(Session(PROMPT, max_tokens=2))
     engine.step()
     engine.step()
-    assert TOGETHER == [["chain", "tree", None], ["tree"]]
+    assert [shapes, shapes[1:2]] == TOGETHER
     finish(engine)
 
 

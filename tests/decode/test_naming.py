@@ -67,6 +67,21 @@ def test_a_name_stands_wherever_a_strategy_does():
             FirstOf("lookup", more)
 
 
+@pytest.mark.parametrize(
+    ("drafter", "shape", "message"),
+    [
+        (None, None, "strategy: wanted a name, a Strategy or a drafter, got None"),
+        (MTP, None, "strategy: wanted a name, a Strategy or a drafter, got <class"),
+        (MTP(), 3, "strategy: wanted a shape, as Chain(3) or Tree(22), got 3"),
+        ("mtp", "tree", "strategy: wanted a shape, as Chain(3) or Tree(22), got 'tree'"),
+        (MTP(), Chain, "strategy: wanted a shape, as Chain(3) or Tree(22), got <class"),
+    ],
+)
+def test_what_a_strategy_is_not_made_of(drafter, shape, message):
+    with pytest.raises(RequestError, match=f"^{re.escape(message)}"):
+        Strategy(drafter, shape)
+
+
 def test_words():
     assert words_of(" first(lookup:4,  mtp-tree:8,adaptive(dflash)) ") == [
         "first",
@@ -95,6 +110,10 @@ def test_drafts():
     few = {"draft_vocab": 4096}
     assert strategy("ddtree:9", "d.gguf", **few) == DDTree("d.gguf", budget=9, draft_vocab=4096)
     assert repr(strategy("dflash", **few)) == "Strategy(DFlash(draft_vocab=4096))"
+    assert strategy("mtp-tree:9", **few) == Strategy(MTP(draft_vocab=4096), Tree(9))
+    assert strategy("first(mtp, dflash)", "d.gguf", **few) == Strategy(
+        FirstOf(MTP(draft_vocab=4096), DFlash("d.gguf", draft_vocab=4096))
+    )
     assert strategy("adaptive", "d.gguf") == Strategy(Adaptive(DFlash("d.gguf"), PromptLookup()))
 
 
@@ -103,14 +122,9 @@ def test_drafts():
     [
         "",
         "fast",
-        "dflash:",
-        "dflash:-1",
-        "plain:3x",
-        "mtp(2)",
-        "first",
-        "first()",
-        "first(lookup",
-        "first:2(mtp)",
+        "fast:3",
+        "Plain",
+        "first(lookup, fast)",
     ],
 )
 def test_what_is_not_known(text):
@@ -118,9 +132,29 @@ def test_what_is_not_known(text):
         strategy(text)
 
 
-@pytest.mark.parametrize("text", ["dflash:0", "first(dflash:0, lookup)"])
-def test_numbers_begin_at_one(text):
-    with pytest.raises(RequestError, match="the number behind dflash must be at least 1"):
+@pytest.mark.parametrize(
+    ("text", "part", "meant"),
+    [
+        ("plain:3", "plain:3", "plain"),
+        ("plain,plain", "plain,plain", "plain"),
+        ("mtp:0", "mtp:0", "mtp[:DEPTH], DEPTH from 1 to 9999"),
+        ("mtp(2)", "mtp(2)", "mtp[:DEPTH], DEPTH from 1 to 9999"),
+        ("dflash:", "dflash:", "dflash[:DEPTH], DEPTH from 1 to 9999"),
+        ("dflash:10000", "dflash:10000", "dflash[:DEPTH], DEPTH from 1 to 9999"),
+        ("ddtree:-1", "ddtree:-1", "ddtree[:NODES], NODES from 1 to 9999"),
+        ("mtp-tree:1.5", "mtp-tree:1.5", "mtp-tree[:NODES], NODES from 1 to 9999"),
+        ("lookup:abc", "lookup:abc", "lookup[:TOKENS], TOKENS from 1 to 9999"),
+        ("first(dflash:0, lookup)", "dflash:0", "dflash[:DEPTH], DEPTH from 1 to 9999"),
+        ("adaptive(plain:2, mtp)", "plain:2", "plain"),
+        ("adaptive:2", "adaptive:2", "adaptive or adaptive(A, B, ...)"),
+        ("first", "first", "first(A, B, ...)"),
+        ("first()", "first()", "first(A, B, ...)"),
+        ("first(lookup", "first(lookup", "first(A, B, ...)"),
+        ("first:2(mtp)", "first:2(mtp)", "first(A, B, ...)"),
+    ],
+)
+def test_how_what_was_meant_is_written(text, part, meant):
+    with pytest.raises(RequestError, match=re.escape(f"strategy: '{part}' is not known; wanted {meant}") + "$"):
         strategy(text)
 
 

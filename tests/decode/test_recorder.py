@@ -8,6 +8,7 @@ from toy import Toy
 
 from dflash.decode.engine import Engine
 from dflash.decode.recorder import Dump
+from dflash.decode.recoveries.least import MinTokens
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session
 from dflash.decode.strategy import Plain, Strategy
@@ -17,11 +18,11 @@ PROMPT = [7, 7, 2, 11]
 RULED = Sampling(repetition_penalty=1.5, logit_bias={4: 2.0}, temperature=0.8, top_k=5, top_p=0.9, seed=3)
 
 
-def written(path, sampling, strategy, n=20):
+def written(path, sampling, strategy, n=20, eos=()):
     """Two texts, the second cancelled before it began; the rows of the file and the first session."""
     toy = Toy()
     engine, dump = Engine(toy, chunk=2), Dump(path, name=lambda token: f"<{token}>", top=3)
-    session = Session(PROMPT, sampling=sampling, strategy=strategy, max_tokens=n, recorder=dump.recorder())
+    session = Session(PROMPT, sampling=sampling, strategy=strategy, max_tokens=n, eos=eos, recorder=dump.recorder())
     never = Session(PROMPT, recorder=dump.recorder())
     for each in (session, never):
         engine.add(each)
@@ -65,14 +66,15 @@ def test_a_line_a_step(tmp_path, sampling, kind):
 
 
 def test_what_each_rule_did(tmp_path):
-    rows, _, toy = written(tmp_path / "dump.jsonl", RULED, Plain(), n=1)
+    rows, _, toy = written(tmp_path / "dump.jsonl", RULED, Plain() | MinTokens(1), n=1, eos=[0])
     (pick,) = rows[-1]["picks"]
     names = [rule["rule"].split("(")[0] for rule in pick["rules"]]
-    assert names == ["Penalties", "Bias", "TopK", "Temperature", "TopP"]
-    penalties, bias, top_k, _, top_p = pick["rules"]
+    assert names == ["Penalties", "Bias", "NoEnd", "TopK", "Temperature", "TopP"]
+    penalties, bias, no_end, top_k, _, top_p = pick["rules"]
+    assert no_end["masked"] == 1
     assert penalties["changed"] == len(set(PROMPT))
     assert (bias["changed"], bias["masked"]) == (1, 0)
-    assert top_k["masked"] == toy.n_vocab - 5
+    assert top_k["masked"] == toy.n_vocab - 5 - no_end["masked"]
     assert len(top_p["top"]) <= 3
 
 

@@ -7,6 +7,7 @@ import pytest
 from dflash.decode.drafter import Nothing
 from dflash.decode.rules import Bias, MinP, Penalties, Temperature, TopK, TopP
 from dflash.decode.sampling import Sampling
+from dflash.decode.shapes import Chain
 from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import RequestError
 
@@ -75,9 +76,9 @@ def test_shows_what_was_set():
 
 
 def test_strategies_are_values():
-    assert Plain() == Strategy(Nothing()) != Strategy(Nothing(), shape="chain")
+    assert Plain() == Strategy(Nothing()) != Strategy(Nothing(), shape=Chain())
     assert repr(Plain()) == "Plain()"
-    assert repr(Strategy(Nothing(), shape=3)) == "Strategy(Nothing(), shape=3)"
+    assert repr(Strategy(Nothing(), Chain(3))) == "Strategy(Nothing(), shape=Chain(3))"
     assert repr(Plain() | "watch") == "Plain() | 'watch'"
     assert (Plain() | "a" | "b").recoveries == ("a", "b")
     assert {Plain(): 1}[Plain()] == 1

@@ -17,7 +17,11 @@ from dflash.decode.strategy import Plain, Strategy
 from dflash.kernels.sample import Law
 from dflash.model.batch import Span
 from dflash.model.draft import Ask, load_draft, vocabulary
+from dflash.model.gguf import GGUFFile
+from dflash.model.hub import resolve
 from dflash.model.load import load_model
+from dflash.model.load_mtp import load_mtp
+from dflash.overview import overview
 
 TEXTS = [
     2 * "import multiprocessing\nimport subprocess\nfrom concurrent.futures import ThreadPoolExecutor\n",
@@ -66,6 +70,18 @@ def test_candidates_are_the_best_of_the_common_tokens(demo, law, which):
     state.close(), target.close(), draft.close()
 
 
+def test_info_says_so(demo):
+    with GGUFFile.open(resolve("demo")) as file:
+        about = overview(file, device="cuda")["model"]["guessed_from"]
+    heads = [demo[0].companions[drafter] for drafter in (DFlash(), MTP())]
+    assert [[known.parts[0].stop for known in head.common] for head in heads] == [about["common"]] * 2
+
+
+def test_a_limit_is_kept_to_whatever_a_text_is(demo):
+    model, _ = demo
+    assert [len(load_mtp(model, draft_vocab=n).common) for n in (None, 4096, model.n_vocab)] == [2, 0, 0]
+
+
 @pytest.mark.parametrize("rule", [(64, 64), (24, 1), (64, -1)], ids=["always", "as the text is", "never"])
 @pytest.mark.parametrize("drafter", [DFlash(), MTP()], ids=["dflash", "mtp"])
 @pytest.mark.parametrize("shape", [Chain(), Tree(14)], ids=repr)
@@ -84,6 +100,11 @@ def test_texts_are_those_of_plain_decoding(demo, plain, drafter, shape, rule, mo
     guesses = [token for session in steps[0] for step in session for token in step[2]]
     kept_to = all(model.companions[drafter].common[0].has(token) for token in guesses)
     assert kept_to == (rule[1] == rule[0])
+    guessed_from = {n for session in sessions for n in session.guessed_from}
+    sizes = [known.parts[0].stop for known in model.companions[drafter].common]
+    assert guessed_from <= {*sizes, model.n_vocab}
+    if kept_to or rule[1] < 0:
+        assert guessed_from == {sizes[0] if kept_to else model.n_vocab}
 
 
 @pytest.mark.parametrize("kind", ["dflash2", "dspark"])

@@ -1,4 +1,4 @@
-"""Drafts on a GPU that guess from a part of the tokens: as on the CPU, and texts stay those of plain decoding."""
+"""Drafts and MTP heads on a GPU that guess from some tokens: as on the CPU, and texts stay those of plain decoding."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ from golden import chain
 from written import demo_on_gpu, tokens, written
 
 from dflash.decode.drafters.dflash import DFlash
+from dflash.decode.drafters.mtp import MTP
 from dflash.decode.sampling import Sampling
 from dflash.decode.shapes import Chain, Tree
 from dflash.decode.strategy import Strategy
@@ -13,7 +14,9 @@ from dflash.kernels.formats import Matrix
 from dflash.kernels.sample import Law
 from dflash.model.batch import Span
 from dflash.model.draft import Ask, load_draft
-from dflash.model.draft.vocabulary import vocabulary
+from dflash.model.draft.vocabulary import first
+from dflash.model.load_mtp import load_mtp
+from dflash.model.mtp import Ask as MtpAsk
 
 TEXTS = ["def fibonacci(n):\n    if n < 2:\n        return n\n", "Once upon a time there was a king who"]
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3)]
@@ -53,7 +56,7 @@ def test_rows_of_a_matrix(arrays):
 @pytest.mark.parametrize("law", [Law(), Law(1.0, seed=3)], ids=["greedy", "drawn"])
 def test_candidates_are_those_of_the_cpu(law):
     got, want = proposed(law, N), proposed(law, N, "cpu")
-    known = vocabulary(_NoneOfItsOwn(), demo()[0], N).targets
+    known = first(demo()[0], N).targets
     assert np.isin(got.ids[got.ids >= 0], known).all()
     clear = want.scores[:, 0] - want.scores[:, 1] > 0.1
     assert clear.sum() > 5
@@ -74,16 +77,17 @@ def test_all_tokens_are_as_good_as_no_limit():
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T 1"])
 @pytest.mark.parametrize("shape", [Chain(), Tree(22)], ids=repr)
-def test_texts_are_those_of_plain_decoding(shape, sampling, monkeypatch):
+@pytest.mark.parametrize("drafter", [DFlash(draft_vocab=N), MTP(draft_vocab=N)], ids=["dflash", "mtp"])
+def test_texts_are_those_of_plain_decoding(drafter, shape, sampling, monkeypatch):
     """Guesses are of the tokens that are known, the same ones launched ahead, step by step, and shaped on the host."""
     model, prompts = demo()
-    strategy, steps = Strategy(DFlash(draft_vocab=N), shape), []
+    strategy, steps = Strategy(drafter, shape), []
     strategy.drafter.prepare(model)
-    known = set(vocabulary(_NoneOfItsOwn(), model, N).targets.tolist())
+    known = set(first(model, N).targets.tolist())
     for ahead, on_device in ((True, True), (False, True), (False, False)):
         monkeypatch.setattr(model, "looks_ahead", ahead)
         if not on_device:
-            monkeypatch.setattr(model.companions[strategy.drafter], "guess", lambda wishes, anchors: None)
+            monkeypatch.setattr(model.companions[strategy.drafter], "guess", lambda *_: None)
         sessions = written(model, prompts, strategy, sampling)
         assert tokens(sessions) == plain(sampling)
         assert sum(session.n_accepted for session in sessions) > 0
@@ -92,11 +96,30 @@ def test_texts_are_those_of_plain_decoding(shape, sampling, monkeypatch):
     assert steps[0] == steps[1] == steps[2]
 
 
-class _NoneOfItsOwn:
-    """A draft without a vocabulary of its own."""
+@pytest.mark.parametrize("law", [Law(), Law(1.0, seed=3)], ids=["greedy", "drawn"])
+def test_candidates_of_a_head_are_the_best_of_all_that_are_known(law):
+    model, prompts = demo()
+    tokens, known = np.array(prompts[0], np.int32), first(model, N).targets
+    state = model.state()
+    hidden = model.forward([Span(state, tokens[:-1], chain(len(tokens) - 1), whole=True, logits=False)]).hidden.copy()
+    state.close()
+    every, some = (guessed(model, n, tokens[1:], hidden, law) for n in (model.n_vocab, N))
+    assert len(np.unique(some.ids)) == 64
+    assert np.isin(some.ids, known).all()
+    assert not np.isin(every.ids, known).all()
+    both, ours, theirs = np.intersect1d(every.ids, some.ids, return_indices=True)
+    assert len(both) > 20
+    apart = every.scores[0, ours] - some.scores[0, theirs]
+    assert np.ptp(apart) < 1e-2  # sums of K may be cut otherwise
 
-    def has(self, name):
-        return False
+
+def guessed(model, n, tokens, hidden, law):
+    head = load_mtp(model, draft_vocab=n)
+    assert head.common == ()
+    state = head.state()
+    (found,) = head.propose([MtpAsk(state, tokens, hidden, 1, law, len(tokens) + 1, 64)])
+    state.close()
+    return found
 
 
 @pytest.fixture

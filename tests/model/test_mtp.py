@@ -12,7 +12,7 @@ from gguf_bytes import write
 from golden import load, path_of, recorded
 from mtp_text import NAME, reading, text
 
-from dflash.errors import PoolExhausted, Unsupported
+from dflash.errors import PoolExhausted, RequestError, Unsupported
 from dflash.kernels.sample import Law
 from dflash.model.config import Config
 from dflash.model.gguf import GGUFFile
@@ -22,6 +22,8 @@ from dflash.model.mtp import Ask
 
 DEMO = Path(os.environ.get("DFLASH_DEMO") or "/nowhere")
 GREEDY = Law()
+SPECIAL = 480
+"""Where the tile of 16 tokens begins that has the first special one."""
 
 
 @pytest.fixture(params=["f16", "f32"])
@@ -141,6 +143,35 @@ def test_memory_is_bounded(head):
         head.read(states[1], *(array[:1] for array in text()))
     for state in states:
         state.close()
+
+
+@pytest.mark.parametrize("law", [GREEDY, Law(0.8, seed=4)], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("n", [90, 300])
+def test_guesses_of_the_first_tokens_and_the_special_ones(n, law):
+    """The best of these, with the noise of the same tokens."""
+    model, (tokens, hidden) = load(NAME, kv="f32"), text()
+    known = np.r_[0:n, SPECIAL : model.n_vocab]
+    every, some = (guessed(load_mtp(model, draft_vocab=m), tokens, hidden, law) for m in (None, n))
+    assert np.isin(some.ids[some.ids >= 0], known).all()
+    assert not np.isin(every.ids[every.ids >= 0], known).all()
+    all_scores, scores = (dict(zip(found.ids[0].tolist(), found.scores[0].tolist(), strict=True)) for found in (every, some))
+    both = [token for token in scores if token in all_scores and token >= 0]
+    assert len(both) > 4
+    assert np.ptp([all_scores[token] - scores[token] for token in both]) < 1e-4
+
+
+def guessed(head, tokens, hidden, law):
+    state = reading(head, 8)
+    (found,) = head.propose([ask(state, tokens[9:10], hidden[8:9], 3, law=law, width=64, position=10)])
+    state.close()
+    return found
+
+
+@pytest.mark.parametrize("n", [0, 10**6])
+def test_more_tokens_than_there_are(n):
+    model = load(NAME)
+    with pytest.raises(RequestError, match=f"draft_vocab is {n}, this model has 1 to {model.n_vocab} tokens to guess from"):
+        load_mtp(model, draft_vocab=n)
 
 
 def without_trunk(path, folder):

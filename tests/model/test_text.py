@@ -116,6 +116,12 @@ def test_a_character_waits_for_its_last_byte():
     assert stream.finish() == ""
 
 
+@pytest.mark.parametrize(("stop", "message"), [(5, "wanted a text or several, got 5"), ([""], "holds ''"), ([5], "holds 5")])
+def test_what_is_no_stop_string(stop, message):
+    with pytest.raises(RequestError, match=message):
+        TextStream(TOKENIZER, stop=stop)
+
+
 def test_tokens_of_the_text_before_a_stop_string():
     ids = TOKENIZER.encode("one two\n\nthree")
     stream, shown = run(ids, stop=["\n\n"])

@@ -71,6 +71,25 @@ def test_the_opening_in_a_template_that_calls_in_json(lm, tools, wanted):
     assert len(text) <= len(f"<tool_call>\n{wanted}") + 3
 
 
+@pytest.mark.parametrize(
+    ("parameters", "wanted"),
+    [
+        ({"required": ["a"], "properties": [1]}, '"arguments": {"a":'),
+        ({"required": ["a"], "properties": {"a": 5}}, '"arguments": {"a":'),
+        ({"required": ["a"], "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}}, '"arguments": {"a":'),
+        ({"required": [["a"]]}, '"arguments":'),
+        ({"required": "path"}, '"arguments":'),
+        (5, '"arguments":'),
+    ],
+)
+def test_a_schema_that_says_little(lm, parameters, wanted):
+    """Whether a quote comes next is the model's to know."""
+    function = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    text = opened(lm, JSON_CALLS, [function])
+    assert text.rstrip(" {").endswith(wanted.rstrip(" {"))
+    assert opened(lm, None, [function]).startswith("\n\n<tool_call>\n<function=f>\n")
+
+
 def test_nothing_to_open(lm):
     plain = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", tokens={})
     assert opened(lm, None, []) is None

@@ -13,11 +13,14 @@ from dflash.decode.drafters.odds import Ease, all_right
 from dflash.decode.drafters.together import Together
 
 if TYPE_CHECKING:
+    from dflash.decode.drafters.prices import Prices
     from dflash.decode.session import Session
     from dflash.model.batch import Forward
 
 _KEPT = 8
 """Steps for which prices are taken to be what they were."""
+
+_NOBODY = Others()
 
 
 class _Seen(NamedTuple):
@@ -42,8 +45,10 @@ class Adapting(Together):
         Of the step after it, if that was chosen already.
     drafted : int
         Guesses that are verified in the step under way.
-    own, others : Others
-        Rows and tokens of its steps on average, and of the steps of the other sessions.
+    rows, tokens : float
+        Of its steps, on average.
+    others : Others
+        Rows and tokens of the steps of the other sessions.
     room : int
         Most guesses in the last step that had any choice.
     open : bool
@@ -56,7 +61,7 @@ class Adapting(Together):
         super().__init__(parts)
         self.choice, self.session, self.bet, self.drafted = choice, session, Bet(None), 0
         self.next: Bet | None = None
-        self.own, self.others, self.room = Others(1.0, 1.0), Others(), 0
+        self.rows, self.tokens, self.others, self.room = 1.0, 1.0, _NOBODY, 0
         self.open = True
         self.found: dict[Option, tuple[Draft, list[float]]] = {}
         self._found_at = 0
@@ -65,57 +70,40 @@ class Adapting(Together):
         self._draft, self._given = EMPTY, None
         self._reach = 0
         self._seen: list[_Seen] = []
-        self._prices, self._left = choice.prices(self.others), 0
+        self._prices: Prices
+        self._left = 0
 
     def observe(self, out: Forward, rows: Rows) -> None:
         """Let each see it, and remember it: a GPU may be waiting, and the text may not have the newest token yet."""
         super().observe(out, rows)
         if isinstance(rows, slice):
             return
-        mean = self.own
-        self.own = Others(mean.rows + 0.2 * (1 + self.drafted - mean.rows), mean.tokens + 0.2 * (len(rows) - mean.tokens))
-        if self.bet.option is not None and not self.bet.option.instant:
-            self._seen.append(
-                _Seen(self.bet, self._draft, self._given, self.drafted, [row - rows[0] - 1 for row in rows[1:]])
-            )
+        self.rows += 0.2 * (1 + self.drafted - self.rows)
+        self.tokens += 0.2 * (len(rows) - self.tokens)
+        option, first = self.bet.option, rows[0] + 1
+        if option is not None and not option.instant:
+            right = [row - first for row in rows[1:]]
+            self._seen.append(_Seen(self.bet, self._draft, self._given, self.drafted, right))
 
-    def look_back(self) -> None:
-        """Learn of the guesses that were verified, and of those that took no time, whether they were used or not."""
-        for seen in self._seen:
-            self._learn(*seen)
-        self._seen = []
-        if not self.found:
-            return
-        new, found, self.found = self.session.text[self._found_at :], self.found, {}
-        for option, (draft, given) in found.items():
-            n = min(len(draft), len(new))
-            if n == 0:
-                continue
-            path = _right(draft, new[:n])
-            self._reach = max(self._reach if len(path) == n else 0, 2 * len(path) + 1)
-            known = option.known[self._drawn]
-            self._looked_up.learn(float(len(path) < n), sum(1 - chance for chance in given[: len(path) + 1][:n]))
-            if draft.scores is None:
-                known.odds.learn([float(i in path) for i in range(n)])
-            else:
-                known.clues.learn(draft.scores[:n].tolist(), len(path))
-
-    def look(self, found: dict[Option, Draft]) -> None:
-        """Guesses were found for the text as it is known."""
+    def look(self, room: int) -> None:
+        """Let those guess whom it costs no time, after it was learned what the last guesses were worth."""
+        self._look_back()
+        for option in self.choice.instant if room > 0 else ():
+            [draft] = option.ask([self.parts[option.part]], [min(option.most, room)])
+            if len(draft):
+                self.found[option] = draft, option.known[self._drawn].given(draft)
         self._found_at = len(self.session.text)
-        self.found = {
-            option: (draft, option.known[self._drawn].given(draft)) for option, draft in found.items() if len(draft)
-        }
 
-    def decide(self, room: int) -> None:
+    def decide(self, room: int) -> Bet:
         """Bet on the next step, unless that was done before."""
         bet, looked, self.next, self.open = self.next, self.open, None, True
         if room < 1 or self.session.forced:
             self.bet = Bet(None)
-            return
+            return self.bet
         self.room = room
         bet = self.choose(room) if bet is None else bet._replace(n=min(bet.n, room))
         self.bet = (self.looked_up(bet) if looked else None) or bet
+        return self.bet
 
     def looked_up(self, bet: Bet) -> Bet | None:
         """Rather what was found, if that pays more: a little of it, and twice as much as was right the last time."""
@@ -137,17 +125,17 @@ class Adapting(Together):
         """
         if not self._left:
             self._prices, self._left = self.choice.prices(self.others), _KEPT
-            for option in self.choice.options:
+            for option in self._prices.asked:
                 option.known[self._drawn].odds.pass_time(self.choice.n_steps)
         self._left -= 1
         self._guessed.fade()
         self._looked_up.fade()
-        best, used = self._prices.plain, None
+        best, most, used = self._prices.plain, 0, None
         for option in self._prices.asked:
-            worth = self._prices.best(option, self._guessed.here(option.known[self._drawn].odds.hoped), room)
-            if worth.rate > best.rate:
-                best, used = worth, option
-        return Bet(used, best.n, best.rate, used is self.bet.option)
+            rate, n = self._prices.best(option, self._guessed.here(option.known[self._drawn].odds.hoped), room)
+            if rate > best:
+                best, most, used = rate, n, option
+        return Bet(used, most, best, used is self.bet.option)
 
     def worth_verifying(self, draft: Draft) -> Draft:
         """Those guesses of a drafter that was asked which are sure enough."""
@@ -167,6 +155,27 @@ class Adapting(Together):
         self.by = type(option.drafter).__name__ if option and len(draft) else ""
         return Placed(self.bet, self.drafted, self.session, len(self.session.steps) + len(self.session.held))
 
+    def _look_back(self) -> None:
+        """Learn of the guesses that were verified, and of those that took no time, whether they were used or not."""
+        for seen in self._seen:
+            self._learn(*seen)
+        self._seen = []
+        if not self.found:
+            return
+        new, found, self.found = self.session.text[self._found_at :], self.found, {}
+        for option, (draft, given) in found.items():
+            n = min(len(draft), len(new))
+            if n == 0:
+                continue
+            path = _right(draft, new[:n])
+            self._reach = max(self._reach if len(path) == n else 0, 2 * len(path) + 1)
+            known = option.known[self._drawn]
+            self._looked_up.learn(float(len(path) < n), sum([1 - chance for chance in given[: len(path) + 1][:n]]))
+            if draft.scores is None:
+                known.odds.learn([float(i in path) for i in range(n)])
+            else:
+                known.clues.learn(draft.scores[:n].tolist(), len(path))
+
     def _learn(self, bet: Bet, draft: Draft, given: list[float] | None, drafted: int, right: list[int]) -> None:
         """Of one draft, of which so many guesses were verified."""
         option = bet.option
@@ -177,9 +186,7 @@ class Adapting(Together):
             # what it thinks of all its guesses tells more than the one outcome, once it is known how far that can be trusted
             chances = all_right(given)
             known.clues.learn(draft.scores[:drafted].tolist(), len(right))
-        above = zip([1.0, *chances[:-1]], known.odds.given, strict=False)
-        self._guessed.learn(1 - chances[-1], sum(reached * (1 - chance) for reached, chance in above))
-        known.odds.learn(chances)
+        self._guessed.learn(1 - chances[-1], known.odds.learn(chances))
         option.filled += 0.05 * (len(draft) / bet.n - option.filled)
 
 
@@ -198,8 +205,9 @@ def _right(draft: Draft, tokens: Sequence[int]) -> list[int]:
 def settle_others(draftings: Sequence[Adapting]) -> None:
     """Tell each what the others have in a step: it stands in the same forward."""
     if len(draftings) == 1:
-        draftings[0].others = Others()
+        draftings[0].others = _NOBODY
         return
-    rows, tokens = (sum(column) for column in zip(*(drafting.own for drafting in draftings), strict=True))
+    rows = sum([drafting.rows for drafting in draftings])
+    tokens = sum([drafting.tokens for drafting in draftings])
     for drafting in draftings:
-        drafting.others = Others(rows - drafting.own.rows, tokens - drafting.own.tokens)
+        drafting.others = Others(rows - drafting.rows, tokens - drafting.tokens)

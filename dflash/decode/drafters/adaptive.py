@@ -14,8 +14,8 @@ from dflash.decode.drafters.choice import Choice, Option
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.lookup import PromptLookup
 from dflash.decode.drafters.mtp import MTP
-from dflash.decode.drafters.together import Snapshots, Together, start_all
-from dflash.decode.shapes import Chain, Shape
+from dflash.decode.drafters.together import Snapshots, start_all
+from dflash.decode.shapes import Chain
 from dflash.decode.strategy import Strategy
 from dflash.errors import DFlashError, RequestError
 
@@ -106,56 +106,48 @@ def _usual(model: Any) -> Iterator[Strategy]:
 
 
 def _propose(draftings: Sequence[Adapting], rooms: Sequence[int]) -> list[Draft]:
-    choice = draftings[0].choice
     # on a GPU this is what the next forward waits for, so that most is done while a step is under way: see `_foresee`
     if any(drafting.next is None for drafting in draftings):
-        choice.settle()
         settle_others(draftings)
-    if looking := [(drafting, room) for drafting, room in zip(draftings, rooms, strict=True) if drafting.open]:
-        _look(*zip(*looking, strict=True))
-    for drafting, room in zip(draftings, rooms, strict=True):
-        drafting.decide(room)
+    asked: dict[Option, list[int]] = {}
+    for j, (drafting, room) in enumerate(zip(draftings, rooms, strict=True)):
+        if drafting.open:
+            drafting.look(room)
+        option = drafting.decide(room).option
+        if option is not None and not option.instant:
+            asked.setdefault(option, []).append(j)
     drafts = [drafting.taken() for drafting in draftings]
-    for option in choice.options:
-        asked = [j for j, drafting in enumerate(draftings) if drafting.bet.option is option]
-        if option.instant or not asked:
-            continue
-        some = [draftings[j] for j in asked]
-        sizes = [drafting.bet.n for drafting in some]
-        found = _ask(option, some, sizes, [min(rooms[j], n) for j, n in zip(asked, sizes, strict=True)])
-        for j, draft in zip(asked, found, strict=True):
+    for option, which in asked.items():
+        found = option.ask([draftings[j].parts[option.part] for j in which], [draftings[j].bet.n for j in which])
+        for j, draft in zip(which, found, strict=True):
             drafts[j] = draftings[j].worth_verifying(draft)
-    choice.placed(drafting.place(draft) for drafting, draft in zip(draftings, drafts, strict=True))
+    draftings[0].choice.placed([drafting.place(draft) for drafting, draft in zip(draftings, drafts, strict=True)])
     return drafts
 
 
 def _foresee(draftings: Sequence[Adapting], drafts: Sequence[Draft]) -> list[Foreseen]:
-    choice = draftings[0].choice
-    choice.settle()
     if any(drafting.next is not None for drafting in draftings):
         # nobody was asked: the step under way is the plain one that was foreseen
         for drafting in draftings:
             drafting.bet, drafting.next = drafting.next or Bet(None), None
-        choice.placed([drafting.place(EMPTY) for drafting in draftings])
+        draftings[0].choice.placed([drafting.place(EMPTY) for drafting in draftings])
     settle_others(draftings)
-    rooms = [_room(drafting, draft) for drafting, draft in zip(draftings, drafts, strict=True)]
-    _look(draftings, rooms)
-    for drafting in draftings:
-        drafting.open = True
-    return [
-        _follow(drafting, draft, room) if room > 0 and not drafting.session.forced else None
-        for drafting, draft, room in zip(draftings, drafts, rooms, strict=True)
-    ]
+    return [_follow(drafting, draft) for drafting, draft in zip(draftings, drafts, strict=True)]
 
 
 def _room(drafting: Adapting, draft: Draft) -> int:
     """Guesses that there is room for after a step, if it gives as many tokens as others."""
-    tokens = min(1 + len(draft), round(drafting.own.tokens))
+    tokens = min(1 + len(draft), round(drafting.tokens))
     return min(drafting.room, drafting.session.limit - len(drafting.session.text) - tokens - 1)
 
 
-def _follow(drafting: Adapting, draft: Draft, room: int) -> Foreseen:
+def _follow(drafting: Adapting, draft: Draft) -> Foreseen:
     """What one session does next; nothing is known where what was found lately would have paid, and may still."""
+    room = _room(drafting, draft)
+    drafting.look(room)
+    drafting.open = True
+    if room < 1 or drafting.session.forced:
+        return None
     drafting.next = bet = drafting.choose(room)
     drafting.open = drafting.looked_up(bet) is not None
     if drafting.open:
@@ -163,36 +155,5 @@ def _follow(drafting: Adapting, draft: Draft, room: int) -> Foreseen:
     if bet.option is None:
         return NOTHING
     part = drafting.parts[bet.option.part]
-    _shape(part, bet.option.sized(bet.n))
+    bet.option.tell(part, bet.n)
     return foreseen(bet.option.drafter, [part], [draft])[0]
-
-
-def _look(draftings: Sequence[Adapting], rooms: Sequence[int]) -> None:
-    """Let those guess whom it costs no time."""
-    found: list[dict[Option, Draft]] = [{} for _ in draftings]
-    for drafting in draftings:
-        drafting.look_back()
-    for option in draftings[0].choice.options:
-        if option.instant:
-            drafts = _ask(option, draftings, [option.most] * len(draftings), rooms)
-            for each, draft in zip(found, drafts, strict=True):
-                each[option] = draft
-    for drafting, each in zip(draftings, found, strict=True):
-        drafting.look(each)
-
-
-def _ask(option: Option, draftings: Sequence[Adapting], sizes: Sequence[int], rooms: Sequence[int]) -> list[Draft]:
-    """Guesses of one drafter for some sessions, so many for each."""
-    parts = [drafting.parts[option.part] for drafting in draftings]
-    for part, n in zip(parts, sizes, strict=True):
-        _shape(part, option.sized(n))
-    return option.drafter.propose(parts, rooms)
-
-
-def _shape(part: Any, shape: Shape) -> None:
-    """Tell a drafter, or all that it asks in turn, how much to guess."""
-    if isinstance(part, Together):
-        for each in part.parts:
-            _shape(each, shape)
-    else:
-        part.shape = shape

@@ -38,21 +38,6 @@ class Others(NamedTuple):
     tokens: float = 0.0
 
 
-class Worth(NamedTuple):
-    """What a step is expected to give.
-
-    Parameters
-    ----------
-    rate : float
-        Tokens a second, of all sessions.
-    n : int
-        Guesses.
-    """
-
-    rate: float
-    n: int
-
-
 class Placed(NamedTuple):
     """A bet, and where to see what became of it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dflash.decode.draft import Draft
@@ -12,6 +12,7 @@ from dflash.decode.drafters.bets import Bet, Others, Placed
 from dflash.decode.drafters.odds import Clues, Odds
 from dflash.decode.drafters.pace import Extra, Forwards, measured_extra, measured_steps, whole
 from dflash.decode.drafters.prices import Prices
+from dflash.decode.drafters.together import Together
 from dflash.decode.shapes import Chain, Shape, Tree
 from dflash.decode.strategy import Strategy
 
@@ -23,6 +24,9 @@ _FULL = (1, 3, 7, 15, 23, 31, 47, 63)
 """On a GPU, where the rows of a forward are rounded up and each size is prepared once, guesses that fill it."""
 
 _DEPTH = 15
+
+_UNSETTLED = 16
+"""Steps that are remembered until prices are asked for. One whose texts were begun anew is never heard of, and makes way."""
 
 
 class Known:
@@ -86,6 +90,16 @@ class Option:
             return Tree(n, self.shape.depth, self.shape.width)
         return Chain(n)
 
+    def ask(self, parts: Sequence[Any], sizes: Sequence[int]) -> list[Draft]:
+        """Its guesses for some texts, so many for each."""
+        for part, n in zip(parts, sizes, strict=True):
+            self.tell(part, n)
+        return self.drafter.propose(parts, sizes)
+
+    def tell(self, part: Any, n: int) -> None:
+        """Let what knows about one text, or all that it asks in turn, guess so much."""
+        _shape(part, self.sized(n))
+
 
 class Choice:
     """Options, and what their steps take on this device.
@@ -112,14 +126,15 @@ class Choice:
                 # on a GPU, each size is captured when it is first met
                 shapes = [option.sized(n) for n in ((1, option.most) if self._on_host else option.sizes)]
                 option.extra = measured_extra(model, [Strategy(option.drafter, shape) for shape in shapes], self.forwards)
+        self.instant = [option for option in self.options if option.instant]
         self.n_steps = 0
-        # a step of which nothing is heard, since its texts were begun anew, makes way for later ones
-        self._placed: deque[list[Placed]] = deque(maxlen=3)
+        self._placed: deque[list[Placed]] = deque(maxlen=_UNSETTLED)
 
     def prices(self, others: Others) -> Prices:
         """What steps take at present."""
+        self._settle()
         rows, forwards, slow = others.rows + 1, self.forwards.seconds, self.forwards.slowness
-        forward = [forwards(rows + n) for n in range(1 + max(option.most for option in self.options))]
+        forward = [forwards(rows + n) for n in range(1 + max((option.most for option in self.options), default=0))]
         # on a GPU, a forward and what is beside it go on at the same time: known is the whole step of one text
         more = forward if self._on_host else [seconds - forwards(1 + n) for n, seconds in enumerate(forward)]
         asked = {
@@ -136,29 +151,32 @@ class Choice:
         }
         return Prices(unasked, waiting, asked, others.tokens)
 
-    def placed(self, bets: Iterable[Placed]) -> None:
+    def placed(self, bets: list[Placed]) -> None:
         """Remember the bets of a step that is about to be run."""
         self.n_steps += 1
-        self._placed.append(list(bets))
+        self._placed.append(bets)
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """See what became of those whose steps are over."""
-        while self._placed and all(each.step is not None for each in self._placed[0]):
-            placed = self._placed.popleft()
+        all_placed, self._placed = self._placed, deque(maxlen=_UNSETTLED)
+        for placed in all_placed:
             steps = [each.step for each in placed]
-            batch = sum(1 + each.drafted for each in placed)
+            if None in steps:
+                self._placed.append(placed)
+                continue
+            batch = sum([1 + each.drafted for each in placed])
             if steps[0].batch == batch and all(step.tokens and not step.prefilled for step in steps):
                 self._learn([each.bet for each in placed], steps)
 
     def _learn(self, bets: Sequence[Bet], steps: Sequence[Step]) -> None:
         """From one step of some sessions."""
         first, option = steps[0], bets[0].option
-        took = first.propose + first.forward + sum(step.verify + step.commit for step in steps)
+        took = first.propose + first.forward + sum([step.verify + step.commit for step in steps])
         if self._on_host:
             self.forwards.learn(first.batch, first.forward)
         if all(bet.ready and bet.option is option for bet in bets):
             extra = self.overhead if option is None else option.extra
-            n = round(sum(bet.n for bet in bets) / len(bets)) if option is not None and not option.instant else 0
+            n = round(sum([bet.n for bet in bets]) / len(bets)) if option is not None and not option.instant else 0
             forwards = self.forwards.seconds
             forward = first.forward if self._on_host else forwards(first.batch) - forwards(1 + n)
             extra.learn(n, max(took - forward, 0.0) / self.forwards.slowness)
@@ -168,3 +186,11 @@ def _taps(model: Any, drafters: Sequence[Drafter]) -> tuple[int, ...]:
     """Layers of the model that draft models look at: a forward that keeps them is another one on a GPU."""
     drafts = [model.companions.get(drafter) for drafter in drafters]
     return tuple(sorted({layer for draft in drafts for layer in getattr(getattr(draft, "config", None), "taps", ())}))
+
+
+def _shape(part: Any, shape: Shape) -> None:
+    if isinstance(part, Together):
+        for each in part.parts:
+            _shape(each, shape)
+    else:
+        part.shape = shape

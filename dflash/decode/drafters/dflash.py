@@ -55,8 +55,8 @@ class DFlash(Drafter):
     draft_vocab : int, optional
         Guess from the first so many tokens of the vocabulary, and the special ones at its end, alone: merges are numbered
         in the order of how often they come, but one language after another. The head is then no more than the rows of
-        these. If None all; on a GPU, of 100,000 and more, two or three fifths while a text keeps to these, as English, code
-        and Chinese do.
+        these; the whole size is always all. If None all; on a GPU, of 100,000 and more, two or three fifths while a text
+        keeps to these, as English, code and Chinese do.
 
     References
     ----------
@@ -122,7 +122,7 @@ class _Guessing:
         self.shape: Shape = session.strategy.shape or Chain()
         self.unread: list[Features] = []
         self._health, self._seen, self._n_unread = health, session.n_read, 0
-        self._usual = Usual(draft.common)
+        self._usual = Usual(draft.common, draft.config.n_vocab, session.guessed_from)
         # of a long prompt, the first positions would be forgotten before anything is guessed
         first = session.n_prompt - 1 - draft.reach
         known = snapshot is not None and first <= session.n_read
@@ -167,6 +167,7 @@ class _Guessing:
     def guessed(self, n: int) -> None:
         """So many guesses are made."""
         self._health.guessed(n)
+        self._usual.count()
 
     def propose(self, room: int) -> Draft:
         return _propose([self], [room])[0]

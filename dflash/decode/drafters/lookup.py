@@ -67,6 +67,8 @@ class _Lookup:
         self._session, self.shape = session, session.strategy.shape
         self._most = drafter.most
         self._index = Index(drafter.shortest, drafter.longest, session.n_prompt + _EXPECTED)
+        # after a run of L tokens that went on alike, one in L + 1 is taken to be the first that does not
+        self._scores = -np.log1p(1 / np.arange(1, drafter.longest + drafter.most, dtype=np.float32))
 
     def propose(self, room: int) -> Draft:
         self._read(len(self._session.text))
@@ -74,9 +76,7 @@ class _Lookup:
         n = min(room, self._most, getattr(self.shape, "depth", None) or self._most)
         if not length or n < 1:
             return EMPTY
-        # after a run of L tokens that went on alike, one in L + 1 is taken to be the first that does not
-        scores = -np.log1p(1 / np.arange(length, length + n, dtype=np.float32))
-        return Draft(self._index.following(follower, n), scores=scores)
+        return Draft(self._index.following(follower, n), scores=self._scores[length - 1 : length - 1 + n])
 
     def observe(self, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         # a long prompt is entered chunk by chunk, as it is read

@@ -34,22 +34,23 @@ DEPTH = 3
 class MTP(Drafter):
     """Let the MTP head of the model's file guess, a token after another; under a tree its first choices are followed.
 
-    On a GPU it guesses from two or three fifths of a vocabulary of 100,000 and more while a text keeps to these, as English,
-    code and Chinese do.
-
     Parameters
     ----------
     file : str, optional
         A file that holds the head, if the model's own does not.
+    draft_vocab : int, optional
+        Guess from the first so many tokens of the vocabulary, and the special ones at its end, alone; as of `DFlash`, also
+        if None.
     """
 
     file: str | None = None
+    draft_vocab: int | None = None
     __repr__ = spelled
 
     def prepare(self, model: Any) -> None:
         """Load the head."""
         if self not in model.companions:
-            model.companions[self] = head = load_mtp(model, self.file)
+            model.companions[self] = head = load_mtp(model, self.file, draft_vocab=self.draft_vocab)
             if head.device == "cuda":
                 head.warm(DEPTH)
 
@@ -92,7 +93,7 @@ def _deferred(draftings: Sequence[_Mtp], rooms: Sequence[int]) -> list[Draft] | 
         return None
     for drafting, wish, room in zip(draftings, wishes, rooms, strict=True):
         drafting.all_read()
-        drafting.health.guessed(min(wish.nodes, room))
+        drafting.guessed(min(wish.nodes, room))
     return [
         DeferredDraft(guesses, i, min(wish.nodes, room), chain=wish.nodes <= wish.positions)
         for i, (wish, room) in enumerate(zip(wishes, rooms, strict=True))
@@ -125,8 +126,8 @@ class _Mtp:
 
     def __init__(self, head: Any, session: Session, health: Health, memory: _Memory | None) -> None:
         self.head, self.session, self.shape = head, session, session.strategy.shape or Chain()
-        self.health, self._seen, self.is_read = health, session.n_read, False
-        self._usual = Usual(head.common)
+        self._health, self._seen, self.is_read = health, session.n_read, False
+        self._usual = Usual(head.common, head.config.n_vocab, session.guessed_from)
         self.unread = head.join([])
         self._state = head.state()
         try:
@@ -179,15 +180,20 @@ class _Mtp:
         """Make a draft of what the head says, which has read everything now."""
         self.all_read()
         draft = self.shape.draft(candidates, room)
-        self.health.guessed(len(draft))
+        self.guessed(len(draft))
         return draft
+
+    def guessed(self, n: int) -> None:
+        """So many guesses are made."""
+        self._health.guessed(n)
+        self._usual.count()
 
     def observe(self, out: Forward, rows: Rows) -> None:
         if self.is_read:
             self.all_read()
         n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
         self._seen += n
-        self.health.kept(n - 1)
+        self._health.kept(n - 1)
         if self.head.told(self._state, out.hidden, n):
             last = range(len(out.hidden))[rows][-1] if isinstance(rows, slice) else rows[-1]
             self.unread, self.is_read = out.hidden[last : last + 1], True

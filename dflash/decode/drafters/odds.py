@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import accumulate
-from math import exp, expm1, log, sqrt
+from math import exp, log1p, sqrt
 from operator import mul
 
 _FIRST, _FADING = 0.85, 0.98
@@ -23,7 +23,8 @@ _HERE, _ALIKE = 0.97, 4.0
 _HOPE = 0.5
 """Standard errors by which a drafter may be better than it seems."""
 
-_LEAST, _MOST = -4, 10
+_BORDERS = [-log1p(exp(-(half + 0.5) / 2)) for half in range(-4, 10)]
+"""Log-probabilities between which guesses are taken for alike."""
 
 
 class Odds:
@@ -47,17 +48,24 @@ class Odds:
 
     def __init__(self, n: int) -> None:
         self._right, self._tried, self._at = [0.0] * n, [0.0] * n, 0
-        self.given = list(accumulate([_FIRST] + [_FADING] * (n - 1), mul))
-        self.hoped = list(map(_hoped, self.given, self._tried))
+        self.given, self.hoped = self._told()
 
-    def learn(self, chances: Sequence[float]) -> None:
-        """Of some guesses each was right with this probability: 1 or 0 where that is known."""
-        above = 1.0
+    def learn(self, chances: Sequence[float]) -> float:
+        """Of some guesses each was right with this probability: 1 or 0 where that is known.
+
+        Returns
+        -------
+        float
+            How many of them were expected to be the first that is wrong, by what was known before.
+        """
+        above, failing = 1.0, 0.0
         for i, chance in enumerate(chances):
             self._right[i] += chance
             self._tried[i] += above
+            failing += above * (1.0 - self.given[i])
             above = chance
         self._forget(_MEMORY)
+        return failing
 
     def pass_time(self, steps: int) -> None:
         """So many steps were done by now."""
@@ -66,42 +74,45 @@ class Odds:
             self._at = steps
 
     def _forget(self, share: float) -> None:
-        expected = _FIRST / _FADING
-        for i in range(len(self.given)):
-            right, tried = share * self._right[i], share * self._tried[i]
-            self._right[i], self._tried[i] = right, tried
-            self.given[i] = expected = min((right + _TRUST * expected * _FADING) / (tried + _TRUST), 1.0)
-            self.hoped[i] = _hoped(expected, tried)
+        self._right = [share * right for right in self._right]
+        self._tried = [share * tried for tried in self._tried]
+        self.given, self.hoped = self._told()
 
-
-def _hoped(chance: float, tried: float) -> float:
-    return min(chance + _HOPE * sqrt(chance * (1.0 - chance) / (tried + _TRUST)), 1.0)
+    def _told(self) -> tuple[list[float], list[float]]:
+        """What all this says: `given` and `hoped`."""
+        given, hoped, chance = [], [], _FIRST / _FADING
+        for right, tried in zip(self._right, self._tried, strict=True):
+            weight = tried + _TRUST
+            chance = (right + _TRUST * _FADING * chance) / weight
+            chance = chance if chance < 1.0 else 1.0
+            hope = chance + _HOPE * sqrt(chance * (1.0 - chance) / weight)
+            given.append(chance)
+            hoped.append(hope if hope < 1.0 else 1.0)
+        return given, hoped
 
 
 class Clues:
-    """How often a guess is right that its drafter finds so likely, if those before it are; older guesses count less."""
+    """How often a guess is right that its drafter finds so likely, if those before it are; older guesses count less.
+
+    What is known is kept by log-odds, in halves: the last ones are far apart as probabilities, and so are texts that are
+    copied or not.
+    """
 
     def __init__(self) -> None:
-        self._right, self._tried = ([0.0] * (_MOST - _LEAST + 1) for _ in range(2))
+        self._right, self._tried = ([0.0] * (len(_BORDERS) + 1) for _ in range(2))
 
     def given(self, scores: Sequence[float]) -> list[float]:
         """For each guess with such a log-probability, the chance that it is right if those before it are."""
-        places = [_place(score) for score in scores]
-        return [(self._right[i] + _TRUST * told) / (self._tried[i] + _TRUST) for i, told in places]
+        places = [bisect(_BORDERS, score) for score in scores]
+        told = map(exp, scores)
+        return [(self._right[i] + _TRUST * p) / (self._tried[i] + _TRUST) for i, p in zip(places, told, strict=True)]
 
     def learn(self, scores: Sequence[float], n_right: int) -> None:
         """Of guesses with these scores, the first `n_right` were right, and the next one wrong."""
         for n, score in enumerate(scores[: n_right + 1]):
-            i, _ = _place(score)
+            i = bisect(_BORDERS, score)
             self._right[i] = _MEMORY * self._right[i] + (n < n_right)
             self._tried[i] = _MEMORY * self._tried[i] + 1
-
-
-@lru_cache(maxsize=512)
-def _place(score: float) -> tuple[int, float]:
-    """Log-odds in halves: the last ones are far apart as probabilities, and so are texts that are copied or not."""
-    odds = score - log(max(-expm1(score), 1e-9))
-    return min(max(round(2 * odds), _LEAST), _MOST) - _LEAST, exp(score)
 
 
 class Ease:
@@ -122,8 +133,9 @@ class Ease:
 
     def here(self, given: Sequence[float]) -> list[float]:
         """Chances of guesses in other texts, each if those before it are right, as they are in this one."""
-        factor = min((self._failed + _ALIKE) / (self._expected + _ALIKE), 4.0)
-        return [max(1.0 - factor * (1.0 - chance), 0.02) for chance in given]
+        factor = (self._failed + _ALIKE) / (self._expected + _ALIKE)
+        factor = factor if factor < 4.0 else 4.0
+        return [here if (here := 1.0 - factor * (1.0 - chance)) > 0.02 else 0.02 for chance in given]
 
 
 def all_right(given: Sequence[float]) -> list[float]:

@@ -56,7 +56,7 @@ class Forwards:
         grid, known = self._rows, self._seconds
         if rows >= grid[-1]:
             return self.slowness * known[-1] * rows / grid[-1]
-        at = max(bisect_right(grid, rows), 1)
+        at = bisect_right(grid, rows) or 1
         share = (rows - grid[at - 1]) / (grid[at] - grid[at - 1])
         return self.slowness * (known[at - 1] + share * (known[at] - known[at - 1]))
 

@@ -1,6 +1,6 @@
 """Whether a text keeps to the common tokens of its model, so that guesses may, too."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from dflash.model.draft.vocabulary import Vocabulary
@@ -16,10 +16,15 @@ class Usual:
     ----------
     common : sequence of Vocabulary
         The common ones, from fewer to more; empty if a draft has no use for them.
+    n_vocab : int
+        All tokens.
+    counts : Counter of int
+        Of steps by the number of tokens that did, special ones apart; not counted where nothing is common.
     """
 
-    def __init__(self, common: Sequence[Vocabulary]) -> None:
-        self._n_seen = 0
+    def __init__(self, common: Sequence[Vocabulary], n_vocab: int, counts: Counter[int]) -> None:
+        self._n_seen, self._latest, self._counts = 0, None, counts
+        self._sizes = {None: n_vocab} | {i: known.parts[0].stop for i, known in enumerate(common)}
         self._others = [(known, deque[int]()) for known in common]
 
     def does(self, text: Sequence[int]) -> int | None:
@@ -31,4 +36,10 @@ class Usual:
             others.extend(i for i in new if not known.has(text[i]))
             while others and others[0] < start:
                 others.popleft()
-        return next((i for i, (_, others) in enumerate(self._others) if len(others) <= FEW), None)
+        self._latest = next((i for i, (_, others) in enumerate(self._others) if len(others) <= FEW), None)
+        return self._latest
+
+    def count(self) -> None:
+        """A step guesses from what `does` has said last."""
+        if self._others:
+            self._counts[self._sizes[self._latest]] += 1

@@ -69,6 +69,9 @@ class NoEnd:
             self.held_off.add(len(history))
         return logits
 
+    def __repr__(self) -> str:
+        return f"NoEnd({self.n})"
+
 
 class _Watch:
     name, restarts = "MinTokens", False

@@ -1,6 +1,7 @@
 """One guess for each position."""
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 
@@ -23,7 +24,7 @@ class Chain:
     Raises
     ------
     RequestError
-        If the depth is below 1.
+        If the depth is below 1 or no whole number.
     """
 
     depth: int | None = None
@@ -31,8 +32,8 @@ class Chain:
     __repr__ = spelled
 
     def __post_init__(self) -> None:
-        if self.depth is not None and self.depth < 1:
-            raise RequestError(f"{self!r}: the depth must be 1 or more")
+        if self.depth is not None and not (isinstance(self.depth, Integral) and self.depth >= 1):
+            raise RequestError(f"{self!r}: the depth must be a whole number from 1 on")
 
     def wants(self, most: int, room: int) -> tuple[int, int]:
         """One candidate for each position."""

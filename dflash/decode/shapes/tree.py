@@ -1,6 +1,7 @@
 """Several guesses for a position, where the draft is unsure."""
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Tree:
     Raises
     ------
     RequestError
-        If one of them is below 1.
+        If one of them is below 1 or no whole number.
 
     References
     ----------
@@ -43,9 +44,9 @@ class Tree:
 
     def __post_init__(self) -> None:
         for name in ("budget", "depth", "width"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise RequestError(f"{self!r}: {name} must be 1 or more")
+            value, may_lack = getattr(self, name), name != "budget"
+            if not ((value is None and may_lack) or (isinstance(value, Integral) and value >= 1)):
+                raise RequestError(f"{self!r}: {name} must be a whole number from 1 on")
 
     def wants(self, most: int, room: int) -> tuple[int, int]:
         """At a position there may be as many guesses as there are in all."""

@@ -1,5 +1,6 @@
 """The tokens that a draft guesses from: all of its target's, those of a vocabulary of its own, or some."""
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -78,24 +79,42 @@ def vocabulary(source: Source, target: Any, n: int | None) -> Vocabulary:
     Raises
     ------
     RequestError
-        If the target has fewer tokens.
+        If the target has fewer tokens, or `n` is no whole number.
     Unsupported
         If `n` is given for a draft with a vocabulary of its own.
     FormatError
         If the draft knows tokens that the target does not.
     """
-    n_vocab = target.config.n_vocab
-    if n is not None and not 1 <= n <= n_vocab:
-        raise RequestError(f"draft_vocab is {n}, this model has 1 to {n_vocab} tokens to guess from")
+    shared = first(target, n)
     if source.has("d2t"):
         if n is not None:
             raise Unsupported(
                 f"draft_vocab is {n}, but this draft has a vocabulary of its own, of {source.shapes['d2t'][-1]} tokens"
             )
-        targets = source.targets()
+        targets, n_vocab = source.targets(), target.config.n_vocab
         if targets.max() >= n_vocab:
             raise FormatError(f"tensor 'd2t' names token {targets.max()}, the target has {n_vocab}")
         return Vocabulary((slice(0, len(targets)),), targets, own=True)
+    return shared
+
+
+def first(target: Any, n: int | None) -> Vocabulary:
+    """Take the first tokens of a target, and its special ones; all of them if it is not said how many.
+
+    Parameters
+    ----------
+    target : Model or DeviceModel
+    n : int, optional
+        As of `vocabulary`.
+
+    Raises
+    ------
+    RequestError
+        If the target has fewer tokens, or `n` is no whole number.
+    """
+    n_vocab = target.config.n_vocab
+    if n is not None and not (isinstance(n, Integral) and 1 <= n <= n_vocab):
+        raise RequestError(f"draft_vocab is {n!r}, this model has 1 to {n_vocab} tokens to guess from")
     if n is None or n >= _first_special(target):
         return Vocabulary((slice(0, n_vocab),))
     parts = _first(target, n)
@@ -122,9 +141,13 @@ def common(target: Any) -> tuple[Vocabulary, ...]:
     lie 0.03 to 0.15 % of the tokens of code, 0.2 to 0.5 % of English, 6 to 9 % of German, 18 to 22 % of Chinese, 32 % of
     Russian; beyond three, 0.2 to 0.5 % of Chinese and nearly as much as before of the others.
     """
-    n_vocab = target.config.n_vocab
+    return tuple(Vocabulary(_first(target, n)) for n in n_common(target.config.n_vocab))
+
+
+def n_common(n_vocab: int) -> tuple[int, ...]:
+    """How many of the first of so many tokens the `common` ones are, special ones apart."""
     shares = (2, 3) if n_vocab >= LARGE else ()
-    return tuple(Vocabulary(_first(target, n_vocab * share // 5 // _TILE * _TILE)) for share in shares)
+    return tuple(n_vocab * share // 5 // _TILE * _TILE for share in shares)
 
 
 def _first(target: Any, n: int) -> tuple[slice, ...]:

@@ -201,6 +201,14 @@ def test_the_shape_is_the_limit(clock):
         assert max(step.drafted for step in session.steps) == most
 
 
+def test_with_nothing_to_choose_from_it_is_plain(clock):
+    session = Session([1, 2], strategy=Strategy(Adaptive(Plain())), max_tokens=N)
+    for _ in Engine(Timed(clock, FLAT)).stream(session):
+        pass
+    assert session.text == written(1, 2)[: 2 + N]
+    assert not any(step.drafted for step in session.steps)
+
+
 def test_as_a_value():
     one = Adaptive(PromptLookup(), Strategy(GOOD, Tree(8)))
     assert one == Adaptive(PromptLookup(), Strategy(GOOD, Tree(8))) != Adaptive(PromptLookup())

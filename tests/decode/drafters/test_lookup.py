@@ -1,7 +1,6 @@
 """Prompt lookup: what it guesses, and that no guess changes a text."""
 
 import pickle
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from dflash.decode.drafters.lookup import PromptLookup
 from dflash.decode.engine import Engine
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session
+from dflash.decode.shapes import Chain
 from dflash.decode.strategy import Strategy
 from dflash.errors import RequestError
 
@@ -47,8 +47,8 @@ def test_bounds():
     assert guess(text, most=5) == [3, 4, 5, 6, 7]
     assert guess(text, room=3) == [3, 4, 5]
     assert guess(text, room=0) == []
-    assert guess(text, shape=SimpleNamespace(depth=2)) == [3, 4]
-    assert guess(text, shape=SimpleNamespace(depth=None), most=1) == [3]
+    assert guess(text, shape=Chain(2)) == [3, 4]
+    assert guess(text, shape=Chain(), most=1) == [3]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)

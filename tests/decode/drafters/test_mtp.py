@@ -15,6 +15,8 @@ from dflash.errors import Unsupported
 from dflash.model.batch import Span
 
 NAME = "qwen35-r2-mtp-F16"
+SPECIAL = 480
+"""Where the tile of 16 tokens begins that has the first special one."""
 
 
 @pytest.fixture
@@ -80,6 +82,19 @@ def test_a_snapshot_knows_the_prompt(model, n):
     assert [t for _, tokens in bare for t in tokens] == [t for _, tokens in want for t in tokens]
     assert (bare[0][0] == []) == (n == 39)
     snapshot.close()
+
+
+@pytest.mark.parametrize("shape", [Chain(3), Tree(12)], ids=repr)
+def test_guesses_of_the_first_tokens_alone(model, shape):
+    """The text is that of plain decoding, and what is guessed is known: the first tokens and the special ones."""
+    want = Session(prompt(), max_tokens=20)
+    run(model, want)
+    session = Session(prompt(), max_tokens=20, strategy=Strategy(MTP(draft_vocab=90), shape))
+    drafts = drafts_of(model, session)
+    assert session.tokens == want.tokens
+    guesses = {token for tokens, _ in drafts for token in tokens}
+    assert guesses
+    assert not guesses & set(range(90, SPECIAL))
 
 
 def test_a_model_without_a_head():

@@ -192,3 +192,25 @@ def test_where_every_page_is_taken(n_prompt, read):
     assert session.tokens == plain.tokens[: plain.tokens.index(plain.tokens[5]) + 1]
     assert sum(step.prefilled for step in session.steps) == read
     assert (model.pools.free_pages, model.pools.free_slots) == (model.pools.pages, model.pools.slots)
+
+
+def test_log_probabilities_are_those_of_the_second_try(truth):
+    wrong = [BLANK] * 4
+    strategy = way("right", [*PROMPT, *wrong, END], size=1) | EmptyRetry()
+    session = written(Wavering(wrong), PROMPT, strategy, sampling=Sampling(logprobs=0), **KNOWN)
+    assert session.tokens == truth
+    assert [entry.token for entry in session.logprobs] == truth
+
+
+def test_patience_ends():
+    """What can't be seen is handed on all the same, and the place to go back to is forgotten."""
+    toy = Toy(law=script(4, [BLANK] * 30))
+    strategy = way("right", [*PROMPT, *[BLANK] * 30], size=1) | EmptyRetry(patience=6)
+    engine, session = Engine(toy), Session(PROMPT, strategy=strategy, max_tokens=30, **KNOWN)
+    engine.add(session)
+    while session.n_tokens < 6:
+        assert not session.told
+        engine.step()
+    assert session.told
+    assert (session.origin, toy.pools.snapshots) == (None, 0)
+    engine.close()

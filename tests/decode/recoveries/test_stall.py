@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 from toy import Toy
-from watching import WAYS, way, written
+from watching import WAYS, script, way, written
 
 from dflash.decode.marks import Marks
 from dflash.decode.recoveries.stall import ToolStall
@@ -132,3 +132,31 @@ def test_what_is_no_stall(arguments):
 def test_ids_of_another_vocabulary_end_this_session_alone():
     with pytest.raises(Exception, match="ids are 0 to 12, got \\[11, 99\\]"):
         ended("plain", ANNOUNCED, ToolStall((99,), ((COLON,),), lead_ids=(LEAD,)))
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_whoever_has_called_is_left_alone(kind):
+    said = [OPEN, NAME, CLOSE, *ANNOUNCED]
+    session = ended(kind, said)
+    assert (session.tokens, session.interventions) == ([*said, END], [])
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_only_once(kind):
+    """Also where no token marks a call and the model goes on to announce."""
+    said = [*ANNOUNCED, NAME, NAME, *ANNOUNCED]
+    strategy = way(kind, [*PROMPT, *said]) | ToolStall((NAME, NAME), ((COLON,),))
+    toy = Toy(law=script(len(PROMPT), [*ANNOUNCED, END, NAME, *ANNOUNCED]))
+    session = written(toy, PROMPT, strategy, eos=[END])
+    assert session.tokens == [*said, END]
+    assert len(session.interventions) == 1
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_an_opening_longer_than_a_step(kind):
+    opening = (OPEN, *[NAME, WORD] * 50)
+    toy = Toy(law=lambda text: [9 * (token == (COLON if len(text) == len(PROMPT) else END)) for token in range(13)])
+    strategy = way(kind, [*PROMPT, COLON, END]) | ToolStall(opening, ((COLON,),))
+    session = written(toy, PROMPT, strategy, max_tokens=200, eos=[END], marks=MARKS)
+    assert session.tokens == [COLON, *opening, END]
+    assert sum(step.injected for step in session.steps) == len(opening)

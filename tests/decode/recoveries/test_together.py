@@ -5,7 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 from toy import Toy
-from watching import WAYS, way, written
+from watching import WAYS, script, way, written
 
 from dflash.decode.engine import Engine
 from dflash.decode.marks import Marks
@@ -144,3 +144,33 @@ def test_they_are_off_until_asked_for():
     assert Plain().recoveries == ()
     session = written(Agent(wavers=False), PROMPT, Plain(), eos=[END], marks=MARKS)
     assert (session.tokens, session.interventions, session.watches) == ([*SAID, END], [], [])
+
+
+def looped(kind, said, recoveries, text):
+    """Announces in circles; no token marks a call."""
+    toy, strategy = Toy(law=script(len(PROMPT), said, END)), way(kind, [*PROMPT, *text])
+    for recovery in recoveries:
+        strategy |= recovery
+    return written(toy, PROMPT, strategy, eos=[END])
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_what_a_cut_undoes_is_not_told(kind):
+    """The circle is complete before the announcement ends."""
+    text = [WORD, 9] * 3
+    recoveries = [ToolStall((OPEN, NAME), ((COLON,),)), LoopGuard(same=0, min_period=2, max_period=2)]
+    for order in permutations(recoveries):
+        session = looped(kind, [*text, COLON], order, [*text, COLON, END])
+        assert (session.tokens, session.finish_reason) == (text, "length")
+        assert [each.recovery for each in session.interventions] == ["LoopGuard"]
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_a_circle_through_what_was_injected(kind):
+    """The end that was taken away is no part of it."""
+    text = [OPEN, NAME, COLON] * 3
+    recoveries = [ToolStall((OPEN, NAME), ((COLON,),)), LoopGuard(same=0, min_period=3, max_period=3)]
+    for order in permutations(recoveries):
+        session = looped(kind, [*text[:6], END, END, *text[8:], WORD], order, text)
+        assert (session.tokens, session.finish_reason) == (text, "length")
+        assert [each.recovery for each in session.interventions] == ["ToolStall", "LoopGuard"]

@@ -1,5 +1,7 @@
 """Chains and trees of candidates."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -119,6 +121,9 @@ def test_where_candidates_run_out():
 
 
 def test_refusals():
-    for make in (lambda: Chain(0), lambda: Tree(0), lambda: Tree(8, depth=0), lambda: Tree(8, width=0)):
-        with pytest.raises(RequestError, match="must be 1 or more"):
-            make()
+    for value in (0, "3", 2.5):
+        for make in (Chain, Tree, partial(Tree, 8), partial(Tree, 8, None)):
+            with pytest.raises(RequestError, match="must be a whole number from 1 on"):
+                make(value)
+    with pytest.raises(RequestError, match="budget must be a whole number"):
+        Tree(None)

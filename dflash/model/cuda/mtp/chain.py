@@ -94,10 +94,10 @@ class Chain:
         self._last, self._seen = device.empty(s, width), device.empty(s, width)
         self._take_last = Features(stream, a.counts, a.last, width, self._last, which=1)
         self._wanted = device.empty(s, width, dtype=np.float16)
-        self._head = Launch(self._wanted, [parts.output], [self._logits])
-        self._common = [
+        self._known = parts.known, *parts.common
+        self._heads = [
             Launch(self._wanted, [parts.output.rows(p) for p in of.parts], [self._logits[:, p] for p in of.parts])
-            for of in parts.common
+            for of in self._known
         ]
         self.ids, self.scores = device.zeros(MOST * s, POOL, dtype=np.int32), device.zeros(MOST * s, POOL)
         self._largest = device.zeros(MOST * s, 1, dtype=np.int32), device.zeros(MOST * s, 1)
@@ -165,9 +165,9 @@ class Chain:
         self._steps.append(_Step(picks, read, norm, (candidates, Largest(self._logits, out=largest))))
 
     def _launch(self, size: Size) -> None:
-        head = self._head
-        if size.common is not None:
-            head = self._common[size.common]
+        which = 0 if size.common is None else 1 + size.common
+        head = self._heads[which]
+        if len(self._known[which]) < self._parts.config.n_vocab:
             bury(self._logits[: size.texts])
         self._take(size.rows)
         self._reading(size.rows)

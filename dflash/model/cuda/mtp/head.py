@@ -26,7 +26,7 @@ from dflash.model.cuda.mtp.chain import MOST, Chain
 from dflash.model.cuda.mtp.reading import Parts
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.ask import Wish
-from dflash.model.draft.vocabulary import common
+from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.gguf import GGUFFile
 from dflash.model.mtp import Ask
 from dflash.model.pools import Pools
@@ -51,6 +51,10 @@ class DeviceMtpHead:
         Of the file that holds the block.
     file : GGUFFile, optional
         That one, if it is not the trunk's: to be closed with the head.
+    known : Vocabulary
+        The tokens that are guessed.
+    common : sequence of Vocabulary
+        Those that do for texts that keep to them; from fewer to more.
 
     Attributes
     ----------
@@ -59,17 +63,23 @@ class DeviceMtpHead:
     latest : Guesses or None
         Those that lie on the device.
     common : sequence of Vocabulary
-        The tokens that do for texts that keep to them; from fewer to more.
+        As given.
     """
 
     device = "cuda"
 
     def __init__(
-        self, model: DeviceModel, weights: DeviceWeights | Weights, config: Config, file: GGUFFile | None = None
+        self,
+        model: DeviceModel,
+        weights: DeviceWeights | Weights,
+        config: Config,
+        file: GGUFFile | None = None,
+        *,
+        known: Vocabulary,
+        common: Sequence[Vocabulary] = (),
     ) -> None:
         self.config = config = replace(config, n_layers=1, recurrent=(False,))
-        self._target, self._file = model, file
-        self.common = common(model)
+        self._target, self._file, self.common = model, file, common
         slots, host = model.pools.slots, weights.host if isinstance(weights, DeviceWeights) else weights
         # a copied last page, and chained guesses beyond the end of a text
         self.pools = Pools(config, pages=model.pools.pages + 2 * slots, slots=slots, kv=model.pools.kv, place=DEVICE)
@@ -86,7 +96,7 @@ class DeviceMtpHead:
             norm = "nextn.shared_head_norm.weight"
             last = own.vector(norm) if norm in host else theirs.vector("output_norm.weight")
             pages = -(-(model.config.context + 3 * PENDING) // PAGE)
-            self._chain = Chain(Parts(own, config, self.pools, *tables, last, self.common, model.scratch()), pages)
+            self._chain = Chain(Parts(own, config, self.pools, *tables, last, known, common, model.scratch()), pages)
         self.weights = own
         arrays, out = self._chain.arrays, self._chain.out
         self._walk = Walk(model.batch, model.drawn, arrays, out, rows=MOST, position=arrays.next)

@@ -38,6 +38,8 @@ class Parts(NamedTuple):
         Mostly those of the trunk.
     norm : float32 (D,)
         The last one.
+    known : Vocabulary
+        The tokens that are guessed.
     common : sequence of Vocabulary
         The tokens that do for texts that keep to them; from fewer to more.
     scratch : Lent
@@ -50,6 +52,7 @@ class Parts(NamedTuple):
     embedding: Tiles
     output: Tiles
     norm: Any
+    known: Vocabulary
     common: Sequence[Vocabulary]
     scratch: Lent
 
