@@ -146,7 +146,7 @@ class Generation:
 
     @property
     def tokens_per_step(self) -> float:
-        """New tokens over the steps that made them; 1 for plain decoding."""
+        """New tokens over the steps that made them; 1 for plain decoding, but for what recoveries put in."""
         n_steps = sum(bool(step.tokens) for step in self.steps)
         return len(self.tokens) / n_steps if n_steps else 0.0
 

@@ -87,7 +87,7 @@ def measure(bench: "Bench", loaded: "Loaded", arguments: argparse.Namespace) -> 
     context, kind = model.config.context, model.device
     prompts = arguments.prompt if arguments.prompt is not None else _fitting(PROMPTS[kind], context)
     longest = max(arguments.generate) + 1
-    depths = arguments.depth if arguments.depth is not None else _fitting(DEPTHS[kind], context - longest)
+    depths = arguments.depth if arguments.depth is not None else _fitting(DEPTHS[kind], context - longest) or [0]
     copy = bandwidth(kind, threads=model.threads)
     traffic = Traffic.of(loaded.file, model.config, kv=arguments.kv, device=kind)
     rates: dict[str, Any] = {}

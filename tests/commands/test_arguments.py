@@ -279,8 +279,9 @@ def test_a_text_grows_out_of_the_last_one(lm, pools):
     bench.close()
 
 
-def test_bench_refuses_what_does_not_fit(capsys):
-    assert main(["bench", "demo", "-p", "0", "-n", "4", "-d", "600", "-r", "1", "--context", "512"]) == 1
+@pytest.mark.parametrize("words", ["-n 4 -d 600", "-n 600"])
+def test_bench_refuses_what_does_not_fit(capsys, words):
+    assert main(["bench", "demo", "-p", "0", *words.split(), "-r", "1", "--context", "512"]) == 1
     assert "512" in capsys.readouterr().err
 
 
