@@ -105,7 +105,7 @@ class Draft:
         """The first `n` guesses: a tree, too, since parents come before children."""
         if n >= len(self):
             return self
-        if self.scores is not None:
+        if self.scores is not None:  # a chain
             return Draft(self.tokens[:n], scores=self.scores[:n])
         return Draft(self.tokens[:n], self.parents[:n])
 

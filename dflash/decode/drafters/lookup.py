@@ -9,6 +9,7 @@ import numpy as np
 
 from dflash.decode.draft import EMPTY, Draft
 from dflash.decode.drafter import Drafter, Drafting, Rows
+from dflash.decode.sampling import check_whole
 from dflash.decode.spelling import spelled
 from dflash.errors import RequestError
 from dflash.kernels.lookup import Index
@@ -50,10 +51,10 @@ class PromptLookup(Drafter):
     __repr__ = spelled
 
     def __post_init__(self) -> None:
-        if not 1 <= self.shortest <= self.longest:
-            raise RequestError(f"{self!r}: shortest must be 1 or more, longest not below it")
-        if self.most < 1:
-            raise RequestError(f"{self!r}: most must be 1 or more")
+        for name in ("shortest", "longest", "most"):
+            check_whole(f"{self!r}: {name}", getattr(self, name), 1)
+        if self.longest < self.shortest:
+            raise RequestError(f"{self!r}: longest must not be below shortest")
 
     def start(self, session: Session, model: Any, snapshot: Any = None) -> Drafting:  # noqa: ARG002
         """All that it must know is in the text of the session."""

@@ -1,14 +1,13 @@
 """One guess for each position."""
 
 from dataclasses import dataclass
-from numbers import Integral
 
 import numpy as np
 
 from dflash.decode.draft import Draft
+from dflash.decode.sampling import check_whole
 from dflash.decode.shapes.tree import grown
 from dflash.decode.spelling import spelled
-from dflash.errors import RequestError
 from dflash.model.candidates import Candidates
 
 
@@ -32,8 +31,8 @@ class Chain:
     __repr__ = spelled
 
     def __post_init__(self) -> None:
-        if self.depth is not None and not (isinstance(self.depth, Integral) and self.depth >= 1):
-            raise RequestError(f"{self!r}: the depth must be a whole number from 1 on")
+        if self.depth is not None:
+            check_whole(f"{self!r}: depth", self.depth, 1)
 
     def wants(self, most: int, room: int) -> tuple[int, int]:
         """One candidate for each position."""

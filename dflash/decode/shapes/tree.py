@@ -1,13 +1,12 @@
 """Several guesses for a position, where the draft is unsure."""
 
 from dataclasses import dataclass
-from numbers import Integral
 
 import numpy as np
 
 from dflash.decode.draft import Draft
+from dflash.decode.sampling import check_whole
 from dflash.decode.spelling import spelled
-from dflash.errors import RequestError
 from dflash.kernels.sample import POOL
 from dflash.kernels.tree import grow
 from dflash.model.candidates import Candidates
@@ -44,9 +43,9 @@ class Tree:
 
     def __post_init__(self) -> None:
         for name in ("budget", "depth", "width"):
-            value, may_lack = getattr(self, name), name != "budget"
-            if not ((value is None and may_lack) or (isinstance(value, Integral) and value >= 1)):
-                raise RequestError(f"{self!r}: {name} must be a whole number from 1 on")
+            value = getattr(self, name)
+            if value is not None or name == "budget":
+                check_whole(f"{self!r}: {name}", value, 1)
 
     def wants(self, most: int, room: int) -> tuple[int, int]:
         """At a position there may be as many guesses as there are in all."""

@@ -95,6 +95,6 @@ def test_a_value():
     assert PromptLookup(longest=5) == PromptLookup(longest=5) != PromptLookup()
     assert pickle.loads(pickle.dumps(PromptLookup())) == PromptLookup()
     assert repr(PromptLookup(most=4)) == "PromptLookup(most=4)"
-    for settings in ({"shortest": 0}, {"shortest": 5, "longest": 4}, {"most": 0}):
+    for settings in ({"shortest": 0}, {"shortest": 5, "longest": 4}, {"most": 0}, {"most": "a"}, {"longest": 8.0}):
         with pytest.raises(RequestError, match="PromptLookup"):
             PromptLookup(**settings)

@@ -76,3 +76,14 @@ def test_of_what_was_not_measured_the_first_step_tells():
     assert extra.seconds(7) == 0
     extra.learn(7, 0.004)
     assert extra.seconds(7) == pytest.approx(0.004)
+
+
+def test_the_first_steps_correct_a_bad_measure():
+    extra = Extra([(1, 0.0056), (15, 0.014)])
+    for _ in range(3):
+        extra.learn(15, 0.010)
+    assert extra.seconds(15) == pytest.approx(0.010, rel=0.12)
+    for _ in range(40):
+        extra.learn(15, 0.010)
+    extra.learn(15, 0.015)
+    assert extra.seconds(15) == pytest.approx(0.010, rel=0.06)

@@ -123,7 +123,7 @@ def test_where_candidates_run_out():
 def test_refusals():
     for value in (0, "3", 2.5):
         for make in (Chain, Tree, partial(Tree, 8), partial(Tree, 8, None)):
-            with pytest.raises(RequestError, match="must be a whole number from 1 on"):
+            with pytest.raises(RequestError, match="must be a whole number of at least 1"):
                 make(value)
-    with pytest.raises(RequestError, match="budget must be a whole number"):
+    with pytest.raises(RequestError, match="budget: must be a whole number"):
         Tree(None)
