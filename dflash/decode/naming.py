@@ -24,6 +24,15 @@ NAMES = (
 )
 """What there is."""
 
+MAX_NAME = 200
+"""Characters of a name."""
+
+MAX_PARTS = 8
+"""Names between one pair of brackets: each drafter keeps tables or a draft model's state for every sequence."""
+
+MAX_NESTING = 2
+"""Brackets within brackets: ``adaptive(first(lookup, mtp:2), dflash)`` has two."""
+
 _WORD = re.compile(r"[a-z-]+")
 _CALL = re.compile(r"([a-z-]+)(?::([1-9]\d{0,3}))?(?:\((.*)\))?")
 _TAKES_DRAFT = re.compile(r"\b(dflash|dspark|ddtree|draft-model)\b")
@@ -44,8 +53,10 @@ def strategy(text: str, draft: str | None = None, **settings: Any) -> Strategy:
     Raises
     ------
     RequestError
-        If there is no such strategy; the message lists what there is, or says how the one that was meant is written.
+        If there is no such strategy, or the name is longer, wider or deeper than `MAX_NAME`, `MAX_PARTS` and `MAX_NESTING`.
+        The message lists what there is, or says how the one that was meant is written.
     """
+    _check_size(text)
     return _Reader(text, draft, settings).strategy(text)
 
 
@@ -118,19 +129,22 @@ class _Reader:
 
     def draft_model(self) -> DraftModel:
         if self._draft is None:
-            raise RequestError(f"strategy {self._text!r}: draft-model needs a draft, the file of a small model")
+            raise RequestError(f"strategy {self._text!r:.80}: draft-model needs a draft, the file of a small model")
         return DraftModel(self._draft, self._settings.get("draft_device"))
 
     def _several(self, word: str, inner: str | None) -> Strategy:
         if inner is None:
             return Strategy(Adaptive(self.dflash(), PromptLookup()) if self._draft or self._settings else Adaptive())
-        made = [self.strategy(part) for part in parts(inner)]
+        made = list(dict.fromkeys(self.strategy(part) for part in parts(inner)))
+        if len(made) > MAX_PARTS:
+            raise RequestError(f"strategy {self._text!r:.80}: names {len(made)} strategies, at most {MAX_PARTS} are allowed")
         if word == "adaptive":
             return Strategy(Adaptive(*made))
         shapes = [part.shape for part in made if part.shape is not None]
         if len(set(shapes)) > 1:
-            raise RequestError(f"strategy {self._text!r}: first(...) guesses in one shape, got {shapes}")
-        return Strategy(FirstOf(*(part.drafter for part in made)), shapes[0] if shapes else None)
+            raise RequestError(f"strategy {self._text!r:.80}: first(...) guesses in one shape, got {shapes}")
+        drafters = dict.fromkeys(part.drafter for part in made)
+        return Strategy(FirstOf(*drafters), shapes[0] if shapes else None)
 
     def _wrong(self, text: str) -> RequestError:
         text = text.strip() or self._text
@@ -141,6 +155,18 @@ class _Reader:
         _, colon, number = meant.rstrip("]").partition("[:")
         bounds = f", {number} from 1 to 9999" if colon else ""
         return RequestError(f"strategy: {text!r:.80} is not known; wanted {meant}{bounds}")
+
+
+def _check_size(text: str) -> None:
+    """Refuse a name that is too long or too deep, before it is read."""
+    if len(text) > MAX_NAME:
+        raise RequestError(f"strategy: the name has {len(text)} characters, at most {MAX_NAME} are allowed")
+    depth = deepest = 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        deepest = max(deepest, depth)
+    if deepest > MAX_NESTING:
+        raise RequestError(f"strategy: {text!r:.80} is nested {deepest} levels deep, at most {MAX_NESTING} are allowed")
 
 
 def parts(text: str) -> list[str]:

@@ -78,6 +78,13 @@ class Sampling:
         changed = [f"{f.name}={value!r}" for f in fields(self) if (value := getattr(self, f.name)) != f.default]
         return f"Sampling({', '.join(changed)})"
 
+    def with_seed(self, seed: int | None) -> "Sampling":
+        """Return a copy with another seed (-2**63 to 2**64 - 1) that shares everything else and checks nothing again."""
+        made = object.__new__(Sampling)
+        for field in fields(self):
+            object.__setattr__(made, field.name, seed if field.name == "seed" else getattr(self, field.name))
+        return made
+
     @property
     def greedy(self) -> bool:
         """Whether no noise is wanted."""

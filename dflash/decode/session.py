@@ -4,7 +4,6 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from dflash.decode.drafter import Drafter, Drafting, Nothing
 from dflash.decode.history import History
 from dflash.decode.marks import Marks
 from dflash.decode.picker import Picker, TokenLogprobs
+from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.recovery import Intervention, Watch
 from dflash.decode.rules import Penalties, Rule
 from dflash.decode.sampling import Sampling, check_whole
@@ -27,7 +27,6 @@ __all__ = ["Observer", "Session", "Step", "TokenLogprobs"]
 Observer = Callable[["Session", list[int]], int | None]
 """Called once a step with the new tokens, before they are text; see `Session`."""
 
-_INT32_MAX = 2**31 - 1
 _GREEDY, _PLAIN, _NOTHING, _NO_MARKS = Sampling(), Plain(), Nothing(), Marks()
 
 
@@ -36,8 +35,8 @@ class Session:
 
     Parameters
     ----------
-    prompt : sequence of int
-        At least one token.
+    prompt : sequence of int or PromptIds
+        At least one token. Sessions that continue the same prompt may share one `PromptIds`.
     sampling : Sampling
         How tokens are picked.
     strategy : Strategy
@@ -102,7 +101,7 @@ class Session:
 
     def __init__(
         self,
-        prompt: Sequence[int],
+        prompt: Sequence[int] | PromptIds,
         *,
         sampling: Sampling = _GREEDY,
         strategy: Strategy = _PLAIN,
@@ -114,7 +113,8 @@ class Session:
         marks: Marks = _NO_MARKS,
         recorder: Recorder | None = None,
     ) -> None:
-        self.ids = _ids(prompt)
+        given = PromptIds.of(prompt)
+        self.ids = given.array
         if max_tokens is not None:
             check_whole("max_tokens", max_tokens, 0)
         if prefix is not None:
@@ -123,7 +123,7 @@ class Session:
         self.eos, self.observer, self.marks, self.recorder = frozenset(eos), observer, marks, recorder
         self.drafter: Drafter = strategy.drafter
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
-        self.history = History(self.ids.tolist())
+        self.history = History(given.token_ids)
         self.text, self.n_prompt = self.history.text, self.history.n_prompt
         self.picker = Picker(sampling, self.seed, processors)
         self.wants_logprobs = sampling.logprobs is not None
@@ -256,21 +256,3 @@ def _check_prefix(prefix: SessionSnapshot | Snapshot, ids: np.ndarray) -> None:
     if isinstance(prefix, SessionSnapshot) and prefix.tokens != ids[:n].tolist():
         at = next(i for i, token in enumerate(prefix.tokens) if token != ids[i])
         raise RequestError(f"prefix: has read token {prefix.tokens[at]} at {at}, where the prompt has {ids[at]}")
-
-
-def _ids(prompt: Any) -> np.ndarray:
-    """`prompt` as int32, or a RequestError."""
-    try:
-        ids = np.asarray(prompt)
-    except ValueError:
-        raise RequestError("prompt: must be one sequence of token ids, got nested ones") from None
-    if not ids.size:
-        raise RequestError("prompt: must hold at least one token")
-    if ids.ndim != 1:
-        raise RequestError(f"prompt: must be one sequence of token ids, got shape {ids.shape}")
-    if ids.dtype.kind not in "iu":
-        raise RequestError(f"prompt: must hold token ids, got {ids.dtype}")
-    if ids.min() < 0 or ids.max() > _INT32_MAX:
-        bad = next(i for i, token in enumerate(ids.tolist()) if not 0 <= token <= _INT32_MAX)
-        raise RequestError(f"prompt: token {ids[bad]} at {bad} is not in the vocabulary")
-    return ids.astype(np.int32)

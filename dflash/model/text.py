@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from dflash.errors import RequestError
 from dflash.model.tokenizer import Tokenizer
@@ -134,12 +135,7 @@ class _Search:
             raise RequestError(f"stop holds {stop!r}, wanted strings that are not empty")
         self.stop = stop
         self.matched = 0
-        self._shorter = [0] * len(stop)
-        for end in range(1, len(stop)):
-            border = self._shorter[end - 1]
-            while border and stop[border] != stop[end]:
-                border = self._shorter[border - 1]
-            self._shorter[end] = border + (stop[border] == stop[end])
+        self._shorter = _borders(stop)
 
     def feed(self, letter: str) -> bool:
         """Take the next letter; true if the string ends with it."""
@@ -147,3 +143,15 @@ class _Search:
             self.matched = self._shorter[self.matched - 1]
         self.matched += self.stop[self.matched] == letter
         return self.matched == len(self.stop)
+
+
+@lru_cache(maxsize=64)
+def _borders(stop: str) -> tuple[int, ...]:
+    """Length of the longest proper border of each prefix; streams with the same stop string share the table."""
+    lengths = [0] * len(stop)
+    for end in range(1, len(stop)):
+        border = lengths[end - 1]
+        while border and stop[border] != stop[end]:
+            border = lengths[border - 1]
+        lengths[end] = border + (stop[border] == stop[end])
+    return tuple(lengths)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dflash.errors import FormatError, RequestError
+from dflash.errors import ContextOverflow, FormatError, RequestError
 from dflash.model.vocabulary import BYTE_LETTERS, CONTROL, NORMAL, PATTERNS, UNUSED, USER, Vocabulary
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 _LETTER_TO_BYTE = {ord(letter): byte for byte, letter in enumerate(BYTE_LETTERS)}
 _BYTE_TO_LETTER = dict(enumerate(BYTE_LETTERS))
 _END_TEXTS = ("<|endoftext|>", "<|im_end|>")
+
+_UNCERTAIN_PIECES = 16
+"""Last pieces of a beginning that may be cut otherwise in the whole text: a spelled-out control token has about ten."""
 
 
 class Tokenizer:
@@ -77,7 +81,7 @@ class Tokenizer:
         """
         return cls(Vocabulary.from_gguf(metadata))
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
+    def encode(self, text: str, *, special: bool = True, max_tokens: int | None = None) -> list[int]:
         """Turn a text into ids.
 
         Parameters
@@ -88,13 +92,42 @@ class Tokenizer:
             Whether control tokens (``<|im_end|>``) that are spelled out in the text become that token. False
             for text that nobody vouches for, and for pieces of a text: then no `bos` is added either. Tokens
             that are added but not control (``<think>``) are recognised in both cases.
+        max_tokens : int, optional
+            Most tokens that the text may have. A text far beyond is refused after a part of it was read.
 
         Raises
         ------
         RequestError
             If the text holds half of a surrogate pair, which no UTF-8 can.
+        ContextOverflow
+            If there are more than `max_tokens`.
         """
+        if max_tokens is not None:
+            self._check_length(text, max_tokens, special=special)
+            ids = self.encode_batch([text], special=special)[0]
+            if len(ids) > max_tokens:
+                raise ContextOverflow(f"the text has {len(ids)} tokens, at most {max_tokens} are allowed")
+            return ids
         return self.encode_batch([text], special=special)[0]
+
+    def _check_length(self, text: str, max_tokens: int, *, special: bool) -> None:
+        """Raise a ContextOverflow if the beginning of a text has more tokens than allowed already.
+
+        Costs at most as much as the whole text. Text is cut into pieces before merges, so a beginning has the tokens that it
+        has in the text, but for the pieces next to its end.
+        """
+        inner = self._full if special else self._untrusted
+        n = 4 * max(max_tokens, 1024)
+        while n < len(text):
+            try:
+                pieces = inner.encode(text[:n], add_special_tokens=False).word_ids
+            except TypeError:
+                _check_unicode(text)
+                raise
+            certain = bisect_left(pieces, pieces[-1] - _UNCERTAIN_PIECES)
+            if certain > max_tokens:
+                raise ContextOverflow(f"the text has more than {certain} tokens, at most {max_tokens} are allowed")
+            n *= 2
 
     def encode_batch(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
         """Turn many texts into ids, in parallel; otherwise `encode` of each."""

@@ -9,6 +9,9 @@ from dflash.errors import DFlashError, RequestError
 from dflash.model.hub import PACKAGED
 from dflash.serve.arguments import add_context, add_draft, add_model, check_draft, draft_settings
 
+MAX_GRACE = 3600
+"""Seconds of `--grace`: an hour."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Load a model, then listen until told to stop.
@@ -40,13 +43,20 @@ def _serve(arguments: argparse.Namespace) -> None:
         from dflash.serve.listen import Server
     except ImportError as error:
         raise DFlashError(f"the server needs {error.name}: pip install 'dflash[serve]'") from error
+    from dflash.serve.access import is_loopback, local_hosts, read_key
     from dflash.serve.api import Backend
     from dflash.serve.decoding import Defaults, allowed, named
+    from dflash.serve.limits import Limits
     from dflash.serve.recover import settle
     from dflash.serve.start import start
 
     if not 0 <= arguments.port <= 65535:
         raise RequestError(f"--port: must be 0 to 65535, got {arguments.port}")
+    if not 0 <= arguments.grace <= MAX_GRACE:
+        raise RequestError(f"--grace: must be 0 to {MAX_GRACE} seconds, got {arguments.grace:g}")
+    key = read_key(arguments.api_key, arguments.api_key_file)
+    if key is None and not is_loopback(arguments.host):
+        print(f"dflash: --host {arguments.host} without --api-key: whoever reaches this address may use it", file=sys.stderr)
     recover = settle(arguments.recover)
     settings = draft_settings(arguments)
     strategy = named(arguments.strategy, arguments.draft, **settings)
@@ -66,7 +76,9 @@ def _serve(arguments: argparse.Namespace) -> None:
     names = arguments.model_name or [default_name(arguments.model)]
     try:
         worker.prepare(defaults.strategy)
-        app = build_app(Backend(worker, loaded.tokenizer, loaded.template, names, defaults), api_key=arguments.api_key)
+        limits = Limits(loaded.model.config.context)
+        backend = Backend(worker, loaded.tokenizer, loaded.template, names, defaults, limits)
+        app = build_app(backend, api_key=key, hosts=local_hosts(arguments.host, key))
         Server(app, worker, host=arguments.host, port=arguments.port, grace=arguments.grace).run()
     except KeyboardInterrupt:
         pass  # uvicorn has shut down in order and hands the signal on
@@ -88,7 +100,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000); 0 takes a free one")
     parser.add_argument("--model-name", action="append", metavar="NAME", help="what clients call the model; may be repeated")
-    parser.add_argument("--api-key", metavar="KEY", help="refuse requests that don't show it")
+    parser.add_argument("--api-key", metavar="KEY", help="refuse requests that do not carry it (or set DFLASH_API_KEY)")
+    parser.add_argument("--api-key-file", metavar="FILE", help="file that holds the key, so that no process list shows it")
     parser.add_argument("--sequences", type=int, default=8, metavar="N", help="requests in work at a time (8)")
     parser.add_argument("--strategy", metavar="NAME", help="how tokens are guessed where a request does not say (plain)")
     add_draft(parser)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from weakref import WeakMethod
 
+from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
 from dflash.decode.strategy import Strategy
@@ -37,8 +38,8 @@ class Answer:
     ----------
     tokenizer : Tokenizer
         The model's.
-    prompt : sequence of int
-        Ids to continue.
+    prompt : sequence of int or PromptIds
+        Ids to continue; answers to the same prompt may share one `PromptIds`.
     sampling : Sampling
         How tokens are picked.
     strategy : Strategy
@@ -66,7 +67,7 @@ class Answer:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        prompt: Sequence[int],
+        prompt: Sequence[int] | PromptIds,
         *,
         sampling: Sampling,
         strategy: Strategy | None = None,

@@ -2,29 +2,38 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from dflash.decode.sampling import Sampling
+from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.session import TokenLogprobs
-from dflash.errors import TemplateError
+from dflash.decode.strategy import Strategy
+from dflash.errors import ContextOverflow
 from dflash.model.template import ChatTemplate
 from dflash.model.tokenizer import Tokenizer
 from dflash.serve.answer import Answer
-from dflash.serve.bodies import read_json
+from dflash.serve.bodies import parse_json, read_body
+from dflash.serve.chat_prompt import chat_ids
 from dflash.serve.decoding import PLAIN, Defaults, strategy_of
-from dflash.serve.openai import ChatRequest, CompletionRequest, Options, parse_chat, parse_completion
+from dflash.serve.fields import FieldError
+from dflash.serve.limits import MAX_PREPARING, Limits
+from dflash.serve.openai import Options, parse_chat, parse_completion
+from dflash.serve.opening import ToolChoice
 from dflash.serve.problems import Problem
 from dflash.serve.recover import Language
 from dflash.serve.running import Running, until_gone
 from dflash.serve.sse import EventStream
 from dflash.serve.wire import ChatShape, CompletionShape, Shape, interventions, usage
 from dflash.serve.worker import Worker
+
+_THREADS = 2
+"""Threads that read requests: one long body does not hold up the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +51,9 @@ class Backend:
     names : sequence of str
         What requests may call the model; answers use the first.
     defaults : Defaults
-        How texts are written where a request says nothing.
+        Strategy and recoveries of requests that name none.
+    limits : Limits
+        Bounds of a request; the default is for a context of 262,144 tokens.
     """
 
     worker: Worker
@@ -50,36 +61,48 @@ class Backend:
     template: ChatTemplate | None
     names: Sequence[str]
     defaults: Defaults = PLAIN
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request that was read: `prompts` are its ids, `shape` writes its choices."""
+
+    options: Options
+    prompts: Sequence[PromptIds]
+    shape: Shape
+    tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: ToolChoice = None
 
 
 class API:
-    """The endpoints over one backend."""
+    """The endpoints over one backend.
+
+    Bodies are parsed, rendered and tokenized in threads of their own, so that streams go on meanwhile.
+
+    Attributes
+    ----------
+    preparing : int
+        Requests that are on their way to the engine.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._created = int(time.time())
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dflash-request")
+        self.preparing = 0
+
+    def close(self) -> None:
+        """End the threads; safe to call twice."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def chat(self, request: Request) -> Response:
         """Answer ``/v1/chat/completions``."""
-        wanted = parse_chat(await read_json(request))
-        self._check_model(wanted.options.model)
-        prompt = await asyncio.to_thread(self._chat_prompt, wanted)
-        shape = ChatShape(self._backend.tokenizer, logprobs=wanted.options.logprobs is not None)
-        return await self._respond(request, [prompt], wanted.options, shape, (wanted.tools, wanted.tool_choice))
+        return await self._answer(request, self._read_chat)
 
     async def completions(self, request: Request) -> Response:
         """Answer ``/v1/completions``."""
-        wanted = parse_completion(await read_json(request))
-        self._check_model(wanted.options.model)
-        prompts = await asyncio.to_thread(self._completion_prompts, wanted)
-        echoes = None
-        if wanted.echo:
-            decode = self._backend.tokenizer.decode
-            texts = [prompt if isinstance(prompt, str) else decode(prompt) for prompt in wanted.prompts]
-            echoes = [text for text in texts for _ in range(wanted.options.n)]
-        with_logprobs = wanted.options.logprobs is not None
-        shape = CompletionShape(self._backend.tokenizer, logprobs=with_logprobs, echoes=echoes)
-        return await self._respond(request, prompts, wanted.options, shape)
+        return await self._answer(request, self._read_completion)
 
     async def models(self, _: Request) -> Response:
         """Answer ``/v1/models``."""
@@ -107,61 +130,109 @@ class API:
     def _about(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "dflash"}
 
-    def _chat_prompt(self, wanted: ChatRequest) -> list[int]:
-        if self._backend.template is None:
-            raise TemplateError("the model has no chat template: use /v1/completions")
-        settings: Mapping[str, Any] = wanted.template_kwargs or {}
-        text = self._backend.template.render(wanted.messages, tools=wanted.tools or None, **settings)
-        return self._backend.tokenizer.encode(text)
-
-    def _completion_prompts(self, wanted: CompletionRequest) -> list[list[int]]:
-        encode = self._backend.tokenizer.encode
-        return [encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in wanted.prompts]
-
-    async def _respond(
-        self,
-        request: Request,
-        prompts: Sequence[Sequence[int]],
-        options: Options,
-        shape: Shape,
-        tools: tuple[Sequence[Mapping[str, Any]], str | Mapping[str, Any] | None] = ((), None),
-    ) -> Response:
+    async def _answer(self, request: Request, read: Callable[[bytes], Job]) -> Response:
         backend = self._backend
-        language = Language(backend.tokenizer, backend.template, *tools)
-        strategy = await strategy_of(options.decoding, backend.defaults, language, backend.worker)
-        answers = [
+        job, answers = await self._prepare(request, read)
+        head = {
+            "id": f"{'chatcmpl' if isinstance(job.shape, ChatShape) else 'cmpl'}-{uuid4().hex}",
+            "object": job.shape.chunk_kind if job.options.stream else job.shape.whole_kind,
+            "created": int(time.time()),
+            "model": job.options.model or backend.names[0],
+        }
+        running = Running(backend.worker, answers)
+        if job.options.stream:
+            return EventStream(running, _chunks(running, head, job.options, job.shape))
+        try:
+            return JSONResponse(await until_gone(request.receive, _whole(running, head, job.options, job.shape)))
+        finally:
+            running.close()
+
+    async def _prepare(self, request: Request, read: Callable[[bytes], Job]) -> tuple[Job, list[Answer]]:
+        """Everything before the first forward, of at most `MAX_PREPARING` requests at a time."""
+        if self.preparing >= MAX_PREPARING:
+            raise Problem(503, f"{self.preparing} requests are being prepared, no more are taken in now", code="overloaded")
+        self.preparing += 1
+        try:
+            backend, loop = self._backend, asyncio.get_running_loop()
+            body = await read_body(request, backend.limits.body_bytes)
+            job = await loop.run_in_executor(self._threads, read, body)
+            language = Language(backend.tokenizer, backend.template, job.tools, job.tool_choice)
+            strategy = await strategy_of(job.options.decoding, backend.defaults, language, backend.worker)
+            return job, await loop.run_in_executor(self._threads, self._answers, job, strategy)
+        finally:
+            self.preparing -= 1
+
+    def _read_chat(self, body: bytes) -> Job:
+        backend = self._backend
+        wanted = parse_chat(parse_json(body, backend.limits))
+        options = wanted.options
+        self._check_model(options.model)
+        ids = chat_ids(
+            backend.tokenizer,
+            backend.template,
+            wanted.messages,
+            tools=wanted.tools,
+            settings=wanted.template_kwargs,
+            max_tokens=backend.limits.context,
+        )
+        shape = ChatShape(backend.tokenizer, logprobs=options.logprobs is not None)
+        return self._job(options, [ids], shape, wanted.tools, wanted.tool_choice)
+
+    def _read_completion(self, body: bytes) -> Job:
+        backend = self._backend
+        wanted = parse_completion(parse_json(body, backend.limits))
+        options, tokenizer, context = wanted.options, backend.tokenizer, backend.limits.context
+        self._check_model(options.model)
+        prompts = []
+        for prompt in wanted.prompts:
+            ids = tokenizer.encode(prompt, max_tokens=context) if isinstance(prompt, str) else prompt
+            if len(ids) > context:
+                raise ContextOverflow(f"the prompt has {len(ids)} tokens, the context holds {context}")
+            prompts.append(ids)
+        echoes = None
+        if wanted.echo:
+            texts = [prompt if isinstance(prompt, str) else tokenizer.decode(prompt) for prompt in wanted.prompts]
+            echoes = [text for text in texts for _ in range(options.n)]
+        shape = CompletionShape(tokenizer, logprobs=options.logprobs is not None, echoes=echoes)
+        return self._job(options, prompts, shape)
+
+    def _job(
+        self,
+        options: Options,
+        prompts: Sequence[Sequence[int]],
+        shape: Shape,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: ToolChoice = None,
+    ) -> Job:
+        n_tokens, most = options.n * sum(map(len, prompts)), self._backend.limits.prompt_tokens
+        if n_tokens > most:
+            raise FieldError(
+                "n", f"{options.n} choices take {n_tokens} prompt tokens, at most {most} are allowed in one request"
+            )
+        return Job(options, [PromptIds(prompt) for prompt in prompts], shape, tools, tool_choice)
+
+    def _answers(self, job: Job, strategy: Strategy) -> list[Answer]:
+        """One answer for each choice; the choices of a prompt share its ids and all settings but the seed."""
+        options = job.options
+        sampling = replace(options.sampling, logprobs=options.logprobs)
+        of_choice = [sampling.with_seed(_seed(options.sampling.seed, number)) for number in range(options.n)]
+        return [
             Answer(
-                backend.tokenizer,
+                self._backend.tokenizer,
                 prompt,
-                sampling=_of_choice(options, number),
+                sampling=each,
                 strategy=strategy,
                 max_tokens=options.max_tokens,
                 stop=options.stop,
             )
-            for prompt in prompts
-            for number in range(options.n)
+            for prompt in job.prompts
+            for each in of_choice
         ]
-        head = {
-            "id": f"{'chatcmpl' if isinstance(shape, ChatShape) else 'cmpl'}-{uuid4().hex}",
-            "object": shape.chunk_kind if options.stream else shape.whole_kind,
-            "created": int(time.time()),
-            "model": options.model or backend.names[0],
-        }
-        running = Running(backend.worker, answers)
-        if options.stream:
-            return EventStream(running, _chunks(running, head, options, shape))
-        try:
-            return JSONResponse(await until_gone(request.receive, _whole(running, head, options, shape)))
-        finally:
-            running.close()
 
 
-def _of_choice(options: Options, number: int) -> Sampling:
-    """The choices of a prompt differ in their seed alone; the first has the seed that was asked for."""
-    seed = options.sampling.seed
-    if seed is not None and number:
-        seed = (seed + number) % 2**64
-    return replace(options.sampling, seed=seed, logprobs=options.logprobs)
+def _seed(seed: int | None, number: int) -> int | None:
+    """The seed of a choice: the first choice has the one that was given."""
+    return (seed + number) % 2**64 if seed is not None and number else seed
 
 
 async def _whole(running: Running, head: Mapping[str, Any], options: Options, shape: Shape) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """The application: routes, keys, and what a failure looks like."""
 
 import asyncio
-import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -11,6 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from dflash.serve.access import check_host, check_key
 from dflash.serve.api import API, Backend
 from dflash.serve.problems import Problem, problem_of
 
@@ -20,7 +20,7 @@ GONE = 499
 """Status of an answer that nobody waits for any more (nginx's)."""
 
 
-def build_app(backend: Backend, *, api_key: str | None = None) -> Starlette:
+def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection[str] | None = None) -> Starlette:
     """Make the application.
 
     Parameters
@@ -28,7 +28,9 @@ def build_app(backend: Backend, *, api_key: str | None = None) -> Starlette:
     backend : Backend
         A model's, or a stand-in. Its worker is closed with the application.
     api_key : str, optional
-        What requests must show as ``Authorization: Bearer ...``; ``/health`` needs none.
+        Key that requests must carry as ``Authorization: Bearer KEY``; ``/health`` needs none.
+    hosts : collection of str, optional
+        Hosts that requests may name, without a port; any if None.
 
     Returns
     -------
@@ -41,25 +43,33 @@ def build_app(backend: Backend, *, api_key: str | None = None) -> Starlette:
         try:
             yield
         finally:
+            api.close()
             await asyncio.to_thread(backend.worker.close)
 
     api = API(backend)
+
+    def guarded(endpoint: Endpoint, *, key: str | None = api_key) -> Endpoint:
+        return answered(endpoint, key, hosts)
+
     routes = [
-        Route("/v1/chat/completions", answered(api.chat, api_key), methods=["POST"]),
-        Route("/v1/completions", answered(api.completions, api_key), methods=["POST"]),
-        Route("/v1/models", answered(api.models, api_key)),
-        Route("/v1/models/{name:path}", answered(api.model, api_key)),
-        Route("/health", api.health),
+        Route("/v1/chat/completions", guarded(api.chat), methods=["POST"]),
+        Route("/v1/completions", guarded(api.completions), methods=["POST"]),
+        Route("/v1/models", guarded(api.models)),
+        Route("/v1/models/{name:path}", guarded(api.model)),
+        Route("/health", guarded(api.health, key=None)),
     ]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_route})
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_route})
+    app.state.api = api
+    return app
 
 
-def answered(endpoint: Endpoint, api_key: str | None) -> Endpoint:
-    """Check the key and turn whatever `endpoint` raises into OpenAI's error object."""
+def answered(endpoint: Endpoint, api_key: str | None, hosts: Collection[str] | None = None) -> Endpoint:
+    """Check host and key, and turn whatever `endpoint` raises into OpenAI's error object."""
 
     async def run(request: Request) -> Response:
         try:
-            _check_key(request, api_key)
+            check_host(request, hosts)
+            check_key(request, api_key)
             return await endpoint(request)
         except ClientDisconnect:
             return Response(status_code=GONE)
@@ -71,20 +81,11 @@ def answered(endpoint: Endpoint, api_key: str | None) -> Endpoint:
 
 def refusal(problem: Problem) -> Response:
     """Write a problem as a response."""
-    headers = {"Retry-After": "1"} if problem.status == 503 else None
-    return JSONResponse(problem.body(), status_code=problem.status, headers=headers)
-
-
-def _check_key(request: Request, api_key: str | None) -> None:
-    if api_key is None:
-        return
-    shown = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if not hmac.compare_digest(shown.encode(), api_key.encode()):
-        raise Problem(401, "the API key is missing or wrong", code="invalid_api_key")
+    return JSONResponse(problem.body(), status_code=problem.status, headers=problem.headers)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     what = f"{request.method} {request.url.path}"
     message = f"there is no {what}" if status == 404 else f"{what} is not possible"
-    return refusal(Problem(status, message))
+    return refusal(Problem(status, message, headers=getattr(error, "headers", None)))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dflash.decode.recoveries.least import MinTokens
@@ -10,6 +10,7 @@ from dflash.decode.recoveries.loop import MAX_PERIOD, LoopGuard
 from dflash.decode.strategy import Strategy
 from dflash.errors import ModelError, RequestError
 from dflash.serve.fields import FieldError, Fields, shown
+from dflash.serve.limits import MAX_RECOVERIES, MAX_RECOVERY_NAME
 from dflash.serve.recover import Language, Recover, check, recoveries
 from dflash.serve.worker import Worker
 
@@ -49,9 +50,7 @@ def parse_decoding(fields: Fields) -> Decoding:
         If one of them can't be used.
     """
     recover = fields.any("recover")
-    names = [recover] if isinstance(recover, str) else recover
-    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise fields.error("recover", f"must be a string or an array of strings, got {shown(recover)}")
+    _check_names(fields, recover)
     try:
         check(recover)
     except RequestError as error:
@@ -66,6 +65,19 @@ def parse_decoding(fields: Fields) -> Decoding:
         if longest:
             more.append(LoopGuard(same=0, min_period=max(shortest, 1), max_period=longest, count=count))
     return Decoding(fields.text("strategy"), recover, tuple(more))
+
+
+def _check_names(fields: Fields, recover: Any) -> None:
+    """Refuse what is no list of names, and more or longer names than are allowed."""
+    names = recover[: MAX_RECOVERIES * (MAX_RECOVERY_NAME + 2)].split(",") if isinstance(recover, str) else recover
+    if names is None:
+        return
+    if isinstance(names, list) and len(names) > MAX_RECOVERIES:
+        raise fields.error("recover", f"holds more than {MAX_RECOVERIES} names")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise fields.error("recover", f"must be a string or an array of strings, got {shown(recover)}")
+    if max(map(len, names), default=0) > MAX_RECOVERY_NAME:
+        raise fields.error("recover", f"holds a name of more than {MAX_RECOVERY_NAME} characters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +120,15 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
     strategy = defaults.strategy
     if wanted.strategy is not None:
         try:
-            strategy = named(wanted.strategy, defaults.draft, **defaults.settings)
             _check_allowed(wanted.strategy, defaults.allowed)
+            strategy = named(wanted.strategy, defaults.draft, **defaults.settings)
             await asyncio.to_thread(worker.prepare, strategy)
         except (RequestError, ModelError) as error:
             raise FieldError("strategy", str(error).removeprefix("strategy: ")) from error
     recover = defaults.recover if wanted.recover is None else wanted.recover
     watches = await asyncio.to_thread(recoveries, recover, language)
-    for recovery in (*watches, *wanted.more):
-        strategy |= recovery
-    return strategy
+    added = dict.fromkeys((*watches, *wanted.more))
+    return replace(strategy, recoveries=(*strategy.recoveries, *added))
 
 
 def allowed(text: str | None) -> tuple[str, ...] | None:
@@ -147,12 +158,12 @@ def allowed(text: str | None) -> tuple[str, ...] | None:
 def _check_allowed(name: str, words: tuple[str, ...] | None) -> None:
     if words is None:
         return
-    from dflash.decode.naming import words_of
+    from dflash.decode.naming import MAX_NAME, WORDS, words_of
 
     if not words:
         raise RequestError("strategy: this server lets no request choose one")
-    if not set(words) >= set(words_of(name)):
-        raise RequestError(f"strategy: {name!r} is not allowed, this server takes {', '.join(words)}")
+    if set(words_of(name[:MAX_NAME])) & set(WORDS) - set(words):
+        raise RequestError(f"strategy: {name!r:.80} is not allowed, this server takes {', '.join(words)}")
 
 
 def named(name: str | None, draft: str | None, **settings: Any) -> Strategy:
@@ -161,4 +172,4 @@ def named(name: str | None, draft: str | None, **settings: Any) -> Strategy:
         return Strategy()
     from dflash.decode.naming import strategy
 
-    return strategy(name or "dflash", draft, **settings)
+    return strategy("dflash" if name is None else name, draft, **settings)

@@ -1,5 +1,6 @@
 """Read a JSON object field by field; whatever is wrong is said with the field's name."""
 
+import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,9 +15,14 @@ class FieldError(RequestError):
         self.field = field
 
 
+_short = reprlib.Repr()
+_short.maxstring = _short.maxlong = _short.maxother = 60
+_short.maxlevel = 3
+
+
 def shown(value: object) -> str:
-    """`value` as a message quotes it: short, on one line."""
-    text = repr(value)
+    """Return `value` as messages quote it: at most 60 characters on one line, in time that does not grow with the value."""
+    text = _short.repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -8,10 +8,10 @@ from dflash.decode.sampling import Sampling
 from dflash.errors import RequestError
 from dflash.serve.decoding import MAX_TOKENS, UNSAID, Decoding, parse_decoding
 from dflash.serve.fields import Fields, shown
+from dflash.serve.limits import MAX_BIASES, MAX_CHOICES, MAX_SEQUENCES, MAX_STOP_LENGTH, MAX_STOPS
+from dflash.serve.unsupported import refuse_unsupported
 
-MAX_CHOICES = 64
 MAX_LOGPROBS = 20
-MAX_STOPS = 16
 
 # A request that sets nothing is decoded greedily: no rule is on that the caller did not ask for.
 DEFAULT_COMPLETION_TOKENS = 16
@@ -48,7 +48,7 @@ class CompletionRequest:
     """A body of ``/v1/completions``; a prompt is text or token ids."""
 
     options: Options
-    prompts: tuple[str | tuple[int, ...], ...]
+    prompts: tuple[str | list[int], ...]
     echo: bool = False
 
 
@@ -70,6 +70,7 @@ def parse_chat(body: object) -> ChatRequest:
         If a field is missing, of the wrong kind or out of range.
     """
     fields = Fields(body)
+    refuse_unsupported(fields)
     messages = list(fields.objects("messages", required=True))
     if not messages:
         raise fields.error("messages", "must hold at least one message")
@@ -115,6 +116,7 @@ def parse_completion(body: object) -> CompletionRequest:
         If a field is missing, of the wrong kind or out of range.
     """
     fields = Fields(body)
+    refuse_unsupported(fields)
     logprobs = fields.integer("logprobs", 0, MAX_LOGPROBS)
     echo = fields.flag("echo")
     if echo and logprobs is not None:
@@ -125,7 +127,12 @@ def parse_completion(body: object) -> CompletionRequest:
     if fields.integer("best_of", 1, MAX_CHOICES, n) != n:
         raise fields.error("best_of", f"must equal n ({n}): choices are not ranked")
     max_tokens = fields.integer("max_tokens", 1, MAX_TOKENS, DEFAULT_COMPLETION_TOKENS)
-    return CompletionRequest(_options(fields, max_tokens, logprobs), _prompts(fields), echo)
+    prompts = _prompts(fields)
+    if n * len(prompts) > MAX_SEQUENCES:
+        raise fields.error(
+            "n", f"{n} choices of {len(prompts)} prompts are {n * len(prompts)}, at most {MAX_SEQUENCES} are allowed"
+        )
+    return CompletionRequest(_options(fields, max_tokens, logprobs), prompts, echo)
 
 
 def _options(fields: Fields, max_tokens: int | None, logprobs: int | None) -> Options:
@@ -169,6 +176,8 @@ def _logit_bias(fields: Fields) -> dict[int, float]:
     bias = fields.object("logit_bias")
     if bias is None:
         return {}
+    if len(bias.values) > MAX_BIASES:
+        raise fields.error("logit_bias", f"holds {len(bias.values)} tokens, at most {MAX_BIASES} are allowed")
     for key in bias.values:
         if not (key.isascii() and key.isdigit() and len(key) < 10):
             raise fields.error("logit_bias", f"keys must be token ids, got {shown(key)}")
@@ -180,24 +189,27 @@ def _stops(fields: Fields) -> tuple[str, ...]:
     if stops is None:
         return ()
     stops = [stops] if isinstance(stops, str) else stops
+    if isinstance(stops, list) and len(stops) > MAX_STOPS:
+        raise fields.error("stop", f"holds {len(stops)} strings, at most {MAX_STOPS} are allowed")
     if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
         raise fields.error("stop", f"must be a string or an array of strings, none of them empty, got {shown(stops)}")
-    if len(stops) > MAX_STOPS:
-        raise fields.error("stop", f"holds {len(stops)} strings, at most {MAX_STOPS} are allowed")
+    longest = max(map(len, stops), default=0)
+    if longest > MAX_STOP_LENGTH:
+        raise fields.error("stop", f"holds a string of {longest} characters, at most {MAX_STOP_LENGTH} are allowed")
     return tuple(stops)
 
 
-def _prompts(fields: Fields) -> tuple[str | tuple[int, ...], ...]:
+def _prompts(fields: Fields) -> tuple[str | list[int], ...]:
     prompt = fields.any("prompt", required=True)
     if isinstance(prompt, str):
         return (prompt,)
     if isinstance(prompt, list) and prompt:
         if _are_ids(prompt):
-            return (tuple(prompt),)
+            return (prompt,)
         if len(prompt) > MAX_CHOICES:
             raise fields.error("prompt", f"holds {len(prompt)} prompts, at most {MAX_CHOICES} are allowed")
         if all(isinstance(part, str) or _are_ids(part) for part in prompt):
-            return tuple(part if isinstance(part, str) else tuple(part) for part in prompt)
+            return tuple(prompt)
     raise fields.error("prompt", f"must be a string, an array of token ids, or an array of those, got {shown(prompt)}")
 
 
@@ -236,7 +248,10 @@ def _check_tool(tool: Fields) -> None:
 def _tool_choice(fields: Fields, tools: list[Fields]) -> str | Mapping[str, Any] | None:
     choice = fields.any("tool_choice")
     if choice is None or isinstance(choice, str):
-        return fields.choice("tool_choice", ("none", "auto", "required"))
+        wanted = fields.choice("tool_choice", ("none", "auto", "required"))
+        if wanted == "required" and not tools:
+            raise fields.error("tool_choice", "is 'required', but tools holds none")
+        return wanted
     function = Fields(choice, "tool_choice").object("function")
     if function is None:
         raise fields.error("tool_choice", f"must name a function, got {shown(choice)}")

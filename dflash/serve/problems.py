@@ -1,6 +1,7 @@
 """What goes wrong, in the words of HTTP: a status and OpenAI's error object."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from dflash.errors import Cancelled, ContextOverflow, DFlashError, PoolExhausted, RequestError, TemplateError
@@ -22,10 +23,21 @@ class Problem(Exception):
         The field of the body that is to blame.
     code : str, optional
         OpenAI's short name of the case.
+    headers : mapping of str to str, optional
+        Headers of the response.
     """
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
+        self.headers = dict(headers or ({"Retry-After": "1"} if status == 503 else {}))
         self.status = status
         self.message = message
         self.param = param

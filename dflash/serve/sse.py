@@ -1,13 +1,15 @@
 """A response of server-sent events."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from dflash.serve import limits
 from dflash.serve.problems import problem_of
 from dflash.serve.running import Running, until_gone
 
@@ -40,14 +42,30 @@ class EventStream(Response):
             self._running.close()
 
     async def _send(self, send: Send) -> None:
+        send = _within(limits.SEND_SECONDS, send)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             async for chunk in self._chunks:
                 await send(_event(json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))))
             await send(_event("[DONE]"))
+        except ClientDisconnect:
+            raise
         except Exception as error:
             await send(_event(json.dumps(problem_of(error).body())))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _within(seconds: float, send: Send) -> Send:
+    """Send, but treat a client that takes nothing for so long as gone."""
+
+    async def bounded(message: Message) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await send(message)
+        except TimeoutError:
+            raise ClientDisconnect from None
+
+    return bounded
 
 
 def _event(data: str) -> dict[str, Any]:

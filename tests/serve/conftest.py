@@ -12,6 +12,7 @@ import uvicorn
 
 from dflash.serve.api import Backend
 from dflash.serve.app import build_app
+from dflash.serve.limits import Limits
 from dflash.serve.start import start
 
 
@@ -35,7 +36,8 @@ def listening(app):
 @pytest.fixture(scope="session")
 def server():
     loaded, worker = start("demo", threads=1)
-    backend = Backend(worker, loaded.tokenizer, loaded.template, ["demo", "demo-again"])
+    limits = Limits(loaded.model.config.context)
+    backend = Backend(worker, loaded.tokenizer, loaded.template, ["demo", "demo-again"], limits=limits)
     with listening(build_app(backend)) as url:
         yield SimpleNamespace(url=url, loaded=loaded, worker=worker, pools=loaded.model.pools)
 

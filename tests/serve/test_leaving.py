@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+HEAD = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+
 LONG = [7] * 30000
 """A prompt that takes seconds to read."""
 
@@ -21,7 +23,7 @@ def wait_until(claim, seconds=5.0):
 def leave(server, body, moment):
     """Send a request, wait for `moment`, close the connection without a word; returns how long it took to be free."""
     content = httpx.Request("POST", f"{server.url}/v1/completions", json=body)
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(content.content)}\r\n\r\n"
+    head = f"{HEAD}Content-Length: {len(content.content)}\r\n\r\n"
     url = httpx.URL(server.url)
     with socket.create_connection((url.host, url.port)) as connection:
         connection.sendall(head.encode() + content.content)
@@ -66,7 +68,7 @@ def test_while_waiting_for_a_place(server, client):
 def test_before_the_end_of_the_body(server, client):
     url = httpx.URL(server.url)
     with socket.create_connection((url.host, url.port)) as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{")
+        connection.sendall(f"{HEAD}Content-Length: 1000\r\n\r\n{{".encode())
     assert client.completions.create(model="demo", prompt="a", max_tokens=1).choices
 
 

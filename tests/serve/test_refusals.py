@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash.errors import RequestError
-from dflash.serve.bodies import MAX_BODY, parse_json
+from dflash.serve.bodies import parse_json
+from dflash.serve.limits import Limits
 from dflash.serve.openai import parse_chat, parse_completion
 from dflash.serve.problems import Problem
 
 HI = {"role": "user", "content": "hi"}
 MESSAGES = [HI]
+IS_JSON = {"Content-Type": "application/json"}
 
 
 def refused(http, path, status, **request):
@@ -39,7 +41,10 @@ def refused(http, path, status, **request):
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": [{**HI, "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
         ({"messages": [{"role": "robot", "content": "hi"}]}, "messages"),
-        ({"messages": [HI, {"role": "system", "content": "late"}]}, "messages"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"ignore_eos": True}, "ignore_eos"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 2.5}, "max_tokens"),
         ({"max_tokens": True}, "max_tokens"),
@@ -56,6 +61,7 @@ def refused(http, path, status, **request):
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias.1"),
         ({"logit_bias": {"999999": 1}}, None),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
         ({"n": 0}, "n"),
         ({"n": 65}, "n"),
         ({"seed": 1.5}, "seed"),
@@ -63,6 +69,7 @@ def refused(http, path, status, **request):
         ({"stop": ""}, "stop"),
         ({"stop": [1]}, "stop"),
         ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": ["a", "b" * 257]}, "stop"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"top_logprobs": 2}, "top_logprobs"),
@@ -95,6 +102,8 @@ def test_a_bad_chat_body_names_the_field(http, body, param):
         ({"prompt": [2**31]}, "prompt"),
         ({"prompt": [[]]}, "prompt"),
         ({"prompt": ["a"] * 65}, "prompt"),
+        ({"prompt": ["a"] * 3, "n": 43}, "n"),
+        ({"prompt": [1] * 30000, "n": 18}, "n"),
         ({"prompt": {"text": "a"}}, "prompt"),
         ({"best_of": 2}, "best_of"),
         ({"suffix": "b"}, "suffix"),
@@ -131,12 +140,14 @@ def test_a_prompt_beyond_the_context(http, client):
     "body", [b"", b"{", b"nope", b"\xff\xfe", b'{"a": NaN}', b'{"a": "\\ud800"}', b"[" * 100000, b"[]", b"5"]
 )
 def test_bodies_that_are_no_object(http, body):
-    refused(http, "/v1/chat/completions", 400, content=body)
+    refused(http, "/v1/chat/completions", 400, content=body, headers=IS_JSON)
 
 
 def test_a_body_beyond_the_limit(http):
-    error = refused(http, "/v1/completions", 413, content=b'{"prompt": "' + b"a" * MAX_BODY + b'"}')
-    assert error["code"] == "body_too_large"
+    content = b'{"prompt": "' + b"a" * Limits(32768).body_bytes + b'"}'
+    for sent in (content, iter([content])):  # with its length announced, and in chunks
+        error = refused(http, "/v1/completions", 413, content=sent, headers=IS_JSON)
+        assert error["code"] == "body_too_large"
 
 
 def test_an_unknown_model(http, client):

@@ -1,0 +1,111 @@
+"""Who may use the server: the API key, and the host that a request names."""
+
+import hmac
+import ipaddress
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from starlette.requests import Request
+
+from dflash.errors import RequestError
+from dflash.serve.problems import Problem
+
+KEY = "DFLASH_API_KEY"
+"""Environment variable that holds the key."""
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def read_key(option: str | None, file: str | None) -> str | None:
+    """Find the API key: an option, a file, or the environment variable `KEY`.
+
+    Parameters
+    ----------
+    option, file : str, optional
+        Values of ``--api-key`` and ``--api-key-file``.
+
+    Returns
+    -------
+    str or None
+        None if no key is wanted.
+
+    Raises
+    ------
+    RequestError
+        If the key is empty (an unset shell variable would open the server), both options are given, or the file can't be
+        read.
+    """
+    if option is not None and file is not None:
+        raise RequestError("--api-key and --api-key-file: give one of them")
+    source, key = "--api-key", option
+    if file is not None:
+        source = f"--api-key-file {file}"
+        try:
+            key = Path(file).read_text().strip()
+        except (OSError, ValueError) as error:
+            raise RequestError(f"{source}: can't be read: {error}") from error
+    elif option is None:
+        source, key = KEY, os.environ.get(KEY)
+    if key is not None and not key.strip():
+        raise RequestError(f"{source}: the key is empty; give a key, or leave it out for a server without one")
+    return key
+
+
+def check_key(request: Request, key: str | None) -> None:
+    """Refuse a request that does not carry the key as ``Authorization: Bearer KEY``.
+
+    Raises
+    ------
+    Problem
+        401, if there is a key and the request has another or none.
+    """
+    if key is None:
+        return
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), key.encode()):
+        raise Problem(401, "the API key is missing or wrong", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
+def local_hosts(host: str, key: str | None) -> frozenset[str] | None:
+    """Hosts that requests may name; None if any.
+
+    Parameters
+    ----------
+    host : str
+        Address that the server listens on.
+    key : str, optional
+        With a key, any host may be named.
+
+    Notes
+    -----
+    A server on a loopback address without a key is for this machine alone. A web page whose name was made to point to
+    127.0.0.1 (DNS rebinding) reaches it under the page's own name, which is refused.
+    """
+    if key is not None or not is_loopback(host):
+        return None
+    return frozenset((*_LOOPBACK, host.lower()))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def check_host(request: Request, hosts: Collection[str] | None) -> None:
+    """Refuse a request whose ``Host`` is none of these.
+
+    Raises
+    ------
+    Problem
+        403.
+    """
+    if hosts is None:
+        return
+    named = request.headers.get("host", "").lower()
+    name = named[1:].partition("]")[0] if named.startswith("[") else named.partition(":")[0]
+    if name not in hosts:
+        raise Problem(403, f"Host is {named[:80]!r}: without an API key this server answers to localhost alone")

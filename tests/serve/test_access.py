@@ -1,0 +1,163 @@
+"""Who may use the server: keys, hosts, types of bodies."""
+
+import asyncio
+from types import MappingProxyType
+
+import httpx
+import pytest
+from serve_fakes import ScriptedEngine
+
+from dflash.errors import RequestError
+from dflash.serve import bodies, limits
+from dflash.serve.__main__ import main
+from dflash.serve.access import KEY, is_loopback, local_hosts, read_key
+from dflash.serve.api import Backend
+from dflash.serve.app import build_app
+from dflash.serve.worker import Worker
+
+
+@pytest.fixture
+def ask(lm):
+    """Sends one request to an app over a scripted engine."""
+    worker = Worker(ScriptedEngine(lm.tokenizer, ["hello"]))
+
+    def send(*, api_key=None, hosts=None, method="POST", path="/v1/completions", base="http://localhost:8000", **request):
+        app = build_app(Backend(worker, lm.tokenizer, lm.template, ["demo"]), api_key=api_key, hosts=hosts)
+
+        async def run():
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base) as client:
+                return await client.request(method, path, **request)
+
+        return asyncio.run(run())
+
+    yield send
+    worker.close()
+
+
+BODY = b'{"prompt": "a"}'
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "application/jsonx"])
+def test_bodies_of_other_types_are_refused(ask, kind):
+    answer = ask(content=BODY, headers={"Content-Type": kind} if kind else {})
+    assert answer.status_code == 415
+    assert "application/json" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8"])
+def test_bodies_of_json_are_taken(ask, kind):
+    assert ask(content=BODY, headers={"Content-Type": kind}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("base", "status"),
+    [
+        ("http://localhost:8000", 200),
+        ("http://127.0.0.1", 200),
+        ("http://[::1]:8000", 200),
+        ("http://evil.example:8000", 403),
+        ("http://localhost.evil.example", 403),
+        ("http://[::2]:8000", 403),
+    ],
+)
+def test_a_local_server_answers_to_local_names(ask, base, status):
+    hosts = local_hosts("127.0.0.1", None)
+    for method, path in (("POST", "/v1/completions"), ("GET", "/v1/models"), ("GET", "/health")):
+        body = {"json": {"prompt": "a"}} if method == "POST" else {}
+        assert ask(hosts=hosts, base=base, method=method, path=path, **body).status_code == status
+        assert ask(base=base, method=method, path=path, **body).status_code == 200
+
+
+def test_other_servers_answer_to_any_name():
+    assert local_hosts("127.0.0.1", "key") is None
+    assert local_hosts("0.0.0.0", None) is None
+    assert local_hosts("127.0.0.5", None) == {"localhost", "127.0.0.1", "::1", "127.0.0.5"}
+    assert [is_loopback(host) for host in ("::1", "LOCALHOST", "127.3.2.1", "::", "10.0.0.1", "example.org")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("header", [None, "secret", "Basic secret", "Bearer", "Bearer secretx", "Bearer  ", "Token secret"])
+def test_wrong_keys(ask, header):
+    answer = ask(api_key="secret", json={"prompt": "a"}, headers={"Authorization": header} if header else {})
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("header", ["Bearer secret", "bearer secret", "BEARER  secret"])
+def test_right_keys(ask, header):
+    assert ask(api_key="secret", json={"prompt": "a"}, headers={"Authorization": header}).status_code == 200
+
+
+def test_where_the_key_comes_from(tmp_path, monkeypatch):
+    monkeypatch.delenv(KEY, raising=False)
+    file = tmp_path / "key"
+    file.write_text("from file\n")
+    assert read_key(None, None) is None
+    assert read_key("from option", None) == "from option"
+    assert read_key(None, str(file)) == "from file"
+    monkeypatch.setenv(KEY, "from environment")
+    assert read_key(None, None) == "from environment"
+    assert read_key("from option", None) == "from option"
+    with pytest.raises(RequestError, match="give one of them"):
+        read_key("a", str(file))
+    with pytest.raises(RequestError, match="can't be read"):
+        read_key(None, str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("source", ["option", "file", "environment"])
+def test_an_empty_key_opens_no_server(source, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "key"
+    file.write_text(" \n")
+    monkeypatch.setenv(KEY, "" if source == "environment" else "good")
+    flags = {"option": ["--api-key", ""], "file": ["--api-key-file", str(file)], "environment": []}[source]
+    assert main(["/no/such.gguf", *flags]) == 1
+    assert "the key is empty" in capsys.readouterr().err
+
+
+def test_flags_of_access_are_read_before_the_model(capsys):
+    for flags, message in (
+        (["--grace", "nan"], "dflash: --grace: must be 0 to 3600 seconds, got nan"),
+        (["--grace", "-1"], "dflash: --grace: must be 0 to 3600 seconds, got -1"),
+        (["--host", "0.0.0.0"], "dflash: --host 0.0.0.0 without --api-key: whoever reaches this address may use it"),
+    ):
+        assert main(["/no/such.gguf", *flags]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_other_methods_are_told_which_ones_there_are(ask):
+    answer = ask(method="GET")
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "POST"
+
+
+def test_a_body_that_never_comes(monkeypatch):
+    monkeypatch.setattr(limits, "BODY_SECONDS", 0.01)
+
+    class Silent:
+        headers = MappingProxyType({"content-type": "application/json"})
+
+        async def stream(self):
+            yield b"{"
+            await asyncio.Event().wait()
+
+    with pytest.raises(bodies.Problem) as raised:
+        asyncio.run(bodies.read_body(Silent(), 100))
+    assert raised.value.status == 408
+
+
+def test_a_length_beyond_the_limit_is_refused_before_the_body():
+    class Long:
+        headers = MappingProxyType({"content-type": "application/json", "content-length": "101"})
+
+        def stream(self):
+            raise AssertionError("the body was read")
+
+    with pytest.raises(bodies.Problem) as raised:
+        asyncio.run(bodies.read_body(Long(), 100))
+    assert raised.value.status == 413
