@@ -1,6 +1,7 @@
 """`python -m dflash.serve`: a model behind OpenAI's HTTP API."""
 
 import argparse
+import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,6 +80,8 @@ def _serve(arguments: argparse.Namespace) -> None:
         limits = Limits(loaded.model.config.context)
         backend = Backend(worker, loaded.tokenizer, loaded.template, names, defaults, limits)
         app = build_app(backend, api_key=key, hosts=local_hosts(arguments.host, key))
+        gc.collect()
+        gc.freeze()  # a full collection would stop every stream for as long as it takes to visit the model's objects
         Server(app, worker, host=arguments.host, port=arguments.port, grace=arguments.grace).run()
     except KeyboardInterrupt:
         pass  # uvicorn has shut down in order and hands the signal on
