@@ -106,7 +106,10 @@ def _module(path: Path, options: tuple[str, ...], device: int) -> tuple[str, Fut
         code = cubin(text, path.name, options, arch)
         with cupy.cuda.Device(device):
             module = cupy.cuda.function.Module()
-            module.load(code)
+            try:
+                module.load(code)
+            except cupy.cuda.driver.CUDADriverError:
+                module.load(cubin(text, path.name, options, arch, anew=True))
         return module
 
     return text, pool().submit(load)
