@@ -123,9 +123,7 @@ compiled.remember("demo")
 """
     results = []
     for factor in (2.0, 2.0, 5.0):
-        neighbour.write_text(
-            f"from dflash.kernels.numba_jit import inline\n\n@inline\ndef factor():\n    return {factor}\n"
-        )
+        neighbour.write_text(f"from dflash.kernels.numba_jit import inline\n\n@inline\ndef factor():\n    return {factor}\n")
         results.append(ended(start(script, package, NUMBA_CACHE_DIR=str(tmp_path / "named"))))
     assert results == [("6.0 False", ""), ("6.0 True", ""), ("15.0 False", "")]
     assert len(list((tmp_path / "named" / "dflash").iterdir())) == 2
