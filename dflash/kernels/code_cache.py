@@ -61,7 +61,8 @@ class CodeCache:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                self._warn("folder", folder, f"{error}; compiled code in it is not used")
+                if folder == self.folder:
+                    self._warn("folder", folder, f"{error}; compiled code in it is not used")
                 continue
             try:
                 return self._read(folder / name)

@@ -239,6 +239,22 @@ def test_a_read_only_folder_is_read_and_new_entries_go_elsewhere(filled, spare, 
     assert str(spare) in caplog.text
 
 
+@ON_UNIX
+def test_a_spare_folder_of_somebody_else_changes_nothing(filled, spare, caplog, monkeypatch):
+    CodeCache(spare).put("b", CODE)
+    spare.chmod(0o777)
+    cache = CodeCache(filled)
+    assert (cache.get("a"), cache.get("b")) == (CODE, None)
+    cache.put("c", CODE)
+    assert cache.get("c") == CODE
+    assert not warnings(caplog)
+    refuse_writes(monkeypatch, filled)
+    cache.put("d", CODE)
+    assert cache.get("d") is None
+    assert len(warnings(caplog)) == 1
+    assert "compiled anew in every process" in caplog.text
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write to everything")
 def test_a_folder_without_the_right_to_write(filled, spare, caplog):
     filled.chmod(0o500)
