@@ -2,9 +2,7 @@
 
 import ctypes
 import hashlib
-import os
 import re
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -48,14 +46,14 @@ def compiled(path, arch=90, **constants):
 def _log(text, arch, options):
     """What the compiler says of a source that compiles; the same compiler says the same again, so it is asked once."""
     made_from = "\0".join((text, str(arch), *OPTIONS, *options, _compiler()))
-    kept = cubin.folder().with_name("nvrtc") / hashlib.sha256(made_from.encode()).hexdigest()[:40]
-    with suppress(OSError):
-        log = kept.read_text()
-        os.utime(kept)
-        return log
+    name = hashlib.sha256(made_from.encode()).hexdigest()[:40]
+    logs = cubin.code_cache(cubin.folder().with_name("nvrtc-logs"))
+    log = logs.get(name)
+    if log is not None:
+        return log.decode()
     code, log = compile_cubin(LIBRARY, text, arch, options)
     assert code.startswith(b"\x7fELF")
-    cubin._keep(kept, log.encode())
+    logs.put(name, log.encode())
     return log
 
 

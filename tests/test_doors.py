@@ -322,5 +322,5 @@ def test_a_closed_lm_takes_no_work():
 def test_the_cache_is_not_in_the_package():
     from dflash.kernels import numba_jit
 
-    folder = Path(numba_jit.numba.config.CACHE_DIR)
+    folder = numba_jit.CACHE.folder
     assert Path(dflash.__file__).parent not in folder.parents

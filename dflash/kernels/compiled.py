@@ -1,24 +1,19 @@
-"""Which kinds of models have had all their kernels compiled on this machine: empty files beside numba's cache."""
+"""Kinds of models that have had all their kernels compiled on this machine: empty entries beside the compiled kernels."""
 
 import hashlib
-from contextlib import suppress
-from pathlib import Path
 
-import numba
-
-import dflash.kernels.numba_jit  # noqa: F401 - it says where the cache is
+from dflash.kernels.numba_jit import CACHE
 
 
 def is_known(kind: str) -> bool:
     """Whether `remember` was called for this kind since the kernels last changed."""
-    return _marker(kind).exists()
+    return CACHE.get(_marker(kind)) is not None
 
 
 def remember(kind: str) -> None:
-    """Note that all kernels of a kind of model are compiled; where nothing can be written, nothing is."""
-    with suppress(OSError):
-        _marker(kind).touch()
+    """Note that all kernels of a kind of model are compiled, if the cache takes anything."""
+    CACHE.put(_marker(kind), b"")
 
 
-def _marker(kind: str) -> Path:
-    return Path(numba.config.CACHE_DIR) / f"known-{hashlib.sha256(kind.encode()).hexdigest()[:16]}"
+def _marker(kind: str) -> str:
+    return f"known-{hashlib.sha256(kind.encode()).hexdigest()[:16]}"

@@ -1,27 +1,22 @@
 """CUDA sources to machine code: NVRTC, in the background, and a cache on disk that all processes share.
 
-The cache is a folder ``cubin`` in ``$CUPY_CACHE_DIR/dflash`` if that variable is set, else in ``$XDG_CACHE_HOME/dflash``,
+The cache is a folder ``cubins`` in ``$CUPY_CACHE_DIR/dflash`` if that variable is set, else in ``$XDG_CACHE_HOME/dflash``,
 else in ``~/.cache/dflash``. A file's name is the hash of what it was made from: the source with its includes, the options,
-the target and the compiler's version, so nothing in it is ever wrong, only old; what nobody has used for 30 days is removed.
+the target and the compiler's version. `code_cache` checks each file and removes what was not used for 30 days.
 """
 
 import hashlib
-import logging
 import os
-import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from dflash.errors import KernelError
+from dflash.kernels.code_cache import CodeCache
+from dflash.kernels.code_folder import cache_folder
 
 OPTIONS = ("-std=c++17", "--ftz=true", "--device-as-default-execution-space")
 """Given to NVRTC besides the target and the constants."""
-
-_KEPT_DAYS = 30
-_log = logging.getLogger(__name__)
 
 
 def target(capability: int, supported: tuple[int, ...]) -> str:
@@ -67,7 +62,7 @@ def pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="nvrtc")
 
 
-def cubin(text: str, name: str, options: tuple[str, ...], arch: str) -> bytes:
+def cubin(text: str, name: str, options: tuple[str, ...], arch: str, *, anew: bool = False) -> bytes:
     """Compile, or fetch what was compiled before.
 
     Parameters
@@ -80,6 +75,8 @@ def cubin(text: str, name: str, options: tuple[str, ...], arch: str) -> bytes:
         Constants.
     arch : str
         As `target` names it.
+    anew : bool
+        Whether to compile even if the cache has it, because the driver refused what was there.
 
     Returns
     -------
@@ -95,14 +92,16 @@ def cubin(text: str, name: str, options: tuple[str, ...], arch: str) -> bytes:
 
     options = (f"--gpu-architecture={arch}", *OPTIONS, *options)
     made_from = "\0".join((text, *options, repr(nvrtc.getVersion())))
-    path = folder() / f"{hashlib.sha256(made_from.encode()).hexdigest()[:40]}.cubin"
-    with suppress(OSError):
-        code = path.read_bytes()
+    entry = f"{hashlib.sha256(made_from.encode()).hexdigest()[:40]}.cubin"
+    kept = code_cache(folder())
+    if anew:
+        kept.discard(entry, f"{name} can't be loaded by the driver")
+    else:
+        code = kept.get(entry)
         if code:
-            os.utime(path)
             return code
     code = _compile(text, name, options, ptx=arch.startswith("compute"))
-    _keep(path, code)
+    kept.put(entry, code)
     return code
 
 
@@ -122,31 +121,10 @@ def _compile(text: str, name: str, options: tuple[str, ...], *, ptx: bool) -> by
 
 def folder() -> Path:
     """Where cubins are kept."""
-    base = os.environ.get("CUPY_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "dflash" / "cubin"
-
-
-def _keep(path: Path, code: bytes) -> None:
-    """Write a file that is whole or not there, whoever else writes it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix="new-", delete=False) as file:
-            file.write(code)
-        Path(file.name).replace(path)
-    except OSError as error:
-        _warn_once(str(path.parent), str(error))
-    _forget_old(path.parent)
+    return cache_folder("CUPY_CACHE_DIR", "cubins")
 
 
 @cache
-def _warn_once(where: str, error: str) -> None:
-    _log.warning("%s can't be written to: CUDA kernels are compiled anew in every process (%s)", where, error)
-
-
-@cache
-def _forget_old(where: Path) -> None:
-    with suppress(OSError):
-        for path in where.iterdir():
-            with suppress(OSError):
-                if time.time() - path.stat().st_mtime > _KEPT_DAYS * 86400:
-                    path.unlink()
+def code_cache(where: Path) -> CodeCache:
+    """The cache in a folder."""
+    return CodeCache(where, siblings="cubin")  # of versions that wrote no checksums

@@ -14,6 +14,11 @@ from dflash.kernels.signature import parameters
 _INCLUDE = re.compile(r'^[ \t]*#include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
 _HOPPER = 90
 
+_NOT_OF_THE_CODE = 2, 46, 100, 101, 201
+"""Results of the driver that compiling anew does not change: no memory, device busy, no or wrong device, no context."""
+
+_DEVICE_IS_LOST = range(700, 800)
+
 _asked: list[Kernel] = []
 
 
@@ -106,7 +111,12 @@ def _module(path: Path, options: tuple[str, ...], device: int) -> tuple[str, Fut
         code = cubin(text, path.name, options, arch)
         with cupy.cuda.Device(device):
             module = cupy.cuda.function.Module()
-            module.load(code)
+            try:
+                module.load(code)
+            except cupy.cuda.driver.CUDADriverError as error:
+                if error.status in _NOT_OF_THE_CODE or error.status in _DEVICE_IS_LOST:
+                    raise
+                module.load(cubin(text, path.name, options, arch, anew=True))
         return module
 
     return text, pool().submit(load)

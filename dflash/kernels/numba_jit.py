@@ -1,18 +1,15 @@
 """Compile numba kernels once, keep them on disk, and run them on all threads.
 
-numba's own cache looks at the file of a kernel alone; a kernel here is also made of `simd.py` and of its neighbours. So the
-cache folder carries a hash of every source under `kernels/` and of where they lie: after any change everything is compiled
-anew, and two installs never share a kernel.
+A kernel is made of its own file, of `simd` and of its neighbours. So the cache folder carries a hash of every source under
+`kernels/` and of where they lie: after any change everything is compiled anew, and two installs never share a kernel. The
+folder is ``numba-<hash>`` in ``$NUMBA_CACHE_DIR/dflash`` if that variable is set, else in ``$XDG_CACHE_HOME/dflash``, else
+in ``~/.cache/dflash``.
 """
 
-import atexit
 import functools
 import hashlib
 import logging
 import os
-import shutil
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +17,10 @@ from typing import Any
 import numba
 from numba import types
 
-_log = logging.getLogger(__name__)
+from dflash.kernels.code_cache import CodeCache
+from dflash.kernels.code_folder import cache_folder
 
-_KEPT_DAYS = 30
+_log = logging.getLogger(__name__)
 
 
 def _digest() -> str:
@@ -33,32 +31,8 @@ def _digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def _cache_folder() -> Path:
-    """A folder that can be written to: in the user's cache, or else, with a warning in the log, a temporary one."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dflash"
-    folder = base / f"numba-{_digest()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(folder)
-    except OSError:
-        folder = Path(tempfile.mkdtemp(prefix="dflash-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        _log.warning("%s can't be written to: kernels are compiled anew in every process", base)
-    else:
-        _forget_old(base, folder)
-    return folder
-
-
-def _forget_old(base: Path, current: Path) -> None:
-    """Remove what other versions left and nobody has added to for a while."""
-    for folder in base.glob("numba-*"):
-        if folder != current and time.time() - folder.stat().st_mtime > _KEPT_DAYS * 86400:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-if not os.environ.get("NUMBA_CACHE_DIR"):
-    numba.config.CACHE_DIR = str(_cache_folder())
+CACHE = CodeCache(cache_folder("NUMBA_CACHE_DIR", f"numba-{_digest()}"), siblings="numba-*")
+"""Compiled kernels of this version of the package."""
 
 # Spinning for long makes a launch wait for a scheduler's slice as soon as anything else runs on the same cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -69,9 +43,61 @@ if "NUMBA_THREADING_LAYER" not in os.environ:
 
 def inline(function: Callable[..., Any]) -> Any:
     """A piece of a kernel: compiled into its callers, callable from Python in tests."""
-    piece = numba.njit(nogil=True, error_model="numpy", cache=True)(function)
-    piece.get_call_template = functools.partial(_template, piece.get_call_template)
+    piece = _kept(numba.njit(nogil=True, error_model="numpy")(function))
+    if _templates_are_read():
+        piece.get_call_template = functools.partial(_template, piece.get_call_template)
     return piece
+
+
+def _kept(dispatcher: Any) -> Any:
+    """Let a function read and fill the cache on disk."""
+    if not _lacking():
+        from dflash.kernels.numba_cache import KernelCache
+
+        dispatcher._cache = KernelCache(dispatcher.py_func, CACHE)
+    return dispatcher
+
+
+@functools.cache
+def _lacking() -> str:
+    """What this numba lacks of what the cache uses of its private parts; nothing for the versions that were tried."""
+    try:
+        from dflash.kernels.numba_cache import check_numba
+
+        lacking = check_numba()
+    except (ImportError, AttributeError, TypeError) as error:
+        lacking = str(error)
+    if lacking:
+        _log.warning("numba %s lacks %s: kernels are compiled anew in every process", numba.__version__, lacking)
+    return lacking
+
+
+@functools.cache
+def _templates_are_read() -> bool:
+    """Whether numba, as it compiles a call, asks the `get_call_template` of an instance."""
+
+    class Asked(Exception):
+        pass
+
+    def ask(*_: Any) -> None:
+        raise Asked
+
+    try:
+        probe = numba.njit(_probe)
+        if not callable(probe.get_call_template):
+            raise TypeError("get_call_template is no method")
+        probe.get_call_template = ask
+        types.Dispatcher(probe).get_call_type(None, (), {})
+        reason = "it is not asked"
+    except Asked:
+        return True
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+    _log.warning("numba %s: get_call_template can't be replaced (%s), so compiling takes longer", numba.__version__, reason)
+    return False
+
+
+def _probe() -> None: ...
 
 
 def _template(make: Callable[..., Any], args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
@@ -86,7 +112,7 @@ def _plain(kind: types.Type) -> types.Type:
 
 def kernel(function: Callable[..., Any]) -> Any:
     """An entry point whose `numba.prange` loops run on all threads; no fast-math, so that sums keep their order."""
-    return numba.njit(nogil=True, error_model="numpy", cache=True, parallel=True)(function)
+    return _kept(numba.njit(nogil=True, error_model="numpy", parallel=True)(function))
 
 
 def use_threads(n: int) -> None:

@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import tempfile
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -19,8 +20,10 @@ KERNEL = 'extern "C" __global__ void scale(float* x, int n, float by) { if (thre
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     pytest.importorskip("cupy")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
-    return tmp_path / "dflash" / "cubin"
+    return tmp_path / "dflash" / "cubins"
 
 
 @pytest.fixture
@@ -71,9 +74,11 @@ def test_compiles_once(cache, monkeypatch):
 
 def test_an_empty_file_is_compiled_anew(cache):
     made = cubin.cubin(KERNEL, "scale.cu", (), "sm_80")
+    whole = next(cache.iterdir()).read_bytes()
+    assert whole.startswith(made)
     next(cache.iterdir()).write_bytes(b"")
     assert cubin.cubin(KERNEL, "scale.cu", (), "sm_80") == made
-    assert next(cache.iterdir()).read_bytes() == made
+    assert next(cache.iterdir()).read_bytes() == whole
 
 
 def test_makes_ptx_for_what_is_newer_than_the_compiler(cache):
@@ -87,9 +92,10 @@ def test_an_error_names_file_and_line(cache):
     assert not cache.exists()
 
 
-def test_a_folder_that_takes_no_files_is_said_once(cache, caplog):
-    cubin._warn_once.cache_clear()
+def test_a_folder_that_takes_no_files_is_said_once(cache, tmp_path, caplog):
     cache.parent.write_text("in the way")
+    (tmp_path / "tmp").rmdir()
+    (tmp_path / "tmp").write_text("in the way, too")
     with caplog.at_level(logging.WARNING):
         for n in range(2):
             assert cubin.cubin(KERNEL, "scale.cu", (f"-DN={n}",), "sm_90a").startswith(b"\x7fELF")

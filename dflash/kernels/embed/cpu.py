@@ -1,11 +1,10 @@
 """Unpack rows of a packed table."""
 
-import numba
-
 from dflash.kernels.linear.tiles import call_unpack
+from dflash.kernels.numba_jit import inline
 
 
-@numba.njit(nogil=True, cache=True)
+@inline
 def embed(ids, table, row_bytes, steps, unpack, out, out_bytes):
     """Unpack the rows `ids` of the table at address `table` to address `out`."""
     for i in range(len(ids)):

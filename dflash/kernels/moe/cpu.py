@@ -6,7 +6,6 @@ first.
 
 import math
 
-import numba
 import numpy as np
 from numba import prange
 
@@ -35,7 +34,7 @@ def route(logits, n_used, experts, weights):
             weights[t, i] = math.exp(logits[t, experts[t, i]] - logits[t, experts[t, 0]]) / total
 
 
-@numba.njit(nogil=True, error_model="numpy", cache=True)
+@inline
 def arrange(logits, n_used, experts, weights, place, x, grouped, template, into, down, hidden, product):
     """Choose experts, copy every token next to those that share its expert, and plan the launches.
 
@@ -92,7 +91,7 @@ def _combine_token(t, weights, place, product, shared_logits, shared, out):
         store_f32(at, add(load_f32(at), total))
 
 
-@numba.njit(nogil=True, error_model="numpy", cache=True)
+@inline
 def combine_few(weights, place, product, shared_logits, shared, out):
     """Add the experts' answers to the residual stream, token by token."""
     for t in range(len(weights)):

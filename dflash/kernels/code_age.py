@@ -1,0 +1,96 @@
+"""Age of what is in a cache of compiled code, and removal of what nobody has used for a month.
+
+The time of a file's last change is the time of its last use, to within a day. Other processes may remove the same files
+at the same time.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+DAY = 86400.0
+"""Seconds. A file whose stamp is older is stamped again when it is used."""
+
+TEMPORARY = "new-"
+"""Begin of the names of files that are being written; one that is a day old was left by a process that was killed."""
+
+_KEPT = 30 * DAY
+_LONGEST_STEP = 7 * DAY
+"""A clock that jumps a month ahead must not empty the cache; entries in use are stamped again within a week's worth."""
+
+
+class Clock:
+    """The system's clock, except that it is at most a week ahead of the last use of the cache before this process.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the cache.
+    siblings : str
+        Pattern of the names of folders of other versions beside it; empty if there are none.
+    """
+
+    def __init__(self, folder: Path, siblings: str = "") -> None:
+        # A folder that was just made is empty and says nothing about the past.
+        newest = max((last_use(folder, empty=0.0), *(last_use(path) for path in _beside(folder, siblings))))
+        self._start = min(time.time(), newest + _LONGEST_STEP) if newest else time.time()
+        self._since = time.monotonic()
+
+    def now(self) -> float:
+        """Return seconds since 1970."""
+        return self._start + time.monotonic() - self._since
+
+
+def last_use(folder: Path, empty: float | None = None) -> float:
+    """Return when a file of a folder was last used, in seconds since 1970.
+
+    Parameters
+    ----------
+    folder : Path
+    empty : float, optional
+        Result for a folder without files; the folder's own stamp if left out.
+
+    Returns
+    -------
+    float
+        0 if there is no such folder.
+    """
+    try:
+        stamps = [stamp for path, stamp in _stamps(folder) if not path.name.startswith(TEMPORARY)]
+        if not stamps:
+            return folder.stat().st_mtime if empty is None else empty
+        return max(stamps)
+    except OSError:
+        return 0.0
+
+
+def remove_unused(folder: Path, siblings: str, now: float) -> None:
+    """Remove files of a folder, and folders of other versions beside it, that were not used for 30 days before `now`."""
+    with suppress(OSError):
+        for path, stamp in _stamps(folder):
+            if now - stamp > (DAY if path.name.startswith(TEMPORARY) else _KEPT):
+                with suppress(OSError):
+                    path.unlink()
+    for path in _beside(folder, siblings):
+        stamp = last_use(path)
+        if stamp and now - stamp > _KEPT:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _stamps(folder: Path) -> Iterator[tuple[Path, float]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                yield Path(entry.path), entry.stat(follow_symlinks=False).st_mtime
+
+
+def _beside(folder: Path, siblings: str) -> list[Path]:
+    if not siblings:
+        return []
+    try:
+        return [path for path in folder.parent.glob(siblings) if path != folder and path.is_dir()]
+    except OSError:
+        return []
