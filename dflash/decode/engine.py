@@ -25,7 +25,8 @@ CHUNK = 512
 MAX_FAILURES = 3
 """Forwards in a row that may fail before the engine ends.
 
-One or two may be the fault of what was in them; three, with no good one in between, are the fault of the model or its device.
+One or two may be the fault of what was in them; three, with no good one in between, are the fault of the model or its
+device.
 """
 
 _N_TRIED = 64
@@ -42,13 +43,13 @@ class Event(NamedTuple):
 class Engine:
     """Advances sessions together: propose, one forward for all, verify each, commit, let the drafters observe.
 
-    Chunks of some prompts share a forward with the decode rows of other sessions. Sessions join and leave between steps. The
-    groups of waiting sessions take turns; within a group the oldest comes first. A session that does not fit memory waits for
-    others to end, and a bounded number of later ones may start before it. All methods but `add` and `add_all` belong to one
-    thread at a time.
+    Chunks of some prompts share a forward with the decode rows of other sessions. Sessions join and leave between steps.
+    The groups of waiting sessions take turns; within a group the oldest comes first. A session that does not fit memory
+    waits for others to end, and a bounded number of later ones may start before it. All methods but `add` and `add_all`
+    belong to one thread at a time.
 
-    A session that fails ends alone. A lost device, or `MAX_FAILURES` failed forwards in a row, ends the engine: every session
-    ends with `EngineFailed`, and so does every later `add` and `step`.
+    A session that fails ends alone. A lost device, or `MAX_FAILURES` failed forwards in a row, ends the engine: every
+    session ends with `EngineFailed`, and so does every later `add` and `step`.
 
     Parameters
     ----------

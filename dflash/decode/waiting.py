@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 MAX_OVERTAKEN = 32
 """Starts of later sessions, after which a session that does not fit memory lets no other session start before it does.
 
-Enough for several rounds of the default 8 active sessions: short requests pass a long one while memory is scarce, yet the long
-one waits for no more than these.
+Enough for several rounds of the default 8 active sessions: short requests pass a long one while memory is scarce, yet the
+long one waits for no more than these.
 """
 
 

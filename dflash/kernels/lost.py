@@ -6,9 +6,9 @@ STICKY = frozenset((4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 71
 """Results of CUDA after which every further call of the process fails, too.
 
 CUDA's manual says of them that the process must be ended or the device reset. The driver (``CUresult``) and the runtime
-(``cudaError_t``) number them alike: unloading 4, ECC 214, NVLink 220, contained fault 226, illegal address 700, launch timeout
-702, context destroyed 709, assert 710, hardware stack 714, illegal instruction 715, misaligned address 716, invalid address
-space 717, invalid program counter 718, launch failure 719, tensor memory leak 721.
+(``cudaError_t``) number them alike: unloading 4, ECC 214, NVLink 220, contained fault 226, illegal address 700, launch
+timeout 702, context destroyed 709, assert 710, hardware stack 714, illegal instruction 715, misaligned address 716, invalid
+address space 717, invalid program counter 718, launch failure 719, tensor memory leak 721.
 """
 
 _CUPY_ERRORS = ("CUDARuntimeError", "CUDADriverError")

@@ -5,9 +5,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dflash.errors import DFlashError, RequestError
+from dflash.errors import DFlashError, EngineFailed, RequestError
 from dflash.model.hub import PACKAGED
 from dflash.serve.arguments import add_context, add_draft, add_model, check_draft, draft_settings
+
+MAX_WAITING = 256
+"""Texts that may wait to start, over all requests: some rounds of the default 8 sequences, minutes of work.
+
+Whoever comes later gets 503 with Retry-After at once, in place of an answer after many minutes.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 after a shutdown, 1 after an error of dflash, 130 after Ctrl-C while loading.
+        0 after a shutdown, 1 after an error of dflash or a failure of the engine, 130 after Ctrl-C while loading.
     """
     parsed = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -42,6 +48,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         raise DFlashError(f"the server needs {error.name}: pip install 'dflash[serve]'") from error
     from dflash.serve.api import Backend
     from dflash.serve.decoding import Defaults, allowed, named
+    from dflash.serve.health import MAX_CLOSING
     from dflash.serve.recover import settle
     from dflash.serve.start import start
 
@@ -62,6 +69,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         context=arguments.context,
         sequences=arguments.sequences,
         kv=arguments.kv,
+        max_waiting=MAX_WAITING,
     )
     names = arguments.model_name or [default_name(arguments.model)]
     try:
@@ -71,7 +79,9 @@ def _serve(arguments: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         pass  # uvicorn has shut down in order and hands the signal on
     finally:
-        worker.close()
+        worker.close(MAX_CLOSING)
+    if worker.error is not None:
+        raise EngineFailed(f"the server has ended, since its engine failed: {worker.error}") from worker.error
 
 
 def default_name(model: str) -> str:

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dflash.serve.api import API, Backend
+from dflash.serve.health import MAX_CLOSING
 from dflash.serve.problems import Problem, problem_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -41,7 +42,7 @@ def build_app(backend: Backend, *, api_key: str | None = None) -> Starlette:
         try:
             yield
         finally:
-            await asyncio.to_thread(backend.worker.close)
+            await asyncio.to_thread(backend.worker.close, MAX_CLOSING)
 
     api = API(backend)
     routes = [

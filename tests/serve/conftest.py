@@ -32,6 +32,12 @@ def listening(app):
         thread.join()
 
 
+@pytest.fixture
+def serving():
+    """Serves an app in a thread: a context manager that yields its address."""
+    return listening
+
+
 @pytest.fixture(scope="session")
 def server():
     loaded, worker = start("demo", threads=1)

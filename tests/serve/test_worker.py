@@ -47,7 +47,7 @@ def test_calls_run_in_the_engines_thread_and_hand_errors_back(lm):
 
 def test_interrupting_the_one_who_waits_frees_what_runs(lm, pools, monkeypatch):
     class Interrupted(queue.SimpleQueue):
-        def get(self):
+        def get(self, **_):
             Interrupted.get = queue.SimpleQueue.get
             raise KeyboardInterrupt
 
@@ -66,8 +66,8 @@ class Broken:
     def busy(self):
         return bool(self.sessions)
 
-    def add(self, session):
-        self.sessions.append(session)
+    def add_all(self, sessions):
+        self.sessions += sessions
 
     def step(self):
         self.n_steps += 1
