@@ -20,7 +20,7 @@ def answer_of(lm, text="import os", **settings):
 def ended(deltas):
     """Wait for the last delta and return its step."""
     while True:
-        step = deltas.get(timeout=10).step
+        step = deltas.get(timeout=60).step
         if step.finish is not None:
             return step
 
