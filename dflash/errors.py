@@ -11,8 +11,11 @@
     │   ├── ContextOverflow   the prompt is longer than the model's context
     │   └── TemplateError     the chat template refused the messages
     ├── PoolExhausted         no KV pages or recurrent slots are free; later there may be
+    ├── QueueFull             too many sessions wait to start; later there may be fewer
     ├── Cancelled             the caller went away before the work was done
+    ├── EngineFailed          the engine has ended after a failure and takes no more work
     ├── KernelError           a kernel was given arrays that it can't take, or failed on the device
+    │   └── DeviceLost        the GPU failed in a way that only a new process can mend
     ├── OutOfMemory           the memory of the GPU does not hold the model or what it works on
     └── DownloadError         a hub could not be reached or answered with an error
 """
@@ -54,12 +57,24 @@ class PoolExhausted(DFlashError):
     """No KV pages or recurrent slots are free now."""
 
 
+class QueueFull(DFlashError):
+    """Too many sessions wait to start."""
+
+
 class Cancelled(DFlashError):
     """The caller went away before the work was done."""
 
 
+class EngineFailed(DFlashError):
+    """The engine has ended after a failure and takes no more work."""
+
+
 class KernelError(DFlashError):
     """A kernel was given arrays that it can't take, or it failed on the device."""
+
+
+class DeviceLost(KernelError):
+    """The GPU failed in a way that only a new process can mend."""
 
 
 class OutOfMemory(DFlashError):

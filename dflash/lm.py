@@ -122,8 +122,13 @@ class LM:
             If a prompt is longer than the context.
         TemplateError
             If the template refuses the messages, or there is none.
+        EngineFailed
+            If the engine has ended after a failure; load the model in a new process then.
+        DFlashError
+            In a forked process, and from the engine's own thread (an observer, a processor, a recorder, `call`).
         """
         check_untold(sampling)
+        self._worker.check_caller()
         several, is_list = prompts.split(prompt)
         options = Sampling(**sampling)
         chosen = Strategy.of(strategy)
@@ -201,11 +206,13 @@ class LM:
         ContextOverflow
             If there are more than fit the context.
         """
+        self._worker.check_caller()
         with self._scoring:
             return scoring.logits(self._worker, self.model, self._ids(tokens))
 
     def log_probabilities(self, tokens: str | Sequence[int]) -> NDArray[np.float64]:
         """Return the natural log-probability that the model gives each token of a text but the first; see `logits`."""
+        self._worker.check_caller()
         with self._scoring:
             return scoring.log_probabilities(self._worker, self.model, self._ids(tokens))
 
@@ -258,7 +265,7 @@ class LM:
         Parameters
         ----------
         function : callable
-            Takes nothing; what it returns is returned.
+            Takes nothing; what it returns is returned. It can't use the methods of this LM, which would wait for it.
         """
         return self._worker.call(function)
 

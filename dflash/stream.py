@@ -1,7 +1,6 @@
 """A text as it comes, step by step; and many at once, waited for."""
 
 import queue
-import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -9,9 +8,7 @@ from typing import Self
 from dflash.errors import DFlashError
 from dflash.generation import Generation
 from dflash.serve.answer import Answer, Delta
-from dflash.serve.worker import Worker
-
-_PAUSE = 0.001
+from dflash.serve.worker import Sink, Worker
 
 
 class Stream:
@@ -43,7 +40,7 @@ class Stream:
     def __next__(self) -> Delta:
         if not self._open:
             raise StopIteration
-        delta = self._deltas.get()
+        delta = self._worker.wait_for(self._deltas, [self._answer])
         if delta.step.finish is not None:
             self._open = False
             _raise_failure(self._answer, delta)
@@ -92,11 +89,17 @@ def finish_all(worker: Worker, answers: Sequence[Answer]) -> list[Generation]:
         What the first of them failed with; the others are cancelled then.
     """
     ended: queue.SimpleQueue[tuple[Answer, Delta]] = queue.SimpleQueue()
+    group = object()
+    for answer in answers:
+        answer.session.group = group
+
+    def sink_of(answer: Answer) -> Sink:
+        return lambda delta: ended.put((answer, delta)) if delta.step.finish else None
+
     try:
-        for answer in answers:
-            worker.submit(answer, lambda delta, answer=answer: ended.put((answer, delta)) if delta.step.finish else None)
+        worker.submit_all([(answer, sink_of(answer)) for answer in answers])
         for _ in answers:
-            _raise_failure(*ended.get())
+            _raise_failure(*worker.wait_for(ended, answers))
     except BaseException:
         _end(worker, answers)
         for answer in answers:
@@ -110,8 +113,7 @@ def _end(worker: Worker, answers: Sequence[Answer]) -> None:
     for answer in answers:
         if worker.holds(answer):
             worker.cancel(answer)
-    while any(worker.holds(answer) for answer in answers):
-        time.sleep(_PAUSE)
+    worker.wait_until_free(answers)
 
 
 def _raise_failure(answer: Answer, last: Delta) -> None:

@@ -18,8 +18,8 @@ class ScriptedEngine:
     def active(self):
         return len(self.sessions)
 
-    def add(self, session):
-        self.sessions[session] = 0
+    def add_all(self, sessions):
+        self.sessions.update(dict.fromkeys(sessions, 0))
 
     def step(self):
         return [(session, self._advance(session)) for session in list(self.sessions)]

@@ -1,5 +1,7 @@
 """Whether and when a session may start."""
 
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -23,7 +25,8 @@ def check(model: Any, session: Session) -> None:
     Raises
     ------
     RequestError
-        If an id is not in the vocabulary, or the strategy holds what is no recovery.
+        If an id is not in the vocabulary, the strategy holds what is no recovery, or it uses a draft model for more texts
+        than that has room for.
     ContextOverflow
         If the context has no room for the prompt and one more token.
     PoolExhausted
@@ -35,6 +38,7 @@ def check(model: Any, session: Session) -> None:
         if isinstance(recovery, type) or not hasattr(recovery, "start") or hasattr(recovery, "propose"):
             raise RequestError(f"strategy: {recovery!r} is among its recoveries and is none")
     _check_ids(model.n_vocab, session)
+    _check_drafters(model, session.strategy.drafter)
     context, capacity, n_prompt = model.config.context, model.pools.pages * PAGE, session.n_prompt
     if n_prompt > context or (n_prompt == context and session.max_tokens != 0):
         raise ContextOverflow(f"the prompt has {n_prompt} tokens, the context of {context} must have room for one more")
@@ -93,6 +97,7 @@ def _take(model: Any, session: Session, prefix: SessionSnapshot | Snapshot | Non
     memory, known = None, prefix
     if isinstance(prefix, SessionSnapshot):
         memory, known = prefix.of(session.drafter), prefix.state
+    _check_pages(model, session.limit - 1, known.length if known is not None else 0)
     try:
         session.state = model.state()
         if known is not None:
@@ -104,6 +109,35 @@ def _take(model: Any, session: Session, prefix: SessionSnapshot | Snapshot | Non
         session.n_read = 0
         session.release()
         raise
+
+
+def _check_pages(model: Any, n: int, n_shared: int) -> None:
+    """Refuse `n` tokens, of which a prefix of `n_shared` is there, before a slot is taken and cleared in vain."""
+    missing, free = -(-n // PAGE) - n_shared // PAGE, model.pools.free_pages
+    if missing > free:
+        raise PoolExhausted(f"{missing} KV pages of {PAGE} tokens are wanted, {free} of {model.pools.pages} are free")
+
+
+def _check_drafters(model: Any, drafter: Any) -> None:
+    """Refuse one session that alone takes more texts of a draft model than the model has: one a slot of the target."""
+    loaded = (part for part in _parts_of(drafter) if part in model.companions)
+    for part, n in Counter(loaded).items():
+        if n > model.pools.slots:
+            raise RequestError(
+                f"strategy: names {type(part).__name__} {n} times, its draft model has room for {model.pools.slots} texts"
+            )
+
+
+def _parts_of(drafter: Any) -> Iterator[Any]:
+    """Yield the drafters that a drafter is made of, those inside others included."""
+    inside = [drafter]
+    while inside:
+        part = inside.pop()
+        parts = (*getattr(part, "drafters", ()), *(each.drafter for each in getattr(part, "strategies", ())))
+        if parts:
+            inside += parts
+        else:
+            yield part
 
 
 def _check_ids(n_vocab: int, session: Session) -> None:

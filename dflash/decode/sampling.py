@@ -11,6 +11,12 @@ from dflash.errors import RequestError
 GREEDY = 1e-5
 """A temperature below this is 0."""
 
+LOWEST_REPETITION = 1e-6
+"""Smallest repetition penalty: logits of some thousands, divided by it, stay far from the largest float32 (3.4e38).
+
+Divided by 1e-38 or less, they become infinite, and a row of infinities has no probabilities.
+"""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sampling:
@@ -32,7 +38,7 @@ class Sampling:
     min_p : float
         Keep tokens that have this share of the likeliest one's probability; 0 keeps all.
     repetition_penalty : float
-        Above 0; over prompt and output, 1 is none.
+        1e-6 to 100; over prompt and output, 1 is none.
     presence_penalty, frequency_penalty : float
         -2 to 2; over the output.
     logit_bias : mapping of int to float
@@ -65,7 +71,7 @@ class Sampling:
         check_whole("top_k", self.top_k, -1)
         _number("top_p", self.top_p, 0, 1)
         _number("min_p", self.min_p, 0, 1)
-        _number("repetition_penalty", self.repetition_penalty, 0, 100, above=True)
+        _number("repetition_penalty", self.repetition_penalty, LOWEST_REPETITION, 100)
         _number("presence_penalty", self.presence_penalty, -2, 2)
         _number("frequency_penalty", self.frequency_penalty, -2, 2)
         object.__setattr__(self, "logit_bias", _pairs(self.logit_bias))
@@ -113,11 +119,9 @@ class Sampling:
         return rules + ([MinP(self.min_p)] if self.min_p > 0 else [])
 
 
-def _number(name: str, value: Any, low: float, high: float, *, above: bool = False) -> None:
-    good = isinstance(value, Real) and not isinstance(value, bool) and low <= value <= high
-    if not good or (above and value == low):
-        span = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
-        raise RequestError(f"{name}: must be a number {span}, got {value!r}")
+def _number(name: str, value: Any, low: float, high: float) -> None:
+    if not isinstance(value, Real) or isinstance(value, bool) or not low <= value <= high:
+        raise RequestError(f"{name}: must be a number from {low:g} to {high:g}, got {value!r}")
 
 
 def check_whole(name: str, value: Any, low: int, high: int | None = None) -> None:

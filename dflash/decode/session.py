@@ -2,7 +2,8 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import ExitStack
 from time import perf_counter
 
 import numpy as np
@@ -57,6 +58,9 @@ class Session:
         Ids that recoveries have to know.
     recorder : Recorder, optional
         Is told every pick.
+    group : hashable, optional
+        Sessions of equal groups, such as the choices of one request, wait in one line; the lines take turns to start a
+        session. None is a line of its own.
 
     Attributes
     ----------
@@ -112,6 +116,7 @@ class Session:
         prefix: SessionSnapshot | Snapshot | None = None,
         marks: Marks = _NO_MARKS,
         recorder: Recorder | None = None,
+        group: Hashable = None,
     ) -> None:
         given = PromptIds.of(prompt)
         self.ids = given.array
@@ -121,6 +126,7 @@ class Session:
             _check_prefix(prefix, self.ids)
         self.sampling, self.strategy, self.max_tokens, self.prefix = sampling, strategy, max_tokens, prefix
         self.eos, self.observer, self.marks, self.recorder = frozenset(eos), observer, marks, recorder
+        self.group = group
         self.drafter: Drafter = strategy.drafter
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self.history = History(given.token_ids)
@@ -233,16 +239,15 @@ class Session:
             origin.close()
 
     def release(self) -> None:
-        """Give back all that the session holds; harmless if done before."""
+        """Give back all that the session holds, even if a part of it fails; harmless if done before."""
         drafting, state = self.drafting, self.state
         self.drafting = self.state = None
-        try:
-            if drafting is not None:
-                drafting.close()
-        finally:
-            self.forget_origin()
+        with ExitStack() as parts:
             if state is not None:
-                state.close()
+                parts.callback(state.close)
+            parts.callback(self.forget_origin)
+            if drafting is not None:
+                parts.callback(drafting.close)
 
     def __repr__(self) -> str:
         where = self.finish_reason or ("waiting" if self.state is None else "running")

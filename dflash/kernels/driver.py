@@ -5,7 +5,8 @@ import sys
 from functools import cache
 from typing import Any
 
-from dflash.errors import KernelError
+from dflash.errors import DeviceLost, KernelError
+from dflash.kernels.lost import STICKY
 
 _NOT_CURRENT = 201
 _PROGRAMMATIC_SERIALIZATION = 6
@@ -64,7 +65,7 @@ def check(code: int, what: str) -> None:
     library().cuGetErrorName(code, ctypes.byref(name))
     library().cuGetErrorString(code, ctypes.byref(text))
     words = ": ".join(t.value.decode() for t in (name, text) if t.value) or f"CUDA error {code}"
-    raise KernelError(f"{what}: {words}")
+    raise (DeviceLost if code in STICKY else KernelError)(f"{what}: {words}")
 
 
 def config(grid: tuple[int, ...], block: tuple[int, ...], shared: int, *, dependent: bool) -> Config:

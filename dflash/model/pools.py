@@ -97,8 +97,12 @@ class Pools:
         if not self._free_slots:
             raise PoolExhausted(f"all {self.slots} sequences are in use")
         slot = self._free_slots.pop()
-        for kept in self.kept_by(slot):
-            kept[:] = 0
+        try:
+            for kept in self.kept_by(slot):
+                kept[:] = 0
+        except BaseException:
+            self._free_slots.append(slot)
+            raise
         return slot
 
     def kept_by(self, slot: int) -> list[Any]:

@@ -155,11 +155,11 @@ class State:
         try:
             self._settle()
             recurrent = pools.copies_of(self.slot)
+            if rest:
+                pools.copy_page(self.pages[whole], last[0])
         except BaseException:
             pools.return_pages(last)
             raise
-        if rest:
-            pools.copy_page(self.pages[whole], last[0])
         shared = self.pages[:whole]
         pools.share_pages(shared)
         return Snapshot(pools, self.length, shared + last, recurrent)
@@ -179,8 +179,12 @@ class State:
             raise DFlashError("restore: the snapshot is closed")
         whole, rest = divmod(snapshot.length, PAGE)
         last = pools.take_pages(1 if rest else 0)
-        if rest:
-            pools.copy_page(snapshot.pages[whole], last[0])
+        try:
+            if rest:
+                pools.copy_page(snapshot.pages[whole], last[0])
+        except BaseException:
+            pools.return_pages(last)
+            raise
         pools.share_pages(snapshot.pages[:whole])
         pools.return_pages(self.pages)
         self.pages = snapshot.pages[:whole] + last

@@ -18,7 +18,7 @@ class TextStream:
 
     What all calls return, joined, is `Tokenizer.decode` of all ids, up to the first stop string, however the ids
     are split over the calls. Text is held back only while it ends inside a character or may be the start of a
-    stop string.
+    stop string. Where the last id ends inside a character, the bytes of that character are left out.
 
     Parameters
     ----------
@@ -28,6 +28,8 @@ class TextStream:
         The text ends before the one of these that is complete first; of two that end together, before the longer.
     skip_special : bool
         Whether control tokens are left out of the text.
+    min_tokens : int
+        Stop strings are looked for only in what follows the text of so many ids; one may begin before that, as in vLLM.
 
     Attributes
     ----------
@@ -44,13 +46,15 @@ class TextStream:
     Costs a few steps a byte, whatever came before.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, stop: Sequence[str] = (), skip_special: bool = False) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, stop: Sequence[str] = (), skip_special: bool = False, min_tokens: int = 0
+    ) -> None:
         if isinstance(stop, str):
             stop = (stop,)
         if not isinstance(stop, Iterable):
             raise RequestError(f"stop: wanted a text or several, got {stop!r}")
         self._searches = [_Search(text) for text in stop]
-        self._tokenizer, self._skip_special = tokenizer, skip_special
+        self._tokenizer, self._skip_special, self._min_tokens = tokenizer, skip_special, min_tokens
         self._decoder = _utf8("replace")
         self._held = ""
         self._n_emitted = 0
@@ -100,7 +104,7 @@ class TextStream:
             self._finished = True
             return ""
         self._finished = True
-        shown = self._show(self._decoder.decode(b"", final=True))
+        shown = self._show(_rest(self._decoder.getstate()[0]))
         if self.stopped is not None:
             return shown
         shown, self._held = shown + self._held, ""
@@ -119,12 +123,22 @@ class TextStream:
 
     def _search(self, text: str, n_before: int) -> int:
         """Go through new text and return how much of what is held, new text included, is certain."""
+        may_stop = len(self._ends) > self._min_tokens
         for index, letter in enumerate(text):
             found = [search.stop for search in self._searches if search.feed(letter)]
-            if found:
+            if found and may_stop:
                 self.stopped = max(found, key=len)
                 return n_before + index + 1 - len(self.stopped)
         return n_before + len(text) - max(search.matched for search in self._searches)
+
+
+def _rest(data: bytes) -> str:
+    """Decode what a decoder still holds at the end of a text: nothing if it is the start of a character.
+
+    Python's decoder also waits behind the bytes ED A0 to ED BF, which no third byte makes a character.
+    """
+    is_surrogate = len(data) > 1 and data[0] == 0xED and data[1] >= 0xA0
+    return data.decode("utf-8", "replace") if is_surrogate else ""
 
 
 class _Search:
@@ -142,7 +156,10 @@ class _Search:
         while self.matched and self.stop[self.matched] != letter:
             self.matched = self._shorter[self.matched - 1]
         self.matched += self.stop[self.matched] == letter
-        return self.matched == len(self.stop)
+        if self.matched < len(self.stop):
+            return False
+        self.matched = self._shorter[-1]  # where the search goes on if the string may not stop the text yet
+        return True
 
 
 @lru_cache(maxsize=64)

@@ -6,12 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dflash.errors import DFlashError, RequestError
+from dflash.errors import DFlashError, EngineFailed, RequestError
 from dflash.model.hub import PACKAGED
 from dflash.serve.arguments import add_context, add_draft, add_model, check_draft, draft_settings
-
-MAX_GRACE = 3600
-"""Seconds of `--grace`: an hour."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 after a shutdown, 1 after an error of dflash, 130 after Ctrl-C while loading.
+        0 after a shutdown, 1 after an error of dflash or a failure of the engine, 130 after Ctrl-C while loading.
     """
     parsed = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -47,7 +44,8 @@ def _serve(arguments: argparse.Namespace) -> None:
     from dflash.serve.access import is_loopback, local_hosts, read_key
     from dflash.serve.api import Backend
     from dflash.serve.decoding import Defaults, allowed, named
-    from dflash.serve.limits import Limits
+    from dflash.serve.health import MAX_CLOSING
+    from dflash.serve.limits import MAX_GRACE, MAX_WAITING, Limits
     from dflash.serve.recover import settle
     from dflash.serve.start import start
 
@@ -73,6 +71,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         context=arguments.context,
         sequences=arguments.sequences,
         kv=arguments.kv,
+        max_waiting=MAX_WAITING,
     )
     names = arguments.model_name or [default_name(arguments.model)]
     try:
@@ -86,7 +85,9 @@ def _serve(arguments: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         pass  # uvicorn has shut down in order and hands the signal on
     finally:
-        worker.close()
+        worker.close(MAX_CLOSING)
+    if worker.error is not None:
+        raise EngineFailed(f"the server has ended, since its engine failed: {worker.error}") from worker.error
 
 
 def default_name(model: str) -> str:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from weakref import WeakMethod
 
 from dflash.decode.prompt_ids import PromptIds
+from dflash.decode.recoveries.least import MinTokens
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
 from dflash.decode.strategy import Strategy
@@ -47,7 +48,7 @@ class Answer:
     max_tokens : int, optional
         Limit of new tokens; None goes on until the context is full.
     stop : sequence of str
-        The text ends before the first of these.
+        The text ends before the first of these; before the strategy's `MinTokens`, if there are any, they do not count.
 
     Attributes
     ----------
@@ -89,7 +90,8 @@ class Answer:
             marks=marks_of(tokenizer),
         )
         self.pieces: list[str] = []
-        self._stream = TextStream(tokenizer, stop=stop, skip_special=True)
+        least = max((part.n for part in self.session.strategy.recoveries if isinstance(part, MinTokens)), default=0)
+        self._stream = TextStream(tokenizer, stop=stop, skip_special=True, min_tokens=least)
         self._ends = frozenset(tokenizer.eos_ids)
         self._new: list[str] = []
         self._n_told = 0

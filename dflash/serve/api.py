@@ -22,6 +22,7 @@ from dflash.serve.bodies import parse_json, read_body
 from dflash.serve.chat_prompt import chat_ids
 from dflash.serve.decoding import PLAIN, Defaults, strategy_of
 from dflash.serve.fields import FieldError
+from dflash.serve.health import health_of
 from dflash.serve.limits import MAX_PREPARING, Limits
 from dflash.serve.openai import Options, parse_chat, parse_completion
 from dflash.serve.opening import ToolChoice
@@ -115,11 +116,9 @@ class API:
         return JSONResponse(self._about(name))
 
     async def health(self, _: Request) -> Response:
-        """Answer ``/health``: 200 while work is taken, and how much there is."""
-        worker = self._backend.worker
-        engine = worker.engine
-        about = {"status": "ok" if worker.alive else "closed", "active": engine.active, "waiting": engine.waiting}
-        return JSONResponse(about, status_code=200 if worker.alive else 503)
+        """Answer ``/health``: 200 while work is taken and done, and how much there is; see `health_of`."""
+        status, body = health_of(self._backend.worker)
+        return JSONResponse(body, status_code=status)
 
     def _check_model(self, name: str | None) -> None:
         if name is not None and name not in self._backend.names:

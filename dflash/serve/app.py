@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from dflash.serve.access import check_host, check_key
 from dflash.serve.api import API, Backend
+from dflash.serve.health import MAX_CLOSING
 from dflash.serve.problems import Problem, problem_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -44,7 +45,7 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
             yield
         finally:
             api.close()
-            await asyncio.to_thread(backend.worker.close)
+            await asyncio.to_thread(backend.worker.close, MAX_CLOSING)
 
     api = API(backend)
 

@@ -36,6 +36,18 @@ MAX_RECOVERY_NAME = 200
 MAX_PREPARING = 256
 """Requests that are parsed and tokenized at a time, counted with those that wait for it; more are refused with 503."""
 
+MAX_WAITING = 256
+"""Sequences that wait to start, over all requests: minutes of work for the default 8 at a time. More are refused with 503."""
+
+MAX_CONNECTIONS = 1024
+"""Open connections, idle ones included; more are refused with 503."""
+
+KEEP_ALIVE_SECONDS = 75
+"""Time that an idle connection stays open: longer than clients keep theirs, so that none is closed under a new request."""
+
+MAX_GRACE = 3600
+"""Seconds that ``--grace`` may give open requests at shutdown."""
+
 BODY_SECONDS = 60.0
 """Time for a body to arrive. A client that stalls for longer gets 408."""
 

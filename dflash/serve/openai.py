@@ -136,6 +136,9 @@ def parse_completion(body: object) -> CompletionRequest:
 
 
 def _options(fields: Fields, max_tokens: int | None, logprobs: int | None) -> Options:
+    least = fields.integer("min_tokens", 0, MAX_TOKENS, 0)
+    if max_tokens is not None and least > max_tokens:
+        raise fields.error("min_tokens", f"must be at most max_tokens ({max_tokens}), got {least}")
     stream = fields.flag("stream")
     stream_options = fields.object("stream_options")
     if stream_options and not stream:

@@ -4,7 +4,17 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from dflash.errors import Cancelled, ContextOverflow, DFlashError, PoolExhausted, RequestError, TemplateError
+from dflash.errors import (
+    Cancelled,
+    ContextOverflow,
+    DeviceLost,
+    DFlashError,
+    EngineFailed,
+    PoolExhausted,
+    QueueFull,
+    RequestError,
+    TemplateError,
+)
 from dflash.serve.fields import FieldError
 
 log = logging.getLogger("dflash.serve")
@@ -76,7 +86,10 @@ def problem_of(error: BaseException) -> Problem:
             return Problem(400, str(error))
         case Cancelled():
             return closing()
-        case PoolExhausted():
+        case EngineFailed() | DeviceLost():
+            log.error("a request failed: %s", error)
+            return Problem(503, "the engine has failed; the server's log says why", code="engine_failed")
+        case PoolExhausted() | QueueFull():
             return Problem(503, str(error), code="overloaded")
         case DFlashError():
             log.error("a request failed: %s", error)

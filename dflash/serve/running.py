@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -27,7 +28,7 @@ class Running:
 
     Raises
     ------
-    RequestError, ContextOverflow, PoolExhausted, Cancelled
+    RequestError, ContextOverflow, PoolExhausted, QueueFull, Cancelled, EngineFailed
         If one can't be started; none is, then.
     """
 
@@ -36,14 +37,10 @@ class Running:
         self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._deltas: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()
-        self._started: list[Answer] = []
-        try:
-            for index, answer in enumerate(answers):
-                worker.submit(answer, self._sink(index))
-                self._started.append(answer)
-        except BaseException:
-            self.close()
-            raise
+        group = object()  # requests take turns to start a text, however many texts each of them wants
+        for answer in answers:
+            answer.session.group = group
+        worker.submit_all([(answer, self._sink(index)) for index, answer in enumerate(answers)])
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
         """Yield the number of an answer and what a step added to it, until all have ended.
@@ -67,7 +64,7 @@ class Running:
 
     def close(self) -> None:
         """Give everything back within a step or a prompt chunk; harmless when all is over."""
-        for answer in self._started:
+        for answer in self.answers:
             if not answer.session.finished:
                 self._worker.cancel(answer)
 
@@ -105,5 +102,5 @@ async def _gone(receive: Receive) -> None:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, put: Callable[[tuple[int, Delta]], None], item: tuple[int, Delta]) -> None:
-    if not loop.is_closed():
+    with suppress(RuntimeError):  # the loop may close meanwhile: nobody waits for the answer then
         loop.call_soon_threadsafe(put, item)

@@ -11,7 +11,11 @@ from dflash.serve.worker import Worker
 
 
 def start(
-    name: str | os.PathLike[str], *, progress: Callable[[str], None] | None = None, **settings: Any
+    name: str | os.PathLike[str],
+    *,
+    progress: Callable[[str], None] | None = None,
+    max_waiting: int | None = None,
+    **settings: Any,
 ) -> tuple[Loaded, Worker]:
     """Load a model, warm it up and give it a thread.
 
@@ -21,6 +25,8 @@ def start(
         A path, ``demo``, or ``hf:org/repo:quant``.
     progress : callable, optional
         Told what is about to be done.
+    max_waiting : int, optional
+        Most texts that wait to start; None is no bound.
     **settings
         As `load_model` takes them.
 
@@ -34,6 +40,6 @@ def start(
         As `load_model` does.
     """
     loaded = load_model(name, progress=progress, **settings)
-    engine = Engine(loaded.model, chunk=loaded.model.chunk, max_active=loaded.sequences)
+    engine = Engine(loaded.model, chunk=loaded.model.chunk, max_active=loaded.sequences, max_waiting=max_waiting)
     warm(engine, loaded.kind, progress or (lambda _: None))
     return loaded, Worker(engine)

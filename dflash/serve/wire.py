@@ -125,9 +125,14 @@ class CompletionShape:
         return {
             "tokens": texts,
             "token_logprobs": [max(entry.logprob, LOWEST) for entry in entries],
-            "top_logprobs": [{self._text(token): max(logprob, LOWEST) for token, logprob in entry.top} for entry in entries],
+            "top_logprobs": [self._top(entry) for entry in entries],
             "text_offset": offsets,
         }
+
+    def _top(self, entry: TokenLogprobs) -> dict[str, float]:
+        """The likeliest tokens and the picked one, which is always among them, as in OpenAI's API."""
+        pairs = (*entry.top, (entry.token, entry.logprob))
+        return {self._text(token): max(logprob, LOWEST) for token, logprob in pairs}
 
     def _text(self, token: int) -> str:
         return self._tokenizer.token_bytes(token).decode("utf-8", "replace")

@@ -79,13 +79,13 @@ def test_the_server_shuts_down_in_order(sign):
             assert json.load(answer)["status"] == "ok"
         body = json.dumps({"prompt": "import os", "max_tokens": 20000, "stream": True}).encode()
         request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             answer.readline()
             child.send_signal(sign)
             rest = answer.read().decode()
-            child.wait(timeout=15)
+            child.wait(timeout=60)
         errors = child.stderr.read()
-    assert child.returncode in (0, -sign)
+    assert child.returncode == 0
     assert "shutting down" in rest.split("data: ")[-1]
     assert "Traceback" not in errors
 

@@ -1,4 +1,4 @@
-from itertools import chain, pairwise
+from itertools import chain, pairwise, product
 
 import pytest
 from demo_text import demo_tokenizer
@@ -33,6 +33,24 @@ def run(ids, cuts=(), **settings):
     return stream, "".join([*shown, stream.finish()])
 
 
+def whole(ids, skip=False):
+    """Text of ids, without the start of a character at its end: found by trying what may follow."""
+    kept = [token for token in ids if not (skip and TOKENIZER.is_special(token))]
+    data = b"".join(map(TOKENIZER.token_bytes, kept))
+    for n in range(1, min(3, len(data)) + 1):
+        if any(is_character(data[-n:] + bytes(more)) for k in (1, 2, 3) for more in product((0x80, 0x90, 0xA0), repeat=k)):
+            data = data[:-n]
+            break
+    return data.decode("utf-8", "replace")
+
+
+def is_character(data):
+    try:
+        return len(data.decode()) == 1
+    except UnicodeDecodeError:
+        return False
+
+
 def expected(text, stop):
     """Return the text up to the stop string that is complete first, and that string, by trying every end."""
     for end in range(len(text) + 1):
@@ -47,7 +65,7 @@ def expected(text, stop):
 @given(ids=any_ids, cuts=splits, skip=st.booleans())
 def test_any_split_gives_the_text_of_decode(ids, cuts, skip):
     stream, text = run(ids, cuts, skip_special=skip)
-    assert text == TOKENIZER.decode(ids, skip_special=skip)
+    assert text == whole(ids, skip)
     assert (stream.stopped, stream.n_tokens) == (None, len(ids))
 
 
@@ -63,7 +81,7 @@ def test_nothing_shown_changes_and_nothing_certain_is_held(ids):
         for tail in ("a", "\x80", "\x80\x80"):
             later = b"".join(map(TOKENIZER.token_bytes, ids[:n])) + tail.encode("latin-1")
             assert later.decode("utf-8", "replace").startswith(shown)
-    assert shown + stream.finish() == TOKENIZER.decode(ids)
+    assert shown + stream.finish() == whole(ids)
 
 
 @settings(max_examples=500, deadline=None)
@@ -104,7 +122,7 @@ def test_only_what_may_become_a_stop_string_is_held(text, stop):
 )
 def test_stop_strings_over_broken_bytes(ids, cuts, stop):
     stream, shown = run(ids, cuts, stop=stop)
-    assert (shown, stream.stopped) == expected(TOKENIZER.decode(ids), stop)
+    assert (shown, stream.stopped) == expected(whole(ids), stop)
     assert 0 <= stream.n_tokens <= len(ids)
 
 
@@ -112,8 +130,34 @@ def test_a_character_waits_for_its_last_byte():
     stream = TextStream(TOKENIZER)
     assert [stream.push([BYTES[byte]]) for byte in "a世b".encode()] == ["a", "", "", "世", "b"]
     assert stream.push([BYTES[0xE4]]) == ""
-    assert stream.finish() == "\ufffd"
     assert stream.finish() == ""
+    assert stream.finish() == ""
+    assert stream.n_tokens == 6
+
+
+def test_what_can_be_no_character_is_shown_at_the_end():
+    for data, text in ((b"a\xff", "a\ufffd"), (b"a\xed\xa0", "a\ufffd\ufffd"), (b"a\xe4\xb8", "a"), (b"\xf0\x9f\x91", "")):
+        stream, shown = run([BYTES[byte] for byte in data])
+        assert (shown, stream.n_tokens) == (text, len(data))
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    text=st.text("ab", max_size=20),
+    stop=st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
+    least=st.integers(0, 12),
+    cuts=splits,
+)
+def test_stop_strings_do_not_count_before_so_many_tokens(text, stop, least, cuts):
+    ids = [BYTES[byte] for byte in text.encode()]
+    stream, shown = run(ids, cuts, stop=stop, min_tokens=least)
+    ends = [(end, s) for end in range(least + 1, len(text) + 1) for s in stop if text[:end].endswith(s)]
+    if not ends:
+        assert (shown, stream.stopped) == (text, None)
+        return
+    end = ends[0][0]
+    longest = max((s for at, s in ends if at == end), key=len)
+    assert (shown, stream.stopped) == (text[: end - len(longest)], longest)
 
 
 @pytest.mark.parametrize(("stop", "message"), [(5, "wanted a text or several, got 5"), ([""], "holds ''"), ([5], "holds 5")])

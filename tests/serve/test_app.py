@@ -119,7 +119,9 @@ def test_flags_are_read_before_the_model(capsys):
 
 def test_the_flag_reaches_the_application(monkeypatch, lm):
     backends = []
-    monkeypatch.setattr("dflash.serve.start.start", lambda *_, **__: (lm, SimpleNamespace(prepare=id, close=bool)))
+    monkeypatch.setattr(
+        "dflash.serve.start.start", lambda *_, **__: (lm, SimpleNamespace(prepare=id, close=bool, error=None))
+    )
     monkeypatch.setattr("dflash.serve.app.build_app", lambda backend, **_: backends.append(backend))
     monkeypatch.setattr("dflash.serve.listen.Server", lambda *_, **__: SimpleNamespace(run=bool))
     for flags, words in (([], None), (["--allow-strategies", "none"], ()), (["--allow-strategies", "lookup"], ("lookup",))):

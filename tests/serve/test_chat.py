@@ -134,6 +134,29 @@ def test_log_probabilities_of_a_completion(client):
     assert logprobs.text_offset == [sum(map(len, logprobs.tokens[:n])) for n in range(6)]
 
 
+def test_the_picked_token_is_always_among_the_likeliest(client):
+    settings = {"model": "demo", "prompt": "import os", "temperature": 3, "seed": 3, "max_tokens": 20}
+    for n in (0, 1, 2):
+        logprobs = client.completions.create(**settings, logprobs=n).choices[0].logprobs
+        picked = list(zip(logprobs.tokens, logprobs.token_logprobs, strict=True))
+        assert all(top[token] == value for top, (token, value) in zip(logprobs.top_logprobs, picked, strict=True))
+        assert {len(top) for top in logprobs.top_logprobs} <= {max(n, 1), n + 1}
+        assert n + 1 in {len(top) for top in logprobs.top_logprobs}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_text_that_ends_inside_a_character_ends_before_it(client, server, stream):
+    tokenizer = server.loaded.tokenizer
+    start = next(token for token in range(tokenizer.n_vocab) if tokenizer.token_bytes(token) == b"\xe4")
+    answer = client.completions.create(
+        model="demo", prompt="import os", max_tokens=3, logit_bias={str(start): 100}, stream=stream, logprobs=0
+    )
+    # two characters that can't go on as they do, and the start of one that could
+    chunks = list(answer) if stream else [answer]
+    assert "".join(chunk.choices[0].text for chunk in chunks) == "\ufffd\ufffd"
+    assert sum(len(chunk.choices[0].logprobs.tokens) for chunk in chunks if chunk.choices[0].logprobs) == 3
+
+
 def test_tools_go_through_the_template(client):
     answer = ask(client, "What is the weather in Oslo?", tools=[TOOL], tool_choice="auto")
     assert "<function=get_weather>" in answer.choices[0].message.content

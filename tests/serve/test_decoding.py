@@ -64,6 +64,20 @@ def test_no_end_before_so_many_tokens(http):
     assert same(longer, post(http, CAPITAL, recover=["min:12"]))
 
 
+@pytest.mark.parametrize("strategy", ["plain", "lookup"])
+def test_stop_strings_do_not_count_before_so_many_tokens(http, strategy):
+    body = {"prompt": "def fibonacci(n):", "max_tokens": 40, "strategy": strategy}
+    text = post(http, body)["choices"][0]["text"]
+    stop = next(word for word in text.split() if text.count(word) > 1)
+    at_once = post(http, {**body, "stop": stop})
+    assert at_once["choices"][0]["text"] == text[: text.index(stop)]
+    n = at_once["usage"]["completion_tokens"]
+    later = post(http, {**body, "stop": stop, "min_tokens": n})
+    assert later["usage"]["completion_tokens"] > n
+    assert later["choices"][0]["text"].startswith(text[: text.index(stop) + len(stop)])
+    assert later["choices"][0]["text"] == text[: text.index(stop, text.index(stop) + 1)]
+
+
 def test_a_stall_opens_the_tool_that_must_be_called(http):
     tools = [
         {

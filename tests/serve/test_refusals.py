@@ -58,6 +58,8 @@ def refused(http, path, status, **request):
         ({"presence_penalty": 3}, "presence_penalty"),
         ({"frequency_penalty": -3}, "frequency_penalty"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-45}, "repetition_penalty"),
+        ({"max_tokens": 5, "min_tokens": 6}, "min_tokens"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias.1"),
         ({"logit_bias": {"999999": 1}}, None),

@@ -20,7 +20,7 @@ def answer_of(lm, text="import os", **settings):
 def ended(deltas):
     """Wait for the last delta and return its step."""
     while True:
-        step = deltas.get(timeout=10).step
+        step = deltas.get(timeout=60).step
         if step.finish is not None:
             return step
 
@@ -47,7 +47,7 @@ def test_calls_run_in_the_engines_thread_and_hand_errors_back(lm):
 
 def test_interrupting_the_one_who_waits_frees_what_runs(lm, pools, monkeypatch):
     class Interrupted(queue.SimpleQueue):
-        def get(self):
+        def get(self, **_):
             Interrupted.get = queue.SimpleQueue.get
             raise KeyboardInterrupt
 
@@ -66,8 +66,8 @@ class Broken:
     def busy(self):
         return bool(self.sessions)
 
-    def add(self, session):
-        self.sessions.append(session)
+    def add_all(self, sessions):
+        self.sessions += sessions
 
     def step(self):
         self.n_steps += 1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MinTokens:
-    """No end token may come before a text has `n` tokens, at no node of any draft.
+    """No end token may come before a text has `n` tokens, at no node of any draft; stop strings do not count before that.
 
     Parameters
     ----------

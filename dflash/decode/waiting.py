@@ -1,0 +1,90 @@
+"""Sessions that wait to start, in turn by group."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dflash.decode.session import Session
+
+MAX_OVERTAKEN = 32
+"""Starts of later sessions, after which a session that does not fit memory lets no other session start before it does.
+
+Enough for several rounds of the default 8 active sessions: short requests pass a long one while memory is scarce, yet the
+long one waits for no more than these.
+"""
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """The place of one session in the queue.
+
+    Attributes
+    ----------
+    session : Session
+    n_overtaken : int
+        How many later sessions started while this one did not fit memory.
+    refused_at : object
+        State of memory when the session last did not fit; None if it was not tried.
+    """
+
+    session: Session
+    n_overtaken: int = 0
+    refused_at: tuple[int, int, int] | None = None
+
+    @property
+    def overdue(self) -> bool:
+        """Whether no other session may overtake this one."""
+        return self.n_overtaken >= MAX_OVERTAKEN
+
+
+class WaitingQueue:
+    """Sessions that wait to start: the groups take turns, and within a group the oldest session comes first.
+
+    A session whose `group` is None is a group of its own, so sessions without groups come in the order of their arrival.
+    """
+
+    def __init__(self) -> None:
+        # the order of the groups is the order of their turns
+        self._groups: dict[Hashable, dict[Session, Ticket]] = {}
+        self._n = 0
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter([session for group in self._groups.values() for session in group])
+
+    def append(self, session: Session) -> None:
+        """Add a session behind those of its group; a new group has its turn last."""
+        self._groups.setdefault(_group_of(session), {})[session] = Ticket(session)
+        self._n += 1
+
+    def in_turn(self, n: int) -> list[Ticket]:
+        """Return the first `n` tickets in the order in which their sessions may start."""
+        groups = islice(self._groups.values(), n)
+        rounds = chain.from_iterable(zip_longest(*(group.values() for group in groups)))
+        return list(islice((ticket for ticket in rounds if ticket is not None), n))
+
+    def start(self, session: Session) -> None:
+        """Remove a session that starts; the next turn of its group is the last."""
+        self.remove(session)
+        name = _group_of(session)
+        if name in self._groups:
+            self._groups[name] = self._groups.pop(name)
+
+    def remove(self, session: Session) -> None:
+        """Remove a session; harmless if it is not there."""
+        name = _group_of(session)
+        group = self._groups.get(name, {})
+        if group.pop(session, None) is not None:
+            self._n -= 1
+            if not group:
+                del self._groups[name]
+
+
+def _group_of(session: Session) -> Hashable:
+    return session if session.group is None else session.group

@@ -1,0 +1,113 @@
+"""How the process of a server ends: after a failure of its engine, and by signals."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+GUARD = 120
+"""Seconds after which a test that hangs fails."""
+
+POISON = 4242
+"""A token whose forward fails as `FAULT` says."""
+
+SERVER = """
+import sys, time
+from dflash.errors import DeviceLost, KernelError
+from dflash.model.model import Model
+
+forward = Model.forward
+bad = [0]
+
+def faulty(self, spans, **settings):
+    bad[0] += any(%(poison)d in span.tokens for span in spans)
+    if bad[0]:
+        %(fault)s
+    return forward(self, spans, **settings)
+
+Model.forward = faulty
+
+from dflash.serve.__main__ import main
+
+sys.exit(main(["demo", "--port", "0", "--threads", "1", "--context", "4096", "--grace", "60"]))
+"""
+
+
+@contextmanager
+def server(fault):
+    """Start a server whose forwards do `fault` from the first one on that reads `POISON`; yields process and address."""
+    code = SERVER % {"poison": POISON, "fault": fault}
+    # interrupts are ignored where tests run in the background, and children inherit that
+    was = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, was)
+    with child:
+        try:
+            lines = []
+            while not (lines and "http://" in lines[-1]):
+                lines.append(child.stderr.readline())
+                assert lines[-1], lines
+            yield child, lines[-1].split("running on ")[1].split()[0]
+        finally:
+            child.kill()
+
+
+def opened(url, **body):
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    return urllib.request.urlopen(request, timeout=GUARD)
+
+
+def status_of(url, **body):
+    try:
+        with opened(url, **body) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_a_lost_device_ends_the_process_after_everyone_has_an_answer():
+    with server("raise DeviceLost('CUDA_ERROR_ILLEGAL_ADDRESS')") as (child, url):
+        with opened(url, prompt="import os", max_tokens=4000, stream=True) as stream:
+            stream.readline()
+            status, body = status_of(url, prompt=[POISON, 1], max_tokens=5)
+            rest = stream.read().decode()
+        _, errors = child.communicate(timeout=GUARD)
+    assert (status, body["error"]["code"]) == (503, "engine_failed")
+    assert "engine_failed" in rest.rpartition("data: ")[2]
+    assert child.returncode == 1
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in errors.splitlines()[-1]
+    assert errors.splitlines()[-1].startswith("dflash: the server has ended, since its engine failed")
+
+
+def test_forwards_that_fail_for_ever_end_the_process():
+    with server("raise KernelError('the device said no')") as (child, url):
+        statuses = [status_of(url, prompt=[POISON, 1], max_tokens=5)[0] for _ in range(3)]
+        child.communicate(timeout=GUARD)
+    assert statuses == [500] * 3
+    assert child.returncode == 1
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_the_process_at_once(sign):
+    with server("time.sleep(1000)") as (child, url), ThreadPoolExecutor(1) as pool:
+        with opened(url, prompt="import os", max_tokens=4000, stream=True) as stream:
+            stream.readline()
+            hanging = pool.submit(status_of, url, prompt=[POISON, 1], max_tokens=5)
+            child.send_signal(sign)
+            while "Shutting down" not in child.stderr.readline():
+                assert child.poll() is None
+            child.send_signal(sign)
+            child.wait(timeout=GUARD)
+        assert hanging.exception(GUARD) is not None
+    assert child.returncode == -sign

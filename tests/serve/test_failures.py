@@ -1,0 +1,169 @@
+"""Engines that fail under a real server: every client gets an end, and the server says how it is."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from toy import Toy
+
+from dflash.decode.engine import Engine
+from dflash.errors import DeviceLost, KernelError
+from dflash.serve.api import Backend
+from dflash.serve.app import build_app
+from dflash.serve.worker import Worker
+
+GUARD = 60
+"""Seconds after which a test that hangs fails."""
+
+
+@pytest.fixture
+def toy(lm, serving):
+    """A toy model with the demo's vocabulary behind a real server; `toy.hold()` stops it inside its next forward."""
+    toy = Toy(lm.tokenizer.n_vocab, slots=2)
+    reached, go = threading.Event(), threading.Event()
+    go.set()
+
+    def before_forward(_):
+        reached.set()
+        assert go.wait(GUARD)
+        if toy.error is not None and toy.n_errors:
+            toy.n_errors -= 1
+            raise toy.error
+
+    toy.error, toy.n_errors = None, 0
+    toy.before_forward, toy.reached, toy.go = before_forward, reached, go
+    worker = Worker(Engine(toy, max_waiting=4))
+    app = build_app(Backend(worker, lm.tokenizer, lm.template, ["toy"]))
+    with serving(app) as url, httpx.Client(base_url=url, timeout=GUARD) as http:
+        yield SimpleNamespace(model=toy, worker=worker, http=http, url=url)
+        go.set()
+    worker.close()
+
+
+def hold(toy):
+    """Stop the engine inside its next forward."""
+    toy.model.reached.clear()
+    toy.model.go.clear()
+
+
+def ask(toy, **settings):
+    with httpx.Client(base_url=toy.url, timeout=GUARD) as http:
+        return http.post("/v1/completions", json={"prompt": [1, 2, 3], "max_tokens": 3, **settings})
+
+
+@pytest.fixture
+def five(toy):
+    """Five clients, of which the engine runs two in a forward that is held; they get their answers when it goes on."""
+    hold(toy)
+    with ThreadPoolExecutor(5) as pool:
+        streams = [False, True, False, True, False]
+        answers = [pool.submit(ask, toy, stream=stream) for stream in streams]
+        assert toy.model.reached.wait(GUARD)
+        while toy.worker.engine.waiting + toy.worker.engine.active < 5:
+            assert not any(answer.done() for answer in answers)
+        yield lambda: [answer.result(GUARD) for answer in answers]
+        toy.model.go.set()
+
+
+def failure_of(answer):
+    """Status and message of an answer that failed, streamed or not; None if it did not fail."""
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        last = answer.text.strip().rpartition("data: ")[2]
+        return None if last == "[DONE]" else (answer.status_code, last)
+    return None if answer.status_code == 200 else (answer.status_code, answer.json()["error"]["message"])
+
+
+def test_a_forward_that_fails_once_fails_those_in_it(toy, five):
+    toy.model.error, toy.model.n_errors = KernelError("the device said no"), 1
+    toy.model.go.set()
+    failures = [failure_of(answer) for answer in five()]
+    assert 1 <= sum(failure is not None for failure in failures) <= 2
+    assert toy.http.get("/health").json()["status"] == "ok"
+    assert ask(toy).status_code == 200
+    assert toy.model.leaked == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "error", [KernelError("the device said no"), DeviceLost("CUDA_ERROR_ILLEGAL_ADDRESS")], ids=["k", "lost"]
+)
+def test_a_forward_that_always_fails_ends_the_service(toy, five, error):
+    toy.model.error, toy.model.n_errors = error, 10**9
+    toy.model.go.set()
+    failures = [failure_of(answer) for answer in five()]
+    assert all(failures)
+    assert {status for status, _ in failures} <= {200, 500, 503}
+    while toy.worker.error is None:
+        ask(toy)
+    health = toy.http.get("/health")
+    assert (health.status_code, health.json()["status"]) == (503, "failed")
+    assert "the engine has failed" in health.json()["error"]
+    for path, body in (
+        ("completions", {"prompt": "a"}),
+        ("chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+    ):
+        refused = toy.http.post(f"/v1/{path}", json=body)
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "engine_failed"
+        assert refused.headers["retry-after"]
+    assert toy.model.leaked == (0, 0, 0)
+
+
+def test_an_engine_whose_thread_dies_ends_all_clients(toy, five, monkeypatch):
+    def dies():
+        raise SystemExit("killed")
+
+    monkeypatch.setattr(toy.worker.engine, "_admit", dies)
+    toy.model.go.set()
+    assert all(map(failure_of, five()))
+    assert toy.http.get("/health").json()["status"] == "failed"
+    assert ask(toy).status_code == 503
+
+
+def test_a_queue_that_is_full_says_so_at_once(toy, five):
+    refused = ask(toy, n=2)
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "overloaded"
+    assert refused.headers["retry-after"]
+    toy.model.go.set()
+    assert not any(map(failure_of, five()))
+    assert ask(toy, n=2).status_code == 200
+
+
+def test_choices_take_turns_with_the_requests_of_others(toy, monkeypatch):
+    requests, add_all = [], toy.worker.engine.add_all
+
+    def noted(sessions):
+        requests.append(sessions)
+        add_all(sessions)
+
+    monkeypatch.setattr(toy.worker.engine, "add_all", noted)
+    hold(toy)
+    with ThreadPoolExecutor(2) as pool:
+        many = pool.submit(ask, toy, n=5)
+        assert toy.model.reached.wait(GUARD)
+        one = pool.submit(ask, toy)
+        while toy.worker.engine.waiting < 4:
+            assert not one.done()
+        toy.model.go.set()
+        assert one.result(GUARD).status_code == many.result(GUARD).status_code == 200
+    (*_, fourth, _), (other,) = requests
+    assert other.started_at < fourth.started_at
+
+
+def test_a_forward_that_hangs_shows_in_health(toy, monkeypatch):
+    health = toy.http.get("/health")
+    assert (health.status_code, health.json()["step_age"]) == (200, None)
+    hold(toy)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, toy)
+        assert toy.model.reached.wait(GUARD)
+        health = toy.http.get("/health")
+        assert (health.status_code, health.json()["status"]) == (200, "ok")
+        assert health.json()["step_age"] >= 0
+        monkeypatch.setattr("dflash.serve.health.MAX_STEP_AGE", -1.0)
+        health = toy.http.get("/health")
+        assert (health.status_code, health.json()["status"]) == (503, "stalled")
+        toy.model.go.set()
+        assert answer.result(GUARD).status_code == 200
