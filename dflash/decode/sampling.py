@@ -11,6 +11,8 @@ from dflash.errors import RequestError
 GREEDY = 1e-5
 """A temperature below this is 0."""
 
+_MAX_ID = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sampling:
@@ -126,6 +128,6 @@ def _pairs(bias: Any) -> tuple[tuple[int, float], ...]:
     except (TypeError, ValueError):
         raise RequestError(f"logit_bias: must map token ids to numbers, got {bias!r}") from None
     for token, value in pairs.items():
-        check_whole("logit_bias: a token id", token, 0)
+        check_whole("logit_bias: a token id", token, 0, _MAX_ID)
         _number(f"logit_bias of token {token}", value, -100, 100)
     return tuple(sorted(pairs.items()))
