@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from dflash.decode.admission import admit, check, readmit, remember_origin
 from dflash.decode.ahead import Ahead, look_ahead
 from dflash.decode.draft import EMPTY
+from dflash.decode.errands import Errands
 from dflash.decode.handing import show
 from dflash.decode.plan import Part, capture_of, plan
 from dflash.decode.recovery import oversee
@@ -43,6 +44,11 @@ class Engine:
         Most prompt tokens in a forward, over all sessions; at least the model's `cut`.
     max_active : int, optional
         Most sessions that run at a time; as many as the model has slots if None.
+
+    Attributes
+    ----------
+    errands : Errands
+        What else uses the model: one piece is run before each step.
     """
 
     def __init__(self, model: Any, *, chunk: int = CHUNK, max_active: int | None = None) -> None:
@@ -55,6 +61,7 @@ class Engine:
         self._active: list[Session] = []
         self._events: list[Event] = []
         self._ahead: Ahead | None = None
+        self.errands = Errands()
 
     @property
     def active(self) -> int:
@@ -69,7 +76,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self._active or self._added or self._waiting)
+        return bool(self._active or self._added or self._waiting or self.errands)
 
     def add(self, session: Session) -> Session:
         """Let a session wait for its turn; from any thread.
@@ -85,7 +92,7 @@ class Engine:
         return session
 
     def step(self) -> list[Event]:
-        """Advance every session once.
+        """Run one errand, if there is any, then advance every session once.
 
         Returns
         -------
@@ -94,6 +101,7 @@ class Engine:
             its session's `steps`.
         """
         self._events = []
+        self.errands.run_one()
         try:
             self._end_cancelled()
             self._admit()
@@ -142,6 +150,7 @@ class Engine:
 
     def close(self) -> None:
         """Cancel everything, give back what it held, and let go of what was loaded to go with the model."""
+        self.errands.close()
         try:
             self._cancel_all()
         finally:

@@ -42,6 +42,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         raise DFlashError(f"the server needs {error.name}: pip install 'dflash[serve]'") from error
     from dflash.serve.api import Backend
     from dflash.serve.decoding import Defaults, allowed, named
+    from dflash.serve.draft_check import prepare_draft
     from dflash.serve.recover import settle
     from dflash.serve.start import start
 
@@ -66,6 +67,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     names = arguments.model_name or [default_name(arguments.model)]
     try:
         worker.prepare(defaults.strategy)
+        prepare_draft(worker, defaults)
         app = build_app(Backend(worker, loaded.tokenizer, loaded.template, names, defaults), api_key=arguments.api_key)
         Server(app, worker, host=arguments.host, port=arguments.port, grace=arguments.grace).run()
     except KeyboardInterrupt:

@@ -128,7 +128,9 @@ class API:
     ) -> Response:
         backend = self._backend
         language = Language(backend.tokenizer, backend.template, *tools)
-        strategy = await strategy_of(options.decoding, backend.defaults, language, backend.worker)
+        strategy = await until_gone(
+            request.receive, strategy_of(options.decoding, backend.defaults, language, backend.worker)
+        )
         answers = [
             Answer(
                 backend.tokenizer,
