@@ -228,8 +228,11 @@ def captured(launch: Callable[[], None], stream: Any) -> Any:
     Graph
         ``launch(stream)`` runs it.
     """
+    import cupy
+
     with _CAPTURING, device_errors("capturing a graph"), stream:
-        stream.begin_capture()
+        # what other threads do meanwhile, such as taking memory for a draft, must not end the capture
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
         try:
             launch()
         except BaseException:
