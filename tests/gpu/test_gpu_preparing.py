@@ -1,4 +1,4 @@
-"""Drafts of a GPU that are loaded and measured while texts are written: graphs are captured meanwhile, and no token differs."""
+"""Drafts of a GPU that are loaded and measured while texts are written: graphs are captured, and no token differs."""
 
 import threading
 
