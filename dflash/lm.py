@@ -158,6 +158,23 @@ class LM:
         generations = finish_all(self._worker, answers)
         return generations if is_list else generations[0]
 
+    def prepare(self, strategy: Strategy | Drafter | str) -> None:
+        """Load what a strategy needs, so that the first text with it does not wait; harmless if done before.
+
+        Parameters
+        ----------
+        strategy : Strategy, Drafter or str
+            As in `generate`.
+
+        Raises
+        ------
+        RequestError
+            If there is no such strategy.
+        ModelError
+            If it needs what can't be loaded or does not go with this model.
+        """
+        self._worker.prepare(Strategy.of(strategy))
+
     def stream(self, prompt: Prompt, **arguments: Any) -> Stream:
         """Write step by step.
 

@@ -94,6 +94,9 @@ def compare(
     if not chosen or not cases:
         raise RequestError(f"compare: {len(chosen)} strategies, {len(cases)} prompts: wanted at least 1 each")
 
+    for strategy in chosen.values():
+        lm.prepare(strategy)
+
     def write(case: Case, strategy: Strategy, n: int) -> "Generation":
         settings = {"seed": 0, **case.sampling, **sampling}
         return lm.generate(case.prompt, strategy=strategy, recover=(), max_tokens=n, **case.options, **settings)

@@ -59,5 +59,5 @@ def clock(monkeypatch):
     """What tells the loop, and those who choose by it, the time."""
     clock = Clock()
     monkeypatch.setattr("dflash.decode.engine.perf_counter", clock)
-    monkeypatch.setattr("dflash.decode.drafters.pace.perf_counter", clock)
+    monkeypatch.setattr("dflash.decode.drafters.measuring.perf_counter", clock)
     return clock

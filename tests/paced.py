@@ -43,7 +43,7 @@ class Timed(Toy):
 
     def __init__(self, clock, curve):
         super().__init__(slots=4)
-        self.clock, self.curve, self.companions = clock, curve, {}
+        self.clock, self.curve = clock, curve
         self.rng = np.random.default_rng(3)
 
     def forward(self, spans, *, capture=()):

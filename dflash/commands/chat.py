@@ -103,6 +103,7 @@ def main(arguments: argparse.Namespace) -> int:
     with common.load(arguments) as lm:
         if lm.template is None:
             raise TemplateError(f"{arguments.model} has no chat template: use run --raw")
+        lm.prepare(strategy["strategy"])
         template = {"tools": common.tools(arguments), "chat_template_kwargs": common.template_settings(arguments)}
         chat = Chat(lm, arguments.system, {**template, **common.sampling(arguments), **strategy})
         say(f"{lm!r}; /help lists the commands")

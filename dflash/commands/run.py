@@ -12,8 +12,10 @@ from dflash.errors import RequestError
 from dflash.serve.arguments import add_context, add_model
 
 if TYPE_CHECKING:
+    from dflash.generation import Generation
     from dflash.lm import LM
     from dflash.prompts import Prompt
+    from dflash.stream import Stream
 
 HELP = "write one answer, or continue a text"
 
@@ -36,11 +38,27 @@ def main(arguments: argparse.Namespace) -> int:
     from dflash.display import summary
 
     strategy = common.strategy(arguments)
-    text = _from_stdin() if arguments.prompt in (None, "-") else arguments.prompt
-    lm = common.load(arguments)
-    prompt, template = _prompt(arguments, lm, text)
+    with common.load(arguments) as lm:
+        # what the command line names is checked before anybody types a prompt
+        lm.prepare(strategy["strategy"])
+        text = _from_stdin() if arguments.prompt in (None, "-") else arguments.prompt
+        prompt, template = _prompt(arguments, lm, text)
+        generation, interrupted = _write(
+            arguments, lm.stream(prompt, **template, **common.sampling(arguments), **strategy, dump=arguments.dump)
+        )
+    if arguments.json:
+        print(json.dumps(generation.as_dict(), ensure_ascii=False))
+    else:
+        if not generation.text.endswith("\n"):
+            print(flush=True)
+        say(summary(generation))
+    return 130 if interrupted else 0
+
+
+def _write(arguments: argparse.Namespace, stream: "Stream") -> tuple["Generation", bool]:
+    """Show a stream as it comes, unless JSON is wanted; what came of it, and whether Ctrl-C ended it."""
     interrupted = False
-    with lm, lm.stream(prompt, **template, **common.sampling(arguments), **strategy, dump=arguments.dump) as stream:
+    with stream:
         try:
             if arguments.json:
                 for _ in stream:
@@ -50,14 +68,7 @@ def main(arguments: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             interrupted = True
             stream.close()
-        generation = stream.generation
-    if arguments.json:
-        print(json.dumps(generation.as_dict(), ensure_ascii=False))
-    else:
-        if not generation.text.endswith("\n"):
-            print(flush=True)
-        say(summary(generation))
-    return 130 if interrupted else 0
+        return stream.generation, interrupted
 
 
 def _from_stdin() -> str:

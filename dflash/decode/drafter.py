@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -85,9 +85,15 @@ class Drafter(Protocol):
     ----------
     instant : bool
         Whether a guess takes next to no time.
+    parts : tuple of Drafter
+        Drafters that it is made of, which are prepared before it.
+    needs_all : bool
+        Whether it can't be used if one of its parts can't.
     """
 
     instant = False
+    parts: tuple[Drafter, ...] = ()
+    needs_all = True
 
     def prepare(self, model: Any) -> None:
         """Load what it needs to guess for a model, in the thread that owns the model; harmless if done before.
@@ -97,6 +103,20 @@ class Drafter(Protocol):
         DFlashError
             If it can't guess for this model; one sentence says why.
         """
+
+    def is_prepared(self, model: Any) -> bool:  # noqa: ARG002
+        """Return whether `prepare` would do nothing. Called from any thread."""
+        return getattr(self.prepare, "__func__", None) is Drafter.prepare
+
+    def prepare_in_parts(self, model: Any) -> Generator[None, None, None]:
+        """Do what `prepare` does, its `parts` apart, so that other sessions go on meanwhile.
+
+        What comes before the first ``yield`` runs in any thread: it may read and download files and compile kernels, and
+        reads of the model only what never changes. Each further piece runs in the thread that owns the model, between two
+        steps, and is short. If preparing is given up, the generator is closed.
+        """
+        yield
+        self.prepare(model)
 
     def start(self, session: Session, model: Any, snapshot: Any = None) -> Drafting:
         """Begin with a session.
@@ -133,6 +153,18 @@ class Drafter(Protocol):
         from dflash.decode.strategy import Strategy
 
         return Strategy(self) | recovery
+
+
+def is_prepared(drafter: Drafter, model: Any) -> bool:
+    """Return `Drafter.is_prepared` of anything that can guess: False, of what was not made to tell."""
+    found = getattr(drafter, "is_prepared", None)
+    return False if found is None else found(model)
+
+
+def prepare_in_parts(drafter: Drafter, model: Any) -> Generator[None, None, None]:
+    """Return `Drafter.prepare_in_parts` of anything that can guess: all in one piece, of what has no parts."""
+    found = getattr(drafter, "prepare_in_parts", None)
+    return Drafter.prepare_in_parts(drafter, model) if found is None else found(model)
 
 
 def foreseen(drafter: Drafter, draftings: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Foreseen]:

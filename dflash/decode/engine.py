@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from dflash.decode.admission import admit, check, readmit, remember_origin
 from dflash.decode.ahead import Ahead, look_ahead
 from dflash.decode.draft import EMPTY
+from dflash.decode.errands import Errands
 from dflash.decode.handing import show
 from dflash.decode.plan import Part, capture_of, plan
 from dflash.decode.recovery import oversee
@@ -61,6 +62,11 @@ class Engine:
         Most sessions that run at a time; as many as the model has slots if None.
     max_waiting : int, optional
         Most sessions that wait while no other may start; None is no bound.
+
+    Attributes
+    ----------
+    errands : Errands
+        What else uses the model: one piece is run before each step.
     """
 
     def __init__(
@@ -76,6 +82,7 @@ class Engine:
         self._active: list[Session] = []
         self._events: list[Event] = []
         self._ahead: Ahead | None = None
+        self.errands = Errands()
         self._n_ended = 0
         self._n_failures = 0
         self._failure: str | None = None
@@ -93,7 +100,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether there is anything to do; a failed engine always has its failure to raise."""
-        return bool(self._active or self._added or self._waiting or self._failure)
+        return bool(self._active or self._added or self._waiting or self.errands or self._failure)
 
     def add(self, session: Session) -> Session:
         """Let a session wait for its turn; from any thread.
@@ -141,7 +148,7 @@ class Engine:
             raise QueueFull(f"{self.waiting} texts wait to start, at most {self.max_waiting} may; try again later")
 
     def step(self) -> list[Event]:
-        """Advance every session once.
+        """Run one errand, if there is any, then advance every session once.
 
         Returns
         -------
@@ -157,6 +164,7 @@ class Engine:
         if self._failure is not None:
             raise EngineFailed(self._failure)
         self._events = []
+        self.errands.run_one()
         try:
             self._end_cancelled()
             self._admit()
@@ -207,6 +215,7 @@ class Engine:
 
     def close(self) -> None:
         """Cancel everything, give back what it held, and let go of what was loaded to go with the model."""
+        self.errands.close()
         try:
             self._cancel_all()
         finally:

@@ -7,11 +7,11 @@ import numpy as np
 
 from dflash.decode.draft import Draft
 from dflash.decode.history import History
-from dflash.decode.rules import MinP, Penalties, Row, Rule, Temperature
+from dflash.decode.rules import Bias, MinP, Penalties, Row, Rule, Temperature
 from dflash.decode.sampling import Sampling
 from dflash.errors import DFlashError
 from dflash.kernels import sample
-from dflash.kernels.sample import Ask, Edits, Law
+from dflash.kernels.sample import NO_OFFSETS, Ask, Edits, Law
 
 
 class TokenLogprobs(NamedTuple):
@@ -56,8 +56,10 @@ class Picker:
     """
 
     def __init__(self, sampling: Sampling, seed: int, processors: Sequence[Rule] = ()) -> None:
-        self.rules = (*sampling.before, *processors)
-        self._processors, self._penalties, self._bias = len(processors), sampling.penalties, sampling.logit_bias
+        before = sampling.before
+        self.rules = (*before, *processors)
+        self._processors, self._penalties = len(processors), sampling.penalties
+        self._bias = next((rule.offsets for rule in before if isinstance(rule, Bias)), NO_OFFSETS)
         self.law = _law(sampling, seed)
         self._scratch = np.empty(0, np.float32)
 

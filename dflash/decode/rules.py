@@ -4,13 +4,14 @@ A rule is called with a row of logits and the history above it and returns logit
 are, have the same form. `Picker` folds a list of these into fewer passes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dflash.decode.history import History
+from dflash.kernels.sample import Offsets
 
 Row = NDArray[np.float32]
 
@@ -61,14 +62,28 @@ class Penalties:
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """Add to the logits of some tokens."""
+    """Add to the logits of some tokens.
+
+    Parameters
+    ----------
+    bias : tuple of (int, float)
+        Token ids and what is added to their logits, as float32.
+
+    Attributes
+    ----------
+    offsets : Offsets
+        The same as two arrays, made once, so that a node of a draft costs one vector operation.
+    """
 
     bias: tuple[tuple[int, float], ...]
+    offsets: Offsets = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offsets", Offsets.of(self.bias))
 
     def __call__(self, logits: Row, history: History) -> Row:  # noqa: ARG002
         """Ids are below V: the engine has checked them."""
-        for token, value in self.bias:
-            logits[token] += np.float32(value)
+        self.offsets.add_to(logits)
         return logits
 
 

@@ -16,6 +16,7 @@ LOWEST_REPETITION = 1e-6
 
 Divided by 1e-38 or less, they become infinite, and a row of infinities has no probabilities.
 """
+_MAX_ID = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -137,6 +138,6 @@ def _pairs(bias: Any) -> tuple[tuple[int, float], ...]:
     except (TypeError, ValueError):
         raise RequestError(f"logit_bias: must map token ids to numbers, got {bias!r}") from None
     for token, value in pairs.items():
-        check_whole("logit_bias: a token id", token, 0)
+        check_whole("logit_bias: a token id", token, 0, _MAX_ID)
         _number(f"logit_bias of token {token}", value, -100, 100)
     return tuple(sorted(pairs.items()))

@@ -2,13 +2,20 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from dflash.decode.engine import Engine
 from dflash.decode.sampling import Sampling
 from dflash.decode.session import Session
+from dflash.decode.shapes import Tree
 from dflash.kernels import compiled
+from dflash.kernels.lookup import Index
+from dflash.model.candidates import Candidates
 
 _ALL_THREADS = 1 << 18
 """Values in an array from which on every op uses all threads, and another kernel than for less."""
+
+_DRAFTS = "drafts on the host"
 
 _WAYS = (
     Sampling(logprobs=1),
@@ -37,6 +44,10 @@ def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
     Exception
         What the first of the texts failed with.
     """
+    if not compiled.is_known(_DRAFTS):
+        tell("compiling drafts")
+        _compile_drafts()
+        compiled.remember(_DRAFTS)
     tell("first forward")
     _write(engine, 2, Sampling())
     if engine.model.device == "cuda":
@@ -50,6 +61,17 @@ def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
         tell(f"compiling {number}/{len(_WAYS)}")
         _write(engine, rows + 1 if number == 1 else 24, sampling)
     compiled.remember(kind)
+
+
+def _compile_drafts() -> None:
+    """Compile what makes drafts on the host: a request that is the first to want it would stop all others meanwhile."""
+    index = Index(shortest=2, longest=3)
+    index.append([1, 2, 3, 1, 2])
+    index.match()
+    scores = np.log(np.array([[0.5, 0.25], [0.5, 0.25]], np.float32))
+    ids, edges = np.array([[1, 2], [3, 4]], np.int32), np.repeat(scores[:, None], 2, axis=1)
+    for found in (Candidates(ids, scores), Candidates(ids, scores, edges)):
+        Tree(3).draft(found, 3)
 
 
 def _write(engine: Engine, n_prompt: int, sampling: Sampling) -> None:

@@ -3,6 +3,7 @@
 import ctypes
 import math
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -37,6 +38,9 @@ __all__ = [
 
 OLDEST = 8, 0
 """Compute capability that the kernels need."""
+
+_CAPTURING = threading.RLock()
+"""Held while a graph is captured: another thread that waited for the whole device, as it loads a draft, would end that."""
 
 _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
@@ -196,7 +200,8 @@ def synchronize(stream: Any = None) -> None:
 
     with device_errors("waiting for the GPU"):
         if stream is None:
-            cupy.cuda.Device().synchronize()
+            with _CAPTURING:
+                cupy.cuda.Device().synchronize()
         else:
             stream.synchronize()
 
@@ -223,8 +228,11 @@ def captured(launch: Callable[[], None], stream: Any) -> Any:
     Graph
         ``launch(stream)`` runs it.
     """
-    with device_errors("capturing a graph"), stream:
-        stream.begin_capture()
+    import cupy
+
+    with _CAPTURING, device_errors("capturing a graph"), stream:
+        # what other threads do meanwhile, such as taking memory for a draft, must not end the capture
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
         try:
             launch()
         except BaseException:

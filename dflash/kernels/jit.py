@@ -130,5 +130,9 @@ def warm() -> None:
     KernelError
         If one does not compile; the message names file and line.
     """
-    while _asked:
-        _asked.pop().load()
+    while True:
+        try:
+            made = _asked.pop()
+        except IndexError:  # a draft may be loaded in another thread at the same time
+            return
+        made.load()

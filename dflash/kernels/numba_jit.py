@@ -118,3 +118,14 @@ def kernel(function: Callable[..., Any]) -> Any:
 def use_threads(n: int) -> None:
     """Let the kernels that this thread starts run on `n` cores, or on as many as numba has."""
     numba.set_num_threads(min(n, numba.config.NUMBA_NUM_THREADS))
+
+
+def runs_in_several_threads() -> bool:
+    """Return whether kernels may be started by several threads at a time: numba's simplest scheduler ends the process then.
+
+    No kernel keeps anything between launches, so that two launches on different arrays never meet.
+    """
+    try:
+        return bool(numba.threading_layer() != "workqueue")
+    except ValueError:  # nothing has run yet
+        return False

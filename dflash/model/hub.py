@@ -1,8 +1,9 @@
 """From the name of a model to a file on this machine: a path, the packaged demo, or a repository of the Hugging Face hub."""
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from glob import escape
 from pathlib import Path
@@ -17,6 +18,8 @@ PACKAGED = {"demo": "demo-Q4_K_M.gguf", "demo-draft": "draft-Q4_K_M.gguf"}
 Choose = Callable[[Iterable[str]], list[str]]
 """From the files of a repository to those of the model that is meant, the one to open first."""
 
+_FOLDER = (".json", ".safetensors")
+_PART = re.compile(r"-\d+-of-\d+\.gguf$")
 _DATA = Path(__file__).parent.parent / "data"
 
 
@@ -71,6 +74,36 @@ def resolve(
     if path.exists():
         return path
     raise NotFound(f"{path}: there is no such file; a name is a path, 'demo' or 'hf:org/repo:quant'")
+
+
+def stamp(name: str) -> tuple[tuple[str, int, int], ...] | None:
+    """Describe the files of a model on this machine, so that a change shows.
+
+    Parameters
+    ----------
+    name : str
+        As for `resolve`, folders allowed.
+
+    Returns
+    -------
+    tuple or None
+        Name, time of the last change in nanoseconds and bytes of each file; empty if there is none. None if the model is on
+        the hub, where nothing can be told without asking.
+    """
+    if name.startswith("hf:"):
+        return None
+    path = _DATA / PACKAGED[name] if name in PACKAGED else Path(name).expanduser()
+    if path.is_dir() or path.suffix in _FOLDER:
+        folder = path if path.is_dir() else path.parent
+        files = [file for suffix in _FOLDER for file in folder.glob(f"*{suffix}")]
+    else:
+        files = [path, *path.parent.glob(escape(_PART.sub("", path.name)) + "-*-of-*.gguf")]
+    found = []
+    for file in sorted(set(files)):
+        with suppress(OSError):
+            about = file.stat()
+            found.append((file.name, about.st_mtime_ns, about.st_size))
+    return tuple(found)
 
 
 def _from_hub(

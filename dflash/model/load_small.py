@@ -7,7 +7,7 @@ from dflash.errors import Unsupported
 from dflash.model.config import Config
 from dflash.model.gguf import GGUFFile
 from dflash.model.hub import resolve
-from dflash.model.load import load_model
+from dflash.model.load import Loaded, load_model
 
 _TOKENS = "tokenizer.ggml.tokens"
 
@@ -18,10 +18,12 @@ class Small:
     Attributes
     ----------
     model : Model or DeviceModel
+    kind : str
+        Models of one kind use the same kernels.
     """
 
-    def __init__(self, model: Any, file: GGUFFile) -> None:
-        self.model, self._file = model, file
+    def __init__(self, loaded: Loaded) -> None:
+        self.model, self.kind, self._file = loaded.model, loaded.kind, loaded.file
 
     def close(self) -> None:
         """Close its file, and what was loaded for it."""
@@ -67,7 +69,7 @@ def load_small(large: Any, name: str | os.PathLike[str], device: str | None = No
         sequences=max(large.pools.slots - 1, 1),
         kv=large.pools.kv,
     )
-    return Small(loaded.model, loaded.file)
+    return Small(loaded)
 
 
 def _check(large: Any, config: Config, tokens: Any, name: str) -> None:

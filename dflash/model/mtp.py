@@ -192,6 +192,15 @@ class MtpHead:
                 state.cut(length)
         return found
 
+    def compile(self) -> None:
+        """Guess once, for a text of no meaning, so that kernels are compiled; nobody else may use the head meanwhile."""
+        state = self.state()
+        try:
+            tokens, hidden = np.zeros(2, np.int32), np.zeros((2, self.config.width), np.float32)
+            self.propose([Ask(state, tokens, hidden, n=2, law=Law(), position=3, width=1)])
+        finally:
+            state.close()
+
     def close(self) -> None:
         """Close the file, if it is its own."""
         if self._file is not None:

@@ -44,6 +44,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     from dflash.serve.access import is_loopback, local_hosts, read_key
     from dflash.serve.api import Backend
     from dflash.serve.decoding import Defaults, allowed, named
+    from dflash.serve.draft_check import prepare_draft
     from dflash.serve.health import MAX_CLOSING
     from dflash.serve.limits import MAX_GRACE, MAX_WAITING, Limits
     from dflash.serve.recover import settle
@@ -76,6 +77,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     names = arguments.model_name or [default_name(arguments.model)]
     try:
         worker.prepare(defaults.strategy)
+        prepare_draft(worker, defaults)
         limits = Limits(loaded.model.config.context)
         backend = Backend(worker, loaded.tokenizer, loaded.template, names, defaults, limits)
         app = build_app(backend, api_key=key, hosts=local_hosts(arguments.host, key))

@@ -156,7 +156,8 @@ class API:
             body = await read_body(request, backend.limits.body_bytes)
             job = await loop.run_in_executor(self._threads, read, body)
             language = Language(backend.tokenizer, backend.template, job.tools, job.tool_choice)
-            strategy = await strategy_of(job.options.decoding, backend.defaults, language, backend.worker)
+            preparing = strategy_of(job.options.decoding, backend.defaults, language, backend.worker)
+            strategy = await until_gone(request.receive, preparing)
             return job, await loop.run_in_executor(self._threads, self._answers, job, strategy)
         finally:
             self.preparing -= 1

@@ -122,7 +122,7 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
         try:
             _check_allowed(wanted.strategy, defaults.allowed)
             strategy = named(wanted.strategy, defaults.draft, **defaults.settings)
-            await asyncio.to_thread(worker.prepare, strategy)
+            await worker.preparing(strategy).arrive()
         except (RequestError, ModelError) as error:
             raise FieldError("strategy", str(error).removeprefix("strategy: ")) from error
     recover = defaults.recover if wanted.recover is None else wanted.recover

@@ -37,7 +37,7 @@ MAX_PREPARING = 256
 """Requests that are parsed and tokenized at a time, counted with those that wait for it; more are refused with 503."""
 
 MAX_WAITING = 256
-"""Sequences that wait to start, over all requests: minutes of work for the default 8 at a time. More are refused with 503."""
+"""Sequences that wait to start, over all requests: minutes of work for the default 8 at a time. More get 503."""
 
 MAX_CONNECTIONS = 1024
 """Open connections, idle ones included; more are refused with 503."""

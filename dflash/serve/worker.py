@@ -11,12 +11,12 @@ from functools import partial
 from traceback import clear_frames
 from typing import TypeVar
 
-from dflash.decode.drafter import Drafter, Nothing
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session, Step
 from dflash.decode.strategy import Strategy
 from dflash.errors import Cancelled, DFlashError, EngineFailed
 from dflash.serve.answer import Answer, Delta
+from dflash.serve.prepare import Job, Preparation
 
 log = logging.getLogger("dflash.worker")
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Worker:
         self._lock = threading.Lock()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._answers: dict[Session, tuple[Answer, Sink]] = {}
-        self._prepared: set[Drafter] = set()
+        self._preparation = Preparation(engine, partial(self._calls.put, _nothing))
         self._thread = threading.Thread(target=self._run, name="dflash-engine", daemon=True)
         self._thread.start()
 
@@ -98,6 +98,20 @@ class Worker:
                 "recorders and functions given to call() can't use the LM"
             )
 
+    def preparing(self, strategy: Strategy) -> Job:
+        """Begin to load what a strategy needs to go with the model, while texts go on; the job tells when that is done.
+
+        Raises
+        ------
+        Cancelled
+            If the worker is closing.
+        PoolExhausted
+            If too many others are being prepared.
+        """
+        with self._lock:
+            self._check_alive()
+        return self._preparation.begin(strategy)
+
     def prepare(self, strategy: Strategy) -> None:
         """Load what a strategy needs to go with the model; answers that want it then start at once.
 
@@ -111,10 +125,7 @@ class Worker:
         DFlashError
             If it can't be used with this model; one sentence says why.
         """
-        drafter = strategy.drafter
-        if type(drafter) is not Nothing and drafter not in self._prepared:
-            self.call(lambda: drafter.prepare(self.engine.model))
-            self._prepared.add(drafter)
+        self.preparing(strategy).wait()
 
     def submit(self, answer: Answer, sink: Sink) -> None:
         """Start an answer.

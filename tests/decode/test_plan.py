@@ -137,7 +137,8 @@ def test_who_has_to_be_asked_node_by_node():
     history = History([1, 2])
     history.count()
     assert Picker(EDITED, 0).ask(EMPTY, history) is None
-    assert Picker(EDITED, 0).ask(EMPTY, history, edits=True).edits.bias == ((3, 2.0),)
+    bias = Picker(EDITED, 0).ask(EMPTY, history, edits=True).edits.bias
+    assert (bias.ids.tolist(), bias.values.tolist()) == ([3], [2.0])
     assert Picker(EDITED, 0, [nothing]).ask(EMPTY, history, edits=True) is None
     assert Picker(SAMPLED, 0, [nothing]).ask(EMPTY, history, edits=True) is None
     assert Picker(SAMPLED, 0).ask(EMPTY, history, edits=True).edits is None

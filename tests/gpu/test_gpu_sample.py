@@ -6,7 +6,7 @@ from compare import assert_same_bits
 
 from dflash.errors import KernelError
 from dflash.kernels.sample import reference
-from dflash.kernels.sample.law import Ask, Edits, HostDraws, Law
+from dflash.kernels.sample.law import Ask, Edits, HostDraws, Law, Offsets
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.sample.cuda")
@@ -187,7 +187,7 @@ def random_edits(n, n_text, n_rows):
     produced = RNG.integers(0, 4, len(ids)).astype(np.float32)
     tokens = np.concatenate([ids[:5], RNG.integers(0, n, 6)]).tolist()
     drafts = [{}] + [dict.fromkeys(tokens[: i + 1], float(i + 1)) for i in range(n_rows - 1)]
-    bias = [(int(token), float(RNG.normal())) for token in RNG.choice(n, min(n, 7), replace=False)]
+    bias = Offsets.of([(int(token), float(RNG.normal())) for token in RNG.choice(n, min(n, 7), replace=False)])
     return Edits(ids, produced, drafts, 1.3, 0.7, -0.4, bias)
 
 

@@ -9,7 +9,7 @@ from hub_stand_in import serve_hub
 from tqdm import tqdm
 
 from dflash.errors import DownloadError, NotFound
-from dflash.model.hub import resolve
+from dflash.model.hub import resolve, stamp
 from dflash.model.quants import choose_files
 
 REPO = "org/Model-GGUF"
@@ -229,3 +229,24 @@ class TestChoice:
     def test_missing_parts(self):
         with pytest.raises(NotFound, match=r"org/x: 2 of 3 parts are missing, the first is BF16/Model-BF16-00001-of-00003"):
             choose_files("org/x", PARTS[1:2], "bf16")
+
+
+def test_a_stamp_changes_with_the_files(tmp_path):
+    assert stamp("hf:org/repo") is None
+    assert stamp(str(tmp_path / "nowhere.gguf")) == ()
+    assert len(stamp("demo")) == 1
+    single, folder = tmp_path / "model.gguf", tmp_path / "draft"
+    folder.mkdir()
+    parts = [tmp_path / f"split-{i:05d}-of-00002.gguf" for i in (1, 2)]
+    config, weights = folder / "config.json", folder / "model.safetensors"
+    for name, files in ((single, [single]), (parts[0], parts), (folder, [config, weights]), (config, [config, weights])):
+        before = stamp(str(name))
+        for n, file in enumerate(files):
+            file.write_bytes(bytes(len(before or ()) + n + 1))
+            after = stamp(str(name))
+            assert after != before
+            before = after
+        assert len(before) == len(files)
+        assert stamp(str(name)) == before
+    (folder / "README.md").write_text("not a part of it")
+    assert stamp(str(folder)) == stamp(str(config))

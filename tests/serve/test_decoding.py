@@ -191,7 +191,7 @@ def asked_of(server, defaults, *bodies):
     ],
 )
 def test_strategies_that_are_not_allowed(server, monkeypatch, words, name, message):
-    monkeypatch.setattr(server.worker, "prepare", pytest.fail)  # nothing is loaded for them
+    monkeypatch.setattr(server.worker, "preparing", pytest.fail)  # nothing is loaded for them
     defaults = Defaults(allowed=allowed(words))
     unasked, asked = asked_of(server, defaults, CAPITAL, {**CAPITAL, "strategy": name})
     assert unasked["choices"][0]["finish_reason"] == "stop"

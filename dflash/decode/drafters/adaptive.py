@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dflash.decode.draft import EMPTY, Draft
@@ -13,6 +13,8 @@ from dflash.decode.drafters.bets import Bet
 from dflash.decode.drafters.choice import Choice, Option
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.lookup import PromptLookup
+from dflash.decode.drafters.measures import measured_choice, measures_of
+from dflash.decode.drafters.measuring import Parts, finished
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.together import Snapshots, start_all
 from dflash.decode.shapes import Chain
@@ -26,6 +28,10 @@ _log = logging.getLogger(__name__)
 
 _PASSES = 7
 """Guesses of an MTP head, which takes a pass for each."""
+
+
+_USUAL = Strategy(DFlash()), Strategy(MTP(), Chain(_PASSES)), Strategy(PromptLookup(most=15))
+"""What there is to choose from where nothing is said, as far as it can be had."""
 
 
 class Adaptive(Drafter):
@@ -56,23 +62,42 @@ class Adaptive(Drafter):
 
     def __init__(self, *strategies: Strategy | Drafter) -> None:
         self.strategies = tuple(Strategy.of(each) for each in strategies)
+        self.needs_all = bool(strategies)
+        self.parts = tuple(dict.fromkeys(each.drafter for each in self.strategies or _USUAL))
         for strategy in self.strategies:
             if strategy.recoveries:
                 raise RequestError(f"{strategy!r} has recoveries: they go around, as in Adaptive(...) | LoopGuard()")
         self._hash = hash((Adaptive, self.strategies))
 
+    def is_prepared(self, model: Any) -> bool:
+        """Return whether the model was measured for it."""
+        return self in measures_of(model).choices
+
     def prepare(self, model: Any) -> None:
-        """Prepare each drafter, and measure the model."""
-        if self not in model.companions:
-            strategies = [each for each in self.strategies if type(each.drafter) is not Nothing]
-            for each in strategies:
-                each.drafter.prepare(model)
-            model.companions[self] = Choice(strategies if self.strategies else list(_usual(model)), model)
+        """Prepare each drafter, and measure of the model what was not measured before."""
+        if self.is_prepared(model):
+            return
+        for part in self.parts:
+            try:
+                part.prepare(model)
+            except DFlashError as error:
+                if self.needs_all:
+                    raise
+                _log.info("Adaptive does without %r: %s", part, error)
+        finished(self.prepare_in_parts(model))
+
+    def prepare_in_parts(self, model: Any) -> Parts[None]:
+        """Measure in the thread that owns the model, a forward or a text of few tokens at a time."""
+        yield
+        strategies = self.strategies or [each for each in _USUAL if each.drafter.is_prepared(model)]
+        strategies = [each for each in strategies if type(each.drafter) is not Nothing]
+        choice = yield from measured_choice(strategies, model)
+        measures_of(model).choices.keep(self, choice)
 
     def start(self, session: Session, model: Any, snapshot: Snapshots | None = None) -> Drafting:
         """Begin with each drafter."""
         self.prepare(model)
-        choice: Choice = model.companions[self]
+        choice: Choice = measures_of(model).choices.recall(self)
         return Adapting(choice, session, start_all(choice.drafters, session, model, snapshot))
 
     def propose(self, draftings: Sequence[Adapting], rooms: Sequence[int]) -> list[Draft]:
@@ -92,17 +117,6 @@ class Adaptive(Drafter):
     def __repr__(self) -> str:
         parts = [repr(each.drafter if each.shape is None else each) for each in self.strategies]
         return f"Adaptive({', '.join(parts)})"
-
-
-def _usual(model: Any) -> Iterator[Strategy]:
-    """What can be had for a model."""
-    for drafter, shape in ((DFlash(), None), (MTP(), Chain(_PASSES)), (PromptLookup(most=15), None)):
-        try:
-            drafter.prepare(model)
-        except DFlashError as error:
-            _log.info("Adaptive does without %r: %s", drafter, error)
-        else:
-            yield Strategy(drafter, shape)
 
 
 def _propose(draftings: Sequence[Adapting], rooms: Sequence[int]) -> list[Draft]:

@@ -10,17 +10,18 @@ from dflash.decode.draft import Draft
 from dflash.decode.drafter import Drafter
 from dflash.decode.drafters.bets import Bet, Others, Placed
 from dflash.decode.drafters.odds import Clues, Odds
-from dflash.decode.drafters.pace import Extra, Forwards, measured_extra, measured_steps, whole
+from dflash.decode.drafters.pace import Extra, Forwards
 from dflash.decode.drafters.prices import Prices
 from dflash.decode.drafters.together import Together
 from dflash.decode.shapes import Chain, Shape, Tree
 from dflash.decode.strategy import Strategy
+from dflash.kernels.ragged import PENDING
 
 if TYPE_CHECKING:
     from dflash.decode.step import Step
 
-_SIZES = (1, 2, 3, 4, 5, 7, 10, 15, 22, 31, 47, 63)
-_FULL = (1, 3, 7, 15, 23, 31, 47, 63)
+SIZES = (1, 2, 3, 4, 5, 7, 10, 15, 22, 31, 47, 63)
+FULL = (1, 3, 7, 15, 23, 31, 47, 63)
 """On a GPU, where the rows of a forward are rounded up and each size is prepared once, guesses that fill it."""
 
 _DEPTH = 15
@@ -65,7 +66,7 @@ class Option:
     instant : bool
         Whether its guesses take no time.
     most : int
-        Guesses that it may be asked for.
+        Guesses that it may be asked for: no more than a forward can verify, whatever its name says.
     sizes : list of int
         Numbers of guesses to choose from.
     known : (Known, Known)
@@ -76,10 +77,11 @@ class Option:
         How many of the guesses that were asked for it makes.
     """
 
-    def __init__(self, strategy: Strategy, part: int, sizes: Sequence[int] = _SIZES) -> None:
+    def __init__(self, strategy: Strategy, part: int, sizes: Sequence[int] = SIZES) -> None:
         self.drafter, self.shape, self.part = strategy.drafter, strategy.shape or Chain(), part
         self.instant = strategy.drafter.instant
-        self.most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or _DEPTH
+        most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or _DEPTH
+        self.most = min(most, PENDING - 1)
         self.sizes = sorted({n for n in sizes if n < self.most} | {self.most})
         self.known = Known(self.most), Known(self.most)
         self.extra, self.filled = Extra(), 1.0
@@ -102,30 +104,24 @@ class Option:
 
 
 class Choice:
-    """Options, and what their steps take on this device.
+    """Options, and what their steps take on this device; `dflash.decode.drafters.measures` makes one.
 
     Parameters
     ----------
     strategies : sequence of Strategy
         Drafters and the largest shapes that they may fill.
-    model : Model
-        That is guessed for.
+    forwards : Forwards
+        Of the model that is guessed for; all choices of a model that capture the same layers share it.
+    on_host : bool
+        Whether that runs on the CPU.
     """
 
-    def __init__(self, strategies: Sequence[Strategy], model: Any) -> None:
+    def __init__(self, strategies: Sequence[Strategy], forwards: Forwards, *, on_host: bool) -> None:
         self.drafters: list[Drafter] = list(dict.fromkeys(each.drafter for each in strategies))
-        self._on_host = model.device == "cpu"
-        sizes = _SIZES if self._on_host else _FULL
+        self._on_host = on_host
+        sizes = SIZES if on_host else FULL
         self.options = [Option(each, self.drafters.index(each.drafter), sizes) for each in strategies]
-        self.forwards, self.overhead = Forwards(model, _taps(model, self.drafters)), Extra()
-        if not self._on_host:
-            plain = min(map(whole, measured_steps(model, Strategy())), default=self.forwards.seconds(1))
-            self.overhead = Extra([(0, plain)])
-        for option in self.options:
-            if not option.instant:
-                # on a GPU, each size is captured when it is first met
-                shapes = [option.sized(n) for n in ((1, option.most) if self._on_host else option.sizes)]
-                option.extra = measured_extra(model, [Strategy(option.drafter, shape) for shape in shapes], self.forwards)
+        self.forwards, self.overhead = forwards, Extra()
         self.instant = [option for option in self.options if option.instant]
         self.n_steps = 0
         self._placed: deque[list[Placed]] = deque(maxlen=_UNSETTLED)
@@ -180,12 +176,6 @@ class Choice:
             forwards = self.forwards.seconds
             forward = first.forward if self._on_host else forwards(first.batch) - forwards(1 + n)
             extra.learn(n, max(took - forward, 0.0) / self.forwards.slowness)
-
-
-def _taps(model: Any, drafters: Sequence[Drafter]) -> tuple[int, ...]:
-    """Layers of the model that draft models look at: a forward that keeps them is another one on a GPU."""
-    drafts = [model.companions.get(drafter) for drafter in drafters]
-    return tuple(sorted({layer for draft in drafts for layer in getattr(getattr(draft, "config", None), "taps", ())}))
 
 
 def _shape(part: Any, shape: Shape) -> None:

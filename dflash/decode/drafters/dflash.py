@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from dflash.decode.deferred import DeferredDraft, may_wait
 from dflash.decode.draft import EMPTY, Draft
-from dflash.decode.drafter import Drafter, Drafting, Follow, Foreseen, Rows
+from dflash.decode.drafter import Drafting, Follow, Foreseen, Rows
 from dflash.decode.drafters.health import Health
+from dflash.decode.drafters.loading import LoadingDrafter
 from dflash.decode.drafters.usual import Usual
 from dflash.decode.shapes import Chain
 from dflash.decode.spelling import spelled
@@ -34,7 +35,7 @@ DEPTH = 7
 
 
 @dataclass(frozen=True, repr=False)
-class DFlash(Drafter):
+class DFlash(LoadingDrafter):
     """Guess with a DFlash, DFlash 2 or DSpark draft model.
 
     Parameters
@@ -75,14 +76,19 @@ class DFlash(Drafter):
 
     __repr__ = spelled
 
-    def prepare(self, model: Any) -> None:
+    @property
+    def source(self) -> str:
+        """Name of the draft."""
+        return self.draft
+
+    def load(self, model: Any) -> Any:
         """Load the draft."""
-        if self not in model.companions:
-            settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("draft", "draft_device")}
-            settings |= {"device": self.draft_device, "sequences": model.pools.slots}
-            model.companions[self] = draft = load_draft(self.draft, model, **settings)
-            if draft.device == "cuda":
-                draft.warm()
+        settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("draft", "draft_device")}
+        return load_draft(self.draft, model, device=self.draft_device, sequences=model.pools.slots, **settings)
+
+    def warm(self, companion: Any) -> Iterable[None]:
+        """Capture the passes of a draft on a GPU."""
+        return companion.warm() if companion.device == "cuda" else ()
 
     def start(self, session: Session, model: Any, snapshot: Any = None) -> Drafting:
         """Take a place for the session's context."""

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dflash.decode.draft import EMPTY, Draft
-from dflash.decode.drafter import Drafter, Drafting, Rows
+from dflash.decode.drafter import Drafting, Rows
 from dflash.decode.drafters.health import Health
+from dflash.decode.drafters.loading import LoadingDrafter
+from dflash.decode.engine import Engine
 from dflash.decode.shapes import Chain
 from dflash.decode.spelling import spelled
+from dflash.decode.warm import warm
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 from dflash.model.candidates import Candidates, fill, put
@@ -28,7 +31,7 @@ DEPTH = 4
 
 
 @dataclass(frozen=True, repr=False)
-class DraftModel(Drafter):
+class DraftModel(LoadingDrafter):
     """Let a small model write ahead; under a tree its first choices are followed.
 
     Parameters
@@ -43,10 +46,19 @@ class DraftModel(Drafter):
     draft_device: str | None = None
     __repr__ = spelled
 
-    def prepare(self, model: Any) -> None:
+    @property
+    def source(self) -> str:
+        """Name of the small model."""
+        return self.model
+
+    def load(self, model: Any) -> Any:
         """Load the small model."""
-        if self not in model.companions:
-            model.companions[self] = load_small(model, self.model, self.draft_device)
+        return load_small(model, self.model, self.draft_device)
+
+    def compile(self, companion: Any) -> None:
+        """Write a few tokens with a small model on the CPU."""
+        if companion.model.device == "cpu":
+            warm(Engine(companion.model), companion.kind, lambda _: None)
 
     def start(self, session: Session, model: Any, snapshot: Snapshot | None = None) -> Drafting:
         """Hold all the memory that the session may need."""

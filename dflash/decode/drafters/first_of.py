@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dflash.decode.draft import EMPTY, Draft
-from dflash.decode.drafter import Drafter, Drafting, Follow, Foreseen, foreseen
+from dflash.decode.drafter import Drafter, Drafting, Follow, Foreseen, foreseen, is_prepared
 from dflash.decode.drafters.together import Snapshots, Together, start_all
 from dflash.decode.strategy import Strategy
 from dflash.errors import RequestError
@@ -32,13 +32,21 @@ class FirstOf(Drafter):
     def __init__(self, *drafters: Drafter | str) -> None:
         if not drafters:
             raise RequestError("FirstOf: needs at least one drafter")
-        self.drafters = tuple(map(_alone, drafters))
+        self.drafters = self.parts = tuple(map(_alone, drafters))
         self.instant = all(drafter.instant for drafter in self.drafters)
 
     def prepare(self, model: Any) -> None:
         """Prepare each."""
         for drafter in self.drafters:
             drafter.prepare(model)
+
+    def is_prepared(self, model: Any) -> bool:
+        """Return whether each is."""
+        return all(is_prepared(drafter, model) for drafter in self.drafters)
+
+    def prepare_in_parts(self, model: Any) -> Generator[None, None, None]:  # noqa: ARG002
+        """There is nothing beside the parts."""
+        yield from ()
 
     def start(self, session: Session, model: Any, snapshot: Snapshots | None = None) -> Drafting:
         """Begin with each."""

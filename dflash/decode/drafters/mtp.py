@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,9 @@ import numpy as np
 
 from dflash.decode.deferred import DeferredDraft, may_wait
 from dflash.decode.draft import EMPTY, Draft
-from dflash.decode.drafter import Drafter, Drafting, Follow, Foreseen, Rows
+from dflash.decode.drafter import Drafting, Follow, Foreseen, Rows
 from dflash.decode.drafters.health import Health
+from dflash.decode.drafters.loading import LoadingDrafter
 from dflash.decode.drafters.usual import Usual
 from dflash.decode.shapes import Chain
 from dflash.decode.spelling import spelled
@@ -31,7 +32,7 @@ DEPTH = 3
 
 
 @dataclass(frozen=True, repr=False)
-class MTP(Drafter):
+class MTP(LoadingDrafter):
     """Let the MTP head of the model's file guess, a token after another; under a tree its first choices are followed.
 
     Parameters
@@ -47,12 +48,18 @@ class MTP(Drafter):
     draft_vocab: int | None = None
     __repr__ = spelled
 
-    def prepare(self, model: Any) -> None:
+    @property
+    def source(self) -> str | None:
+        """Name of the file that holds the head."""
+        return self.file
+
+    def load(self, model: Any) -> Any:
         """Load the head."""
-        if self not in model.companions:
-            model.companions[self] = head = load_mtp(model, self.file, draft_vocab=self.draft_vocab)
-            if head.device == "cuda":
-                head.warm(DEPTH)
+        return load_mtp(model, self.file, draft_vocab=self.draft_vocab)
+
+    def warm(self, companion: Any) -> Iterable[None]:
+        """Capture the passes of a head on a GPU."""
+        return companion.warm(DEPTH) if companion.device == "cuda" else ()
 
     def start(self, session: Session, model: Any, snapshot: _Memory | None = None) -> Drafting:
         """Hold all the memory that the session may need."""

@@ -10,16 +10,30 @@ from dflash.errors import KernelError
 from dflash.kernels.sample import cpu
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.candidates import candidates as find_candidates
-from dflash.kernels.sample.law import Ask, Draws, Edits, HostDraws, Law, Top, draw_one, signed, top_of
+from dflash.kernels.sample.law import (
+    NO_OFFSETS,
+    Ask,
+    Draws,
+    Edits,
+    HostDraws,
+    Law,
+    Offsets,
+    Top,
+    draw_one,
+    signed,
+    top_of,
+)
 from dflash.kernels.sample.nucleus import nucleus as find_nucleus
 from dflash.kernels.sample.top import top_k as find_top
 
 __all__ = [
+    "NO_OFFSETS",
     "POOL",
     "Ask",
     "Draws",
     "Edits",
     "Law",
+    "Offsets",
     "Top",
     "argmax",
     "candidates",

@@ -71,7 +71,7 @@ class DeviceEdits:
         at = saved = 0
         for ask in asking:
             e = ask.edits
-            n_text, n_bias = len(e.ids), len(e.bias)
+            n_text, n_bias = len(e.ids), len(e.bias.ids)
             draft = at + n_text + n_bias
             for row, own in enumerate(e.drafts, ask.first):
                 numbers = e.repetition, e.presence, e.frequency
@@ -84,6 +84,12 @@ class DeviceEdits:
 
 def _lists(edits: Edits) -> list[Any]:
     """Entries of a text, of the bias, and of each draft."""
-    text = np.empty(len(edits.ids), ENTRY)
-    text["token"], text["number"] = edits.ids, edits.produced
-    return [text, *(np.array(list(part), ENTRY) for part in (edits.bias, *(own.items() for own in edits.drafts)))]
+    lists = [_entries(edits.ids, edits.produced), _entries(*edits.bias)]
+    return lists + [np.array(list(own.items()), ENTRY) for own in edits.drafts]
+
+
+def _entries(tokens: Any, numbers: Any) -> Any:
+    """Lay tokens and their numbers side by side."""
+    out = np.empty(len(tokens), ENTRY)
+    out["token"], out["number"] = tokens, numbers
+    return out

@@ -44,6 +44,36 @@ class Law(NamedTuple):
     n_top: int | None = None
 
 
+class Offsets(NamedTuple):
+    """Numbers to add to the logits of some tokens.
+
+    Parameters
+    ----------
+    ids : int64 (N,)
+        Token ids.
+    values : float32 (N,)
+        What is added to the logit of each.
+    """
+
+    ids: NDArray[np.int64]
+    values: Row
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[int, float]]) -> "Offsets":
+        """Convert pairs of a token id and a number."""
+        n = len(pairs)
+        ids = np.fromiter((token for token, _ in pairs), np.int64, n)
+        return cls(ids, np.fromiter((value for _, value in pairs), np.float32, n))
+
+    def add_to(self, row: Row) -> None:
+        """Add to a row (V,) in place, one pair after another where an id occurs twice."""
+        np.add.at(row, self.ids, self.values)
+
+
+NO_OFFSETS = Offsets.of(())
+"""Nothing to add."""
+
+
 class Edits(NamedTuple):
     """Penalties and bias of some rows.
 
@@ -58,8 +88,8 @@ class Edits(NamedTuple):
     repetition, presence, frequency : float
         A logit above 0 of a token of the text is divided by the first, another multiplied; then `presence` is taken off if
         the token was produced, and `frequency` as often as it was.
-    bias : sequence of (int, float)
-        Added to the logits of these tokens at last; each occurs once.
+    bias : Offsets
+        Added at last; each token occurs once.
     """
 
     ids: NDArray[np.integer]
@@ -68,7 +98,7 @@ class Edits(NamedTuple):
     repetition: float = 1.0
     presence: float = 0.0
     frequency: float = 0.0
-    bias: Sequence[tuple[int, float]] = ()
+    bias: Offsets = NO_OFFSETS
 
 
 class Ask(NamedTuple):
@@ -166,8 +196,7 @@ def edited(row: Row, edits: Edits, i: int) -> Row:
     values = np.where(values > 0, values / factor, values * factor)
     values -= np.float32(edits.frequency) * counts
     row[ids] = values - np.float32(edits.presence) * (counts > 0)
-    for token, value in edits.bias:
-        row[token] += np.float32(value)
+    edits.bias.add_to(row)
     return row
 
 

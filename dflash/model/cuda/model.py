@@ -164,7 +164,8 @@ class DeviceModel:
             state.close()
 
     def prepare(self, sizes: Sequence[int], capture: tuple[int, ...] = ()) -> None:
-        """Make ready for decode passes of so many rows of one text."""
+        """Make ready for decode passes of so many rows of one text; what the last forward left on the device is lost."""
+        self.latest, self.alone, self.planted = None, False, {}
         for size in sizes:
             self._decode.prepare(Shape(bucket_of(size), alone=True, capture=capture, logits=True))
 

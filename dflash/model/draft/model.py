@@ -11,6 +11,7 @@ from dflash.kernels.block_attention import Blocks
 from dflash.kernels.embed import embed
 from dflash.kernels.formats import Matrix
 from dflash.kernels.numba_jit import use_threads
+from dflash.kernels.sample import Law
 from dflash.kernels.soft_cap import soft_cap
 from dflash.model.candidates import Candidates
 from dflash.model.draft.ask import Ask
@@ -187,6 +188,16 @@ class BlockDraft:
             layer(s, blocks, n)
         hidden, logits = self._project(s.stream, asks, blocks)
         return self._choose(asks, hidden, logits)
+
+    def compile(self) -> None:
+        """Guess once, for a text of no meaning, so that kernels are compiled; nobody else may use the draft meanwhile."""
+        state = self.state()
+        try:
+            nothing = np.zeros((2, self.config.width), np.float32)
+            self.read(state, dict.fromkeys(self.config.taps, nothing), slice(0, 2))
+            self.propose([Ask(state, 0, self.config.most, Law())])
+        finally:
+            state.close()
 
     def close(self) -> None:
         """Let go of the file."""

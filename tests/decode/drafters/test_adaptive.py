@@ -10,10 +10,11 @@ from guessers import naive
 from paced import CHEAP, FLAT, GOOD, STEEP, USELESS, WEAK, N, Paced, Timed, written
 
 from dflash.decode.drafter import Follow
-from dflash.decode.drafters import choice
+from dflash.decode.drafters import measures
 from dflash.decode.drafters.adaptive import Adaptive
 from dflash.decode.drafters.lookup import PromptLookup
-from dflash.decode.drafters.pace import Extra, measured_extra
+from dflash.decode.drafters.measuring import measured_extra
+from dflash.decode.drafters.pace import Extra
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.loop import LoopGuard
 from dflash.decode.sampling import Sampling
@@ -67,11 +68,11 @@ def test_who_never_helps_is_hardly_asked(clock):
 
 @pytest.mark.parametrize("curve", [FLAT, STEEP], ids=["flat", "steep"])
 def test_who_was_measured_while_other_work_went_on_is_tried_all_the_same(clock, curve, monkeypatch):
-    def measured(model, strategies, forwards):
-        extra = measured_extra(model, strategies, forwards)
+    def measured(model, strategies, forwards, seen):
+        extra = yield from measured_extra(model, strategies, forwards, seen)
         return Extra([(n, 2 * extra.seconds(n)) for n in (1, 15)]) if strategies[0].drafter is GOOD else extra
 
-    monkeypatch.setattr(choice, "measured_extra", measured)
+    monkeypatch.setattr(measures, "measured_extra", measured)
     best = max(rate(clock, curve, Strategy(GOOD, Chain(n))) for n in (4, 8, 15))
     assert rate(clock, curve, Strategy(Adaptive(CHEAP, GOOD))) > 0.95 * best
 

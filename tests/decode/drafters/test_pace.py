@@ -5,15 +5,16 @@ from types import SimpleNamespace
 import pytest
 from paced import FLAT, GOOD, STEEP, Timed
 
-from dflash.decode.drafters import pace
-from dflash.decode.drafters.pace import Extra, Forwards, measured_extra
+from dflash.decode.drafters import measuring
+from dflash.decode.drafters.measuring import finished, measured_extra, measured_forwards
+from dflash.decode.drafters.pace import Extra
 from dflash.decode.shapes import Chain
 from dflash.decode.strategy import Strategy
 
 
 @pytest.mark.parametrize("curve", [FLAT, STEEP], ids=["flat", "steep"])
 def test_forwards_are_measured_then_followed(clock, curve):
-    forwards = Forwards(Timed(clock, curve))
+    forwards = finished(measured_forwards(Timed(clock, curve)))
     for rows, milliseconds in ((1, curve[0]), (4, curve[2]), (16, curve[4]), (64, curve[6]), (128, 2 * curve[6])):
         assert forwards.seconds(rows) == pytest.approx(1e-3 * milliseconds, rel=0.15)
     times = [forwards.seconds(rows / 4) for rows in range(4, 300)]
@@ -24,7 +25,7 @@ def test_forwards_are_measured_then_followed(clock, curve):
 
 
 def test_other_work_slows_down_all_alike(clock):
-    forwards = Forwards(Timed(clock, STEEP))
+    forwards = finished(measured_forwards(Timed(clock, STEEP)))
     before = [forwards.seconds(rows) for rows in (2, 8, 30)]
     for _ in range(30):
         forwards.learn(1, 3e-3 * STEEP[0])
@@ -34,7 +35,7 @@ def test_other_work_slows_down_all_alike(clock):
 def test_drafts_are_measured_small_and_large_then_followed(clock):
     model = Timed(clock, STEEP)
     shapes = [Strategy(GOOD, Chain(n)) for n in (1, GOOD.most)]
-    extra = measured_extra(model, shapes, Forwards(model))
+    extra = finished(measured_extra(model, shapes, finished(measured_forwards(model))))
     assert model.leaked == (0, 0, 0)
     for n in (1, 4, 15):
         assert extra.seconds(n) == pytest.approx(1e-3 * (GOOD.base + GOOD.each * n), rel=0.2)
@@ -46,8 +47,8 @@ def test_drafts_are_measured_small_and_large_then_followed(clock):
 def test_other_work_meets_all_that_is_measured_alike(clock):
     clock.slower = 3.0
     model = Timed(clock, STEEP)
-    forwards = Forwards(model)
-    extra = measured_extra(model, [Strategy(GOOD, Chain(n)) for n in (1, GOOD.most)], forwards)
+    forwards = finished(measured_forwards(model))
+    extra = finished(measured_extra(model, [Strategy(GOOD, Chain(n)) for n in (1, GOOD.most)], forwards))
     for rows, milliseconds in ((4, STEEP[2]), (16, STEEP[4]), (64, STEEP[6])):
         assert forwards.seconds(rows) / forwards.seconds(1) == pytest.approx(milliseconds / STEEP[0], rel=0.2)
     for n in (1, 15):
@@ -60,10 +61,12 @@ def test_a_step_that_was_seen_in_part_does_not_make_more_guesses_cheaper(monkeyp
 
     def steps(model, strategy):
         n = strategy.shape.depth
+        yield
         return [SimpleNamespace(drafted=n, forward=times[n], **parts)]
 
-    monkeypatch.setattr(pace, "measured_steps", steps)
-    extra = measured_extra(SimpleNamespace(device="cuda"), [Strategy(GOOD, Chain(n)) for n in times], forwards=None)
+    monkeypatch.setattr(measuring, "measured_steps", steps)
+    strategies = [Strategy(GOOD, Chain(n)) for n in times]
+    extra = finished(measured_extra(SimpleNamespace(device="cuda"), strategies, forwards=None))
     assert [extra.seconds(n) for n in (1, 7, 15, 30)] == pytest.approx([0.008, 0.010, 0.010, 0.010])
 
 

@@ -1,6 +1,6 @@
 """A block draft on a GPU: the same face as `dflash.model.draft.model.BlockDraft`, and guesses that stay on the device."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -120,17 +120,20 @@ class DeviceBlockDraft:
         """Texts that could still be begun."""
         return self._rings.free
 
-    def warm(self) -> None:
-        """Do once what captures something when it is first done: the target's passes, and those of a chain for one text."""
-        rows = 1, self.config.most + 1
-        self._target.prepare(rows, tuple(sorted(self.config.taps)))
-        for n in rows:
+    def warm(self) -> Iterator[None]:
+        """Capture the target's passes, and those of a chain for one text, one between two ``yield``."""
+        for n in (1, self.config.most + 1):
+            self._target.prepare([n], tuple(sorted(self.config.taps)))
+            yield
             self._context.prepare(n)
-        state = self.state()
-        most = self.config.most
-        for law, some in product((Law(), Law(1.0)), (None, *range(len(self.common)))):
-            self._block.prepare([Wish(state, law, most, 1, most, some)])
-        state.close()
+            yield
+        state, most = self.state(), self.config.most
+        try:
+            for law, some in product((Law(), Law(1.0)), (None, *range(len(self.common)))):
+                self._block.prepare([Wish(state, law, most, 1, most, some)])
+                yield
+        finally:
+            state.close()
 
     def state(self, begin: int = 0) -> DraftState:
         """Begin a text; see `BlockDraft.state`."""

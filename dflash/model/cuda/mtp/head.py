@@ -1,6 +1,6 @@
 """The MTP head of a model on a GPU: the same face as `dflash.model.mtp.MtpHead`, and guesses that stay on the device."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -107,13 +107,17 @@ class DeviceMtpHead:
         self.latest: Guesses | None = None
         jit.warm()
 
-    def warm(self, depth: int) -> None:
-        """Do once what captures something when it is first done: passes of the trunk and of the head for one text."""
+    def warm(self, depth: int) -> Iterator[None]:
+        """Capture passes of the trunk and of the head for one text, one between two ``yield``."""
         depth, state = min(depth, MOST), self.state()
-        self._target.prepare([1 + depth])
-        for rows, some in product((1, 1 + depth), (None, *range(len(self.common)))):
-            self._chain.prepare(rows, [Wish(state, Law(), depth, 1, depth, some)])
-        state.close()
+        try:
+            self._target.prepare([1 + depth])
+            yield
+            for rows, some in product((1, 1 + depth), (None, *range(len(self.common)))):
+                self._chain.prepare(rows, [Wish(state, Law(), depth, 1, depth, some)])
+                yield
+        finally:
+            state.close()
 
     def state(self) -> State:
         """Begin a text; see `MtpHead.state`."""

@@ -1,0 +1,134 @@
+"""What the command line names is checked at the start: a draft that can't be used is one sentence, whatever the strategy."""
+
+import pytest
+from drafts import SMALL, random_weights, write_gguf
+from golden import path_of
+
+import dflash
+from dflash.__main__ import main
+from dflash.decode.drafters.dflash import DFlash
+from dflash.decode.drafters.draft_model import DraftModel
+from dflash.decode.drafters.mtp import MTP
+from dflash.decode.strategy import Strategy
+from dflash.errors import RequestError, Unsupported
+from dflash.serve import listen
+from dflash.serve.decoding import Defaults, allowed
+from dflash.serve.draft_check import prepare_draft
+
+MODEL = ["demo", "--device", "cpu", "--threads", "1", "--context", "256"]
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    path = tmp_path / "draft.gguf"
+    path.write_bytes(b"GGUF" + b"\xff" * 60)
+    return str(path)
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A sound draft of another model."""
+    return str(write_gguf(tmp_path / "foreign.gguf", SMALL, random_weights(SMALL)))
+
+
+@pytest.fixture
+def nobody_listens(monkeypatch):
+    """A server that ends as soon as it would listen; the list has what it would have served with."""
+    begun = []
+
+    class Server:
+        def __init__(self, app, worker, **_):
+            self.worker = worker
+
+        def run(self):
+            begun.append(sorted(type(key).__name__ for key in self.worker.engine.model.companions))
+
+    monkeypatch.setattr(listen, "Server", Server)
+    return begun
+
+
+def refusal(capsys, *words):
+    """The one line of a command that fails."""
+    assert main(list(words)) == 1
+    told = capsys.readouterr()
+    lines = [line for line in told.err.splitlines() if line.startswith("dflash: ") and "loading" not in line]
+    assert len(lines) == 1, told.err
+    assert "Traceback" not in told.err
+    assert not told.out
+    return lines[0]
+
+
+@pytest.mark.parametrize("strategy", ["plain", "lookup", "first(lookup, mtp)"])
+def test_a_server_refuses_a_draft_that_its_own_strategy_does_not_use(capsys, nobody_listens, damaged, strategy):
+    assert "draft.gguf" in refusal(capsys, "serve", *MODEL, "--draft", damaged, "--strategy", strategy)
+    assert not nobody_listens
+
+
+@pytest.mark.parametrize("draft", ["nowhere.gguf", "foreign"])
+def test_a_server_refuses_what_is_missing_or_of_another_model(capsys, nobody_listens, foreign, draft):
+    line = refusal(capsys, "serve", *MODEL, "--draft", foreign if draft == "foreign" else draft, "--strategy", "plain")
+    assert ("is for a" if draft == "foreign" else "there is no such file") in line
+    assert not nobody_listens
+
+
+def test_a_server_has_its_draft_ready(nobody_listens):
+    assert main(["serve", *MODEL, "--draft", "demo-draft", "--strategy", "plain"]) == 0
+    assert main(["serve", *MODEL, "--strategy", "plain"]) == 0
+    assert nobody_listens == [["DFlash"], []]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", *MODEL, "--strategy", "ddtree:8"),
+        ("chat", *MODEL, "--strategy", "dflash"),
+        ("bench", *MODEL, "--strategies", "plain,dflash", "--prompts", "copy"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_refuse_it_before_they_ask_or_write(capsys, monkeypatch, damaged, words):
+    monkeypatch.setattr("sys.stdin", None)  # nobody is asked for a prompt
+    monkeypatch.setattr(dflash.LM, "generate", pytest.fail)
+    assert "draft.gguf" in refusal(capsys, *words, "--draft", damaged)
+
+
+class FakeWorker:
+    """Knows which drafters can be had."""
+
+    def __init__(self, *refused):
+        self.refused, self.asked = refused, []
+
+    def prepare(self, strategy):
+        self.asked.append(strategy.drafter)
+        if type(strategy.drafter) in self.refused:
+            raise Unsupported(f"{strategy.drafter!r} is of another model")
+
+
+def test_the_kind_of_a_file_says_who_guesses_with_it():
+    whole, with_head = str(path_of("qwen35-r2-untied-F32")), str(path_of("qwen35-r2-mtp-F16"))
+    for draft, refused, asked in (
+        ("demo-draft", (), [DFlash("demo-draft")]),
+        (whole, (), [DraftModel(whole)]),
+        (with_head, (), [MTP(with_head)]),
+        (with_head, (MTP,), [MTP(with_head), DraftModel(with_head)]),
+    ):
+        worker = FakeWorker(*refused)
+        prepare_draft(worker, Defaults(draft=draft))
+        assert worker.asked == asked
+    with pytest.raises(Unsupported, match="DraftModel"):
+        prepare_draft(FakeWorker(MTP, DraftModel), Defaults(draft=with_head))
+
+
+def test_what_the_own_strategy_guesses_with_is_not_loaded_twice():
+    worker = FakeWorker()
+    prepare_draft(worker, Defaults())
+    prepare_draft(worker, Defaults(Strategy("adaptive(lookup, dflash)"), draft="demo-draft"))
+    assert not worker.asked
+
+
+def test_a_draft_that_no_request_may_name():
+    worker = FakeWorker()
+    with pytest.raises(RequestError, match=r"--draft demo-draft: only ddtree, dflash, dspark guess with it, and --allow"):
+        prepare_draft(worker, Defaults(draft="demo-draft", allowed=allowed("plain,draft-model")))
+    prepare_draft(worker, Defaults(draft="demo-draft", allowed=allowed("plain,ddtree")))
+    assert worker.asked == [DFlash("demo-draft")]

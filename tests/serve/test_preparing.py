@@ -1,0 +1,440 @@
+"""Preparing strategies beside the engine: nobody else waits, each is prepared once, and a refusal costs nothing again."""
+
+import asyncio
+import gc
+import queue
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import SimpleNamespace
+from weakref import ref
+
+import pytest
+from paced import GOOD
+from toy import Toy
+
+from dflash.decode.drafter import Drafter, Nothing
+from dflash.decode.drafters.adaptive import Adaptive
+from dflash.decode.drafters.dflash import DFlash
+from dflash.decode.drafters.first_of import FirstOf
+from dflash.decode.drafters.loading import LoadingDrafter
+from dflash.decode.drafters.lookup import PromptLookup
+from dflash.decode.drafters.measures import measures_of
+from dflash.decode.drafters.mtp import MTP
+from dflash.decode.engine import Engine
+from dflash.decode.session import Session
+from dflash.decode.strategy import Strategy
+from dflash.errors import Cancelled, DownloadError, FormatError, NotFound, OutOfMemory, PoolExhausted
+from dflash.kernels.numba_jit import runs_in_several_threads
+from dflash.kernels.ragged import PENDING
+from dflash.model.draft.model import BlockDraft
+from dflash.model.mtp import MtpHead
+from dflash.serve import prepare, refused
+from dflash.serve.api import Backend
+from dflash.serve.app import build_app
+from dflash.serve.worker import Worker
+
+GUARD = 60
+"""Seconds after which a test that hangs fails."""
+
+
+class TimedToy(Toy):
+    device = "cpu"
+
+    def __init__(self):
+        super().__init__(slots=6)
+        self.clock = SimpleNamespace(now=0.0)
+
+    def finish(self):
+        pass
+
+
+@pytest.fixture
+def worker():
+    worker = Worker(Engine(TimedToy()))
+    yield worker
+    worker.close()
+    assert worker.engine.model.leaked == (0, 0, 0)
+
+
+class Loads:
+    """What becomes of attempts to load, by name: blocked until told, then loaded or refused."""
+
+    def __init__(self):
+        self.go, self.begun, self.errors = threading.Event(), threading.Event(), {}
+        self.names, self.threads, self.warmed, self.closed = [], [], [], []
+        self.lock = threading.Lock()
+
+
+LOADS = Loads()
+
+
+@pytest.fixture(autouse=True)
+def loads(monkeypatch):
+    loads = Loads()
+    monkeypatch.setitem(globals(), "LOADS", loads)
+    yield loads
+    loads.go.set()
+
+
+class Companion:
+    device = "toy"
+
+    def __init__(self, name):
+        self.name = name
+
+    def close(self):
+        LOADS.closed.append(self.name)
+
+
+@dataclass(frozen=True)
+class Loaded(LoadingDrafter):
+    """Guesses nothing, with a companion that takes its time."""
+
+    name: str
+    pieces: int = 2
+
+    @property
+    def source(self):
+        return self.name
+
+    def load(self, model):
+        with LOADS.lock:
+            LOADS.names.append(self.name)
+            LOADS.threads.append(threading.current_thread().name)
+        LOADS.begun.set()
+        assert LOADS.go.wait(GUARD)
+        if self.name in LOADS.errors:
+            raise LOADS.errors[self.name]
+        return Companion(self.name)
+
+    def warm(self, companion):
+        for _ in range(self.pieces):
+            LOADS.warmed.append(threading.current_thread().name)
+            yield
+
+    def start(self, session, model, snapshot=None):
+        return Nothing().start(session, model)
+
+
+class Running:
+    """A text that is written meanwhile."""
+
+    def __init__(self, worker, max_tokens=1900, strategy=None):
+        self.session = Session([1, 2, 3], max_tokens=max_tokens, strategy=strategy or Strategy())
+        self.steps = queue.SimpleQueue()
+        worker.submit(SimpleNamespace(session=self.session, delta=lambda step: step), self.steps.put)
+
+    def wait_for(self, n_tokens):
+        while n_tokens > 0:
+            step = self.steps.get(timeout=GUARD)
+            assert step.finish is None
+            n_tokens -= len(step.tokens)
+
+    def end(self):
+        self.session.cancel()
+        while self.steps.get(timeout=GUARD).finish is None:
+            pass
+
+
+def test_texts_go_on_while_a_draft_is_loaded(worker, loads):
+    job = worker.preparing(Strategy(Loaded("slow")))
+    assert loads.begun.wait(GUARD)
+    running = Running(worker)
+    running.wait_for(20)
+    loads.go.set()
+    job.wait()
+    running.end()
+    assert loads.threads == ["dflash-prepare"]
+    assert loads.warmed == ["dflash-engine"] * 2
+    assert worker.engine.model.companions[Loaded("slow")].name == "slow"
+
+
+@pytest.mark.parametrize("wrap", [lambda each: each, FirstOf, Adaptive], ids=["alone", "first", "adaptive"])
+def test_who_asks_at_the_same_time_waits_for_the_same(worker, loads, wrap):
+    jobs = [worker.preparing(Strategy(wrap(Loaded("one")))) for _ in range(5)]
+    assert loads.begun.wait(GUARD)
+    jobs += [worker.preparing(Strategy(wrap(Loaded("one")))) for _ in range(5)]
+    loads.go.set()
+    for job in jobs:
+        job.wait()
+    worker.prepare(Strategy(wrap(Loaded("one"))))
+    assert loads.names == ["one"]
+
+
+def test_a_part_that_several_wait_for_is_loaded_once(worker, loads):
+    made = Loaded("one"), FirstOf(PromptLookup(), Loaded("one")), FirstOf(Loaded("one"), Loaded("two"))
+    made += FirstOf(Loaded("two"), Loaded("one")), Adaptive(Loaded("one"), PromptLookup())
+    loads.go.set()
+    with ThreadPoolExecutor(len(made)) as pool:
+        list(pool.map(lambda drafter: worker.prepare(Strategy(drafter)), made))
+    assert sorted(loads.names) == ["one", "two"]
+
+
+def test_one_that_fails_spoils_no_other(worker, loads):
+    loads.errors["bad"] = FormatError("bad: it is damaged")
+    bad, both = worker.preparing(Strategy(Loaded("bad"))), worker.preparing(Strategy(FirstOf(Loaded("good"), Loaded("bad"))))
+    good = worker.preparing(Strategy(Loaded("good")))
+    loads.go.set()
+    good.wait()
+    for job in (bad, both, bad):
+        with pytest.raises(FormatError, match="bad: it is damaged"):
+            job.wait()
+    assert Loaded("bad") not in worker.engine.model.companions
+
+
+def attempt(worker, drafter, error):
+    with pytest.raises(error):
+        worker.prepare(Strategy(drafter))
+
+
+def test_a_refusal_is_remembered_until_the_file_changes(worker, loads, tmp_path):
+    path = tmp_path / "draft.gguf"
+    drafter = Loaded(str(path))
+    loads.errors[str(path)] = NotFound(f"{path}: there is no such file")
+    loads.go.set()
+    for _ in range(3):
+        attempt(worker, drafter, NotFound)
+        attempt(worker, FirstOf(PromptLookup(), drafter), NotFound)
+    assert len(loads.names) == 1
+    path.write_bytes(b"damaged")
+    loads.errors[str(path)] = FormatError("it is damaged")
+    for _ in range(3):
+        attempt(worker, drafter, FormatError)
+    assert len(loads.names) == 2
+    path.write_bytes(b"mended, and longer")
+    del loads.errors[str(path)]
+    worker.prepare(Strategy(drafter))
+    assert len(loads.names) == 3
+
+
+def test_a_refusal_of_the_hub_is_remembered_for_a_while(worker, loads, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(refused, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    loads.errors["hf:org/repo"] = DownloadError("org/repo: the hub could not be read")
+    loads.go.set()
+    for now[0] in (0.0, 10.0, 50.0):
+        attempt(worker, Loaded("hf:org/repo"), DownloadError)
+    assert len(loads.names) == 1
+    now[0] = 70.0
+    attempt(worker, Loaded("hf:org/repo"), DownloadError)
+    assert len(loads.names) == 2
+
+
+def test_memory_that_is_short_now_is_no_refusal(worker, loads):
+    loads.errors["large"] = OutOfMemory("the GPU is full")
+    loads.go.set()
+    attempt(worker, Loaded("large"), OutOfMemory)
+    del loads.errors["large"]
+    worker.prepare(Strategy(Loaded("large")))
+    assert len(loads.names) == 2
+
+
+def test_a_thousand_names_leave_nothing_behind(worker, loads):
+    loads.go.set()
+    loads.errors = {f"draft-{number}.gguf": NotFound("none") for number in range(200)}
+    for name in loads.errors:
+        attempt(worker, Loaded(name), NotFound)
+    assert len(worker._preparation._refused) == refused._CAPACITY
+    drafters = [PromptLookup(most=1 + number) for number in range(1000)]
+    for drafter in drafters:
+        worker.prepare(Strategy(drafter))
+        worker.prepare(Strategy(FirstOf(drafter, PromptLookup())))
+    assert not worker._preparation._jobs
+    assert not worker.engine.model.companions
+    left = [ref(drafter) for drafter in drafters]
+    del drafter, drafters
+    gc.collect()
+    assert not any(each() for each in left)
+
+
+def test_names_of_adaptive_leave_what_was_measured(worker):
+    for number in range(200):
+        worker.prepare(Strategy(Adaptive(PromptLookup(most=1 + number))))
+    assert len(worker.engine.model.companions) == 1
+    measures = measures_of(worker.engine.model)
+    assert len(measures.choices) == measures.choices.capacity
+
+
+def test_measuring_lets_others_have_every_other_step(worker):
+    """Between two steps of a text lie at most a prompt of one token and the forward that is measured."""
+    model, running = worker.engine.model, Running(worker)
+    running.wait_for(1)
+    between, longest = [], [[]]
+
+    def before_forward(spans):
+        if any(span.state is running.session.state for span in spans):
+            longest[0] = max(longest[0], between[:], key=len)
+            between.clear()
+        else:
+            between.append(sum(len(span.tokens) for span in spans))
+
+    n_before = running.session.n_tokens
+    model.before_forward = before_forward
+    worker.prepare(Strategy(Adaptive(GOOD, PromptLookup())))
+    model.before_forward = lambda spans: None
+    n_written = running.session.n_tokens - n_before
+    running.end()
+    assert n_written > 30
+    assert len(longest[0]) <= 2
+    assert len(longest[0]) < 2 or longest[0][0] == 1
+    assert sum(longest[0]) <= PENDING
+
+
+def test_no_more_than_so_many_at_a_time(worker, loads, monkeypatch):
+    monkeypatch.setattr(prepare, "MAX_JOBS", 3)
+    jobs = [worker.preparing(Strategy(Loaded(str(number)))) for number in range(3)]
+    with pytest.raises(PoolExhausted, match="3 strategies are being prepared"):
+        worker.preparing(Strategy(Loaded("more")))
+    worker.prepare(Strategy())
+    worker.prepare(Strategy(PromptLookup()))
+    assert worker.preparing(Strategy(Loaded("0"))) is jobs[0]
+    loads.go.set()
+    for job in jobs:
+        job.wait()
+    worker.prepare(Strategy(Loaded("more")))
+
+
+def test_who_gives_up_waiting_ends_nothing(worker, loads):
+    async def leave():
+        waiting = [asyncio.ensure_future(worker.preparing(Strategy(Loaded("slow"))).arrive()) for _ in range(2)]
+        await asyncio.to_thread(loads.begun.wait, GUARD)
+        waiting[0].cancel()
+        await asyncio.wait(waiting[:1], timeout=GUARD)
+        assert waiting[0].cancelled()
+        assert not waiting[1].done()
+        loads.go.set()
+        await asyncio.wait_for(waiting[1], GUARD)
+
+    asyncio.run(leave())
+    assert loads.names == ["slow"]
+    worker.prepare(Strategy(Loaded("slow")))
+
+
+def test_closing_while_a_draft_is_loaded(loads):
+    worker = Worker(Engine(TimedToy()))
+    job = worker.preparing(Strategy(Loaded("slow")))
+    assert loads.begun.wait(GUARD)
+    worker.close()
+    loads.go.set()
+    with pytest.raises(Cancelled):
+        job.wait()
+    assert loads.closed == ["slow"]
+    assert not worker.engine.model.companions
+    with pytest.raises(Cancelled):
+        worker.preparing(Strategy(Loaded("slow")))
+
+
+def test_one_that_can_not_be_warmed_is_closed(worker, loads, monkeypatch):
+    def warm(self, companion):
+        yield
+        raise OutOfMemory("no room for a graph")
+
+    monkeypatch.setattr(Loaded, "warm", warm)
+    loads.go.set()
+    attempt(worker, Loaded("large"), OutOfMemory)
+    assert loads.closed == ["large"]
+    assert not worker.engine.model.companions
+
+
+class Own(Drafter):
+    """A drafter of somebody's own, which knows `prepare` alone."""
+
+    def __init__(self, error=None):
+        self.error, self.threads = error, []
+
+    def prepare(self, model):
+        self.threads.append(threading.current_thread().name)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [None, NotFound("none"), KeyError("odd")], ids=["fine", "refused", "a bug"])
+def test_a_drafter_of_somebodys_own_is_prepared_by_the_engine(worker, error):
+    own = Own(error)
+    if error is None:
+        worker.prepare(Strategy(own))
+    else:
+        attempt(worker, own, type(error))
+    assert own.threads == ["dflash-engine"]
+
+
+def test_one_that_only_looks_like_a_drafter(worker):
+    own = Own()
+    duck = SimpleNamespace(prepare=own.prepare, start=None, propose=None)
+    found = SimpleNamespace(drafter=Hashed(duck))
+    worker._preparation.begin(found).wait()
+    assert own.threads == ["dflash-engine"]
+
+
+class Hashed:
+    """Passes on what another has, and can be a key."""
+
+    def __init__(self, other):
+        self.prepare = other.prepare
+
+
+def test_kernels_of_a_draft_are_compiled_beside_the_engine(lm, monkeypatch):
+    """On a CPU: a draft guesses once before anybody uses it, in the thread that has loaded it."""
+    threads = []
+
+    def noted(original):
+        def run(self):
+            threads.append(threading.current_thread().name)
+            original(self)
+
+        return run
+
+    lm.generate("import os", max_tokens=2)
+    for kind in (BlockDraft, MtpHead):
+        monkeypatch.setattr(kind, "compile", noted(kind.compile))
+    drafters = DFlash(context=64), MTP(draft_vocab=512)
+    for drafter in drafters:
+        lm.prepare(drafter)
+    assert threads == (["dflash-prepare"] * 2 if runs_in_several_threads() else [])
+    draft, head = (lm.model.companions.pop(drafter) for drafter in drafters)
+    assert draft.free_slots == lm.model.pools.slots
+    assert (head.pools.free_pages, head.pools.free_slots) == (head.pools.pages, head.pools.slots)
+    draft.close()
+    head.close()
+
+
+def test_a_client_that_leaves_while_its_draft_is_loaded(server, loads, monkeypatch):
+    """Its request ends at once; the draft is there for the next."""
+    monkeypatch.setattr("dflash.serve.decoding.named", lambda name, draft, **_: Strategy(Loaded("slow", pieces=0)))
+    body = b'{"prompt": "a", "max_tokens": 2, "strategy": "lookup"}'
+    app = build_app(Backend(server.worker, server.loaded.tokenizer, server.loaded.template, ["demo"]))
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/v1/completions",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json"), (b"host", b"localhost")],
+    }
+
+    async def ask(leaves):
+        sent, messages = [], iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive():
+            message = next(messages, None)
+            if message is not None:
+                return message
+            if not leaves:
+                await asyncio.Event().wait()
+            await asyncio.to_thread(loads.begun.wait, GUARD)
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            sent.append(message)
+
+        await asyncio.wait_for(app(scope, receive, send), GUARD)
+        return sent[0]["status"]
+
+    assert asyncio.run(ask(leaves=True)) == 499
+    assert not loads.go.is_set()
+    loads.go.set()
+    assert asyncio.run(ask(leaves=False)) == 200
+    assert loads.names == ["slow"]
+    server.loaded.model.companions.pop(Loaded("slow", pieces=0)).close()
