@@ -358,6 +358,7 @@ def test_a_clock_that_jumps_ahead_empties_nothing(versions, monkeypatch):
             ahead = time.time() + days * DAY
             patched.setattr(code_age.time, "time", lambda ahead=ahead: ahead)
             CodeCache(versions / "v-next", "v-*").put("a", CODE)
+        assert -7.5 < days_old(versions / "v-next" / "a") < -6.5, "the clock of the cache moved by a week"
         shutil.rmtree(versions / "v-next")
         assert sorted(path.name for path in versions.glob("v-*")) == ["v-current", "v-young"]
 
