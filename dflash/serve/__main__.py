@@ -12,7 +12,7 @@ from dflash.serve.arguments import add_context, add_draft, add_model, check_draf
 MAX_WAITING = 256
 """Texts that may wait to start, over all requests: some rounds of the default 8 sequences, minutes of work.
 
-Whoever comes later gets 503 with Retry-After at once, in place of an answer after many minutes.
+A request beyond that gets 503 with Retry-After at once, in place of an answer after many minutes.
 """
 
 
