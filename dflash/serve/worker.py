@@ -283,6 +283,7 @@ class Worker:
                 call = self._calls.get(block=wait)
                 self._pulse = time.monotonic()
                 call()
+                del call  # would hold its result, or an error, while the next one is waited for
                 wait = False
         except queue.Empty:
             return

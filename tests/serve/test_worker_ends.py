@@ -63,7 +63,7 @@ def dies(*_, **__):
     raise SystemExit("killed")
 
 
-def test_all_are_told_though_the_sink_of_one_fails(lm, toy, worker, held, monkeypatch, caplog):
+def test_all_get_an_end_though_the_sink_of_one_fails(lm, toy, worker, held, monkeypatch, caplog):
     def fails(_):
         raise OSError("nobody there")
 
@@ -124,7 +124,7 @@ def test_an_answer_whose_text_fails_at_its_end_has_an_end(lm, worker, monkeypatc
 
 
 @pytest.mark.parametrize("wait", ["stream", "finish_all"])
-def test_waiting_ends_with_a_worker_that_dies_without_a_word(lm, toy, worker, held, monkeypatch, wait):
+def test_waiting_ends_with_a_worker_that_dies_silently(lm, toy, worker, held, monkeypatch, wait):
     monkeypatch.setattr("dflash.serve.worker._LOOK", 0.01)
     with ThreadPoolExecutor(1) as pool:
         if wait == "stream":
@@ -222,7 +222,7 @@ lm = dflash.load("demo", device="cpu", threads=1, context=512)
 stream = lm.stream("import os", max_tokens=5)
 pid = os.fork()
 if not pid:
-    told = []
+    refused = []
     for use in (
         lambda: lm.generate("a", max_tokens=1), lambda: lm.logits("a"), lambda: lm.call(int), lambda: next(stream),
         lambda: lm.stream("a"), lambda: lm.perplexity("a b"),
@@ -230,15 +230,15 @@ if not pid:
         try:
             use()
         except DFlashError as error:
-            told.append("this is a fork" in str(error))
+            refused.append("this is a fork" in str(error))
     stream.close()
     lm.close()
-    os._exit(0 if told == [True] * 6 else 3)
+    os._exit(0 if refused == [True] * 6 else 3)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), lm.generate("a", max_tokens=1).usage.completion_tokens)
 """
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork here")
-def test_a_forked_process_is_told_to_load_the_model_itself():
+def test_a_forked_process_must_load_the_model_itself():
     done = subprocess.run([sys.executable, "-c", FORK], check=False, capture_output=True, text=True, timeout=300)
     assert done.stdout.split() == ["0", "1"], done.stderr
