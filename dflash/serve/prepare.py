@@ -20,19 +20,29 @@ _log = logging.getLogger(__name__)
 MAX_JOBS = 16
 """Strategies that are prepared at a time; each has a thread, which may be waiting for a download."""
 
+MAX_WAITING = 64
+"""Requests of a server that wait for such strategies at a time; more are told to come again."""
+
 _END = object()
 
 
-class Job:
-    """A drafter that is being prepared, for all who wait for it."""
+class PreparationJob:
+    """A drafter that is being prepared, for all who wait for it.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    crowd : Semaphore, optional
+        Bounds how many coroutines wait for this job and others.
+    """
+
+    def __init__(self, crowd: threading.Semaphore | None = None) -> None:
+        self._crowd = crowd
         self._ended: Future[None] = Future()
         self._ended.set_running_or_notify_cancel()  # who gives up waiting ends nothing
         self._error: BaseException | None = None
 
     @classmethod
-    def done(cls, error: BaseException | None = None) -> "Job":
+    def done(cls, error: BaseException | None = None) -> "PreparationJob":
         """Make one that has ended."""
         job = cls()
         job.end(error)
@@ -49,8 +59,20 @@ class Job:
         self._raise()
 
     async def arrive(self) -> None:
-        """Do what `wait` does, in a coroutine; it may be cancelled."""
-        await asyncio.wrap_future(self._ended)
+        """Do what `wait` does, in a coroutine; it may be cancelled.
+
+        Raises
+        ------
+        PoolExhausted
+            If too many wait: they must not take the place of requests that have all they need.
+        """
+        if self._crowd is not None and not self._ended.done():
+            if not self._crowd.acquire(blocking=False):
+                raise PoolExhausted(f"{MAX_WAITING} requests wait for drafts that are being prepared; try again later")
+            try:
+                await asyncio.wrap_future(self._ended)
+            finally:
+                self._crowd.release()
         self._raise()
 
     def _raise(self) -> None:
@@ -76,11 +98,12 @@ class Preparation:
 
     def __init__(self, engine: Engine, wake: Callable[[], None]) -> None:
         self._engine, self._wake = engine, wake
-        self._jobs: dict[Drafter, Job] = {}
+        self._jobs: dict[Drafter, PreparationJob] = {}
         self._lock, self._errands = threading.Lock(), threading.Lock()
+        self._crowd = threading.Semaphore(MAX_WAITING)
         self._refused = Refused()
 
-    def begin(self, strategy: Strategy) -> Job:
+    def begin(self, strategy: Strategy) -> PreparationJob:
         """Begin to prepare what a strategy needs, or join those who wait for it already.
 
         Raises
@@ -90,20 +113,20 @@ class Preparation:
         """
         drafter = strategy.drafter
         if type(drafter) is Nothing or is_prepared(drafter, self._engine.model):
-            return Job.done()
+            return PreparationJob.done()
         refusal = self._refused.error_of(drafter)
         if refusal is not None:
-            return Job.done(refusal)
+            return PreparationJob.done(refusal)
         with self._lock:
             if drafter in self._jobs:
                 return self._jobs[drafter]
             if len(self._jobs) >= MAX_JOBS:
                 raise PoolExhausted(f"{len(self._jobs)} strategies are being prepared, no more at a time; try again later")
-            job = self._jobs[drafter] = Job()
+            job = self._jobs[drafter] = PreparationJob(self._crowd)
         threading.Thread(target=self._run, args=(drafter, job), name="dflash-prepare", daemon=True).start()
         return job
 
-    def _run(self, drafter: Drafter, job: Job) -> None:
+    def _run(self, drafter: Drafter, job: PreparationJob) -> None:
         """Do a job to its end; it never raises."""
         failure: BaseException | None = None
         try:
@@ -143,7 +166,7 @@ class Preparation:
             job = self._jobs.get(drafter)
             own = job is None
             if job is None:
-                job = self._jobs[drafter] = Job()
+                job = self._jobs[drafter] = PreparationJob(self._crowd)
         if own:
             self._run(drafter, job)
         job.wait()

@@ -16,7 +16,7 @@ from dflash.decode.session import Session, Step
 from dflash.decode.strategy import Strategy
 from dflash.errors import Cancelled, DFlashError, EngineFailed
 from dflash.serve.answer import Answer, Delta
-from dflash.serve.prepare import Job, Preparation
+from dflash.serve.prepare import Preparation, PreparationJob
 
 log = logging.getLogger("dflash.worker")
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class Worker:
                 "recorders and functions given to call() can't use the LM"
             )
 
-    def preparing(self, strategy: Strategy) -> Job:
+    def preparing(self, strategy: Strategy) -> PreparationJob:
         """Begin to load what a strategy needs to go with the model, while texts go on; the job tells when that is done.
 
         Raises

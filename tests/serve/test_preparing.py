@@ -311,6 +311,26 @@ def test_who_gives_up_waiting_ends_nothing(worker, loads):
     worker.prepare(Strategy(Loaded("slow")))
 
 
+def test_only_so_many_requests_wait(worker, loads, monkeypatch):
+    """The others are told so at once, while those that need nothing go on."""
+    monkeypatch.setattr(worker._preparation, "_crowd", threading.Semaphore(2))
+
+    async def ask():
+        waiting = [asyncio.ensure_future(worker.preparing(Strategy(Loaded("slow"))).arrive()) for _ in range(2)]
+        await asyncio.to_thread(loads.begun.wait, GUARD)
+        with pytest.raises(PoolExhausted, match="requests wait for drafts"):
+            await worker.preparing(Strategy(Loaded("slow"))).arrive()
+        await worker.preparing(Strategy(PromptLookup())).arrive()
+        waiting.pop().cancel()
+        await asyncio.sleep(0)
+        waiting.append(asyncio.ensure_future(worker.preparing(Strategy(Loaded("slow"))).arrive()))
+        await asyncio.sleep(0)
+        loads.go.set()
+        await asyncio.wait_for(asyncio.gather(*waiting), GUARD)
+
+    asyncio.run(ask())
+
+
 def test_closing_while_a_draft_is_loaded(loads):
     worker = Worker(Engine(TimedToy()))
     job = worker.preparing(Strategy(Loaded("slow")))
