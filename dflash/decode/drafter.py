@@ -156,15 +156,24 @@ class Drafter(Protocol):
 
 
 def is_prepared(drafter: Drafter, model: Any) -> bool:
-    """Return `Drafter.is_prepared` of anything that can guess: False, of what was not made to tell."""
-    found = getattr(drafter, "is_prepared", None)
-    return False if found is None else found(model)
+    """Return `Drafter.is_prepared` of anything that can guess: False, where `prepare` alone knows."""
+    return False if _overrides_prepare(drafter, "is_prepared") else drafter.is_prepared(model)
 
 
 def prepare_in_parts(drafter: Drafter, model: Any) -> Generator[None, None, None]:
-    """Return `Drafter.prepare_in_parts` of anything that can guess: all in one piece, of what has no parts."""
-    found = getattr(drafter, "prepare_in_parts", None)
-    return Drafter.prepare_in_parts(drafter, model) if found is None else found(model)
+    """Return `Drafter.prepare_in_parts` of anything that can guess: all in one piece, where `prepare` alone knows."""
+    whole = _overrides_prepare(drafter, "prepare_in_parts")
+    return Drafter.prepare_in_parts(drafter, model) if whole else drafter.prepare_in_parts(model)
+
+
+def _overrides_prepare(drafter: Drafter, name: str) -> bool:
+    """Return whether a drafter has a `prepare` of its own that an inherited method of that name does not know of."""
+    if not hasattr(drafter, name) or "prepare" in getattr(drafter, "__dict__", ()):
+        return True
+    own, other = (
+        next(i for i, kind in enumerate(type(drafter).__mro__) if each in vars(kind)) for each in ("prepare", name)
+    )
+    return own < other and type(drafter).__mro__[other] is not Drafter
 
 
 def foreseen(drafter: Drafter, draftings: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Foreseen]:

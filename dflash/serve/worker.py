@@ -107,7 +107,10 @@ class Worker:
             If the worker is closing.
         PoolExhausted
             If too many others are being prepared.
+        DFlashError
+            From a thread that could only wait for ever.
         """
+        self.check_caller()
         with self._lock:
             self._check_alive()
         return self._preparation.begin(strategy)

@@ -24,7 +24,7 @@ from dflash.decode.drafters.mtp import MTP
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.decode.strategy import Strategy
-from dflash.errors import Cancelled, DownloadError, FormatError, NotFound, OutOfMemory, PoolExhausted
+from dflash.errors import Cancelled, DFlashError, DownloadError, FormatError, NotFound, OutOfMemory, PoolExhausted
 from dflash.kernels.numba_jit import runs_in_several_threads
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft.model import BlockDraft
@@ -331,6 +331,12 @@ def test_only_so_many_requests_wait(worker, loads, monkeypatch):
     asyncio.run(ask())
 
 
+def test_the_engines_own_thread_does_not_wait_for_itself(worker, loads):
+    with pytest.raises(DFlashError, match="engine's own thread"):
+        worker.call(lambda: worker.prepare(Strategy(Loaded("slow"))))
+    assert not loads.names
+
+
 def test_closing_while_a_draft_is_loaded(loads):
     worker = Worker(Engine(TimedToy()))
     job = worker.preparing(Strategy(Loaded("slow")))
@@ -377,6 +383,23 @@ def test_a_drafter_of_somebodys_own_is_prepared_by_the_engine(worker, error):
     else:
         attempt(worker, own, type(error))
     assert own.threads == ["dflash-engine"]
+
+
+class Extended(Loaded):
+    """Does more than what it extends, in `prepare` alone."""
+
+    def prepare(self, model):
+        super().prepare(model)
+        LOADS.threads.append(threading.current_thread().name)
+
+
+def test_what_a_subclass_does_is_done(worker, loads):
+    loads.go.set()
+    worker.prepare(Strategy(Extended("one")))
+    worker.prepare(Strategy(FirstOf(PromptLookup(), Extended("two"))))
+    assert loads.names == ["one", "two"]
+    assert set(loads.threads) == {"dflash-engine"}
+    assert len(loads.threads) == 4
 
 
 def test_one_that_only_looks_like_a_drafter(worker):
