@@ -1,0 +1,215 @@
+"""Two thousand bodies at and beyond the limits, beside a stream of another client."""
+
+import asyncio
+import ctypes
+import gc
+import json
+import platform
+import random
+import time
+from collections import Counter, deque
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from toy import Toy
+
+from dflash.decode.engine import Engine
+from dflash.errors import Unsupported
+from dflash.serve.api import Backend
+from dflash.serve.app import build_app
+from dflash.serve.limits import Limits
+from dflash.serve.worker import Worker
+
+N = 2000
+SEED = 20260707
+CPU_SECONDS = 1.0
+"""CPU time of the whole process for one request; the typical one takes some milliseconds."""
+
+MEMORY = 50 << 20
+"""Bytes that the process may grow by."""
+
+WARM_UP = 100
+"""Bodies before memory is compared: buffers of the tokenizer and of NumPy have their size then."""
+
+GAP = 0.1
+"""CPU seconds of the whole process between two events of the other client's stream."""
+
+
+def names(rng):
+    """A strategy's name: sound, at a limit, or beyond one."""
+    parts = ["plain", "lookup", f"lookup:{rng.randint(0, 12000)}", "mtp:2", "dflash", "draft-model", "fast", "", "adaptive"]
+    width = rng.choice([1, 2, 8, 9, 60, 2000])
+    inner = ",".join(rng.choice(parts) for _ in range(width))
+    depth = rng.choice([0, 1, 1, 2, 3, 250, 3000])
+    return rng.choice(
+        [*parts, "first(" * depth + inner + ")" * depth, "adaptive(" + "(" * depth, "x" * 10 ** rng.randint(1, 5)]
+    )
+
+
+def nested(rng, depth):
+    """An object of so many levels, as JSON text."""
+    opening, closing = rng.choice([("[", "]"), ('{"a":', "}"), ('{"properties":{"a":', "}}")])
+    levels = depth // len(closing)
+    return opening * levels + rng.choice(["1", '"x"', "null"]) + closing * levels
+
+
+def piece(rng):
+    """One field and its value, as JSON text."""
+    n = 10 ** rng.randint(0, 4)
+    field, value = rng.choice(
+        [
+            lambda: ("strategy", names(rng)),
+            lambda: ("recover", rng.choice(["loop,", "empty,", "stall:x,", "min:3,", ","]) * n),
+            lambda: ("recover", [rng.choice(["loop", "empty", "min:2", "stall", ""])] * rng.choice([1, 3, 8, 9, n])),
+            lambda: ("stop", rng.choice(["a", "\n", "\u00e9"]) * rng.choice([1, 255, 256, 257, n])),
+            lambda: ("stop", ["x" * rng.randint(0, 300)] * rng.choice([1, 15, 16, 17, n])),
+            lambda: ("logit_bias", {str(i): rng.choice([1, -100, 101]) for i in range(rng.choice([1, 500, 1024, 1025, n]))}),
+            lambda: ("n", rng.choice([1, 2, 64, 65, 0, 10**300])),
+            lambda: ("seed", rng.choice([0, -(2**63), 2**64, 10**400])),
+            lambda: ("min_tokens", rng.choice([0, 1, 10**9, 2**31])),
+            lambda: ("max_tokens", rng.choice([1, 2, 0, 10**9, 2**31])),
+            lambda: ("repetition_penalty", rng.choice([1e-45, 1e-30, 0.5, 100, 101])),
+            lambda: ("temperature", rng.choice([0, 1e-9, 1, 100, 101, "hot"])),
+            lambda: ("logprobs", rng.choice([0, 5, True, 21])),
+            lambda: ("echo", True),
+            lambda: ("repetition_detection", {"max_pattern_size": rng.choice([0, 8, 4096, 4097]), "min_count": 2}),
+            lambda: ("chat_template_kwargs", rng.choice([{"documents": 5}, {"enable_thinking": False}, {"a": [[]] * n}])),
+            lambda: ("tool_choice", rng.choice(["required", "none", "auto", {"function": {"name": "x"}}])),
+            lambda: ("stream", rng.choice([True, False])),
+            lambda: ("response_format", {"type": rng.choice(["text", "json_object"])}),
+        ]
+    )()
+    return f"{json.dumps(field)}:{json.dumps(value)}"
+
+
+def tool(rng):
+    schema = nested(rng, rng.choice([1, 10, 50, 300])) if rng.random() < 0.5 else json.dumps({"type": "object"})
+    return '{"type":"function","function":{"name":"look","parameters":' + schema + "}}"
+
+
+def body(rng):
+    """The path of a request and its body."""
+    chat = rng.random() < 0.5
+    size = 10 ** rng.randint(0, 5)
+    text = rng.choice(["a", "9", "word ", "\u4e2d", "<|im_end|>", " "]) * size
+    if chat:
+        message = {"role": rng.choice(["user", "system", "developer", "tool", "robot"]), "content": text}
+        fields = [f'"messages":{json.dumps([message] * rng.choice([1, 1, 2, 20]))}']
+        if rng.random() < 0.3:
+            fields.append('"tools":[' + ",".join(tool(rng) for _ in range(rng.choice([1, 2, 30]))) + "]")
+    else:
+        ids = [rng.randrange(100)] * min(size, 50_000)
+        prompt = rng.choice([text, ids, [text] * rng.choice([1, 2, 64, 65]), [ids] * rng.choice([1, 3, 64])])
+        fields = [f'"prompt":{json.dumps(prompt)}']
+    fields += ['"max_tokens":2'] if rng.random() < 0.9 else []
+    fields += [piece(rng) for _ in range(rng.randint(0, 3))]
+    junk = [nested(rng, rng.choice([60, 70, 5000])), "[" + "[]," * size + "1]", "1" * size, '"' + '\\\\\\"[' * size + '"']
+    if rng.random() < 0.15:
+        fields.append(f'"unknown":{rng.choice(junk)}')
+    return f"/v1/{'chat/' if chat else ''}completions", ("{" + ",".join(fields) + "}").encode()
+
+
+def memory():
+    """Bytes of memory that the process holds, without what its allocator keeps for later."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.fixture
+def app(lm, monkeypatch):
+    """A server with a model of no cost that has neither an MTP head nor a draft."""
+
+    def no_draft(*_, **__):
+        raise Unsupported("there is no draft for this model")
+
+    monkeypatch.setattr("dflash.decode.drafters.dflash.load_draft", no_draft)
+    tokenizer = lm.tokenizer
+    row = np.zeros(tokenizer.n_vocab, np.float32)
+    model = Toy(tokenizer.n_vocab, pages=300, slots=32, context=4096, law=lambda _: row)
+    model.forwards = deque(maxlen=1)
+    model.config.n_mtp, model.device, model.finish = 0, "cpu", lambda: None
+    worker = Worker(Engine(model))
+    gc.collect()
+    gc.freeze()  # as the server does when it has loaded
+    yield build_app(Backend(worker, tokenizer, lm.template, ["toy"], limits=Limits(4096)))
+    gc.unfreeze()
+    worker.close()
+    assert model.leaked == (0, 0, 0)
+
+
+class Neighbour:
+    """Another client: streams one text after another, and notes the CPU time of the process between two events."""
+
+    def __init__(self, app):
+        self._app, self.gaps, self.n_events, self._last = app, [], 0, None
+
+    def forget(self):
+        """Count the next gap from the next event on."""
+        self._last = None
+
+    async def stream(self):
+        body = [{"type": "http.request", "body": b'{"prompt": "a", "max_tokens": 100, "stream": true}'}]
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "query_string": b""}
+        scope["headers"] = [(b"content-type", b"application/json"), (b"host", b"localhost")]
+        self.forget()
+
+        async def receive():
+            if body:
+                return body.pop()
+            return await asyncio.Event().wait()
+
+        await self._app(scope, receive, self._send)
+
+    async def _send(self, message):
+        now = time.process_time()
+        if message["type"] == "http.response.start":
+            assert message["status"] == 200
+            return  # it may have to wait for its turn now
+        if self._last is not None:
+            self.gaps.append(now - self._last)
+            self.n_events += 1
+            assert b"error" not in message["body"]
+        self._last = now
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc and /proc for the memory of the process")
+def test_any_body_is_answered_or_refused(app):
+    """Each with 200 or 400 (413 for its size), quickly, and without making the other client wait."""
+    rng = random.Random(SEED)
+    headers = {"Content-Type": "application/json"}
+    statuses, slow = Counter(), []
+    neighbour = Neighbour(app)
+
+    async def run():
+        streaming = asyncio.create_task(neighbour.stream())
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app", timeout=None) as client:
+            for i in range(WARM_UP + N):
+                if i == WARM_UP:
+                    before = memory()
+                if streaming.done():
+                    streaming.result()
+                    streaming = asyncio.create_task(neighbour.stream())
+                path, content = body(rng)
+                neighbour.forget()  # making up a body is not the server's work
+                own, began = neighbour.n_events, time.process_time()
+                answer = await client.post(path, content=content, headers=headers)
+                took = time.process_time() - began
+                statuses[answer.status_code] += 1
+                assert answer.status_code in (200, 400, 413), (content[:300], answer.text[:300])
+                if answer.status_code != 200:
+                    assert len(answer.json()["error"]["message"]) < 1000
+                if took > CPU_SECONDS:
+                    slow.append((took, neighbour.n_events - own, path, content[:300]))
+            grown = memory() - before
+            await streaming
+            return grown
+
+    grown = asyncio.run(run())
+    assert not slow
+    assert grown < MEMORY
+    assert max(neighbour.gaps) < GAP
+    assert neighbour.n_events > N // 4
+    assert min(statuses[200], statuses[400]) > N // 20, statuses
