@@ -8,6 +8,7 @@ import numpy as np
 from dflash.errors import RequestError
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.model.config import Config
+from dflash.model.free_memory import free_memory
 from dflash.model.pools import KV_TYPES
 
 
@@ -78,7 +79,7 @@ def n_pages(config: Config, *, context: int | None, sequences: int, kv: str, roo
     if context is not None and context > config.context:
         raise RequestError(f"context is {context}, the model was trained for {config.context} tokens")
     need = Need.of(config, kv)
-    budget = _free_memory() // 2 - sequences * (need.state + need.pending) if room is None else room
+    budget = free_memory() // 2 - sequences * (need.state + need.pending) if room is None else room
     fit = max(budget // need.page, 0) if need.page else sequences * config.context
     wanted = -(-(context or config.context) // PAGE)
     if context is not None and wanted > fit:
@@ -91,15 +92,6 @@ def n_pages(config: Config, *, context: int | None, sequences: int, kv: str, roo
     if room is not None and context is None:
         pages = max(wanted, min(pages, fit // 4))
     return pages, min(context or config.context, wanted * PAGE)
-
-
-def _free_memory() -> int:
-    """Bytes that could be had without swapping."""
-    try:
-        with open("/proc/meminfo") as lines:  # noqa: PTH123
-            return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def n_cores() -> int:

@@ -180,6 +180,8 @@ def _message(message: Any, index: int) -> dict[str, Any]:
 def _mappings(name: str, items: Sequence[Any] | None) -> list[dict[str, Any]] | None:
     if items is None:
         return None
+    if not isinstance(items, list | tuple):
+        raise TemplateError(f"{name} is a {type(items).__name__}, wanted a list of mappings")
     copies = [_plain(item) for item in items]
     for index, (item, copy) in enumerate(zip(items, copies, strict=True)):
         if not isinstance(copy, dict):

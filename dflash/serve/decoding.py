@@ -11,6 +11,7 @@ from dflash.decode.strategy import Strategy
 from dflash.errors import ModelError, RequestError
 from dflash.serve.fields import FieldError, Fields, shown
 from dflash.serve.limits import MAX_RECOVERIES, MAX_RECOVERY_NAME
+from dflash.serve.problems import public
 from dflash.serve.recover import Language, Recover, check, recoveries
 from dflash.serve.worker import Worker
 
@@ -123,8 +124,10 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
             _check_allowed(wanted.strategy, defaults.allowed)
             strategy = named(wanted.strategy, defaults.draft, **defaults.settings)
             await worker.preparing(strategy).arrive()
-        except (RequestError, ModelError) as error:
+        except RequestError as error:
             raise FieldError("strategy", str(error).removeprefix("strategy: ")) from error
+        except ModelError as error:
+            raise FieldError("strategy", public(error).removeprefix("strategy: ")) from error
     recover = defaults.recover if wanted.recover is None else wanted.recover
     watches = await asyncio.to_thread(recoveries, recover, language)
     added = dict.fromkeys((*watches, *wanted.more))

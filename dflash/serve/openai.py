@@ -89,6 +89,8 @@ def parse_chat(body: object) -> ChatRequest:
     kwargs = fields.object("chat_template_kwargs")
     if kwargs and "tools" in kwargs.values:
         raise kwargs.error("tools", "belongs at the top of the body")
+    if kwargs:
+        list(kwargs.objects("documents"))
     return ChatRequest(
         options=_options(fields, fields.integer(name, 1, MAX_TOKENS), logprobs),
         messages=tuple(message.values for message in messages),

@@ -1,6 +1,7 @@
 """What goes wrong, in the words of HTTP: a status and OpenAI's error object."""
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,14 +11,20 @@ from dflash.errors import (
     DeviceLost,
     DFlashError,
     EngineFailed,
+    ModelError,
     PoolExhausted,
     QueueFull,
     RequestError,
     TemplateError,
+    Unsupported,
 )
 from dflash.serve.fields import FieldError
 
 log = logging.getLogger("dflash.serve")
+
+_GENERAL = "the server failed on this request; its log says why"
+_FOLDERS = re.compile(r"/(?:[^/:'\"\n]+/)+")
+"""Folders of a path, which may have spaces."""
 
 
 class Problem(Exception):
@@ -93,6 +100,17 @@ def problem_of(error: BaseException) -> Problem:
             return Problem(503, str(error), code="overloaded")
         case DFlashError():
             log.error("a request failed: %s", error)
-            return Problem(500, str(error))
+            return Problem(500, _GENERAL)
     log.error("a request failed", exc_info=error)
-    return Problem(500, "the server failed on this request; its log says why")
+    return Problem(500, _GENERAL)
+
+
+def public(error: ModelError) -> str:
+    """What a client may read of an error of the server's own files: no folders, and nothing of a damaged or missing file.
+
+    The whole message goes to the log.
+    """
+    log.warning("a draft can't be used: %s", error)
+    if isinstance(error, Unsupported):
+        return _FOLDERS.sub("", str(error))
+    return "its draft can't be used; the server's log says why"

@@ -84,6 +84,8 @@ def refused(http, path, status, **request):
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
+        ({"chat_template_kwargs": {"documents": 5}}, "chat_template_kwargs.documents"),
+        ({"chat_template_kwargs": {"documents": [5]}}, "chat_template_kwargs.documents[0]"),
         ({"model": 5}, "model"),
     ],
 )
