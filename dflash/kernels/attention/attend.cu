@@ -3,7 +3,7 @@
 // Blocks take items in turn. Grid: any, one block a processor; block and shared memory: together.cuh.
 // Bytes: 4 * KV * HEAD for each position, and for each query 4 * HEAD a part.
 #define TREES 1
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
 #include "together.cuh"
 #include "pending.cuh"
 
@@ -16,11 +16,11 @@ attend(const unsigned short* q, const unsigned short* k, const unsigned short* v
     __shared__ Item item;
     __shared__ int limits[MOST_ROWS];
     __shared__ u64 above[MOST_ROWS];
-    dependents_may_launch();
-    const u32 query_tile = ((u32)__cvta_generic_to_shared(memory) + 1023) / 1024 * 1024, slots = query_tile + QUERY_TILE;
+    launch_dependent_grids();
+    const u32 query_tile = (smem_address(memory) + 1023) / 1024 * 1024, slots = query_tile + QUERY_TILE;
     if (threadIdx.x < PENDING) read_batch(batch, counts, first, parent, depth, length, max_rows, max_sequences);
     if (threadIdx.x == 0) item.sequence = item.before = 0;
-    wait_for_inputs();
+    wait_on_dependent_grids();
     for (int n = blockIdx.x;; n += gridDim.x) {
         __syncthreads();
         if (threadIdx.x == 0) find(n, item, batch, pages, max_pages);

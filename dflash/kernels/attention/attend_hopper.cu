@@ -3,7 +3,7 @@
 // Blocks take items in turn. Grid: any, one block a processor; block and shared memory: ring.cuh.
 // Bytes: 4 * KV * HEAD for each position, and for each query 4 * HEAD a part.
 #define TREES 1
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
 #include "ring.cuh"
 #include "pending.cuh"
 
@@ -17,14 +17,14 @@ __device__ __forceinline__ void copy_texts(Ring ring, const TensorMap& k, const 
         const Text& text = item.text;
         for (int i = text.begin; i <= text.end; ++i) {
             if (!waited && i < text.end && (i + 1) * KEYS > text.committed) {
-                wait_for_inputs();
+                wait_on_dependent_grids();
                 waited = true;
             }
             if (i < text.end) copy_tile(ring, k, text, i);
             if (i > text.begin) copy_tile(ring, v, text, i - 1);
         }
     }
-    if (!waited) wait_for_inputs();
+    if (!waited) wait_on_dependent_grids();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -37,9 +37,9 @@ attend_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, cons
     __shared__ Item items[GROUPS];
     __shared__ int limits[GROUPS][MOST_ROWS];
     __shared__ u64 above[GROUPS][MOST_ROWS];
-    dependents_may_launch();
-    const u32 query_tile = ((u32)__cvta_generic_to_shared(memory) + 1023) / 1024 * 1024;
-    const u32 full = (u32)__cvta_generic_to_shared(barriers);
+    launch_dependent_grids();
+    const u32 query_tile = (smem_address(memory) + 1023) / 1024 * 1024;
+    const u32 full = smem_address(barriers);
     Ring ring = {query_tile + QUERY_TILE, full, full + 8 * SLOTS, 0, 0};
     if (threadIdx.x == PENDING) begin_ring(ring);
     if (threadIdx.x < PENDING) read_batch(batch, counts, first, parent, depth, length, max_rows, max_sequences);
@@ -56,23 +56,23 @@ attend_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, cons
     if (thread == 0) item.sequence = item.before = 0;
     bool waited = false;
     for (int n = blockIdx.x;; n += gridDim.x) {
-        group_sync();
+        warpgroup_sync();
         if (thread == 0) find(n, item, batch, pages, max_pages);
-        group_sync();
+        warpgroup_sync();
         if (item.queries.n == 0) break;
         if (thread < item.rows) look(item, thread, batch, limits[group], above[group]);
-        if (!waited) wait_for_inputs();
+        if (!waited) wait_on_dependent_grids();
         waited = true;
         if (group * 64 >= item.queries.n) {
             pass(ring, item.text);
             continue;
         }
         store_queries(own, q, item.queries);
-        group_sync();
+        warpgroup_sync();
         const Sight sight = {item.text.committed, item.text.committed, 0, limits[group], above[group]};
         Sums sums;
         read(ring, item.text, sight, own, sums);
         leave(item, sums, partial, stats);
     }
-    if (!waited) wait_for_inputs();
+    if (!waited) wait_on_dependent_grids();
 }

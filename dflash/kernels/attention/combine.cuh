@@ -4,7 +4,9 @@
 // parts of a line, which are added up in order. Grid (LINES / 64, KV, rows), block 256.
 // Bytes: 4 * HEAD for each part of each row and head. Macros: HEAD, GROUP, KV, SPLITS, GATED.
 #pragma once
-#include "../formats/half.cuh"
+#include "../gpu/include/activation.cuh"
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/warp.cuh"
 #include "place.cuh"
 
 #if !defined(HEAD) || !defined(GROUP) || !defined(GATED)
@@ -12,12 +14,6 @@
 #endif
 
 constexpr int WAYS = 4, EACH = (SPLITS + WAYS - 1) / WAYS, LINES = GROUP * HEAD / 4, OWN = (SPLITS + 31) / 32;
-
-__device__ __forceinline__ float exp2_of(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 // All threads call it, with the same number of parts, one or more.
 __device__ __forceinline__ void combine_parts(int parts, const float* gate, const float* partial, const float* stats, u16* out) {
@@ -49,16 +45,14 @@ __device__ __forceinline__ void combine_parts(int parts, const float* gate, cons
             own[i] = part < parts ? *(const float2*)(stats + 2 * ((begin + part) * GROUP + j)) : make_float2(nothing, 0.0f);
             top = fmaxf(top, own[i].x);
         }
-#pragma unroll
-        for (int i = 16; i; i /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, i));
+        top = warp_max(top);
 #pragma unroll
         for (int i = 0; i < OWN; ++i) {
-            const float weight = exp2_of(__fsub_rn(__fmul_rn(own[i].x, scale), __fmul_rn(top, scale)));
+            const float weight = exp2_approx(__fsub_rn(__fmul_rn(own[i].x, scale), __fmul_rn(top, scale)));
             if (lane + 32 * i < parts) weights[j][lane + 32 * i] = weight;
             total = __fmaf_rn(own[i].y, weight, total);
         }
-#pragma unroll
-        for (int i = 16; i; i /= 2) total = __fadd_rn(total, __shfl_xor_sync(~0u, total, i));
+        total = warp_sum(total);
         if (lane == 0) totals[j] = total;
     }
     __syncthreads();
@@ -82,7 +76,7 @@ __device__ __forceinline__ void combine_parts(int parts, const float* gate, cons
     const float total = totals[group];
     const auto rounded = [&](float value, float of_gate) -> u32 {
         value = __fdiv_rn(value, total);
-        return half_saturated(GATED ? __fdiv_rn(value, 1.0f + expf(-of_gate)) : value);
+        return half_saturated(GATED ? mul_sigmoid_rn(value, of_gate) : value);
     };
     *(uint2*)(out + at * HEAD + d) = make_uint2(rounded(x.x, g.x) | rounded(x.y, g.y) << 16,
                                                 rounded(x.z, g.z) | rounded(x.w, g.w) << 16);

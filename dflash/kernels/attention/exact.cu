@@ -5,8 +5,10 @@
 //
 // Grid (heads, rows), block 32 * WARPS. Bytes: 8 * HEAD for each row, head and position.
 // Macros: HEAD, GROUP, KV, GATED.
-#include "../formats/half.cuh"
-#include "../launch.cuh"
+#include "../gpu/include/activation.cuh"
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/warp.cuh"
 
 #if !defined(HEAD) || !defined(GROUP) || !defined(KV) || !defined(GATED)
 #error "HEAD, GROUP, KV and GATED must be defined"
@@ -25,8 +27,8 @@ exact(const float* q, const float* k, const float* v, const int* counts, const i
       unsigned short* out) {
     __shared__ int path[PENDING];
     __shared__ float tops[WARPS], totals[WARPS], values[WARPS][32 * OWN];
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int row = blockIdx.y, head = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (row >= counts[0]) return;
     const int s = sequence[row], begin = first[s], own = row - begin, committed = length[s], deep = depth[row];
@@ -56,8 +58,7 @@ exact(const float* q, const float* k, const float* v, const int* counts, const i
             value[i] = d < HEAD ? v[source + d] : 0.0f;
             if (d < HEAD) score = __fmaf_rn(query[i], k[source + d], score);
         }
-#pragma unroll
-        for (int i = 16; i; i /= 2) score = __fadd_rn(score, __shfl_xor_sync(~0u, score, i));
+        score = warp_sum(score);
         const float most = fmaxf(top, score), rescale = expf(top - most), weight = expf(score - most);
         sum = __fmaf_rn(sum, rescale, weight);
 #pragma unroll
@@ -81,6 +82,6 @@ exact(const float* q, const float* k, const float* v, const int* counts, const i
         sum = __fadd_rn(sum, part.y);
     }
     x = __fdiv_rn(x, sum);
-    if (GATED) x = __fdiv_rn(x, 1.0f + expf(-gate[(2 * at + 1) * HEAD + threadIdx.x]));
+    if (GATED) x = mul_sigmoid_rn(x, gate[(2 * at + 1) * HEAD + threadIdx.x]);
     out[at * HEAD + threadIdx.x] = half_saturated(x);
 }

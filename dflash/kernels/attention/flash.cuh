@@ -8,6 +8,8 @@
 // Macros: HEAD, GROUP, KV, the shape of the heads; KEYS, QUERIES, the tiles; TREES, whether rows may fork; GATED.
 // To be included after the products.
 #pragma once
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/ptx.cuh"
 #include "tiles.cuh"
 
 #if !defined(GROUP) || !defined(KV) || !defined(TREES) || !defined(GATED)
@@ -52,12 +54,6 @@ struct Sums {
 // The two queries of a thread, of all that the threads of a block have.
 __device__ __forceinline__ int query_of(int h) { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + 8 * h; }
 
-__device__ __forceinline__ float exp2_of(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // `bits`, moved `by` places up, or down if negative; what falls off the ends is lost.
 __device__ __forceinline__ u64 moved(u64 bits, int by) {
     return by <= -64 || by >= 64 ? 0 : by < 0 ? bits >> -by : bits << by;
@@ -101,14 +97,14 @@ __device__ __forceinline__ void soften(float (&s)[SCORES][4], int position, cons
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
         const float base = most == NOTHING ? 0.0f : __fmul_rn(most, scale);
-        rescale[h] = exp2_of(__fsub_rn(__fmul_rn(sums.top[h], scale), base));
+        rescale[h] = exp2_approx(__fsub_rn(__fmul_rn(sums.top[h], scale), base));
         sums.top[h] = most;
         float added = 0.0f;
 #pragma unroll
         for (int n = 0; n < SCORES; ++n)
 #pragma unroll
             for (int e = 2 * h; e < 2 * h + 2; ++e) {
-                s[n][e] = exp2_of(__fmaf_rn(s[n][e], scale, -base));
+                s[n][e] = exp2_approx(__fmaf_rn(s[n][e], scale, -base));
                 added = __fadd_rn(added, s[n][e]);
             }
         sums.sum[h] = __fmaf_rn(sums.sum[h], rescale[h], added);
@@ -126,7 +122,7 @@ __device__ __forceinline__ void pack(u32 (&p)[KEYS / 16][4], const float (&s)[SC
 #pragma unroll
     for (int k = 0; k < KEYS / 16; ++k)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) p[k][e] = half2_of(s[2 * k + e / 2][e % 2 * 2], s[2 * k + e / 2][e % 2 * 2 + 1]);
+        for (int e = 0; e < 4; ++e) p[k][e] = pack_half2(s[2 * k + e / 2][e % 2 * 2], s[2 * k + e / 2][e % 2 * 2 + 1]);
 }
 
 // Sums of the weights, of which each thread has a quarter.
@@ -137,5 +133,3 @@ __device__ __forceinline__ void complete(Sums& sums) {
         sums.sum[h] = __fadd_rn(sums.sum[h], __shfl_xor_sync(~0u, sums.sum[h], 2));
     }
 }
-
-__device__ __forceinline__ float sigmoid_times(float x, float gate) { return __fdiv_rn(x, 1.0f + expf(-gate)); }

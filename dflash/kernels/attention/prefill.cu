@@ -3,7 +3,8 @@
 // Grid: at least (tiles of queries of all sequences) * KV; block and shared memory: together.cuh.
 // Bound by products: 4 * HEAD for each pair of a query and a position.
 #define TREES 0
-#include "../launch.cuh"
+#include "../gpu/include/activation.cuh"
+#include "../gpu/include/pdl.cuh"
 #include "together.cuh"
 #include "prompt.cuh"
 
@@ -18,7 +19,7 @@ __device__ __forceinline__ void finish(const Sums& sums, int h, size_t at, const
 #pragma unroll
     for (int n = 0; n < HEAD / 8; ++n) {
         float2 x = make_float2(__fdiv_rn(sums.o[n][2 * h], sums.sum[h]), __fdiv_rn(sums.o[n][2 * h + 1], sums.sum[h]));
-        if (GATED) x = make_float2(sigmoid_times(x.x, g[n].x), sigmoid_times(x.y, g[n].y));
+        if (GATED) x = make_float2(mul_sigmoid_rn(x.x, g[n].x), mul_sigmoid_rn(x.y, g[n].y));
         *(u32*)(out + at * HEAD + 8 * n + d) = half_saturated(x.x) | (u32)half_saturated(x.y) << 16;
     }
 }
@@ -27,12 +28,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 prefill(const unsigned short* q, const unsigned short* k, const unsigned short* v, const int* counts, const int* first,
         const int* length, const int* pages, int max_pages, const float* gate, unsigned short* out) {
     extern __shared__ u8 memory[];
-    dependents_may_launch();
-    const u32 query_tile = ((u32)__cvta_generic_to_shared(memory) + 1023) / 1024 * 1024, slots = query_tile + QUERY_TILE;
+    launch_dependent_grids();
+    const u32 query_tile = (smem_address(memory) + 1023) / 1024 * 1024, slots = query_tile + QUERY_TILE;
     Text text;
     Queries queries;
     const bool found = find(blockIdx.x, text, queries, counts[1], first, length, pages, max_pages);
-    wait_for_inputs();
+    wait_on_dependent_grids();
     if (!found) return;
     for (int n = 0; n < SLOTS; ++n) fetch(slots, k, v, text, n);
     store_queries(query_tile, q, queries);

@@ -3,7 +3,7 @@
 // Grid: at least (tiles of queries of all sequences) * KV; block and shared memory: ring.cuh.
 // Bound by products: 4 * HEAD for each pair of a query and a position.
 #define TREES 0
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
 #include "ring.cuh"
 #include "prompt.cuh"
 
@@ -13,16 +13,16 @@ prefill_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, con
                unsigned short* out) {
     extern __shared__ u8 memory[];
     __shared__ __align__(8) u64 barriers[2 * SLOTS];
-    dependents_may_launch();
-    const u32 query_tile = ((u32)__cvta_generic_to_shared(memory) + 1023) / 1024 * 1024;
-    const u32 full = (u32)__cvta_generic_to_shared(barriers);
+    launch_dependent_grids();
+    const u32 query_tile = (smem_address(memory) + 1023) / 1024 * 1024;
+    const u32 full = smem_address(barriers);
     Ring ring = {query_tile + QUERY_TILE, full, full + 8 * SLOTS, 0, 0};
     if (threadIdx.x == 0) begin_ring(ring);
     Text text;
     Queries queries;
     const bool found = find(blockIdx.x, text, queries, counts[1], first, length, pages, max_pages);
     __syncthreads();
-    wait_for_inputs();
+    wait_on_dependent_grids();
     if (!found) return;
     if (threadIdx.x >= 2 * QUERIES) {
         take_copiers_registers();
@@ -40,7 +40,7 @@ prefill_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, con
     }
     const u32 own = query_tile + threadIdx.x / 128 * GROUP_TILE;
     store_queries(own, q, queries);
-    group_sync();
+    warpgroup_sync();
     Sums sums;
     read(ring, text, sight_of(text, queries), own, sums);
     finish_group(own, queries, sums, gate, out);

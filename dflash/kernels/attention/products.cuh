@@ -1,22 +1,9 @@
 // The two products of attention, scores = Q K^T and values += P V, by each warp for its 16 queries.
 #pragma once
+#include "../gpu/include/mma.cuh"
 #include "tiles.cuh"
 
 constexpr int SCORES = KEYS / 8, VALUES = HEAD / 8;  // fragments of 16 queries and 8 columns
-
-__device__ __forceinline__ void load_matrices(u32 (&d)[4], u32 address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-__device__ __forceinline__ void load_transposed(u32 (&d)[4], u32 address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-                 : "r"(address)
-                 : "memory");
-}
 
 // Where line `line`, an even number, further on lies than the line at `address`, of a tile of `ROWS` rows.
 template <int ROWS>
@@ -34,13 +21,13 @@ __device__ __forceinline__ void multiply_scores(float (&d)[SCORES][4], u32 queri
 #pragma unroll
     for (int k = 0; k < HEAD / 16; ++k) {
         u32 a[4];
-        load_matrices(a, further<QUERIES>(queries, 2 * k));
+        ldmatrix_x4(a, further<QUERIES>(queries, 2 * k));
 #pragma unroll
         for (int n = 0; n < SCORES; n += 2) {
             u32 b[4];
-            load_matrices(b, further<KEYS>(keys, 2 * k) + 8 * n * 128);
-            mma(d[n], a, b[0], b[1]);
-            mma(d[n + 1], a, b[2], b[3]);
+            ldmatrix_x4(b, further<KEYS>(keys, 2 * k) + 8 * n * 128);
+            mma_m16n8k16(d[n], a, b[0], b[1]);
+            mma_m16n8k16(d[n + 1], a, b[2], b[3]);
         }
     }
 }
@@ -53,9 +40,9 @@ __device__ __forceinline__ void multiply_values(float (&d)[VALUES][4], const u32
 #pragma unroll
         for (int n = 0; n < VALUES; n += 2) {
             u32 b[4];
-            load_transposed(b, further<KEYS>(values, n) + 16 * k * 128);
-            mma(d[n], weights[k], b[0], b[1]);
-            mma(d[n + 1], weights[k], b[2], b[3]);
+            ldmatrix_x4_trans(b, further<KEYS>(values, n) + 16 * k * 128);
+            mma_m16n8k16(d[n], weights[k], b[0], b[1]);
+            mma_m16n8k16(d[n + 1], weights[k], b[2], b[3]);
         }
     }
 }

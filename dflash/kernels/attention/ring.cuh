@@ -6,6 +6,9 @@
 //
 // Block 2 * QUERIES + COPIERS; shared QUERY_TILE + SLOTS * TILE + 1024 bytes. Macros: SLOTS, of the ring.
 #pragma once
+#include "../gpu/include/activation.cuh"
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/tma.cuh"
 #include "products_hopper.cuh"
 #include "flash.cuh"
 
@@ -32,41 +35,39 @@ struct Ring {
 // Called by one thread; the others must not go on before it has.
 __device__ __forceinline__ void begin_ring(const Ring& ring) {
     for (int i = 0; i < SLOTS; ++i) {
-        barrier_init(ring.full + 8 * i, 1);
-        barrier_init(ring.free + 8 * i, QUERIES / 16);
+        mbarrier_init(ring.full + 8 * i, 1);
+        mbarrier_init(ring.free + 8 * i, QUERIES / 16);
     }
 }
 
 // Called by all threads of the copying group, or of the others.
 __device__ __forceinline__ void take_copiers_registers() {
-    if constexpr (GROUPS > 1) fewer_registers<40>();
+    if constexpr (GROUPS > 1) setmaxnreg_dec<40>();
 }
 
 __device__ __forceinline__ void take_multipliers_registers() {
-    if constexpr (GROUPS > 1) more_registers<232>();
+    if constexpr (GROUPS > 1) setmaxnreg_inc<232>();
 }
 
 // A warp is done with a slot.
 __device__ __forceinline__ void give_back(u32 is_free) {
-    if (threadIdx.x % 32 == 0) barrier_arrive(is_free);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(is_free);
 }
 
 // Have tile `i` of keys or values copied.
 __device__ __forceinline__ void copy_tile(Ring& ring, const TensorMap& cache, const Text& text, int i) {
     const int position = i * KEYS, row = __ldg(text.pages + position / PAGE) * PAGE + position % PAGE;
-    barrier_wait(ring.is_free(), ring.phase ^ 1);
-    barrier_expect(ring.is_full(), TILE);
+    mbarrier_wait(ring.is_free(), ring.phase ^ 1);
+    mbarrier_arrive_expect_tx(ring.is_full(), TILE);
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) {
-        copy_box(ring.tile() + c * (KEYS * 128), cache, text.head * HEAD + c * 64, row, ring.is_full());
+        tma_load_2d(ring.tile() + c * (KEYS * 128), cache, text.head * HEAD + c * 64, row, ring.is_full());
     }
     ring.next();
 }
 
-// Wait for the threads of a group.
-__device__ __forceinline__ void group_sync() {
-    asm volatile("bar.sync %0, 128;" ::"r"((int)threadIdx.x / 128 + 1) : "memory");
-}
+// Wait for the threads of this warpgroup; named barriers 1, 2, ... are those of the warpgroups.
+__device__ __forceinline__ void warpgroup_sync() { named_barrier_sync<128>((int)threadIdx.x / 128 + 1); }
 
 // Copy the queries of a group; those that do not exist are zeros.
 __device__ __forceinline__ void store_queries(u32 tile, const u16* q, const Queries& queries) {
@@ -81,24 +82,24 @@ __device__ __forceinline__ void store_queries(u32 tile, const u16* q, const Quer
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         const int n = threadIdx.x % 128 + 128 * i;
-        store_line(tile + place<64>(n / LINES, n % LINES), value[i]);
+        st_shared_16(tile + place<64>(n / LINES, n % LINES), value[i]);
     }
-    shared_is_written();
+    fence_async_proxy();
 }
 
 // Make zeros of the values of the last tile that are not in the cache: weights of zero can't undo what is not a number.
 __device__ __forceinline__ void clear_values(u32 tile, int written) {
     for (int i = threadIdx.x % 128; i < (KEYS - written) * LINES; i += 128) {
-        store_line(tile + place<KEYS>(written + i / LINES, i % LINES), make_uint4(0, 0, 0, 0));
+        st_shared_16(tile + place<KEYS>(written + i / LINES, i % LINES), make_uint4(0, 0, 0, 0));
     }
-    shared_is_written();
-    group_sync();
+    fence_async_proxy();
+    warpgroup_sync();
 }
 
 // A group without queries lets a text pass.
 __device__ __forceinline__ void pass(Ring& ring, const Text& text) {
     for (int n = 2 * (text.end - text.begin); n; --n) {
-        barrier_wait(ring.is_full(), ring.phase);
+        mbarrier_wait(ring.is_full(), ring.phase);
         give_back(ring.is_free());
         ring.next();
     }
@@ -111,36 +112,40 @@ __device__ __forceinline__ void read(Ring& ring, const Text& text, const Sight& 
     clear(sums);
 #pragma unroll
     for (int n = 0; n < SCORES; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
-    barrier_wait(ring.is_full(), ring.phase);
-    begin_products();
+    mbarrier_wait(ring.is_full(), ring.phase);
+    wgmma_fence();
     begin_scores(s, queries, ring.tile());
-    wait_products<0>(s);
+    wgmma_wait_group<0>();
+    wgmma_fence_operand(s);
     give_back(ring.is_free());
     ring.next();
     soften(s, text.begin * KEYS, sight, sums, rescale);
     pack(p, s);
     for (int i = text.begin + 1; i < text.end; ++i) {
-        barrier_wait(ring.is_full(), ring.phase);
-        begin_products();
+        mbarrier_wait(ring.is_full(), ring.phase);
+        wgmma_fence();
         begin_scores(s, queries, ring.tile());
         const u32 keys = ring.is_free();
         ring.next();
-        barrier_wait(ring.is_full(), ring.phase);
+        mbarrier_wait(ring.is_full(), ring.phase);
         begin_values(sums.o, p, ring.tile());
-        wait_products<1>(s);
+        wgmma_wait_group<1>();
+        wgmma_fence_operand(s);
         give_back(keys);
         soften(s, i * KEYS, sight, sums, rescale);
-        wait_products<0>(sums.o);
+        wgmma_wait_group<0>();
+        wgmma_fence_operand(sums.o);
         give_back(ring.is_free());
         ring.next();
         pack(p, s);
         if (__any_sync(~0u, rescale[0] != 1.0f || rescale[1] != 1.0f)) multiply_all(sums.o, rescale);
     }
-    barrier_wait(ring.is_full(), ring.phase);
+    mbarrier_wait(ring.is_full(), ring.phase);
     if (text.end * KEYS > text.written) clear_values(ring.tile(), text.written - (text.end - 1) * KEYS);
-    begin_products();
+    wgmma_fence();
     begin_values(sums.o, p, ring.tile());
-    wait_products<0>(sums.o);
+    wgmma_wait_group<0>();
+    wgmma_fence_operand(sums.o);
     give_back(ring.is_free());
     ring.next();
     complete(sums);
@@ -154,7 +159,7 @@ __device__ __forceinline__ void finish_group(u32 tile, const Queries& queries, c
     const auto place_of = [&](int row, int line) { return tile + row * (4 * WIDE) + (line ^ row % 4 * 2) * 16; };
 #pragma unroll
     for (int start = 0; start < HEAD; start += WIDE) {
-        group_sync();
+        warpgroup_sync();
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int row = query_of(h) - first;
@@ -169,7 +174,7 @@ __device__ __forceinline__ void finish_group(u32 tile, const Queries& queries, c
                              : "memory");
             }
         }
-        group_sync();
+        warpgroup_sync();
         constexpr int MANY = WIDE_LINES % 16 ? WIDE_LINES / 2 : 8;  // of WIDE_LINES / 2 that are a thread's, at a time
 #pragma unroll
         for (int i = 0; i < WIDE_LINES / 2; i += MANY) {
@@ -190,8 +195,8 @@ __device__ __forceinline__ void finish_group(u32 tile, const Queries& queries, c
                              : "r"(place_of(x - first, n % WIDE_LINES))
                              : "memory");
                 if (GATED) {
-                    o.x = sigmoid_times(o.x, g[j].x), o.y = sigmoid_times(o.y, g[j].y);
-                    o.z = sigmoid_times(o.z, g[j].z), o.w = sigmoid_times(o.w, g[j].w);
+                    o.x = mul_sigmoid_rn(o.x, g[j].x), o.y = mul_sigmoid_rn(o.y, g[j].y);
+                    o.z = mul_sigmoid_rn(o.z, g[j].z), o.w = mul_sigmoid_rn(o.w, g[j].w);
                 }
                 *(uint2*)(out + queries.at(x) * HEAD + d) =
                     make_uint2(half_saturated(o.x) | (u32)half_saturated(o.y) << 16,

@@ -4,7 +4,7 @@
 // row's number, so that neither tensor cores nor ldmatrix meet a bank twice. It begins at a multiple of 1024.
 // Macros: HEAD, numbers of a head; KEYS, QUERIES, rows of the tiles.
 #pragma once
-#include "../formats/half.cuh"
+#include "../gpu/include/types.cuh"
 
 #if !defined(HEAD) || !defined(KEYS) || !defined(QUERIES)
 #error "HEAD, KEYS and QUERIES must be defined"
@@ -19,15 +19,4 @@ constexpr int TILE = COLUMNS * KEYS * 128, QUERY_TILE = COLUMNS * QUERIES * 128;
 template <int ROWS>
 __device__ __forceinline__ u32 place(int row, int line) {
     return line / 8 * (ROWS * 128) + row * 128 + ((line ^ row) & 7) * 16;
-}
-
-__device__ __forceinline__ u32 half2_of(float low, float high) {
-    u32 d;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-    return d;
-}
-
-__device__ __forceinline__ void store_line(u32 shared, uint4 line) {
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(line.x), "r"(line.y), "r"(line.z), "r"(line.w)
-                 : "memory");
 }

@@ -2,6 +2,7 @@
 //
 // Block 2 * QUERIES; shared QUERY_TILE + SLOTS * TILE + 1024 bytes. Macros: SLOTS, tiles of text that are held.
 #pragma once
+#include "../gpu/include/cp_async.cuh"
 #include "products.cuh"
 #include "flash.cuh"
 
@@ -12,11 +13,6 @@ static_assert(SLOTS >= 4, "a product of scores and one of values read two tiles 
 
 constexpr int THREADS = 2 * QUERIES;
 
-__device__ __forceinline__ void copy_16_or_zero(u32 shared, const void* global, bool is_there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(is_there ? 16 : 0)
-                 : "memory");
-}
-
 // Copy tile `i` of keys or values to a slot; zeros for what is not in the cache.
 __device__ __forceinline__ void fetch_tile(u32 slot, const u16* cache, const Text& text, int i) {
     const int position = i * KEYS;
@@ -25,7 +21,7 @@ __device__ __forceinline__ void fetch_tile(u32 slot, const u16* cache, const Tex
 #pragma unroll 2
     for (int n = threadIdx.x; n < KEYS * LINES; n += THREADS) {
         const int key = n / LINES, line = n % LINES;
-        copy_16_or_zero(slot + place<KEYS>(key, line), from + (size_t)key * (KV * HEAD) + line * 8,
+        cp_async_16_zfill(slot + place<KEYS>(key, line), from + (size_t)key * (KV * HEAD) + line * 8,
                         position + key < text.written);
     }
 }
@@ -37,7 +33,7 @@ __device__ __forceinline__ void fetch(u32 slots, const Cache& k, const Cache& v,
     const bool values = n > 0 && n % 2 == 0;
     const int i = text.begin + (values ? n / 2 - 1 : (n + 1) / 2);
     if (i < text.end) fetch_tile(slots + n % SLOTS * TILE, values ? v : k, text, i);
-    copy_commit();
+    cp_async_commit_group();
 }
 
 // Copy the queries of a tile; those that do not exist are zeros.
@@ -53,7 +49,7 @@ __device__ __forceinline__ void store_queries(u32 tile, const u16* q, const Quer
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         const int n = threadIdx.x + THREADS * i;
-        store_line(tile + place<QUERIES>(n / LINES, n % LINES), value[i]);
+        st_shared_16(tile + place<QUERIES>(n / LINES, n % LINES), value[i]);
     }
 }
 
@@ -65,7 +61,7 @@ __device__ __forceinline__ void read(const Cache& k, const Cache& v, const Sourc
     float s[SCORES][4], rescale[2];
     u32 p[KEYS / 16][4];
     clear(sums);
-    copy_wait<SLOTS - 1>();
+    cp_async_wait_group<SLOTS - 1>();
     __syncthreads();
     if (!idle) {
         multiply_scores(s, queries, slots);
@@ -74,7 +70,7 @@ __device__ __forceinline__ void read(const Cache& k, const Cache& v, const Sourc
     }
     int n = SLOTS, slot = 0;
     for (int i = text.begin + 1; i < text.end; ++i, n += 2) {
-        copy_wait<SLOTS - 4>();
+        cp_async_wait_group<SLOTS - 4>();
         __syncthreads();
         if (n > SLOTS) fetch(slots, k, v, text, n - 1);
         fetch(slots, k, v, text, n);
@@ -88,7 +84,7 @@ __device__ __forceinline__ void read(const Cache& k, const Cache& v, const Sourc
             multiply_all(sums.o, rescale);
         }
     }
-    copy_wait<0>();
+    cp_async_wait_group<0>();
     __syncthreads();
     slot = slot + 1 == SLOTS ? 0 : slot + 1;
     if (!idle) multiply_values(sums.o, p, slots + (slot + 1 == SLOTS ? 0 : slot + 1) * TILE);

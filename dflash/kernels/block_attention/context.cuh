@@ -31,7 +31,7 @@ __device__ __forceinline__ void fetch_tile(u32 slot, const Sources& from, const 
         const bool is_there =
             block ? key < context.rows : position + key >= context.oldest && position + key < context.length;
         const u16* const source = (block ? from.block : from.ring) + (size_t)(is_there ? row : 0) * (KV * HEAD) + line * 8;
-        copy_16_or_zero(slot + place<KEYS>(key, line), source, is_there);
+        cp_async_16_zfill(slot + place<KEYS>(key, line), source, is_there);
     }
 }
 

@@ -3,8 +3,8 @@
 // Grid (columns / 1024, rows), block 256: a thread has four columns. A block is EACH rows, and a row before it is zero.
 // Macros: DIM, columns; GROUP, columns that share a change; TAPS; EACH; SIDE of `change`, (rows, 2, TAPS, DIM / GROUP), and of
 // `base`, (2, TAPS, DIM); ADD, whether `out` is added to in float32, or halves are written. Bytes: 8 * TAPS * DIM a row.
-#include "../formats/half.cuh"
-#include "../launch.cuh"
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/pdl.cuh"
 
 #if !defined(DIM) || !defined(GROUP) || !defined(TAPS) || !defined(EACH) || !defined(SIDE) || !defined(ADD)
 #error "DIM, GROUP, TAPS, EACH, SIDE and ADD must be defined"
@@ -13,9 +13,9 @@ static_assert(DIM % 4 == 0 && DIM % GROUP == 0, "a thread has four columns");
 
 extern "C" __global__ void __launch_bounds__(256)
 block_conv(const float* x, const float* change, const float* base, unsigned char* out) {
-    dependents_may_launch();
+    launch_dependent_grids();
     const int at = 4 * (blockIdx.x * 256 + threadIdx.x), row = blockIdx.y;
-    wait_for_inputs();
+    wait_on_dependent_grids();
     if (at >= DIM) return;
     float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll

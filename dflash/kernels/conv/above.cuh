@@ -15,5 +15,3 @@ struct Above {
     }
     __device__ __forceinline__ float at(int steps, int channel) const { return row(steps)[channel]; }
 };
-
-__device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }

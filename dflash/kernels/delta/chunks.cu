@@ -14,10 +14,10 @@
 #error "GROUPS, HEADS, WIDTH and VALUES must be defined"
 #endif
 constexpr int CHANNELS = 2 * GROUPS * WIDTH + HEADS * VALUES;
-#include "../formats/half.cuh"
-#include "../launch.cuh"
+#include "../gpu/include/cp_async.cuh"
+#include "../gpu/include/mma.cuh"
+#include "../gpu/include/pdl.cuh"
 #include "chunk.cuh"
-#include "fragments.cuh"
 #include "gates.cuh"
 
 constexpr int STRIDE = WIDTH + 8, TURNED = CHUNK + 4, TILE = 16;
@@ -60,22 +60,22 @@ __device__ __forceinline__ void substitute(const float* m, float* x, int column)
 }
 
 __device__ __forceinline__ void store_pair(u16* matrices, int which, int at, float low, float high) {
-    const u32 rounded = pack(low, high);
+    const u32 rounded = pack_half2(low, high);
     *(u32*)(matrices + which * MATRIX + at) = rounded;
-    *(u32*)(matrices + (which + 1) * MATRIX + at) = rest2(rounded, low, high);
+    *(u32*)(matrices + (which + 1) * MATRIX + at) = half2_lo(rounded, low, high);
 }
 
 extern "C" __global__ void __launch_bounds__(128) chunks(
     const unsigned short* prepared, const float* alpha, const float* beta, const float* ssm_a, const float* ssm_dt,
     const int* counts, const int* first, const int* length, unsigned short* matrices, float* gates) {
-    dependents_may_launch();
+    launch_dependent_grids();
     extern __shared__ float4 dynamic[];
     u16* const k = (u16*)dynamic;
     u16* const q = k + CHUNK * STRIDE;
     float* const m = (float*)dynamic;  // in place of k and q, once those are multiplied
     float* const x = m + CHUNK * TURNED;
     __shared__ float log_fade[CHUNK], strong[CHUNK];
-    wait_for_inputs();
+    wait_on_dependent_grids();
     int s = 0, chunk = blockIdx.x, n_rows = 0;
     for (;; ++s) {
         if (s == counts[1]) return;
@@ -90,10 +90,10 @@ extern "C" __global__ void __launch_bounds__(128) chunks(
     for (int i = threadIdx.x; i < CHUNK * LINES; i += 128) {
         const int r = i / LINES, c = i % LINES * 8;
         const u16* const from = prepared + (size_t)(row + (r < n ? r : 0)) * CHANNELS + group * WIDTH + c;
-        copy_16_or_zero(q + r * STRIDE + c, from, r < n);
-        copy_16_or_zero(k + r * STRIDE + c, from + GROUPS * WIDTH, r < n);
+        cp_async_16_zfill(q + r * STRIDE + c, from, r < n);
+        cp_async_16_zfill(k + r * STRIDE + c, from + GROUPS * WIDTH, r < n);
     }
-    copy_commit();
+    cp_async_commit_group();
     float* const of_chunk = gates + ((size_t)blockIdx.x * HEADS + head) * GATES * CHUNK;
     if (warp == 0) {
         float g[2];
@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(128) chunks(
         of_chunk[REMAINS * CHUNK + 2 * lane] = expf(last - lower);
         of_chunk[REMAINS * CHUNK + 2 * lane + 1] = expf(last - sum);
     }
-    copy_wait<0>();
+    cp_async_wait_group<0>();
     __syncthreads();
 
     float of_k[CHUNK / 8][4], of_q[CHUNK / 8][4];
@@ -129,15 +129,15 @@ extern "C" __global__ void __launch_bounds__(128) chunks(
         for (int e = 0; e < 4; ++e) of_k[t][e] = of_q[t][e] = 0.0f;
     for (int c = 0; c < WIDTH; c += 16) {
         u32 from_k[4], from_q[4];
-        load_left(from_k, k, STRIDE, warp * TILE, c, lane);
-        load_left(from_q, q, STRIDE, warp * TILE, c, lane);
+        load_a(from_k, k, STRIDE, warp * TILE, c, lane);
+        load_a(from_q, q, STRIDE, warp * TILE, c, lane);
 #pragma unroll
         for (int t = 0; t < CHUNK / 16; ++t) {
             if (t > warp) continue;
             u32 b[4];
-            load_right(b, k, STRIDE, t * 16, c, lane);
-            mma(of_k[2 * t], from_k, b[0], b[1]), mma(of_k[2 * t + 1], from_k, b[2], b[3]);
-            mma(of_q[2 * t], from_q, b[0], b[1]), mma(of_q[2 * t + 1], from_q, b[2], b[3]);
+            load_b(b, k, STRIDE, t * 16, c, lane);
+            mma_m16n8k16(of_k[2 * t], from_k, b[0], b[1]), mma_m16n8k16(of_k[2 * t + 1], from_k, b[2], b[3]);
+            mma_m16n8k16(of_q[2 * t], from_q, b[0], b[1]), mma_m16n8k16(of_q[2 * t + 1], from_q, b[2], b[3]);
         }
     }
     __syncthreads();

@@ -12,8 +12,8 @@ struct Exchange {
 #if __CUDA_ARCH__ >= 900
         const int maker = threadIdx.x / 32;
         if (threadIdx.x % 32 == 0 && maker < MAKERS) {
-            barrier_init(address(&barriers[maker][0]), 1);
-            barrier_init(address(&barriers[maker][1]), 1);
+            mbarrier_init(smem_address(&barriers[maker][0]), 1);
+            mbarrier_init(smem_address(&barriers[maker][1]), 1);
         }
         __syncwarp();
         asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -35,14 +35,14 @@ struct Exchange {
         u64* const barrier = &barriers[maker][turn % 2];
         if (lane < SPLIT) {
             u32 there, its_barrier;
-            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address(all + part)), "r"(lane));
-            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(its_barrier) : "r"(address(barrier)), "r"(lane));
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(smem_address(all + part)), "r"(lane));
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(its_barrier) : "r"(smem_address(barrier)), "r"(lane));
             asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(there),
                          "r"(__float_as_uint(mine)), "r"(its_barrier)
                          : "memory");
         }
-        if (lane == 0) barrier_expect(address(barrier), 4 * SPLIT);
-        wait_together(barrier, turn / 2 % 2);
+        if (lane == 0) mbarrier_arrive_expect_tx(smem_address(barrier), 4 * SPLIT);
+        mbarrier_wait_warp(barrier, turn / 2 % 2);
         mine = all[0];
 #pragma unroll
         for (int p = 1; p < SPLIT; ++p) mine = __fadd_rn(mine, all[p]);

@@ -14,12 +14,12 @@ __device__ __forceinline__ void fetch_taps(const Arrays& arrays, const Shared& s
                                             : text + (TAPS - 1 + at) * CHANNELS;
         float* const line = shared.taps + t * LOCAL + x;
         if (x < WIDTH) {
-            copy_16(address(line), from + block.group * WIDTH + x);
-            copy_16(address(line + WIDTH), from + (GROUPS + block.group) * WIDTH + x);
+            cp_async_16(smem_address(line), from + block.group * WIDTH + x);
+            cp_async_16(smem_address(line + WIDTH), from + (GROUPS + block.group) * WIDTH + x);
         }
-        if (x < OWN) copy_16(address(line + 2 * WIDTH), from + 2 * GROUPS * WIDTH + block.channel + x);
+        if (x < OWN) cp_async_16(smem_address(line + 2 * WIDTH), from + 2 * GROUPS * WIDTH + block.channel + x);
     }
-    copy_commit();
+    cp_async_commit_group();
 }
 
 // The rows' inputs, if STAGED, and gates; the barriers of their groups tell when they have come.
@@ -30,18 +30,18 @@ __device__ __forceinline__ void fetch_rows(const Arrays& arrays, const Shared& s
     const float* const keys = arrays.mixed + (size_t)pass.start * CHANNELS + block.group * WIDTH + x;
     const float* const values = arrays.mixed + (size_t)pass.start * CHANNELS + 2 * GROUPS * WIDTH + block.channel + x;
     const float* const from = is_gate ? arrays.gate + (size_t)pass.start * HEADS * VALUES + block.channel + of_gate : values;
-    const u32 to_keys = address(shared.inputs + x), to = is_gate ? address(shared.gates + of_gate) : to_keys + 8 * WIDTH;
+    const u32 to_keys = smem_address(shared.inputs + x), to = is_gate ? smem_address(shared.gates + of_gate) : to_keys + 8 * WIDTH;
 #pragma unroll 1
     for (int i = maker.number; i < GROUP * pass.n_groups; i += MAKERS) {
         if (i < pass.n_rows) {
             const int line = i * 4 * LOCAL;
             if (is_key) {
-                copy_16(to_keys + line, keys + i * CHANNELS);
-                copy_16(to_keys + line + 4 * WIDTH, keys + i * CHANNELS + GROUPS * WIDTH);
+                cp_async_16(to_keys + line, keys + i * CHANNELS);
+                cp_async_16(to_keys + line + 4 * WIDTH, keys + i * CHANNELS + GROUPS * WIDTH);
             }
-            if (is_value) copy_16(to + line, from + i * CHANNELS);
-            if (is_gate) copy_16(to + i * 4 * OWN, from + i * HEADS * VALUES);
+            if (is_value) cp_async_16(to + line, from + i * CHANNELS);
+            if (is_gate) cp_async_16(to + i * 4 * OWN, from + i * HEADS * VALUES);
         }
-        arrive_after_copies(groups.fetched + i / GROUP);
+        cp_async_mbarrier_arrive(smem_address(groups.fetched + i / GROUP));
     }
 }

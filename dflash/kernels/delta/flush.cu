@@ -12,9 +12,9 @@
 constexpr int CHANNELS = 2 * GROUPS * WIDTH + HEADS * VALUES, PENDING = 64;
 constexpr int ROWS = 2, LANES = 8, THREADS = OWN / ROWS * LANES, APPLIERS = THREADS;
 static_assert(VALUES % OWN == 0 && OWN % 8 == 0, "a warp has 8 value rows");
-#include "../formats/half.cuh"
+#include "../gpu/include/cp_async.cuh"
+#include "../gpu/include/ptx.cuh"
 #include "../conv/above.cuh"
-#include "address.cuh"
 #include "state.cuh"
 #include "kept.cuh"
 

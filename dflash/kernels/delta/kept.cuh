@@ -28,19 +28,19 @@ struct Kept {
         for (int r = threadIdx.x / 32; r < n_here; r += APPLIERS / 32) {
             const size_t row = rows.at(start + r);
             float* const line = lines + r * (WIDTH + OWN);
-            if (x < WIDTH) copy_16(address(line + x), k + row * GROUPS * WIDTH + x);
-            if (x < OWN) copy_16(address(line + WIDTH + x), u + row * HEADS * VALUES + x);
-            if (x == 0) copy_4(address(factors + r), decay + row * HEADS);
+            if (x < WIDTH) cp_async_16(smem_address(line + x), k + row * GROUPS * WIDTH + x);
+            if (x < OWN) cp_async_16(smem_address(line + WIDTH + x), u + row * HEADS * VALUES + x);
+            if (x == 0) cp_async_4(smem_address(factors + r), decay + row * HEADS);
         }
-        copy_commit();
+        cp_async_commit_group();
     }
 
     // Apply all, of which the first are being fetched, to the state of a thread.
     __device__ __forceinline__ void apply(State& own, int lane) const {
         for (int start = 0; start < n; start += KEPT_ROOM) {
             if (start) fetch(start);
-            copy_wait<0>();
-            asm volatile("bar.sync 1, %0;" ::"n"(APPLIERS) : "memory");
+            cp_async_wait_group<0>();
+            named_barrier_sync<1, APPLIERS>();
 #pragma unroll 1
             for (int i = 0; i < min(KEPT_ROOM, n - start); ++i) {
                 const float* const line = lines + i * (WIDTH + OWN);
@@ -50,7 +50,7 @@ struct Kept {
                 amount.load(line + WIDTH + threadIdx.x / LANES * ROWS);
                 own.add(factors[i], amount, key);
             }
-            if (start + KEPT_ROOM < n) asm volatile("bar.sync 1, %0;" ::"n"(APPLIERS) : "memory");
+            if (start + KEPT_ROOM < n) named_barrier_sync<1, APPLIERS>();
         }
     }
 };

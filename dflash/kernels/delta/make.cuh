@@ -33,12 +33,6 @@ struct Remembered {
     float *q, *k, *values, *key;
 };
 
-__device__ __forceinline__ float sum_of_warp(float x) {
-#pragma unroll
-    for (int i = 16; i; i /= 2) x = __fadd_rn(x, __shfl_xor_sync(~0u, x, i));
-    return x;
-}
-
 // Make `row`, which is visited as number `position`. `above` are the rows above it, a byte each, the nearest first; `keys`
 // and `values` where the inputs of row 0 lie in memory: of q, before those of k, and of the values.
 __device__ __forceinline__ void make_row(const Taps& taps, const Shared& shared, const float* keys, const float* values,
@@ -64,14 +58,14 @@ __device__ __forceinline__ void make_row(const Taps& taps, const Shared& shared,
         if (to && channels.there(i)) to[channels.within(i)] = input[i];
     }
 #pragma unroll
-    for (int i = 0; i < EACH; ++i) x[i] = silu(x[i]);
+    for (int i = 0; i < EACH; ++i) x[i] = silu_fast(x[i]);
     float qq = 0.0f, kk = 0.0f, qk = 0.0f;
 #pragma unroll
     for (int i = 0; i < KEYS; ++i) {
         const float q = x[i], k = x[KEYS + i];
         qq = __fmaf_rn(q, q, qq), kk = __fmaf_rn(k, k, kk), qk = __fmaf_rn(q, k, qk);
     }
-    qq = sum_of_warp(qq), kk = sum_of_warp(kk), qk = sum_of_warp(qk);
+    qq = warp_sum(qq), kk = warp_sum(kk), qk = warp_sum(qk);
     const float of_q = __fmul_rn(rsqrtf((float)WIDTH), rsqrtf(qq + 1e-6f)), of_k = rsqrtf(kk + 1e-6f);
     float* const line = shared.rows + position * LOCAL;
 #pragma unroll

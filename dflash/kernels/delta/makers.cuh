@@ -22,7 +22,7 @@ __device__ __forceinline__ void make_rows(const Arrays& arrays, const Shared& sh
 #pragma unroll 1
     for (int i = maker.number; i < GROUP * pass.n_groups; i += MAKERS) {
         for (const int last = chain ? i / GROUP : pass.n_groups - 1; fetched <= last; ++fetched) {
-            wait_together(groups.fetched + fetched, pass.used >> fetched & 1);
+            mbarrier_wait_warp(groups.fetched + fetched, pass.used >> fetched & 1);
         }
         if (i < pass.n_rows) {
             const int row = row_at(tree, chain, i);
@@ -35,7 +35,7 @@ __device__ __forceinline__ void make_rows(const Arrays& arrays, const Shared& sh
             const u64 above = chain ? above_in_chain(row) : *(const u64*)tree.above[row];
             make_row(taps, shared, keys, values, row, above, i, remembered, channels);
         }
-        barrier_arrive(address(groups.ready + i / GROUP));
+        mbarrier_arrive(smem_address(groups.ready + i / GROUP));
     }
 }
 
@@ -47,7 +47,7 @@ __device__ __forceinline__ void move_tail(const Arrays& arrays, const Shared& sh
         moves_all = arrived == HEADS / GROUPS * SPLIT - 1;
         if (moves_all) arrays.readers[pass.sequence * GROUPS + block.group] = 0;
     }
-    meet<32 * MAKERS>(2);
+    named_barrier_sync<32 * MAKERS>(2);
 #pragma unroll 1
     for (int c = maker.row + (moves_all ? 0 : 2 * WIDTH); c < LOCAL; c += 32 * MAKERS) {
         const int to = c < 2 * WIDTH ? (c / WIDTH * GROUPS + block.group) * WIDTH + c % WIDTH

@@ -9,15 +9,11 @@
 #error "GROUPS, HEADS, WIDTH, VALUES and TAPS must be defined"
 #endif
 constexpr int CHANNELS = 2 * GROUPS * WIDTH + HEADS * VALUES, PENDING = 64, ROWS_OF_WARP = 16, AHEAD = 4;
-#include "../formats/half.cuh"
-#include "../launch.cuh"
+#include "../gpu/include/activation.cuh"
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/warp.cuh"
 #include "../conv/above.cuh"
-
-__device__ __forceinline__ float sum_of_warp(float x) {
-#pragma unroll
-    for (int i = 16; i; i /= 2) x = __fadd_rn(x, __shfl_xor_sync(~0u, x, i));
-    return x;
-}
 
 // The channels of one head that a lane has: four in a row where that comes out even.
 template <int SIZE>
@@ -96,10 +92,10 @@ __device__ __forceinline__ void walk(const float* mixed, const float* taps, u16*
                 float total = __fmul_rn(weight[0].of[i], window[r].of[i]);
 #pragma unroll
                 for (int t = 1; t < TAPS; ++t) total = __fmaf_rn(weight[t].of[i], window[r + t].of[i], total);
-                out.of[i] = silu(total);
+                out.of[i] = silu_fast(total);
                 square = __fmaf_rn(out.of[i], out.of[i], square);
             }
-            const float factor = unit == 0.0f ? 1.0f : __fdiv_rn(unit, sqrtf(sum_of_warp(square) + 1e-6f));
+            const float factor = unit == 0.0f ? 1.0f : __fdiv_rn(unit, sqrtf(warp_sum(square) + 1e-6f));
             out.store(prepared + (size_t)(row + r) * CHANNELS + channel, lane, factor);
         }
 #pragma unroll
@@ -111,8 +107,8 @@ extern "C" __global__ void __launch_bounds__(256) prepare(
     const float* mixed, const float* taps, const int* counts, const int* first, const int* sequence, const int* slot,
     const int* kept, const int* n_kept, const int* side, const float* tail, const float* inputs, int slots,
     unsigned short* prepared) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int head = blockIdx.y * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     const int end = min(counts[0], (int)(blockIdx.x + 1) * ROWS_OF_WARP);
     if (head >= 2 * GROUPS + HEADS) return;

@@ -15,11 +15,11 @@
 #error "GROUPS, HEADS, WIDTH, VALUES, TAPS, SLICE and STAGES must be defined"
 #endif
 constexpr int CHANNELS = 2 * GROUPS * WIDTH + HEADS * VALUES, THREADS = 2 * SLICE, PENDING = 64;
-#include "../formats/half.cuh"
-#include "../launch.cuh"
+#include "../gpu/include/cp_async.cuh"
+#include "../gpu/include/mma.cuh"
+#include "../gpu/include/pdl.cuh"
 #include "../conv/above.cuh"
 #include "chunk.cuh"
-#include "fragments.cuh"
 
 constexpr int WIDE = WIDTH + 8, SQUARE = CHUNK + 8, THIN = SLICE + 8, TILES = CHUNK / 16, KEYS = WIDTH / 16;
 constexpr int ABREAST = KEYS % 4 == 0 ? 4 : KEYS % 2 == 0 ? 2 : 1;
@@ -44,22 +44,22 @@ __device__ __forceinline__ void fetch(const Stage& stage, const u16* prepared, c
     for (int i = threadIdx.x; i < CHUNK * LINES; i += THREADS) {
         const int r = i / LINES, c = i % LINES * 8;
         const u16* const from = prepared + (size_t)(r < n ? r : 0) * CHANNELS + head % GROUPS * WIDTH + c;
-        copy_16_or_zero(stage.q + r * WIDE + c, from, r < n);
-        copy_16_or_zero(stage.k + r * WIDE + c, from + GROUPS * WIDTH, r < n);
+        cp_async_16_zfill(stage.q + r * WIDE + c, from, r < n);
+        cp_async_16_zfill(stage.k + r * WIDE + c, from + GROUPS * WIDTH, r < n);
     }
     const int channel = 2 * GROUPS * WIDTH + head * VALUES + blockIdx.x * SLICE;
     for (int i = threadIdx.x; i < CHUNK * OF_SLICE; i += THREADS) {
         const int r = i / OF_SLICE, c = i % OF_SLICE * 8;
-        copy_16_or_zero(stage.v + r * THIN + c, prepared + (size_t)(r < n ? r : 0) * CHANNELS + channel + c, r < n);
+        cp_async_16_zfill(stage.v + r * THIN + c, prepared + (size_t)(r < n ? r : 0) * CHANNELS + channel + c, r < n);
     }
     for (int i = threadIdx.x; i < MATRICES * CHUNK * OF_MATRIX; i += THREADS) {
         const int r = i / OF_MATRIX, c = i % OF_MATRIX * 8;
-        if (c / 16 <= r % CHUNK / 16) copy_16(shared_at(stage.matrices + r * SQUARE + c), matrices + (size_t)r * CHUNK + c);
+        if (c / 16 <= r % CHUNK / 16) cp_async_16(smem_address(stage.matrices + r * SQUARE + c), matrices + (size_t)r * CHUNK + c);
     }
     for (int i = threadIdx.x; i < GATES * CHUNK / 4; i += THREADS) {
-        copy_16(shared_at((u16*)(stage.gates + 4 * i)), gates + 4 * i);
+        cp_async_16(smem_address(stage.gates + 4 * i), gates + 4 * i);
     }
-    copy_commit();
+    cp_async_commit_group();
 }
 
 struct Accumulator {
@@ -82,19 +82,19 @@ __device__ __forceinline__ void multiply(Accumulator& to, const u32 (&left)[TILE
         u32 b[TILES][4];
 #pragma unroll
         for (int t = j; t < TILES; ++t) {
-            load_right(b[t], matrix, SQUARE, 16 * t, 16 * j, lane);
-            mma(to.of[2 * t], left[j], b[t][0], b[t][1]), mma(to.of[2 * t + 1], left[j], b[t][2], b[t][3]);
+            load_b(b[t], matrix, SQUARE, 16 * t, 16 * j, lane);
+            mma_m16n8k16(to.of[2 * t], left[j], b[t][0], b[t][1]), mma_m16n8k16(to.of[2 * t + 1], left[j], b[t][2], b[t][3]);
         }
         if (LEFT_REST) {
 #pragma unroll
             for (int t = j; t < TILES; ++t) {
-                mma(to.of[2 * t], left_rest[j], b[t][0], b[t][1]), mma(to.of[2 * t + 1], left_rest[j], b[t][2], b[t][3]);
+                mma_m16n8k16(to.of[2 * t], left_rest[j], b[t][0], b[t][1]), mma_m16n8k16(to.of[2 * t + 1], left_rest[j], b[t][2], b[t][3]);
             }
         }
 #pragma unroll
         for (int t = j; t < TILES; ++t) {
-            load_right(b[t], matrix_rest, SQUARE, 16 * t, 16 * j, lane);
-            mma(to.of[2 * t], left[j], b[t][0], b[t][1]), mma(to.of[2 * t + 1], left[j], b[t][2], b[t][3]);
+            load_b(b[t], matrix_rest, SQUARE, 16 * t, 16 * j, lane);
+            mma_m16n8k16(to.of[2 * t], left[j], b[t][0], b[t][1]), mma_m16n8k16(to.of[2 * t + 1], left[j], b[t][2], b[t][3]);
         }
     }
 }
@@ -117,12 +117,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan(
     const int* counts, const int* first, const int* length, const int* slot, const int* kept, const int* n_kept,
     const int* side, float* tail, const float* inputs, float* state, const float* k, const float* u, const float* decay,
     int slots, float* read_out) {
-    dependents_may_launch();
+    launch_dependent_grids();
     extern __shared__ float4 dynamic[];
     const int head = blockIdx.y, group = head % GROUPS, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int g = lane / 4, t2 = lane % 4 * 2;
     const int value = head * VALUES + blockIdx.x * SLICE + 16 * warp + g;  // of all heads' values: this one and 8 after it
-    wait_for_inputs();
+    wait_on_dependent_grids();
     int before = 0;
     for (int s = 0; s < counts[1]; ++s) {
         const int start = first[s], n_rows = first[s + 1] - start, n_chunks = chunks_of(n_rows, length[s]);
@@ -164,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan(
         for (int c = 0; c < n_chunks; ++c) {
             const Stage stage((char*)dynamic + c % STAGES * STAGE);
             if (STAGES == 1) fetch_chunk(c);
-            copy_wait<0>();
+            cp_async_wait_group<0>();
             __syncthreads();
             if (STAGES == 2 && c + 1 < n_chunks) fetch_chunk(c + 1);
             const float *const fade = stage.gates + FADE * CHUNK, *const strong = stage.gates + STRENGTH * CHUNK;
@@ -174,21 +174,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan(
 #pragma unroll
             for (int j = 0; j < KEYS; ++j) {
                 u32 a[4];
-                to_left(a, own[2 * j], own[2 * j + 1]);
+                sums_to_a(a, own[2 * j], own[2 * j + 1]);
 #pragma unroll
                 for (int t = 0; t < TILES; ++t) {
                     u32 b[4];
-                    load_right(b, stage.k, WIDE, 16 * t, 16 * j, lane);
-                    mma(p.of[2 * t], a, b[0], b[1]), mma(p.of[2 * t + 1], a, b[2], b[3]);
-                    load_right(b, stage.q, WIDE, 16 * t, 16 * j, lane);
-                    mma(o.of[2 * t], a, b[0], b[1]), mma(o.of[2 * t + 1], a, b[2], b[3]);
+                    load_b(b, stage.k, WIDE, 16 * t, 16 * j, lane);
+                    mma_m16n8k16(p.of[2 * t], a, b[0], b[1]), mma_m16n8k16(p.of[2 * t + 1], a, b[2], b[3]);
+                    load_b(b, stage.q, WIDE, 16 * t, 16 * j, lane);
+                    mma_m16n8k16(o.of[2 * t], a, b[0], b[1]), mma_m16n8k16(o.of[2 * t + 1], a, b[2], b[3]);
                 }
             }
             u32 left[TILES][4], rest[TILES][4];
 #pragma unroll
             for (int t = 0; t < TILES; ++t) {
                 u32 v[4];
-                load_result_turned(v, stage.v, THIN, 16 * t, 16 * warp, lane);
+                load_d_trans(v, stage.v, THIN, 16 * t, 16 * warp, lane);
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     const float2 f = *(const float2*)(fade + 16 * t + 8 * h + t2);
@@ -201,14 +201,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan(
                     x[3] = b.y * (to_float((u16)(v[2 * h + 1] >> 16)) - f.y * x[3]);
                     y[0] *= f.x, y[1] *= f.y, y[2] *= f.x, y[3] *= f.y;
                 }
-                to_left(left[t], p.of[2 * t], p.of[2 * t + 1]);
+                sums_to_a(left[t], p.of[2 * t], p.of[2 * t + 1]);
             }
             p.clear();
             multiply<false>(p, left, left, stage.matrix(SOLVE), stage.matrix(SOLVE_REST), lane);
 #pragma unroll
             for (int t = 0; t < TILES; ++t) {
-                to_left(left[t], p.of[2 * t], p.of[2 * t + 1]);
-                rest_of_left(rest[t], left[t], p.of[2 * t], p.of[2 * t + 1]);
+                sums_to_a(left[t], p.of[2 * t], p.of[2 * t + 1]);
+                sums_to_a_lo(rest[t], left[t], p.of[2 * t], p.of[2 * t + 1]);
             }
             multiply<true>(o, left, rest, stage.matrix(ATTEND), stage.matrix(ATTEND_REST), lane);
             const float last = fade[CHUNK - 1];
@@ -225,19 +225,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan(
                     x[0] *= f.x, x[1] *= f.y, x[2] *= f.x, x[3] *= f.y;
                 }
                 u32 a[4], a_rest[4];
-                to_left(a, p.of[2 * t], p.of[2 * t + 1]);
-                rest_of_left(a_rest, a, p.of[2 * t], p.of[2 * t + 1]);
+                sums_to_a(a, p.of[2 * t], p.of[2 * t + 1]);
+                sums_to_a_lo(a_rest, a, p.of[2 * t], p.of[2 * t + 1]);
 #pragma unroll
                 for (int j = 0; j < KEYS; j += ABREAST) {
                     u32 b[ABREAST][4];
 #pragma unroll
                     for (int i = 0; i < ABREAST; ++i) {
-                        load_right_turned(b[i], stage.k, WIDE, 16 * t, 16 * (j + i), lane);
-                        mma(own[2 * (j + i)], a, b[i][0], b[i][1]), mma(own[2 * (j + i) + 1], a, b[i][2], b[i][3]);
+                        load_b_trans(b[i], stage.k, WIDE, 16 * t, 16 * (j + i), lane);
+                        mma_m16n8k16(own[2 * (j + i)], a, b[i][0], b[i][1]), mma_m16n8k16(own[2 * (j + i) + 1], a, b[i][2], b[i][3]);
                     }
 #pragma unroll
                     for (int i = 0; i < ABREAST; ++i) {
-                        mma(own[2 * (j + i)], a_rest, b[i][0], b[i][1]), mma(own[2 * (j + i) + 1], a_rest, b[i][2], b[i][3]);
+                        mma_m16n8k16(own[2 * (j + i)], a_rest, b[i][0], b[i][1]), mma_m16n8k16(own[2 * (j + i) + 1], a_rest, b[i][2], b[i][3]);
                     }
                 }
             }

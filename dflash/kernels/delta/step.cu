@@ -1,6 +1,6 @@
 // The middle of a linear-attention layer, for pending rows: conv, SiLU, unit q and k, gated delta rule, gated norm.
 //
-//   S = decay * S;  u = strength * (v - S k);  S += outer(u, k);  o = S q;  out = half(o / rms(o) * weight * silu(gate))
+//   S = decay * S;  u = strength * (v - S k);  S += outer(u, k);  o = S q;  out = half(o / rms(o) * weight * silu_fast(gate))
 //
 // A block has OWN value rows of one head of one sequence, in the registers of its visitors all along. First these apply the
 // rows of the pass before that are text now, so the state is written at most once; then they visit the rows one after
@@ -25,11 +25,13 @@
 constexpr int CHANNELS = 2 * GROUPS * WIDTH + HEADS * VALUES, OWN = VALUES / SPLIT, PENDING = 64, MOST_ROWS = PENDING;
 constexpr bool CLUSTERED = FUSED && SPLIT > 1;
 constexpr int LANES = 8, VISITORS = OWN / ROWS * LANES, APPLIERS = VISITORS;
-#include "../formats/half.cuh"
-#include "../launch.cuh"
+#include "../gpu/include/activation.cuh"
+#include "../gpu/include/cp_async.cuh"
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/mbarrier.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/warp.cuh"
 #include "../conv/above.cuh"
-#include "../linear/barriers.cuh"
-#include "address.cuh"
 #include "gates.cuh"
 #include "state.cuh"
 #include "kept.cuh"
@@ -58,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / VISITORS) __cluster_
     const float* ssm_dt, const float* ssm_norm, float eps, const int* counts, const int* first, const int* parent,
     const int* slot, const int* kept, const int* n_kept, const int* side, float* tail, float* inputs, float* state, float* k,
     float* u, float* decay, int slots, int* readers, unsigned short* out, float* read_out, int room, int places) {
-    dependents_may_launch();
+    launch_dependent_grids();
     extern __shared__ float4 dynamic[];
     __shared__ Tree tree;
     __shared__ Exchange exchange;
@@ -72,8 +74,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / VISITORS) __cluster_
 
     // All that tells of a sequence is asked for at once, the first time before it is known whether there is one.
     const int n_sequences = counts[1];
-    Described described;
-    described.load(first, slot, n_kept, side, kept, blockIdx.z);
+    Described wgmma_descriptor;
+    wgmma_descriptor.load(first, slot, n_kept, side, kept, blockIdx.z);
     // The first sequence begins with row 0; behind `parent` a batch has more than MOST_ROWS numbers.
     int above = blockIdx.z == 0 && maker.row >= 0 && maker.row < MOST_ROWS ? parent[maker.row] : -1;
     groups.prepare();
@@ -84,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / VISITORS) __cluster_
 #pragma unroll 1
     for (int s = blockIdx.z; s < n_sequences; s += gridDim.z) {
         const bool is_first = s == (int)blockIdx.z;
-        const Pass pass(described, s, slots, used);
+        const Pass pass(wgmma_descriptor, s, slots, used);
         if (maker.number < 0) {
             const int lane = threadIdx.x % LANES;
             const size_t value = pass.slot * HEADS * VALUES + block.channel + threadIdx.x / LANES * ROWS;
@@ -99,28 +101,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / VISITORS) __cluster_
                 before.apply(own, lane);
                 own.store(committed, lane);
             }
-            if (is_first) wait_for_inputs();
+            if (is_first) wait_on_dependent_grids();
             visit_all(own, pass.n_rows, tree, shared, committed, groups, used, lane);
             if (CLUSTERED && is_first) exchange.all_prepared();
         } else {
             const float rate = ssm_a[block.head], shift = ssm_dt[block.head];
             fetch_taps(arrays, shared, block, pass, maker);
-            if (is_first) wait_for_inputs();
+            if (is_first) wait_on_dependent_grids();
             const size_t of_laws = (size_t)(pass.start + min(maker.row, pass.n_rows - 1)) * HEADS + block.head;
             const float of_alpha = alpha[of_laws], of_beta = beta[of_laws];
             fetch_rows(arrays, shared, block, pass, maker, groups);
             bool chain = true;
             if (pass.n_rows > 1) {
                 if (s) above = maker.row < pass.n_rows ? parent[pass.start + maker.row] : -1;
-                chain = all_of<32 * MAKERS>(2, maker.row >= pass.n_rows || above == maker.row - 1);
+                chain = named_barrier_all<32 * MAKERS>(2, maker.row >= pass.n_rows || above == maker.row - 1);
                 if (!chain) plan(tree, maker.row, above, pass.n_rows, places);
             }
             if (maker.row < pass.n_rows) {
                 const float part_kept = expf(log_decay(of_alpha, rate, shift));
                 keep_law(arrays, shared, block, pass, maker.row, tree, chain, part_kept, strength(of_beta));
             }
-            copy_wait<0>();
-            meet<32 * MAKERS>(2);
+            cp_async_wait_group<0>();
+            named_barrier_sync<32 * MAKERS>(2);
             int arrived = 0;  // blocks that had read these channels of the tail before this one
             if (pass.n_before && maker.row == 0) arrived = atomicAdd(readers + s * GROUPS + block.group, 1);
             make_rows(arrays, shared, block, pass, maker, tree, chain, groups);
@@ -129,10 +131,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / VISITORS) __cluster_
             norm_rows(arrays, shared, block, pass, maker, tree, chain, groups, exchange, turn);
         }
         used ^= (2u << (pass.n_groups - 1)) - 1;
-        if (s + gridDim.z < n_sequences) described.load(first, slot, n_kept, side, kept, s + gridDim.z), __syncthreads();
+        if (s + gridDim.z < n_sequences) wgmma_descriptor.load(first, slot, n_kept, side, kept, s + gridDim.z), __syncthreads();
     }
     if ((int)blockIdx.z >= n_sequences) {
-        wait_for_inputs();
+        wait_on_dependent_grids();
         if (CLUSTERED) exchange.all_prepared();
     }
 }

@@ -30,7 +30,7 @@ __device__ __forceinline__ void set_bit(u64& mask, int bit) { atomicOr((u32*)&ma
 __device__ __forceinline__ void plan(Tree& tree, int row, int above, int n, int places) {
     const bool mine = row < n;
     const u64 bit = 1ull << row % 64, after = ~(bit | (bit - 1));
-    const auto all = [] { meet<32 * MAKERS>(2); };
+    const auto all = [] { named_barrier_sync<32 * MAKERS>(2); };
     if (row == 0) tree.aside = tree.later = tree.leaves = tree.apart = tree.roots = 0;
     if (row < MOST_ROWS) tree.parent[row] = (signed char)above, tree.children[row] = 0, tree.size[row] = 0;
     all();

@@ -27,7 +27,7 @@ __device__ __forceinline__ void go_back(State& own, const Tree& tree, int row, c
 // A store without a branch, around which nothing could be scheduled.
 __device__ __forceinline__ void store_shared_if(bool wanted, float* shared, float x) {
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.shared.f32 [%1], %2; }" ::"r"((int)wanted),
-                 "r"(address(shared)), "f"(x));
+                 "r"(smem_address(shared)), "f"(x));
 }
 
 // Visit n rows in the order in which they lie, each group once it is ready. From row to row the state is changed and read in
@@ -78,8 +78,8 @@ __device__ __forceinline__ void visit_all(State& own, int n, const Tree& tree, c
             amount = Amounts{};
         }
         if (i % GROUP == 0) {
-            if (i) barrier_arrive(address(groups.visited + i / GROUP - 1));
-            wait_together(groups.ready + i / GROUP, used >> i / GROUP & 1);
+            if (i) mbarrier_arrive(smem_address(groups.visited + i / GROUP - 1));
+            mbarrier_wait_warp(groups.ready + i / GROUP, used >> i / GROUP & 1);
         }
 #pragma unroll 1
         for (;;) {
@@ -97,5 +97,5 @@ __device__ __forceinline__ void visit_all(State& own, int n, const Tree& tree, c
             if (flags & (THEN_APART | THEN_STOP)) break;
         }
     } while (i < n);
-    barrier_arrive(address(groups.visited + (n - 1) / GROUP));
+    mbarrier_arrive(smem_address(groups.visited + (n - 1) / GROUP));
 }

@@ -3,7 +3,7 @@
 // Grid rows, block 4 threads for each 32 weights of a row or fewer. Macros: QUANT, the format; DIM, weights of a row.
 // A token that is not in the table gives zeros. Bytes of a row: twice those in the file read, 4 * DIM written.
 #include "../formats/values.cuh"
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
 
 #if !defined(QUANT) || !defined(DIM)
 #error "QUANT and DIM must be defined"
@@ -14,8 +14,8 @@ static_assert(DIM % 16 == 0, "rows are whole vectors");
 constexpr int BLOCKS = Q::TILE_K / 32, TILES = (DIM + Q::TILE_K - 1) / Q::TILE_K;
 
 extern "C" __global__ void embed(const int* tokens, const unsigned char* table, float* out, int n_known, float scale) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int token = tokens[blockIdx.x];
     const bool known = (unsigned)token < (unsigned)n_known;
     const u8* strip = table + (size_t)(token / 16) * TILES * Q::BYTES;

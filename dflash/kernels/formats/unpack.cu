@@ -8,7 +8,7 @@
 // Grid (tiles of a row / WARPS, up; row tiles of the part), block 32 * WARPS: a tile each warp.
 // Macros: QUANT, the format; PART, 0: the rows of a matrix, 1 or 2: of the gate or the up projection, which share `out`.
 // Bytes: the tiles once, 2 a weight written.
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
 #include "../linear/prefill.cuh"
 #include "halves.cuh"
 
@@ -49,8 +49,8 @@ unpack(const unsigned char* tiles, unsigned short* out, int rows, int width, int
         for (int i = lane; i < Q::BYTES / 16; i += 32) to[i] = __ldg(from + i);
     }
     __syncwarp();
-    if (leads) wait_for_inputs();
-    dependents_may_launch();
+    if (leads) wait_on_dependent_grids();
+    launch_dependent_grids();
     if (column < tiles_of_row) write(staged[warp], out, 16 * blockIdx.y, rows, column, width, lane);
-    if (!leads) wait_for_inputs();
+    if (!leads) wait_on_dependent_grids();
 }

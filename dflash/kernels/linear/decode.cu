@@ -13,9 +13,9 @@
 // COLUMNS, a multiple of 256; AHEAD, how many parts of the tokens there is room for; SHARED, which weights fill as far as it
 // goes; BLOCKS of a processor, for which registers are given out.
 // Bytes: those of the tiles, once; of the tokens a slice of K a block.
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/smem_ring.cuh"
 #include "results.cuh"
-#include "ring.cuh"
 #include "tile.cuh"
 
 #if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(NORM) || !defined(KS) || !defined(CLUSTER)
@@ -80,16 +80,16 @@ __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first
 #pragma unroll 2
     for (int token = start; token < in.n_tokens; token += STEP) {
 #pragma unroll
-        for (int i = 0; i < COLUMNS; i += 256) copy_16_or_zeros(to + 2 * i, from + (i < inside ? i : 0), i < inside);
+        for (int i = 0; i < COLUMNS; i += 256) cp_async_16_zfill(to + 2 * i, from + (i < inside ? i : 0), i < inside);
         from += STEP * in.width, to += STEP * Plan<Q>::STRIDE;
     }
-    copies_arrive(barrier);
+    cp_async_mbarrier_arrive(barrier);
 }
 
 // Ask for what later launches read first, some of it by one warp of each slice: memory is idle while a launch ends.
 __device__ __forceinline__ void fetch_ahead(const u64* pieces, int n, int part_of_k, int lane) {
     for (int i = (blockIdx.x * KS + part_of_k) * 32 + lane; i < n; i += gridDim.x * KS * 32) {
-        prefetch(pieces[2 * i], (u32)pieces[2 * i + 1]);
+        bulk_prefetch_l2(pieces[2 * i], (u32)pieces[2 * i + 1]);
     }
 }
 
@@ -110,7 +110,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     const bool active = own < n_active;
     const int place = part_of_k * (SIDES * n_active) + unit / OWN * n_active + own;
     u8* ring = shared + KS * AHEAD * P::PART + place * (stages * MT * Q::BYTES);
-    const u32 barrier = shared_address(&barriers.weights[warp][0]);
+    const u32 barrier = smem_address(&barriers.weights[warp][0]);
     const u8* tiles = MODE == GATED && unit >= OWN ? work.second : work.tiles;
     const u8* source[MT];
 #pragma unroll
@@ -118,26 +118,26 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         source[m] = tiles + (size_t)min((work.group * OWN + own) * MT + m, row_tiles - 1) * tiles_of_row * Q::BYTES;
     }
     const auto fetch = [&](int stage, int tile) {
-        ring_copy<MT, Q::BYTES>(shared_address(ring) + stage * (MT * Q::BYTES), source, (size_t)tile * Q::BYTES,
+        copy_tiles_async<MT, Q::BYTES>(smem_address(ring) + stage * (MT * Q::BYTES), source, (size_t)tile * Q::BYTES,
                                 barrier + 8 * stage, lane);
     };
-    if (lane < MOST_STAGES) barrier_init(barrier + 8 * lane);
+    if (lane < MOST_STAGES) mbarrier_init_for_copies(barrier + 8 * lane);
     __syncwarp();
     if (active && i < end) fetch(0, i);
 
     u8* tokens = shared + part_of_k * (AHEAD * P::PART);
-    const u32 fills = shared_address(barriers.filled[part_of_k]), sums = shared_address(barriers.summed[part_of_k]);
-    const u32 frees = shared_address(barriers.freed[part_of_k]);
+    const u32 fills = smem_address(barriers.filled[part_of_k]), sums = smem_address(barriers.summed[part_of_k]);
+    const u32 frees = smem_address(barriers.freed[part_of_k]);
     if (unit == 0 && lane < AHEAD) {
-        barrier_init(fills + 8 * lane, 32 * UNITS);
-        barrier_init(sums + 8 * lane, 32);
-        barrier_init(frees + 8 * lane, UNITS);
+        mbarrier_init(fills + 8 * lane, 32 * UNITS);
+        mbarrier_init(sums + 8 * lane, 32);
+        mbarrier_init(frees + 8 * lane, UNITS);
     }
     __syncthreads();
-    wait_for_inputs();
+    wait_on_dependent_grids();
     // All warps of the slice bring the first parts, so that the first of them is there soon.
     for (int part = 0; part < min(AHEAD, parts); ++part) {
-        fetch_tokens<Q, UNITS>(shared_address(tokens + part * P::PART), in, first + part * COLUMNS, unit, fills + 8 * part, lane);
+        fetch_tokens<Q, UNITS>(smem_address(tokens + part * P::PART), in, first + part * COLUMNS, unit, fills + 8 * part, lane);
     }
     // Ahead of them there are weights of one stage only: they would wait behind more.
     for (int s = 1; active && s < stages && i + s < end; ++s) fetch(s, i + s);
@@ -154,21 +154,21 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         if (turn == unit) {
             const int next = part + AHEAD - SLACK;
             if (part >= SLACK && next < parts) {
-                barrier_wait(frees + next % AHEAD * 8, next / AHEAD + 1 & 1);
+                mbarrier_wait(frees + next % AHEAD * 8, next / AHEAD + 1 & 1);
                 const int at = next % AHEAD;
-                if (UNITS > 1) barrier_arrive(fills + 8 * at, UNITS - 1);
-                fetch_tokens<Q, 1>(shared_address(tokens + at * P::PART), in, first + next * COLUMNS, 0, fills + 8 * at, lane);
+                if (UNITS > 1) mbarrier_arrive_no_complete(fills + 8 * at, UNITS - 1);
+                fetch_tokens<Q, 1>(smem_address(tokens + at * P::PART), in, first + next * COLUMNS, 0, fills + 8 * at, lane);
             }
             if (next == max(parts, AHEAD - SLACK)) fetch_ahead(in.ahead, in.n_ahead, part_of_k, lane);
         }
-        barrier_wait(fills + 8 * buffer, phase);
+        mbarrier_wait(fills + 8 * buffer, phase);
         if constexpr (Q::MINIMA > 0) {
             if (turn == unit) {
 #pragma unroll 1
                 for (int t = 0; t < P::TILES; ++t) {
                     sum_groups<Q, NT>(x + t * 2 * Q::TILE_K, rows, lane, x + P::X_BYTES + t * P::SUM_BYTES);
                 }
-                barrier_arrive(sums + 8 * buffer);
+                mbarrier_arrive(sums + 8 * buffer);
             }
         }
         const u8 *columns = x, *sums_of_columns = x + P::X_BYTES;
@@ -177,7 +177,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
             const u8* tile[MT];
 #pragma unroll
             for (int m = 0; m < MT; ++m) tile[m] = ring + (stage * MT + m) * Q::BYTES;
-            barrier_wait(barrier + 8 * stage, parity);
+            mbarrier_wait(barrier + 8 * stage, parity);
             multiply_tile<Q, MT, NT>(tile, columns, rows, sums_of_columns, sums + 8 * buffer, phase, lane, total);
             __syncwarp();
             if (i + stages < end) fetch(stage, i + stages);
@@ -185,7 +185,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
             columns += 2 * Q::TILE_K, sums_of_columns += P::SUM_BYTES;
         }
         __syncwarp();
-        if (lane == 0) barrier_arrive(frees + 8 * buffer);
+        if (lane == 0) mbarrier_arrive(frees + 8 * buffer);
         if (++buffer == AHEAD) buffer = 0, phase ^= 1;
         if (++turn == UNITS) turn = 0;
     }
@@ -246,7 +246,7 @@ __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT
         const int whole = unit % OWN * FRAGMENTS + f;
         u8* at = shared + place_of(unit / OWN, whole, slice) + 16 * lane;
         if (CLUSTER > 1) {
-            store_in_block(shared_address(at), whole % CLUSTER, sum);
+            st_cluster_16(smem_address(at), whole % CLUSTER, sum);
         } else {
             *(float4*)at = sum;
         }
@@ -263,7 +263,7 @@ __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT
     }
 }
 
-extern "C" __global__ void __clusters__(CLUSTER) __launch_bounds__(32 * WARPS, BLOCKS)
+extern "C" __global__ void __cluster_size__(CLUSTER) __launch_bounds__(32 * WARPS, BLOCKS)
 decode(const unsigned short* x, int n_tokens, int width, float scale, const float* gates, const float* gain,
        unsigned short* halves, float* squares, float eps, float* kept, const unsigned long long* ahead, int n_ahead,
        unsigned long long tiles_0, unsigned long long out_0, int rows_0, int stride_0, int type_0,
@@ -273,7 +273,7 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
     extern __shared__ __align__(128) u8 shared[];
     __shared__ Barriers barriers;
     __shared__ float scales[NORM == BEFORE ? TOKENS : 1];
-    dependents_may_launch();
+    launch_dependent_grids();
 
     Work work = {(const u8*)tiles_0, (const u8*)tiles_1, (float*)out_0, rows_0, stride_0, type_0, (int)blockIdx.x / CLUSTER};
     const auto next = [&](u64 tiles, u64 out, int rows, int stride, int type) {

@@ -7,7 +7,9 @@
 // Macros: STEP, 64 or, where two blocks would not have the shared memory, 32; MODE, STORE: out = scale * product,
 // ADD: out += scale * product, GATED: out = half(silu(gate) * up * 2^-6).
 // Bytes: x once for each 128 rows of W, W once for each 128 tokens, most of it from the L2 cache.
-#include "../launch.cuh"
+#include "../gpu/include/cp_async.cuh"
+#include "../gpu/include/mma.cuh"
+#include "../gpu/include/pdl.cuh"
 #include "prefill.cuh"
 
 #if !defined(MODE) || !defined(STEP)
@@ -23,17 +25,6 @@ __device__ __forceinline__ int place_of(int row, int line) {
     return row * STEP * 2 + (line ^ (STEP == 64 ? row % 8 : row / 2 % 4)) * 16;
 }
 
-__device__ __forceinline__ void copy_16_or_zero(u32 shared, const void* global, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(there ? 16 : 0) : "memory");
-}
-
-__device__ __forceinline__ void load_matrices(u32 (&a)[4], u32 shared) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                 : "r"(shared)
-                 : "memory");
-}
-
 // 128 rows of a matrix, STEP of K from `k`.
 __device__ __forceinline__ void fetch(u32 shared, const u16* from, int first, int rows, int k, int width) {
 #pragma unroll
@@ -41,7 +32,7 @@ __device__ __forceinline__ void fetch(u32 shared, const u16* from, int first, in
         const int row = (threadIdx.x + i * THREADS) / LINES, line = threadIdx.x % LINES;
         const bool there = first + row < rows && k + 8 * line < width;
         const u16* at = from + (there ? (size_t)(first + row) * width + k + 8 * line : 0);
-        copy_16_or_zero(shared + place_of(row, line), at, there);
+        cp_async_16_zfill(shared + place_of(row, line), at, there);
     }
 }
 
@@ -53,11 +44,11 @@ prefill(const unsigned short* x, const unsigned short* w, const unsigned long lo
     const int row_tiles = (n_rows + TILE - 1) / TILE;
     const int first_row = blockIdx.x % row_tiles * TILE, first_column = blockIdx.x / row_tiles * TILE;
     const int warp_row = warp % 2 * 64, warp_column = warp / 2 * 64;
-    const u32 shared = (u32)__cvta_generic_to_shared(ring);
+    const u32 shared = smem_address(ring);
     const int steps = (width + STEP - 1) / STEP;
 
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const auto fill = [&](int stage, int step) {
         fetch(shared + stage * STAGE, x, first_row, n_rows, step * STEP, width);
         fetch(shared + stage * STAGE + MATRIX, w, first_column, columns, step * STEP, width);
@@ -65,7 +56,7 @@ prefill(const unsigned short* x, const unsigned short* w, const unsigned long lo
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) {
         if (s < steps) fill(s, s);
-        copy_commit();
+        cp_async_commit_group();
     }
 
     float d[4][8][4];
@@ -76,22 +67,22 @@ prefill(const unsigned short* x, const unsigned short* w, const unsigned long lo
     const int b_row = warp_column + lane % 8 + lane / 16 * 8, b_line = lane / 8 % 2;
     int stage = 0, free = STAGES - 1;
     for (int step = 0; step < steps; ++step) {
-        copy_wait<STAGES - 2>();
+        cp_async_wait_group<STAGES - 2>();
         __syncthreads();
         if (step + STAGES - 1 < steps) fill(free, step + STAGES - 1);
-        copy_commit();
+        cp_async_commit_group();
         const u32 a_at = shared + stage * STAGE, b_at = a_at + MATRIX;
 #pragma unroll
         for (int k = 0; k < STEP / 16; ++k) {
             u32 a[4][4], b[4][4];
 #pragma unroll
-            for (int m = 0; m < 4; ++m) load_matrices(a[m], a_at + place_of(a_row + 16 * m, 2 * k + a_line));
+            for (int m = 0; m < 4; ++m) ldmatrix_x4(a[m], a_at + place_of(a_row + 16 * m, 2 * k + a_line));
 #pragma unroll
-            for (int n = 0; n < 4; ++n) load_matrices(b[n], b_at + place_of(b_row + 16 * n, 2 * k + b_line));
+            for (int n = 0; n < 4; ++n) ldmatrix_x4(b[n], b_at + place_of(b_row + 16 * n, 2 * k + b_line));
 #pragma unroll
             for (int m = 0; m < 4; ++m)
 #pragma unroll
-                for (int n = 0; n < 8; ++n) mma(d[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+                for (int n = 0; n < 8; ++n) mma_m16n8k16(d[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         free = free + 1 == STAGES ? 0 : free + 1;

@@ -3,7 +3,8 @@
 // A thread of a tensor core multiply holds products 8 * n + 2 * t and the next one, t = lane % 4. Rows of weights are
 // placed so that what a thread holds of 16 (of 32 for a gate and its up) makes four results side by side.
 #pragma once
-#include "../formats/half.cuh"
+#include "../gpu/include/activation.cuh"
+#include "../gpu/include/half.cuh"
 
 #define STORE 0
 #define ADD 1
@@ -39,10 +40,8 @@ struct Walk {
     }
 };
 
-__device__ __forceinline__ float silu(float x) { return __fdiv_rn(x, 1.0f + __expf(-x)); }
-
 __device__ __forceinline__ u16 gated(float gate, float up) {
-    return half_saturated(__fmul_rn(__fmul_rn(silu(gate), up), INNER_SCALE));
+    return half_saturated(__fmul_rn(__fmul_rn(silu_fast_exp(gate), up), INNER_SCALE));
 }
 
 // Four results of one token, from column `column` of `out`.

@@ -8,8 +8,9 @@
 // Grid (blocks that run at once), block 384, shared STAGES * STAGE + 1024.
 // Macros: MODE as in prefill.cu.
 // Bytes: x once for each 256 rows of W, W once for each 128 tokens, most of it from the L2 cache.
-#include "../launch.cuh"
-#include "hopper.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/tma.cuh"
+#include "../gpu/include/wgmma.cuh"
 #include "prefill.cuh"
 
 #ifndef MODE
@@ -62,12 +63,12 @@ template <int N>
 __device__ __forceinline__ void copy_tile(Ring& ring, const TensorMap& x, const TensorMap& w, Tile tile, int steps) {
     for (int step = 0; step < steps; ++step) {
         const u32 barrier = ring.filled + 8 * ring.stage;
-        barrier_wait(ring.freed + 8 * ring.stage, ring.phase ^ 1);
-        barrier_expect(barrier, X_BYTES + N * STEP * 2);
-        copy_box(ring.at(), x, step * STEP, tile.row, barrier);
+        mbarrier_wait(ring.freed + 8 * ring.stage, ring.phase ^ 1);
+        mbarrier_arrive_expect_tx(barrier, X_BYTES + N * STEP * 2);
+        tma_load_2d(ring.at(), x, step * STEP, tile.row, barrier);
 #pragma unroll
         for (int i = 0; i < N; i += BOX) {
-            copy_box(ring.at() + X_BYTES + i * STEP * 2, w, step * STEP, tile.column + i, barrier);
+            tma_load_2d(ring.at() + X_BYTES + i * STEP * 2, w, step * STEP, tile.column + i, barrier);
         }
         ring.move();
     }
@@ -76,13 +77,14 @@ __device__ __forceinline__ void copy_tile(Ring& ring, const TensorMap& x, const 
 template <int N>
 __device__ __forceinline__ void multiply_tile(Ring& ring, int part, int steps, float (&d)[N / 8][4]) {
     for (int step = 0; step < steps; ++step) {
-        barrier_wait(ring.filled + 8 * ring.stage, ring.phase);
-        const u64 a = matrix_at(ring.at() + part * (X_BYTES / 2)), b = matrix_at(ring.at() + X_BYTES);
-        multiply_begin();
+        mbarrier_wait(ring.filled + 8 * ring.stage, ring.phase);
+        const u64 a = wgmma_descriptor(ring.at() + part * (X_BYTES / 2)), b = wgmma_descriptor(ring.at() + X_BYTES);
+        wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < STEP / 16; ++k) multiply(d, a + 2 * k, b + 2 * k, step + k > 0);
-        multiply_end();
-        if (threadIdx.x % 128 == 0) barrier_arrive(ring.freed + 8 * ring.stage);
+        for (int k = 0; k < STEP / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
+        wgmma_commit_group();
+        wgmma_wait_group<0>();
+        if (threadIdx.x % 128 == 0) mbarrier_arrive(ring.freed + 8 * ring.stage);
         ring.move();
     }
 }
@@ -93,29 +95,29 @@ prefill_hopper(const __grid_constant__ TensorMap x, const __grid_constant__ Tens
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ u8 memory[];
     __shared__ __align__(8) u64 barriers[2 * STAGES];
-    const u32 first = (u32)__cvta_generic_to_shared(barriers);
-    Ring ring = {((u32)__cvta_generic_to_shared(memory) + 1023) & ~1023u, first, first + 8 * STAGES, 0, 0};
+    const u32 first = smem_address(barriers);
+    Ring ring = {(smem_address(memory) + 1023) & ~1023u, first, first + 8 * STAGES, 0, 0};
     const int group = threadIdx.x / 128, steps = (width + STEP - 1) / STEP, block = blockIdx.x, blocks = gridDim.x;
     const Tiles tiles(n_rows, columns, blocks);
 
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
-            barrier_init(ring.filled + 8 * s, 1);
-            barrier_init(ring.freed + 8 * s, 2);
+            mbarrier_init(ring.filled + 8 * s, 1);
+            mbarrier_init(ring.freed + 8 * s, 2);
         }
     }
-    dependents_may_launch();
+    launch_dependent_grids();
     __syncthreads();
-    wait_for_inputs();
+    wait_on_dependent_grids();
 
     if (group == 0) {
-        fewer_registers<40>();
+        setmaxnreg_dec<40>();
         if (threadIdx.x == 0) {
             for (int i = block; i < tiles.whole; i += blocks) copy_tile<COLUMNS>(ring, x, w, tiles.at(i), steps);
             if (block < tiles.halves) copy_tile<COLUMNS / 2>(ring, x, w, tiles.half_at(block), steps);
         }
     } else {
-        more_registers<232>();
+        setmaxnreg_inc<232>();
         const int row = (group - 1) * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
         const auto write = [&](Tile tile, int n, const float(*d)[4]) {
             Walk walk(parts, n_parts);

@@ -12,8 +12,9 @@
 // Macros: QUANT, the format; MODE as in prefill.cu; GATED takes 32 rows of the gate and 32 of the up projection.
 // Bytes: the tiles once for each 128 tokens, x once for each 64 rows of W.
 #include "../formats/halves.cuh"
-#include "../launch.cuh"
-#include "hopper.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/tma.cuh"
+#include "../gpu/include/wgmma.cuh"
 #include "prefill.cuh"
 
 #if !defined(QUANT) || !defined(MODE)
@@ -42,11 +43,6 @@ struct Ring {
 using Steps = Ring<STAGES, STAGE>;
 using Raws = Ring<RAW, RAW_STAGE>;
 
-__device__ __forceinline__ void store_16(u32 shared, uint4 v) {
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
-}
-
 // The four row tiles of a strip.
 struct Rows {
     const u8* tiles[2];  // of the matrix, or of the gate and of the up projection
@@ -61,11 +57,11 @@ struct Rows {
 
 __device__ __forceinline__ void copy_tiles(Raws& raws, const Rows& rows, int steps) {
     for (int i = 0; i * STEPS < steps; ++i) {
-        barrier_wait(raws.is_free(), raws.phase ^ 1);
-        barrier_expect(raws.is_filled(), RAW_STAGE);
+        mbarrier_wait(raws.is_free(), raws.phase ^ 1);
+        mbarrier_arrive_expect_tx(raws.is_filled(), RAW_STAGE);
 #pragma unroll
         for (int q = 0; q < 4; ++q) {
-            copy_line(raws.at() + q * Q::BYTES, rows.of(q) + (size_t)i * Q::BYTES, Q::BYTES, raws.is_filled());
+            bulk_copy(raws.at() + q * Q::BYTES, rows.of(q) + (size_t)i * Q::BYTES, Q::BYTES, raws.is_filled());
         }
         raws.move();
     }
@@ -82,7 +78,7 @@ __device__ __forceinline__ void unpack(Steps& ring, Raws& raws, const u8* memory
     }
     for (int i = 0; i * STEPS < steps; ++i) {
         const bool mine = STEPS > 1 || i % 2 == parity;
-        if (mine) barrier_wait(raws.is_filled(), raws.phase);
+        if (mine) mbarrier_wait(raws.is_filled(), raws.phase);
         const u8* tile = memory + raws.stage * RAW_STAGE + q * Q::BYTES;
 #pragma unroll
         for (int s = 0; s < STEPS; ++s) {
@@ -91,27 +87,27 @@ __device__ __forceinline__ void unpack(Steps& ring, Raws& raws, const u8* memory
                 uint4 lines[2];
 #pragma unroll
                 for (int r = 0; r < 2; ++r) lines[r] = eight_halves<Q>(tile, g + 8 * r, 2 * s + part, t);
-                barrier_wait(ring.is_free(), ring.phase ^ 1);
-                store_16(ring.at() + to[0], lines[0]);
-                store_16(ring.at() + to[1], lines[1]);
-                stores_are_ready();
+                mbarrier_wait(ring.is_free(), ring.phase ^ 1);
+                st_shared_16(ring.at() + to[0], lines[0]);
+                st_shared_16(ring.at() + to[1], lines[1]);
+                fence_async_proxy();
                 __syncwarp();
-                if (lane == 0) barrier_arrive(ring.is_filled());
+                if (lane == 0) mbarrier_arrive(ring.is_filled());
             }
             ring.move();
         }
         __syncwarp();
-        if (mine && lane == 0) barrier_arrive(raws.is_free());
+        if (mine && lane == 0) mbarrier_arrive(raws.is_free());
         raws.move();
     }
 }
 
 __device__ __forceinline__ void copy_tokens(Steps& ring, const TensorMap& x, int row, int groups, int steps) {
     for (int step = 0; step < steps; ++step) {
-        barrier_wait(ring.is_free(), ring.phase ^ 1);
-        barrier_expect(ring.is_filled(), groups * (X_BYTES / 2));
+        mbarrier_wait(ring.is_free(), ring.phase ^ 1);
+        mbarrier_arrive_expect_tx(ring.is_filled(), groups * (X_BYTES / 2));
         for (int i = 0; i < groups; ++i) {
-            copy_box(ring.at() + i * (X_BYTES / 2), x, step * STEP, row + i * (TOKENS / 2), ring.is_filled());
+            tma_load_2d(ring.at() + i * (X_BYTES / 2), x, step * STEP, row + i * (TOKENS / 2), ring.is_filled());
         }
         ring.move();
     }
@@ -123,7 +119,7 @@ prefill_packed(const __grid_constant__ TensorMap x, const unsigned long long* ti
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ u8 memory[];
     __shared__ __align__(8) u64 barriers[2 * (STAGES + RAW)];
-    const u32 barrier = (u32)__cvta_generic_to_shared(barriers), start = (u32)__cvta_generic_to_shared(memory);
+    const u32 barrier = smem_address(barriers), start = smem_address(memory);
     const u32 aligned = (start + 1023) & ~1023u;
     Steps ring = {aligned, barrier, barrier + 8 * STAGES, 0, 0};
     Raws raws = {aligned + STAGES * STAGE, barrier + 16 * STAGES, barrier + 16 * STAGES + 8 * RAW, 0, 0};
@@ -132,12 +128,12 @@ prefill_packed(const __grid_constant__ TensorMap x, const unsigned long long* ti
 
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
-            barrier_init(ring.filled + 8 * s, 1 + UNPACKERS / 2);
-            barrier_init(ring.freed + 8 * s, groups);
+            mbarrier_init(ring.filled + 8 * s, 1 + UNPACKERS / 2);
+            mbarrier_init(ring.freed + 8 * s, groups);
         }
         for (int s = 0; s < RAW; ++s) {
-            barrier_init(raws.filled + 8 * s, 1);
-            barrier_init(raws.freed + 8 * s, STEPS > 1 ? UNPACKERS : UNPACKERS / 2);
+            mbarrier_init(raws.filled + 8 * s, 1);
+            mbarrier_init(raws.freed + 8 * s, STEPS > 1 ? UNPACKERS : UNPACKERS / 2);
         }
     }
     __syncthreads();
@@ -153,20 +149,21 @@ prefill_packed(const __grid_constant__ TensorMap x, const unsigned long long* ti
                            (size_t)tiles_of_row * Q::BYTES};
         if (threadIdx.x % 32 == 0) copy_tiles(raws, rows, steps);
     } else {
-        if (leads) wait_for_inputs();
-        dependents_may_launch();
+        if (leads) wait_on_dependent_grids();
+        launch_dependent_grids();
         if (warp == 8 + UNPACKERS) {
             if (threadIdx.x % 32 == 0) copy_tokens(ring, x, first_row, groups, steps);
         } else if (warp / 4 < groups) {
             float d[COLUMNS / 8][4];
             for (int step = 0; step < steps; ++step) {
-                barrier_wait(ring.is_filled(), ring.phase);
-                const u64 a = matrix_at(ring.at() + warp / 4 * (X_BYTES / 2)), b = matrix_at(ring.at() + X_BYTES);
-                multiply_begin();
+                mbarrier_wait(ring.is_filled(), ring.phase);
+                const u64 a = wgmma_descriptor(ring.at() + warp / 4 * (X_BYTES / 2)), b = wgmma_descriptor(ring.at() + X_BYTES);
+                wgmma_fence();
 #pragma unroll
-                for (int k = 0; k < STEP / 16; ++k) multiply(d, a + 2 * k, b + 2 * k, step + k > 0);
-                multiply_end();
-                if (threadIdx.x % 128 == 0) barrier_arrive(ring.is_free());
+                for (int k = 0; k < STEP / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
+                wgmma_commit_group();
+                wgmma_wait_group<0>();
+                if (threadIdx.x % 128 == 0) mbarrier_arrive(ring.is_free());
                 ring.move();
             }
             const int row = first_row + warp * 16 + threadIdx.x % 32 / 4;
@@ -174,6 +171,6 @@ prefill_packed(const __grid_constant__ TensorMap x, const unsigned long long* ti
             for (int n = 0; n < COLUMNS / 8; n += 4) put_block<MODE>(walk, row, n_rows, column + 8 * n, d + n, scale);
         }
     }
-    if (!leads) wait_for_inputs();
+    if (!leads) wait_on_dependent_grids();
 #endif
 }

@@ -6,7 +6,9 @@
 // it takes these halves as its tokens, and multiplies its products with the factor, which it finds from the sums. Which sums
 // there are, and their order, depend on the width alone.
 #pragma once
-#include "../formats/half.cuh"
+#include "../gpu/include/activation.cuh"
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/warp.cuh"
 
 #define STORE 0
 #define ADD 1
@@ -26,14 +28,6 @@ struct Results {
     float *squares, *scales, *kept;
 };
 
-// To 2e-6 of it where a half, which it becomes, isn't zero.
-__device__ __forceinline__ float silu(float x) {
-    float power, inverse;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.442695041f));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
-    return __fmul_rn(x, inverse);
-}
-
 // The factors of a norm of `width` values, times `scale`, of tokens `first`, `first + step` and so on; by one warp. A call,
 // so that it takes no register from what comes after it.
 __device__ __noinline__ void find_scales(Results to, int width, float eps, int n_tokens, int first, int step, int lane) {
@@ -49,8 +43,7 @@ __device__ __noinline__ void find_scales(Results to, int width, float eps, int n
 #pragma unroll
             for (int i = 0; i < EACH; ++i) sum = __fadd_rn(sum, squares[i]);
         }
-#pragma unroll
-        for (int i = 16; i; i /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, i));
+        sum = warp_sum(sum);
         const float factor = __frsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)width), eps));
         if (lane == 0) to.scales[token] = __fmul_rn(__fmul_rn(factor, 1.0f / NORM_SCALE), to.scale);
     }
@@ -96,7 +89,7 @@ __device__ __forceinline__ void write(const Results& to, const Place& place, con
         const float value = __fmul_rn(values[e], scale);
         if constexpr (OUTPUT >= GATED) {
             const float gate = OUTPUT == GATED ? value : given.was[e];
-            const float inner = __fmul_rn(silu(gate), OUTPUT == GATED ? __fmul_rn(ups[e], scale) : value);
+            const float inner = __fmul_rn(silu_approx(gate), OUTPUT == GATED ? __fmul_rn(ups[e], scale) : value);
             ((u16*)place.out)[at] = half_saturated(__fmul_rn(inner, INNER_SCALE));
         } else {
             const float result = OUTPUT == ADD ? __fadd_rn(given.was[e], value) : value;

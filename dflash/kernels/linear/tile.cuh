@@ -7,7 +7,8 @@
 // on M but how much is done at a time.
 #pragma once
 #include "../formats/quants.cuh"
-#include "ring.cuh"
+#include "../gpu/include/mbarrier.cuh"
+#include "../gpu/include/mma.cuh"
 
 // Bytes from a token to the next, for rows of `bytes` bytes that are a multiple of 128.
 template <class Q>
@@ -64,8 +65,8 @@ __device__ __forceinline__ void sum_groups(const u8* x, const TokenRows<Q, NT>& 
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
             const uint4 b = rows.fragment(x, n, j);
-            mma(d[n][j % CHAINS], a, b.x, b.y);
-            mma(d[n][j % CHAINS], a, b.z, b.w);
+            mma_m16n8k16(d[n][j % CHAINS], a, b.x, b.y);
+            mma_m16n8k16(d[n][j % CHAINS], a, b.z, b.w);
         }
     }
 #pragma unroll
@@ -102,11 +103,11 @@ __device__ __forceinline__ void add_minima(const u8* tile, const u8* sums, int l
         clear(d);
         if constexpr (WORDS == 1) {
             const uint2 b = *(const uint2*)from;
-            mma(d, a, b.x, b.y);
+            mma_m16n8k16(d, a, b.x, b.y);
         } else {
             const uint4 b = *(const uint4*)from;
-            mma(d, a, b.x, b.y);
-            mma(d, a, b.z, b.w);
+            mma_m16n8k16(d, a, b.x, b.y);
+            mma_m16n8k16(d, a, b.z, b.w);
         }
         add_scaled(total[n], d, upper_scale, lower_scale);
     }
@@ -151,23 +152,23 @@ __device__ __forceinline__ void multiply_tile(const u8* const (&tile)[M], const 
                 float d[4];
                 clear(d);
                 if constexpr (Q::GROUP == 16) {
-                    mma(d, a[m], b.x, b.y);
+                    mma_m16n8k16(d, a[m], b.x, b.y);
                     add_scaled(part[m][n], d, scales[m].of(0, 2 * j), scales[m].of(1, 2 * j));
                     clear(d);
-                    mma(d, a[m] + 4, b.z, b.w);
+                    mma_m16n8k16(d, a[m] + 4, b.z, b.w);
                     add_scaled(part[m][n], d, scales[m].of(0, 2 * j + 1), scales[m].of(1, 2 * j + 1));
                 } else if constexpr (Q::GROUP == 32) {
-                    mma(d, a[m], b.x, b.y);
-                    mma(d, a[m] + 4, b.z, b.w);
+                    mma_m16n8k16(d, a[m], b.x, b.y);
+                    mma_m16n8k16(d, a[m] + 4, b.z, b.w);
                     add_scaled(total[m][n], d, scales[m].of(0, j), scales[m].of(1, j));
                 } else {
-                    mma(part[m][n], a[m], b.x, b.y);
-                    mma(part[m][n], a[m] + 4, b.z, b.w);
+                    mma_m16n8k16(part[m][n], a[m], b.x, b.y);
+                    mma_m16n8k16(part[m][n], a[m] + 4, b.z, b.w);
                 }
             }
         }
     }
-    if constexpr (Q::MINIMA > 0) barrier_wait(summed, parity);
+    if constexpr (Q::MINIMA > 0) mbarrier_wait(summed, parity);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
         if constexpr (Q::GROUP != 32) {

@@ -2,7 +2,7 @@
 //
 // Macros: EXPERTS, how many there are; N_USED, how many a token meets.
 #pragma once
-#include "../formats/half.cuh"
+#include "../gpu/include/activation.cuh"
 
 constexpr int OF_LANE = (EXPERTS + 31) / 32, SLOTS = N_USED + 1;
 static_assert(N_USED >= 1 && N_USED <= 32 && N_USED <= EXPERTS && EXPERTS <= 512, "a warp chooses at most 32 experts of 512");

@@ -1,6 +1,6 @@
 // out += what the experts of each row say. Grid (WIDTH over 1024, rows), block 256.
 // Macros: WIDTH, a multiple of 4; N_USED. Bytes: 4 * WIDTH * (N_USED + 3) for each row.
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
 #include "combine.cuh"
 
 #if !defined(WIDTH) || !defined(N_USED)
@@ -10,8 +10,8 @@ constexpr int SLOTS = N_USED + 1;
 
 extern "C" __global__ void __launch_bounds__(256)
 combine(const float* product, const float* factors, const int* counts, int first_row, float* out) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int k = (blockIdx.x * 256 + threadIdx.x) * 4;
     if (first_row + (int)blockIdx.y >= counts[0] || k >= WIDTH) return;
     float4 v[SLOTS];

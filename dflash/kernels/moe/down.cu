@@ -10,7 +10,7 @@
 // Macros: WIDTH, EXPERTS, N_USED, FFN, SHARED_FFN; DOWN and SHARED_DOWN, formats; WARPS; DEPTH, how many spans of tiles a warp
 // has in flight, and BLOCKS, of a processor, for `down`. Bytes: the tiles of an expert once for every four of its rows; in
 // `down_few` once for every row, from L2 but for the first.
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
 #include "combine.cuh"
 #include "spans.cuh"
 
@@ -70,7 +70,7 @@ struct Producer {
 
 __device__ __forceinline__ void fetch_token(u32 shared, const u8* inner, int pair, int n_bytes, int thread, int threads) {
     const u8* from = inner + (size_t)pair * TOKEN_BYTES;
-    for (int c = 16 * thread; c < n_bytes; c += 16 * threads) copy_16(shared + c, from + c);
+    for (int c = 16 * thread; c < n_bytes; c += 16 * threads) cp_async_16(shared + c, from + c);
 }
 
 // Multiply the units of one item.
@@ -116,16 +116,16 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
     __shared__ __align__(8) u64 barriers[WARPS][DEPTH];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u8* own = shared + X_BYTES + warp * (DEPTH * 2 * PIECE);
-    if (lane < DEPTH) barrier_init(shared_address(&barriers[warp][lane]));
-    dependents_may_launch();
+    if (lane < DEPTH) mbarrier_init_for_copies(smem_address(&barriers[warp][lane]));
+    launch_dependent_grids();
     __syncwarp();
-    wait_for_inputs();
+    wait_on_dependent_grids();
     const int units = __ldcg(n_items) * UNITS;
     const int begin = (int)((long long)units * blockIdx.x / gridDim.x);
     const int end = (int)((long long)units * (blockIdx.x + 1) / gridDim.x);
     if (begin >= end) return;
 
-    Producer producer(weights, shared_weights, item_expert, shared_address(own), shared_address(barriers[warp]), begin, end);
+    Producer producer(weights, shared_weights, item_expert, smem_address(own), smem_address(barriers[warp]), begin, end);
 #pragma unroll
     for (int i = 0; i < DEPTH; ++i) producer.fetch(warp, lane);
     Ring<DEPTH, 2 * PIECE> ring(own, barriers[warp]);
@@ -138,10 +138,10 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
         for (int i = 0; i < PAIRS; ++i) {
             const int from = __shfl_sync(~0u, pair, i);
             const int n_bytes = (every ? SharedRow::N : Row::N) * SPAN_BYTES;
-            if (from >= 0) fetch_token(shared_address(shared) + i * X_STRIDE, inner, from, n_bytes, threadIdx.x, 32 * WARPS);
+            if (from >= 0) fetch_token(smem_address(shared) + i * X_STRIDE, inner, from, n_bytes, threadIdx.x, 32 * WARPS);
         }
-        copy_commit();
-        copy_wait<0>();
+        cp_async_commit_group();
+        cp_async_wait_group<0>();
         __syncthreads();
         if (SAME || !every) {
             multiply_item<DOWN, Row>(producer, ring, shared, first, n_units, pair, warp, lane, product);
@@ -157,18 +157,18 @@ template <class Q, class R>
 __device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner, int pair, u8* own, u64* barrier, int stripe,
                                               int part, float (*products)[16]) {
     const int lane = threadIdx.x % 32;
-    const u32 address = shared_address(own), barrier_address = shared_address(barrier);
+    const u32 address = smem_address(own), barrier_address = smem_address(barrier);
     int phase = 0;
     for (int span = part; span < R::N; span += PARTS, phase ^= 1) {
         R::template fetch<1>(address, matrix, stripe, span, barrier_address, lane);
         const u8* from = inner + (size_t)pair * TOKEN_BYTES + span * SPAN_BYTES;
-        for (int c = 16 * lane; c < SPAN_BYTES; c += 512) copy_16(address + PIECE + c, from + c);
-        copy_commit();
-        copy_wait<0>();
+        for (int c = 16 * lane; c < SPAN_BYTES; c += 512) cp_async_16(address + PIECE + c, from + c);
+        cp_async_commit_group();
+        cp_async_wait_group<0>();
         __syncwarp();
         float total[1][1][4];
         clear(total[0][0]);
-        barrier_wait(barrier_address, phase);
+        mbarrier_wait(barrier_address, phase);
         R::template multiply<1>({own}, span, TokensOfTile<Q, 1>{own + PIECE, 0, lane}, lane, total);
         if (lane % 4 == 0) products[span][lane / 4] = total[0][0][0], products[span][lane / 4 + 8] = total[0][0][2];
         __syncwarp();
@@ -183,10 +183,10 @@ down_few(const unsigned char* inner, const int* experts, const float* factors, c
     __shared__ float products[SLOTS][INNER_SPANS][16];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = warp / PARTS, part = warp % PARTS;
     const int row = blockIdx.y, pair = row * SLOTS + slot;
-    if (lane == 0) barrier_init(shared_address(barriers + warp));
-    dependents_may_launch();
+    if (lane == 0) mbarrier_init_for_copies(smem_address(barriers + warp));
+    launch_dependent_grids();
     __syncwarp();
-    wait_for_inputs();
+    wait_on_dependent_grids();
     if (row >= counts[0]) return;
     float* to = out + (size_t)row * WIDTH + blockIdx.x * 16 + threadIdx.x;
     float factor[SLOTS], before = 0.0f;

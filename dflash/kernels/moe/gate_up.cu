@@ -8,7 +8,7 @@
 // Grid blocks, at most the units; block 32 * SPANS, shared SUM_BYTES + BARRIER_BYTES + SPANS * WARP_BYTES.
 // Macros: those of `units.cuh`; DEPTH, how many units' spans a warp has in flight; BLOCKS, of a processor.
 // Bytes: the tiles of an expert once for every four of its rows.
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
 #include "units.cuh"
 
 #if !defined(DEPTH) || !defined(BLOCKS)
@@ -57,10 +57,10 @@ __device__ __forceinline__ void fetch_tokens(u8* to, const u8* x, int pair, int 
     constexpr int CHUNKS = SPAN_BYTES / 16;
     for (int start = 0; start < n * CHUNKS; start += 32) {
         const int c = start + lane, row = __shfl_sync(~0u, pair, min(c / CHUNKS, n - 1)) / SLOTS;
-        if (c < n * CHUNKS) copy_16(shared_address(to + 16 * c), x + ((size_t)row * SPANS + warp) * SPAN_BYTES + c % CHUNKS * 16);
+        if (c < n * CHUNKS) cp_async_16(smem_address(to + 16 * c), x + ((size_t)row * SPANS + warp) * SPAN_BYTES + c % CHUNKS * 16);
     }
-    copy_commit();
-    copy_wait<0>();
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
     __syncwarp();
 }
 
@@ -89,17 +89,17 @@ gate_up(const unsigned char* x, const int* item_expert, const int* item_pairs, c
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u64* barriers = (u64*)(shared + SUM_BYTES) + warp * DEPTH;
     u8 *own = shared + SUM_BYTES + BARRIER_BYTES + warp * WARP_BYTES, *tokens = own + DEPTH * PIECE;
-    if (lane < DEPTH) init_both(shared_address(barriers + lane));
-    dependents_may_launch();
+    if (lane < DEPTH) mbarrier_init_for_copies(smem_address(barriers + lane), 2);
+    launch_dependent_grids();
     __syncwarp();
-    wait_for_inputs();
+    wait_on_dependent_grids();
     const int units = __ldcg(n_items) * UNITS;
     const int begin = (int)((long long)units * blockIdx.x / gridDim.x);
     const int end = (int)((long long)units * (blockIdx.x + 1) / gridDim.x);
     if (begin >= end) return;
 
     const Weights weights = {gate, up, shared_gate, shared_up};
-    Producer producer(weights, item_expert, shared_address(own), shared_address(barriers), begin, end);
+    Producer producer(weights, item_expert, smem_address(own), smem_address(barriers), begin, end);
 #pragma unroll
     for (int i = 0; i < DEPTH; ++i) producer.fetch(warp, lane);
     Ring<DEPTH, PIECE> ring(own, barriers);

@@ -6,7 +6,7 @@
 // Grid (UNITS, pairs), block 32 * SPANS, shared SPANS * (PIECE + SPAN_BYTES + 1024).
 // Macros: those of `units.cuh`; BLOCKS, of a processor. Bytes: the tiles of an expert once for every pair, from L2 but for the
 // first.
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
 #include "units.cuh"
 #include "choose.cuh"
 
@@ -36,15 +36,15 @@ gate_up_few(const unsigned char* x, const float* logits, const int* counts, cons
     const int row = pair / SLOTS, slot = pair % SLOTS;
     const bool every = slot == N_USED;
     u8 *own = shared + SPANS * 1024 + warp * WARP_BYTES, *token = own + PIECE;
-    const u32 piece = shared_address(own), barrier = shared_address(barriers + warp);
-    if (lane == 0) init_both(barrier);
-    dependents_may_launch();
+    const u32 piece = smem_address(own), barrier = smem_address(barriers + warp);
+    if (lane == 0) mbarrier_init_for_copies(barrier, 2);
+    launch_dependent_grids();
     __syncwarp();
     if (every) fetch_both<SHARED_GATE, SHARED_UP>(piece, shared_gate, shared_up, 0, SHARED_FFN / 16, unit, warp, barrier, lane);
-    wait_for_inputs();
+    wait_on_dependent_grids();
     const u8* from = x + ((size_t)row * SPANS + warp) * SPAN_BYTES;
-    for (int c = 16 * lane; c < SPAN_BYTES; c += 512) copy_16(shared_address(token + c), from + c);
-    copy_commit();
+    for (int c = 16 * lane; c < SPAN_BYTES; c += 512) cp_async_16(smem_address(token + c), from + c);
+    cp_async_commit_group();
     const bool there = row < counts[0];
     if (there && !every) {
         if (warp == 0) {
@@ -61,9 +61,9 @@ gate_up_few(const unsigned char* x, const float* logits, const int* counts, cons
         fetch_both<GATE, UP>(piece, gate, up, found, FFN / 16, unit, warp, barrier, lane);
     }
     if (there) prefetch_part(every ? shared_down : down + found * down_bytes, every ? shared_down_bytes : down_bytes);
-    copy_wait<0>();
+    cp_async_wait_group<0>();
     __syncwarp();
-    if (every || there) barrier_wait(barrier, 0);
+    if (every || there) mbarrier_wait(barrier, 0);
     if (!there) return;
     float totals[2][1][4];
     clear(totals[0][0]);

@@ -4,7 +4,7 @@
 //
 // A warp chooses for a row; the block that is done last makes the items. Grid rows over 16, block 512. `arrived` must be 0, and
 // is again at last. Macros: EXPERTS, N_USED.
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
 #if !defined(EXPERTS) || !defined(N_USED)
 #error "EXPERTS and N_USED must be defined"
 #endif
@@ -55,9 +55,9 @@ plan(const float* logits, const int* counts, int most_rows, int* experts, float*
     __shared__ u64 rows_of[EXPERTS];
     __shared__ int first_of[EXPERTS], chosen[MOST_ROWS * N_USED];
     const int lane = threadIdx.x % 32, row = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
-    dependents_may_launch();
+    launch_dependent_grids();
     for (int e = threadIdx.x; e < EXPERTS; e += THREADS) rows_of[e] = 0;
-    wait_for_inputs();
+    wait_on_dependent_grids();
     const int n_rows = min(counts[0], min(most_rows, MOST_ROWS)), shared_items = (n_rows + PAIRS - 1) / PAIRS;
     if (row < n_rows) {
         int expert;

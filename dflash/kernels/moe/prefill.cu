@@ -7,7 +7,8 @@
 //
 // Macros: WIDTH, EXPERTS, N_USED, FFN, SHARED_FFN; PAIRS, a multiple of 16; WARPS; STAGES; GATED; FIRST and SECOND, formats of
 // the two tiles, SHARED_FIRST and SHARED_SECOND of those of the shared expert.
-#include "../launch.cuh"
+#include "../gpu/include/activation.cuh"
+#include "../gpu/include/pdl.cuh"
 #include "spans.cuh"
 
 #if !defined(WIDTH) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN) || !defined(SHARED_FFN)
@@ -36,9 +37,9 @@ constexpr bool SAME = Same<FIRST, SHARED_FIRST>::value && Same<SECOND, SHARED_SE
 template <class Q>
 __device__ __forceinline__ void fetch_tile(u32 shared, const u8* tile, int lane) {
 #pragma unroll
-    for (int i = 0; i < Q::BYTES / 512; ++i) copy_16(shared + 512 * i + 16 * lane, tile + 512 * i + 16 * lane);
+    for (int i = 0; i < Q::BYTES / 512; ++i) cp_async_16(shared + 512 * i + 16 * lane, tile + 512 * i + 16 * lane);
     constexpr int DONE = Q::BYTES / 512 * 512;
-    if (DONE + 16 * lane < Q::BYTES) copy_16(shared + DONE + 16 * lane, tile + DONE + 16 * lane);
+    if (DONE + 16 * lane < Q::BYTES) cp_async_16(shared + DONE + 16 * lane, tile + DONE + 16 * lane);
 }
 
 // 16 rows of an expert.
@@ -99,7 +100,7 @@ __device__ __forceinline__ void multiply(const u8* first, size_t first_stripe, c
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const Stripe<A, K> a(first, first_stripe);
     const Stripe<B, K> b(second, second_stripe);
-    const u32 address = (u32)__cvta_generic_to_shared(shared);
+    const u32 address = smem_address(shared);
     const int own = X_BYTES + warp * (FIRST_BYTES + SECOND_BYTES);
     const auto fetch = [&](int span) {
         if (span < N) {
@@ -109,27 +110,25 @@ __device__ __forceinline__ void multiply(const u8* first, size_t first_stripe, c
             for (int c = threadIdx.x; c < n_tokens * CHUNKS; c += THREADS) {
                 const int token = c / CHUNKS, chunk = c % CHUNKS * 16;
                 const u8* from = x + (size_t)tokens[token] * token_bytes + span * SPAN_BYTES;
-                copy_16(stage + token * SPAN_BYTES + chunk, from + chunk);
+                cp_async_16(stage + token * SPAN_BYTES + chunk, from + chunk);
             }
         }
-        copy_commit();
+        cp_async_commit_group();
     };
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) fetch(s);
     const int n_eights = (n_tokens + 7) / 8;
     for (int span = 0; span < N; ++span) {
         if (STAGES == 1) fetch(span);
-        copy_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
+        cp_async_wait_group<(STAGES > 1 ? STAGES - 2 : 0)>();
         __syncthreads();
         if (STAGES > 1) fetch(span + STAGES - 1);
         const u8* stage = shared + span % STAGES * STAGE_BYTES;
         multiply_span<A, B, K>(stage + own, stage + own + FIRST_BYTES, stage, span, n_eights, lane, totals);
         if (STAGES == 1) __syncthreads();
     }
-    copy_wait<0>();
+    cp_async_wait_group<0>();
 }
-
-__device__ __forceinline__ float silu(float x) { return __fdiv_rn(x, 1.0f + expf(-x)); }
 
 // Write the inner values of 16 rows, and the sum of each token's.
 __device__ __forceinline__ void write_inner(const Totals& totals, const int* pairs, int k, int lane, int n_tokens, u8* inner) {
@@ -139,7 +138,7 @@ __device__ __forceinline__ void write_inner(const Totals& totals, const int* pai
         u16 h[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            h[i] = half_saturated(__fmul_rn(__fmul_rn(silu(totals.of[0][n][i]), totals.of[1][n][i]), INNER_SCALE));
+            h[i] = half_saturated(__fmul_rn(__fmul_rn(silu_rn(totals.of[0][n][i]), totals.of[1][n][i]), INNER_SCALE));
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -175,8 +174,8 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
         float* product) {
     extern __shared__ __align__(128) u8 shared[];
     __shared__ int pairs[PAIRS], tokens[PAIRS];
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     if (blockIdx.y >= *n_items) return;
     const int expert = item_expert[blockIdx.y], lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int n_tokens = 0;

@@ -9,8 +9,9 @@
 // Macros: WIDTH, EXPERTS, N_USED, FFN, SHARED_FFN; PAIRS, a multiple of 16 up to 128; GROUPS, even; STAGES; BLOCKS, of a
 // processor; GATED; INNER_ORDER, that of the inner values; FIRST and SECOND,
 // formats of the groups, SHARED_FIRST and SHARED_SECOND of those of the shared expert.
-#include "../launch.cuh"
-#include "group.cuh"
+#include "../gpu/include/activation.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/wgmma.cuh"
 #include "spans.cuh"
 
 #if !defined(WIDTH) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN) || !defined(SHARED_FFN)
@@ -80,7 +81,7 @@ struct Weights {
                 if constexpr (Q::GROUP == 32) factor = scales.of(r, block);
                 const u32 f = twice_half(__fmul_rn(factor, 1.0f / RAISE));
 #pragma unroll
-                for (int i = 4 * h + r; i < 4 * h + 4; i += 2) a[i] = fma2(mul2(a[i], 0x78007800u), f, low);
+                for (int i = 4 * h + r; i < 4 * h + 4; i += 2) a[i] = fma_half2(mul_half2(a[i], 0x78007800u), f, low);
             }
         }
     }
@@ -95,16 +96,16 @@ __device__ __forceinline__ void multiply_tile(const u8* tile, u32 x, int lane, T
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
         weights.load(j, lane, a[j % 2]);
-        group_begin();
+        wgmma_fence();
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            group_multiply(total, a[j % 2] + 4 * h, tokens_at(x + j / 2 * QUARTER + j % 2 * 64 + h * 32), 1);
+            wgmma_rs(total, a[j % 2] + 4 * h, wgmma_descriptor(x + j / 2 * QUARTER + j % 2 * 64 + h * 32), 1);
         }
-        group_commit();
-        group_wait<1>();
+        wgmma_commit_group();
+        wgmma_wait_group<1>();
     }
-    group_wait<0>();
-    hold(total);
+    wgmma_wait_group<0>();
+    wgmma_fence_operand(total);
 }
 
 // As many sixteens of tokens as there are.
@@ -122,40 +123,38 @@ __device__ __forceinline__ void multiply(const u8* weights, size_t stripe, const
     constexpr int N = (K + SPAN - 1) / SPAN, CHUNKS = 2 * SPAN / 16;
     const int lane = threadIdx.x % 32, own = X_BYTES + threadIdx.x / 32 * TILE_BYTES;
     const u8* tiles = weights + stripe * N * Q::BYTES;
-    const u32 address = shared_address(shared);
+    const u32 address = smem_address(shared);
     const auto fetch = [&](int span) {
         if (span < N) {
             const u32 stage = address + span % STAGES * STAGE_BYTES;
 #pragma unroll
             for (int at = 0; at < Q::BYTES; at += 512) {
                 const int chunk = at + 16 * lane;
-                if (chunk < Q::BYTES) copy_16(stage + own + chunk, tiles + (size_t)span * Q::BYTES + chunk);
+                if (chunk < Q::BYTES) cp_async_16(stage + own + chunk, tiles + (size_t)span * Q::BYTES + chunk);
             }
             for (int c = threadIdx.x; c < n_tokens * CHUNKS; c += THREADS) {
                 const int token = c / CHUNKS, chunk = c % CHUNKS;
                 const u8* from = x + (size_t)tokens[token] * token_bytes + span * SPAN_BYTES + chunk * 16;
-                copy_16(stage + chunk / 8 * QUARTER + token * 128 + (chunk % 8 ^ token % 8) * 16, from);
+                cp_async_16(stage + chunk / 8 * QUARTER + token * 128 + (chunk % 8 ^ token % 8) * 16, from);
             }
         }
-        copy_commit();
+        cp_async_commit_group();
     };
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) fetch(s);
     const int sixteens = (n_tokens + 15) / 16;
     for (int span = 0; span < N; ++span) {
         if (STAGES == 1) fetch(span);
-        copy_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
-        show_to_multiply();
+        cp_async_wait_group<(STAGES > 1 ? STAGES - 2 : 0)>();
+        fence_async_proxy();
         __syncthreads();
         if (STAGES > 1) fetch(span + STAGES - 1);
         const u8* stage = shared + span % STAGES * STAGE_BYTES;
-        multiply_some<Q, 1>(sixteens, stage + own, shared_address(stage), lane, totals);
+        multiply_some<Q, 1>(sixteens, stage + own, smem_address(stage), lane, totals);
         if (STAGES == 1) __syncthreads();
     }
-    copy_wait<0>();
+    cp_async_wait_group<0>();
 }
-
-__device__ __forceinline__ float silu(float x) { return __fdiv_rn(x, 1.0f + expf(-x)); }
 
 // Write the inner values of 16 rows, and the sum of each token's; `up` holds those of the other group's thread.
 __device__ __forceinline__ void write_inner(const Totals& gate, const float4* up, const int* pairs, int k, int lane, int n_tokens,
@@ -168,7 +167,7 @@ __device__ __forceinline__ void write_inner(const Totals& gate, const float4* up
         u16 h[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            h[i] = zeros ? 0 : half_saturated(__fmul_rn(__fmul_rn(silu(gate.of[n][i]), of[i]), INNER_SCALE));
+            h[i] = zeros ? 0 : half_saturated(__fmul_rn(__fmul_rn(silu_rn(gate.of[n][i]), of[i]), INNER_SCALE));
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -191,9 +190,9 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
         float* product) {
     extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ int pairs[PAIRS], tokens[PAIRS], n_warps[PAIRS / 32];
-    u8* shared = dynamic + (-shared_address(dynamic) & 1023);
-    dependents_may_launch();
-    wait_for_inputs();
+    u8* shared = dynamic + (-smem_address(dynamic) & 1023);
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     if (blockIdx.y >= *n_items) return;
     const int expert = item_expert[blockIdx.y], lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (threadIdx.x < PAIRS) {

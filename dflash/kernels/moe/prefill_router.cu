@@ -9,7 +9,10 @@
 //   group      Grid EXPERTS + 1, block 256.
 //
 // Macros: WIDTH, EXPERTS, N_USED, PAIRS; NORMED_ORDER, that of the values (`place_of`).
-#include "../launch.cuh"
+#include "../gpu/include/cp_async.cuh"
+#include "../gpu/include/mma.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/warp.cuh"
 #include "choose.cuh"
 #include "spans.cuh"
 
@@ -20,8 +23,7 @@ constexpr int VECTORS = WIDTH / 4, SPANS = (WIDTH + SPAN - 1) / SPAN, OF_THREAD 
 
 __device__ __forceinline__ float sum_of_block(float x) {
     __shared__ float of_warp[8];
-#pragma unroll
-    for (int i = 16; i; i /= 2) x = __fadd_rn(x, __shfl_xor_sync(~0u, x, i));
+    x = warp_sum(x);
     __syncthreads();
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
     __syncthreads();
@@ -38,8 +40,8 @@ __device__ __forceinline__ float dot(const float4& a, const float4& b, float sum
 extern "C" __global__ void __launch_bounds__(256)
 normalize(const float* stream, const float* gain, const float* shared_weights, const int* row_counts, int first_row, float eps,
           unsigned char* normed, float* exact, float* shared_logits, int* count) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     if (blockIdx.x == 0) {
         for (int e = threadIdx.x; e < EXPERTS; e += 256) count[e] = 0;
     }
@@ -80,30 +82,24 @@ __device__ __forceinline__ void split(float x, u32& high, u32& low) {
     low = __float_as_uint(__fsub_rn(x, __uint_as_float(high)));
 }
 
-__device__ __forceinline__ void mma_tf32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
 extern "C" __global__ void __launch_bounds__(256)
 logits(const float* exact, const float* weights, const int* row_counts, int first_row, float* out) {
     extern __shared__ __align__(16) float tiles[];  // STAGES times the rows, then the experts
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int row_0 = blockIdx.y * ROWS, expert_0 = blockIdx.x * OUTS, n_rows = row_counts[0] - first_row;
     if (row_0 >= n_rows) return;
     const auto fetch = [&](int step) {
-        const u32 to = (u32)__cvta_generic_to_shared(tiles + step % STAGES * LINES * PITCH);
+        const u32 to = smem_address(tiles + step % STAGES * LINES * PITCH);
 #pragma unroll
         for (int i = 0; i < LINES * STEP / 4 / 256; ++i) {
             const int c = i * 256 + threadIdx.x, line = c / (STEP / 4), k = step * STEP + c % (STEP / 4) * 4;
             const bool is_row = line < ROWS;
             const int at = is_row ? min(row_0 + line, n_rows - 1) : min(expert_0 + line - ROWS, EXPERTS - 1);
             const float* from = (is_row ? exact : weights) + (size_t)at * WIDTH + min(k, WIDTH - 4);
-            copy_16_or_zeros(to + 4 * (line * PITCH + c % (STEP / 4) * 4), from, k < WIDTH);
+            cp_async_16_zfill(to + 4 * (line * PITCH + c % (STEP / 4) * 4), from, k < WIDTH);
         }
-        copy_commit();
+        cp_async_commit_group();
     };
     constexpr int STEPS = (WIDTH + STEP - 1) / STEP;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -113,16 +109,16 @@ logits(const float* exact, const float* weights, const int* row_counts, int firs
         if (s < STEPS) {
             fetch(s);
         } else {
-            copy_commit();
+            cp_async_commit_group();
         }
     }
     for (int s = 0; s < STEPS; ++s) {
-        copy_wait<STAGES - 2>();
+        cp_async_wait_group<STAGES - 2>();
         __syncthreads();
         if (s + STAGES - 1 < STEPS) {
             fetch(s + STAGES - 1);
         } else {
-            copy_commit();
+            cp_async_commit_group();
         }
         const float* x = tiles + s % STAGES * LINES * PITCH + (row + g) * PITCH + t;
         const float* w = tiles + s % STAGES * LINES * PITCH + (ROWS + column + g) * PITCH + t;
@@ -136,9 +132,9 @@ logits(const float* exact, const float* weights, const int* row_counts, int firs
                 u32 b_high[2], b_low[2];
 #pragma unroll
                 for (int i = 0; i < 2; ++i) split(w[n * 8 * PITCH + 4 * i + k], b_high[i], b_low[i]);
-                mma_tf32(total[n], low, b_high);
-                mma_tf32(total[n], high, b_low);
-                mma_tf32(total[n], high, b_high);
+                mma_m16n8k8_tf32(total[n], low, b_high);
+                mma_m16n8k8_tf32(total[n], high, b_low);
+                mma_m16n8k8_tf32(total[n], high, b_high);
             }
         }
     }
@@ -154,8 +150,8 @@ logits(const float* exact, const float* weights, const int* row_counts, int firs
 extern "C" __global__ void __launch_bounds__(256)
 choose_all(const float* logits, const float* shared_logits, const int* row_counts, int first_row, int n_here, int* experts,
            float* factors, int* count) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (row >= min(n_here, row_counts[0] - first_row)) return;
     int expert;
@@ -201,8 +197,8 @@ extern "C" __global__ void __launch_bounds__(256)
 group(const int* experts, const int* count, const int* row_counts, int first_row, int n_here, int* item_expert, int* item_pairs,
       int* n_items) {
     __shared__ int own_first;
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int expert = blockIdx.x, n_rows = max(min(n_here, row_counts[0] - first_row), 0);
     const bool every = expert == EXPERTS;
     const Share shared(n_rows), own(every ? n_rows : count[expert]);

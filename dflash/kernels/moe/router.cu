@@ -7,7 +7,8 @@
 // Grid (EXPERTS + 1 over OUTS, rows over ROWS), block 256, shared ROWS * WIDTH floats.
 // Macros: WIDTH, EXPERTS; OUTS, even; ROWS. Bytes: the router's weights once for every ROWS rows, the rows once for every OUTS
 // experts, from L2 but for the first.
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/warp.cuh"
 #include "spans.cuh"
 
 #if !defined(WIDTH) || !defined(EXPERTS) || !defined(OUTS) || !defined(ROWS)
@@ -33,10 +34,7 @@ __device__ __forceinline__ float dot(const float4 (&a)[CHUNKS], const float4 (&b
         s.x = __fmaf_rn(a[j].x, b[j].x, s.x), s.y = __fmaf_rn(a[j].y, b[j].y, s.y);
         s.z = __fmaf_rn(a[j].z, b[j].z, s.z), s.w = __fmaf_rn(a[j].w, b[j].w, s.w);
     }
-    float sum = __fadd_rn(__fadd_rn(s.x, s.y), __fadd_rn(s.z, s.w));
-#pragma unroll
-    for (int i = 16; i; i /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, i));
-    return sum;
+    return warp_sum(__fadd_rn(__fadd_rn(s.x, s.y), __fadd_rn(s.z, s.w)));
 }
 
 __device__ __forceinline__ float add_quarters(const float* q) {
@@ -61,14 +59,14 @@ router(const float* stream, const float* gain, const float* weights, const float
     __shared__ float squares[ROWS][4], inverse[ROWS], products[ROWS][OUTS][4];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quarter = warp % 4, row_0 = blockIdx.y * ROWS;
     float4 w[HELD][CHUNKS], g[CHUNKS];
-    dependents_may_launch();
+    launch_dependent_grids();
 #pragma unroll
     for (int o = 0; o < HELD; ++o) {
         const int e = blockIdx.x * OUTS + 2 * o + warp / 4;
         load_quarter(e < EXPERTS ? weights + (size_t)e * WIDTH : shared_weights, quarter, lane, w[o]);
     }
     load_quarter(gain, quarter, lane, g);
-    wait_for_inputs();
+    wait_on_dependent_grids();
 
     const int n_here = min(min(counts[0], (int)gridDim.y * ROWS) - row_0, ROWS);
 #pragma unroll 1

@@ -5,7 +5,8 @@
 //
 //     512 bytes of values | 32 bytes of sums | 32 bytes of remainders
 #pragma once
-#include "../linear/ring.cuh"
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/smem_ring.cuh"
 #include "../linear/tile.cuh"
 
 constexpr int SPAN = 256, SPAN_BYTES = 576, SUMS = 512, REMAINDERS = 544;
@@ -128,19 +129,19 @@ __device__ __forceinline__ void multiply_tiles(const u8* const (&tiles)[M], cons
                 for (int m = 0; m < M; ++m) {
                     float d[4];
                     if constexpr (Q::GROUP == Q::TILE_K) {
-                        mma(part[m][n], a[m], b.x, b.y);
-                        mma(CHAINS == 2 ? other[m] : part[m][n], a[m] + 4, b.z, b.w);
+                        mma_m16n8k16(part[m][n], a[m], b.x, b.y);
+                        mma_m16n8k16(CHAINS == 2 ? other[m] : part[m][n], a[m] + 4, b.z, b.w);
                     } else if constexpr (Q::GROUP == 32) {
                         clear(d);
-                        mma(d, a[m], b.x, b.y);
-                        mma(d, a[m] + 4, b.z, b.w);
+                        mma_m16n8k16(d, a[m], b.x, b.y);
+                        mma_m16n8k16(d, a[m] + 4, b.z, b.w);
                         add_scaled(total[m][n], d, scales[m].of(0, j), scales[m].of(1, j));
                     } else {
                         clear(d);
-                        mma(d, a[m], b.x, b.y);
+                        mma_m16n8k16(d, a[m], b.x, b.y);
                         add_scaled(part[m][n], d, scales[m].of(0, 2 * j), scales[m].of(1, 2 * j));
                         clear(d);
-                        mma(d, a[m] + 4, b.z, b.w);
+                        mma_m16n8k16(d, a[m] + 4, b.z, b.w);
                         add_scaled(part[m][n], d, scales[m].of(0, 2 * j + 1), scales[m].of(1, 2 * j + 1));
                     }
                 }
@@ -166,8 +167,8 @@ __device__ __forceinline__ void multiply_tiles(const u8* const (&tiles)[M], cons
             const uint4 sums = x.sums(n);
             float d[4];
             clear(d);
-            mma(d, a, sums.x, sums.y);
-            mma(d, a, sums.z, sums.w);
+            mma_m16n8k16(d, a, sums.x, sums.y);
+            mma_m16n8k16(d, a, sums.z, sums.w);
             add_scaled(total[m][n], d, upper, lower);
         }
     }
@@ -190,9 +191,9 @@ struct Spans {
 #pragma unroll
         for (int m = 0; m < M; ++m) from[m] = matrix + (size_t)((stripe + m) * OF_ROW + span * FULL) * Q::BYTES;
         if (LAST == FULL || span < N - 1) {
-            ring_copy<M, BYTES>(to, from, 0, barrier, lane);
+            copy_tiles_async<M, BYTES>(to, from, 0, barrier, lane);
         } else {
-            ring_copy<M, LAST * Q::BYTES>(to, from, 0, barrier, lane);
+            copy_tiles_async<M, LAST * Q::BYTES>(to, from, 0, barrier, lane);
         }
     }
     // Bytes from a stripe's span to the next, as `fetch` leaves them.
@@ -220,9 +221,9 @@ struct Ring {
     u32 barriers;
     int slot, phase;
 
-    __device__ Ring(u8* pieces, u64* barriers) : pieces(pieces), barriers(shared_address(barriers)), slot(0), phase(0) {}
+    __device__ Ring(u8* pieces, u64* barriers) : pieces(pieces), barriers(smem_address(barriers)), slot(0), phase(0) {}
     __device__ __forceinline__ const u8* wait() const {
-        barrier_wait(barriers + 8 * slot, phase);
+        mbarrier_wait(barriers + 8 * slot, phase);
         return pieces + slot * BYTES;
     }
     __device__ __forceinline__ void advance() {

@@ -3,6 +3,7 @@
 //
 // Macros: WIDTH, EXPERTS, N_USED, FFN, SHARED_FFN; GATE, UP, SHARED_GATE, SHARED_UP, formats.
 #pragma once
+#include "../gpu/include/activation.cuh"
 #include "spans.cuh"
 
 #if !defined(WIDTH) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN) || !defined(SHARED_FFN)
@@ -32,15 +33,6 @@ __device__ __forceinline__ void fetch_both(u32 to, const u8* gate, const u8* up,
     Row<U>::template fetch<1>(to + Row<G>::BYTES, Row<U>::of(up, matrix, stripes), stripe, span, barrier, lane);
 }
 
-// For two copies of a warp.
-__device__ __forceinline__ void init_both(u32 barrier) {
-#if __CUDA_ARCH__ >= 900
-    barrier_init(barrier, 2);
-#else
-    barrier_init(barrier, 64);
-#endif
-}
-
 // Add the products of the span of the gate and of the up-projection at `gate` with ROWS tokens.
 template <class G, class U, int ROWS>
 __device__ __forceinline__ void multiply_both(const u8* gate, const u8* tokens, int stride, int warp, int lane,
@@ -62,8 +54,6 @@ __device__ __forceinline__ void keep_sums(float4 (*to)[2][32], int warp, int lan
     to[warp][1][lane] = make_float4(up[0], up[1], up[2], up[3]);
 }
 
-__device__ __forceinline__ float silu(float x) { return __fdiv_rn(x, 1.0f + expf(-x)); }
-
 // Add up the warps' sums of a unit, and write the inner values of n tokens; by a warp.
 __device__ __forceinline__ void write_unit(const float4 (*sums)[2][32], int unit, int stripes, int pair, int n, int lane,
                                            u8* inner) {
@@ -76,7 +66,7 @@ __device__ __forceinline__ void write_unit(const float4 (*sums)[2][32], int unit
             gate = __fadd_rn(gate, ((const float*)sums[s][0])[at]);
             up = __fadd_rn(up, ((const float*)sums[s][1])[at]);
         }
-        const float value = unit < stripes ? __fmul_rn(__fmul_rn(silu(gate), up), INNER_SCALE) : 0.0f;
+        const float value = unit < stripes ? __fmul_rn(__fmul_rn(silu_rn(gate), up), INNER_SCALE) : 0.0f;
         const u16 h = half_saturated(value);
         float sum = to_float(h);
 #pragma unroll

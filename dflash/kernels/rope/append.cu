@@ -14,7 +14,7 @@ append(const unsigned long long* where, const float* gains, const float* cosines
        const int* first, const int* sequence, const int* length, const int* pages, int max_pages, float eps,
        unsigned long long apart, unsigned char* k, unsigned char* v) {
     __shared__ float4 turned[WARPS][OWN];
-    dependents_may_launch();
+    launch_dependent_grids();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.x * WARPS + warp, row = blockIdx.y;
     const int layer = blockIdx.z, h = head % KV;
     const bool works = row < counts[0] && head < 2 * KV, is_key = head < KV;
@@ -27,7 +27,7 @@ append(const unsigned long long* where, const float* gains, const float* cosines
         to = (Kept*)(is_key ? k : v) + layer * apart;
         to += (place_of(row, first, sequence, length, pages, max_pages) * KV + h) * HEAD;
     }
-    wait_for_inputs();
+    wait_on_dependent_grids();
     if (!works) return;
     const size_t angles = (size_t)row * PAIRS;
     write_head((const float4*)from, to, own, is_key, cosines + angles, sines + angles, eps, turned[warp], lane);

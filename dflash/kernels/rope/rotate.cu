@@ -15,7 +15,7 @@ rotate(const float* query, const float* key, const float* value, const float* q_
        const float* cosines, const float* sines, const int* counts, const int* first, const int* sequence, const int* length,
        const int* pages, int max_pages, float eps, unsigned char* q, unsigned char* k, unsigned char* v) {
     __shared__ float4 turned[WARPS][OWN];
-    dependents_may_launch();
+    launch_dependent_grids();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.x * WARPS + warp, row = blockIdx.y;
     const bool is_query = head < HEADS, is_key = !is_query && head < HEADS + KV;
     const bool works = row < counts[0] && head < HEADS + 2 * KV;
@@ -28,7 +28,7 @@ rotate(const float* query, const float* key, const float* value, const float* q_
     } else if (works) {
         to = (Kept*)(is_key ? k : v) + (place_of(row, first, sequence, length, pages, max_pages) * KV + h) * HEAD;
     }
-    wait_for_inputs();
+    wait_on_dependent_grids();
     if (!works) return;
     const float4* from = (const float4*)(is_query ? query + ((size_t)row * HEADS + h) * (GATED ? 2 * HEAD : HEAD)
                                                   : (is_key ? key : value) + ((size_t)row * KV + h) * HEAD);

@@ -3,8 +3,9 @@
 //
 // Macros: HEAD, numbers of a head; PAIRS; HALF, whether halves are written.
 #pragma once
-#include "../formats/half.cuh"
-#include "../launch.cuh"
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/warp.cuh"
 
 #if !defined(HEAD) || !defined(PAIRS) || !defined(HALF)
 #error "HEAD, PAIRS and HALF must be defined"
@@ -63,8 +64,7 @@ __device__ __forceinline__ void write_head(const float4* from, Kept* to, const G
         squares = __fmaf_rn(x[i].z, x[i].z, __fmaf_rn(x[i].w, x[i].w, squares));
     }
     if (turns) {
-#pragma unroll
-        for (int i = 16; i; i /= 2) squares = __fadd_rn(squares, __shfl_xor_sync(~0u, squares, i));
+        squares = warp_sum(squares);
         const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(squares, (float)HEAD), eps)));
 #pragma unroll
         for (int i = 0; i < EACH; ++i) {

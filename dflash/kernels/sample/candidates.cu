@@ -4,9 +4,9 @@
 // and row r is about position[r] + shift; targets, if any, are what its tokens are called elsewhere. Where the law has no
 // scale, scores are log-probabilities; else x = scaled logit + noise, sorted, minus log(sum(exp(x))) over what its cuts leave.
 // Bytes: 16 * MOST a row.
+#include "../gpu/include/pdl.cuh"
 #include "noise.cuh"
 #include "rows.cuh"
-#include "../launch.cuh"
 
 #if !defined(MOST) || MOST != THREADS
 #error "MOST must be defined, and be THREADS"
@@ -49,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 candidates(const int* found, const float* largest, const int* laws, int each, const int* position, int shift,
            const int* targets, int* ids, float* scores) {
     __shared__ float xs[MOST];
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int row = blockIdx.x, i = threadIdx.x;
     const Law law = ((const Law*)laws)[row / each];
     const Found& from = ((const Found*)found)[row];

@@ -5,14 +5,14 @@
 // need no logarithms: the noise is below n with probability exp(-exp(-n)), so a word that is too large for the logit of its
 // token to win is left out first, with 1 % to spare.
 // Macros: VOCAB, THREADS. Bytes: 4 * VOCAB a row.
+#include "../gpu/include/pdl.cuh"
 #include "noise.cuh"
 #include "rows.cuh"
-#include "../launch.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 draw(const float* logits, const int* laws, const float* largest, unsigned long long* best, unsigned* arrived, int* ids) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int row = blockIdx.y;
     const Law law = ((const Law*)laws)[row];
     const float highest = largest[row];

@@ -4,7 +4,7 @@
 // lists of entries: those of its text, which rows may share; those that its own draft adds, which come instead; and the bias.
 // A token occurs once in a list. saved: the logits that were there, a number for each entry of a row.
 // Macros: VOCAB, THREADS. Bytes: 12 an entry.
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
 
 #if !defined(VOCAB) || !defined(THREADS)
 #error "VOCAB and THREADS must be defined"
@@ -32,8 +32,8 @@ __device__ __forceinline__ float penalized(float x, float produced, const Edit& 
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 edit(float* logits, const int* edits, const int* entries, float* saved) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const Edit own = ((const Edit*)edits)[blockIdx.x];
     const Entry *text = (const Entry*)entries + own.text, *draft = (const Entry*)entries + own.draft,
                 *bias = (const Entry*)entries + own.bias;
@@ -58,8 +58,8 @@ edit(float* logits, const int* edits, const int* entries, float* saved) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 restore(float* logits, const int* edits, const int* entries, const float* saved) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const Edit own = ((const Edit*)edits)[blockIdx.x];
     float* row = logits + (size_t)blockIdx.x * VOCAB;
     saved += own.saved;

@@ -7,9 +7,9 @@
 // A block of a draft is EACH rows, of which those from LEAD on propose. Macros: VOCAB; THREADS, MOST as of candidates.cu;
 // TOP, candidates of a row; RANK, numbers of a code; EACH; LEAD; WALK. gates: (rows, RANK), of a walk (EACH, texts, RANK).
 // Bytes: 8 * TOP * RANK a row.
+#include "../gpu/include/pdl.cuh"
 #include "noise.cuh"
 #include "rows.cuh"
-#include "../launch.cuh"
 
 #if !defined(TOP) || !defined(RANK) || !defined(EACH) || !defined(LEAD) || !defined(WALK) || !defined(MOST)
 #error "TOP, RANK, EACH, LEAD, WALK and MOST must be defined"
@@ -30,8 +30,8 @@ struct Found {
 extern "C" __global__ void __launch_bounds__(TOP)
 list(const int* found, const float* largest, const int* tokens, const int* targets, int own, int* ids, int* before,
      int* after) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int row = blockIdx.x, i = threadIdx.x, at = row * TOP + i;
     const auto column = [&](int row) { return is_hopeless(largest[row]) || i >= VOCAB ? -1 : ((const Found*)found)[row].ids[i]; };
     const auto named = [&](int column) { return targets && column >= 0 ? targets[column] : column; };
@@ -54,8 +54,8 @@ extern "C" __global__ void __launch_bounds__(TOP * TOP, 1)
 pairs(const int* found, const float* largest, const int* ids, const float* before, const float* after, const float* gates,
       int texts, const int* laws, const int* position, int shift, float* scores, float* edges) {
     __shared__ float first[TOP][SLICE + 1], second[TOP][SLICE + 1], line[TOP][TOP];
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int row = blockIdx.x, a = threadIdx.x / TOP, j = threadIdx.x % TOP;
     const float nothing = __int_as_float(0xff800000);
     const Law law = ((const Law*)laws)[row / EACH];

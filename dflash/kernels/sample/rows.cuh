@@ -1,8 +1,7 @@
 // What the kernels over rows of logits share: the law of a row, the order of its tokens, and reductions of a block.
 #pragma once
 
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "../gpu/include/types.cuh"
 
 #if !defined(VOCAB) || !defined(THREADS)
 #error "VOCAB and THREADS must be defined"

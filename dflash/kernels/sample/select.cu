@@ -4,9 +4,9 @@
 // Grid rows, block THREADS. A block lists some likely tokens and, if these do not do, goes over the row several times.
 // Macros: VOCAB, THREADS. SUMS, chunks of a row that `survey` has summed.
 // Bytes: some KiB of a row, or a few times 4 * VOCAB.
+#include "../gpu/include/pdl.cuh"
 #include "noise.cuh"
 #include "select.cuh"
-#include "../launch.cuh"
 
 #ifndef SUMS
 #error "SUMS must be defined"
@@ -83,8 +83,8 @@ __device__ __forceinline__ u64 draw_short(int n, const Steps& steps, const Law& 
 extern "C" __global__ void __launch_bounds__(THREADS)
 select(const float* logits, const int* laws, const unsigned* tops, const float* sums, const float* largest, int* ids) {
     __shared__ Room room;
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int row = blockIdx.x;
     const Law& law = ((const Law*)laws)[row];
     const float highest = largest[row];

@@ -6,8 +6,9 @@
 // sums: for rows with top-p alone or log-probabilities, the largest of each chunk, and the sums of exp((x - largest) * scale)
 // and exp(x - largest). best and arrived are zero before and after.
 // Bytes: 4 * VOCAB a row.
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/warp.cuh"
 #include "rows.cuh"
-#include "../launch.cuh"
 
 #ifndef CHUNK
 #error "CHUNK must be defined"
@@ -18,8 +19,7 @@ constexpr int EACH = CHUNK / (4 * THREADS);
 
 __device__ __forceinline__ float sum_of_block(float value) {
     __shared__ float parts[WARPS];
-#pragma unroll
-    for (int i = 16; i; i /= 2) value += __shfl_xor_sync(~0u, value, i);
+    value = warp_sum(value);
     __syncthreads();
     if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
     __syncthreads();
@@ -41,8 +41,8 @@ __device__ __forceinline__ float sum_of_exponentials(const float (&x)[EACH][4], 
 extern "C" __global__ void __launch_bounds__(THREADS)
 survey(const float* logits, const int* laws, unsigned* tops, float* sums, unsigned long long* best, unsigned* arrived,
        int* ids, float* largest) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int row = blockIdx.y, start = blockIdx.x * CHUNK;
     const float* at = logits + (size_t)row * VOCAB;
     const Law law = ((const Law*)laws)[row];

@@ -3,8 +3,8 @@
 //
 // Grid rows, block THREADS. Macros: VOCAB, THREADS; SUMS, chunks of a row that `survey` has summed; MOST, places for
 // likeliest tokens. Rows with n_top below 0 are left alone; -1 stands where there is no token above minus infinity.
+#include "../gpu/include/pdl.cuh"
 #include "select.cuh"
-#include "../launch.cuh"
 
 #if !defined(SUMS) || !defined(MOST)
 #error "SUMS and MOST must be defined"
@@ -49,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 top(const float* logits, const int* laws, const unsigned* tops, const float* sums, const float* largest, const int* ids,
     int* found) {
     __shared__ Room room;
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int row = blockIdx.x, n = min(((const Law*)laws)[row].n_top, min(MOST, VOCAB));
     const float highest = largest[row];
     if (n < 0 || is_hopeless(highest)) return;

@@ -2,8 +2,8 @@
 //
 // Grid (arrays, rows), block 256. Macros: DIM, values of a row; HALF, whether they become halves. sources: the arrays' addresses;
 // row: which row of them goes where, for the first counts[which]. Bytes: 6 or 8 * DIM each.
-#include "../formats/half.cuh"
-#include "../launch.cuh"
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/pdl.cuh"
 
 #if !defined(DIM) || !defined(HALF)
 #error "DIM and HALF must be defined"
@@ -12,8 +12,8 @@ static_assert(DIM % 4 == 0, "rows are whole vectors");
 
 extern "C" __global__ void __launch_bounds__(256)
 features(const unsigned long long* sources, const int* counts, int which, const int* row, unsigned char* out) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     if (blockIdx.y >= counts[which]) return;
     const float4* from = (const float4*)((const float*)sources[blockIdx.x] + (size_t)row[blockIdx.y] * DIM);
     const size_t to = ((size_t)blockIdx.y * gridDim.x + blockIdx.x) * (DIM / 4);

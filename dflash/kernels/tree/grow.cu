@@ -8,7 +8,7 @@
 // token once more, which is never found.
 // If given, targets are what tokens are called outside, and reach tells how many positions of each sequence have candidates.
 // grown: how many nodes are of candidates. Bytes: some KiB.
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
 
 #if !defined(POOL) || !defined(EDGES)
 #error "POOL and EDGES must be defined"
@@ -162,14 +162,14 @@ grow(const int* ids, const float* scores, const int* outlines, int apart, const 
     __shared__ Tree tree;
     __shared__ int near_ids[NEAR];
     __shared__ float near_scores[NEAR];
-    dependents_may_launch();
+    launch_dependent_grids();
     outlines += 4 * blockIdx.x;
     Outline of{outlines[0], outlines[1], outlines[2], outlines[3], apart};
     const bool is_chain = of.nodes <= of.depth;
     const Child none{0.0f, -1};
     if (threadIdx.x == 0) tree.n = tree.n_open = 0;
     __syncwarp();
-    wait_for_inputs();
+    wait_on_dependent_grids();
     if (reach) of.depth = min(of.depth, reach[blockIdx.x]);
     const Pool pool = brought(ids, scores, of, near_ids, near_scores);
     const auto below = [&](int node) {

@@ -4,7 +4,8 @@
 // Grid texts, block 32 * (EACH - LEAD): a warp has a row. Macros: DIM, values of a row; RANK, of a code; EACH, rows of a block;
 // LEAD, those that guess nothing. stream: rows before the last norm, whose gain is in `weight`; codes: (EACH, texts, RANK) of the
 // token before each row. Bytes: 8 * DIM a row.
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/warp.cuh"
 
 #if !defined(DIM) || !defined(RANK) || !defined(EACH) || !defined(LEAD)
 #error "DIM, RANK, EACH and LEAD must be defined"
@@ -12,17 +13,11 @@
 
 constexpr int ROWS = EACH - LEAD;
 
-__device__ __forceinline__ float sum_of_warp(float value) {
-#pragma unroll
-    for (int i = 16; i; i /= 2) value += __shfl_xor_sync(~0u, value, i);
-    return value;
-}
-
 extern "C" __global__ void __launch_bounds__(32 * ROWS)
 trust(const float* stream, const float* codes, const float* weight, float bias, float eps, float least, int texts, int* reach) {
     __shared__ float held[ROWS];
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int text = blockIdx.x, t = LEAD + threadIdx.x / 32, lane = threadIdx.x % 32;
     const float* row = stream + (size_t)(text * EACH + t) * DIM;
     const float* code = codes + (size_t)(t * texts + text) * RANK;
@@ -32,7 +27,7 @@ trust(const float* stream, const float* codes, const float* weight, float bias, 
         sum = __fmaf_rn(row[i], weight[i], sum);
     }
     for (int i = lane; i < RANK; i += 32) of_code = __fmaf_rn(code[i], weight[DIM + i], of_code);
-    squares = sum_of_warp(squares), sum = sum_of_warp(sum), of_code = sum_of_warp(of_code);
+    squares = warp_sum(squares), sum = warp_sum(sum), of_code = warp_sum(of_code);
     if (lane == 0) held[t - LEAD] = 1.0f / (1.0f + expf(-(sum * rsqrtf(squares / DIM + eps) + of_code + bias)));
     __syncthreads();
     if (threadIdx.x > 0) return;
