@@ -61,8 +61,8 @@ def kernel(path: Path, entry: str, *, dependent: bool = False, **constants: Any)
     entry : str
         Its ``extern "C" __global__`` function.
     dependent : bool
-        Whether launches may start while the kernel in front of them still runs; the source must call `wait_on_dependent_grids`
-        (`gpu/include/pdl.cuh`).
+        Whether launches may start while the kernel in front of them still runs; the source must then call
+        `wait_on_dependent_grids` (`gpu/include/pdl.cuh`).
     **constants
         Macros: what a model fixes.
 

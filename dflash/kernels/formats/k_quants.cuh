@@ -55,9 +55,7 @@ struct SixBits : Super<4, HIGH_, STEP, 256, 8> {
         return half_at(tile + CODES + 192, row % 8 * 4 + row / 8 * 2 + i);
     }
     __device__ static float scale(const u8* tile, int row, int) { return __fmul_rn(to_float(of_row(tile, row, 0)), UNIT); }
-    __device__ static float minimum_scale(const u8* tile, int row) {
-        return __fmul_rn(to_float(of_row(tile, row, 1)), -UNIT);
-    }
+    __device__ static float minimum_scale(const u8* tile, int row) { return __fmul_rn(to_float(of_row(tile, row, 1)), -UNIT); }
     __device__ static void pack_row(u8* tile, int row, int, const u8* b) {
         const u8* s = b + 4;
         const int g = row % 8, r = row / 8;
@@ -92,7 +90,7 @@ struct Q5_K : SixBits<1, 176, 2560> {
     }
 };
 
-// A product of scale and code has up to 13 bits, so the scale multiplies in float32. It is kept with 128 added.
+// A product of scale and code has up to 13 bits, so the scale multiplies in float32. It is stored with 128 added.
 struct Q6_K : Super<4, 2, 210, 16, 0, 4> {
     struct Scales {
         uint4 rows[2];
@@ -138,7 +136,8 @@ struct Q2_K : Super<2, 0, 84, 256, 16> {
         for (int r = 0; r < 2; ++r) {
             const u8 s = tile[1024 + 16 * (lane / 4 + 8 * r) + 2 * block + lane % 4 / 2];
             const u32 scale = twice_integer(s & 15, 0);
-            const u32 parts[4] = {scale, mul_half2(scale, 0x34003400u), mul_half2(scale, 0x2c002c00u), mul_half2(scale, 0x24002400u)};
+            const u32 parts[4] = {scale, mul_half2(scale, 0x34003400u), mul_half2(scale, 0x2c002c00u),
+                                  mul_half2(scale, 0x24002400u)};
 #pragma unroll
             for (int p = 0; p < 4; ++p) a[2 * p + r] = mul_half2(w >> 8 * r & 0x00030003 << 2 * p, parts[p]);
         }
@@ -178,9 +177,7 @@ struct Q3_K : Super<2, 1, 110, 256, 0> {
             }
         }
     }
-    __device__ static float scale(const u8* tile, int row, int) {
-        return __fmul_rn(to_float(half_at(tile + 1728, row)), UNIT);
-    }
+    __device__ static float scale(const u8* tile, int row, int) { return __fmul_rn(to_float(half_at(tile + 1728, row)), UNIT); }
     __device__ static void pack_row(u8* tile, int row, int, const u8* b) {
         copy_bytes(tile + 1536 + 12 * row, b + 96, 12);
         copy_bytes(tile + 1728 + 2 * row, b + 108, 2);

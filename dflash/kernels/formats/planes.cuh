@@ -51,9 +51,13 @@ constexpr float UNIT = 16777216.0f;
 
 // Codes less BIAS; of codes that stand four bits higher, too.
 template <int BIAS>
-__device__ __forceinline__ u32 biased(u32 pair) { return BIAS ? sub_half2(pair, BIAS * 0x10001u) : pair; }
+__device__ __forceinline__ u32 biased(u32 pair) {
+    return BIAS ? sub_half2(pair, BIAS * 0x10001u) : pair;
+}
 template <int BIAS>
-__device__ __forceinline__ u32 biased_16(u32 pair) { return fma_half2(pair, 0x2c002c00u, (0x8000u + BIAS) * 0x10001u); }
+__device__ __forceinline__ u32 biased_16(u32 pair) {
+    return fma_half2(pair, 0x2c002c00u, (0x8000u + BIAS) * 0x10001u);
+}
 
 // Codes in the eight words of A: {row, row + 8} of pair 0, of pair 1, of pair 2, of pair 3.
 // Odd pairs stand four bits higher than even ones, so that a word takes one shift.

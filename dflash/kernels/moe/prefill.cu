@@ -1,18 +1,18 @@
-// A projection of the experts for items of up to PAIRS pairs. A warp multiplies two tiles of 16 rows with all tokens of an
-// item, along all of K:
-//   GATED 1  inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE; a tile of the gate and one of the up-projection. Grid
+// A projection of the experts for items of up to PAIRS pairs. A warp multiplies two tiles of 16 rows with all tokens of an item, along
+// all of K:
+//   GATED 1  inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE; a tile of the gate and one of the up projection. Grid
 //            (INNER_SPANS * 16 / WARPS, items)
-//   GATED 0  product = inner @ down.T; neighbouring tiles. Grid (WIDTH / 16 over 2 * WARPS, items)
-// Weights and tokens come span by span, STAGES of them in flight. Block 32 * WARPS, shared STAGES * STAGE_BYTES.
+//   GATED 0  product = inner @ down.T; neighbouring tiles. Grid (MODEL_DIM / 16 over 2 * WARPS, items)
+// Weights and tokens are copied span by span, STAGES of them in flight. Block 32 * WARPS, shared memory STAGES * STAGE_BYTES.
 //
-// Macros: WIDTH, EXPERTS, N_USED, FFN, SHARED_FFN; PAIRS, a multiple of 16; WARPS; STAGES; GATED; FIRST and SECOND, formats of
-// the two tiles, SHARED_FIRST and SHARED_SECOND of those of the shared expert.
+// Macros: MODEL_DIM, EXPERTS, N_USED, FFN_DIM, SHARED_FFN_DIM; PAIRS, a multiple of 16; WARPS; STAGES; GATED; FIRST and SECOND,
+// formats of the two tiles, SHARED_FIRST and SHARED_SECOND of those of the shared expert.
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/pdl.cuh"
-#include "spans.cuh"
+#include "activation_spans.cuh"
 
-#if !defined(WIDTH) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN) || !defined(SHARED_FFN)
-#error "WIDTH, EXPERTS, N_USED, FFN and SHARED_FFN must be defined"
+#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN_DIM) || !defined(SHARED_FFN_DIM)
+#error "MODEL_DIM, EXPERTS, N_USED, FFN_DIM and SHARED_FFN_DIM must be defined"
 #endif
 #if !defined(PAIRS) || !defined(WARPS) || !defined(STAGES) || !defined(GATED)
 #error "PAIRS, WARPS, STAGES and GATED must be defined"
@@ -24,14 +24,16 @@
 __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
 template <class Q>
-__host__ __device__ constexpr int of_span() { return SPAN / Q::TILE_K * Q::BYTES; }
+__host__ __device__ constexpr int of_span() {
+    return SPAN / Q::TILE_K * Q::BYTES;
+}
 
 constexpr int SLOTS = N_USED + 1, THREADS = 32 * WARPS, NT = PAIRS / 8;
-constexpr int SPANS = (WIDTH + SPAN - 1) / SPAN, INNER_SPANS = (larger(FFN, SHARED_FFN) + SPAN - 1) / SPAN;
+constexpr int SPANS = (MODEL_DIM + SPAN - 1) / SPAN, INNER_SPANS = (larger(FFN_DIM, SHARED_FFN_DIM) + SPAN - 1) / SPAN;
 constexpr int FIRST_BYTES = larger(of_span<FIRST>(), of_span<SHARED_FIRST>());
 constexpr int SECOND_BYTES = larger(of_span<SECOND>(), of_span<SHARED_SECOND>());
 constexpr int X_BYTES = PAIRS * SPAN_BYTES, STAGE_BYTES = X_BYTES + WARPS * (FIRST_BYTES + SECOND_BYTES);
-constexpr bool SAME = Same<FIRST, SHARED_FIRST>::value && Same<SECOND, SHARED_SECOND>::value && FFN == SHARED_FFN;
+constexpr bool SAME = IsSame<FIRST, SHARED_FIRST>::value && IsSame<SECOND, SHARED_SECOND>::value && FFN_DIM == SHARED_FFN_DIM;
 
 // Copy a tile to shared memory, by a warp.
 template <class Q>
@@ -68,7 +70,7 @@ struct Totals {
 template <class A, class B, int K>
 __device__ __forceinline__ void multiply_span(const u8* first, const u8* second, const u8* x, int span, int n_eights, int lane,
                                               Totals& totals) {
-    if constexpr (Same<A, B>::value) {
+    if constexpr (IsSame<A, B>::value) {
 #pragma unroll
         for (int i = 0; i < Stripe<A, K>::OF_SPAN; ++i) {
             if (span * Stripe<A, K>::OF_SPAN + i >= Stripe<A, K>::OF_ROW) continue;
@@ -164,14 +166,15 @@ __device__ __forceinline__ void write_product(const Totals& totals, const int* p
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int token = n * 8 + lane % 4 * 2 + i % 2, k = (stripe + m) * 16 + lane / 4 + i / 2 * 8;
-                if (token < n_tokens && k < WIDTH) __stcg(product + (size_t)pairs[token] * WIDTH + k, totals.of[m][n][i]);
+                if (token < n_tokens && k < MODEL_DIM)
+                    __stcg(product + (size_t)pairs[token] * MODEL_DIM + k, totals.of[m][n][i]);
             }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, const int* n_items, const unsigned char* first,
-        const unsigned char* second, const unsigned char* shared_first, const unsigned char* shared_second, unsigned char* inner,
-        float* product) {
+prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, const int* n_items,
+        const unsigned char* first, const unsigned char* second, const unsigned char* shared_first,
+        const unsigned char* shared_second, unsigned char* inner, float* product) {
     extern __shared__ __align__(128) u8 shared[];
     __shared__ int pairs[PAIRS], tokens[PAIRS];
     launch_dependent_grids();
@@ -188,7 +191,7 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
         n_tokens += __popc(__ballot_sync(~0u, i + lane < PAIRS && pairs[(i + lane) % PAIRS] >= 0));
     }
     const bool every = expert == EXPERTS;
-    const int inner_rows = every ? SHARED_FFN : FFN, stripes = GATED ? inner_rows / 16 : WIDTH / 16;
+    const int inner_rows = every ? SHARED_FFN_DIM : FFN_DIM, stripes = GATED ? inner_rows / 16 : MODEL_DIM / 16;
     const int stripe = GATED ? blockIdx.x * WARPS + warp : (blockIdx.x * WARPS + warp) * 2;
     const size_t before = every ? 0 : (size_t)expert * stripes;
     const size_t at = before + min(stripe, stripes - 1), next = before + min(stripe + 1, stripes - 1);
@@ -201,12 +204,12 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
     const int token_bytes = (GATED ? SPANS : INNER_SPANS) * SPAN_BYTES;
     if (SAME || !every) {
         const u8 *a = every ? shared_first : first, *b = GATED ? every ? shared_second : second : a;
-        multiply<FIRST, SECOND, GATED ? WIDTH : FFN>(a, at, b, GATED ? at : next, x, token_bytes, tokens, n_tokens, shared,
-                                                     totals);
+        multiply<FIRST, SECOND, GATED ? MODEL_DIM : FFN_DIM>(a, at, b, GATED ? at : next, x, token_bytes, tokens, n_tokens,
+                                                             shared, totals);
     } else {
         const u8* b = GATED ? shared_second : shared_first;
-        multiply<SHARED_FIRST, SHARED_SECOND, GATED ? WIDTH : SHARED_FFN>(shared_first, at, b, GATED ? at : next, x, token_bytes,
-                                                                         tokens, n_tokens, shared, totals);
+        multiply<SHARED_FIRST, SHARED_SECOND, GATED ? MODEL_DIM : SHARED_FFN_DIM>(
+            shared_first, at, b, GATED ? at : next, x, token_bytes, tokens, n_tokens, shared, totals);
     }
     if (GATED && stripe >= stripes) {
 #pragma unroll

@@ -1,24 +1,25 @@
-// A projection of the experts for items of up to PAIRS pairs, as `prefill.cu`, on the multiply of Hopper's groups of four
-// warps: each of GROUPS multiplies 64 rows with all tokens of an item, along all of K.
-//   GATED 1  inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE; half of the groups have the gate, the others the same
-//            rows of the up-projection. Grid (INNER_SPANS * 8 / GROUPS, items)
-//   GATED 0  product = inner @ down.T. Grid (WIDTH over 64 * GROUPS, items)
-// Weights become halves in registers, rounded once or twice. Tokens come in the order of fragments (`place_of`).
-// Block 128 * GROUPS, shared 1024 + STAGES * STAGE_BYTES.
+// A projection of the experts for items of up to PAIRS pairs, as prefill.cu, with wgmma: each of WARPGROUPS warpgroups multiplies 64
+// rows with all tokens of an item, along all of K.
+//   GATED 1  inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE; half of the warpgroups have the gate, the others the same rows
+//            of the up projection. Grid (INNER_SPANS * 8 / WARPGROUPS, items)
+//   GATED 0  product = inner @ down.T. Grid (MODEL_DIM over 64 * WARPGROUPS, items)
+// Weights are dequantised to float16 in registers, rounded once or twice. Tokens are in the order of fragments, see `span_order`.
+// Block 128 * WARPGROUPS, shared memory 1024 + STAGES * STAGE_BYTES.
 //
-// Macros: WIDTH, EXPERTS, N_USED, FFN, SHARED_FFN; PAIRS, a multiple of 16 up to 128; GROUPS, even; STAGES; BLOCKS, of a
-// processor; GATED; INNER_ORDER, that of the inner values; FIRST and SECOND,
-// formats of the groups, SHARED_FIRST and SHARED_SECOND of those of the shared expert.
+// Macros: MODEL_DIM, EXPERTS, N_USED, FFN_DIM, SHARED_FFN_DIM; PAIRS, a multiple of 16 up to 128; WARPGROUPS, even; STAGES;
+// BLOCKS_PER_SM; GATED; INNER_ORDER, order of the inner values; FIRST and SECOND, formats of the warpgroups, SHARED_FIRST and
+// SHARED_SECOND of those of the shared expert.
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/wgmma.cuh"
-#include "spans.cuh"
+#include "activation_spans.cuh"
 
-#if !defined(WIDTH) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN) || !defined(SHARED_FFN)
-#error "WIDTH, EXPERTS, N_USED, FFN and SHARED_FFN must be defined"
+#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN_DIM) || !defined(SHARED_FFN_DIM)
+#error "MODEL_DIM, EXPERTS, N_USED, FFN_DIM and SHARED_FFN_DIM must be defined"
 #endif
-#if !defined(PAIRS) || !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS) || !defined(GATED) || !defined(INNER_ORDER)
-#error "PAIRS, GROUPS, STAGES, BLOCKS, GATED and INNER_ORDER must be defined"
+#if !defined(PAIRS) || !defined(WARPGROUPS) || !defined(STAGES) || !defined(BLOCKS_PER_SM) || !defined(GATED) || \
+    !defined(INNER_ORDER)
+#error "PAIRS, WARPGROUPS, STAGES, BLOCKS_PER_SM, GATED and INNER_ORDER must be defined"
 #endif
 #if !defined(FIRST) || !defined(SECOND) || !defined(SHARED_FIRST) || !defined(SHARED_SECOND)
 #error "FIRST, SECOND, SHARED_FIRST and SHARED_SECOND must be defined"
@@ -26,12 +27,12 @@
 
 __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
-constexpr int SLOTS = N_USED + 1, NT = PAIRS / 8, WARPS = 4 * GROUPS, THREADS = 32 * WARPS;
-constexpr int N_SPANS = (WIDTH + SPAN - 1) / SPAN, INNER_SPANS = (larger(FFN, SHARED_FFN) + SPAN - 1) / SPAN;
+constexpr int SLOTS = N_USED + 1, NT = PAIRS / 8, WARPS = 4 * WARPGROUPS, THREADS = 32 * WARPS;
+constexpr int N_SPANS = (MODEL_DIM + SPAN - 1) / SPAN, INNER_SPANS = (larger(FFN_DIM, SHARED_FFN_DIM) + SPAN - 1) / SPAN;
 constexpr int TILE_BYTES = larger(larger(FIRST::BYTES, SECOND::BYTES), larger(SHARED_FIRST::BYTES, SHARED_SECOND::BYTES));
 constexpr int QUARTER = PAIRS * 128, X_BYTES = 4 * QUARTER;  // 64 values of all tokens are a quarter
 constexpr int STAGE_BYTES = X_BYTES + (WARPS * TILE_BYTES + 1023) / 1024 * 1024;
-constexpr bool SAME = Same<FIRST, SHARED_FIRST>::value && Same<SECOND, SHARED_SECOND>::value && FFN == SHARED_FFN;
+constexpr bool SAME = IsSame<FIRST, SHARED_FIRST>::value && IsSame<SECOND, SHARED_SECOND>::value && FFN_DIM == SHARED_FFN_DIM;
 
 struct Totals {
     float of[NT][4];
@@ -90,7 +91,7 @@ struct Weights {
 // Add the product of a tile, 256 of K, with 16 * N tokens.
 template <class Q, int N>
 __device__ __forceinline__ void multiply_tile(const u8* tile, u32 x, int lane, Totals& totals) {
-    auto& total = (float(&)[2 * N][4])totals.of;
+    auto& total = (float (&)[2 * N][4]) totals.of;
     Weights<Q> weights(tile, lane);
     u32 a[2][8];
 #pragma unroll
@@ -157,8 +158,8 @@ __device__ __forceinline__ void multiply(const u8* weights, size_t stripe, const
 }
 
 // Write the inner values of 16 rows, and the sum of each token's; `up` holds those of the other group's thread.
-__device__ __forceinline__ void write_inner(const Totals& gate, const float4* up, const int* pairs, int k, int lane, int n_tokens,
-                                            bool zeros, u8* inner) {
+__device__ __forceinline__ void write_inner(const Totals& gate, const float4* up, const int* pairs, int k, int lane,
+                                            int n_tokens, bool zeros, u8* inner) {
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
         if (n * 8 >= n_tokens) break;
@@ -177,17 +178,17 @@ __device__ __forceinline__ void write_inner(const Totals& gate, const float4* up
             const int token = n * 8 + lane % 4 * 2 + i;
             if (token >= n_tokens) continue;
             u8* span = inner + ((size_t)pairs[token] * INNER_SPANS + k / SPAN) * SPAN_BYTES;
-            ((u16*)span)[place_of<INNER_ORDER>(k % SPAN + lane / 4)] = h[i];
-            ((u16*)span)[place_of<INNER_ORDER>(k % SPAN + lane / 4 + 8)] = h[2 + i];
+            ((u16*)span)[span_order<INNER_ORDER>(k % SPAN + lane / 4)] = h[i];
+            ((u16*)span)[span_order<INNER_ORDER>(k % SPAN + lane / 4 + 8)] = h[2 + i];
             if (lane < 4) write_sum(span, k % SPAN / 16, sum);
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, const int* n_items, const unsigned char* first,
-        const unsigned char* second, const unsigned char* shared_first, const unsigned char* shared_second, unsigned char* inner,
-        float* product) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, const int* n_items,
+        const unsigned char* first, const unsigned char* second, const unsigned char* shared_first,
+        const unsigned char* shared_second, unsigned char* inner, float* product) {
     extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ int pairs[PAIRS], tokens[PAIRS], n_warps[PAIRS / 32];
     u8* shared = dynamic + (-smem_address(dynamic) & 1023);
@@ -206,15 +207,15 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
     int n_tokens = 0;
     for (int i = 0; i < PAIRS / 32; ++i) n_tokens += n_warps[i];
     const bool every = expert == EXPERTS, is_second = warp >= WARPS / 2;
-    const int stripes = GATED ? (every ? SHARED_FFN : FFN) / 16 : WIDTH / 16;
+    const int stripes = GATED ? (every ? SHARED_FFN_DIM : FFN_DIM) / 16 : MODEL_DIM / 16;
     const int stripe = GATED ? blockIdx.x * (WARPS / 2) + warp % (WARPS / 2) : blockIdx.x * WARPS + warp;
     const size_t at = (every ? 0 : (size_t)expert * stripes) + min(stripe, stripes - 1);
     Totals totals;
 #pragma unroll
     for (int n = 0; n < NT; ++n) clear(totals.of[n]);
     const int token_bytes = (GATED ? N_SPANS : INNER_SPANS) * SPAN_BYTES;
-    constexpr bool ALIKE = Same<FIRST, SECOND>::value && Same<SHARED_FIRST, SHARED_SECOND>::value;
-    constexpr int K = GATED ? WIDTH : FFN, SHARED_K = GATED ? WIDTH : SHARED_FFN;
+    constexpr bool ALIKE = IsSame<FIRST, SECOND>::value && IsSame<SHARED_FIRST, SHARED_SECOND>::value;
+    constexpr int K = GATED ? MODEL_DIM : FFN_DIM, SHARED_K = GATED ? MODEL_DIM : SHARED_FFN_DIM;
     const u8* own = is_second ? every ? shared_second : second : every ? shared_first : first;
     if (SAME || !every) {
         if (ALIKE || !is_second) {
@@ -245,7 +246,7 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int token = n * 8 + lane % 4 * 2 + i % 2, k = stripe * 16 + lane / 4 + i / 2 * 8;
-                if (token < n_tokens) __stcg(product + (size_t)pairs[token] * WIDTH + k, totals.of[n][i]);
+                if (token < n_tokens) __stcg(product + (size_t)pairs[token] * MODEL_DIM + k, totals.of[n][i]);
             }
     }
 }

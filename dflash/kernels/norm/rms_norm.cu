@@ -1,18 +1,18 @@
 // out = x / sqrt(mean(x ** 2) + eps) * weight. A block holds its row in registers, so the row is read once.
 //
-// Grid rows, block THREADS. Macros: DIM, values of a row; THREADS, a multiple of 32.
+// Grid rows, block THREADS. Macros: ROW_DIM, values of a row; THREADS, a multiple of 32.
 // half and full are where a row goes, saturated float16 and float32; one of them may be null.
-// Bytes of a row: 4 * DIM read, 2 * DIM or 4 * DIM written. The order of a sum depends on DIM and THREADS alone.
+// Bytes of a row: 4 * ROW_DIM read, 2 * ROW_DIM or 4 * ROW_DIM written. The order of a sum depends on ROW_DIM and THREADS alone.
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/warp.cuh"
 
-#if !defined(DIM) || !defined(THREADS)
-#error "DIM and THREADS must be defined"
+#if !defined(ROW_DIM) || !defined(THREADS)
+#error "ROW_DIM and THREADS must be defined"
 #endif
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a block is made of warps");
 
-constexpr int STEP = DIM % 4 ? 1 : 4, STEPS = DIM / STEP, EACH = (STEPS + THREADS - 1) / THREADS, WARPS = THREADS / 32;
+constexpr int STEP = ROW_DIM % 4 ? 1 : 4, STEPS = ROW_DIM / STEP, EACH = (STEPS + THREADS - 1) / THREADS, WARPS = THREADS / 32;
 
 struct alignas(4 * STEP) Values {
     float v[STEP];
@@ -54,7 +54,7 @@ rms_norm(const float* x, const float* weight, unsigned short* half, float* full,
 #pragma unroll
         for (int j = 0; j < STEP; ++j) squares = __fmaf_rn(row[i].v[j], row[i].v[j], squares);
     }
-    const float factor = __frsqrt_rn(sum_of_block(squares) / DIM + eps);
+    const float factor = __frsqrt_rn(sum_of_block(squares) / ROW_DIM + eps);
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         if (!inside(i)) continue;

@@ -23,9 +23,7 @@ __device__ __forceinline__ void cp_async_16_zfill(void* shared, const void* glob
     cp_async_16_zfill(smem_address(shared), global, predicate);
 }
 
-__device__ __forceinline__ void cp_async_commit_group() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
+__device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Wait until at most the latest N groups of this thread are incomplete.
 template <int N>

@@ -22,9 +22,7 @@ __device__ __forceinline__ u16 half_saturated(float f) {
 }
 
 // `low` in the lower half, `high` in the upper half, rounded one by one.
-__device__ __forceinline__ u32 to_half2(float low, float high) {
-    return to_half(low) | (u32)to_half(high) << 16;
-}
+__device__ __forceinline__ u32 to_half2(float low, float high) { return to_half(low) | (u32)to_half(high) << 16; }
 
 // The same value as `to_half2`, as one instruction.
 __device__ __forceinline__ u32 pack_half2(float low, float high) {

@@ -16,8 +16,10 @@ __device__ __forceinline__ void copy_tiles_async(u32 smem, const u8* const (&til
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             asm volatile(
-                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-                ::"r"(smem + i * BYTES), "l"(tiles[i] + offset), "n"(BYTES), "r"(barrier), "l"(EVICT_FIRST) : "memory");
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+                    "r"(smem + i * BYTES),
+                "l"(tiles[i] + offset), "n"(BYTES), "r"(barrier), "l"(EVICT_FIRST)
+                : "memory");
         }
     }
 #else
