@@ -66,8 +66,8 @@ def kernel(path: Path, entry: str, *, dependent: bool = False, **constants: Any)
     entry : str
         Its ``extern "C" __global__`` function.
     dependent : bool
-        Whether launches may start while the kernel in front of them still runs; the source must call `wait_for_inputs`
-        (`launch.cuh`).
+        Whether launches may start while the kernel in front of them still runs; the source must then call
+        `wait_on_dependent_grids` (`gpu/include/pdl.cuh`).
     **constants
         Macros: what a model fixes.
 
@@ -91,7 +91,7 @@ def kernel(path: Path, entry: str, *, dependent: bool = False, **constants: Any)
 def _kernel(path: Path, entry: str, dependent: bool, options: tuple[str, ...], device: int) -> Kernel:
     text, module = _module(path, options, device)
     where = f"{entry} in {path.name}"
-    if dependent and not re.search(r"\bwait_for_inputs\(\);", text):
+    if dependent and not re.search(r"\bwait_on_dependent_grids\(\);", text):
         raise KernelError(f"{where}: launched as dependent, but it never waits for its inputs")
     import cupy
 

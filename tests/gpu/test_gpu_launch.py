@@ -16,13 +16,13 @@ cupy = pytest.importorskip("cupy")
 
 KERNELS = Path(dflash.kernels.__file__).parent
 SOURCE = f"""
-#include "{KERNELS}/launch.cuh"
+#include "{KERNELS}/gpu/include/pdl.cuh"
 struct alignas(64) TensorMap {{ unsigned long long words[16]; }};
 
 extern "C" __global__ void step(const float* x, float* out, int n, float add) {{
-    dependents_may_launch();
+    launch_dependent_grids();
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    wait_for_inputs();
+    wait_on_dependent_grids();
     if (i < n) out[i] = x[i] * 0.5f + add + SHIFT;
 }}
 

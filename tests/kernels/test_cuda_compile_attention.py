@@ -13,11 +13,11 @@ HOPPER = "90a"
 def attention(arch, heads, kv, width, *, gated=1):
     """Bytes that the kernels of a shape spill."""
     hopper, group, splits = arch == HOPPER, heads // kv, cuda.splits(kv)
-    shape, suffix, total = {"HEAD": width, "GROUP": group, "KV": kv}, "_hopper.cu" if hopper else ".cu", 0
+    shape, suffix, total = {"HEAD_DIM": width, "GROUP_SIZE": group, "KV_HEADS": kv}, "_hopper.cu" if hopper else ".cu", 0
     for cut in {cuda.tiles(n, group, hopper=hopper) for n in (64, 128)}:
-        total += compiled(f"attention/attend{suffix}", arch, **shape, **cut.constants(), GATED=0, SPLITS=splits)
+        total += compiled(f"attention/decode{suffix}", arch, **shape, **cut.constants(), GATED=0, MAX_SPLITS=splits)
         total += compiled(f"attention/prefill{suffix}", arch, **shape, **cut.constants(), GATED=gated)
-    return total + compiled("attention/combine.cu", arch, **shape, GATED=gated, SPLITS=splits)
+    return total + compiled("attention/combine.cu", arch, **shape, GATED=gated, MAX_SPLITS=splits)
 
 
 @pytest.mark.parametrize("arch", GENERATIONS)
@@ -27,11 +27,13 @@ def test_every_generation(arch):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_architecture(arch):
-    assert compiled("attention/exact.cu", arch, HEAD=256, GROUP=6, KV=4, GATED=1) == 0
+    assert compiled("attention/attend_f32.cu", arch, HEAD_DIM=256, GROUP_SIZE=6, KV_HEADS=4, GATED=1) == 0
     assert compiled("attention/compact.cu", arch) == 0
     assert compiled("rope/angles.cu", arch) == 0
-    assert compiled("rope/rotate.cu", arch, HEAD=256, HEADS=24, KV=4, PAIRS=32, GATED=1, HALF=1) == 0
-    assert compiled("rope/append.cu", arch, HEAD=128, KV=8, PAIRS=64, HALF=1) == 0
+    assert (
+        compiled("rope/rotate.cu", arch, HEAD_DIM=256, QUERY_HEADS=24, KV_HEADS=4, ROTARY_PAIRS=32, GATED=1, TO_HALF=1) == 0
+    )
+    assert compiled("rope/append.cu", arch, HEAD_DIM=128, KV_HEADS=8, ROTARY_PAIRS=64, TO_HALF=1) == 0
 
 
 @pytest.mark.parametrize(
@@ -41,8 +43,13 @@ def test_every_architecture(arch):
 )
 def test_every_shape_on_hopper(heads, kv, width, gated):
     assert attention(HOPPER, heads, kv, width, gated=gated) == 0
-    assert compiled("attention/exact.cu", HEAD=width, GROUP=heads // kv, KV=kv, GATED=0) == 0
-    assert compiled("rope/rotate.cu", HEAD=width, HEADS=heads, KV=kv, PAIRS=width // 4, GATED=0, HALF=0) == 0
+    assert compiled("attention/attend_f32.cu", HEAD_DIM=width, GROUP_SIZE=heads // kv, KV_HEADS=kv, GATED=0) == 0
+    assert (
+        compiled(
+            "rope/rotate.cu", HEAD_DIM=width, QUERY_HEADS=heads, KV_HEADS=kv, ROTARY_PAIRS=width // 4, GATED=0, TO_HALF=0
+        )
+        == 0
+    )
 
 
 def test_an_odd_shape_elsewhere():

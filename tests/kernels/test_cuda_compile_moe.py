@@ -9,8 +9,8 @@ from dflash.kernels.formats import FORMATS
 pytestmark = nvrtc.needed
 
 SMALL = {"EXPERTS": 256, "N_USED": 8}
-SHAPE = SMALL | {"WIDTH": 2048, "FFN": 512, "SHARED_FFN": 512}
-HOPPER = {"PAIRS": 96, "GROUPS": 4, "STAGES": 2, "BLOCKS": 1}
+SHAPE = SMALL | {"MODEL_DIM": 2048, "FFN_DIM": 512, "SHARED_FFN_DIM": 512}
+HOPPER = {"PAIRS": 96, "WARPGROUPS": 4, "STAGES": 2, "BLOCKS_PER_SM": 1}
 PLAIN = "F32", "F16", "BF16"
 LIGHT = "Q2_K", "Q3_K", "Q4_K", "Q6_K", "MXFP4"
 ROOM_FOR = {80: 2, 86: 1, 89: 1, 90: 3, 100: 3, 120: 1}  # blocks of a processor
@@ -23,17 +23,17 @@ def kinds(kind, *names):
 def gate_up(kind, arch="90a", shape=SHAPE, **other):
     constants = kinds(kind, "GATE", "UP", "SHARED_GATE", "SHARED_UP") | shape | other
     blocks = 1 if kind in PLAIN or other else 3 if kind in LIGHT else 2
-    return compiled("moe/gate_up.cu", arch, DEPTH=1, BLOCKS=min(blocks, ROOM_FOR.get(arch, 3)), **constants)
+    return compiled("moe/gate_up.cu", arch, STAGES=1, BLOCKS_PER_SM=min(blocks, ROOM_FOR.get(arch, 3)), **constants)
 
 
 def gate_up_few(kind, arch="90a", shape=SHAPE):
     constants = kinds(kind, "GATE", "UP", "SHARED_GATE", "SHARED_UP") | shape
-    return compiled("moe/gate_up_few.cu", arch, BLOCKS=1 if kind in PLAIN else 3, **constants)
+    return compiled("moe/gate_up_small.cu", arch, BLOCKS_PER_SM=1 if kind in PLAIN else 3, **constants)
 
 
 def down(kind, arch="90a", shape=SHAPE, **other):
     constants = kinds(kind, "DOWN", "SHARED_DOWN") | shape | other
-    return compiled("moe/down.cu", arch, WARPS=8, DEPTH=2, BLOCKS=1 if kind in PLAIN or other else 2, **constants)
+    return compiled("moe/down.cu", arch, WARPS=8, STAGES=2, BLOCKS_PER_SM=1 if kind in PLAIN or other else 2, **constants)
 
 
 def prefill(kind, gated=1, warps=8, stages=2):
@@ -49,7 +49,7 @@ def prefill_hopper(kind, gated=1, inner_order=8):
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_architecture(arch):
     assert gate_up("Q4_K", arch) == 0
-    assert compiled("moe/prefill_router.cu", arch, WIDTH=2048, PAIRS=64, NORMED_ORDER=8, **SMALL) == 0
+    assert compiled("moe/prefill_router.cu", arch, MODEL_DIM=2048, PAIRS=64, NORMED_ORDER=8, **SMALL) == 0
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "Q4_K"])
@@ -64,19 +64,19 @@ def test_down(kind):
 
 def test_few_and_small_shapes():
     assert gate_up_few("Q4_K") == 0
-    small = {"EXPERTS": 8, "N_USED": 2, "WIDTH": 96, "FFN": 32, "SHARED_FFN": 64}
+    small = {"EXPERTS": 8, "N_USED": 2, "MODEL_DIM": 96, "FFN_DIM": 32, "SHARED_FFN_DIM": 64}
     assert gate_up("Q4_0", shape=small, SHARED_GATE="F16") == 0
     assert down("Q4_0", shape=small, SHARED_DOWN="Q8_0") == 0
 
 
 @pytest.mark.parametrize(("rows", "outs"), [(1, 2), (4, 4), (16, 8)])
 def test_router(rows, outs):
-    assert compiled("moe/router.cu", "90a", WIDTH=2048, EXPERTS=256, ROWS=rows, OUTS=outs) == 0
+    assert compiled("moe/router.cu", "90a", MODEL_DIM=2048, EXPERTS=256, ROWS=rows, OUTS=outs) == 0
 
 
 def test_plan_and_combine():
-    assert compiled("moe/plan.cu", "90a", **SMALL) == 0
-    assert compiled("moe/combine.cu", "90a", WIDTH=2048, N_USED=8) == 0
+    assert compiled("moe/expert_items.cu", "90a", **SMALL) == 0
+    assert compiled("moe/combine.cu", "90a", MODEL_DIM=2048, N_USED=8) == 0
 
 
 def test_prefill():

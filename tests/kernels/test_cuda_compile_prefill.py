@@ -12,15 +12,15 @@ MODES = range(3)
 
 @pytest.mark.parametrize("arch", nvrtc.ARCHITECTURES)
 def test_every_architecture(arch):
-    assert nvrtc.compiled("linear/prefill.cu", arch, MODE=0, STEP=64) == 0
+    assert nvrtc.compiled("linear/prefill.cu", arch, MODE=0, TILE_K=64) == 0
     assert nvrtc.compiled("formats/unpack.cu", arch, QUANT="Q4_K", PART=0) == 0
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_multiply(mode):
-    assert nvrtc.compiled("linear/prefill.cu", 86, MODE=mode, STEP=32) == 0
+    assert nvrtc.compiled("linear/prefill.cu", 86, MODE=mode, TILE_K=32) == 0
     if mode:
-        assert nvrtc.compiled("linear/prefill.cu", 80, MODE=mode, STEP=64) == 0
+        assert nvrtc.compiled("linear/prefill.cu", 80, MODE=mode, TILE_K=64) == 0
     assert nvrtc.compiled("linear/prefill_hopper.cu", "90a", MODE=mode) == 0
     assert nvrtc.compiled("linear/prefill_packed.cu", "90a", MODE=mode, QUANT="Q4_K") == 0
 

@@ -22,7 +22,7 @@ def shapes(tiles, width, types, chip, *, gated=False):
 @pytest.mark.parametrize(("tiles", "width"), SIZES)
 def test_slices_do_not_depend_on_the_tokens(tiles, width, types, chip):
     for gated in (False, True):
-        assert len({one["KS"] * one["CLUSTER"] for one in shapes(tiles, width, types, chip, gated=gated)}) == 1
+        assert len({one["K_SLICES"] * one["CLUSTER"] for one in shapes(tiles, width, types, chip, gated=gated)}) == 1
 
 
 @pytest.mark.parametrize("types", TYPES)
@@ -30,7 +30,7 @@ def test_slices_do_not_depend_on_the_tokens(tiles, width, types, chip):
 def test_blocks_in_fours_run_at_once(tiles, width, types):
     for one in shapes(tiles, width, types, H200):
         if one["CLUSTER"] == 4:
-            assert -(-tiles // (one["UNITS"] * one["MT"])) <= FOURS
+            assert -(-tiles // (one["ROW_UNITS"] * one["MT"])) <= FOURS
 
 
 def test_ffn_down_of_a_27b_spares_tokens():

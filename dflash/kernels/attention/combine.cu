@@ -1,19 +1,19 @@
-// Put together what `attend` left of the parts of a pending row's text. See combine.cuh for the grid and the block.
-// Macros: HEAD, GROUP, KV, SPLITS, GATED.
-#include "../launch.cuh"
-#include "parts.cuh"
+// Combine the splits of pending rows that `decode` has stored. Grid and block: combine.cuh.
+// Macros: HEAD_DIM, GROUP_SIZE, KV_HEADS, MAX_SPLITS, GATED.
+#include "../gpu/include/pdl.cuh"
+#include "split_kv.cuh"
 #include "combine.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-combine(const int* counts, const int* first, const int* sequence, const int* length, const float* gate, const float* partial,
-        const float* stats, unsigned short* out) {
-    dependents_may_launch();
+combine(const int* counts, const int* first, const int* sequence, const int* length, const float* gate,
+        const float* partial, const float* stats, unsigned short* out) {
+    launch_dependent_grids();
     const int row = blockIdx.z;
-    int parts = 0;
+    int n_splits = 0;
     if (row < counts[0]) {
         const int s = sequence[row];
-        parts = parts_of(length[s] + row - first[s]);
+        n_splits = n_splits_of(length[s] + row - first[s]);
     }
-    wait_for_inputs();
-    if (parts > 0) combine_parts(parts, gate, partial, stats, out);
+    wait_on_dependent_grids();
+    if (n_splits > 0) combine_splits(n_splits, gate, partial, stats, out);
 }

@@ -1,89 +1,86 @@
-// out = values / sum of weights, of the parts of a row's text, times sigmoid(gate).
+// Split-KV: combine the splits of a row, out = values / sum of weights, times sigmoid(gate).
 //
-// A block takes 1 KiB of the values of a row and the GROUP heads that share a head of the cache; WAYS threads go through the
-// parts of a line, which are added up in order. Grid (LINES / 64, KV, rows), block 256.
-// Bytes: 4 * HEAD for each part of each row and head. Macros: HEAD, GROUP, KV, SPLITS, GATED.
+// A block takes 1 KiB of the values of a row and the GROUP_SIZE heads that share a KV head. WAYS threads go through the splits of
+// a 16-byte line, which are added in order. Grid (LINES / 64, KV_HEADS, rows), block 256.
+// Macros: HEAD_DIM, GROUP_SIZE, KV_HEADS, MAX_SPLITS, GATED. Bytes: 4 * HEAD_DIM for each split of each row and head.
 #pragma once
-#include "../formats/half.cuh"
-#include "place.cuh"
+#include "../gpu/include/activation.cuh"
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/warp.cuh"
+#include "partial_layout.cuh"
 
-#if !defined(HEAD) || !defined(GROUP) || !defined(GATED)
-#error "HEAD, GROUP and GATED must be defined"
+#if !defined(HEAD_DIM) || !defined(GROUP_SIZE) || !defined(GATED)
+#error "HEAD_DIM, GROUP_SIZE and GATED must be defined"
 #endif
 
-constexpr int WAYS = 4, EACH = (SPLITS + WAYS - 1) / WAYS, LINES = GROUP * HEAD / 4, OWN = (SPLITS + 31) / 32;
+constexpr int WAYS = 4, SPLITS_PER_WAY = (MAX_SPLITS + WAYS - 1) / WAYS, LINES = GROUP_SIZE * HEAD_DIM / 4,
+              SPLITS_PER_LANE = (MAX_SPLITS + 31) / 32;
 
-__device__ __forceinline__ float exp2_of(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-// All threads call it, with the same number of parts, one or more.
-__device__ __forceinline__ void combine_parts(int parts, const float* gate, const float* partial, const float* stats, u16* out) {
-    __shared__ float weights[GROUP][SPLITS], totals[GROUP];
-    __shared__ float4 sums[WAYS][64];
+// Called by all threads with the same number of splits, at least one.
+__device__ __forceinline__ void combine_splits(int n_splits, const float* gate, const float* partial, const float* stats,
+                                               u16* out) {
+    __shared__ float weights[GROUP_SIZE][MAX_SPLITS], totals[GROUP_SIZE];
+    __shared__ float4 acc[WAYS][64];
     const int head = blockIdx.y, row = blockIdx.z, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int line = blockIdx.x * 64 + threadIdx.x % 64, way = threadIdx.x / 64, group = line / 2 % GROUP;
-    const size_t begin = part_at(row, head, 0);
+    const int line = blockIdx.x * 64 + threadIdx.x % 64, way = threadIdx.x / 64, group = line / 2 % GROUP_SIZE;
+    const size_t begin = partial_at(row, head, 0);
     const bool works = line < LINES;
-    float4 o[EACH];
+    float4 o[SPLITS_PER_WAY];
 #pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-        const int part = i * WAYS + way;
+    for (int i = 0; i < SPLITS_PER_WAY; ++i) {
+        const int split = i * WAYS + way;
         o[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (works && part < parts) o[i] = *(const float4*)(partial + ((begin + part) * LINES + line) * 4);
+        if (works && split < n_splits) o[i] = *(const float4*)(partial + ((begin + split) * LINES + line) * 4);
     }
-    const size_t at = ((size_t)row * KV + head) * GROUP + group;
-    const int d = line / (2 * GROUP) * 8 + line % 2 * 4;
+    const size_t at = ((size_t)row * KV_HEADS + head) * GROUP_SIZE + group;
+    const int d = line / (2 * GROUP_SIZE) * 8 + line % 2 * 4;
     float4 g = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (GATED && works && way == 0) g = *(const float4*)(gate + (2 * at + 1) * HEAD + d);
+    if (GATED && works && way == 0) g = *(const float4*)(gate + (2 * at + 1) * HEAD_DIM + d);
 
-    const float nothing = __int_as_float(0xff800000), scale = 1.4426950408889634f / sqrtf((float)HEAD);
-    for (int j = warp; j < GROUP; j += 8) {
-        float2 own[OWN];
-        float top = nothing, total = 0.0f;
+    const float nothing = __int_as_float(0xff800000), scale = 1.4426950408889634f / sqrtf((float)HEAD_DIM);
+    for (int j = warp; j < GROUP_SIZE; j += 8) {
+        float2 own[SPLITS_PER_LANE];
+        float max_score = nothing, total = 0.0f;
 #pragma unroll
-        for (int i = 0; i < OWN; ++i) {
-            const int part = lane + 32 * i;
-            own[i] = part < parts ? *(const float2*)(stats + 2 * ((begin + part) * GROUP + j)) : make_float2(nothing, 0.0f);
-            top = fmaxf(top, own[i].x);
+        for (int i = 0; i < SPLITS_PER_LANE; ++i) {
+            const int split = lane + 32 * i;
+            own[i] = split < n_splits ? *(const float2*)(stats + 2 * ((begin + split) * GROUP_SIZE + j))
+                                      : make_float2(nothing, 0.0f);
+            max_score = fmaxf(max_score, own[i].x);
         }
+        max_score = warp_max(max_score);
 #pragma unroll
-        for (int i = 16; i; i /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, i));
-#pragma unroll
-        for (int i = 0; i < OWN; ++i) {
-            const float weight = exp2_of(__fsub_rn(__fmul_rn(own[i].x, scale), __fmul_rn(top, scale)));
-            if (lane + 32 * i < parts) weights[j][lane + 32 * i] = weight;
+        for (int i = 0; i < SPLITS_PER_LANE; ++i) {
+            const float weight = exp2_approx(__fsub_rn(__fmul_rn(own[i].x, scale), __fmul_rn(max_score, scale)));
+            if (lane + 32 * i < n_splits) weights[j][lane + 32 * i] = weight;
             total = __fmaf_rn(own[i].y, weight, total);
         }
-#pragma unroll
-        for (int i = 16; i; i /= 2) total = __fadd_rn(total, __shfl_xor_sync(~0u, total, i));
+        total = warp_sum(total);
         if (lane == 0) totals[j] = total;
     }
     __syncthreads();
     float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-        const int part = i * WAYS + way;
-        if (part >= parts) continue;
-        const float w = weights[group][part];
+    for (int i = 0; i < SPLITS_PER_WAY; ++i) {
+        const int split = i * WAYS + way;
+        if (split >= n_splits) continue;
+        const float w = weights[group][split];
         x.x = __fmaf_rn(o[i].x, w, x.x), x.y = __fmaf_rn(o[i].y, w, x.y);
         x.z = __fmaf_rn(o[i].z, w, x.z), x.w = __fmaf_rn(o[i].w, w, x.w);
     }
-    sums[way][threadIdx.x % 64] = x;
+    acc[way][threadIdx.x % 64] = x;
     __syncthreads();
     if (way > 0 || !works) return;
 #pragma unroll
     for (int i = 1; i < WAYS; ++i) {
-        const float4 y = sums[i][threadIdx.x];
+        const float4 y = acc[i][threadIdx.x];
         x.x = __fadd_rn(x.x, y.x), x.y = __fadd_rn(x.y, y.y), x.z = __fadd_rn(x.z, y.z), x.w = __fadd_rn(x.w, y.w);
     }
     const float total = totals[group];
     const auto rounded = [&](float value, float of_gate) -> u32 {
         value = __fdiv_rn(value, total);
-        return half_saturated(GATED ? __fdiv_rn(value, 1.0f + expf(-of_gate)) : value);
+        return half_saturated(GATED ? mul_sigmoid_rn(value, of_gate) : value);
     };
-    *(uint2*)(out + at * HEAD + d) = make_uint2(rounded(x.x, g.x) | rounded(x.y, g.y) << 16,
-                                                rounded(x.z, g.z) | rounded(x.w, g.w) << 16);
+    *(uint2*)(out + at * HEAD_DIM + d) =
+        make_uint2(rounded(x.x, g.x) | rounded(x.y, g.y) << 16, rounded(x.z, g.z) | rounded(x.w, g.w) << 16);
 }

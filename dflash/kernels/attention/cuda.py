@@ -47,7 +47,7 @@ class Tiles(NamedTuple):
 
     def constants(self) -> dict[str, int]:
         """Macros."""
-        return {"KEYS": self.keys, "QUERIES": self.queries, "SLOTS": self.slots}
+        return {"TILE_KV": self.keys, "TILE_Q": self.queries, "STAGES": self.slots}
 
     def shared(self, width: int) -> int:
         """Bytes of shared memory for heads of `width`."""
@@ -102,7 +102,8 @@ class _Attention:
             _check(f"{name}: gate", gate, (self.rows, self.heads * 2 * self.width), (cupy.float32,))
         self.exact = k.dtype == cupy.float32
         self.batch, self.arrays = batch, (q, k, v)
-        self.constants = {"HEAD": self.width, "GROUP": self.group, "KV": self.kv, "GATED": int(gate is not None)}
+        self.constants = {"HEAD_DIM": self.width, "GROUP_SIZE": self.group, "KV_HEADS": self.kv}
+        self.constants["GATED"] = int(gate is not None)
         hopper = device_target(cupy.cuda.Device().id) == "sm_90a"
         self.hopper, self.suffix = hopper, "_hopper" if hopper else ""
         if hopper and not self.exact:
@@ -113,7 +114,7 @@ class _Attention:
         if self.exact:
             b = batch
             rows = b.counts, b.first, b.sequence, b.parent, b.depth, b.length, b.pages, b.max_pages
-            made = kernel(_HERE / "exact.cu", "exact", dependent=True, **self.constants)
+            made = kernel(_HERE / "attend_f32.cu", "attend_f32", dependent=True, **self.constants)
             self._exact = made.bind((self.heads, 1), 256, (*self.arrays, *rows, gate, out))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
@@ -180,13 +181,13 @@ class Attend(_Attention):
         rows = batch.counts, batch.first, batch.parent, batch.depth, batch.length, batch.pages
         room = batch.max_pages, batch.max_rows, batch.max_sequences
         args = (*self.inputs, *rows, *room, space.partial, space.stats)
-        name, self._attend = f"attend{self.suffix}", {}
+        name, self._attend = f"decode{self.suffix}", {}
         for cut in dict.fromkeys(tiles(n * self.group, self.group, hopper=self.hopper) for n in range(1, most + 1)):
-            constants = {**self.constants, **cut.constants(), "SPLITS": parts, "GATED": 0}
+            constants = {**self.constants, **cut.constants(), "MAX_SPLITS": parts, "GATED": 0}
             made = kernel(_HERE / f"{name}.cu", name, dependent=True, **constants)
             self._attend[cut] = made.bind(_processors(cupy.cuda.Device().id), cut.threads, args, cut.shared(self.width))
         rows = batch.counts, batch.first, batch.sequence, batch.length
-        made = kernel(_HERE / "combine.cu", "combine", dependent=True, **self.constants, SPLITS=parts)
+        made = kernel(_HERE / "combine.cu", "combine", dependent=True, **self.constants, MAX_SPLITS=parts)
         self._across = -(-self.group * self.width // 256), self.kv
         self._combine = made.bind((*self._across, 1), 256, (*rows, gate, space.partial, space.stats, out))
 

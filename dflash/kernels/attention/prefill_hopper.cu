@@ -1,47 +1,48 @@
-// Attention of text on Hopper: prompt.cuh says which tiles of queries there are, flash.cuh what they do.
+// Attention of prefill rows on Hopper: softmax(q k^T / sqrt(HEAD_DIM)) v, times sigmoid(gate).
 //
-// Grid: at least (tiles of queries of all sequences) * KV; block and shared memory: ring.cuh.
-// Bound by products: 4 * HEAD for each pair of a query and a position.
-#define TREES 0
-#include "../launch.cuh"
-#include "ring.cuh"
-#include "prompt.cuh"
+// A block has a work item, see prefill_scheduler.cuh. Grid: at least (query tiles of all sequences) * KV_HEADS. Block, roles and
+// shared memory: mainloop_sm90.cuh. Macros: those of mainloop_sm90.cuh. Compute-bound: 4 * HEAD_DIM operations for each query
+// and position.
+#define TREE_MASK 0
+#include "../gpu/include/pdl.cuh"
+#include "mainloop_sm90.cuh"
+#include "prefill_scheduler.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 prefill_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                const int* counts, const int* first, const int* length, const int* pages, int max_pages, const float* gate,
                unsigned short* out) {
     extern __shared__ u8 memory[];
-    __shared__ __align__(8) u64 barriers[2 * SLOTS];
-    dependents_may_launch();
-    const u32 query_tile = ((u32)__cvta_generic_to_shared(memory) + 1023) / 1024 * 1024;
-    const u32 full = (u32)__cvta_generic_to_shared(barriers);
-    Ring ring = {query_tile + QUERY_TILE, full, full + 8 * SLOTS, 0, 0};
-    if (threadIdx.x == 0) begin_ring(ring);
-    Text text;
-    Queries queries;
-    const bool found = find(blockIdx.x, text, queries, counts[1], first, length, pages, max_pages);
+    __shared__ __align__(8) u64 barriers[2 * STAGES];
+    launch_dependent_grids();
+    const u32 query_tile = (smem_address(memory) + 1023) / 1024 * 1024;
+    const u32 full = smem_address(barriers);
+    Pipeline pipeline = {query_tile + QUERY_TILE_BYTES, full, full + 8 * STAGES, 0, 0};
+    if (threadIdx.x == 0) init_pipeline(pipeline);
+    KvRange kv;
+    QueryTile queries;
+    const bool found = find(blockIdx.x, kv, queries, counts[1], first, length, pages, max_pages);
     __syncthreads();
-    wait_for_inputs();
+    wait_on_dependent_grids();
     if (!found) return;
-    if (threadIdx.x >= 2 * QUERIES) {
-        take_copiers_registers();
-        if (threadIdx.x > 2 * QUERIES) return;
-        for (int i = 0; i <= text.end; ++i) {
-            if (i < text.end) copy_tile(ring, k, text, i);
-            if (i > 0) copy_tile(ring, v, text, i - 1);
+    if (threadIdx.x >= 2 * TILE_Q) {
+        setmaxnreg_producer();
+        if (threadIdx.x > 2 * TILE_Q) return;
+        for (int i = 0; i <= kv.end; ++i) {
+            if (i < kv.end) copy_tile(pipeline, k, kv, i);
+            if (i > 0) copy_tile(pipeline, v, kv, i - 1);
         }
         return;
     }
-    take_multipliers_registers();
+    setmaxnreg_consumer();
     if (threadIdx.x / 128 * 64 >= queries.n) {
-        pass(ring, text);
+        skip(pipeline, kv);
         return;
     }
-    const u32 own = query_tile + threadIdx.x / 128 * GROUP_TILE;
+    const u32 own = query_tile + threadIdx.x / 128 * WARPGROUP_TILE;
     store_queries(own, q, queries);
-    group_sync();
-    Sums sums;
-    read(ring, text, sight_of(text, queries), own, sums);
-    finish_group(own, queries, sums, gate, out);
+    warpgroup_sync();
+    Softmax acc;
+    mainloop(pipeline, kv, mask_of(kv, queries), own, acc);
+    epilogue(own, queries, acc, gate, out);
 }

@@ -1,14 +1,14 @@
-// Put together what `block_attend` left of the parts of a row's keys. See attention/combine.cuh for the grid and the block.
-// Macros: HEAD, GROUP, KV, SPLITS; KEYS, PLACES, WINDOW as for `block_attend`.
+// Combine the splits of draft rows that `block_attend` has stored. Grid and block: attention/combine.cuh.
+// Macros: HEAD_DIM, GROUP_SIZE, KV_HEADS, MAX_SPLITS; TILE_KV, RING_SIZE, WINDOW as for `block_attend`.
 #define GATED 0
-#include "../launch.cuh"
-#include "cut.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "split_kv.cuh"
 #include "../attention/combine.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-combine(const int* counts, const int* first, const int* begin, const int* length, const float* partial,
-        const float* stats, unsigned short* out) {
-    dependents_may_launch();
+combine(const int* counts, const int* first, const int* begin, const int* length, const float* partial, const float* stats,
+        unsigned short* out) {
+    launch_dependent_grids();
     const int row = blockIdx.z, sequences = counts[1];
     // the sequence of the row: as many begin at or before it
     int s = -1;
@@ -16,7 +16,7 @@ combine(const int* counts, const int* first, const int* begin, const int* length
         s += __popc(__ballot_sync(~0u, i < sequences && first[i] <= row));
     }
     const bool works = s >= 0 && row < first[sequences];
-    const int parts = works ? Tiles({first, begin, length}, s).parts : 0;
-    wait_for_inputs();
-    if (works) combine_parts(parts, nullptr, partial, stats, out);
+    const int n_splits = works ? SequenceTiles({first, begin, length}, s).n_splits : 0;
+    wait_on_dependent_grids();
+    if (works) combine_splits(n_splits, nullptr, partial, stats, out);
 }

@@ -64,8 +64,9 @@ def constants(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Macros of the kernel that attends and of the one that combines."""
     parts = splits(kv, min(places, window or places), cut.keys)
-    shape = {"HEAD": width, "GROUP": heads // kv, "KV": kv, "SPLITS": parts, "PLACES": places, "WINDOW": window}
-    return {**shape, **cut.constants(), "CAUSAL": int(causal)}, {**shape, "KEYS": cut.keys}
+    shape = {"HEAD_DIM": width, "GROUP_SIZE": heads // kv, "KV_HEADS": kv, "MAX_SPLITS": parts, "RING_SIZE": places}
+    shape["WINDOW"] = window
+    return {**shape, **cut.constants(), "CAUSAL": int(causal)}, {**shape, "TILE_KV": cut.keys}
 
 
 class BlockAttend:
@@ -140,7 +141,7 @@ class BlockAttend:
         self._of_tile = _QUERIES * kv // heads
         cut, space = tiles(width, roomy=is_roomy()), workspace or Workspace()
         of_attend, of_combine = constants(cut, heads, kv, width, places, window=window, causal=causal)
-        self._parts = of_attend["SPLITS"]
+        self._parts = of_attend["MAX_SPLITS"]
         space.reserve(n * heads, self._parts, width)
         made = kernel(_HERE / "block_attend.cu", "block_attend", dependent=True, **of_attend)
         sums = space.partial, space.stats

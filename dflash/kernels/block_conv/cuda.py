@@ -39,7 +39,7 @@ class BlockConv:
         if width % 4 or not groups or width % groups or base.shape != (2, taps, width) or out.shape != x.shape:
             raise KernelError(f"block_conv: {x.shape} with taps {base.shape} and changes {change.shape} to {out.shape}")
         self._rows, self._across = n, -(-width // 1024)
-        constants = {"DIM": width, "GROUP": width // groups, "TAPS": taps, "EACH": each}
+        constants = {"MODEL_DIM": width, "GROUP_SIZE": width // groups, "TAPS": taps, "BLOCK_ROWS": each}
         made = kernel(_SOURCE, "block_conv", dependent=True, **constants, SIDE=side, ADD=int(out.itemsize == 4))
         self._run = made.bind(1, 256, (x, change, base, out.view(np.uint8)))
 

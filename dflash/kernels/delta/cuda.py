@@ -31,7 +31,7 @@ _STATES_ASIDE = 2
 _FEW_ROWS = 4  # of a sequence
 _LEAST_FOR_FOUR = 32  # value rows of a block whose threads may have four: there must be 64 threads
 _LEAST_ROOM = 8  # rows of shared memory, for fewer launches of different sizes
-_KEPT_ROOM = 16  # as in kept.cuh
+_KEPT_ROOM = 16  # as in apply_accepted.cuh
 
 
 def split_of(n_values: int) -> int:
@@ -40,7 +40,7 @@ def split_of(n_values: int) -> int:
 
 
 def threads_of(own: int, value_rows: int) -> int:
-    """Threads of a block, as in layout.cuh."""
+    """Threads of a block, as in smem.cuh."""
     return 8 * own // value_rows + 32 * (4 if value_rows == 2 else 2)
 
 
@@ -98,11 +98,11 @@ class Step:
         readers = cupy.zeros((batch.max_sequences, n_groups), np.int32)
         self._arguments = step_arguments(inputs, weights, batch, conv_memory, memory, readers, self._read)
         of_model = constants(conv_memory, memory)
-        of_model |= {"SPLIT": self._split, "FUSED": int(self._fused)}
+        of_model |= {"SPLIT": self._split, "FUSE_NORM": int(self._fused)}
         self._kernel = functools.partial(kernel, _FOLDER / "step.cu", "step", dependent=True, **of_model)
         self._choices = (value_rows,) if value_rows else (2, 4) if self._own >= _LEAST_FOR_FOUR else (2,)
         for rows in self._choices:
-            self._kernel(ROWS=rows, STAGED=1)
+            self._kernel(ROWS_PER_THREAD=rows, STAGE_INPUTS=1)
         self._norm = None if self._fused else GatedNorm(self._read, inputs, weights, batch, n_heads)
         self._bound: dict[tuple[int, int, bool], Any] = {}
 
@@ -130,7 +130,7 @@ class Step:
         staged = self._shared_bytes(room, 0, staged=True) <= most
         while places and self._shared_bytes(room, places, staged=staged) > most // (2 if several else 1):
             places -= 1
-        run = self._kernel(ROWS=value_rows, STAGED=int(staged))
+        run = self._kernel(ROWS_PER_THREAD=value_rows, STAGE_INPUTS=int(staged))
         arguments = (*self._arguments, room, places)
         return run.bind(1, threads_of(self._own, value_rows), arguments, self._shared_bytes(room, places, staged=staged))
 
@@ -159,7 +159,7 @@ class Flush:
         conv_memory, memory = memories[0]
         _, n_heads, width, n_values = memory.sizes
         own = 64 if n_values % 64 == 0 else 16
-        run = kernel(_FOLDER / "flush.cu", "flush", OWN=own, **constants(conv_memory, memory))
+        run = kernel(_FOLDER / "commit.cu", "commit", BLOCK_V=own, **constants(conv_memory, memory))
         arguments = addresses, batch.counts, batch.slot, batch.kept, batch.n_kept, batch.side, len(memory.state)
         grid = n_heads * n_values // own, min(batch.max_sequences, 8), len(memories)
         self._run = run.bind(grid, 4 * own, arguments, 4 * _KEPT_ROOM * (width + own + 1))

@@ -119,7 +119,7 @@ def most_shared(device: int) -> int:
 
 def constants(conv_memory: conv.Memory, memory: Memory) -> dict[str, int]:
     """Macros of a model."""
-    names = "GROUPS", "HEADS", "WIDTH", "VALUES", "TAPS"
+    names = "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM", "TAPS"
     return dict(zip(names, (*memory.sizes, conv_memory.tail.shape[1] + 1), strict=True))
 
 

@@ -14,7 +14,8 @@ class GatedNorm:
     """``half(x / rms(x) * weight * silu(gate))`` of each head of a row; takes as many rows as the batch counts."""
 
     def __init__(self, read: Any, inputs: Inputs, weights: Weights, batch: Any, n_heads: int) -> None:
-        run = kernel(_FOLDER / "gated_norm.cu", "gated_norm", dependent=True, HEADS=n_heads, VALUES=len(weights.ssm_norm))
+        shape = {"VALUE_HEADS": n_heads, "VALUE_DIM": len(weights.ssm_norm)}
+        run = kernel(_FOLDER / "gated_norm.cu", "gated_norm", dependent=True, **shape)
         arguments = read, inputs.gate, weights.ssm_norm, weights.eps, batch.counts, inputs.out
         self._heads, self._run = n_heads, run.bind(1, 32 * _HEADS_OF_BLOCK, arguments)
 

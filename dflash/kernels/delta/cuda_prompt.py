@@ -135,10 +135,10 @@ class Prompt:
         if len(scratch.read) < self._rows:
             raise KernelError(f"delta: room for {len(scratch.read)} rows of a prompt, wanted {self._rows}")
         names = constants(conv_memory, memory)
-        of_heads = {name: names[name] for name in ("GROUPS", "HEADS", "WIDTH", "VALUES")}
+        of_heads = {name: names[name] for name in ("KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM")}
         ragged = batch.slot, batch.kept, batch.n_kept, batch.side
         slots = len(memory.state)
-        prepare = kernel(_FOLDER / "prepare.cu", "prepare", dependent=True, **names)
+        prepare = kernel(_FOLDER / "prefill_conv.cu", "prefill_conv", dependent=True, **names)
         self._prepare = prepare.bind(
             1,
             256,
@@ -146,7 +146,7 @@ class Prompt:
              conv_memory.inputs, slots, scratch.prepared),
         )  # fmt: skip
         self._units = -(-(2 * n_groups + n_heads) // _HEADS_OF_BLOCK)
-        chunks = kernel(_FOLDER / "chunks.cu", "chunks", dependent=True, **of_heads)
+        chunks = kernel(_FOLDER / "chunk_wy.cu", "chunk_wy", dependent=True, **of_heads)
         self._chunks = chunks.bind(
             1,
             128,
@@ -158,7 +158,7 @@ class Prompt:
         own = value_slice or slice_of(n_values)
         stage = stage_bytes(width, own)
         stages = 2 if 2 * stage <= most_shared(device) else 1
-        scan = kernel(_FOLDER / "scan.cu", "scan", dependent=True, SLICE=own, STAGES=stages, **names)
+        scan = kernel(_FOLDER / "chunk_scan.cu", "chunk_scan", dependent=True, BLOCK_V=own, STAGES=stages, **names)
         self._scan = scan.bind(
             (n_values // own, n_heads, self._sequences),
             2 * own,
@@ -184,6 +184,6 @@ def slice_of(n_values: int) -> int:
 
 
 def stage_bytes(width: int, own: int) -> int:
-    """Shared memory of a chunk in `scan.cu`."""
+    """Shared memory of a chunk in `chunk_scan.cu`."""
     halves = 2 * (width + 8) + own + 8 + _MATRICES * (_CHUNK + 8)
     return 2 * _CHUNK * halves + 4 * _GATES * _CHUNK

@@ -1,5 +1,6 @@
-// What a head does with a token: the log of the part of the memory that it keeps, and how far it moves to the value.
+// Gates of a head and token: the log of the decay factor (g), and beta, the write strength.
 #pragma once
+#include "../gpu/include/activation.cuh"
 
 __device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 
@@ -7,4 +8,4 @@ __device__ __forceinline__ float log_decay(float alpha, float rate, float shift)
     return __fmul_rn(rate, softplus(__fadd_rn(alpha, shift)));
 }
 
-__device__ __forceinline__ float strength(float beta) { return __fdiv_rn(1.0f, 1.0f + expf(-beta)); }
+__device__ __forceinline__ float beta_of(float logit) { return sigmoid_rn(logit); }

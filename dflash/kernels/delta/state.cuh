@@ -1,12 +1,20 @@
-// The memory of a head in the registers of a block: LANES threads side by side hold ROWS value rows, each COLUMNS of the key
-// columns of both. Every element is computed by one sequence of operations, whoever asks for it.
+// The state of a head, (VALUE_DIM, KEY_DIM) float32, in the registers of a block: LANES neighbouring threads hold
+// ROWS_PER_THREAD value rows, each thread COLUMNS key columns of them. Every element goes through one sequence of operations,
+// whichever kernel asks for it, so the bits of a state do not depend on the grid.
+//
+// Macros: shape.cuh; BLOCK_V, value rows of a block; ROWS_PER_THREAD, 2 or 4.
 #pragma once
+#include "shape.cuh"
 
-constexpr int COLUMNS = WIDTH / LANES, VECTOR = COLUMNS % 4 ? 2 : 4, APART = LANES / ROWS;
-static_assert(WIDTH % 16 == 0 && LANES == 8, "eight threads have a row of keys, two or four columns at a time");
-static_assert(ROWS == 2 || ROWS == 4, "APART lanes side by side name a row");
+#if !defined(BLOCK_V) || !defined(ROWS_PER_THREAD)
+#error "BLOCK_V and ROWS_PER_THREAD must be defined"
+#endif
+constexpr int LANES = 8, STATE_THREADS = BLOCK_V / ROWS_PER_THREAD * LANES;  // threads that hold the rows of a block
+constexpr int COLUMNS = KEY_DIM / LANES, VECTOR = COLUMNS % 4 ? 2 : 4, LANES_PER_ROW = LANES / ROWS_PER_THREAD;
+static_assert(KEY_DIM % 16 == 0 && LANES == 8, "eight threads hold a row, two or four columns at a time");
+static_assert(ROWS_PER_THREAD == 2 || ROWS_PER_THREAD == 4, "LANES_PER_ROW neighbouring lanes reduce one row");
 
-// A lane's columns of a row at `from` in any memory; VECTOR of them lie side by side, then those of the next lane.
+// Load a lane's columns of the row at `from`: VECTOR consecutive columns, then those of the next lane.
 __device__ __forceinline__ void load_columns(const float* from, int lane, float (&to)[COLUMNS]) {
 #pragma unroll
     for (int c = 0; c < COLUMNS; c += VECTOR) {
@@ -31,22 +39,22 @@ __device__ __forceinline__ void store_columns(float* to, int lane, const float (
     }
 }
 
-// A number for each of a thread's rows, of which every lane has its share.
-struct Sums {
-    float of[ROWS];
+// A partial sum for each row of a thread; the total is over the LANES threads of the row.
+struct RowSums {
+    float of[ROWS_PER_THREAD];
 
-    // Over all lanes, of the row that `row_of(lane)` names. Each step halves what a lane still sums.
+    // The total of row `row_of(lane)`. Each step halves the rows that a lane still sums.
     __device__ __forceinline__ float reduce(int lane) const {
         const bool upper = lane & 4, second = lane & 2;
-        float sum[ROWS / 2];
+        float sum[ROWS_PER_THREAD / 2];
 #pragma unroll
-        for (int r = 0; r < ROWS / 2; ++r) {
-            const float give = upper ? of[r] : of[r + ROWS / 2];
-            sum[r] = __fadd_rn(upper ? of[r + ROWS / 2] : of[r], __shfl_xor_sync(~0u, give, 4));
+        for (int r = 0; r < ROWS_PER_THREAD / 2; ++r) {
+            const float give = upper ? of[r] : of[r + ROWS_PER_THREAD / 2];
+            sum[r] = __fadd_rn(upper ? of[r + ROWS_PER_THREAD / 2] : of[r], __shfl_xor_sync(~0u, give, 4));
         }
-        if constexpr (ROWS == 4) {
-            const float give = second ? sum[0] : sum[ROWS / 2 - 1];
-            sum[0] = __fadd_rn(second ? sum[ROWS / 2 - 1] : sum[0], __shfl_xor_sync(~0u, give, 2));
+        if constexpr (ROWS_PER_THREAD == 4) {
+            const float give = second ? sum[0] : sum[ROWS_PER_THREAD / 2 - 1];
+            sum[0] = __fadd_rn(second ? sum[ROWS_PER_THREAD / 2 - 1] : sum[0], __shfl_xor_sync(~0u, give, 2));
         } else {
             sum[0] = __fadd_rn(sum[0], __shfl_xor_sync(~0u, sum[0], 2));
         }
@@ -54,26 +62,26 @@ struct Sums {
     }
 };
 
-__device__ __forceinline__ int row_of(int lane) { return lane / APART; }
+__device__ __forceinline__ int row_of(int lane) { return lane / LANES_PER_ROW; }
 
-// What the rows get of a key.
-struct Amounts {
-    float of[ROWS];
+// Factors by which a key is added to each row of a thread.
+struct Updates {
+    float of[ROWS_PER_THREAD];
 
-    // Of each row, what the lanes have that `row_of` names for it.
+    // From `mine` of the lanes that reduce each row, see `row_of`.
     __device__ __forceinline__ void spread(float mine, int lane) {
-        if constexpr (ROWS == 2) {
+        if constexpr (ROWS_PER_THREAD == 2) {
             const float other = __shfl_xor_sync(~0u, mine, 4);
             of[0] = lane & 4 ? other : mine, of[1] = lane & 4 ? mine : other;
         } else {
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) of[r] = __shfl_sync(~0u, mine, r * APART, LANES);
+            for (int r = 0; r < ROWS_PER_THREAD; ++r) of[r] = __shfl_sync(~0u, mine, r * LANES_PER_ROW, LANES);
         }
     }
     __device__ __forceinline__ void load(const float* from) {
-        if constexpr (ROWS == 4) {
+        if constexpr (ROWS_PER_THREAD == 4) {
             const float4 x = *(const float4*)from;
-            of[0] = x.x, of[1] = x.y, of[ROWS - 2] = x.z, of[ROWS - 1] = x.w;
+            of[0] = x.x, of[1] = x.y, of[ROWS_PER_THREAD - 2] = x.z, of[ROWS_PER_THREAD - 1] = x.w;
         } else {
             const float2 x = *(const float2*)from;
             of[0] = x.x, of[1] = x.y;
@@ -82,54 +90,55 @@ struct Amounts {
 };
 
 struct State {
-    float cell[ROWS][COLUMNS];
+    float cell[ROWS_PER_THREAD][COLUMNS];
 
-    // From or to the thread's rows of the memory.
+    // `rows` is the first of the thread's rows in memory.
     __device__ __forceinline__ void load(const float* rows, int lane) {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) load_columns(rows + r * WIDTH, lane, cell[r]);
+        for (int r = 0; r < ROWS_PER_THREAD; ++r) load_columns(rows + r * KEY_DIM, lane, cell[r]);
     }
     __device__ __forceinline__ void store(float* rows, int lane) const {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) store_columns(rows + r * WIDTH, lane, cell[r]);
+        for (int r = 0; r < ROWS_PER_THREAD; ++r) store_columns(rows + r * KEY_DIM, lane, cell[r]);
     }
 
     // S = factor * S + outer(amount, key)
-    __device__ __forceinline__ void add(float factor, const Amounts& amount, const float (&key)[COLUMNS]) {
+    __device__ __forceinline__ void add(float factor, const Updates& update, const float (&key)[COLUMNS]) {
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) cell[r][c] = __fmaf_rn(amount.of[r], key[c], __fmul_rn(factor, cell[r][c]));
+            for (int r = 0; r < ROWS_PER_THREAD; ++r)
+                cell[r][c] = __fmaf_rn(update.of[r], key[c], __fmul_rn(factor, cell[r][c]));
     }
 
     // S = S + outer(amount, key)
-    __device__ __forceinline__ void add(const Amounts& amount, const float (&key)[COLUMNS]) {
+    __device__ __forceinline__ void add(const Updates& update, const float (&key)[COLUMNS]) {
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) cell[r][c] = __fmaf_rn(amount.of[r], key[c], cell[r][c]);
+            for (int r = 0; r < ROWS_PER_THREAD; ++r) cell[r][c] = __fmaf_rn(update.of[r], key[c], cell[r][c]);
     }
     __device__ __forceinline__ void scale(float factor) {
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) cell[r][c] = __fmul_rn(factor, cell[r][c]);
+            for (int r = 0; r < ROWS_PER_THREAD; ++r) cell[r][c] = __fmul_rn(factor, cell[r][c]);
     }
 
     // S @ vector
-    __device__ __forceinline__ Sums read(const float (&vector)[COLUMNS]) const {
-        Sums even, odd;
+    __device__ __forceinline__ RowSums read(const float (&vector)[COLUMNS]) const {
+        RowSums even, odd;
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) even.of[r] = odd.of[r] = 0.0f;
+        for (int r = 0; r < ROWS_PER_THREAD; ++r) even.of[r] = odd.of[r] = 0.0f;
 #pragma unroll
         for (int c = 0; c < COLUMNS; c += 2)
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
+            for (int r = 0; r < ROWS_PER_THREAD; ++r) {
                 even.of[r] = __fmaf_rn(cell[r][c], vector[c], even.of[r]);
                 odd.of[r] = __fmaf_rn(cell[r][c + 1], vector[c + 1], odd.of[r]);
             }
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) even.of[r] = __fadd_rn(even.of[r], odd.of[r]);
+        for (int r = 0; r < ROWS_PER_THREAD; ++r) even.of[r] = __fadd_rn(even.of[r], odd.of[r]);
         return even;
     }
 };

@@ -1,138 +1,131 @@
-// The middle of a linear-attention layer, for pending rows: conv, SiLU, unit q and k, gated delta rule, gated norm.
+// Linear attention of pending rows (decode): conv, SiLU, unit q and k, gated delta rule, gated norm.
 //
-//   S = decay * S;  u = strength * (v - S k);  S += outer(u, k);  o = S q;  out = half(o / rms(o) * weight * silu(gate))
+//   S = decay * S;  u = beta * (v - S k);  S += outer(u, k);  o = S q;  out = half(o / rms(o) * weight * silu(gate))
 //
-// A block has OWN value rows of one head of one sequence, in the registers of its visitors all along. First these apply the
-// rows of the pass before that are text now, so the state is written at most once; then they visit the rows one after
-// another, each from the state of its parent. So a row goes through the same operations on the same numbers in a chain, in a
-// tree and alone. The way from row to row is what takes time, so nothing else is on it: other warps, the makers, fetch and
-// convolve rows and make unit keys of them while earlier ones are visited, and norm what has been read while later ones are.
+// A block has BLOCK_V value rows of one head of one sequence. Roles of its warps:
+//   consumers  hold the state in registers. They apply the accepted rows of the previous pass, so the state is written at most
+//              once, then visit the rows one by one, each from the state of its parent. A row goes through the same operations
+//              on the same numbers in a chain, in a tree and alone.
+//   producers  load and convolve rows ahead of the consumers, and normalise the read-outs behind them. Only the recurrence
+//              itself is on the critical path.
+// The SPLIT blocks of a head are a cluster and share the sums of squares of the norm (FUSE_NORM), or leave the norm to
+// gated_norm.cu. Before it waits for earlier kernels, a block reads the batch, the states and the conv states, and writes its
+// state: no other kernel of a pass touches these.
 //
-// The SPLIT blocks of a head are a cluster and share the sums of squares of the norm (FUSED), or leave the norm to another
-// kernel. Of the channels of q and k, which several heads convolve, the last block that read them moves the tail.
-//
-// Before it waits for the kernel ahead it reads the batch and the memories, and writes the state: nothing else in a pass
-// touches them.
-//
-// Grid (SPLIT, HEADS, sequences or fewer), block THREADS; shared: see `Shared`, for `room` rows and `places` states.
-// Macros: GROUPS and HEADS, key and value heads; WIDTH and VALUES, sizes of a key and a value; TAPS; SPLIT; FUSED; ROWS,
-// value rows of a thread, 2 or 4; STAGED, whether there is room for the rows' inputs (no bit depends on these two).
-// Bytes: 4 * HEADS * VALUES * WIDTH a sequence, twice if rows were kept.
-#if !defined(GROUPS) || !defined(HEADS) || !defined(WIDTH) || !defined(VALUES) || !defined(TAPS) || !defined(SPLIT) || \
-    !defined(FUSED) || !defined(ROWS) || !defined(STAGED)
-#error "GROUPS, HEADS, WIDTH, VALUES, TAPS, SPLIT, FUSED, ROWS and STAGED must be defined"
+// Grid (SPLIT, VALUE_HEADS, sequences or fewer), block THREADS.
+// Shared memory: `Smem` for row_capacity rows and saved_capacity states.
+// Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh; TAPS of the conv; SPLIT, blocks of a head; FUSE_NORM, 0
+// or 1; ROWS_PER_THREAD, value rows of a thread, 2 or 4; STAGE_INPUTS, whether inputs are copied to shared memory. No bit
+// depends on the last two.
+// Bytes: 4 * VALUE_HEADS * VALUE_DIM * KEY_DIM a sequence, twice if rows were accepted.
+#if !defined(KEY_HEADS) || !defined(VALUE_HEADS) || !defined(KEY_DIM) || !defined(VALUE_DIM) || !defined(TAPS) || \
+    !defined(SPLIT) || !defined(FUSE_NORM) || !defined(ROWS_PER_THREAD) || !defined(STAGE_INPUTS)
+#error "KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, SPLIT, FUSE_NORM, ROWS_PER_THREAD and STAGE_INPUTS must be defined"
 #endif
-constexpr int CHANNELS = 2 * GROUPS * WIDTH + HEADS * VALUES, OWN = VALUES / SPLIT, PENDING = 64, MOST_ROWS = PENDING;
-constexpr bool CLUSTERED = FUSED && SPLIT > 1;
-constexpr int LANES = 8, VISITORS = OWN / ROWS * LANES, APPLIERS = VISITORS;
-#include "../formats/half.cuh"
-#include "../launch.cuh"
-#include "../conv/above.cuh"
-#include "../linear/barriers.cuh"
-#include "address.cuh"
+#define BLOCK_V (VALUE_DIM / SPLIT)
+#include "../gpu/include/pdl.cuh"
+#include "consumer.cuh"
+#include "epilogue.cuh"
 #include "gates.cuh"
-#include "state.cuh"
-#include "kept.cuh"
-#include "layout.cuh"
-#include "groups.cuh"
-#include "cluster.cuh"
-#include "tree.cuh"
-#include "make.cuh"
-#include "visit.cuh"
-#include "pass.cuh"
-#include "fetch.cuh"
-#include "makers.cuh"
-#include "norm.cuh"
+#include "load.cuh"
+#include "producer.cuh"
 
-static_assert(VALUES % SPLIT == 0 && OWN % 16 == 0 && OWN <= 64 && WIDTH <= 128, "registers hold 64 x 128 of a state");
-static_assert(32 * MAKERS >= MOST_ROWS && GROUP % MAKERS == 0, "a thread for each row, and all makers for each group");
-static_assert(HEADS % GROUPS == 0 && TAPS >= 2 && TAPS <= 8, "heads share keys; 2 to 8 taps");
+static_assert(VALUE_DIM % SPLIT == 0 && BLOCK_V % 16 == 0 && BLOCK_V <= 64 && KEY_DIM <= 128,
+              "registers hold 64 x 128 of a state");
+static_assert(32 * PRODUCER_WARPS >= MAX_ROWS && STAGE_ROWS % PRODUCER_WARPS == 0,
+              "a thread for each row, all producer warps for each stage");
+static_assert(TAPS >= 2 && TAPS <= 8, "2 to 8 taps");
 #if __CUDA_ARCH__ < 900
 static_assert(!CLUSTERED, "this GPU has no clusters");
 #undef __cluster_dims__
 #define __cluster_dims__(...)
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, 256 / VISITORS) __cluster_dims__(CLUSTERED ? SPLIT : 1, 1, 1) step(
-    const float* mixed, const float* gate, const float* alpha, const float* beta, const float* taps, const float* ssm_a,
-    const float* ssm_dt, const float* ssm_norm, float eps, const int* counts, const int* first, const int* parent,
-    const int* slot, const int* kept, const int* n_kept, const int* side, float* tail, float* inputs, float* state, float* k,
-    float* u, float* decay, int slots, int* readers, unsigned short* out, float* read_out, int room, int places) {
-    dependents_may_launch();
+extern "C" __global__ void __launch_bounds__(THREADS, 256 / CONSUMERS) __cluster_dims__(CLUSTERED ? SPLIT : 1, 1, 1)
+step(const float* mixed, const float* gate, const float* alpha, const float* beta, const float* taps, const float* ssm_a,
+     const float* ssm_dt, const float* ssm_norm, float eps, const int* counts, const int* first, const int* parent,
+     const int* slot, const int* accepted, const int* n_accepted, const int* buffer, float* tail, float* inputs,
+     float* state, float* k, float* u, float* decay, int slots, int* readers, unsigned short* out, float* read_out,
+     int row_capacity, int saved_capacity) {
+    launch_dependent_grids();
     extern __shared__ float4 dynamic[];
-    __shared__ Tree tree;
-    __shared__ Exchange exchange;
-    __shared__ Groups groups;
+    __shared__ TreeOrder tree;
+    __shared__ ClusterSum cluster_sum;
+    __shared__ Pipeline pipeline;
     __shared__ bool moves_tail;
-    const Shared shared((float*)dynamic, room, places);
+    const Smem smem((float*)dynamic, row_capacity, saved_capacity);
     const Arrays arrays{mixed, gate, taps, ssm_norm, eps, tail, inputs, k, u, decay, readers, out, read_out};
     const Block block{(int)blockIdx.x, (int)blockIdx.y};
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // so the compiler sees that all lanes have the same
-    const Maker maker{warp - VISITORS / 32, (int)threadIdx.x - VISITORS, (int)threadIdx.x % 32};
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // the compiler then knows that it is the same in all lanes
+    const Producer producer{warp - CONSUMERS / 32, (int)threadIdx.x - CONSUMERS, (int)threadIdx.x % 32};
 
-    // All that tells of a sequence is asked for at once, the first time before it is known whether there is one.
+    // All loads about a sequence are issued at once, the first time before it is known whether there is a sequence.
     const int n_sequences = counts[1];
-    Described described;
-    described.load(first, slot, n_kept, side, kept, blockIdx.z);
-    // The first sequence begins with row 0; behind `parent` a batch has more than MOST_ROWS numbers.
-    int above = blockIdx.z == 0 && maker.row >= 0 && maker.row < MOST_ROWS ? parent[maker.row] : -1;
-    groups.prepare();
-    if (CLUSTERED) exchange.prepare();
+    SequenceInfo info;
+    info.load(first, slot, n_accepted, buffer, accepted, blockIdx.z);
+    // The first sequence begins at row 0; `parent` has at least MAX_ROWS elements.
+    int above = blockIdx.z == 0 && producer.row >= 0 && producer.row < MAX_ROWS ? parent[producer.row] : -1;
+    pipeline.init();
+    if (CLUSTERED) cluster_sum.init();
     __syncthreads();
     int turn = 0;
-    u32 used = 0;  // of each group, whether its barriers are in an odd phase
+    u32 phases = 0;  // bit i: the barriers of stage i are in an odd phase
 #pragma unroll 1
     for (int s = blockIdx.z; s < n_sequences; s += gridDim.z) {
         const bool is_first = s == (int)blockIdx.z;
-        const Pass pass(described, s, slots, used);
-        if (maker.number < 0) {
+        const Sequence seq(info, s, slots, phases);
+        if (producer.number < 0) {
             const int lane = threadIdx.x % LANES;
-            const size_t value = pass.slot * HEADS * VALUES + block.channel + threadIdx.x / LANES * ROWS;
-            float* const committed = state + value * WIDTH;
+            const size_t value = seq.slot * VALUE_HEADS * VALUE_DIM + block.channel + threadIdx.x / LANES * ROWS_PER_THREAD;
+            float* const committed = state + value * KEY_DIM;
             State own;
             own.load(committed, lane);
-            if (pass.n_before) {
-                const Kept before{pass.ids, pass.n_before, k + (pass.old * GROUPS + block.group) * WIDTH,
-                                  u + pass.old * HEADS * VALUES + block.channel, decay + pass.old * HEADS + block.head,
-                                  shared.kept, shared.factors};
+            if (seq.n_accepted) {
+                const ApplyAccepted before{seq.accepted,
+                                           seq.n_accepted,
+                                           k + (seq.prev * KEY_HEADS + block.group) * KEY_DIM,
+                                           u + seq.prev * VALUE_HEADS * VALUE_DIM + block.channel,
+                                           decay + seq.prev * VALUE_HEADS + block.head,
+                                           smem.accepted,
+                                           smem.factors};
                 before.fetch(0);
                 before.apply(own, lane);
                 own.store(committed, lane);
             }
-            if (is_first) wait_for_inputs();
-            visit_all(own, pass.n_rows, tree, shared, committed, groups, used, lane);
-            if (CLUSTERED && is_first) exchange.all_prepared();
+            if (is_first) wait_on_dependent_grids();
+            consume_rows(own, seq.n_rows, tree, smem, committed, pipeline, phases, lane);
+            if (CLUSTERED && is_first) cluster_sum.wait_init();
         } else {
             const float rate = ssm_a[block.head], shift = ssm_dt[block.head];
-            fetch_taps(arrays, shared, block, pass, maker);
-            if (is_first) wait_for_inputs();
-            const size_t of_laws = (size_t)(pass.start + min(maker.row, pass.n_rows - 1)) * HEADS + block.head;
-            const float of_alpha = alpha[of_laws], of_beta = beta[of_laws];
-            fetch_rows(arrays, shared, block, pass, maker, groups);
+            load_taps(arrays, smem, block, seq, producer);
+            if (is_first) wait_on_dependent_grids();
+            const size_t gate_at = (size_t)(seq.start + min(producer.row, seq.n_rows - 1)) * VALUE_HEADS + block.head;
+            const float alpha_row = alpha[gate_at], beta_row = beta[gate_at];
+            load_rows(arrays, smem, block, seq, producer, pipeline);
             bool chain = true;
-            if (pass.n_rows > 1) {
-                if (s) above = maker.row < pass.n_rows ? parent[pass.start + maker.row] : -1;
-                chain = all_of<32 * MAKERS>(2, maker.row >= pass.n_rows || above == maker.row - 1);
-                if (!chain) plan(tree, maker.row, above, pass.n_rows, places);
+            if (seq.n_rows > 1) {
+                if (s) above = producer.row < seq.n_rows ? parent[seq.start + producer.row] : -1;
+                chain = named_barrier_all<32 * PRODUCER_WARPS>(2, producer.row >= seq.n_rows || above == producer.row - 1);
+                if (!chain) plan_order(tree, producer.row, above, seq.n_rows, saved_capacity);
             }
-            if (maker.row < pass.n_rows) {
-                const float part_kept = expf(log_decay(of_alpha, rate, shift));
-                keep_law(arrays, shared, block, pass, maker.row, tree, chain, part_kept, strength(of_beta));
+            if (producer.row < seq.n_rows) {
+                const float decay = expf(log_decay(alpha_row, rate, shift));
+                store_gates(arrays, smem, block, seq, producer.row, tree, chain, decay, beta_of(beta_row));
             }
-            copy_wait<0>();
-            meet<32 * MAKERS>(2);
-            int arrived = 0;  // blocks that had read these channels of the tail before this one
-            if (pass.n_before && maker.row == 0) arrived = atomicAdd(readers + s * GROUPS + block.group, 1);
-            make_rows(arrays, shared, block, pass, maker, tree, chain, groups);
-            if (pass.n_before) move_tail(arrays, shared, block, pass, maker, arrived, moves_tail);
-            if (CLUSTERED && is_first) exchange.all_prepared();
-            norm_rows(arrays, shared, block, pass, maker, tree, chain, groups, exchange, turn);
+            cp_async_wait_group<0>();
+            named_barrier_sync<32 * PRODUCER_WARPS>(2);
+            int arrived = 0;  // blocks that had read these channels of the conv state before
+            if (seq.n_accepted && producer.row == 0) arrived = atomicAdd(readers + s * KEY_HEADS + block.group, 1);
+            produce_rows(arrays, smem, block, seq, producer, tree, chain, pipeline);
+            if (seq.n_accepted) move_tail(arrays, smem, block, seq, producer, arrived, moves_tail);
+            if (CLUSTERED && is_first) cluster_sum.wait_init();
+            norm_rows(arrays, smem, block, seq, producer, tree, chain, pipeline, cluster_sum, turn);
         }
-        used ^= (2u << (pass.n_groups - 1)) - 1;
-        if (s + gridDim.z < n_sequences) described.load(first, slot, n_kept, side, kept, s + gridDim.z), __syncthreads();
+        phases ^= (2u << (seq.n_stages - 1)) - 1;
+        if (s + gridDim.z < n_sequences) info.load(first, slot, n_accepted, buffer, accepted, s + gridDim.z), __syncthreads();
     }
     if ((int)blockIdx.z >= n_sequences) {
-        wait_for_inputs();
-        if (CLUSTERED) exchange.all_prepared();
+        wait_on_dependent_grids();
+        if (CLUSTERED) cluster_sum.wait_init();
     }
 }

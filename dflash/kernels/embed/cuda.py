@@ -41,7 +41,7 @@ class Embed:
             raise KernelError(f"{table.name}: out must be {(len(tokens), width)}, got {out.shape}")
         self._rows = len(tokens)
         block = min(-(-width // 32) * 4, _MOST_THREADS)
-        run = kernel(_SOURCE, "embed", dependent=True, QUANT=table.type, DIM=width)
+        run = kernel(_SOURCE, "embed", dependent=True, QUANT=table.type, MODEL_DIM=width)
         self._run = run.bind(1, block, (tokens, table.data, out, n_known, scale))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:

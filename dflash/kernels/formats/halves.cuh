@@ -1,8 +1,8 @@
-// The weights of a tile as halves that lie side by side, as a whole warp makes them: lane 4 * g + t takes rows g and g + 8.
+// Unpack the weights of a tile to consecutive float16, by a whole warp: lane 4 * g + t takes rows g and g + 8.
 #pragma once
 #include "values.cuh"
 
-// Which eight of the 32 weights of a block lane t gets.
+// Which eight of the 32 weights of a block lane t unpacks.
 template <class Q>
 __device__ __forceinline__ int which_eight(int t) {
     return Q::RUN == 8 ? t : t % 2 * 2 + t / 2;

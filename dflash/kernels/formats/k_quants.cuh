@@ -25,13 +25,13 @@ struct SixBits : Super<4, HIGH_, STEP, 256, 8> {
         __device__ Scales(const u8* tile, int lane) {
             const u32 s = word_at(tile + CODES, lane) & 0x3f3f3f3f;
 #pragma unroll
-            for (int r = 0; r < 2; ++r) own[r] = sub2(__byte_perm(s, 0x64646464, r ? 0x4342 : 0x4140), 0x64006400);
+            for (int r = 0; r < 2; ++r) own[r] = sub_half2(__byte_perm(s, 0x64646464, r ? 0x4342 : 0x4140), 0x64006400);
         }
         __device__ void multiply_codes(int block, int lane, u32 (&a)[8]) {
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 if (block % 2 == 0) now[r] = __shfl_sync(~0u, own[r], lane & 28 | block / 2);
-                multiply(a, r, one_of(now[r], block % 2), one_of(mul2(now[r], 0x2c002c00u), block % 2));
+                multiply(a, r, one_of(now[r], block % 2), one_of(mul_half2(now[r], 0x2c002c00u), block % 2));
             }
         }
     };
@@ -48,16 +48,14 @@ struct SixBits : Super<4, HIGH_, STEP, 256, 8> {
         for (int r = 0; r < 2; ++r) {
             const u8 byte = tile[CODES + 4 * (lane & 28) + block / 2 * 4 + 2 * r + block % 2];
             const u32 scale = twice_integer(byte & 63, 0);
-            multiply(a, r, scale, mul2(scale, 0x2c002c00u));
+            multiply(a, r, scale, mul_half2(scale, 0x2c002c00u));
         }
     }
     __device__ static u16 of_row(const u8* tile, int row, int i) {
         return half_at(tile + CODES + 192, row % 8 * 4 + row / 8 * 2 + i);
     }
     __device__ static float scale(const u8* tile, int row, int) { return __fmul_rn(to_float(of_row(tile, row, 0)), UNIT); }
-    __device__ static float minimum_scale(const u8* tile, int row) {
-        return __fmul_rn(to_float(of_row(tile, row, 1)), -UNIT);
-    }
+    __device__ static float minimum_scale(const u8* tile, int row) { return __fmul_rn(to_float(of_row(tile, row, 1)), -UNIT); }
     __device__ static void pack_row(u8* tile, int row, int, const u8* b) {
         const u8* s = b + 4;
         const int g = row % 8, r = row / 8;
@@ -92,7 +90,7 @@ struct Q5_K : SixBits<1, 176, 2560> {
     }
 };
 
-// A product of scale and code has up to 13 bits, so the scale multiplies in float32. It is kept with 128 added.
+// A product of scale and code has up to 13 bits, so the scale multiplies in float32. It is stored with 128 added.
 struct Q6_K : Super<4, 2, 210, 16, 0, 4> {
     struct Scales {
         uint4 rows[2];
@@ -138,9 +136,10 @@ struct Q2_K : Super<2, 0, 84, 256, 16> {
         for (int r = 0; r < 2; ++r) {
             const u8 s = tile[1024 + 16 * (lane / 4 + 8 * r) + 2 * block + lane % 4 / 2];
             const u32 scale = twice_integer(s & 15, 0);
-            const u32 parts[4] = {scale, mul2(scale, 0x34003400u), mul2(scale, 0x2c002c00u), mul2(scale, 0x24002400u)};
+            const u32 parts[4] = {scale, mul_half2(scale, 0x34003400u), mul_half2(scale, 0x2c002c00u),
+                                  mul_half2(scale, 0x24002400u)};
 #pragma unroll
-            for (int p = 0; p < 4; ++p) a[2 * p + r] = mul2(w >> 8 * r & 0x00030003 << 2 * p, parts[p]);
+            for (int p = 0; p < 4; ++p) a[2 * p + r] = mul_half2(w >> 8 * r & 0x00030003 << 2 * p, parts[p]);
         }
     }
     __device__ static float scale(const u8* tile, int row, int) {
@@ -174,13 +173,11 @@ struct Q3_K : Super<2, 1, 110, 256, 0> {
 #pragma unroll
             for (int p = 0; p < 4; ++p) {
                 const u32 code = w >> (8 * r + 2 * p) & 0x00030003 | (h >> (4 * r + p) & 0x00010001) << 2;
-                a[2 * p + r] = mul2(biased<4>(code), scale);
+                a[2 * p + r] = mul_half2(biased<4>(code), scale);
             }
         }
     }
-    __device__ static float scale(const u8* tile, int row, int) {
-        return __fmul_rn(to_float(half_at(tile + 1728, row)), UNIT);
-    }
+    __device__ static float scale(const u8* tile, int row, int) { return __fmul_rn(to_float(half_at(tile + 1728, row)), UNIT); }
     __device__ static void pack_row(u8* tile, int row, int, const u8* b) {
         copy_bytes(tile + 1536 + 12 * row, b + 96, 12);
         copy_bytes(tile + 1728 + 2 * row, b + 108, 2);

@@ -1,10 +1,15 @@
 // Codes of weights as they lie in the planes of a tile, made into A fragments; see quants.cuh for the layout.
 #pragma once
-#include "half.cuh"
+#include "../gpu/include/half.cuh"
 
 __device__ __forceinline__ u32 word_at(const u8* p, int i) { return ((const u32*)p)[i]; }
 __device__ __forceinline__ u16 half_at(const u8* p, int i) { return ((const u16*)p)[i]; }
 __device__ __forceinline__ u16 load_half(const u8* p) { return p[0] | p[1] << 8; }
+
+// Two integers of at most 10 bits, one in each half, less `bias`, as half2. Exact, since 0x6400 is 1024.
+__device__ __forceinline__ u32 integers(u32 pair, u32 bias) {
+    return sub_half2(pair | 0x64006400u, (0x6400u + bias) * 0x10001u);
+}
 
 __device__ __forceinline__ u32 twice(u16 h) { return h * 0x10001u; }
 
@@ -34,8 +39,8 @@ struct NoScales {
 
 // Factors of the words of row g + 8 * r whose pair is even, and of the others.
 __device__ __forceinline__ void multiply(u32 (&a)[8], int r, u32 even, u32 odd) {
-    a[r] = mul2(a[r], even), a[4 + r] = mul2(a[4 + r], even);
-    a[2 + r] = mul2(a[2 + r], odd), a[6 + r] = mul2(a[6 + r], odd);
+    a[r] = mul_half2(a[r], even), a[4 + r] = mul_half2(a[4 + r], even);
+    a[2 + r] = mul_half2(a[2 + r], odd), a[6 + r] = mul_half2(a[6 + r], odd);
 }
 
 __device__ __forceinline__ u32 twice_integer(u32 q, u32 bias) { return integers(q * 0x10001u, bias); }
@@ -46,9 +51,13 @@ constexpr float UNIT = 16777216.0f;
 
 // Codes less BIAS; of codes that stand four bits higher, too.
 template <int BIAS>
-__device__ __forceinline__ u32 biased(u32 pair) { return BIAS ? sub2(pair, BIAS * 0x10001u) : pair; }
+__device__ __forceinline__ u32 biased(u32 pair) {
+    return BIAS ? sub_half2(pair, BIAS * 0x10001u) : pair;
+}
 template <int BIAS>
-__device__ __forceinline__ u32 biased_16(u32 pair) { return fma2(pair, 0x2c002c00u, (0x8000u + BIAS) * 0x10001u); }
+__device__ __forceinline__ u32 biased_16(u32 pair) {
+    return fma_half2(pair, 0x2c002c00u, (0x8000u + BIAS) * 0x10001u);
+}
 
 // Codes in the eight words of A: {row, row + 8} of pair 0, of pair 1, of pair 2, of pair 3.
 // Odd pairs stand four bits higher than even ones, so that a word takes one shift.

@@ -1,4 +1,4 @@
-// The formats of GGUF as tensor cores want them: what a file's row holds, and how a tile of it lies in memory.
+// GGUF formats in the layout of tensor core fragments: the blocks of a file, and the layout of a tile in memory.
 //
 // A tile is 16 rows by TILE_K weights in the bytes that the file spends on them: planes of codes, then the scales of its
 // rows. Codes lie in the order of the A fragments of m16n8k16. Of each 32 weights of a row, lane 4 * g + t holds eight, of

@@ -1,15 +1,15 @@
-// Tiles to rows of halves, in the order in which `linear/prefill.cuh` wants the rows.
+// Unpack tiles to rows of float16, in the order of fragment_rows.cuh.
 //
-// Row i of the matrix goes to row `place(i)` of `out`. Values are those of the file, rounded once.
+// Row i of the matrix goes to row `fragment_row(i)` of `out`. Values are those of the file, rounded once.
 //
-// Launches that fill different rows of `out` may run at once. The `leads` one waits for whoever still reads `out`, and only
-// then lets the next start, which so need not wait before it writes.
+// Launches that fill different rows of `out` may run at once. The first one (`leads`) waits for earlier readers of `out` and only
+// then lets the next one start, which need not wait before it writes.
 //
 // Grid (tiles of a row / WARPS, up; row tiles of the part), block 32 * WARPS: a tile each warp.
 // Macros: QUANT, the format; PART, 0: the rows of a matrix, 1 or 2: of the gate or the up projection, which share `out`.
 // Bytes: the tiles once, 2 a weight written.
-#include "../launch.cuh"
-#include "../linear/prefill.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "fragment_rows.cuh"
 #include "halves.cuh"
 
 #if !defined(QUANT) || !defined(PART)
@@ -26,7 +26,7 @@ __device__ __forceinline__ void write(const u8* tile, u16* out, int first, int r
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const int row = first + g + 8 * r;
-        to[r] = row < rows ? out + (size_t)(PART ? paired_place(row, PART - 1) : place(row)) * width : nullptr;
+        to[r] = row < rows ? out + (size_t)(PART ? paired_fragment_row(row, PART - 1) : fragment_row(row)) * width : nullptr;
     }
 #pragma unroll
     for (int j = 0; j < BLOCKS; ++j) {
@@ -49,8 +49,8 @@ unpack(const unsigned char* tiles, unsigned short* out, int rows, int width, int
         for (int i = lane; i < Q::BYTES / 16; i += 32) to[i] = __ldg(from + i);
     }
     __syncwarp();
-    if (leads) wait_for_inputs();
-    dependents_may_launch();
+    if (leads) wait_on_dependent_grids();
+    launch_dependent_grids();
     if (column < tiles_of_row) write(staged[warp], out, 16 * blockIdx.y, rows, column, width, lane);
-    if (!leads) wait_for_inputs();
+    if (!leads) wait_on_dependent_grids();
 }

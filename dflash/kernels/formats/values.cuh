@@ -1,4 +1,4 @@
-// The weights of a tile as the numbers that the file means, for who wants rows and no fragments.
+// Dequantised weights of a tile as float32, row by row.
 #pragma once
 #include "quants.cuh"
 

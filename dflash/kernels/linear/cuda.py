@@ -169,7 +169,7 @@ class _Decode:
         one, pieces = self._shapes[BUCKETS[0]], []
         for weight in self._weights:
             size, width = tile_bytes(weight.type), tile_width(weight.type)
-            begins = -(-np.array(cuts(weight.shape[1], one["KS"] * one["CLUSTER"])) // width)
+            begins = -(-np.array(cuts(weight.shape[1], one["K_SLICES"] * one["CLUSTER"])) // width)
             n_bytes = np.ceil(np.diff(begins) * share).astype(np.uint64) * np.uint64(size)
             rows = np.arange(-(-weight.shape[0] // TILE_ROWS))[:, None]
             at = weight.data.data.ptr + (rows * weight.tiles_of_row + begins[:-1]) * size
@@ -180,12 +180,12 @@ class _Decode:
         n = bucket(n_tokens)
         if n not in self._bound:
             one, (args, described) = self._shapes[n], self._args
-            of_block = one["MT"] * one["UNITS"] // (2 if self._mode == GATED else 1)
+            of_block = one["MT"] * one["ROW_UNITS"] // (2 if self._mode == GATED else 1)
             self._bound[n] = self._kernels[n].bind(
                 sum(-(-tiles // of_block) for tiles in self._tiles) * one["CLUSTER"],
-                32 * one["KS"] * one["UNITS"],
+                32 * one["K_SLICES"] * one["ROW_UNITS"],
                 (*args, None, self.ahead, len(self.ahead), *described),
-                one["SHARED"],
+                one["SMEM_BYTES"],
             )
         self._bound[n](stream, n_tokens=n_tokens, kept=kept)
 

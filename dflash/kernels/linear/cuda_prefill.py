@@ -146,7 +146,7 @@ class PrefillLaunch:
         numbers = (parts, parts.size // 4, 1, n, width, self._scale)
         if not self._hopper:
             step = _portable_step(cupy.cuda.Device().id)
-            launch = kernel(_HERE / "prefill.cu", "prefill", dependent=True, MODE=self._mode, STEP=step)
+            launch = kernel(_HERE / "prefill.cu", "prefill", dependent=True, MODE=self._mode, TILE_K=step)
             shared = _STAGES[step] * 2 * 128 * step * 2
             return launch.bind(1, 128, (self._x, halves, *numbers), shared), _Tile(*_PORTABLE_TILE, n, 0)
         launch = kernel(_HERE / "prefill_hopper.cu", "prefill_hopper", dependent=True, MODE=self._mode)

@@ -102,14 +102,14 @@ def shape(n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *,
         units, mt, ks = _balanced(n, tiles, sides, slices, _kind(types), chip, row, largest, clusters)
     shared = ((chip.shared + 1) // blocks - 4) * 1024
     return {
-        "KS": ks,
+        "K_SLICES": ks,
         "CLUSTER": slices // ks,
-        "UNITS": units,
+        "ROW_UNITS": units,
         "MT": mt,
-        "COLUMNS": _COLUMNS,
-        "AHEAD": _ahead(ks * row, ks * units * mt * largest, shared, ks) if chip.large else 2,
-        "BLOCKS": blocks,
-        "SHARED": shared,
+        "X_COLUMNS": _COLUMNS,
+        "X_STAGES": _ahead(ks * row, ks * units * mt * largest, shared, ks) if chip.large else 2,
+        "BLOCKS_PER_SM": blocks,
+        "SMEM_BYTES": shared,
     }
 
 

@@ -1,48 +1,49 @@
-// out = x @ W.T for up to 64 tokens: weights of several types stream through shared memory once, tensor cores multiply.
+// out = x @ W.T for up to 64 tokens (decode): packed weights stream through shared memory once, tensor cores multiply.
 //
-// K is cut into KS * CLUSTER slices. A warp takes one slice of a unit, MT tiles of 16 rows of one weight, and has a ring of
-// tiles on their way that no other warp waits for. A block has UNITS units and KS slices of each; the warps of a slice share
-// its tokens, COLUMNS columns at a time: in turn they bring a part that is needed later and sum up the groups of the one at
-// hand. At last every slice goes to the block that adds up all of them in order, with CLUSTER > 1 (Hopper) perhaps another one
-// of its cluster. Which slices there are does not depend on the tokens, and nothing else orders a sum, so a token has the same
-// bits in any company.
+// K is split into K_SLICES * CLUSTER slices (split-K). A warp takes one slice of a unit, MT tiles of 16 rows of one weight, and has
+// a ring of tiles that no other warp waits for. A block has ROW_UNITS units and K_SLICES slices of each. The warps of a slice share
+// its tokens, X_COLUMNS columns at a time: in turn they copy a later stage and sum the groups of the current one. At the end every
+// slice goes to the block that adds them up in order, with CLUSTER > 1 (Hopper) perhaps another one of its cluster. The slices do
+// not depend on the tokens, and nothing else orders a sum, so a token has the same bits in any batch.
 //
-// Grid: CLUSTER blocks for each UNITS * MT * 16 rows, of one weight after the other (gated: half of the units are the second
-// weight's); block 32 * KS * UNITS; shared SHARED bytes.
-// Macros: QUANTS, the formats, separated by commas; TOKENS, 8 to 64; MODE and NORM, see results.cuh; KS; CLUSTER; UNITS; MT;
-// COLUMNS, a multiple of 256; AHEAD, how many parts of the tokens there is room for; SHARED, which weights fill as far as it
-// goes; BLOCKS of a processor, for which registers are given out.
-// Bytes: those of the tiles, once; of the tokens a slice of K a block.
-#include "../launch.cuh"
-#include "results.cuh"
-#include "ring.cuh"
-#include "tile.cuh"
+// Grid: CLUSTER blocks for each ROW_UNITS * MT * 16 rows, of one weight after the other (gated: half of the units are the second
+// weight's). Block 32 * K_SLICES * ROW_UNITS, shared memory SMEM_BYTES.
+// Macros: QUANTS, the formats, separated by commas; TOKENS, 8 to 64; MODE and NORM, see epilogue.cuh; K_SLICES; CLUSTER; ROW_UNITS;
+// MT; X_COLUMNS, a multiple of 256; X_STAGES, stages of the tokens; SMEM_BYTES, which weights fill as far as possible;
+// BLOCKS_PER_SM, for which registers are limited.
+// Bytes: the tiles once; of the tokens a slice of K a block.
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/smem_ring.cuh"
+#include "epilogue.cuh"
+#include "../formats/mma_tile.cuh"
 
-#if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(NORM) || !defined(KS) || !defined(CLUSTER)
-#error "QUANTS, TOKENS, MODE, NORM, KS and CLUSTER must be defined"
+#if !defined(QUANTS) || !defined(TOKENS) || !defined(MODE) || !defined(NORM) || !defined(K_SLICES) || !defined(CLUSTER)
+#error "QUANTS, TOKENS, MODE, NORM, K_SLICES and CLUSTER must be defined"
 #endif
-#if !defined(UNITS) || !defined(MT) || !defined(COLUMNS) || !defined(AHEAD) || !defined(SHARED) || !defined(BLOCKS)
-#error "UNITS, MT, COLUMNS, AHEAD, SHARED and BLOCKS must be defined"
+#if !defined(ROW_UNITS) || !defined(MT) || !defined(X_COLUMNS) || !defined(X_STAGES) || !defined(SMEM_BYTES) || \
+    !defined(BLOCKS_PER_SM)
+#error "ROW_UNITS, MT, X_COLUMNS, X_STAGES, SMEM_BYTES and BLOCKS_PER_SM must be defined"
 #endif
 
-constexpr int NT = TOKENS / 8, CUT = 256, MOST_STAGES = 8, FRAGMENTS = MT * NT;
-constexpr int WARPS = UNITS * KS, SIDES = MODE == GATED ? 2 : 1, OWN = UNITS / SIDES;
-// With how many parts less on their way a part is awaited that has to be free.
-constexpr int SLACK = AHEAD > 2 ? 2 : 1;
-// Fragments that a block adds up, of each side.
-constexpr int SHARE = (OWN * FRAGMENTS + CLUSTER - 1) / CLUSTER;
-static_assert(TOKENS % 8 == 0 && TOKENS <= 64 && COLUMNS % CUT == 0 && AHEAD >= 2, "see above");
-static_assert(MODE != GATED || UNITS % 2 == 0, "gate and up have as many units");
+constexpr int NT = TOKENS / 8, K_ALIGN = 256, MAX_STAGES = 8, FRAGMENTS = MT * NT;
+constexpr int WARPS = ROW_UNITS * K_SLICES, SIDES = MODE == GATED ? 2 : 1, SIDE_UNITS = ROW_UNITS / SIDES;
+// A stage of tokens is refilled this many stages after it was read, so that the wait for it is short.
+constexpr int X_SLACK = X_STAGES > 2 ? 2 : 1;
+// Fragments of each side (gate, up) that a block adds up.
+constexpr int SHARE = (SIDE_UNITS * FRAGMENTS + CLUSTER - 1) / CLUSTER;
+static_assert(TOKENS % 8 == 0 && TOKENS <= 64 && X_COLUMNS % K_ALIGN == 0 && X_STAGES >= 2, "see above");
+static_assert(MODE != GATED || ROW_UNITS % 2 == 0, "gate and up have as many units");
 
-// How the shared memory of a block is divided for one format.
+// Layout of the shared memory of a block for one format.
 template <class Q>
-struct Plan {
-    static constexpr int TILES = COLUMNS / Q::TILE_K, STRIDE = token_stride<Q>(2 * COLUMNS);
-    static constexpr int X_BYTES = TOKENS * STRIDE, SUM_BYTES = TOKENS * 4 * Q::MINIMA, PART = X_BYTES + TILES * SUM_BYTES;
-    static constexpr int FIT = (SHARED - KS * AHEAD * PART) / (WARPS * MT * Q::BYTES);
-    static constexpr int STAGES = FIT < MOST_STAGES ? FIT : MOST_STAGES;
-    static_assert(SHARED > KS * AHEAD * PART && FIT >= 1, "no room for weights");
-    static_assert(SHARED >= SIDES * SHARE * KS * CLUSTER * 512, "no room for sums");
+struct SmemLayout {
+    static constexpr int TILES = X_COLUMNS / Q::TILE_K, STRIDE = token_stride<Q>(2 * X_COLUMNS);
+    static constexpr int X_BYTES = TOKENS * STRIDE, SUM_BYTES = TOKENS * 4 * Q::MINIMA,
+                         X_STAGE_BYTES = X_BYTES + TILES * SUM_BYTES;
+    static constexpr int FIT = (SMEM_BYTES - K_SLICES * X_STAGES * X_STAGE_BYTES) / (WARPS * MT * Q::BYTES);
+    static constexpr int STAGES = FIT < MAX_STAGES ? FIT : MAX_STAGES;
+    static_assert(SMEM_BYTES > K_SLICES * X_STAGES * X_STAGE_BYTES && FIT >= 1, "no room for weights");
+    static_assert(SMEM_BYTES >= SIDES * SHARE * K_SLICES * CLUSTER * 512, "no room for sums");
 };
 
 struct Work {
@@ -51,7 +52,7 @@ struct Work {
     int rows, stride, type, group;
 
     __device__ int units() const { return ((rows + 15) / 16 + MT - 1) / MT; }
-    __device__ int groups() const { return (units() + OWN - 1) / OWN; }
+    __device__ int groups() const { return (units() + SIDE_UNITS - 1) / SIDE_UNITS; }
 };
 
 struct Inputs {
@@ -63,112 +64,115 @@ struct Inputs {
 };
 
 struct Barriers {
-    u64 weights[WARPS][MOST_STAGES], filled[KS][AHEAD], summed[KS][AHEAD], freed[KS][AHEAD];
+    u64 weights[WARPS][MAX_STAGES], filled[K_SLICES][X_STAGES], summed[K_SLICES][X_STAGES], freed[K_SLICES][X_STAGES];
 };
 
-// Where K is cut, in columns.
-__device__ __forceinline__ int cut(const Inputs& in, int slice) {
-    return (in.width + CUT - 1) / CUT * slice / (KS * CLUSTER) * CUT;
+// First column of a slice of K.
+__device__ __forceinline__ int slice_begin(const Inputs& in, int slice) {
+    return (in.width + K_ALIGN - 1) / K_ALIGN * slice / (K_SLICES * CLUSTER) * K_ALIGN;
 }
 
-// A warp begins to copy columns `first`.. of tokens `start`, `start + STEP` and so on; what lies past the width is zero.
+// A warp starts to copy columns `first`.. of tokens `start`, `start + STEP` and so on; columns past the width are zero.
 template <class Q, int STEP>
 __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first, int start, u32 barrier, int lane) {
     const u16* from = in.x + (size_t)start * in.width + first + 8 * lane;
     const int inside = in.width - first - 8 * lane;
-    to += start * Plan<Q>::STRIDE + 16 * lane;
+    to += start * SmemLayout<Q>::STRIDE + 16 * lane;
 #pragma unroll 2
     for (int token = start; token < in.n_tokens; token += STEP) {
 #pragma unroll
-        for (int i = 0; i < COLUMNS; i += 256) copy_16_or_zeros(to + 2 * i, from + (i < inside ? i : 0), i < inside);
-        from += STEP * in.width, to += STEP * Plan<Q>::STRIDE;
+        for (int i = 0; i < X_COLUMNS; i += 256) cp_async_16_zfill(to + 2 * i, from + (i < inside ? i : 0), i < inside);
+        from += STEP * in.width, to += STEP * SmemLayout<Q>::STRIDE;
     }
-    copies_arrive(barrier);
+    cp_async_mbarrier_arrive(barrier);
 }
 
-// Ask for what later launches read first, some of it by one warp of each slice: memory is idle while a launch ends.
+// Prefetch what later launches read first into the L2 cache, a share by one warp of each slice: memory is idle while a launch ends.
 __device__ __forceinline__ void fetch_ahead(const u64* pieces, int n, int part_of_k, int lane) {
-    for (int i = (blockIdx.x * KS + part_of_k) * 32 + lane; i < n; i += gridDim.x * KS * 32) {
-        prefetch(pieces[2 * i], (u32)pieces[2 * i + 1]);
+    for (int i = (blockIdx.x * K_SLICES + part_of_k) * 32 + lane; i < n; i += gridDim.x * K_SLICES * 32) {
+        bulk_prefetch_l2(pieces[2 * i], (u32)pieces[2 * i + 1]);
     }
 }
 
 template <class Q>
-__device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& in, const Results& to, u8* shared,
+__device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& in, const Epilogue& to, u8* shared,
                                                Barriers& barriers, float (&total)[MT][NT][4]) {
-    using P = Plan<Q>;
+    using P = SmemLayout<Q>;
     const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    const int part_of_k = warp / UNITS, unit = warp % UNITS, own = unit % OWN;
-    const int slice = blockIdx.x % CLUSTER * KS + part_of_k, first = cut(in, slice), past = cut(in, slice + 1);
+    const int part_of_k = warp / ROW_UNITS, unit = warp % ROW_UNITS, own = unit % SIDE_UNITS;
+    const int slice = blockIdx.x % CLUSTER * K_SLICES + part_of_k, first = slice_begin(in, slice),
+              past = slice_begin(in, slice + 1);
     const int tiles_of_row = (in.width + Q::TILE_K - 1) / Q::TILE_K, row_tiles = (work.rows + 15) / 16;
-    const int parts = (past - first + COLUMNS - 1) / COLUMNS;
+    const int parts = (past - first + X_COLUMNS - 1) / X_COLUMNS;
 
     int i = first / Q::TILE_K;
     const int end = min(past / Q::TILE_K, tiles_of_row);
-    const int n_active = min(OWN, work.units() - work.group * OWN);
-    const int stages = n_active == OWN ? P::STAGES : min(MOST_STAGES, P::STAGES * OWN / n_active);
+    const int n_active = min(SIDE_UNITS, work.units() - work.group * SIDE_UNITS);
+    const int stages = n_active == SIDE_UNITS ? P::STAGES : min(MAX_STAGES, P::STAGES * SIDE_UNITS / n_active);
     const bool active = own < n_active;
-    const int place = part_of_k * (SIDES * n_active) + unit / OWN * n_active + own;
-    u8* ring = shared + KS * AHEAD * P::PART + place * (stages * MT * Q::BYTES);
-    const u32 barrier = shared_address(&barriers.weights[warp][0]);
-    const u8* tiles = MODE == GATED && unit >= OWN ? work.second : work.tiles;
+    const int place = part_of_k * (SIDES * n_active) + unit / SIDE_UNITS * n_active + own;
+    u8* ring = shared + K_SLICES * X_STAGES * P::X_STAGE_BYTES + place * (stages * MT * Q::BYTES);
+    const u32 barrier = smem_address(&barriers.weights[warp][0]);
+    const u8* tiles = MODE == GATED && unit >= SIDE_UNITS ? work.second : work.tiles;
     const u8* source[MT];
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
-        source[m] = tiles + (size_t)min((work.group * OWN + own) * MT + m, row_tiles - 1) * tiles_of_row * Q::BYTES;
+        source[m] = tiles + (size_t)min((work.group * SIDE_UNITS + own) * MT + m, row_tiles - 1) * tiles_of_row * Q::BYTES;
     }
     const auto fetch = [&](int stage, int tile) {
-        ring_copy<MT, Q::BYTES>(shared_address(ring) + stage * (MT * Q::BYTES), source, (size_t)tile * Q::BYTES,
-                                barrier + 8 * stage, lane);
+        copy_tiles_async<MT, Q::BYTES>(smem_address(ring) + stage * (MT * Q::BYTES), source, (size_t)tile * Q::BYTES,
+                                       barrier + 8 * stage, lane);
     };
-    if (lane < MOST_STAGES) barrier_init(barrier + 8 * lane);
+    if (lane < MAX_STAGES) mbarrier_init_for_copies(barrier + 8 * lane);
     __syncwarp();
     if (active && i < end) fetch(0, i);
 
-    u8* tokens = shared + part_of_k * (AHEAD * P::PART);
-    const u32 fills = shared_address(barriers.filled[part_of_k]), sums = shared_address(barriers.summed[part_of_k]);
-    const u32 frees = shared_address(barriers.freed[part_of_k]);
-    if (unit == 0 && lane < AHEAD) {
-        barrier_init(fills + 8 * lane, 32 * UNITS);
-        barrier_init(sums + 8 * lane, 32);
-        barrier_init(frees + 8 * lane, UNITS);
+    u8* tokens = shared + part_of_k * (X_STAGES * P::X_STAGE_BYTES);
+    const u32 fills = smem_address(barriers.filled[part_of_k]), sums = smem_address(barriers.summed[part_of_k]);
+    const u32 frees = smem_address(barriers.freed[part_of_k]);
+    if (unit == 0 && lane < X_STAGES) {
+        mbarrier_init(fills + 8 * lane, 32 * ROW_UNITS);
+        mbarrier_init(sums + 8 * lane, 32);
+        mbarrier_init(frees + 8 * lane, ROW_UNITS);
     }
     __syncthreads();
-    wait_for_inputs();
-    // All warps of the slice bring the first parts, so that the first of them is there soon.
-    for (int part = 0; part < min(AHEAD, parts); ++part) {
-        fetch_tokens<Q, UNITS>(shared_address(tokens + part * P::PART), in, first + part * COLUMNS, unit, fills + 8 * part, lane);
+    wait_on_dependent_grids();
+    // All warps of the slice copy the first stages, so that the first one is complete soon.
+    for (int part = 0; part < min(X_STAGES, parts); ++part) {
+        fetch_tokens<Q, ROW_UNITS>(smem_address(tokens + part * P::X_STAGE_BYTES), in, first + part * X_COLUMNS, unit,
+                                   fills + 8 * part, lane);
     }
-    // Ahead of them there are weights of one stage only: they would wait behind more.
+    // Only one stage of weights was requested before: the tokens would wait behind more.
     for (int s = 1; active && s < stages && i + s < end; ++s) fetch(s, i + s);
-    if constexpr (NORM == BEFORE) find_scales(to, in.width, in.eps, in.n_tokens, warp, WARPS, lane);
+    if constexpr (NORM == INPUT_NORM) compute_norm_scales(to, in.width, in.eps, in.n_tokens, warp, WARPS, lane);
 
     const TokenRows<Q, NT> rows(P::STRIDE, in.n_tokens, lane);
     int stage = 0, parity = 0, buffer = 0, phase = 0, turn = 0;
 #pragma unroll 1
     for (int part = 0; part < parts; ++part) {
-        u8* x = tokens + buffer * P::PART;
-        // Both are the same; which one spares a register depends on the format.
+        u8* x = tokens + buffer * P::X_STAGE_BYTES;
+        // Both are equal; which one saves a register depends on the format.
         const int most = P::TILES == 1 && Q::GROUP > 16 ? i + (i < end) : min(i + P::TILES, end);
         const int stop = active ? most : i;
         if (turn == unit) {
-            const int next = part + AHEAD - SLACK;
-            if (part >= SLACK && next < parts) {
-                barrier_wait(frees + next % AHEAD * 8, next / AHEAD + 1 & 1);
-                const int at = next % AHEAD;
-                if (UNITS > 1) barrier_arrive(fills + 8 * at, UNITS - 1);
-                fetch_tokens<Q, 1>(shared_address(tokens + at * P::PART), in, first + next * COLUMNS, 0, fills + 8 * at, lane);
+            const int next = part + X_STAGES - X_SLACK;
+            if (part >= X_SLACK && next < parts) {
+                mbarrier_wait(frees + next % X_STAGES * 8, next / X_STAGES + 1 & 1);
+                const int at = next % X_STAGES;
+                if (ROW_UNITS > 1) mbarrier_arrive_no_complete(fills + 8 * at, ROW_UNITS - 1);
+                fetch_tokens<Q, 1>(smem_address(tokens + at * P::X_STAGE_BYTES), in, first + next * X_COLUMNS, 0,
+                                   fills + 8 * at, lane);
             }
-            if (next == max(parts, AHEAD - SLACK)) fetch_ahead(in.ahead, in.n_ahead, part_of_k, lane);
+            if (next == max(parts, X_STAGES - X_SLACK)) fetch_ahead(in.ahead, in.n_ahead, part_of_k, lane);
         }
-        barrier_wait(fills + 8 * buffer, phase);
+        mbarrier_wait(fills + 8 * buffer, phase);
         if constexpr (Q::MINIMA > 0) {
             if (turn == unit) {
 #pragma unroll 1
                 for (int t = 0; t < P::TILES; ++t) {
                     sum_groups<Q, NT>(x + t * 2 * Q::TILE_K, rows, lane, x + P::X_BYTES + t * P::SUM_BYTES);
                 }
-                barrier_arrive(sums + 8 * buffer);
+                mbarrier_arrive(sums + 8 * buffer);
             }
         }
         const u8 *columns = x, *sums_of_columns = x + P::X_BYTES;
@@ -177,7 +181,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
             const u8* tile[MT];
 #pragma unroll
             for (int m = 0; m < MT; ++m) tile[m] = ring + (stage * MT + m) * Q::BYTES;
-            barrier_wait(barrier + 8 * stage, parity);
+            mbarrier_wait(barrier + 8 * stage, parity);
             multiply_tile<Q, MT, NT>(tile, columns, rows, sums_of_columns, sums + 8 * buffer, phase, lane, total);
             __syncwarp();
             if (i + stages < end) fetch(stage, i + stages);
@@ -185,14 +189,14 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
             columns += 2 * Q::TILE_K, sums_of_columns += P::SUM_BYTES;
         }
         __syncwarp();
-        if (lane == 0) barrier_arrive(frees + 8 * buffer);
-        if (++buffer == AHEAD) buffer = 0, phase ^= 1;
-        if (++turn == UNITS) turn = 0;
+        if (lane == 0) mbarrier_arrive(frees + 8 * buffer);
+        if (++buffer == X_STAGES) buffer = 0, phase ^= 1;
+        if (++turn == ROW_UNITS) turn = 0;
     }
 }
 
 template <class Q, class... Others>
-__device__ __forceinline__ void multiply_any(int type, const Work& work, const Inputs& in, const Results& to, u8* shared,
+__device__ __forceinline__ void multiply_any(int type, const Work& work, const Inputs& in, const Epilogue& to, u8* shared,
                                              Barriers& barriers, float (&total)[MT][NT][4]) {
     if constexpr (sizeof...(Others) == 0) {
         multiply_slice<Q>(work, in, to, shared, barriers, total);
@@ -213,57 +217,57 @@ __device__ __forceinline__ void sync_all() {
     }
 }
 
-// Where slice `s` of fragment `i` of a side lies in the block that adds it up.
-__device__ __forceinline__ int place_of(int side, int i, int s) {
-    return ((side * SHARE + i / CLUSTER) * (KS * CLUSTER) + s) * 512;
+// Byte offset of slice `s` of fragment `i` of a side in the block that adds it up.
+__device__ __forceinline__ int partial_at(int side, int i, int s) {
+    return ((side * SHARE + i / CLUSTER) * (K_SLICES * CLUSTER) + s) * 512;
 }
 
 __device__ __forceinline__ float4 sum_slices(const u8* sums, int side, int i, int lane) {
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
-    for (int s = 0; s < KS * CLUSTER; ++s) add(sum, *(const float4*)(sums + place_of(side, i, s) + 16 * lane));
+    for (int s = 0; s < K_SLICES * CLUSTER; ++s) add(sum, *(const float4*)(sums + partial_at(side, i, s) + 16 * lane));
     return sum;
 }
 
-// Slices go to the shared memory of the block that adds them up, whose warps take fragments in turn.
+// Add up the slices: they go to the shared memory of the block that adds them, whose warps take fragments in turn.
 __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT][NT][4], u8* shared, const Inputs& in,
-                                       const Results& to) {
+                                       const Epilogue& to) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = blockIdx.x % CLUSTER;
     const auto place = [&](int i) {
-        const int f = i % FRAGMENTS, row = ((work.group * OWN + i / FRAGMENTS) * MT + f / NT) * 16;
-        return Place{work.out, work.rows, work.stride, row, f % NT * 8, i < OWN * FRAGMENTS ? in.n_tokens : 0};
+        const int f = i % FRAGMENTS, row = ((work.group * SIDE_UNITS + i / FRAGMENTS) * MT + f / NT) * 16;
+        return OutputTile{work.out, work.rows, work.stride, row, f % NT * 8, i < SIDE_UNITS * FRAGMENTS ? in.n_tokens : 0};
     };
     int i = rank + CLUSTER * warp;
-    Given<MODE, NORM> given;
-    given.load(to, place(i), lane);
+    EpilogueInputs<MODE, NORM> early;
+    early.load(to, place(i), lane);
     sync_all();
-    const int unit = warp % UNITS, slice = rank * KS + warp / UNITS;
+    const int unit = warp % ROW_UNITS, slice = rank * K_SLICES + warp / ROW_UNITS;
 #pragma unroll
     for (int f = 0; f < FRAGMENTS; ++f) {
         if (f % NT * 8 >= in.n_tokens) continue;
         const float* v = total[f / NT][f % NT];
         const float4 sum = make_float4(v[0], v[1], v[2], v[3]);
-        const int whole = unit % OWN * FRAGMENTS + f;
-        u8* at = shared + place_of(unit / OWN, whole, slice) + 16 * lane;
+        const int whole = unit % SIDE_UNITS * FRAGMENTS + f;
+        u8* at = shared + partial_at(unit / SIDE_UNITS, whole, slice) + 16 * lane;
         if (CLUSTER > 1) {
-            store_in_block(shared_address(at), whole % CLUSTER, sum);
+            st_cluster_16(smem_address(at), whole % CLUSTER, sum);
         } else {
             *(float4*)at = sum;
         }
     }
     sync_all();
 #pragma unroll 1
-    for (; i < OWN * FRAGMENTS; i += CLUSTER * WARPS) {
-        const Place at = place(i);
+    for (; i < SIDE_UNITS * FRAGMENTS; i += CLUSTER * WARPS) {
+        const OutputTile at = place(i);
         if (at.row < work.rows && at.token < in.n_tokens) {
             const float4 v = sum_slices(shared, 0, i, lane), up = MODE == GATED ? sum_slices(shared, 1, i, lane) : v;
-            write<MODE, NORM>(to, at, given, lane, v, up);
+            write<MODE, NORM>(to, at, early, lane, v, up);
         }
-        given.load(to, place(i + CLUSTER * WARPS), lane);
+        early.load(to, place(i + CLUSTER * WARPS), lane);
     }
 }
 
-extern "C" __global__ void __clusters__(CLUSTER) __launch_bounds__(32 * WARPS, BLOCKS)
+extern "C" __global__ void __cluster_size__(CLUSTER) __launch_bounds__(32 * WARPS, BLOCKS_PER_SM)
 decode(const unsigned short* x, int n_tokens, int width, float scale, const float* gates, const float* gain,
        unsigned short* halves, float* squares, float eps, float* kept, const unsigned long long* ahead, int n_ahead,
        unsigned long long tiles_0, unsigned long long out_0, int rows_0, int stride_0, int type_0,
@@ -272,8 +276,8 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
        unsigned long long tiles_3, unsigned long long out_3, int rows_3, int stride_3, int type_3) {
     extern __shared__ __align__(128) u8 shared[];
     __shared__ Barriers barriers;
-    __shared__ float scales[NORM == BEFORE ? TOKENS : 1];
-    dependents_may_launch();
+    __shared__ float scales[NORM == INPUT_NORM ? TOKENS : 1];
+    launch_dependent_grids();
 
     Work work = {(const u8*)tiles_0, (const u8*)tiles_1, (float*)out_0, rows_0, stride_0, type_0, (int)blockIdx.x / CLUSTER};
     const auto next = [&](u64 tiles, u64 out, int rows, int stride, int type) {
@@ -292,22 +296,22 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
 #pragma unroll
         for (int n = 0; n < NT; ++n) clear(total[m][n]);
     const Inputs in = {x, n_tokens, width, eps, ahead, n_ahead};
-    const Results to = {scale, gates, gain, halves, squares, scales, kept};
+    const Epilogue to = {scale, gates, gain, halves, squares, scales, kept};
     multiply_any<QUANTS>(work.type, work, in, to, shared, barriers, total);
 
-    if (KS * CLUSTER > 1 || MODE == GATED) {
+    if (K_SLICES * CLUSTER > 1 || MODE == GATED) {
         reduce(work, total, shared, in, to);
         return;
     }
-    if (NORM == BEFORE) __syncthreads();
-    const int lane = threadIdx.x % 32, row = (work.group * OWN + threadIdx.x / 32) * MT * 16;
+    if (NORM == INPUT_NORM) __syncthreads();
+    const int lane = threadIdx.x % 32, row = (work.group * SIDE_UNITS + threadIdx.x / 32) * MT * 16;
 #pragma unroll
     for (int f = 0; f < FRAGMENTS; ++f) {
         const float* v = total[f / NT][f % NT];
         const float4 sum = make_float4(v[0], v[1], v[2], v[3]);
-        const Place at = {work.out, work.rows, work.stride, row + f / NT * 16, f % NT * 8, n_tokens};
-        Given<MODE, NORM> given;
-        given.load(to, at, lane);
-        write<MODE, NORM>(to, at, given, lane, sum, sum);
+        const OutputTile at = {work.out, work.rows, work.stride, row + f / NT * 16, f % NT * 8, n_tokens};
+        EpilogueInputs<MODE, NORM> early;
+        early.load(to, at, lane);
+        write<MODE, NORM>(to, at, early, lane, sum, sum);
     }
 }

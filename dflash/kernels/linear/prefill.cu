@@ -1,47 +1,38 @@
-// out = x @ W.T for many tokens, on the tensor cores of any GPU: W unpacked to halves, sums in float32 in the order of K.
+// out = x @ W.T for many tokens (prefill), on the tensor cores of any GPU: W unpacked to float16, sums in float32 in the order of K.
 //
-// A block makes 128 tokens by 128 rows of W, a warp 64 by 64. Steps of K go through a ring in shared memory, swizzled by 16
-// bytes. What lies past the matrices is zero and is not written: a token's values depend on nothing but the token.
+// A block makes 128 tokens by 128 rows of W, a warp 64 by 64. Steps of TILE_K go through a ring in shared memory, swizzled by 16
+// bytes. Elements past the matrices are zero and are not written: a token's values depend on nothing but the token.
 //
-// Grid (tiles of tokens * tiles of rows of W), block 128, shared STAGES * STAGE.
-// Macros: STEP, 64 or, where two blocks would not have the shared memory, 32; MODE, STORE: out = scale * product,
+// Grid (tiles of tokens * tiles of rows of W), block 128, shared memory STAGES * STAGE_BYTES.
+// Macros: TILE_K, 64, or 32 where two blocks would not fit in shared memory; MODE, STORE: out = scale * product,
 // ADD: out += scale * product, GATED: out = half(silu(gate) * up * 2^-6).
-// Bytes: x once for each 128 rows of W, W once for each 128 tokens, most of it from the L2 cache.
-#include "../launch.cuh"
-#include "prefill.cuh"
+// Bytes: x once for each 128 rows of W, W once for each 128 tokens, mostly from the L2 cache.
+#include "../gpu/include/cp_async.cuh"
+#include "../gpu/include/mma.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "prefill_epilogue.cuh"
 
-#if !defined(MODE) || !defined(STEP)
-#error "MODE and STEP must be defined"
+#if !defined(MODE) || !defined(TILE_K)
+#error "MODE and TILE_K must be defined"
 #endif
-static_assert(STEP == 32 || STEP == 64, "a row of a step is 64 or 128 bytes");
+static_assert(TILE_K == 32 || TILE_K == 64, "a row of a step is 64 or 128 bytes");
 
-constexpr int TILE = 128, LINES = STEP / 8, STAGES = STEP == 64 ? 2 : 3, THREADS = 128;
-constexpr int MATRIX = TILE * STEP * 2, STAGE = 2 * MATRIX;
+constexpr int TILE = 128, LINES = TILE_K / 8, STAGES = TILE_K == 64 ? 2 : 3, THREADS = 128;
+constexpr int MATRIX_BYTES = TILE * TILE_K * 2, STAGE_BYTES = 2 * MATRIX_BYTES;
 
-// Where line `line` of row `row` of a matrix lies: eight rows of a line are in eight different places of 128 bytes.
-__device__ __forceinline__ int place_of(int row, int line) {
-    return row * STEP * 2 + (line ^ (STEP == 64 ? row % 8 : row / 2 % 4)) * 16;
+// Byte offset of line `line` of row `row` of a matrix: a line of eight rows lies at eight different places of 128 bytes.
+__device__ __forceinline__ int swizzled(int row, int line) {
+    return row * TILE_K * 2 + (line ^ (TILE_K == 64 ? row % 8 : row / 2 % 4)) * 16;
 }
 
-__device__ __forceinline__ void copy_16_or_zero(u32 shared, const void* global, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(there ? 16 : 0) : "memory");
-}
-
-__device__ __forceinline__ void load_matrices(u32 (&a)[4], u32 shared) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                 : "r"(shared)
-                 : "memory");
-}
-
-// 128 rows of a matrix, STEP of K from `k`.
+// Start to copy 128 rows of a matrix, TILE_K columns from `k`.
 __device__ __forceinline__ void fetch(u32 shared, const u16* from, int first, int rows, int k, int width) {
 #pragma unroll
     for (int i = 0; i < TILE * LINES / THREADS; ++i) {
         const int row = (threadIdx.x + i * THREADS) / LINES, line = threadIdx.x % LINES;
         const bool there = first + row < rows && k + 8 * line < width;
         const u16* at = from + (there ? (size_t)(first + row) * width + k + 8 * line : 0);
-        copy_16_or_zero(shared + place_of(row, line), at, there);
+        cp_async_16_zfill(shared + swizzled(row, line), at, there);
     }
 }
 
@@ -53,45 +44,45 @@ prefill(const unsigned short* x, const unsigned short* w, const unsigned long lo
     const int row_tiles = (n_rows + TILE - 1) / TILE;
     const int first_row = blockIdx.x % row_tiles * TILE, first_column = blockIdx.x / row_tiles * TILE;
     const int warp_row = warp % 2 * 64, warp_column = warp / 2 * 64;
-    const u32 shared = (u32)__cvta_generic_to_shared(ring);
-    const int steps = (width + STEP - 1) / STEP;
+    const u32 shared = smem_address(ring);
+    const int steps = (width + TILE_K - 1) / TILE_K;
 
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const auto fill = [&](int stage, int step) {
-        fetch(shared + stage * STAGE, x, first_row, n_rows, step * STEP, width);
-        fetch(shared + stage * STAGE + MATRIX, w, first_column, columns, step * STEP, width);
+        fetch(shared + stage * STAGE_BYTES, x, first_row, n_rows, step * TILE_K, width);
+        fetch(shared + stage * STAGE_BYTES + MATRIX_BYTES, w, first_column, columns, step * TILE_K, width);
     };
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) {
         if (s < steps) fill(s, s);
-        copy_commit();
+        cp_async_commit_group();
     }
 
     float d[4][8][4];
 #pragma unroll
     for (int i = 0; i < 128; ++i) d[i / 32][i / 4 % 8][i % 4] = 0.0f;
-    // of a matrix of 16 by 16, the lane's row and line
+    // the lane's row and line of a 16 x 16 matrix, for ldmatrix
     const int a_row = warp_row + lane % 16, a_line = lane / 16;
     const int b_row = warp_column + lane % 8 + lane / 16 * 8, b_line = lane / 8 % 2;
     int stage = 0, free = STAGES - 1;
     for (int step = 0; step < steps; ++step) {
-        copy_wait<STAGES - 2>();
+        cp_async_wait_group<STAGES - 2>();
         __syncthreads();
         if (step + STAGES - 1 < steps) fill(free, step + STAGES - 1);
-        copy_commit();
-        const u32 a_at = shared + stage * STAGE, b_at = a_at + MATRIX;
+        cp_async_commit_group();
+        const u32 a_at = shared + stage * STAGE_BYTES, b_at = a_at + MATRIX_BYTES;
 #pragma unroll
-        for (int k = 0; k < STEP / 16; ++k) {
+        for (int k = 0; k < TILE_K / 16; ++k) {
             u32 a[4][4], b[4][4];
 #pragma unroll
-            for (int m = 0; m < 4; ++m) load_matrices(a[m], a_at + place_of(a_row + 16 * m, 2 * k + a_line));
+            for (int m = 0; m < 4; ++m) ldmatrix_x4(a[m], a_at + swizzled(a_row + 16 * m, 2 * k + a_line));
 #pragma unroll
-            for (int n = 0; n < 4; ++n) load_matrices(b[n], b_at + place_of(b_row + 16 * n, 2 * k + b_line));
+            for (int n = 0; n < 4; ++n) ldmatrix_x4(b[n], b_at + swizzled(b_row + 16 * n, 2 * k + b_line));
 #pragma unroll
             for (int m = 0; m < 4; ++m)
 #pragma unroll
-                for (int n = 0; n < 8; ++n) mma(d[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+                for (int n = 0; n < 8; ++n) mma_m16n8k16(d[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         free = free + 1 == STAGES ? 0 : free + 1;
@@ -99,11 +90,11 @@ prefill(const unsigned short* x, const unsigned short* w, const unsigned long lo
 
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-        Walk walk(parts, n_parts);
+        OutputCursor cursor(parts, n_parts);
 #pragma unroll
         for (int n = 0; n < 8; n += 4) {
             const int row = first_row + warp_row + 16 * m + lane / 4, column = first_column + warp_column + 8 * n;
-            if (column < columns) put_block<MODE>(walk, row, n_rows, column, d[m] + n, scale);
+            if (column < columns) store_block<MODE>(cursor, row, n_rows, column, d[m] + n, scale);
         }
     }
 }

@@ -1,51 +1,49 @@
-// out = x @ W.T for some tokens, on Hopper, from tiles as they are: the same halves, multiplied in the same order as those
-// that `unpack.cu` writes for `prefill_hopper.cu`, so the same bits.
+// out = x @ W.T for some tokens (short prefill), on Hopper, from packed tiles: the same float16 values, multiplied in the same order
+// as those that unpack.cu writes for prefill_hopper.cu, so the same bits.
 //
-// A block makes 128 tokens by 64 rows of W in steps of 64 of K. One thread copies tokens into a ring, another one packed
-// tiles into a ring of their own. Of sixteen warps that unpack, eight take a step: each 16 rows by 32. Two groups of four
-// warps multiply 64 tokens each. All 128 tokens unpack W anew, so this is for few of them.
+// A block makes 128 tokens by 64 rows of W in steps of 64 of K. Roles: one producer thread copies tokens with TMA into a pipeline,
+// another one packed tiles into a pipeline of their own; sixteen warps unpack, eight of them a step, each 16 rows by 32; two
+// consumer warpgroups multiply 64 tokens each. Every 128 tokens unpack W anew, so this is for few tokens.
 //
-// Launches that write different `out` may run at once. The `leads` one waits for whoever comes before, and only then lets
-// the next start, which so need not wait.
+// Launches that write different `out` may run at once. The first one (`leads`) waits for earlier kernels and only then lets the
+// next one start, which need not wait.
 //
-// Grid (tiles of tokens, strips of 64 rows of all matrices), block 832, shared 1024 + STAGES * STAGE + RAW * RAW_STAGE.
+// Grid (tiles of tokens, strips of 64 rows of all matrices), block 832,
+// shared memory 1024 + STAGES * STAGE_BYTES + PACKED_STAGES * PACKED_STAGE_BYTES.
 // Macros: QUANT, the format; MODE as in prefill.cu; GATED takes 32 rows of the gate and 32 of the up projection.
 // Bytes: the tiles once for each 128 tokens, x once for each 64 rows of W.
+#include "../formats/fragment_rows.cuh"
 #include "../formats/halves.cuh"
-#include "../launch.cuh"
-#include "hopper.cuh"
-#include "prefill.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/tma.cuh"
+#include "../gpu/include/wgmma.cuh"
+#include "prefill_epilogue.cuh"
 
 #if !defined(QUANT) || !defined(MODE)
 #error "QUANT and MODE must be defined"
 #endif
 
 using Q = QUANT;
-constexpr int TOKENS = 128, COLUMNS = 64, STEP = 64, STAGES = 6, RAW = 4, UNPACKERS = 16, THREADS = 832;
-constexpr int X_BYTES = TOKENS * STEP * 2, STAGE = X_BYTES + COLUMNS * STEP * 2, RAW_STAGE = 4 * Q::BYTES;
-constexpr int STEPS = Q::TILE_K / STEP;  // of a tile
+constexpr int TILE_M = 128, TILE_N = 64, TILE_K = 64, STAGES = 6, PACKED_STAGES = 4, UNPACK_WARPS = 16, THREADS = 832;
+constexpr int X_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = X_BYTES + TILE_N * TILE_K * 2, PACKED_STAGE_BYTES = 4 * Q::BYTES;
+constexpr int STEPS = Q::TILE_K / TILE_K;  // of a packed tile
 static_assert(STEPS == 1 || STEPS % 2 == 0, "warps take every other step, or every other tile");
 
-// Where a thread is in a ring.
+// Position of a thread in a pipeline of N stages.
 template <int N, int BYTES>
-struct Ring {
-    u32 memory, filled, freed;
+struct PipelineState {
+    u32 memory, full, empty;
     int stage, phase;
 
     __device__ u32 at() const { return memory + stage * BYTES; }
-    __device__ u32 is_filled() const { return filled + 8 * stage; }
-    __device__ u32 is_free() const { return freed + 8 * stage; }
+    __device__ u32 full_barrier() const { return full + 8 * stage; }
+    __device__ u32 empty_barrier() const { return empty + 8 * stage; }
     __device__ void move() {
         if (++stage == N) stage = 0, phase ^= 1;
     }
 };
-using Steps = Ring<STAGES, STAGE>;
-using Raws = Ring<RAW, RAW_STAGE>;
-
-__device__ __forceinline__ void store_16(u32 shared, uint4 v) {
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
-}
+using Pipeline = PipelineState<STAGES, STAGE_BYTES>;
+using PackedPipeline = PipelineState<PACKED_STAGES, PACKED_STAGE_BYTES>;
 
 // The four row tiles of a strip.
 struct Rows {
@@ -59,31 +57,32 @@ struct Rows {
     }
 };
 
-__device__ __forceinline__ void copy_tiles(Raws& raws, const Rows& rows, int steps) {
+__device__ __forceinline__ void copy_tiles(PackedPipeline& packed, const Rows& rows, int steps) {
     for (int i = 0; i * STEPS < steps; ++i) {
-        barrier_wait(raws.is_free(), raws.phase ^ 1);
-        barrier_expect(raws.is_filled(), RAW_STAGE);
+        mbarrier_wait(packed.empty_barrier(), packed.phase ^ 1);
+        mbarrier_arrive_expect_tx(packed.full_barrier(), PACKED_STAGE_BYTES);
 #pragma unroll
         for (int q = 0; q < 4; ++q) {
-            copy_line(raws.at() + q * Q::BYTES, rows.of(q) + (size_t)i * Q::BYTES, Q::BYTES, raws.is_filled());
+            bulk_copy(packed.at() + q * Q::BYTES, rows.of(q) + (size_t)i * Q::BYTES, Q::BYTES, packed.full_barrier());
         }
-        raws.move();
+        packed.move();
     }
 }
 
-// Warp `u` unpacks 16 rows, 32 of every other step.
-__device__ __forceinline__ void unpack(Steps& ring, Raws& raws, const u8* memory, int u, int steps) {
+// Unpack warp `u`: 16 rows, 32 columns of every other step.
+__device__ __forceinline__ void unpack(Pipeline& pipeline, PackedPipeline& packed, const u8* memory, int u, int steps) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, q = u % 4, part = u / 4 % 2, parity = u / 8;
     u32 to[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        const int row = g + 8 * r, at = MODE == GATED ? paired_place(q % 2 * 16 + row, q / 2) : place(q * 16 + row);
+        const int row = g + 8 * r,
+                  at = MODE == GATED ? paired_fragment_row(q % 2 * 16 + row, q / 2) : fragment_row(q * 16 + row);
         to[r] = X_BYTES + at * 128 + ((4 * part + which_eight<Q>(t)) ^ at % 8) * 16;
     }
     for (int i = 0; i * STEPS < steps; ++i) {
         const bool mine = STEPS > 1 || i % 2 == parity;
-        if (mine) barrier_wait(raws.is_filled(), raws.phase);
-        const u8* tile = memory + raws.stage * RAW_STAGE + q * Q::BYTES;
+        if (mine) mbarrier_wait(packed.full_barrier(), packed.phase);
+        const u8* tile = memory + packed.stage * PACKED_STAGE_BYTES + q * Q::BYTES;
 #pragma unroll
         for (int s = 0; s < STEPS; ++s) {
             if (i * STEPS + s >= steps) break;
@@ -91,29 +90,29 @@ __device__ __forceinline__ void unpack(Steps& ring, Raws& raws, const u8* memory
                 uint4 lines[2];
 #pragma unroll
                 for (int r = 0; r < 2; ++r) lines[r] = eight_halves<Q>(tile, g + 8 * r, 2 * s + part, t);
-                barrier_wait(ring.is_free(), ring.phase ^ 1);
-                store_16(ring.at() + to[0], lines[0]);
-                store_16(ring.at() + to[1], lines[1]);
-                stores_are_ready();
+                mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
+                st_shared_16(pipeline.at() + to[0], lines[0]);
+                st_shared_16(pipeline.at() + to[1], lines[1]);
+                fence_async_proxy();
                 __syncwarp();
-                if (lane == 0) barrier_arrive(ring.is_filled());
+                if (lane == 0) mbarrier_arrive(pipeline.full_barrier());
             }
-            ring.move();
+            pipeline.move();
         }
         __syncwarp();
-        if (mine && lane == 0) barrier_arrive(raws.is_free());
-        raws.move();
+        if (mine && lane == 0) mbarrier_arrive(packed.empty_barrier());
+        packed.move();
     }
 }
 
-__device__ __forceinline__ void copy_tokens(Steps& ring, const TensorMap& x, int row, int groups, int steps) {
+__device__ __forceinline__ void copy_tokens(Pipeline& pipeline, const TensorMap& x, int row, int groups, int steps) {
     for (int step = 0; step < steps; ++step) {
-        barrier_wait(ring.is_free(), ring.phase ^ 1);
-        barrier_expect(ring.is_filled(), groups * (X_BYTES / 2));
+        mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
+        mbarrier_arrive_expect_tx(pipeline.full_barrier(), groups * (X_BYTES / 2));
         for (int i = 0; i < groups; ++i) {
-            copy_box(ring.at() + i * (X_BYTES / 2), x, step * STEP, row + i * (TOKENS / 2), ring.is_filled());
+            tma_load_2d(pipeline.at() + i * (X_BYTES / 2), x, step * TILE_K, row + i * (TILE_M / 2), pipeline.full_barrier());
         }
-        ring.move();
+        pipeline.move();
     }
 }
 
@@ -122,58 +121,61 @@ prefill_packed(const __grid_constant__ TensorMap x, const unsigned long long* ti
                int n_parts, int n_rows, int width, int tiles_of_row, float scale, int leads) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ u8 memory[];
-    __shared__ __align__(8) u64 barriers[2 * (STAGES + RAW)];
-    const u32 barrier = (u32)__cvta_generic_to_shared(barriers), start = (u32)__cvta_generic_to_shared(memory);
+    __shared__ __align__(8) u64 barriers[2 * (STAGES + PACKED_STAGES)];
+    const u32 barrier = smem_address(barriers), start = smem_address(memory);
     const u32 aligned = (start + 1023) & ~1023u;
-    Steps ring = {aligned, barrier, barrier + 8 * STAGES, 0, 0};
-    Raws raws = {aligned + STAGES * STAGE, barrier + 16 * STAGES, barrier + 16 * STAGES + 8 * RAW, 0, 0};
-    const int warp = threadIdx.x / 32, first_row = blockIdx.x * TOKENS, column = blockIdx.y * COLUMNS;
-    const int groups = n_rows - first_row > TOKENS / 2 ? 2 : 1, steps = (width + STEP - 1) / STEP;
+    Pipeline pipeline = {aligned, barrier, barrier + 8 * STAGES, 0, 0};
+    PackedPipeline packed = {aligned + STAGES * STAGE_BYTES, barrier + 16 * STAGES, barrier + 16 * STAGES + 8 * PACKED_STAGES,
+                             0, 0};
+    const int warp = threadIdx.x / 32, first_row = blockIdx.x * TILE_M, column = blockIdx.y * TILE_N;
+    const int groups = n_rows - first_row > TILE_M / 2 ? 2 : 1, steps = (width + TILE_K - 1) / TILE_K;
 
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
-            barrier_init(ring.filled + 8 * s, 1 + UNPACKERS / 2);
-            barrier_init(ring.freed + 8 * s, groups);
+            mbarrier_init(pipeline.full + 8 * s, 1 + UNPACK_WARPS / 2);
+            mbarrier_init(pipeline.empty + 8 * s, groups);
         }
-        for (int s = 0; s < RAW; ++s) {
-            barrier_init(raws.filled + 8 * s, 1);
-            barrier_init(raws.freed + 8 * s, STEPS > 1 ? UNPACKERS : UNPACKERS / 2);
+        for (int s = 0; s < PACKED_STAGES; ++s) {
+            mbarrier_init(packed.full + 8 * s, 1);
+            mbarrier_init(packed.empty + 8 * s, STEPS > 1 ? UNPACK_WARPS : UNPACK_WARPS / 2);
         }
     }
     __syncthreads();
 
-    Walk walk(parts, n_parts);
-    walk.move(column);
-    if (warp >= 8 && warp < 8 + UNPACKERS) {
-        unpack(ring, raws, memory + (aligned - start) + STAGES * STAGE, warp - 8, steps);
+    OutputCursor cursor(parts, n_parts);
+    cursor.move(column);
+    if (warp >= 8 && warp < 8 + UNPACK_WARPS) {
+        unpack(pipeline, packed, memory + (aligned - start) + STAGES * STAGE_BYTES, warp - 8, steps);
     } else if (warp == THREADS / 32 - 1) {
-        const Rows rows = {{(const u8*)tiles[2 * walk.at], (const u8*)tiles[2 * walk.at + 1]},
-                           (column - (int)walk.part.first) / (MODE == GATED ? 32 : 16),
-                           ((int)walk.part.columns + 15) / 16 - 1,
+        const Rows rows = {{(const u8*)tiles[2 * cursor.at], (const u8*)tiles[2 * cursor.at + 1]},
+                           (column - (int)cursor.part.first) / (MODE == GATED ? 32 : 16),
+                           ((int)cursor.part.columns + 15) / 16 - 1,
                            (size_t)tiles_of_row * Q::BYTES};
-        if (threadIdx.x % 32 == 0) copy_tiles(raws, rows, steps);
+        if (threadIdx.x % 32 == 0) copy_tiles(packed, rows, steps);
     } else {
-        if (leads) wait_for_inputs();
-        dependents_may_launch();
-        if (warp == 8 + UNPACKERS) {
-            if (threadIdx.x % 32 == 0) copy_tokens(ring, x, first_row, groups, steps);
+        if (leads) wait_on_dependent_grids();
+        launch_dependent_grids();
+        if (warp == 8 + UNPACK_WARPS) {
+            if (threadIdx.x % 32 == 0) copy_tokens(pipeline, x, first_row, groups, steps);
         } else if (warp / 4 < groups) {
-            float d[COLUMNS / 8][4];
+            float d[TILE_N / 8][4];
             for (int step = 0; step < steps; ++step) {
-                barrier_wait(ring.is_filled(), ring.phase);
-                const u64 a = matrix_at(ring.at() + warp / 4 * (X_BYTES / 2)), b = matrix_at(ring.at() + X_BYTES);
-                multiply_begin();
+                mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
+                const u64 a = wgmma_descriptor(pipeline.at() + warp / 4 * (X_BYTES / 2)),
+                          b = wgmma_descriptor(pipeline.at() + X_BYTES);
+                wgmma_fence();
 #pragma unroll
-                for (int k = 0; k < STEP / 16; ++k) multiply(d, a + 2 * k, b + 2 * k, step + k > 0);
-                multiply_end();
-                if (threadIdx.x % 128 == 0) barrier_arrive(ring.is_free());
-                ring.move();
+                for (int k = 0; k < TILE_K / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
+                wgmma_commit_group();
+                wgmma_wait_group<0>();
+                if (threadIdx.x % 128 == 0) mbarrier_arrive(pipeline.empty_barrier());
+                pipeline.move();
             }
             const int row = first_row + warp * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
-            for (int n = 0; n < COLUMNS / 8; n += 4) put_block<MODE>(walk, row, n_rows, column + 8 * n, d + n, scale);
+            for (int n = 0; n < TILE_N / 8; n += 4) store_block<MODE>(cursor, row, n_rows, column + 8 * n, d + n, scale);
         }
     }
-    if (!leads) wait_for_inputs();
+    if (!leads) wait_on_dependent_grids();
 #endif
 }

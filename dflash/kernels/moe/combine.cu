@@ -1,25 +1,25 @@
-// out += what the experts of each row say. Grid (WIDTH over 1024, rows), block 256.
-// Macros: WIDTH, a multiple of 4; N_USED. Bytes: 4 * WIDTH * (N_USED + 3) for each row.
-#include "../launch.cuh"
+// out += sum of the expert outputs of each row times their factors. Grid (MODEL_DIM over 1024, rows), block 256.
+// Macros: MODEL_DIM, a multiple of 4; N_USED. Bytes: 4 * MODEL_DIM * (N_USED + 3) for each row.
+#include "../gpu/include/pdl.cuh"
 #include "combine.cuh"
 
-#if !defined(WIDTH) || !defined(N_USED)
-#error "WIDTH and N_USED must be defined"
+#if !defined(MODEL_DIM) || !defined(N_USED)
+#error "MODEL_DIM and N_USED must be defined"
 #endif
 constexpr int SLOTS = N_USED + 1;
 
 extern "C" __global__ void __launch_bounds__(256)
 combine(const float* product, const float* factors, const int* counts, int first_row, float* out) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int k = (blockIdx.x * 256 + threadIdx.x) * 4;
-    if (first_row + (int)blockIdx.y >= counts[0] || k >= WIDTH) return;
+    if (first_row + (int)blockIdx.y >= counts[0] || k >= MODEL_DIM) return;
     float4 v[SLOTS];
 #pragma unroll
     for (int slot = 0; slot < SLOTS; ++slot) {
-        v[slot] = __ldcg((const float4*)(product + ((size_t)blockIdx.y * SLOTS + slot) * WIDTH + k));
+        v[slot] = __ldcg((const float4*)(product + ((size_t)blockIdx.y * SLOTS + slot) * MODEL_DIM + k));
     }
-    float4* to = (float4*)(out + (size_t)(first_row + blockIdx.y) * WIDTH + k);
+    float4* to = (float4*)(out + (size_t)(first_row + blockIdx.y) * MODEL_DIM + k);
     float4 total = *to;
     float of_row[SLOTS];
 #pragma unroll

@@ -1,4 +1,4 @@
-// What a row receives from its experts: their products times their factors, the best expert first, the shared one last.
+// The sum of a row's expert outputs times their factors: the best expert first, the shared one last.
 #pragma once
 
 template <int SLOTS, class Product>

@@ -59,11 +59,11 @@ class Shape:
     def constants(self) -> dict[str, int]:
         """As macros."""
         return {
-            "WIDTH": self.width,
+            "MODEL_DIM": self.width,
             "EXPERTS": self.experts,
             "N_USED": self.n_used,
-            "FFN": self.ffn,
-            "SHARED_FFN": self.shared_ffn,
+            "FFN_DIM": self.ffn,
+            "SHARED_FFN_DIM": self.shared_ffn,
         }
 
 
@@ -133,7 +133,7 @@ class Moe:
         self._routers = [(most, *_router(shape, rows, outs, given)) for most, rows, outs in _ROUTERS]
         small = {"EXPERTS": shape.experts, "N_USED": shape.n_used}
         items = s.item_expert, s.item_pairs, s.n_items
-        plan = kernel(_HERE / "plan.cu", "plan", dependent=True, **small)
+        plan = kernel(_HERE / "expert_items.cu", "expert_items", dependent=True, **small)
         self._plan = plan.bind(1, 512, (s.logits, counts, s.rows, s.experts, s.factors, *items, s.arrived))
         into = w.gate, w.up, w.shared_gate, w.shared_up
         self._gate_up, self._gate_up_blocks = _gate_up(shape, into, (s.normed, *items, *into, s.inner))
@@ -144,7 +144,7 @@ class Moe:
         self._down, self._down_blocks = _down(shape, args, few=False)
         args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, stream
         self._down_few, _ = _down(shape, args, few=True)
-        combine = kernel(_HERE / "combine.cu", "combine", dependent=True, WIDTH=shape.width, N_USED=shape.n_used)
+        combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, N_USED=shape.n_used)
         self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, stream))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
@@ -216,7 +216,7 @@ def _router(shape: Shape, rows: int, outs: int, args: tuple[Any, ...]) -> tuple[
     """Launch, rows and logits of a block: so many that their weights fit in registers."""
     outs = max(2, min(outs, 2 * _HELD // -(-shape.width // 512)))
     made = kernel(
-        _HERE / "router.cu", "router", dependent=True, WIDTH=shape.width, EXPERTS=shape.experts, OUTS=outs, ROWS=rows
+        _HERE / "router.cu", "router", dependent=True, MODEL_DIM=shape.width, EXPERTS=shape.experts, OUTS=outs, ROWS=rows
     )
     return made.bind((1, 1), 256, args, shared=4 * rows * shape.width), rows, outs
 
@@ -237,7 +237,7 @@ def _gate_up(shape: Shape, weights: tuple[Tiles, ...], args: tuple[Any, ...]) ->
     settings = GATE_UP if light else GATE_UP._replace(blocks=2)
     blocks, depth = _fitting(settings, list(kinds.values()), shape.spans * piece, others)
     shared = others + -(-shape.spans * depth * 8 // 128) * 128 + shape.spans * depth * piece
-    constants = shape.constants() | kinds | {"DEPTH": depth, "BLOCKS": blocks}
+    constants = shape.constants() | kinds | {"STAGES": depth, "BLOCKS_PER_SM": blocks}
     made = kernel(_HERE / "gate_up.cu", "gate_up", dependent=True, **constants)
     return made.bind(1, 32 * shape.spans, data_of(args), shared=shared), blocks
 
@@ -246,7 +246,8 @@ def _gate_up_few(shape: Shape, weights: tuple[Tiles, ...], args: tuple[Any, ...]
     kinds = _kinds(weights)
     piece, others = _piece(kinds), shape.spans * (SPAN_BYTES + 1024)
     blocks, _ = _fitting(GATE_UP_FEW, list(kinds.values()), shape.spans * piece, others)
-    made = kernel(_HERE / "gate_up_few.cu", "gate_up_few", dependent=True, **shape.constants(), **kinds, BLOCKS=blocks)
+    constants = shape.constants() | kinds | {"BLOCKS_PER_SM": blocks}
+    made = kernel(_HERE / "gate_up_small.cu", "gate_up_small", dependent=True, **constants)
     return made.bind((1, 1), 32 * shape.spans, data_of(args), shared=others + shape.spans * piece)
 
 
@@ -258,8 +259,8 @@ def _down(shape: Shape, args: tuple[Any, ...], *, few: bool) -> tuple[Bound, int
         warps //= 2
     blocks, depth = _fitting(DOWN, kinds, 2 * warps * piece, tokens)
     constants = shape.constants() | {"DOWN": kinds[0], "SHARED_DOWN": kinds[1]}
-    constants |= {"WARPS": warps, "DEPTH": depth, "BLOCKS": blocks}
-    made = kernel(_HERE / "down.cu", "down_few" if few else "down", dependent=True, **constants)
+    constants |= {"WARPS": warps, "STAGES": depth, "BLOCKS_PER_SM": blocks}
+    made = kernel(_HERE / "down.cu", "down_small" if few else "down", dependent=True, **constants)
     if few:
         warps = shape.slots * min(shape.inner_spans, 32 // shape.slots)
         return made.bind(1, 32 * warps, data_of(args), shared=warps * (piece + SPAN_BYTES)), 1

@@ -102,7 +102,7 @@ class PrefillMoe:
         back = w.down, w.down, w.shared_down, w.shared_down
         self._hopper = _can_group(into, back) if hopper is None else hopper
         self._pairs = HOPPER_PAIRS if self._hopper else _PAIRS
-        constants = {"WIDTH": shape.width, "EXPERTS": shape.experts, "N_USED": shape.n_used}
+        constants = {"MODEL_DIM": shape.width, "EXPERTS": shape.experts, "N_USED": shape.n_used}
         constants |= {"PAIRS": self._pairs, "NORMED_ORDER": self._order(into)}
 
         def bind(entry: str, *args: Any, shared: int = 0) -> Bound:
@@ -113,11 +113,11 @@ class PrefillMoe:
         normed = s.normed, s.exact, s.shared_logits, s.count
         self._normalize = bind("normalize", stream, gain, w.shared_router, counts, 0, eps, *normed)
         self._logits = bind("logits", s.exact, w.router, counts, 0, s.logits, shared=4 * 96 * 68 * 4)
-        self._choose = bind("choose_all", s.logits, s.shared_logits, counts, 0, 0, s.experts, s.factors, s.count)
-        self._group = bind("group", s.experts, s.count, counts, 0, 0, *items)
+        self._choose = bind("topk", s.logits, s.shared_logits, counts, 0, 0, s.experts, s.factors, s.count)
+        self._group = bind("expert_items", s.experts, s.count, counts, 0, 0, *items)
         self._gate_up = self._bind(into, (s.normed, *items), self._order(back), gated=True)
         self._down = self._bind(back, (s.inner, *items), 0, gated=False)
-        combine = kernel(_HERE / "combine.cu", "combine", dependent=True, WIDTH=shape.width, N_USED=shape.n_used)
+        combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, N_USED=shape.n_used)
         self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, stream))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
@@ -147,7 +147,8 @@ class PrefillMoe:
         if self._hopper:
             groups, stages, on_processor = GATE_UP if gated else DOWN
             rows, threads, source = (32 if gated else 64) * groups, 128 * groups, "prefill_hopper.cu"
-            constants |= {"PAIRS": HOPPER_PAIRS, "GROUPS": groups, "BLOCKS": on_processor, "INNER_ORDER": inner_order}
+            constants |= {"PAIRS": HOPPER_PAIRS, "WARPGROUPS": groups, "BLOCKS_PER_SM": on_processor}
+            constants["INNER_ORDER"] = inner_order
             stage = HOPPER_PAIRS * 2 * SPAN + -(-4 * groups * span_bytes(kinds) // 1024) * 1024
             stages = min(stages, (_room() - 1024) // stage)
             shared = 1024 + stages * stage

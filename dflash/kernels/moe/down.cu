@@ -1,39 +1,40 @@
-// The down-projection of the inner values, for few rows (`down_few`, which also adds up) and for items (`down`).
+// The down projection of the inner values, for few rows (`down_small`, which also adds up) and for items (`down`).
 //
-// A warp multiplies 16 or 32 rows of an expert with up to four tokens. Sums of spans are added up in order, so both entries
-// give a pair the same bits; bulk copies bring the tiles ahead.
-//   down      product[pair] = down @ inner[pair]. A unit of work is WARPS times 32 rows of an item, a warp each; a block takes
-//             a run of units. Grid blocks, at most the units; block 32 * WARPS, shared X_BYTES + WARPS * DEPTH * 2 * PIECE.
-//   down_few  out[row] += what its experts say: PARTS warps for each take its spans in turn. Grid (WIDTH / 16, rows), block
-//             32 * (N_USED + 1) * PARTS, shared (N_USED + 1) * PARTS * (PIECE + SPAN_BYTES).
+// A warp multiplies 16 or 32 rows of an expert with up to four tokens. Sums of spans are added in order, so both entries give a pair
+// the same bits. Bulk copies fetch the tiles ahead.
+//   down        product[pair] = down @ inner[pair]. A unit of work is WARPS times 32 rows of an item, one for each warp; a block
+//               takes a range of units. Grid blocks, at most the units; block 32 * WARPS, shared memory
+//               X_BYTES + WARPS * STAGES * 2 * PIECE.
+//   down_small  out[row] += sum of its experts: PARTS warps for each expert take its spans in turn. Grid (MODEL_DIM / 16, rows),
+//               block 32 * (N_USED + 1) * PARTS, shared memory (N_USED + 1) * PARTS * (PIECE + SPAN_BYTES).
 //
-// Macros: WIDTH, EXPERTS, N_USED, FFN, SHARED_FFN; DOWN and SHARED_DOWN, formats; WARPS; DEPTH, how many spans of tiles a warp
-// has in flight, and BLOCKS, of a processor, for `down`. Bytes: the tiles of an expert once for every four of its rows; in
-// `down_few` once for every row, from L2 but for the first.
-#include "../launch.cuh"
+// Macros: MODEL_DIM, EXPERTS, N_USED, FFN_DIM, SHARED_FFN_DIM; DOWN and SHARED_DOWN, formats; WARPS; STAGES, spans of tiles that a
+// warp has in flight, and BLOCKS_PER_SM, for `down`. Bytes: the tiles of an expert once for every four of its rows; in `down_small`
+// once for every row, all but the first from L2.
+#include "../gpu/include/pdl.cuh"
 #include "combine.cuh"
-#include "spans.cuh"
+#include "activation_spans.cuh"
 
-#if !defined(WIDTH) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN) || !defined(SHARED_FFN)
-#error "WIDTH, EXPERTS, N_USED, FFN and SHARED_FFN must be defined"
+#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN_DIM) || !defined(SHARED_FFN_DIM)
+#error "MODEL_DIM, EXPERTS, N_USED, FFN_DIM and SHARED_FFN_DIM must be defined"
 #endif
-#if !defined(DOWN) || !defined(SHARED_DOWN) || !defined(WARPS) || !defined(DEPTH) || !defined(BLOCKS)
-#error "DOWN, SHARED_DOWN, WARPS, DEPTH and BLOCKS must be defined"
+#if !defined(DOWN) || !defined(SHARED_DOWN) || !defined(WARPS) || !defined(STAGES) || !defined(BLOCKS_PER_SM)
+#error "DOWN, SHARED_DOWN, WARPS, STAGES and BLOCKS_PER_SM must be defined"
 #endif
 
 __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
-using Row = Spans<DOWN, FFN>;
-using SharedRow = Spans<SHARED_DOWN, SHARED_FFN>;
-constexpr int SLOTS = N_USED + 1, PAIRS = 4, STRIPES = WIDTH / 16;
+using Row = Spans<DOWN, FFN_DIM>;
+using SharedRow = Spans<SHARED_DOWN, SHARED_FFN_DIM>;
+constexpr int SLOTS = N_USED + 1, PAIRS = 4, STRIPES = MODEL_DIM / 16;
 constexpr int UNITS = (STRIPES + 2 * WARPS - 1) / (2 * WARPS);  // of an item
 constexpr int INNER_SPANS = larger(Row::N, SharedRow::N), TOKEN_BYTES = INNER_SPANS * SPAN_BYTES;
 constexpr int X_STRIDE = TOKEN_BYTES + (INNER_SPANS % 2 ? 0 : 64), X_BYTES = PAIRS * X_STRIDE;
 constexpr int PIECE = larger(Row::BYTES, SharedRow::BYTES), TILES = STRIPES > 1 ? 2 : 1;  // of 16 rows, for a warp
 constexpr int PARTS = INNER_SPANS < 32 / SLOTS ? INNER_SPANS : 32 / SLOTS;
-constexpr bool SAME = Same<DOWN, SHARED_DOWN>::value && FFN == SHARED_FFN;
+constexpr bool SAME = IsSame<DOWN, SHARED_DOWN>::value && FFN_DIM == SHARED_FFN_DIM;
 
-// What a warp does to fetch pieces: the spans of its stripes, unit by unit.
+// Producer role of a warp: it fetches the spans of its stripes, unit by unit.
 struct Producer {
     const u8 *weights, *shared_weights;
     const int* item_expert;
@@ -42,8 +43,14 @@ struct Producer {
 
     __device__ Producer(const u8* weights, const u8* shared_weights, const int* item_expert, u32 ring, u32 barriers, int begin,
                         int end)
-        : weights(weights), shared_weights(shared_weights), item_expert(item_expert), ring(ring), barriers(barriers), span(0),
-          slot(0), left(end - begin) {
+        : weights(weights),
+          shared_weights(shared_weights),
+          item_expert(item_expert),
+          ring(ring),
+          barriers(barriers),
+          span(0),
+          slot(0),
+          left(end - begin) {
         item = begin / UNITS, unit = begin % UNITS, last_item = (end - 1) / UNITS;
         expert = __ldcg(item_expert + item);
         next_expert = item < last_item ? __ldcg(item_expert + item + 1) : 0;
@@ -53,7 +60,7 @@ struct Producer {
         const bool every = expert == EXPERTS;
         const u32 to = ring + slot * 2 * PIECE, barrier = barriers + 8 * slot;
         const int stripe = max(min((unit * WARPS + warp) * 2, STRIPES - 2), 0);
-        slot = slot + 1 == DEPTH ? 0 : slot + 1;
+        slot = slot + 1 == STAGES ? 0 : slot + 1;
         if (SAME || !every) {
             const u8* matrix = Row::of(every ? shared_weights : weights, every ? 0 : expert, STRIPES);
             Row::fetch<TILES>(to, matrix, stripe, span, barrier, lane);
@@ -70,13 +77,13 @@ struct Producer {
 
 __device__ __forceinline__ void fetch_token(u32 shared, const u8* inner, int pair, int n_bytes, int thread, int threads) {
     const u8* from = inner + (size_t)pair * TOKEN_BYTES;
-    for (int c = 16 * thread; c < n_bytes; c += 16 * threads) copy_16(shared + c, from + c);
+    for (int c = 16 * thread; c < n_bytes; c += 16 * threads) cp_async_16(shared + c, from + c);
 }
 
 // Multiply the units of one item.
 template <class Q, class R>
-__device__ __forceinline__ void multiply_item(Producer& producer, Ring<DEPTH, 2 * PIECE>& ring, const u8* x, int first,
-                                              int n_units, int pair, int warp, int lane, float* product) {
+__device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<STAGES, 2 * PIECE>& ring, const u8* x,
+                                              int first, int n_units, int pair, int warp, int lane, float* product) {
     for (int unit = first; unit < first + n_units; ++unit) {
         float total[TILES][1][4];
 #pragma unroll
@@ -89,7 +96,8 @@ __device__ __forceinline__ void multiply_item(Producer& producer, Ring<DEPTH, 2 
             float of_span[TILES][1][4];
 #pragma unroll
             for (int m = 0; m < TILES; ++m) clear(of_span[m][0]);
-            R::template multiply<TILES>(stripes, span, TokensOfTile<Q, PAIRS>{x + span * SPAN_BYTES, X_STRIDE, lane}, lane, of_span);
+            R::template multiply<TILES>(stripes, span, TokensOfTile<Q, PAIRS>{x + span * SPAN_BYTES, X_STRIDE, lane}, lane,
+                                        of_span);
 #pragma unroll
             for (int m = 0; m < TILES; ++m)
 #pragma unroll
@@ -104,31 +112,32 @@ __device__ __forceinline__ void multiply_item(Producer& producer, Ring<DEPTH, 2 
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 const int to = __shfl_sync(~0u, pair, lane % 4 * 2 + e % 2);
-                if (to >= 0) __stcg(product + (size_t)to * WIDTH + (stripe + m) * 16 + lane / 4 + e / 2 * 8, total[m][0][e]);
+                if (to >= 0)
+                    __stcg(product + (size_t)to * MODEL_DIM + (stripe + m) * 16 + lane / 4 + e / 2 * 8, total[m][0][e]);
             }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
-down(const unsigned char* inner, const int* item_expert, const int* item_pairs, const int* n_items, const unsigned char* weights,
-     const unsigned char* shared_weights, float* product) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS_PER_SM)
+down(const unsigned char* inner, const int* item_expert, const int* item_pairs, const int* n_items,
+     const unsigned char* weights, const unsigned char* shared_weights, float* product) {
     extern __shared__ __align__(128) u8 shared[];
-    __shared__ __align__(8) u64 barriers[WARPS][DEPTH];
+    __shared__ __align__(8) u64 barriers[WARPS][STAGES];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    u8* own = shared + X_BYTES + warp * (DEPTH * 2 * PIECE);
-    if (lane < DEPTH) barrier_init(shared_address(&barriers[warp][lane]));
-    dependents_may_launch();
+    u8* own = shared + X_BYTES + warp * (STAGES * 2 * PIECE);
+    if (lane < STAGES) mbarrier_init_for_copies(smem_address(&barriers[warp][lane]));
+    launch_dependent_grids();
     __syncwarp();
-    wait_for_inputs();
+    wait_on_dependent_grids();
     const int units = __ldcg(n_items) * UNITS;
     const int begin = (int)((long long)units * blockIdx.x / gridDim.x);
     const int end = (int)((long long)units * (blockIdx.x + 1) / gridDim.x);
     if (begin >= end) return;
 
-    Producer producer(weights, shared_weights, item_expert, shared_address(own), shared_address(barriers[warp]), begin, end);
+    Producer producer(weights, shared_weights, item_expert, smem_address(own), smem_address(barriers[warp]), begin, end);
 #pragma unroll
-    for (int i = 0; i < DEPTH; ++i) producer.fetch(warp, lane);
-    Ring<DEPTH, 2 * PIECE> ring(own, barriers[warp]);
+    for (int i = 0; i < STAGES; ++i) producer.fetch(warp, lane);
+    PipelineState<STAGES, 2 * PIECE> ring(own, barriers[warp]);
     for (int at = begin; at < end;) {
         const int item = at / UNITS, first = at % UNITS, n_units = min(end - at, UNITS - first);
         const int expert = __ldcg(item_expert + item), pair = lane < PAIRS ? __ldcg(item_pairs + item * PAIRS + lane) : -1;
@@ -138,10 +147,10 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
         for (int i = 0; i < PAIRS; ++i) {
             const int from = __shfl_sync(~0u, pair, i);
             const int n_bytes = (every ? SharedRow::N : Row::N) * SPAN_BYTES;
-            if (from >= 0) fetch_token(shared_address(shared) + i * X_STRIDE, inner, from, n_bytes, threadIdx.x, 32 * WARPS);
+            if (from >= 0) fetch_token(smem_address(shared) + i * X_STRIDE, inner, from, n_bytes, threadIdx.x, 32 * WARPS);
         }
-        copy_commit();
-        copy_wait<0>();
+        cp_async_commit_group();
+        cp_async_wait_group<0>();
         __syncthreads();
         if (SAME || !every) {
             multiply_item<DOWN, Row>(producer, ring, shared, first, n_units, pair, warp, lane, product);
@@ -157,18 +166,18 @@ template <class Q, class R>
 __device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner, int pair, u8* own, u64* barrier, int stripe,
                                               int part, float (*products)[16]) {
     const int lane = threadIdx.x % 32;
-    const u32 address = shared_address(own), barrier_address = shared_address(barrier);
+    const u32 address = smem_address(own), barrier_address = smem_address(barrier);
     int phase = 0;
     for (int span = part; span < R::N; span += PARTS, phase ^= 1) {
         R::template fetch<1>(address, matrix, stripe, span, barrier_address, lane);
         const u8* from = inner + (size_t)pair * TOKEN_BYTES + span * SPAN_BYTES;
-        for (int c = 16 * lane; c < SPAN_BYTES; c += 512) copy_16(address + PIECE + c, from + c);
-        copy_commit();
-        copy_wait<0>();
+        for (int c = 16 * lane; c < SPAN_BYTES; c += 512) cp_async_16(address + PIECE + c, from + c);
+        cp_async_commit_group();
+        cp_async_wait_group<0>();
         __syncwarp();
         float total[1][1][4];
         clear(total[0][0]);
-        barrier_wait(barrier_address, phase);
+        mbarrier_wait(barrier_address, phase);
         R::template multiply<1>({own}, span, TokensOfTile<Q, 1>{own + PIECE, 0, lane}, lane, total);
         if (lane % 4 == 0) products[span][lane / 4] = total[0][0][0], products[span][lane / 4 + 8] = total[0][0][2];
         __syncwarp();
@@ -176,19 +185,19 @@ __device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner,
 }
 
 extern "C" __global__ void __launch_bounds__(32 * SLOTS * PARTS, 1)
-down_few(const unsigned char* inner, const int* experts, const float* factors, const int* counts, const unsigned char* weights,
-         const unsigned char* shared_weights, float* out) {
+down_small(const unsigned char* inner, const int* experts, const float* factors, const int* counts,
+           const unsigned char* weights, const unsigned char* shared_weights, float* out) {
     extern __shared__ __align__(128) u8 shared[];
     __shared__ __align__(8) u64 barriers[SLOTS * PARTS];
     __shared__ float products[SLOTS][INNER_SPANS][16];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = warp / PARTS, part = warp % PARTS;
     const int row = blockIdx.y, pair = row * SLOTS + slot;
-    if (lane == 0) barrier_init(shared_address(barriers + warp));
-    dependents_may_launch();
+    if (lane == 0) mbarrier_init_for_copies(smem_address(barriers + warp));
+    launch_dependent_grids();
     __syncwarp();
-    wait_for_inputs();
+    wait_on_dependent_grids();
     if (row >= counts[0]) return;
-    float* to = out + (size_t)row * WIDTH + blockIdx.x * 16 + threadIdx.x;
+    float* to = out + (size_t)row * MODEL_DIM + blockIdx.x * 16 + threadIdx.x;
     float factor[SLOTS], before = 0.0f;
     if (threadIdx.x < 16) {
         before = *to;

@@ -1,28 +1,28 @@
-// inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE for the pairs of every item: up to four rows that meet one expert.
+// inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE for the pairs of every item: up to four rows that use one expert.
 //
-// A unit of work is 16 rows of the gate and the same of the up-projection of an item. A block takes a run of units, and of
-// each every warp a span of K, whose tokens it keeps from one unit to the next, while bulk copies bring the tiles of the
-// units ahead. The warps' sums are added in order, so a pair has the same bits in any company. Inner values lie
-// in spans; those past the last row of the weights are zeros.
+// A unit of work is 16 rows of the gate and the same rows of the up projection of an item. A block takes a range of units. Of each
+// unit every warp multiplies a span of K, whose tokens it keeps from one unit to the next, while bulk copies fetch the tiles of
+// later units. The sums of the warps are added in order, so a pair has the same bits in any batch. Inner values are stored in
+// spans; those past the last row of the weights are zeros.
 //
-// Grid blocks, at most the units; block 32 * SPANS, shared SUM_BYTES + BARRIER_BYTES + SPANS * WARP_BYTES.
-// Macros: those of `units.cuh`; DEPTH, how many units' spans a warp has in flight; BLOCKS, of a processor.
+// Grid blocks, at most the units; block 32 * SPANS, shared memory SUM_BYTES + BARRIER_BYTES + SPANS * WARP_BYTES.
+// Macros: those of gate_up_unit.cuh; STAGES, units whose spans a warp has in flight; BLOCKS_PER_SM.
 // Bytes: the tiles of an expert once for every four of its rows.
-#include "../launch.cuh"
-#include "units.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "gate_up_unit.cuh"
 
-#if !defined(DEPTH) || !defined(BLOCKS)
-#error "DEPTH and BLOCKS must be defined"
+#if !defined(STAGES) || !defined(BLOCKS_PER_SM)
+#error "STAGES and BLOCKS_PER_SM must be defined"
 #endif
 
-constexpr int SLOTS = N_USED + 1, WARP_BYTES = DEPTH * PIECE + PAIRS * SPAN_BYTES;
-constexpr int SUM_BYTES = 2 * SPANS * 2 * 512, BARRIER_BYTES = (SPANS * DEPTH * 8 + 127) / 128 * 128;
+constexpr int SLOTS = N_USED + 1, WARP_BYTES = STAGES * PIECE + PAIRS * SPAN_BYTES;
+constexpr int SUM_BYTES = 2 * SPANS * 2 * 512, BARRIER_BYTES = (SPANS * STAGES * 8 + 127) / 128 * 128;
 
 struct Weights {
     const u8 *gate, *up, *shared_gate, *shared_up;
 };
 
-// What a warp does to fetch pieces: spans of the gate and of the up-projection, unit by unit.
+// Producer role of a warp: it fetches its spans of the gate and of the up projection, unit by unit.
 struct Producer {
     const Weights& weights;
     const int* item_expert;
@@ -40,12 +40,13 @@ struct Producer {
         --left;
         const u32 to = ring + slot * PIECE, barrier = barriers + 8 * slot;
         if (expert != EXPERTS) {
-            fetch_both<GATE, UP>(to, weights.gate, weights.up, expert, FFN / 16, unit, warp, barrier, lane);
+            fetch_both<GATE, UP>(to, weights.gate, weights.up, expert, FFN_DIM / 16, unit, warp, barrier, lane);
         } else {
-            constexpr int STRIPES = SHARED_FFN / 16;
-            fetch_both<SHARED_GATE, SHARED_UP>(to, weights.shared_gate, weights.shared_up, 0, STRIPES, unit, warp, barrier, lane);
+            constexpr int STRIPES = SHARED_FFN_DIM / 16;
+            fetch_both<SHARED_GATE, SHARED_UP>(to, weights.shared_gate, weights.shared_up, 0, STRIPES, unit, warp, barrier,
+                                               lane);
         }
-        slot = slot + 1 == DEPTH ? 0 : slot + 1;
+        slot = slot + 1 == STAGES ? 0 : slot + 1;
         if (++unit < UNITS) return;
         unit = 0, ++item, expert = next_expert;
         if (item < last_item) next_expert = __ldcg(item_expert + item + 1);
@@ -57,17 +58,18 @@ __device__ __forceinline__ void fetch_tokens(u8* to, const u8* x, int pair, int 
     constexpr int CHUNKS = SPAN_BYTES / 16;
     for (int start = 0; start < n * CHUNKS; start += 32) {
         const int c = start + lane, row = __shfl_sync(~0u, pair, min(c / CHUNKS, n - 1)) / SLOTS;
-        if (c < n * CHUNKS) copy_16(shared_address(to + 16 * c), x + ((size_t)row * SPANS + warp) * SPAN_BYTES + c % CHUNKS * 16);
+        if (c < n * CHUNKS)
+            cp_async_16(smem_address(to + 16 * c), x + ((size_t)row * SPANS + warp) * SPAN_BYTES + c % CHUNKS * 16);
     }
-    copy_commit();
-    copy_wait<0>();
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
     __syncwarp();
 }
 
 // Multiply the units of one item.
 template <class G, class U, class Done>
-__device__ __forceinline__ void multiply_item(Producer& producer, Ring<DEPTH, PIECE>& ring, const u8* tokens, int n_units,
-                                              int warp, int lane, Done done) {
+__device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<STAGES, PIECE>& ring, const u8* tokens,
+                                              int n_units, int warp, int lane, Done done) {
     for (int i = 0; i < n_units; ++i) {
         float totals[2][1][4];
         clear(totals[0][0]);
@@ -81,35 +83,36 @@ __device__ __forceinline__ void multiply_item(Producer& producer, Ring<DEPTH, PI
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-gate_up(const unsigned char* x, const int* item_expert, const int* item_pairs, const int* n_items, const unsigned char* gate,
-        const unsigned char* up, const unsigned char* shared_gate, const unsigned char* shared_up, unsigned char* inner) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+gate_up(const unsigned char* x, const int* item_expert, const int* item_pairs, const int* n_items,
+        const unsigned char* gate, const unsigned char* up, const unsigned char* shared_gate,
+        const unsigned char* shared_up, unsigned char* inner) {
     extern __shared__ __align__(128) u8 shared[];
     float4(*sums)[SPANS][2][32] = (float4(*)[SPANS][2][32])shared;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    u64* barriers = (u64*)(shared + SUM_BYTES) + warp * DEPTH;
-    u8 *own = shared + SUM_BYTES + BARRIER_BYTES + warp * WARP_BYTES, *tokens = own + DEPTH * PIECE;
-    if (lane < DEPTH) init_both(shared_address(barriers + lane));
-    dependents_may_launch();
+    u64* barriers = (u64*)(shared + SUM_BYTES) + warp * STAGES;
+    u8 *own = shared + SUM_BYTES + BARRIER_BYTES + warp * WARP_BYTES, *tokens = own + STAGES * PIECE;
+    if (lane < STAGES) mbarrier_init_for_copies(smem_address(barriers + lane), 2);
+    launch_dependent_grids();
     __syncwarp();
-    wait_for_inputs();
+    wait_on_dependent_grids();
     const int units = __ldcg(n_items) * UNITS;
     const int begin = (int)((long long)units * blockIdx.x / gridDim.x);
     const int end = (int)((long long)units * (blockIdx.x + 1) / gridDim.x);
     if (begin >= end) return;
 
     const Weights weights = {gate, up, shared_gate, shared_up};
-    Producer producer(weights, item_expert, shared_address(own), shared_address(barriers), begin, end);
+    Producer producer(weights, item_expert, smem_address(own), smem_address(barriers), begin, end);
 #pragma unroll
-    for (int i = 0; i < DEPTH; ++i) producer.fetch(warp, lane);
-    Ring<DEPTH, PIECE> ring(own, barriers);
+    for (int i = 0; i < STAGES; ++i) producer.fetch(warp, lane);
+    PipelineState<STAGES, PIECE> ring(own, barriers);
     int done = 0;
     for (int at = begin; at < end;) {
         const int item = at / UNITS, first = at % UNITS, n_units = min(end - at, UNITS - first);
         const int expert = __ldcg(item_expert + item), pair = lane < PAIRS ? __ldcg(item_pairs + item * PAIRS + lane) : -1;
         const int n = __popc(__ballot_sync(~0u, pair >= 0));
         fetch_tokens(tokens, x, pair, n, warp, lane);
-        const int stripes = (expert == EXPERTS ? SHARED_FFN : FFN) / 16;
+        const int stripes = (expert == EXPERTS ? SHARED_FFN_DIM : FFN_DIM) / 16;
         int unit = first;
         const auto add_up = [&](const float (&g)[4], const float (&u)[4]) {
             keep_sums(sums[done % 2], warp, lane, g, u);

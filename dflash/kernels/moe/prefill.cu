@@ -1,17 +1,18 @@
-// A projection of the experts for items of up to PAIRS pairs. A warp multiplies two tiles of 16 rows with all tokens of an
-// item, along all of K:
-//   GATED 1  inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE; a tile of the gate and one of the up-projection. Grid
+// A projection of the experts for items of up to PAIRS pairs. A warp multiplies two tiles of 16 rows with all tokens of an item, along
+// all of K:
+//   GATED 1  inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE; a tile of the gate and one of the up projection. Grid
 //            (INNER_SPANS * 16 / WARPS, items)
-//   GATED 0  product = inner @ down.T; neighbouring tiles. Grid (WIDTH / 16 over 2 * WARPS, items)
-// Weights and tokens come span by span, STAGES of them in flight. Block 32 * WARPS, shared STAGES * STAGE_BYTES.
+//   GATED 0  product = inner @ down.T; neighbouring tiles. Grid (MODEL_DIM / 16 over 2 * WARPS, items)
+// Weights and tokens are copied span by span, STAGES of them in flight. Block 32 * WARPS, shared memory STAGES * STAGE_BYTES.
 //
-// Macros: WIDTH, EXPERTS, N_USED, FFN, SHARED_FFN; PAIRS, a multiple of 16; WARPS; STAGES; GATED; FIRST and SECOND, formats of
-// the two tiles, SHARED_FIRST and SHARED_SECOND of those of the shared expert.
-#include "../launch.cuh"
-#include "spans.cuh"
+// Macros: MODEL_DIM, EXPERTS, N_USED, FFN_DIM, SHARED_FFN_DIM; PAIRS, a multiple of 16; WARPS; STAGES; GATED; FIRST and SECOND,
+// formats of the two tiles, SHARED_FIRST and SHARED_SECOND of those of the shared expert.
+#include "../gpu/include/activation.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "activation_spans.cuh"
 
-#if !defined(WIDTH) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN) || !defined(SHARED_FFN)
-#error "WIDTH, EXPERTS, N_USED, FFN and SHARED_FFN must be defined"
+#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN_DIM) || !defined(SHARED_FFN_DIM)
+#error "MODEL_DIM, EXPERTS, N_USED, FFN_DIM and SHARED_FFN_DIM must be defined"
 #endif
 #if !defined(PAIRS) || !defined(WARPS) || !defined(STAGES) || !defined(GATED)
 #error "PAIRS, WARPS, STAGES and GATED must be defined"
@@ -23,22 +24,24 @@
 __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
 template <class Q>
-__host__ __device__ constexpr int of_span() { return SPAN / Q::TILE_K * Q::BYTES; }
+__host__ __device__ constexpr int of_span() {
+    return SPAN / Q::TILE_K * Q::BYTES;
+}
 
 constexpr int SLOTS = N_USED + 1, THREADS = 32 * WARPS, NT = PAIRS / 8;
-constexpr int SPANS = (WIDTH + SPAN - 1) / SPAN, INNER_SPANS = (larger(FFN, SHARED_FFN) + SPAN - 1) / SPAN;
+constexpr int SPANS = (MODEL_DIM + SPAN - 1) / SPAN, INNER_SPANS = (larger(FFN_DIM, SHARED_FFN_DIM) + SPAN - 1) / SPAN;
 constexpr int FIRST_BYTES = larger(of_span<FIRST>(), of_span<SHARED_FIRST>());
 constexpr int SECOND_BYTES = larger(of_span<SECOND>(), of_span<SHARED_SECOND>());
 constexpr int X_BYTES = PAIRS * SPAN_BYTES, STAGE_BYTES = X_BYTES + WARPS * (FIRST_BYTES + SECOND_BYTES);
-constexpr bool SAME = Same<FIRST, SHARED_FIRST>::value && Same<SECOND, SHARED_SECOND>::value && FFN == SHARED_FFN;
+constexpr bool SAME = IsSame<FIRST, SHARED_FIRST>::value && IsSame<SECOND, SHARED_SECOND>::value && FFN_DIM == SHARED_FFN_DIM;
 
 // Copy a tile to shared memory, by a warp.
 template <class Q>
 __device__ __forceinline__ void fetch_tile(u32 shared, const u8* tile, int lane) {
 #pragma unroll
-    for (int i = 0; i < Q::BYTES / 512; ++i) copy_16(shared + 512 * i + 16 * lane, tile + 512 * i + 16 * lane);
+    for (int i = 0; i < Q::BYTES / 512; ++i) cp_async_16(shared + 512 * i + 16 * lane, tile + 512 * i + 16 * lane);
     constexpr int DONE = Q::BYTES / 512 * 512;
-    if (DONE + 16 * lane < Q::BYTES) copy_16(shared + DONE + 16 * lane, tile + DONE + 16 * lane);
+    if (DONE + 16 * lane < Q::BYTES) cp_async_16(shared + DONE + 16 * lane, tile + DONE + 16 * lane);
 }
 
 // 16 rows of an expert.
@@ -67,7 +70,7 @@ struct Totals {
 template <class A, class B, int K>
 __device__ __forceinline__ void multiply_span(const u8* first, const u8* second, const u8* x, int span, int n_eights, int lane,
                                               Totals& totals) {
-    if constexpr (Same<A, B>::value) {
+    if constexpr (IsSame<A, B>::value) {
 #pragma unroll
         for (int i = 0; i < Stripe<A, K>::OF_SPAN; ++i) {
             if (span * Stripe<A, K>::OF_SPAN + i >= Stripe<A, K>::OF_ROW) continue;
@@ -99,7 +102,7 @@ __device__ __forceinline__ void multiply(const u8* first, size_t first_stripe, c
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const Stripe<A, K> a(first, first_stripe);
     const Stripe<B, K> b(second, second_stripe);
-    const u32 address = (u32)__cvta_generic_to_shared(shared);
+    const u32 address = smem_address(shared);
     const int own = X_BYTES + warp * (FIRST_BYTES + SECOND_BYTES);
     const auto fetch = [&](int span) {
         if (span < N) {
@@ -109,27 +112,25 @@ __device__ __forceinline__ void multiply(const u8* first, size_t first_stripe, c
             for (int c = threadIdx.x; c < n_tokens * CHUNKS; c += THREADS) {
                 const int token = c / CHUNKS, chunk = c % CHUNKS * 16;
                 const u8* from = x + (size_t)tokens[token] * token_bytes + span * SPAN_BYTES;
-                copy_16(stage + token * SPAN_BYTES + chunk, from + chunk);
+                cp_async_16(stage + token * SPAN_BYTES + chunk, from + chunk);
             }
         }
-        copy_commit();
+        cp_async_commit_group();
     };
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) fetch(s);
     const int n_eights = (n_tokens + 7) / 8;
     for (int span = 0; span < N; ++span) {
         if (STAGES == 1) fetch(span);
-        copy_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
+        cp_async_wait_group<(STAGES > 1 ? STAGES - 2 : 0)>();
         __syncthreads();
         if (STAGES > 1) fetch(span + STAGES - 1);
         const u8* stage = shared + span % STAGES * STAGE_BYTES;
         multiply_span<A, B, K>(stage + own, stage + own + FIRST_BYTES, stage, span, n_eights, lane, totals);
         if (STAGES == 1) __syncthreads();
     }
-    copy_wait<0>();
+    cp_async_wait_group<0>();
 }
-
-__device__ __forceinline__ float silu(float x) { return __fdiv_rn(x, 1.0f + expf(-x)); }
 
 // Write the inner values of 16 rows, and the sum of each token's.
 __device__ __forceinline__ void write_inner(const Totals& totals, const int* pairs, int k, int lane, int n_tokens, u8* inner) {
@@ -139,7 +140,7 @@ __device__ __forceinline__ void write_inner(const Totals& totals, const int* pai
         u16 h[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            h[i] = half_saturated(__fmul_rn(__fmul_rn(silu(totals.of[0][n][i]), totals.of[1][n][i]), INNER_SCALE));
+            h[i] = half_saturated(__fmul_rn(__fmul_rn(silu_rn(totals.of[0][n][i]), totals.of[1][n][i]), INNER_SCALE));
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -165,18 +166,19 @@ __device__ __forceinline__ void write_product(const Totals& totals, const int* p
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int token = n * 8 + lane % 4 * 2 + i % 2, k = (stripe + m) * 16 + lane / 4 + i / 2 * 8;
-                if (token < n_tokens && k < WIDTH) __stcg(product + (size_t)pairs[token] * WIDTH + k, totals.of[m][n][i]);
+                if (token < n_tokens && k < MODEL_DIM)
+                    __stcg(product + (size_t)pairs[token] * MODEL_DIM + k, totals.of[m][n][i]);
             }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, const int* n_items, const unsigned char* first,
-        const unsigned char* second, const unsigned char* shared_first, const unsigned char* shared_second, unsigned char* inner,
-        float* product) {
+prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, const int* n_items,
+        const unsigned char* first, const unsigned char* second, const unsigned char* shared_first,
+        const unsigned char* shared_second, unsigned char* inner, float* product) {
     extern __shared__ __align__(128) u8 shared[];
     __shared__ int pairs[PAIRS], tokens[PAIRS];
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     if (blockIdx.y >= *n_items) return;
     const int expert = item_expert[blockIdx.y], lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int n_tokens = 0;
@@ -189,7 +191,7 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
         n_tokens += __popc(__ballot_sync(~0u, i + lane < PAIRS && pairs[(i + lane) % PAIRS] >= 0));
     }
     const bool every = expert == EXPERTS;
-    const int inner_rows = every ? SHARED_FFN : FFN, stripes = GATED ? inner_rows / 16 : WIDTH / 16;
+    const int inner_rows = every ? SHARED_FFN_DIM : FFN_DIM, stripes = GATED ? inner_rows / 16 : MODEL_DIM / 16;
     const int stripe = GATED ? blockIdx.x * WARPS + warp : (blockIdx.x * WARPS + warp) * 2;
     const size_t before = every ? 0 : (size_t)expert * stripes;
     const size_t at = before + min(stripe, stripes - 1), next = before + min(stripe + 1, stripes - 1);
@@ -202,12 +204,12 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
     const int token_bytes = (GATED ? SPANS : INNER_SPANS) * SPAN_BYTES;
     if (SAME || !every) {
         const u8 *a = every ? shared_first : first, *b = GATED ? every ? shared_second : second : a;
-        multiply<FIRST, SECOND, GATED ? WIDTH : FFN>(a, at, b, GATED ? at : next, x, token_bytes, tokens, n_tokens, shared,
-                                                     totals);
+        multiply<FIRST, SECOND, GATED ? MODEL_DIM : FFN_DIM>(a, at, b, GATED ? at : next, x, token_bytes, tokens, n_tokens,
+                                                             shared, totals);
     } else {
         const u8* b = GATED ? shared_second : shared_first;
-        multiply<SHARED_FIRST, SHARED_SECOND, GATED ? WIDTH : SHARED_FFN>(shared_first, at, b, GATED ? at : next, x, token_bytes,
-                                                                         tokens, n_tokens, shared, totals);
+        multiply<SHARED_FIRST, SHARED_SECOND, GATED ? MODEL_DIM : SHARED_FFN_DIM>(
+            shared_first, at, b, GATED ? at : next, x, token_bytes, tokens, n_tokens, shared, totals);
     }
     if (GATED && stripe >= stripes) {
 #pragma unroll

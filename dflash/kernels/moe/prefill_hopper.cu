@@ -1,23 +1,25 @@
-// A projection of the experts for items of up to PAIRS pairs, as `prefill.cu`, on the multiply of Hopper's groups of four
-// warps: each of GROUPS multiplies 64 rows with all tokens of an item, along all of K.
-//   GATED 1  inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE; half of the groups have the gate, the others the same
-//            rows of the up-projection. Grid (INNER_SPANS * 8 / GROUPS, items)
-//   GATED 0  product = inner @ down.T. Grid (WIDTH over 64 * GROUPS, items)
-// Weights become halves in registers, rounded once or twice. Tokens come in the order of fragments (`place_of`).
-// Block 128 * GROUPS, shared 1024 + STAGES * STAGE_BYTES.
+// A projection of the experts for items of up to PAIRS pairs, as prefill.cu, with wgmma: each of WARPGROUPS warpgroups multiplies 64
+// rows with all tokens of an item, along all of K.
+//   GATED 1  inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE; half of the warpgroups have the gate, the others the same rows
+//            of the up projection. Grid (INNER_SPANS * 8 / WARPGROUPS, items)
+//   GATED 0  product = inner @ down.T. Grid (MODEL_DIM over 64 * WARPGROUPS, items)
+// Weights are dequantised to float16 in registers, rounded once or twice. Tokens are in the order of fragments, see `span_order`.
+// Block 128 * WARPGROUPS, shared memory 1024 + STAGES * STAGE_BYTES.
 //
-// Macros: WIDTH, EXPERTS, N_USED, FFN, SHARED_FFN; PAIRS, a multiple of 16 up to 128; GROUPS, even; STAGES; BLOCKS, of a
-// processor; GATED; INNER_ORDER, that of the inner values; FIRST and SECOND,
-// formats of the groups, SHARED_FIRST and SHARED_SECOND of those of the shared expert.
-#include "../launch.cuh"
-#include "group.cuh"
-#include "spans.cuh"
+// Macros: MODEL_DIM, EXPERTS, N_USED, FFN_DIM, SHARED_FFN_DIM; PAIRS, a multiple of 16 up to 128; WARPGROUPS, even; STAGES;
+// BLOCKS_PER_SM; GATED; INNER_ORDER, order of the inner values; FIRST and SECOND, formats of the warpgroups, SHARED_FIRST and
+// SHARED_SECOND of those of the shared expert.
+#include "../gpu/include/activation.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/wgmma.cuh"
+#include "activation_spans.cuh"
 
-#if !defined(WIDTH) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN) || !defined(SHARED_FFN)
-#error "WIDTH, EXPERTS, N_USED, FFN and SHARED_FFN must be defined"
+#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN_DIM) || !defined(SHARED_FFN_DIM)
+#error "MODEL_DIM, EXPERTS, N_USED, FFN_DIM and SHARED_FFN_DIM must be defined"
 #endif
-#if !defined(PAIRS) || !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS) || !defined(GATED) || !defined(INNER_ORDER)
-#error "PAIRS, GROUPS, STAGES, BLOCKS, GATED and INNER_ORDER must be defined"
+#if !defined(PAIRS) || !defined(WARPGROUPS) || !defined(STAGES) || !defined(BLOCKS_PER_SM) || !defined(GATED) || \
+    !defined(INNER_ORDER)
+#error "PAIRS, WARPGROUPS, STAGES, BLOCKS_PER_SM, GATED and INNER_ORDER must be defined"
 #endif
 #if !defined(FIRST) || !defined(SECOND) || !defined(SHARED_FIRST) || !defined(SHARED_SECOND)
 #error "FIRST, SECOND, SHARED_FIRST and SHARED_SECOND must be defined"
@@ -25,12 +27,12 @@
 
 __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
-constexpr int SLOTS = N_USED + 1, NT = PAIRS / 8, WARPS = 4 * GROUPS, THREADS = 32 * WARPS;
-constexpr int N_SPANS = (WIDTH + SPAN - 1) / SPAN, INNER_SPANS = (larger(FFN, SHARED_FFN) + SPAN - 1) / SPAN;
+constexpr int SLOTS = N_USED + 1, NT = PAIRS / 8, WARPS = 4 * WARPGROUPS, THREADS = 32 * WARPS;
+constexpr int N_SPANS = (MODEL_DIM + SPAN - 1) / SPAN, INNER_SPANS = (larger(FFN_DIM, SHARED_FFN_DIM) + SPAN - 1) / SPAN;
 constexpr int TILE_BYTES = larger(larger(FIRST::BYTES, SECOND::BYTES), larger(SHARED_FIRST::BYTES, SHARED_SECOND::BYTES));
 constexpr int QUARTER = PAIRS * 128, X_BYTES = 4 * QUARTER;  // 64 values of all tokens are a quarter
 constexpr int STAGE_BYTES = X_BYTES + (WARPS * TILE_BYTES + 1023) / 1024 * 1024;
-constexpr bool SAME = Same<FIRST, SHARED_FIRST>::value && Same<SECOND, SHARED_SECOND>::value && FFN == SHARED_FFN;
+constexpr bool SAME = IsSame<FIRST, SHARED_FIRST>::value && IsSame<SECOND, SHARED_SECOND>::value && FFN_DIM == SHARED_FFN_DIM;
 
 struct Totals {
     float of[NT][4];
@@ -80,7 +82,7 @@ struct Weights {
                 if constexpr (Q::GROUP == 32) factor = scales.of(r, block);
                 const u32 f = twice_half(__fmul_rn(factor, 1.0f / RAISE));
 #pragma unroll
-                for (int i = 4 * h + r; i < 4 * h + 4; i += 2) a[i] = fma2(mul2(a[i], 0x78007800u), f, low);
+                for (int i = 4 * h + r; i < 4 * h + 4; i += 2) a[i] = fma_half2(mul_half2(a[i], 0x78007800u), f, low);
             }
         }
     }
@@ -89,22 +91,22 @@ struct Weights {
 // Add the product of a tile, 256 of K, with 16 * N tokens.
 template <class Q, int N>
 __device__ __forceinline__ void multiply_tile(const u8* tile, u32 x, int lane, Totals& totals) {
-    auto& total = (float(&)[2 * N][4])totals.of;
+    auto& total = (float (&)[2 * N][4]) totals.of;
     Weights<Q> weights(tile, lane);
     u32 a[2][8];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
         weights.load(j, lane, a[j % 2]);
-        group_begin();
+        wgmma_fence();
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            group_multiply(total, a[j % 2] + 4 * h, tokens_at(x + j / 2 * QUARTER + j % 2 * 64 + h * 32), 1);
+            wgmma_rs(total, a[j % 2] + 4 * h, wgmma_descriptor(x + j / 2 * QUARTER + j % 2 * 64 + h * 32), 1);
         }
-        group_commit();
-        group_wait<1>();
+        wgmma_commit_group();
+        wgmma_wait_group<1>();
     }
-    group_wait<0>();
-    hold(total);
+    wgmma_wait_group<0>();
+    wgmma_fence_operand(total);
 }
 
 // As many sixteens of tokens as there are.
@@ -122,44 +124,42 @@ __device__ __forceinline__ void multiply(const u8* weights, size_t stripe, const
     constexpr int N = (K + SPAN - 1) / SPAN, CHUNKS = 2 * SPAN / 16;
     const int lane = threadIdx.x % 32, own = X_BYTES + threadIdx.x / 32 * TILE_BYTES;
     const u8* tiles = weights + stripe * N * Q::BYTES;
-    const u32 address = shared_address(shared);
+    const u32 address = smem_address(shared);
     const auto fetch = [&](int span) {
         if (span < N) {
             const u32 stage = address + span % STAGES * STAGE_BYTES;
 #pragma unroll
             for (int at = 0; at < Q::BYTES; at += 512) {
                 const int chunk = at + 16 * lane;
-                if (chunk < Q::BYTES) copy_16(stage + own + chunk, tiles + (size_t)span * Q::BYTES + chunk);
+                if (chunk < Q::BYTES) cp_async_16(stage + own + chunk, tiles + (size_t)span * Q::BYTES + chunk);
             }
             for (int c = threadIdx.x; c < n_tokens * CHUNKS; c += THREADS) {
                 const int token = c / CHUNKS, chunk = c % CHUNKS;
                 const u8* from = x + (size_t)tokens[token] * token_bytes + span * SPAN_BYTES + chunk * 16;
-                copy_16(stage + chunk / 8 * QUARTER + token * 128 + (chunk % 8 ^ token % 8) * 16, from);
+                cp_async_16(stage + chunk / 8 * QUARTER + token * 128 + (chunk % 8 ^ token % 8) * 16, from);
             }
         }
-        copy_commit();
+        cp_async_commit_group();
     };
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) fetch(s);
     const int sixteens = (n_tokens + 15) / 16;
     for (int span = 0; span < N; ++span) {
         if (STAGES == 1) fetch(span);
-        copy_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
-        show_to_multiply();
+        cp_async_wait_group<(STAGES > 1 ? STAGES - 2 : 0)>();
+        fence_async_proxy();
         __syncthreads();
         if (STAGES > 1) fetch(span + STAGES - 1);
         const u8* stage = shared + span % STAGES * STAGE_BYTES;
-        multiply_some<Q, 1>(sixteens, stage + own, shared_address(stage), lane, totals);
+        multiply_some<Q, 1>(sixteens, stage + own, smem_address(stage), lane, totals);
         if (STAGES == 1) __syncthreads();
     }
-    copy_wait<0>();
+    cp_async_wait_group<0>();
 }
 
-__device__ __forceinline__ float silu(float x) { return __fdiv_rn(x, 1.0f + expf(-x)); }
-
 // Write the inner values of 16 rows, and the sum of each token's; `up` holds those of the other group's thread.
-__device__ __forceinline__ void write_inner(const Totals& gate, const float4* up, const int* pairs, int k, int lane, int n_tokens,
-                                            bool zeros, u8* inner) {
+__device__ __forceinline__ void write_inner(const Totals& gate, const float4* up, const int* pairs, int k, int lane,
+                                            int n_tokens, bool zeros, u8* inner) {
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
         if (n * 8 >= n_tokens) break;
@@ -168,7 +168,7 @@ __device__ __forceinline__ void write_inner(const Totals& gate, const float4* up
         u16 h[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            h[i] = zeros ? 0 : half_saturated(__fmul_rn(__fmul_rn(silu(gate.of[n][i]), of[i]), INNER_SCALE));
+            h[i] = zeros ? 0 : half_saturated(__fmul_rn(__fmul_rn(silu_rn(gate.of[n][i]), of[i]), INNER_SCALE));
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -178,22 +178,22 @@ __device__ __forceinline__ void write_inner(const Totals& gate, const float4* up
             const int token = n * 8 + lane % 4 * 2 + i;
             if (token >= n_tokens) continue;
             u8* span = inner + ((size_t)pairs[token] * INNER_SPANS + k / SPAN) * SPAN_BYTES;
-            ((u16*)span)[place_of<INNER_ORDER>(k % SPAN + lane / 4)] = h[i];
-            ((u16*)span)[place_of<INNER_ORDER>(k % SPAN + lane / 4 + 8)] = h[2 + i];
+            ((u16*)span)[span_order<INNER_ORDER>(k % SPAN + lane / 4)] = h[i];
+            ((u16*)span)[span_order<INNER_ORDER>(k % SPAN + lane / 4 + 8)] = h[2 + i];
             if (lane < 4) write_sum(span, k % SPAN / 16, sum);
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, const int* n_items, const unsigned char* first,
-        const unsigned char* second, const unsigned char* shared_first, const unsigned char* shared_second, unsigned char* inner,
-        float* product) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, const int* n_items,
+        const unsigned char* first, const unsigned char* second, const unsigned char* shared_first,
+        const unsigned char* shared_second, unsigned char* inner, float* product) {
     extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ int pairs[PAIRS], tokens[PAIRS], n_warps[PAIRS / 32];
-    u8* shared = dynamic + (-shared_address(dynamic) & 1023);
-    dependents_may_launch();
-    wait_for_inputs();
+    u8* shared = dynamic + (-smem_address(dynamic) & 1023);
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     if (blockIdx.y >= *n_items) return;
     const int expert = item_expert[blockIdx.y], lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (threadIdx.x < PAIRS) {
@@ -207,15 +207,15 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
     int n_tokens = 0;
     for (int i = 0; i < PAIRS / 32; ++i) n_tokens += n_warps[i];
     const bool every = expert == EXPERTS, is_second = warp >= WARPS / 2;
-    const int stripes = GATED ? (every ? SHARED_FFN : FFN) / 16 : WIDTH / 16;
+    const int stripes = GATED ? (every ? SHARED_FFN_DIM : FFN_DIM) / 16 : MODEL_DIM / 16;
     const int stripe = GATED ? blockIdx.x * (WARPS / 2) + warp % (WARPS / 2) : blockIdx.x * WARPS + warp;
     const size_t at = (every ? 0 : (size_t)expert * stripes) + min(stripe, stripes - 1);
     Totals totals;
 #pragma unroll
     for (int n = 0; n < NT; ++n) clear(totals.of[n]);
     const int token_bytes = (GATED ? N_SPANS : INNER_SPANS) * SPAN_BYTES;
-    constexpr bool ALIKE = Same<FIRST, SECOND>::value && Same<SHARED_FIRST, SHARED_SECOND>::value;
-    constexpr int K = GATED ? WIDTH : FFN, SHARED_K = GATED ? WIDTH : SHARED_FFN;
+    constexpr bool ALIKE = IsSame<FIRST, SECOND>::value && IsSame<SHARED_FIRST, SHARED_SECOND>::value;
+    constexpr int K = GATED ? MODEL_DIM : FFN_DIM, SHARED_K = GATED ? MODEL_DIM : SHARED_FFN_DIM;
     const u8* own = is_second ? every ? shared_second : second : every ? shared_first : first;
     if (SAME || !every) {
         if (ALIKE || !is_second) {
@@ -246,7 +246,7 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int token = n * 8 + lane % 4 * 2 + i % 2, k = stripe * 16 + lane / 4 + i / 2 * 8;
-                if (token < n_tokens) __stcg(product + (size_t)pairs[token] * WIDTH + k, totals.of[n][i]);
+                if (token < n_tokens) __stcg(product + (size_t)pairs[token] * MODEL_DIM + k, totals.of[n][i]);
             }
     }
 }

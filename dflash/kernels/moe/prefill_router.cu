@@ -1,27 +1,29 @@
-// The norm, the router and the choice for many rows, and the work of the launches that follow: as `router.cu`, but an item
-// has up to PAIRS pairs, shared out evenly over the items of an expert.
+// RMS norm, router and top-k of many rows, and the work items of the next kernels: as router.cu and expert_items.cu, but an item has
+// up to PAIRS pairs, shared evenly between the items of an expert.
 //
-//   normalize  normed = x * gain / rms(x), as `spans.cuh` says and in float32; the logit of the shared expert. Grid rows,
-//              block 256; the first block clears the experts' counts.
-//   logits     = normed @ router.T, each number as two of tf32, so as good as float32. Grid (EXPERTS over 64, rows over 32),
-//              block 256, shared 4 * STAGES * LINES * PITCH.
-//   choose_all Grid rows over 8, block 256.
-//   group      Grid EXPERTS + 1, block 256.
+//   normalize     normed = x * gain / rms(x), in the layout of activation_spans.cuh and in float32; the logit of the shared expert.
+//                 Grid rows, block 256; the first block clears the counts of the experts.
+//   logits        = normed @ router.T, each float32 split into two tf32, so about as accurate as float32. Grid (EXPERTS over 64,
+//                 rows over 32), block 256, shared memory 4 * STAGES * LINES * PITCH.
+//   topk          Grid rows / 8, rounded up, block 256.
+//   expert_items  Grid EXPERTS + 1, block 256.
 //
-// Macros: WIDTH, EXPERTS, N_USED, PAIRS; NORMED_ORDER, that of the values (`place_of`).
-#include "../launch.cuh"
-#include "choose.cuh"
-#include "spans.cuh"
+// Macros: MODEL_DIM, EXPERTS, N_USED, PAIRS; NORMED_ORDER, order of the normed values, see `span_order`.
+#include "../gpu/include/cp_async.cuh"
+#include "../gpu/include/mma.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/warp.cuh"
+#include "topk.cuh"
+#include "activation_spans.cuh"
 
-#if !defined(WIDTH) || !defined(EXPERTS) || !defined(N_USED) || !defined(PAIRS) || !defined(NORMED_ORDER)
-#error "WIDTH, EXPERTS, N_USED, PAIRS and NORMED_ORDER must be defined"
+#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_USED) || !defined(PAIRS) || !defined(NORMED_ORDER)
+#error "MODEL_DIM, EXPERTS, N_USED, PAIRS and NORMED_ORDER must be defined"
 #endif
-constexpr int VECTORS = WIDTH / 4, SPANS = (WIDTH + SPAN - 1) / SPAN, OF_THREAD = (SPANS * SPAN / 4 + 255) / 256;
+constexpr int VECTORS = MODEL_DIM / 4, SPANS = (MODEL_DIM + SPAN - 1) / SPAN, OF_THREAD = (SPANS * SPAN / 4 + 255) / 256;
 
 __device__ __forceinline__ float sum_of_block(float x) {
     __shared__ float of_warp[8];
-#pragma unroll
-    for (int i = 16; i; i /= 2) x = __fadd_rn(x, __shfl_xor_sync(~0u, x, i));
+    x = warp_sum(x);
     __syncthreads();
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
     __syncthreads();
@@ -36,15 +38,15 @@ __device__ __forceinline__ float dot(const float4& a, const float4& b, float sum
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-normalize(const float* stream, const float* gain, const float* shared_weights, const int* row_counts, int first_row, float eps,
-          unsigned char* normed, float* exact, float* shared_logits, int* count) {
-    dependents_may_launch();
-    wait_for_inputs();
+normalize(const float* stream, const float* gain, const float* shared_weights, const int* row_counts, int first_row,
+          float eps, unsigned char* normed, float* exact, float* shared_logits, int* count) {
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     if (blockIdx.x == 0) {
         for (int e = threadIdx.x; e < EXPERTS; e += 256) count[e] = 0;
     }
     if (first_row + (int)blockIdx.x >= row_counts[0]) return;
-    const float4* from = (const float4*)(stream + (size_t)(first_row + blockIdx.x) * WIDTH);
+    const float4* from = (const float4*)(stream + (size_t)(first_row + blockIdx.x) * MODEL_DIM);
     float4 x[OF_THREAD];
     float squares = 0.0f;
 #pragma unroll
@@ -53,7 +55,7 @@ normalize(const float* stream, const float* gain, const float* shared_weights, c
         x[i] = vector < VECTORS ? from[vector] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         squares = dot(x[i], x[i], squares);
     }
-    const float inverse = __frsqrt_rn(__fadd_rn(__fdiv_rn(sum_of_block(squares), (float)WIDTH), eps));
+    const float inverse = __frsqrt_rn(__fadd_rn(__fdiv_rn(sum_of_block(squares), (float)MODEL_DIM), eps));
     float logit = 0.0f;
 #pragma unroll
     for (int i = 0; i < OF_THREAD; ++i) {
@@ -62,7 +64,7 @@ normalize(const float* stream, const float* gain, const float* shared_weights, c
             const float4 g = ((const float4*)gain)[vector];
             x[i].x = __fmul_rn(__fmul_rn(x[i].x, g.x), inverse), x[i].y = __fmul_rn(__fmul_rn(x[i].y, g.y), inverse);
             x[i].z = __fmul_rn(__fmul_rn(x[i].z, g.z), inverse), x[i].w = __fmul_rn(__fmul_rn(x[i].w, g.w), inverse);
-            ((float4*)(exact + (size_t)blockIdx.x * WIDTH))[vector] = x[i];
+            ((float4*)(exact + (size_t)blockIdx.x * MODEL_DIM))[vector] = x[i];
             logit = dot(x[i], ((const float4*)shared_weights)[vector], logit);
         }
         u8* to = normed + (size_t)blockIdx.x * SPANS * SPAN_BYTES;
@@ -80,32 +82,26 @@ __device__ __forceinline__ void split(float x, u32& high, u32& low) {
     low = __float_as_uint(__fsub_rn(x, __uint_as_float(high)));
 }
 
-__device__ __forceinline__ void mma_tf32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
 extern "C" __global__ void __launch_bounds__(256)
 logits(const float* exact, const float* weights, const int* row_counts, int first_row, float* out) {
     extern __shared__ __align__(16) float tiles[];  // STAGES times the rows, then the experts
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int row_0 = blockIdx.y * ROWS, expert_0 = blockIdx.x * OUTS, n_rows = row_counts[0] - first_row;
     if (row_0 >= n_rows) return;
     const auto fetch = [&](int step) {
-        const u32 to = (u32)__cvta_generic_to_shared(tiles + step % STAGES * LINES * PITCH);
+        const u32 to = smem_address(tiles + step % STAGES * LINES * PITCH);
 #pragma unroll
         for (int i = 0; i < LINES * STEP / 4 / 256; ++i) {
             const int c = i * 256 + threadIdx.x, line = c / (STEP / 4), k = step * STEP + c % (STEP / 4) * 4;
             const bool is_row = line < ROWS;
             const int at = is_row ? min(row_0 + line, n_rows - 1) : min(expert_0 + line - ROWS, EXPERTS - 1);
-            const float* from = (is_row ? exact : weights) + (size_t)at * WIDTH + min(k, WIDTH - 4);
-            copy_16_or_zeros(to + 4 * (line * PITCH + c % (STEP / 4) * 4), from, k < WIDTH);
+            const float* from = (is_row ? exact : weights) + (size_t)at * MODEL_DIM + min(k, MODEL_DIM - 4);
+            cp_async_16_zfill(to + 4 * (line * PITCH + c % (STEP / 4) * 4), from, k < MODEL_DIM);
         }
-        copy_commit();
+        cp_async_commit_group();
     };
-    constexpr int STEPS = (WIDTH + STEP - 1) / STEP;
+    constexpr int STEPS = (MODEL_DIM + STEP - 1) / STEP;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int row = warp % 2 * 16, column = warp / 2 * 16;
     float total[2][4] = {};
@@ -113,16 +109,16 @@ logits(const float* exact, const float* weights, const int* row_counts, int firs
         if (s < STEPS) {
             fetch(s);
         } else {
-            copy_commit();
+            cp_async_commit_group();
         }
     }
     for (int s = 0; s < STEPS; ++s) {
-        copy_wait<STAGES - 2>();
+        cp_async_wait_group<STAGES - 2>();
         __syncthreads();
         if (s + STAGES - 1 < STEPS) {
             fetch(s + STAGES - 1);
         } else {
-            copy_commit();
+            cp_async_commit_group();
         }
         const float* x = tiles + s % STAGES * LINES * PITCH + (row + g) * PITCH + t;
         const float* w = tiles + s % STAGES * LINES * PITCH + (ROWS + column + g) * PITCH + t;
@@ -136,9 +132,9 @@ logits(const float* exact, const float* weights, const int* row_counts, int firs
                 u32 b_high[2], b_low[2];
 #pragma unroll
                 for (int i = 0; i < 2; ++i) split(w[n * 8 * PITCH + 4 * i + k], b_high[i], b_low[i]);
-                mma_tf32(total[n], low, b_high);
-                mma_tf32(total[n], high, b_low);
-                mma_tf32(total[n], high, b_high);
+                mma_m16n8k8_tf32(total[n], low, b_high);
+                mma_m16n8k8_tf32(total[n], high, b_low);
+                mma_m16n8k8_tf32(total[n], high, b_high);
             }
         }
     }
@@ -151,16 +147,15 @@ logits(const float* exact, const float* weights, const int* row_counts, int firs
         }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-choose_all(const float* logits, const float* shared_logits, const int* row_counts, int first_row, int n_here, int* experts,
-           float* factors, int* count) {
-    dependents_may_launch();
-    wait_for_inputs();
+extern "C" __global__ void __launch_bounds__(256) topk(const float* logits, const float* shared_logits, const int* row_counts,
+                                                       int first_row, int n_here, int* experts, float* factors, int* count) {
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (row >= min(n_here, row_counts[0] - first_row)) return;
     int expert;
     float share;
-    choose(logits + (size_t)row * EXPERTS, lane, expert, share);
+    choose_topk(logits + (size_t)row * EXPERTS, lane, expert, share);
     write_choice(expert, share, shared_logits[row], lane, experts + row * N_USED, factors + row * SLOTS);
     if (lane < N_USED) atomicAdd(count + expert, 1);
 }
@@ -175,7 +170,7 @@ struct Share {
 };
 
 // Exclusive sum over the block, and the sum of all.
-__device__ __forceinline__ int sum_before(int n, int& all) {
+__device__ __forceinline__ int exclusive_sum(int n, int& all) {
     __shared__ int of_warp[8];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int sum = n;
@@ -198,11 +193,11 @@ __device__ __forceinline__ int sum_before(int n, int& all) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-group(const int* experts, const int* count, const int* row_counts, int first_row, int n_here, int* item_expert, int* item_pairs,
-      int* n_items) {
+expert_items(const int* experts, const int* count, const int* row_counts, int first_row, int n_here, int* item_expert,
+             int* item_pairs, int* n_items) {
     __shared__ int own_first;
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int expert = blockIdx.x, n_rows = max(min(n_here, row_counts[0] - first_row), 0);
     const bool every = expert == EXPERTS;
     const Share shared(n_rows), own(every ? n_rows : count[expert]);
@@ -210,7 +205,7 @@ group(const int* experts, const int* count, const int* row_counts, int first_row
     for (int start = 0; start < EXPERTS; start += 256) {
         const int e = start + threadIdx.x;
         int all;
-        const int at = before + sum_before(e < EXPERTS ? Share(count[e]).items : 0, all);
+        const int at = before + exclusive_sum(e < EXPERTS ? Share(count[e]).items : 0, all);
         if (e == expert) own_first = at;
         before += all;
     }
@@ -243,7 +238,7 @@ group(const int* experts, const int* count, const int* row_counts, int first_row
                 for (int e = 0; e < 4; ++e) mine |= (u32)(at + e < n_rows * N_USED && experts[at + e] == expert) << (i + e);
             }
         }
-        int to = place + sum_before(__popc(mine), all);
+        int to = place + exclusive_sum(__popc(mine), all);
         place += all;
         for (; mine; mine &= mine - 1, ++to) {
             const int at = start + EACH * threadIdx.x + __ffs(mine) - 1;

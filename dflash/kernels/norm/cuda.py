@@ -47,7 +47,7 @@ class RmsNorm:
             if array is not None and array.shape != shape:
                 raise KernelError(f"norm: {name} must be {shape}, got {array.shape}")
         self._rows, block = len(x), threads(width)
-        run = kernel(_SOURCE, "rms_norm", dependent=True, DIM=width, THREADS=block)
+        run = kernel(_SOURCE, "rms_norm", dependent=True, ROW_DIM=width, THREADS=block)
         self._run = run.bind(1, block, (x, weight, half, full, np.float32(eps)))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:

@@ -1,12 +1,12 @@
 // cos and sin of float(position) * inv_freq, one float32 product, exact to float32, times a gain.
 //
 // Grid rows, block 32 to 128.
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
 
 extern "C" __global__ void __launch_bounds__(128)
 angles(const int* position, const float* inv_freq, float gain, int pairs, float* cosines, float* sines) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const size_t row = blockIdx.x;
     const float at = (float)position[row];
     for (int j = threadIdx.x; j < pairs; j += blockDim.x) {

@@ -121,8 +121,8 @@ class Rotate:
         _check("rotate: cos", cos, (n, pairs))
         _check("rotate: sin", sin, (n, pairs))
         self._across = -(-(heads + 2 * kv) // _WARPS)
-        constants = {"HEAD": width, "HEADS": heads, "KV": kv, "PAIRS": pairs, "GATED": int(gated)}
-        made = kernel(_HERE / "rotate.cu", "rotate", dependent=True, HALF=int(q.dtype in HALVES), **constants)
+        constants = {"HEAD_DIM": width, "QUERY_HEADS": heads, "KV_HEADS": kv, "ROTARY_PAIRS": pairs, "GATED": int(gated)}
+        made = kernel(_HERE / "rotate.cu", "rotate", dependent=True, TO_HALF=int(q.dtype in HALVES), **constants)
         rows = batch.counts, batch.first, batch.sequence, batch.length, batch.pages, batch.max_pages
         written = (array.view(cupy.uint8) for array in (q, k, v))
         inputs = query, key, value, q_norm, k_norm, cos, sin
@@ -173,7 +173,7 @@ class Append:
                 raise KernelError(f"append: rows must be float32 {(n, kv * width)}, got {rows.dtype} {rows.shape}")
         places = [(rows.data.ptr, rows.strides[0] // 4) for pair in zip(keys, values, strict=True) for rows in pair]
         self._kept, self._grid = (keys, values), (-(-2 * kv // _WARPS), layers)
-        constants = {"HEAD": width, "KV": kv, "PAIRS": pairs, "HALF": int(k.dtype in HALVES)}
+        constants = {"HEAD_DIM": width, "KV_HEADS": kv, "ROTARY_PAIRS": pairs, "TO_HALF": int(k.dtype in HALVES)}
         made = kernel(_HERE / "append.cu", "append", dependent=True, **constants)
         rows_of = batch.counts, batch.first, batch.sequence, batch.length, batch.pages, batch.max_pages
         caches = k[0].size, k.view(cupy.uint8), v.view(cupy.uint8)

@@ -1,97 +1,99 @@
-// One head of a row, by a warp: x = x / sqrt(mean(x^2) + eps) * w, then x[j], x[j + PAIRS] =
-// x[j] cos - x[j + PAIRS] sin, x[j + PAIRS] cos + x[j] sin; values are written as they are.
+// RMS norm and rotary embedding of one head of a row, by a warp: x = x / sqrt(mean(x^2) + eps) * w, then
+// x[j], x[j + ROTARY_PAIRS] = x[j] cos - x[j + ROTARY_PAIRS] sin, x[j + ROTARY_PAIRS] cos + x[j] sin. Values are stored as they
+// are.
 //
-// Macros: HEAD, numbers of a head; PAIRS; HALF, whether halves are written.
+// Macros: HEAD_DIM, elements of a head; ROTARY_PAIRS; TO_HALF, whether float16 is stored.
 #pragma once
-#include "../formats/half.cuh"
-#include "../launch.cuh"
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/warp.cuh"
 
-#if !defined(HEAD) || !defined(PAIRS) || !defined(HALF)
-#error "HEAD, PAIRS and HALF must be defined"
+#if !defined(HEAD_DIM) || !defined(ROTARY_PAIRS) || !defined(TO_HALF)
+#error "HEAD_DIM, ROTARY_PAIRS and TO_HALF must be defined"
 #endif
-static_assert(2 * PAIRS <= HEAD && HEAD % 16 == 0, "pairs of a head of 16, 32, ... numbers");
+static_assert(2 * ROTARY_PAIRS <= HEAD_DIM && HEAD_DIM % 16 == 0, "pairs of a head of 16, 32, ... numbers");
 
-constexpr int PAGE = 256, WARPS = 4, OWN = HEAD / 4, EACH = (OWN + 31) / 32;  // fours of numbers, of a head and a lane
-constexpr int TURNS = (PAIRS + 31) / 32;
+constexpr int PAGE = 256, WARPS = 4, VECTORS = HEAD_DIM / 4,
+              VECTORS_PER_LANE = (VECTORS + 31) / 32;  // float4 of a head and of a lane
+constexpr int PAIRS_PER_LANE = (ROTARY_PAIRS + 31) / 32;
 
-#if HALF
-typedef unsigned short Kept;
-__device__ __forceinline__ void keep(u16* to, float4 x) {
-    *(uint2*)to = make_uint2(half_saturated(x.x) | (u32)half_saturated(x.y) << 16,
-                             half_saturated(x.z) | (u32)half_saturated(x.w) << 16);
+#if TO_HALF
+typedef unsigned short Stored;
+__device__ __forceinline__ void store(u16* to, float4 x) {
+    *(uint2*)to =
+        make_uint2(half_saturated(x.x) | (u32)half_saturated(x.y) << 16, half_saturated(x.z) | (u32)half_saturated(x.w) << 16);
 }
 #else
-typedef float Kept;
-__device__ __forceinline__ void keep(float* to, float4 x) { *(float4*)to = x; }
+typedef float Stored;
+__device__ __forceinline__ void store(float* to, float4 x) { *(float4*)to = x; }
 #endif
 
-// Which place of a cache a row of a sequence has.
-__device__ __forceinline__ size_t place_of(int row, const int* first, const int* sequence, const int* length, const int* pages,
-                                           int max_pages) {
+// The row of the cache for a row of a batch.
+__device__ __forceinline__ size_t cache_row(int row, const int* first, const int* sequence, const int* length, const int* pages,
+                                            int max_pages) {
     const int s = sequence[row], index = length[s] + row - first[s];
     return (size_t)pages[(size_t)s * max_pages + index / PAGE] * PAGE + index % PAGE;
 }
 
-// Gains, which no kernel writes, are read before the wait.
+// Weights of the norm. No kernel writes them, so they are read before the wait.
 struct Gains {
-    float4 of[EACH];
+    float4 of[VECTORS_PER_LANE];
 
     __device__ __forceinline__ Gains(const float* gains, int lane) {
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            if (lane + 32 * i < OWN) of[i] = ((const float4*)gains)[lane + 32 * i];
+        for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+            if (lane + 32 * i < VECTORS) of[i] = ((const float4*)gains)[lane + 32 * i];
         }
     }
 };
 
-// Write a head; `turned` is a line of shared memory. Cosines and sines are those of the row.
-__device__ __forceinline__ void write_head(const float4* from, Kept* to, const Gains& gains, bool turns, const float* cosines,
-                                           const float* sines, float eps, float4* turned, int lane) {
-    float4 x[EACH];
-    float squares = 0.0f, c[TURNS], s[TURNS];
+// Write a head; `rotated` is scratch of the warp in shared memory. Cosines and sines are those of the row.
+__device__ __forceinline__ void write_head(const float4* from, Stored* to, const Gains& gains, bool rotates,
+                                           const float* cosines, const float* sines, float eps, float4* rotated, int lane) {
+    float4 x[VECTORS_PER_LANE];
+    float squares = 0.0f, c[PAIRS_PER_LANE], s[PAIRS_PER_LANE];
 #pragma unroll
-    for (int i = 0; i < TURNS; ++i) {
-        const bool own = turns && lane + 32 * i < PAIRS;
+    for (int i = 0; i < PAIRS_PER_LANE; ++i) {
+        const bool own = rotates && lane + 32 * i < ROTARY_PAIRS;
         c[i] = own ? cosines[lane + 32 * i] : 0.0f;
         s[i] = own ? sines[lane + 32 * i] : 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < EACH; ++i) {
+    for (int i = 0; i < VECTORS_PER_LANE; ++i) {
         x[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (lane + 32 * i < OWN) x[i] = from[lane + 32 * i];
+        if (lane + 32 * i < VECTORS) x[i] = from[lane + 32 * i];
         squares = __fmaf_rn(x[i].x, x[i].x, __fmaf_rn(x[i].y, x[i].y, squares));
         squares = __fmaf_rn(x[i].z, x[i].z, __fmaf_rn(x[i].w, x[i].w, squares));
     }
-    if (turns) {
+    if (rotates) {
+        squares = warp_sum(squares);
+        const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(squares, (float)HEAD_DIM), eps)));
 #pragma unroll
-        for (int i = 16; i; i /= 2) squares = __fadd_rn(squares, __shfl_xor_sync(~0u, squares, i));
-        const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(squares, (float)HEAD), eps)));
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            if (lane + 32 * i >= OWN) continue;
+        for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+            if (lane + 32 * i >= VECTORS) continue;
             const float4 gain = gains.of[i];
             x[i].x = __fmul_rn(__fmul_rn(x[i].x, scale), gain.x), x[i].y = __fmul_rn(__fmul_rn(x[i].y, scale), gain.y);
             x[i].z = __fmul_rn(__fmul_rn(x[i].z, scale), gain.z), x[i].w = __fmul_rn(__fmul_rn(x[i].w, scale), gain.w);
-            turned[lane + 32 * i] = x[i];
+            rotated[lane + 32 * i] = x[i];
         }
         __syncwarp();
-        float* own = (float*)turned;
+        float* own = (float*)rotated;
 #pragma unroll
-        for (int i = 0; i < TURNS; ++i) {
+        for (int i = 0; i < PAIRS_PER_LANE; ++i) {
             const int j = lane + 32 * i;
-            if (j >= PAIRS) continue;
-            const float left = own[j], right = own[j + PAIRS];
+            if (j >= ROTARY_PAIRS) continue;
+            const float left = own[j], right = own[j + ROTARY_PAIRS];
             own[j] = __fsub_rn(__fmul_rn(left, c[i]), __fmul_rn(right, s[i]));
-            own[j + PAIRS] = __fadd_rn(__fmul_rn(right, c[i]), __fmul_rn(left, s[i]));
+            own[j + ROTARY_PAIRS] = __fadd_rn(__fmul_rn(right, c[i]), __fmul_rn(left, s[i]));
         }
         __syncwarp();
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            if (lane + 32 * i < OWN) x[i] = turned[lane + 32 * i];
+        for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+            if (lane + 32 * i < VECTORS) x[i] = rotated[lane + 32 * i];
         }
     }
 #pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-        if (lane + 32 * i < OWN) keep(to + 4 * (lane + 32 * i), x[i]);
+    for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+        if (lane + 32 * i < VECTORS) store(to + 4 * (lane + 32 * i), x[i]);
     }
 }

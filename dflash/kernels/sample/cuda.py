@@ -32,7 +32,7 @@ LAW = np.dtype(
         ("unused", np.int32),
     ]
 )
-"""``Law`` in rows.cuh."""
+"""``SampleParams`` in rows.cuh."""
 
 FOUND = np.dtype(
     [
@@ -43,7 +43,7 @@ FOUND = np.dtype(
         ("values", np.float32, MOST_TOP),
     ]
 )
-"""``Found`` in top.cu."""
+"""``Found`` in logprobs.cu."""
 
 _HERE = Path(__file__).parent
 _GROUP = 128
@@ -92,7 +92,7 @@ class Sampler:
         self._place = None
         if position is not None:
             args = position, self._laws.device, LAW.itemsize // 4, LAW.fields["position"][1] // 4, n
-            self._place = kernel(_HERE / "place.cu", "place").bind(1, max(n, 32), args)
+            self._place = kernel(_HERE / "set_positions.cu", "set_positions").bind(1, max(n, 32), args)
         self._event = _event()
         self._latest: Callable[[], DeviceDraws | None] = lambda: None
         self._proposing: Any = None
@@ -106,17 +106,17 @@ class Sampler:
         sums = device.zeros(n, self._chunks, 3)
         best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
         args = tops, sums, best, arrived, ids, largest
-        survey = kernel(_HERE / "survey.cu", "survey", dependent=True, VOCAB=vocab, **SURVEY)
+        survey = kernel(_HERE / "row_stats.cu", "row_stats", dependent=True, VOCAB=vocab, **SURVEY)
         again = tops, sums, best, arrived, device.zeros(n, dtype=np.int32), largest
         self._survey, self._survey_plain, self._survey_again = (
             survey.bind(1, SURVEY["THREADS"], (logits, *rest)) for rest in ((laws, *args), (no_laws, *args), (laws, *again))
         )
         draw = kernel(_HERE / "draw.cu", "draw", dependent=True, VOCAB=vocab, THREADS=_DRAW_THREADS)
         self._draw = draw.bind(1, _DRAW_THREADS, (logits, laws, largest, best, arrived, ids))
-        shape = {"VOCAB": vocab, "THREADS": SELECT_THREADS, "SUMS": self._chunks}
-        select = kernel(_HERE / "select.cu", "select", dependent=True, **shape)
+        shape = {"VOCAB": vocab, "THREADS": SELECT_THREADS, "N_CHUNKS": self._chunks}
+        select = kernel(_HERE / "topk_topp.cu", "topk_topp", dependent=True, **shape)
         self._select = select.bind(1, SELECT_THREADS, (logits, laws, tops, sums, largest, ids))
-        top = kernel(_HERE / "top.cu", "top", dependent=True, **shape, MOST=MOST_TOP)
+        top = kernel(_HERE / "logprobs.cu", "logprobs", dependent=True, **shape, MAX_TOP=MOST_TOP)
         self._find = lambda found: top.bind(1, SELECT_THREADS, (logits, laws, tops, sums, largest, ids, found))
 
     def rows(self, n: int) -> Logits:

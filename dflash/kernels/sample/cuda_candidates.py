@@ -29,7 +29,7 @@ class Likeliest:
     Attributes
     ----------
     found : int32 (R, words)
-        ``Found`` in top.cu, with `POOL` places.
+        ``Found`` in logprobs.cu, with `POOL` places.
     largest : float32 (R,)
     """
 
@@ -43,9 +43,9 @@ class Likeliest:
         sums, self.largest = device.zeros(n, chunks, 3), device.zeros(n)
         best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
         first, self.found = device.zeros(n, dtype=np.int32), device.zeros(n, _FOUND_WORDS, dtype=np.int32)
-        survey = kernel(_HERE / "survey.cu", "survey", dependent=True, VOCAB=vocab, **SURVEY)
-        shape = {"VOCAB": vocab, "THREADS": SELECT_THREADS, "SUMS": chunks, "MOST": POOL}
-        top = kernel(_HERE / "top.cu", "top", dependent=True, **shape)
+        survey = kernel(_HERE / "row_stats.cu", "row_stats", dependent=True, VOCAB=vocab, **SURVEY)
+        shape = {"VOCAB": vocab, "THREADS": SELECT_THREADS, "N_CHUNKS": chunks, "MAX_TOP": POOL}
+        top = kernel(_HERE / "logprobs.cu", "logprobs", dependent=True, **shape)
         args = logits, tell, tops, sums, best, arrived, first, self.largest
         self._survey = survey.bind(1, SURVEY["THREADS"], args)
         self._top = top.bind(1, SELECT_THREADS, (logits, tell, tops, sums, self.largest, first, self.found))
@@ -79,7 +79,7 @@ class Largest:
         nothing["n_top"] = -1
         self.ids, self.scores = out or (device.zeros(n, 1, dtype=np.int32), device.zeros(n, 1))
         best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
-        made = kernel(_HERE / "survey.cu", "survey", dependent=True, VOCAB=vocab, **SURVEY)
+        made = kernel(_HERE / "row_stats.cu", "row_stats", dependent=True, VOCAB=vocab, **SURVEY)
         args = logits, device.array(nothing.view(np.int32)), None, None, best, arrived, self.ids, self.scores
         self._run = made.bind(1, SURVEY["THREADS"], args)
 
@@ -133,7 +133,7 @@ class Candidates:
         n, vocab = logits.shape
         self._likeliest = Likeliest(logits)
         self.ids, self.scores = out or (device.zeros(n, POOL, dtype=np.int32), device.zeros(n, POOL))
-        rank = kernel(_HERE / "candidates.cu", "candidates", dependent=True, VOCAB=vocab, THREADS=POOL, MOST=POOL)
+        rank = kernel(_HERE / "candidates.cu", "candidates", dependent=True, VOCAB=vocab, THREADS=POOL, MAX_TOP=POOL)
         args = self._likeliest.found, self._likeliest.largest, laws, each, position, shift, targets, self.ids, self.scores
         self._rank = rank.bind(1, POOL, args)
 

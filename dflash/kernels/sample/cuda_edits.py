@@ -15,12 +15,12 @@ EDIT = np.dtype(
     [(name, np.int32) for name in ("text", "n_text", "draft", "n_draft", "bias", "n_bias", "saved")]
     + [(name, np.float32) for name in ("repetition", "presence", "frequency")]
 )
-"""``Edit`` in edit.cu."""
+"""``Edit`` in penalties.cu."""
 
 ENTRY = np.dtype([("token", np.int32), ("number", np.float32)])
-"""``Entry`` in edit.cu."""
+"""``Entry`` in penalties.cu."""
 
-_SOURCE = Path(__file__).with_name("edit.cu")
+_SOURCE = Path(__file__).with_name("penalties.cu")
 _THREADS = 512
 _ROOM = 1 << 14
 
@@ -37,7 +37,8 @@ class DeviceEdits:
     def __init__(self, logits: Any) -> None:
         self._logits, self._edits = logits, Mirror(len(logits), EDIT)
         self._kernels = [
-            kernel(_SOURCE, entry, dependent=True, VOCAB=logits.shape[1], THREADS=_THREADS) for entry in ("edit", "restore")
+            kernel(_SOURCE, entry, dependent=True, VOCAB=logits.shape[1], THREADS=_THREADS)
+            for entry in ("apply_penalties", "restore_logits")
         ]
         self._reserve(_ROOM, _ROOM)
 

@@ -23,7 +23,8 @@ class Pairs:
     logits : float32 (R, V)
         Of the draft, on the device as all arrays.
     gates : float32 (R, K)
-        Of each row. Or those of a walk, (each, S, K): codes of the tokens that the logits are corrected by, see pairs.cu.
+        Of each row. Or those of a walk, (each, S, K): codes of the tokens that the logits are corrected by, see
+        edge_scores.cu.
     codes : tuple of Tiles (V, K)
         Of tokens before, and after.
     laws, position
@@ -70,9 +71,11 @@ class Pairs:
         listed = [device.zeros(n * top, dtype=np.int32) for _ in codes]
         looked_up = [device.zeros(n * top, rank) for _ in codes]
         self._embeds = [Embed(*args) for args in zip(listed, codes, looked_up, strict=True)]
-        shape = {"VOCAB": vocab, "THREADS": POOL, "MOST": POOL, "TOP": top, "RANK": rank, "EACH": each, "LEAD": lead}
-        shape["WALK"] = int(walk)
-        names, score = (kernel(_HERE / "pairs.cu", entry, dependent=True, **shape) for entry in ("list", "pairs"))
+        shape = {"VOCAB": vocab, "THREADS": POOL, "MAX_TOP": POOL, "TOP": top, "RANK": rank, "BLOCK_ROWS": each}
+        shape |= {"FIRST_DRAFT_ROW": lead, "SEQUENTIAL": int(walk)}
+        names, score = (
+            kernel(_HERE / "edge_scores.cu", entry, dependent=True, **shape) for entry in ("edge_tokens", "edge_scores")
+        )
         self._list = names.bind(1, top, (found, largest, tokens, targets, int(own), self.ids, *listed))
         texts = gates.shape[1] if walk else 0
         args = found, largest, self.ids, *looked_up, gates, texts, laws, position, 1 - lead, self.scores, self.edges

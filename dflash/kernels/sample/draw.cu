@@ -1,28 +1,28 @@
-// Draw a token of each row with noise but without top-k and top-p: argmax(scaled + noise). `survey` has run before; other
-// rows are left alone.
+// Sample a token of each row with noise but without top-k and top-p: argmax(scaled + noise). `row_stats` has run before. Other rows
+// are not written.
 //
-// Grid (blocks of a row, rows), block THREADS. A thread draws for four tokens at a time, which share a counter. Most
-// need no logarithms: the noise is below n with probability exp(-exp(-n)), so a word that is too large for the logit of its
-// token to win is left out first, with 1 % to spare.
+// Grid (blocks of a row, rows), block THREADS. A thread samples four tokens at a time, which share a Philox counter. Most tokens need
+// no logarithms: the noise is below n with probability exp(-exp(-n)), so a random word that is too large for the logit of its token
+// to win is skipped, with a margin of 1 %.
 // Macros: VOCAB, THREADS. Bytes: 4 * VOCAB a row.
-#include "noise.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "gumbel.cuh"
 #include "rows.cuh"
-#include "../launch.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 draw(const float* logits, const int* laws, const float* largest, unsigned long long* best, unsigned* arrived, int* ids) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     const int row = blockIdx.y;
-    const Law law = ((const Law*)laws)[row];
+    const SampleParams law = ((const SampleParams*)laws)[row];
     const float highest = largest[row];
     if (law.scale <= 0.0f || selects(law)) return;
-    if (is_hopeless(highest)) {
+    if (is_invalid(highest)) {
         if (blockIdx.x == 0 && threadIdx.x == 0) ids[row] = -1;
         return;
     }
     logits += (size_t)row * VOCAB;
-    const float floor = fmaxf(law.floor, BEYOND);
+    const float floor = fmaxf(law.floor, MIN_SCALED);
     float beaten = gumbel(ids[row], law.position, law.seed);  // the key of the largest logit
     u64 mine = blockIdx.x == 0 && threadIdx.x == 0 ? claim(rank_of(beaten), ids[row]) : 0;
     for (u32 i = blockIdx.x * THREADS + threadIdx.x; i < (VOCAB + 63) / 64 * 16; i += gridDim.x * THREADS) {

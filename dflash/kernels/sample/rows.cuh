@@ -1,29 +1,32 @@
-// What the kernels over rows of logits share: the law of a row, the order of its tokens, and reductions of a block.
+// Shared by the kernels over rows of logits: sampling parameters of a row, the order of its tokens, and reductions of a block.
+//
+// Macros: VOCAB, tokens of a row; THREADS, of a block.
 #pragma once
 
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "../gpu/include/types.cuh"
 
 #if !defined(VOCAB) || !defined(THREADS)
 #error "VOCAB and THREADS must be defined"
 #endif
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a block is made of warps");
 
-constexpr float BEYOND = -26.1f;  // a scaled logit below this loses to the largest, whatever the noise
+constexpr float MIN_SCALED = -26.1f;  // a scaled logit below this loses to the largest, whatever the noise
 constexpr int GROUP = 128, GROUPS = (VOCAB + GROUP - 1) / GROUP, WARPS = THREADS / 32;
 
 // How a token is drawn from a row; `LAW` in cuda.py is the same.
-struct Law {
+struct SampleParams {
     float scale, floor;  // inverse temperature, 0 takes the largest; lowest scaled logit
     int top_k;           // 0 keeps all
     u32 position;
     u64 seed;
     double top_p;
-    int n_top, unused;  // how many of the likeliest are wanted; -1 wants no log-probabilities
+    int n_top, unused;  // likeliest tokens to report; -1 for no log-probabilities
 };
 
-__device__ __forceinline__ bool by_rank(const Law& law) { return law.top_k > 0 && law.top_k < VOCAB; }
-__device__ __forceinline__ bool selects(const Law& law) { return law.scale > 0.0f && (by_rank(law) || law.top_p < 1.0); }
+__device__ __forceinline__ bool by_rank(const SampleParams& law) { return law.top_k > 0 && law.top_k < VOCAB; }
+__device__ __forceinline__ bool selects(const SampleParams& law) {
+    return law.scale > 0.0f && (by_rank(law) || law.top_p < 1.0);
+}
 
 // Unsigned order of floats; 0 stands for NaN and minus infinity. Both zeros are one.
 __device__ __forceinline__ u32 rank_of(float x) {
@@ -32,12 +35,10 @@ __device__ __forceinline__ u32 rank_of(float x) {
     return x > __int_as_float(0xff800000) ? rank : 0;
 }
 
-// Whether there is nothing to draw from: no number, or none that others can be compared with.
-__device__ __forceinline__ bool is_hopeless(float highest) { return !(fabsf(highest) < __int_as_float(0x7f800000)); }
+// True if nothing can be sampled: the largest logit is NaN or infinite.
+__device__ __forceinline__ bool is_invalid(float highest) { return !(fabsf(highest) < __int_as_float(0x7f800000)); }
 
-__device__ __forceinline__ float value_of(u32 rank) {
-    return __uint_as_float(rank >> 31 ? rank & 0x7fffffffu : ~rank);
-}
+__device__ __forceinline__ float value_of(u32 rank) { return __uint_as_float(rank >> 31 ? rank & 0x7fffffffu : ~rank); }
 
 // The larger the better; of equals the lowest token.
 __device__ __forceinline__ u64 claim(u32 rank, u32 token) { return rank ? (u64)rank << 32 | (u32)~token : 0; }
@@ -71,6 +72,4 @@ __device__ __forceinline__ bool best_of_row(u64* best, u32* arrived, int blocks,
 }
 
 // In float32, exactly as on the CPU.
-__device__ __forceinline__ float scaled(float x, float highest, float scale) {
-    return __fmul_rn(__fsub_rn(x, highest), scale);
-}
+__device__ __forceinline__ float scaled(float x, float highest, float scale) { return __fmul_rn(__fsub_rn(x, highest), scale); }

@@ -1,8 +1,9 @@
-// The likeliest tokens of a row without sorting it, by one block.
+// Selection of the likeliest tokens of a row without sorting it, by one block (radix select).
 //
-// A token's place is a number: the order of its logit, likelier first, above its id; so places are unique, and what top-k and
-// top-p keep are the places before some `end`. To find it, places are weighed in bins, and the bin where the sum reaches what
-// is wanted is split again until few are left. Weights are integers, so nothing depends on who comes first.
+// The place of a token is an integer: the inverted order of its logit above its id. So places are unique and ascend with falling
+// logits, and top-k and top-p keep the places before some `end`. To find `end`, the weights of places are summed in bins; the bin in
+// which the sum reaches the target is split again until few places are left. Weights are integers, so no result depends on the order
+// of the threads.
 #pragma once
 #include "rows.cuh"
 
@@ -18,7 +19,7 @@ __device__ __forceinline__ u64 place_of(float x, u32 token) {
 }
 __device__ __forceinline__ float value_at(u64 place) { return value_of(~(u32)(place >> 32)); }
 
-struct Room {
+struct Scratch {
     u64 list[LISTED], masses[SHORT], few[FEW], of_warps[WARPS];
     u32 counts[BINS], lows[BINS], highs[BINS];
     u64 low, high, before;
@@ -82,7 +83,7 @@ struct Groups {
     }
 };
 
-// What a place weighs: 1, or exp(scaled) in units of 2^-44, so that a vocabulary does not overflow.
+// Weight of a place: 1, or exp(scaled) in units of 2^-44, so that the sum over a vocabulary does not overflow.
 struct One {
     static constexpr bool COUNTS = true;
     __device__ u64 operator()(u64) const { return 1; }
@@ -90,18 +91,14 @@ struct One {
 struct Weight {
     float highest, scale;
     static constexpr bool COUNTS = false;
-    __device__ u64 operator()(u64 place) const {
-        return __float2ull_rn(expf(scaled(value_at(place), highest, scale)) * UNIT);
-    }
+    __device__ u64 operator()(u64 place) const { return __float2ull_rn(expf(scaled(value_at(place), highest, scale)) * UNIT); }
 };
 
 // Bins of even steps of the logit, from the largest down to `reach` below it; the last bin has all the rest.
 struct Steps {
     float highest, in_a_unit;
     __device__ Steps(float highest, float reach) : highest(highest), in_a_unit(LAST / reach) {}
-    __device__ int bin_of(u64 place) const {
-        return min((int)__fmul_rn(__fsub_rn(highest, value_at(place)), in_a_unit), LAST);
-    }
+    __device__ int bin_of(u64 place) const { return min((int)__fmul_rn(__fsub_rn(highest, value_at(place)), in_a_unit), LAST); }
     // A little below what such a bin takes.
     __device__ float least(int bin) const {
         return bin == LAST ? __int_as_float(0xff800000) : highest - (bin + 1.5f) / in_a_unit - 1e-5f * fabsf(highest);
@@ -118,7 +115,7 @@ struct Parts {
 };
 
 // The sum of a thread's value and of those of all threads before it; the caller keeps calls apart.
-__device__ __forceinline__ u64 scan_of_block(u64 value, Room& room) {
+__device__ __forceinline__ u64 scan_of_block(u64 value, Scratch& scratch) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u64 sum = value;
     for (int round = 0; round < 2; ++round) {
@@ -129,90 +126,88 @@ __device__ __forceinline__ u64 scan_of_block(u64 value, Room& room) {
         }
         if (round == 1) break;
         value = sum;
-        if (lane == 31) room.of_warps[warp] = sum;
+        if (lane == 31) scratch.of_warps[warp] = sum;
         __syncthreads();
-        sum = room.of_warps[lane];
+        sum = scratch.of_warps[lane];
     }
     const u64 before = __shfl_sync(~0u, sum, (warp + 31) % 32);
     return value + (warp ? before : 0);
 }
 
-// What all threads know of the sum of their values.
-__device__ __forceinline__ u64 sum_of_block(u64 value, Room& room) {
+// The sum of the values of all threads, in all threads.
+__device__ __forceinline__ u64 sum_of_block(u64 value, Scratch& scratch) {
     __syncthreads();
-    value = scan_of_block(value, room);
-    if (threadIdx.x == THREADS - 1) room.before = value;
+    value = scan_of_block(value, scratch);
+    if (threadIdx.x == THREADS - 1) scratch.before = value;
     __syncthreads();
-    value = room.before;
+    value = scratch.before;
     __syncthreads();
     return value;
 }
 
 // The mass of a whole row, from the sums of its chunks, each relative to the largest of the chunk.
 __device__ __forceinline__ u64 total_of(const float* sums, const float* largest, int n, float highest, float scale,
-                                        Room& room) {
+                                        Scratch& scratch) {
     u64 sum = 0;
     for (int i = threadIdx.x; i < n; i += THREADS) {
         sum += __double2ull_rn((double)sums[3 * i] * (double)expf(scaled(largest[3 * i], highest, scale)) * UNIT);
     }
-    return sum_of_block(sum, room);
+    return sum_of_block(sum, scratch);
 }
 
-__device__ __forceinline__ float last_value(u64 end) {
-    return end == NOWHERE ? __int_as_float(0xff800000) : value_at(end - 1);
-}
+__device__ __forceinline__ float last_value(u64 end) { return end == NOWHERE ? __int_as_float(0xff800000) : value_at(end - 1); }
 
 template <class Places, class Mass>
-__device__ __forceinline__ u64 mass_before(const Places& places, u64 end, const Mass& mass, Room& room) {
+__device__ __forceinline__ u64 mass_before(const Places& places, u64 end, const Mass& mass, Scratch& scratch) {
     u64 sum = 0;
     places.down_to(last_value(end)).each([&](u64 place) {
         if (place < end) sum += mass(place);
     });
-    return sum_of_block(sum, room);
+    return sum_of_block(sum, scratch);
 }
 
-// Weigh the places of [room.low, room.high) in bins: room.bin is where the mass, with what lies before, reaches `wanted`.
+// Weigh the places of [scratch.low, scratch.high) in bins: scratch.bin is where the mass, with what lies before, reaches `wanted`.
 template <class Places, class Mass, class Bins>
-__device__ __forceinline__ void weigh(const Places& places, const Mass& mass, const Bins& bins, u64 wanted, Room& room) {
-    const u64 low = room.low, high = room.high, before = room.before;
+__device__ __forceinline__ void weigh(const Places& places, const Mass& mass, const Bins& bins, u64 wanted, Scratch& scratch) {
+    const u64 low = scratch.low, high = scratch.high, before = scratch.before;
     const int own = threadIdx.x;
-    room.counts[own] = 0, room.lows[own] = 0, room.highs[own] = 0;
+    scratch.counts[own] = 0, scratch.lows[own] = 0, scratch.highs[own] = 0;
     __syncthreads();
-    if (own == 0) room.reached = false;
+    if (own == 0) scratch.reached = false;
     places.each([&](u64 place) {
         if (place < low || place >= high) return;
         const int bin = bins.bin_of(place);
-        atomicAdd(room.counts + bin, 1);
+        atomicAdd(scratch.counts + bin, 1);
         if (Mass::COUNTS) return;
         const u64 weight = mass(place);
-        const u32 part = (u32)weight, was = atomicAdd(room.lows + bin, part);
+        const u32 part = (u32)weight, was = atomicAdd(scratch.lows + bin, part);
         const u32 rest = (u32)(weight >> 32) + (was + part < was);
-        if (rest) atomicAdd(room.highs + bin, rest);
+        if (rest) atomicAdd(scratch.highs + bin, rest);
     });
     __syncthreads();
-    const u64 inside = Mass::COUNTS ? room.counts[own] : (u64)room.highs[own] << 32 | room.lows[own];
-    const u64 sum = before + scan_of_block(inside, room);
+    const u64 inside = Mass::COUNTS ? scratch.counts[own] : (u64)scratch.highs[own] << 32 | scratch.lows[own];
+    const u64 sum = before + scan_of_block(inside, scratch);
     if (sum >= wanted && sum - inside < wanted) {
-        room.reached = true, room.bin = own;
-        room.before = sum - inside, room.n_inside = room.counts[own];
+        scratch.reached = true, scratch.bin = own;
+        scratch.before = sum - inside, scratch.n_inside = scratch.counts[own];
     }
     __syncthreads();
 }
 
-// Narrow [room.low, room.high) to one of its parts.
+// Narrow [scratch.low, scratch.high) to one of its parts.
 template <class Places, class Mass>
-__device__ __forceinline__ void narrow(const Places& places, const Mass& mass, u64 wanted, Room& room) {
-    const Parts parts(room.low, room.high);
-    weigh(places, mass, parts, wanted, room);
-    if (threadIdx.x == 0) room.low = parts.first(room.bin), room.high = min(parts.high, parts.first(room.bin + 1));
+__device__ __forceinline__ void narrow(const Places& places, const Mass& mass, u64 wanted, Scratch& scratch) {
+    const Parts parts(scratch.low, scratch.high);
+    weigh(places, mass, parts, wanted, scratch);
+    if (threadIdx.x == 0) scratch.low = parts.first(scratch.bin), scratch.high = min(parts.high, parts.first(scratch.bin + 1));
     __syncthreads();
 }
 
-// Narrow [room.low, room.high) to what the places of room.bin take.
+// Narrow [scratch.low, scratch.high) to what the places of scratch.bin take.
 template <class Places>
-__device__ __forceinline__ void narrow_to_bin(const Places& places, const Steps& steps, Room& room) {
-    const u64 high = room.high;
-    const int bin = room.bin;
+__device__ __forceinline__ void narrow_to_bin(const Places& places, const Steps& steps, Scratch& scratch) {
+    const u64 high = scratch.high;
+    const int bin = scratch.bin;
     u64 first = NOWHERE, last = 0;
     places.each([&](u64 place) {
         if (place < high && steps.bin_of(place) == bin) first = min(first, place), last = max(last, place);
@@ -223,25 +218,25 @@ __device__ __forceinline__ void narrow_to_bin(const Places& places, const Steps&
         last = max(last, __shfl_xor_sync(~0u, last, i));
     }
     __syncthreads();
-    if (threadIdx.x == 0) room.low = NOWHERE, room.high = 0;
+    if (threadIdx.x == 0) scratch.low = NOWHERE, scratch.high = 0;
     __syncthreads();
-    if (threadIdx.x % 32 == 0 && first != NOWHERE) atomicMin(&room.low, first), atomicMax(&room.high, last + 1);
+    if (threadIdx.x % 32 == 0 && first != NOWHERE) atomicMin(&scratch.low, first), atomicMax(&scratch.high, last + 1);
     __syncthreads();
 }
 
-// Where to end among [room.low, room.high) so that the mass, with what lies before, is `wanted` or just above.
+// Where to end among [scratch.low, scratch.high) so that the mass, with what lies before, is `wanted` or just above.
 template <class Mass>
-__device__ __forceinline__ u64 finish(const List& places, const Mass& mass, u64 wanted, Room& room) {
-    while (room.n_inside > FEW && room.reached) narrow(places, mass, wanted, room);
-    const u64 low = room.low, stop = room.high, before = room.before;
+__device__ __forceinline__ u64 finish(const List& places, const Mass& mass, u64 wanted, Scratch& scratch) {
+    while (scratch.n_inside > FEW && scratch.reached) narrow(places, mass, wanted, scratch);
+    const u64 low = scratch.low, stop = scratch.high, before = scratch.before;
     places.each([&](u64 place) {
         if (place < low || place >= stop) return;
-        const int to = atomicAdd(&room.n_few, 1);
-        if (to < FEW) room.few[to] = place;
+        const int to = atomicAdd(&scratch.n_few, 1);
+        if (to < FEW) scratch.few[to] = place;
     });
     __syncthreads();
     if (threadIdx.x < 32) {
-        const u64 place = threadIdx.x < room.n_few ? room.few[threadIdx.x] : NOWHERE;
+        const u64 place = threadIdx.x < scratch.n_few ? scratch.few[threadIdx.x] : NOWHERE;
         const u64 own = place == NOWHERE ? 0 : mass(place);
         u64 sum = before;
         for (int i = 0; i < 32; ++i) {
@@ -251,71 +246,73 @@ __device__ __forceinline__ u64 finish(const List& places, const Mass& mass, u64 
         u64 last = place != NOWHERE && sum >= wanted ? place : NOWHERE - 1;
 #pragma unroll
         for (int i = 16; i; i /= 2) last = min(last, __shfl_xor_sync(~0u, last, i));
-        if (threadIdx.x == 0) room.high = last + 1;
+        if (threadIdx.x == 0) scratch.high = last + 1;
     }
     __syncthreads();
-    return room.high;
+    return scratch.high;
 }
 
 // Where to end among the places before `high` so that their mass is `wanted` or just above; `high` if it never is, and
-// then room.reached is false. With `near`, what lies further down than `steps` go counts as never.
+// then scratch.reached is false. With `near`, what lies further down than `steps` go counts as never.
 template <class Places, class Mass>
 __device__ __forceinline__ u64 end_of(const Places& places, const Steps& steps, u64 high, const Mass& mass, u64 wanted,
-                                      bool near, Room& room) {
+                                      bool near, Scratch& scratch) {
     __syncthreads();
-    if (threadIdx.x == 0) room.low = 0, room.high = high, room.before = 0, room.n_few = 0, room.n_listed = 0;
+    if (threadIdx.x == 0) scratch.low = 0, scratch.high = high, scratch.before = 0, scratch.n_few = 0, scratch.n_listed = 0;
     __syncthreads();
-    weigh(near ? places.down_to(steps.least(LAST - 1)) : places, mass, steps, wanted, room);
-    const int bin = room.bin;
-    if (!room.reached || (near && bin == LAST)) {
+    weigh(near ? places.down_to(steps.least(LAST - 1)) : places, mass, steps, wanted, scratch);
+    const int bin = scratch.bin;
+    if (!scratch.reached || (near && bin == LAST)) {
         __syncthreads();
-        if (threadIdx.x == 0) room.reached = false;
+        if (threadIdx.x == 0) scratch.reached = false;
         __syncthreads();
         return high;
     }
     if constexpr (Places::MANY) {
-        if (room.n_inside > LISTED) narrow_to_bin(places, steps, room);
-        while (room.n_inside > LISTED) narrow(places, mass, wanted, room);
-        const u64 low = room.low, stop = room.high;
+        if (scratch.n_inside > LISTED) narrow_to_bin(places, steps, scratch);
+        while (scratch.n_inside > LISTED) narrow(places, mass, wanted, scratch);
+        const u64 low = scratch.low, stop = scratch.high;
         places.down_to(steps.least(bin)).each([&](u64 place) {
-            if (place >= low && place < stop && steps.bin_of(place) == bin) room.list[atomicAdd(&room.n_listed, 1)] = place;
+            if (place >= low && place < stop && steps.bin_of(place) == bin)
+                scratch.list[atomicAdd(&scratch.n_listed, 1)] = place;
         });
         __syncthreads();
-        const List list{room.list, room.n_listed};
-        if (low == 0) narrow_to_bin(list, steps, room);
-        return finish(list, mass, wanted, room);
+        const List list{scratch.list, scratch.n_listed};
+        if (low == 0) narrow_to_bin(list, steps, scratch);
+        return finish(list, mass, wanted, scratch);
     } else {
-        narrow_to_bin(places, steps, room);
-        return finish(places, mass, wanted, room);
+        narrow_to_bin(places, steps, scratch);
+        return finish(places, mass, wanted, scratch);
     }
 }
 
 // List the `n` likeliest tokens and perhaps some more, in any order: how many, or -1 if the list is too short for them.
-// Tokens of bins beyond `furthest` are left out. room.bin: the furthest bin that is listed, wholly.
+// Tokens of bins beyond `furthest` are left out. scratch.bin: the furthest bin that is listed, wholly.
 __device__ __forceinline__ int list_likeliest(const float* logits, const u32* tops, const Steps& steps, int furthest, int n,
-                                              Room& room) {
+                                              Scratch& scratch) {
     __syncthreads();
     if (threadIdx.x == 0) {
-        room.low = 0, room.high = NOWHERE, room.before = 0, room.n_groups = room.n_listed = 0;
-        room.reached = false;
+        scratch.low = 0, scratch.high = NOWHERE, scratch.before = 0, scratch.n_groups = scratch.n_listed = 0;
+        scratch.reached = false;
     }
     __syncthreads();
-    if (GROUPS > n) weigh(Groups{tops}, One(), steps, n, room);
-    const int bin = room.reached ? min(room.bin, furthest) : furthest;
+    if (GROUPS > n) weigh(Groups{tops}, One(), steps, n, scratch);
+    const int bin = scratch.reached ? min(scratch.bin, furthest) : furthest;
     __syncthreads();
-    if (threadIdx.x == 0) room.bin = bin;
+    if (threadIdx.x == 0) scratch.bin = bin;
     for (int i = threadIdx.x; i < GROUPS; i += THREADS) {
         const u64 place = (u64)~tops[i] << 32;
-        if (tops[i] && steps.bin_of(place) <= bin) room.groups[atomicAdd(&room.n_groups, 1)] = i;
+        if (tops[i] && steps.bin_of(place) <= bin) scratch.groups[atomicAdd(&scratch.n_groups, 1)] = i;
     }
     __syncthreads();
     const float least = steps.least(bin);
     const int lane = threadIdx.x % 32;
-    for (int first = threadIdx.x / 32; first < room.n_groups; first += GROUPS_AHEAD * WARPS) {
+    for (int first = threadIdx.x / 32; first < scratch.n_groups; first += GROUPS_AHEAD * WARPS) {
         float x[GROUPS_AHEAD * 4];
 #pragma unroll
         for (int i = 0; i < GROUPS_AHEAD * 4; ++i) {
-            const int at = first + i / 4 * WARPS, token = at < room.n_groups ? room.groups[at] * GROUP + i % 4 * 32 + lane : VOCAB;
+            const int at = first + i / 4 * WARPS,
+                      token = at < scratch.n_groups ? scratch.groups[at] * GROUP + i % 4 * 32 + lane : VOCAB;
             x[i] = token < VOCAB ? logits[token] : __int_as_float(0xff800000);
         }
 #pragma unroll
@@ -323,11 +320,11 @@ __device__ __forceinline__ int list_likeliest(const float* logits, const u32* to
             if (!(x[i] >= least)) continue;
             const u64 place = place_of(x[i], 0);
             if (place == NOWHERE || steps.bin_of(place) > bin) continue;
-            const int to = atomicAdd(&room.n_listed, 1);
-            const u32 token = room.groups[first + i / 4 * WARPS] * GROUP + i % 4 * 32 + lane;
-            if (to < LISTED) room.list[to] = place | token;
+            const int to = atomicAdd(&scratch.n_listed, 1);
+            const u32 token = scratch.groups[first + i / 4 * WARPS] * GROUP + i % 4 * 32 + lane;
+            if (to < LISTED) scratch.list[to] = place | token;
         }
     }
     __syncthreads();
-    return room.n_listed <= LISTED ? room.n_listed : -1;
+    return scratch.n_listed <= LISTED ? scratch.n_listed : -1;
 }

@@ -1,11 +1,11 @@
 // x = cap * tanh(x / cap), in place.
 //
 // Grid (numbers of a row / 1024, rows), block 256: a thread has four numbers, 256 apart. Bytes: 8 a number.
-#include "../launch.cuh"
+#include "../gpu/include/pdl.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) soft_cap(float* x, int width, float cap) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     float* row = x + (size_t)blockIdx.y * width;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -66,7 +66,7 @@ class Grow:
         targets: Any = None,
         reach: Any = None,
     ) -> None:
-        made = kernel(_HERE / "grow.cu", "grow", dependent=True, POOL=ids.shape[1], EDGES=int(scores.ndim == 3))
+        made = kernel(_HERE / "build.cu", "build", dependent=True, POOL=ids.shape[1], EDGES=int(scores.ndim == 3))
         where = out.tokens, out.parents, out.depths, out.grown
         self._run = made.bind(1, 32, (ids, scores, outlines, apart, targets, reach, *where))
 
@@ -89,7 +89,7 @@ class Plant:
     def __init__(self, grown: DeviceArrays, batch: DeviceBatch) -> None:
         where = batch.first, batch.length, batch.tokens, batch.parent, batch.depth, batch.position
         trees = grown.tokens, grown.parents, grown.depths
-        self._run = kernel(_HERE / "plant.cu", "plant").bind(1, MOST, (*trees, 0, 0, *where))
+        self._run = kernel(_HERE / "write_draft.cu", "write_draft").bind(1, MOST, (*trees, 0, 0, *where))
 
     def __call__(self, order: Sequence[int], stream: Any = None) -> None:
         """Overwrite tokens, parents, depths and positions of the rows beside the roots.
@@ -137,8 +137,8 @@ class Walk:
         block: DeviceArrays | None = None,
         position: Any = None,
     ) -> None:
-        constants = {"ROWS": rows, "PLACES": places, "MASK": mask, "BLOCKS": int(block is not None)}
-        made = kernel(_HERE / "walk.cu", "walk", **constants)
+        constants = {"ROWS": rows, "RING_SIZE": places, "MASK_TOKEN": mask, "BLOCKS": int(block is not None)}
+        made = kernel(_HERE / "accept_path.cu", "accept_path", **constants)
         of_pass = 0, 0, 0, batch.first, batch.length, batch.tokens, batch.parent, drawn
         order = "counts", "first", "sequence", "length", "position", "row", "token", "parent", "depth", "last"
         of_context = (getattr(context, name) for name in order)
@@ -154,7 +154,7 @@ class Walk:
 
 
 def _words(order: Sequence[int]) -> dict[str, int]:
-    """An order as the numbers of order.cuh."""
+    """An order as the numbers of slot_order.cuh."""
     filled = bytes(s & 255 for s in order).ljust(SEQUENCES, b"\0")
     return {name: int.from_bytes(filled[at : at + 8], "little") for name, at in (("low", 0), ("high", 8))}
 
@@ -191,7 +191,7 @@ class Features:
 
     def __init__(self, sources: Any, counts: Any, row: Any, width: int, out: Any, *, which: int = 0) -> None:
         self._n = sources.size
-        made = kernel(_HERE / "features.cu", "features", dependent=True, DIM=width, HALF=int(out.itemsize == 2))
+        made = kernel(_HERE / "features.cu", "features", dependent=True, MODEL_DIM=width, TO_HALF=int(out.itemsize == 2))
         self._run = made.bind(1, 256, (sources, counts, which, row, out.view(np.uint8)))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
@@ -210,7 +210,7 @@ class Keep:
     """
 
     def __init__(self, sources: Any, out: Any) -> None:
-        made = kernel(_HERE / "keep.cu", "keep", dependent=True, DIM=out.shape[2])
+        made = kernel(_HERE / "stash_rows.cu", "stash_rows", dependent=True, MODEL_DIM=out.shape[2])
         self._n, self._run = len(out), made.bind(1, 256, (sources, 0, out, out.shape[1], 0))
 
     def __call__(self, first: int, n_rows: int, at: int, stream: Any = None) -> None:
@@ -231,7 +231,9 @@ class Pick:
     """
 
     def __init__(self, ids: Any, apart: int, out: Any) -> None:
-        self._run = kernel(_HERE / "pick.cu", "pick", dependent=True).bind(1, MOST, (ids, apart, out, len(out)))
+        self._run = kernel(_HERE / "gather_top1.cu", "gather_top1", dependent=True).bind(
+            1, MOST, (ids, apart, out, len(out))
+        )
 
     def __call__(self, stream: Any = None) -> None:
         """Copy them all."""

@@ -1,25 +1,25 @@
-// Rows of several arrays, one after the other in a row: what a draft reads of the layers that its target showed.
+// Concatenate the captured hidden states of several layers for a drafter: rows of several arrays, one after the other in a row.
 //
-// Grid (arrays, rows), block 256. Macros: DIM, values of a row; HALF, whether they become halves. sources: the arrays' addresses;
-// row: which row of them goes where, for the first counts[which]. Bytes: 6 or 8 * DIM each.
-#include "../formats/half.cuh"
-#include "../launch.cuh"
+// Grid (arrays, rows), block 256. Macros: MODEL_DIM, elements of a row; TO_HALF, whether they become float16. `sources`: addresses of
+// the arrays; `row`: source row of each output row, for the first counts[which]. Bytes: 6 or 8 * MODEL_DIM each.
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/pdl.cuh"
 
-#if !defined(DIM) || !defined(HALF)
-#error "DIM and HALF must be defined"
+#if !defined(MODEL_DIM) || !defined(TO_HALF)
+#error "MODEL_DIM and TO_HALF must be defined"
 #endif
-static_assert(DIM % 4 == 0, "rows are whole vectors");
+static_assert(MODEL_DIM % 4 == 0, "rows are whole vectors");
 
 extern "C" __global__ void __launch_bounds__(256)
 features(const unsigned long long* sources, const int* counts, int which, const int* row, unsigned char* out) {
-    dependents_may_launch();
-    wait_for_inputs();
+    launch_dependent_grids();
+    wait_on_dependent_grids();
     if (blockIdx.y >= counts[which]) return;
-    const float4* from = (const float4*)((const float*)sources[blockIdx.x] + (size_t)row[blockIdx.y] * DIM);
-    const size_t to = ((size_t)blockIdx.y * gridDim.x + blockIdx.x) * (DIM / 4);
-    for (int i = threadIdx.x; i < DIM / 4; i += 256) {
+    const float4* from = (const float4*)((const float*)sources[blockIdx.x] + (size_t)row[blockIdx.y] * MODEL_DIM);
+    const size_t to = ((size_t)blockIdx.y * gridDim.x + blockIdx.x) * (MODEL_DIM / 4);
+    for (int i = threadIdx.x; i < MODEL_DIM / 4; i += 256) {
         const float4 x = from[i];
-        if (HALF) {
+        if (TO_HALF) {
             ((uint2*)out)[to + i] = make_uint2(half_saturated(x.x) | (u32)half_saturated(x.y) << 16,
                                                half_saturated(x.z) | (u32)half_saturated(x.w) << 16);
         } else {

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dflash.kernels import device
 from dflash.kernels.jit import kernel
 
-_SOURCE = Path(__file__).with_name("trust.cu")
+_SOURCE = Path(__file__).with_name("confidence.cu")
 
 
 class Reach:
@@ -55,9 +55,9 @@ class Reach:
     ) -> None:
         (each, texts, rank), width = codes.shape, len(gain)
         self.reach = device.zeros(texts, dtype=np.int32)
-        constants = {"DIM": width, "RANK": rank, "EACH": each, "LEAD": lead}
+        constants = {"MODEL_DIM": width, "RANK": rank, "BLOCK_ROWS": each, "FIRST_DRAFT_ROW": lead}
         gained = device.array(np.concatenate([weight[:width] * gain, weight[width:]]))
-        made = kernel(_SOURCE, "trust", dependent=True, **constants)
+        made = kernel(_SOURCE, "confidence", dependent=True, **constants)
         self._run = made.bind(1, 32 * (each - lead), (stream, codes, gained, bias, eps, least, texts, self.reach))
 
     def __call__(self, n_texts: int, stream: Any = None) -> None:

@@ -1,0 +1,79 @@
+// Attention of pending rows (decode) on Hopper up to partial results of each split; `combine` follows.
+//
+// Blocks take work items in turn, see decode_scheduler.cuh. Grid: any, one block a multiprocessor. Block, roles and shared
+// memory: mainloop_sm90.cuh. Macros: those of mainloop_sm90.cuh; MAX_SPLITS.
+// Bytes: 4 * KV_HEADS * HEAD_DIM for each position, and for each query 4 * HEAD_DIM a split.
+#define TREE_MASK 1
+#include "../gpu/include/pdl.cuh"
+#include "mainloop_sm90.cuh"
+#include "decode_scheduler.cuh"
+
+// Producer: copy the tiles of all items of the block. Tiles of accepted positions need not wait for earlier kernels.
+__device__ __forceinline__ void copy_items(Pipeline pipeline, const TensorMap& k, const TensorMap& v, const Batch& batch,
+                                           const int* pages, int max_pages) {
+    Item item;
+    item.sequence = item.before = 0;
+    bool waited = false;
+    for (int n = blockIdx.x; find(n, item, batch, pages, max_pages); n += gridDim.x) {
+        const KvRange& kv = item.kv;
+        for (int i = kv.begin; i <= kv.end; ++i) {
+            if (!waited && i < kv.end && (i + 1) * TILE_KV > kv.committed) {
+                wait_on_dependent_grids();
+                waited = true;
+            }
+            if (i < kv.end) copy_tile(pipeline, k, kv, i);
+            if (i > kv.begin) copy_tile(pipeline, v, kv, i - 1);
+        }
+    }
+    if (!waited) wait_on_dependent_grids();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+decode_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
+              const int* counts, const int* first, const int* parent, const int* depth, const int* length, const int* pages,
+              int max_pages, int max_rows, int max_sequences, float* partial, float* stats) {
+    extern __shared__ u8 memory[];
+    __shared__ __align__(8) u64 barriers[2 * STAGES];
+    __shared__ Batch batch;
+    __shared__ Item items[WARPGROUPS];
+    __shared__ int limits[WARPGROUPS][MAX_ROWS];
+    __shared__ u64 above[WARPGROUPS][MAX_ROWS];
+    launch_dependent_grids();
+    const u32 query_tile = (smem_address(memory) + 1023) / 1024 * 1024;
+    const u32 full = smem_address(barriers);
+    Pipeline pipeline = {query_tile + QUERY_TILE_BYTES, full, full + 8 * STAGES, 0, 0};
+    if (threadIdx.x == PENDING) init_pipeline(pipeline);
+    if (threadIdx.x < PENDING) read_batch(batch, counts, first, parent, depth, length, max_rows, max_sequences);
+    __syncthreads();
+    if (threadIdx.x >= 2 * TILE_Q) {
+        setmaxnreg_producer();
+        if (threadIdx.x == 2 * TILE_Q) copy_items(pipeline, k, v, batch, pages, max_pages);
+        return;
+    }
+    setmaxnreg_consumer();
+    const int group = threadIdx.x / 128, thread = threadIdx.x % 128;
+    const u32 own = query_tile + group * WARPGROUP_TILE;
+    Item& item = items[group];
+    if (thread == 0) item.sequence = item.before = 0;
+    bool waited = false;
+    for (int n = blockIdx.x;; n += gridDim.x) {
+        warpgroup_sync();
+        if (thread == 0) find(n, item, batch, pages, max_pages);
+        warpgroup_sync();
+        if (item.queries.n == 0) break;
+        if (thread < item.rows) read_mask(item, thread, batch, limits[group], above[group]);
+        if (!waited) wait_on_dependent_grids();
+        waited = true;
+        if (group * 64 >= item.queries.n) {
+            skip(pipeline, item.kv);
+            continue;
+        }
+        store_queries(own, q, item.queries);
+        warpgroup_sync();
+        const Mask mask = {item.kv.committed, item.kv.committed, 0, limits[group], above[group]};
+        Softmax acc;
+        mainloop(pipeline, item.kv, mask, own, acc);
+        store_partial(item, acc, partial, stats);
+    }
+    if (!waited) wait_on_dependent_grids();
+}

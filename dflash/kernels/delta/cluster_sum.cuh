@@ -1,0 +1,61 @@
+// Sums over the blocks of a cluster through distributed shared memory (DSMEM), without a fence: a store into another block's
+// shared memory counts its bytes at a barrier remote.
+//
+// Macros: SPLIT, blocks of a cluster; those of smem.cuh.
+#pragma once
+#include "pipeline.cuh"
+
+#ifndef SPLIT
+#error "SPLIT must be defined"
+#endif
+constexpr bool CLUSTERED = FUSE_NORM && SPLIT > 1;
+
+// Producer warps of the same number exchange, at two barriers in turn: one warp may be one exchange ahead, never two.
+struct ClusterSum {
+    u64 barriers[PRODUCER_WARPS][2];
+    float sums[PRODUCER_WARPS][2][SPLIT];
+
+    // Called by all threads.
+    __device__ __forceinline__ void init() {
+#if __CUDA_ARCH__ >= 900
+        const int producer = threadIdx.x / 32;
+        if (threadIdx.x % 32 == 0 && producer < PRODUCER_WARPS) {
+            mbarrier_init(smem_address(&barriers[producer][0]), 1);
+            mbarrier_init(smem_address(&barriers[producer][1]), 1);
+        }
+        __syncwarp();
+        asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+    }
+
+    // Wait until all blocks of the cluster have called `init`.
+    __device__ __forceinline__ void wait_init() {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+    }
+
+    // The sum over the blocks of `mine` of producer warp `producer`, the same in all lanes.
+    __device__ __forceinline__ float sum(int producer, int turn, int part, float mine) {
+#if __CUDA_ARCH__ >= 900
+        const int lane = threadIdx.x % 32;
+        float* const all = sums[producer][turn % 2];
+        u64* const barrier = &barriers[producer][turn % 2];
+        if (lane < SPLIT) {
+            u32 remote, remote_barrier;
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(smem_address(all + part)), "r"(lane));
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote_barrier) : "r"(smem_address(barrier)), "r"(lane));
+            asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(remote),
+                         "r"(__float_as_uint(mine)), "r"(remote_barrier)
+                         : "memory");
+        }
+        if (lane == 0) mbarrier_arrive_expect_tx(smem_address(barrier), 4 * SPLIT);
+        mbarrier_wait_warp(barrier, turn / 2 % 2);
+        mine = all[0];
+#pragma unroll
+        for (int p = 1; p < SPLIT; ++p) mine = __fadd_rn(mine, all[p]);
+        __syncwarp();
+#endif
+        return mine;
+    }
+};

@@ -1,0 +1,105 @@
+// Consumer threads: they hold the state of a head and run the delta rule over the rows, from each row's parent:
+//
+//   S = decay * S;  u = beta * (v - S k);  S += outer(u, k);  o = S q
+#pragma once
+#include "params.cuh"
+
+// Restore the state after the parent of `row`.
+__device__ __forceinline__ void restore_state(State& own, const TreeOrder& tree, int row, const Smem& smem,
+                                              const float* committed, int lane) {
+    const int start = tree.start[row], value = threadIdx.x / LANES * ROWS_PER_THREAD;
+    u64 again = tree.parent[row] >= 0 ? tree.path[tree.parent[row]] : 0;
+    if (start == COMMITTED) {
+        own.load(committed, lane);
+    } else {
+        own.load(smem.saved + (tree.saved_slot[start] * BLOCK_V + value) * KEY_DIM, lane);
+        again &= ~tree.path[start];
+    }
+#pragma unroll 1
+    for (; again; again &= again - 1) {
+        const int position = tree.position[lowest(again)];
+        const float* const line = smem.rows + position * BLOCK_CHANNELS;
+        float key[COLUMNS];
+        load_columns(line + KEY_DIM, lane, key);
+        Updates update;
+        update.load(line + 2 * KEY_DIM + value);
+        own.add(smem.gates[4 * position], update, key);
+    }
+}
+
+// Store if `wanted`, without a branch: the compiler schedules nothing across a branch.
+__device__ __forceinline__ void store_shared_if(bool wanted, float* shared, float x) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.shared.f32 [%1], %2; }" ::"r"((int)wanted),
+                 "r"(smem_address(shared)), "f"(x));
+}
+
+// Visit n rows in order, each stage once it is full. One pass over the state adds the update of the previous row and reads the
+// next one. The read-out of a row is off the critical path. A leaf changes nothing: its factors are 1 and 0. Bit i of `phases`
+// is the phase of the barriers of stage i.
+__device__ __forceinline__ void consume_rows(State& own, int n, const TreeOrder& tree, const Smem& smem, const float* committed,
+                                             Pipeline& pipeline, u32 phases, int lane) {
+    const int mine = threadIdx.x / LANES * ROWS_PER_THREAD + row_of(lane);
+    const bool writes = lane % LANES_PER_ROW == 0;
+    const float *line = smem.rows, *gate = smem.gates;
+    float *read = smem.reads + mine, *value = smem.rows + 2 * KEY_DIM + mine;
+    float a[COLUMNS], b[COLUMNS]{};
+    Updates update{};
+    int flags = 0, i = 0;
+    const auto consume_row = [&](float (&key)[COLUMNS], const float (&last_key)[COLUMNS]) {
+        float query[COLUMNS];
+        load_columns(line + KEY_DIM, lane, key);
+        load_columns(line, lane, query);
+        const float4 now = *(const float4*)gate;
+        const float wanted = *value;
+        own.add(update, last_key);
+        const float known = own.read(key).reduce(lane);
+        const RowSums reads = own.read(query);
+        flags = __float_as_int(now.w);
+        const bool leaf = flags & LEAF;
+        own.scale(leaf ? 1.0f : now.x);
+        const float change = __fmul_rn(now.y, __fmaf_rn(-now.x, known, wanted));
+        update.spread(change, lane);
+#pragma unroll
+        for (int r = 0; r < ROWS_PER_THREAD; ++r) update.of[r] = leaf ? 0.0f : update.of[r];
+        const float sum = __fmaf_rn(change, now.z, __fmul_rn(now.x, reads.reduce(lane)));
+        __syncwarp();  // all lanes have read `wanted`
+        store_shared_if(writes, value, change);
+        store_shared_if(writes, read, sum);
+        line += BLOCK_CHANNELS, gate += 4, value += BLOCK_CHANNELS, read += BLOCK_V, ++i;
+    };
+    do {
+        if (flags & THEN_SWITCH) {
+            const int last = tree.order[i - 1], at = tree.order[i];
+            own.add(update, b);
+            if (tree.saved >> last & 1) {
+                own.store(smem.saved + (tree.saved_slot[last] * BLOCK_V + threadIdx.x / LANES * ROWS_PER_THREAD) * KEY_DIM,
+                          lane);
+            }
+            if (tree.start[at] != CONTINUE) {
+                __syncwarp();
+                restore_state(own, tree, at, smem, committed, lane);
+            }
+            update = Updates{};
+        }
+        if (i % STAGE_ROWS == 0) {
+            if (i) mbarrier_arrive(smem_address(pipeline.empty + i / STAGE_ROWS - 1));
+            mbarrier_wait_warp(pipeline.full + i / STAGE_ROWS, phases >> i / STAGE_ROWS & 1);
+        }
+#pragma unroll 1
+        for (;;) {
+            consume_row(a, b);
+            if (flags & (THEN_SWITCH | THEN_STOP)) {
+                if constexpr (ROWS_PER_THREAD == 2) {
+                    own.add(update, a), update = Updates{};
+                } else {  // with fewer registers
+#pragma unroll
+                    for (int c = 0; c < COLUMNS; ++c) b[c] = a[c];
+                }
+                break;
+            }
+            consume_row(b, a);
+            if (flags & (THEN_SWITCH | THEN_STOP)) break;
+        }
+    } while (i < n);
+    mbarrier_arrive(smem_address(pipeline.empty + (n - 1) / STAGE_ROWS));
+}

@@ -1,0 +1,65 @@
+// Parameters of the parts of step.cu: arrays, the block, the sequence that the block is at.
+#pragma once
+#include "tree_order.cuh"
+
+struct Arrays {
+    const float *mixed, *gate, *taps, *ssm_norm;
+    float eps;
+    float *tail, *inputs, *k, *u, *decay;
+    int* readers;
+    unsigned short* out;
+    float* read_out;
+};
+
+struct Block {
+    int part, head, group, channel;  // `channel`: the block's first of all heads' value channels
+    bool writes_keys;
+
+    __device__ __forceinline__ Block(int part, int head)
+        : part(part),
+          head(head),
+          group(head % KEY_HEADS),
+          channel(head * VALUE_DIM + part * BLOCK_V),
+          writes_keys(head < KEY_HEADS && part == 0) {}
+};
+
+// A producer thread: `number` of its warp, `row` of the thread among all producers.
+struct Producer {
+    int number, row, lane;
+};
+
+// A sequence as the batch describes it.
+struct SequenceInfo {
+    int start, end, slot, n_accepted, buffer;
+    AcceptedRows accepted;
+
+    __device__ __forceinline__ void load(const int* first, const int* slots, const int* counts, const int* buffers,
+                                         const int* rows, int s) {
+        start = first[s], end = first[s + 1], slot = slots[s], n_accepted = counts[s], buffer = buffers[s];
+        accepted.load(rows + s * PENDING);
+    }
+};
+
+struct Sequence {
+    int index, start, n_rows, n_stages, n_accepted;
+    size_t slot, prev, curr;  // `prev`, `curr`: first pending row of the slot, of the previous and of this pass
+    AcceptedRows accepted;
+    u32 phases;
+
+    __device__ __forceinline__ Sequence(const SequenceInfo& of, int index, int slots, u32 phases)
+        : index(index),
+          start(of.start),
+          n_rows(of.end - of.start),
+          n_stages((of.end - of.start + STAGE_ROWS - 1) / STAGE_ROWS),
+          n_accepted(of.n_accepted),
+          slot(of.slot),
+          prev((size_t)(of.buffer * slots + of.slot) * PENDING),
+          curr((size_t)((1 - of.buffer) * slots + of.slot) * PENDING),
+          accepted(of.accepted),
+          phases(phases) {}
+};
+
+// The row of visit `position`.
+__device__ __forceinline__ int row_at(const TreeOrder& tree, bool chain, int position) {
+    return chain ? position : (int)tree.order[position];
+}

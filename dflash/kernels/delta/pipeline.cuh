@@ -1,0 +1,33 @@
+// The pipeline between the producer and the consumer warps of step.cu: STAGE_ROWS rows a stage, in the order of visits, with
+// barriers for loaded (inputs copied), full (rows convolved) and empty (rows read by the consumers).
+//
+// Macros: those of smem.cuh.
+#pragma once
+#include "../gpu/include/cp_async.cuh"
+#include "../gpu/include/mbarrier.cuh"
+#include "smem.cuh"
+
+// A converged warp waits for the end of a phase and stays converged.
+__device__ __forceinline__ void mbarrier_wait_warp(const u64* barrier, u32 parity) {
+    mbarrier_wait(smem_address(barrier), parity);
+    __syncwarp();
+}
+
+constexpr int STAGE_ROWS = 4, MAX_STAGES = MAX_ROWS / STAGE_ROWS;
+
+struct Pipeline {
+    u64 loaded[MAX_STAGES], full[MAX_STAGES], empty[MAX_STAGES];  // every thread arrives by itself
+
+    // Called by all threads. Each warp initialises some barriers, since one warp takes as long for each as all for one each.
+    __device__ __forceinline__ void init() {
+        if (threadIdx.x % 32 == 0) {
+#pragma unroll 1
+            for (int i = threadIdx.x / 32; i < MAX_STAGES; i += THREADS / 32) {
+                mbarrier_init(smem_address(loaded + i), 32 * STAGE_ROWS);
+                mbarrier_init(smem_address(full + i), 32 * STAGE_ROWS);
+                mbarrier_init(smem_address(empty + i), CONSUMERS);
+            }
+        }
+        __syncwarp();
+    }
+};

@@ -1,0 +1,129 @@
+// Prefill, first kernel: conv and SiLU of all channels, then unit k and unit q times KEY_DIM^-0.5; all as float16.
+//
+// A warp takes the channels of one head of q, k or v and walks along ROWS_PER_WARP rows.
+//
+// Grid (rows / ROWS_PER_WARP, heads / 8), both rounded up, block 256.
+// Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh; TAPS. Bytes: 6 * C a row.
+#if !defined(KEY_HEADS) || !defined(VALUE_HEADS) || !defined(KEY_DIM) || !defined(VALUE_DIM) || !defined(TAPS)
+#error "KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM and TAPS must be defined"
+#endif
+#include "../gpu/include/activation.cuh"
+#include "../gpu/include/half.cuh"
+#include "../gpu/include/pdl.cuh"
+#include "../gpu/include/warp.cuh"
+#include "conv_context.cuh"
+
+constexpr int ROWS_PER_WARP = 16, UNROLL = 4;  // rows of a warp, rows that are loaded at once
+
+// Channels of one head that a lane has: vectors of four where SIZE allows it.
+template <int SIZE>
+struct Channels {
+    static constexpr bool VECTORS = SIZE % 128 == 0;
+    static constexpr int PER_LANE = (SIZE + 31) / 32;
+    float of[PER_LANE];
+
+    static __device__ __forceinline__ int index(int i, int lane) {
+        return VECTORS ? i / 4 * 128 + 4 * lane + i % 4 : i * 32 + lane;
+    }
+    static __device__ __forceinline__ bool has(int i, int lane) { return SIZE % 32 == 0 || i * 32 + lane < SIZE; }
+
+    __device__ __forceinline__ void load(const float* from, int lane) {
+        if constexpr (VECTORS) {
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i += 4) {
+                const float4 x = *(const float4*)(from + i * 32 + 4 * lane);
+                of[i] = x.x, of[i + 1] = x.y, of[i + 2] = x.z, of[i + 3] = x.w;
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i) of[i] = has(i, lane) ? from[i * 32 + lane] : 0.0f;
+        }
+    }
+    __device__ __forceinline__ void store(u16* to, int lane, float factor) const {
+        if constexpr (VECTORS) {
+#pragma unroll
+            for (int i = 0; i < PER_LANE; i += 4) {
+                const u32 low = half_saturated(of[i] * factor) | (u32)half_saturated(of[i + 1] * factor) << 16;
+                const u32 high = half_saturated(of[i + 2] * factor) | (u32)half_saturated(of[i + 3] * factor) << 16;
+                *(uint2*)(to + i * 32 + 4 * lane) = make_uint2(low, high);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i) {
+                if (has(i, lane)) to[i * 32 + lane] = half_saturated(of[i] * factor);
+            }
+        }
+    }
+};
+
+// Rows `row` to `stop` of one sequence, for the head whose channels start at `channel`. `unit` is the length to which the head
+// is normalised, or 0.
+template <int SIZE>
+__device__ __forceinline__ void walk(const float* mixed, const float* taps, u16* prepared, const ConvContext& context,
+                                     int first, int row, int stop, int channel, float unit, int lane) {
+    using Mine = Channels<SIZE>;
+    Mine weight[TAPS], window[TAPS - 1 + UNROLL];
+#pragma unroll
+    for (int t = 0; t < TAPS; ++t) weight[t].load(taps + t * CHANNELS + channel, lane);
+#pragma unroll
+    for (int t = 1; t < TAPS; ++t) {
+        if (row - t >= first) {
+            window[TAPS - 1 - t].load(mixed + (size_t)(row - t) * CHANNELS + channel, lane);
+        } else {
+#pragma unroll
+            for (int i = 0; i < Mine::PER_LANE; ++i) {
+                const int steps = t - (row - first);
+                window[TAPS - 1 - t].of[i] = Mine::has(i, lane) ? context.at(steps, channel + Mine::index(i, lane)) : 0.0f;
+            }
+        }
+    }
+    for (; row < stop; row += UNROLL) {
+#pragma unroll
+        for (int r = 0; r < UNROLL; ++r) {
+            if (row + r < stop) window[TAPS - 1 + r].load(mixed + (size_t)(row + r) * CHANNELS + channel, lane);
+        }
+#pragma unroll
+        for (int r = 0; r < UNROLL; ++r) {
+            if (row + r >= stop) continue;
+            Mine out;
+            float square = 0.0f;
+#pragma unroll
+            for (int i = 0; i < Mine::PER_LANE; ++i) {
+                float total = __fmul_rn(weight[0].of[i], window[r].of[i]);
+#pragma unroll
+                for (int t = 1; t < TAPS; ++t) total = __fmaf_rn(weight[t].of[i], window[r + t].of[i], total);
+                out.of[i] = silu_fast(total);
+                square = __fmaf_rn(out.of[i], out.of[i], square);
+            }
+            const float factor = unit == 0.0f ? 1.0f : __fdiv_rn(unit, sqrtf(warp_sum(square) + 1e-6f));
+            out.store(prepared + (size_t)(row + r) * CHANNELS + channel, lane, factor);
+        }
+#pragma unroll
+        for (int t = 0; t < TAPS - 1; ++t) window[t] = window[t + UNROLL];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+prefill_conv(const float* mixed, const float* taps, const int* counts, const int* first, const int* sequence,
+             const int* slot, const int* accepted, const int* n_accepted, const int* buffer, const float* tail,
+             const float* inputs, int slots, unsigned short* prepared) {
+    launch_dependent_grids();
+    wait_on_dependent_grids();
+    const int head = blockIdx.y * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int end = min(counts[0], (int)(blockIdx.x + 1) * ROWS_PER_WARP);
+    if (head >= 2 * KEY_HEADS + VALUE_HEADS) return;
+    for (int row = blockIdx.x * ROWS_PER_WARP; row < end;) {
+        const int s = sequence[row], here = slot[s], stop = min(end, first[s + 1]);
+        const size_t old = (size_t)(buffer[s] * slots + here) * PENDING;
+        const float* const text = tail + (size_t)here * (TAPS - 1) * CHANNELS;
+        const ConvContext context{text, inputs + old * CHANNELS, accepted + s * PENDING, n_accepted[s]};
+        if (head < 2 * KEY_HEADS) {
+            const float unit = head < KEY_HEADS ? rsqrtf((float)KEY_DIM) : 1.0f;
+            walk<KEY_DIM>(mixed, taps, prepared, context, first[s], row, stop, head * KEY_DIM, unit, lane);
+        } else {
+            const int channel = 2 * KEY_HEADS * KEY_DIM + (head - 2 * KEY_HEADS) * VALUE_DIM;
+            walk<VALUE_DIM>(mixed, taps, prepared, context, first[s], row, stop, channel, 0.0f, lane);
+        }
+        row = stop;
+    }
+}

@@ -1,0 +1,28 @@
+// Activations: silu(x) = x / (1 + exp(-x)) in four formulas. Their bits differ, and each caller's bits are fixed by tests against
+// its reference, so a formula is never exchanged for another.
+#pragma once
+#include "ptx.cuh"
+
+// Activated values of a feed forward are stored as float16 times this, so that they do not overflow; the projection after them
+// multiplies its sums by the inverse.
+constexpr float INNER_SCALE = 0.015625f;
+
+// Accurate expf, correctly rounded division.
+__device__ __forceinline__ float silu_rn(float x) { return __fdiv_rn(x, 1.0f + expf(-x)); }
+
+// Fast __expf, correctly rounded division.
+__device__ __forceinline__ float silu_fast_exp(float x) { return __fdiv_rn(x, 1.0f + __expf(-x)); }
+
+// Fast __expf, fast division.
+__device__ __forceinline__ float silu_fast(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+
+// Approximate exp2 and reciprocal: a relative error of at most 2e-6 where the result is not zero in float16.
+__device__ __forceinline__ float silu_approx(float x) {
+    return __fmul_rn(x, rcp_approx(1.0f + exp2_approx(x * -1.442695041f)));
+}
+
+// 1 / (1 + exp(-x)): accurate expf, correctly rounded division.
+__device__ __forceinline__ float sigmoid_rn(float x) { return __fdiv_rn(1.0f, 1.0f + expf(-x)); }
+
+// x * sigmoid(gate): accurate expf, one correctly rounded division.
+__device__ __forceinline__ float mul_sigmoid_rn(float x, float gate) { return __fdiv_rn(x, 1.0f + expf(-gate)); }

@@ -1,0 +1,35 @@
+// Bulk copies of Hopper's copy engine (TMA): one thread starts them, they complete on a barrier by their bytes.
+//
+// Before, call `mbarrier_arrive_expect_tx` with the bytes. `smem` is a shared address, see `smem_address`.
+#pragma once
+#include "mbarrier.cuh"
+
+// CUtensorMap, passed to a kernel as `const __grid_constant__ TensorMap`.
+struct alignas(64) TensorMap {
+    u64 words[16];
+};
+
+// A cache policy for data that is read once: it leaves the L2 cache first, so that prefetched data stays.
+constexpr u64 EVICT_FIRST = 0x12f0000000000000ull;
+
+// Copy the box of a two-dimensional tensor map that begins at `row` and `column`.
+__device__ __forceinline__ void tma_load_2d(u32 smem, const TensorMap& map, int column, int row, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(smem),
+        "l"(&map), "r"(column), "r"(row), "r"(barrier)
+        : "memory");
+}
+
+// Copy `n_bytes`, a multiple of 16, from consecutive addresses.
+__device__ __forceinline__ void bulk_copy(u32 smem, const void* global, int n_bytes, u32 barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(smem),
+                 "l"(global), "r"(n_bytes), "r"(barrier)
+                 : "memory");
+}
+
+// Fetch `n_bytes`, a multiple of 16, into the L2 cache. Does nothing before Hopper.
+__device__ __forceinline__ void bulk_prefetch_l2(u64 global, u32 n_bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(n_bytes) : "memory");
+#endif
+}

@@ -1,0 +1,97 @@
+// Top-k routing of up to 64 rows, and the work items of the next kernels: an expert and up to four of its pairs. Pair
+// SLOTS * row + slot is a row and one of its experts; the last slot is the shared expert, number EXPERTS. Items are sorted by expert,
+// after those of the shared one; the rows of an expert by number.
+//
+// A warp routes a row; the last block to finish makes the items. Grid rows / 16, rounded up, block 512. `arrived` must be 0 and is 0
+// again at the end. Macros: EXPERTS, N_USED.
+#include "../gpu/include/pdl.cuh"
+#if !defined(EXPERTS) || !defined(N_USED)
+#error "EXPERTS and N_USED must be defined"
+#endif
+#include "topk.cuh"
+
+constexpr int PAIRS = 4, MAX_ROWS = 64, THREADS = 512;
+
+// True in the last block that calls this; it can read what all blocks wrote before.
+__device__ __forceinline__ bool is_last(int* arrived) {
+    __shared__ int last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(arrived, 1) == gridDim.x - 1;
+        if (last) *arrived = 0;
+    }
+    __syncthreads();
+    if (last) __threadfence();
+    return last;
+}
+
+// Sum over the threads before, and that of all in `all`.
+__device__ __forceinline__ int exclusive_sum(int n, int& all) {
+    __shared__ int of_warp[THREADS / 32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int sum = n;
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) {
+        const int before = __shfl_up_sync(~0u, sum, i);
+        if (lane >= i) sum += before;
+    }
+    __syncthreads();
+    if (lane == 31) of_warp[warp] = sum;
+    __syncthreads();
+    all = 0;
+    int first = sum - n;
+#pragma unroll
+    for (int i = 0; i < THREADS / 32; ++i) {
+        if (i < warp) first += of_warp[i];
+        all += of_warp[i];
+    }
+    return first;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+expert_items(const float* logits, const int* counts, int most_rows, int* experts, float* factors, int* item_expert,
+             int* item_pairs, int* n_items, int* arrived) {
+    __shared__ u64 rows_of[EXPERTS];
+    __shared__ int first_of[EXPERTS], chosen[MAX_ROWS * N_USED];
+    const int lane = threadIdx.x % 32, row = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+    launch_dependent_grids();
+    for (int e = threadIdx.x; e < EXPERTS; e += THREADS) rows_of[e] = 0;
+    wait_on_dependent_grids();
+    const int n_rows = min(counts[0], min(most_rows, MAX_ROWS)), shared_items = (n_rows + PAIRS - 1) / PAIRS;
+    if (row < n_rows) {
+        int expert;
+        float share;
+        const float* of_row = logits + row * (EXPERTS + 1);
+        choose_topk(of_row, lane, expert, share);
+        write_choice(expert, share, __ldcg(of_row + EXPERTS), lane, experts + row * N_USED, factors + row * SLOTS);
+        if (lane < N_USED) chosen[row * N_USED + lane] = expert;
+    }
+    if (gridDim.x > 1) {
+        if (!is_last(arrived)) return;
+        for (int i = threadIdx.x; i < n_rows * N_USED; i += THREADS) chosen[i] = __ldcg(experts + i);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_rows * N_USED; i += THREADS) atomicOr(rows_of + chosen[i], (u64)1 << i / N_USED);
+    __syncthreads();
+    int before = shared_items;
+    for (int start = 0; start < EXPERTS; start += THREADS) {
+        const int e = start + threadIdx.x, n_pairs = e < EXPERTS ? __popcll(rows_of[e]) : 0, n = (n_pairs + PAIRS - 1) / PAIRS;
+        int all;
+        const int first = before + exclusive_sum(n, all);
+        before += all;
+        if (e < EXPERTS) first_of[e] = first;
+        for (int i = 0; i < n; ++i) item_expert[first + i] = e;
+        for (int i = n_pairs; i < n * PAIRS; ++i) item_pairs[first * PAIRS + i] = -1;
+    }
+    for (int i = threadIdx.x; i < shared_items * PAIRS; i += THREADS) {
+        item_pairs[i] = i < n_rows ? i * SLOTS + N_USED : -1;
+        if (i % PAIRS == 0) item_expert[i / PAIRS] = EXPERTS;
+    }
+    if (threadIdx.x == 0) *n_items = before;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_rows * N_USED; i += THREADS) {
+        const int r = i / N_USED, e = chosen[i], place = __popcll(rows_of[e] & ((u64)1 << r) - 1);
+        item_pairs[first_of[e] * PAIRS + place] = r * SLOTS + i % N_USED;
+    }
+}

@@ -1,9 +1,0 @@
-// The first candidate of each row, rows being `apart` from each other; a row without any gives -1, which is no token.
-// Grid 1, block a thread for each row.
-#include "../launch.cuh"
-
-extern "C" __global__ void pick(const int* ids, int apart, int* out, int n_rows) {
-    dependents_may_launch();
-    wait_for_inputs();
-    if (threadIdx.x < n_rows) out[threadIdx.x] = ids[threadIdx.x * apart];
-}
