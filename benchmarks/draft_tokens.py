@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from dflash.decode.drafters.usual import Usual
+from dflash.decode.drafters.vocab_tracker import Usual
 from dflash.model.draft.vocabulary import Vocabulary, common
-from dflash.model.gguf import GGUFFile
-from dflash.model.tokenizer import Tokenizer
+from dflash.model.gguf.file import GGUFFile
+from dflash.model.text.tokenizer import Tokenizer
 
 FIRST = 16_384, 32_768, 65_536
 PROMPT, MOST = 300, 6000

@@ -15,9 +15,9 @@ import numpy as np
 from dflash.model.batch import Span
 from dflash.model.config import Config
 from dflash.model.cuda.model import DeviceModel
-from dflash.model.gguf import GGUFFile
-from dflash.model.memory import n_cores
+from dflash.model.gguf.file import GGUFFile
 from dflash.model.model import Model
+from dflash.model.state.budget import n_cores
 
 PROMPT, PENDING, STEPS = 192, 16, 64
 CHAIN = np.arange(-1, PENDING - 1, dtype=np.int32)

@@ -14,18 +14,18 @@ from pathlib import Path
 import cupy
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from batches import tree
 from mixer import Mixer
 from recurrent import batch
 from timing import copy_bandwidth
 
-from dflash.kernels import jit
 from dflash.kernels.cases import Rows
 from dflash.kernels.conv import cuda as conv
 from dflash.kernels.delta import cuda
-from dflash.kernels.device import DeviceBatch
+from dflash.kernels.gpu import jit
+from dflash.kernels.gpu.device import DeviceBatch
 
 MODELS = {"27B": (16, 48, 128, 128), "35B-A3B": (16, 32, 128, 128), "0.8B": (16, 16, 128, 128)}
 PASSES = {

@@ -17,7 +17,7 @@ from timing import copy_bandwidth, microseconds
 
 from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.formats.cuda import Tiles
-from dflash.kernels.jit import warm
+from dflash.kernels.gpu.jit import warm
 from dflash.kernels.moe import Experts
 from dflash.kernels.moe.cuda import Moe, Scratch
 from dflash.kernels.moe.cuda_prefill import PrefillMoe, PrefillScratch

@@ -16,7 +16,7 @@ from timing import ROUNDS, microseconds
 
 from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.formats.cuda import Tiles
-from dflash.kernels.jit import warm
+from dflash.kernels.gpu.jit import warm
 from dflash.kernels.linear.cuda_prefill import PACKED_ROWS, PrefillLaunch, Scratch
 
 DELTA = {

@@ -16,10 +16,10 @@ from timing import copy_bandwidth, microseconds
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.formats import Matrix
 from dflash.kernels.formats.cuda import Tiles
-from dflash.kernels.jit import warm
+from dflash.kernels.gpu.jit import warm
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.sample.cuda import Sampler
-from dflash.kernels.sample.law import Ask, Law
+from dflash.kernels.sample.params import Ask, Law
 
 WIDTH, VOCAB = 5120, 248_320
 CALLS = 20

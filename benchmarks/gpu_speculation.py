@@ -12,13 +12,13 @@ import time
 
 import numpy as np
 
-from dflash.decode.drafters import usual
+from dflash.decode.drafters import vocab_tracker
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.mtp import MTP
+from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
-from dflash.decode.sampling import Sampling
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.shapes import Chain, Tree
 from dflash.decode.strategy import Plain, Strategy
 from dflash.kernels.sample import Law
 from dflash.model.batch import Span
@@ -118,7 +118,7 @@ def main():
 
     def tell(name, strategy, sampling=greedy, n_sessions=1, *, common=True):
         # what is written are tokens of all languages, as the weights are random
-        usual.FEW = usual.RECENT if common else -1
+        vocab_tracker.FEW = vocab_tracker.RECENT if common else -1
         took, made = runs.step(strategy, sampling, n_sessions)
         print(f"{name}: {took:.3f} ms, {took / plain:.3f} plain steps ({made:.2f} tokens a step)", flush=True)
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dflash.commands.measure import Bench
+from dflash.cli.measure import Bench
 from dflash.model.load import load_model
 
 THREADS = 2

@@ -7,9 +7,9 @@ import pytest
 from guessers import drawn, ruled
 
 from dflash.decode.engine import Engine
-from dflash.decode.history import History
-from dflash.decode.picker import Picker
-from dflash.decode.sampling import Sampling
+from dflash.decode.sampling.history import History
+from dflash.decode.sampling.params import Sampling
+from dflash.decode.sampling.sampler import Picker
 from dflash.decode.session import Session
 from dflash.model.batch import Forward
 

@@ -5,8 +5,8 @@ import statistics
 import cupy
 
 from dflash.kernels.copy import bandwidth
-from dflash.kernels.device import captured
-from dflash.kernels.jit import warm
+from dflash.kernels.gpu.device import captured
+from dflash.kernels.gpu.jit import warm
 
 ROUNDS = 9
 

@@ -20,25 +20,25 @@ from typing import TYPE_CHECKING, Any
 from dflash.errors import DFlashError
 
 if TYPE_CHECKING:
-    from dflash.comparison import Comparison
-    from dflash.decode.drafters.adaptive import Adaptive
+    from dflash.decode.drafters.adaptive.drafter import Adaptive
     from dflash.decode.drafters.ddtree import DDTree
     from dflash.decode.drafters.dflash import DFlash, DSpark
     from dflash.decode.drafters.draft_model import DraftModel
     from dflash.decode.drafters.first_of import FirstOf
-    from dflash.decode.drafters.lookup import PromptLookup
     from dflash.decode.drafters.mtp import MTP
-    from dflash.decode.recoveries.empty import EmptyRetry
-    from dflash.decode.recoveries.least import MinTokens
-    from dflash.decode.recoveries.loop import LoopGuard
-    from dflash.decode.recoveries.stall import ToolStall
-    from dflash.decode.sampling import Sampling
-    from dflash.decode.shapes import Chain, Tree
+    from dflash.decode.drafters.prompt_lookup import PromptLookup
+    from dflash.decode.drafting.shapes import Chain, Tree
+    from dflash.decode.recoveries.empty_retry import EmptyRetry
+    from dflash.decode.recoveries.loop_guard import LoopGuard
+    from dflash.decode.recoveries.min_tokens import MinTokens
+    from dflash.decode.recoveries.tool_stall import ToolStall
+    from dflash.decode.sampling.params import Sampling
     from dflash.decode.strategy import Plain, Strategy
-    from dflash.generation import Generation
+    from dflash.evaluation.compare import compare
+    from dflash.evaluation.comparison import Comparison
+    from dflash.evaluation.prompt_sets import load_prompts
+    from dflash.generation.result import Generation
     from dflash.lm import LM
-    from dflash.prompt_sets import load_prompts
-    from dflash.side_by_side import compare
 
 __all__ = [
     "LM",
@@ -70,27 +70,27 @@ __all__ = [
 
 _LAZY = {
     "LM": "dflash.lm",
-    "compare": "dflash.side_by_side",
-    "load_prompts": "dflash.prompt_sets",
-    "Comparison": "dflash.comparison",
-    "Generation": "dflash.generation",
-    "Sampling": "dflash.decode.sampling",
+    "compare": "dflash.evaluation.compare",
+    "load_prompts": "dflash.evaluation.prompt_sets",
+    "Comparison": "dflash.evaluation.comparison",
+    "Generation": "dflash.generation.result",
+    "Sampling": "dflash.decode.sampling.params",
     "Plain": "dflash.decode.strategy",
     "Strategy": "dflash.decode.strategy",
-    "Adaptive": "dflash.decode.drafters.adaptive",
+    "Adaptive": "dflash.decode.drafters.adaptive.drafter",
     "DDTree": "dflash.decode.drafters.ddtree",
     "DFlash": "dflash.decode.drafters.dflash",
     "DSpark": "dflash.decode.drafters.dflash",
     "DraftModel": "dflash.decode.drafters.draft_model",
     "FirstOf": "dflash.decode.drafters.first_of",
     "MTP": "dflash.decode.drafters.mtp",
-    "PromptLookup": "dflash.decode.drafters.lookup",
-    "Chain": "dflash.decode.shapes",
-    "Tree": "dflash.decode.shapes",
-    "EmptyRetry": "dflash.decode.recoveries.empty",
-    "LoopGuard": "dflash.decode.recoveries.loop",
-    "MinTokens": "dflash.decode.recoveries.least",
-    "ToolStall": "dflash.decode.recoveries.stall",
+    "PromptLookup": "dflash.decode.drafters.prompt_lookup",
+    "Chain": "dflash.decode.drafting.shapes",
+    "Tree": "dflash.decode.drafting.shapes",
+    "EmptyRetry": "dflash.decode.recoveries.empty_retry",
+    "LoopGuard": "dflash.decode.recoveries.loop_guard",
+    "MinTokens": "dflash.decode.recoveries.min_tokens",
+    "ToolStall": "dflash.decode.recoveries.tool_stall",
 }
 
 
@@ -138,9 +138,9 @@ def load(
     DownloadError
         If the hub can't be reached.
     """
+    from dflash.generation.load import start
+    from dflash.generation.progress import stages
     from dflash.lm import LM
-    from dflash.progress import stages
-    from dflash.serve.start import start
 
     with stages(progress) as tell:
         settings = {"threads": threads, "context": context, "sequences": sequences, "kv": kv}

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if words[:1] == ["serve"]:
-            from dflash.serve.__main__ import main as serve
+            from dflash.cli.serve import main as serve
 
             return serve(words[1:])
         words = _with_command(words)
@@ -54,7 +54,7 @@ def _with_command(words: list[str]) -> list[str]:
 
 def _run(name: str, *words: str) -> int:
     """Run a command; its options may stand before, between and after the model and the prompt."""
-    module = import_module(f"dflash.commands.{name}")
+    module = import_module(f"dflash.cli.{name}")
     parser = argparse.ArgumentParser(prog=f"python -m dflash {name}", description=module.HELP)
     module.add_arguments(parser)
     return module.main(parser.parse_intermixed_args(words))
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(metavar="{run,chat,info,bench,serve}", required=True)
     for name in COMMANDS:
-        commands.add_parser(name, help=import_module(f"dflash.commands.{name}").HELP)
+        commands.add_parser(name, help=import_module(f"dflash.cli.{name}").HELP)
     commands.add_parser("serve", help="put a model behind OpenAI's HTTP API")
     return parser
 

@@ -11,21 +11,22 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash import overview, prompts, scoring
-from dflash.decode.drafter import Drafter
-from dflash.decode.drafters.health import warnings_of
-from dflash.decode.recorder import Dump
-from dflash.decode.sampling import Sampling
+from dflash.decode.draft_options import check_untold
+from dflash.decode.drafters.diagnostics import warnings_of
+from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.strategy import Strategy
-from dflash.decode.takers import check_untold
+from dflash.decode.trace import Dump
 from dflash.errors import ContextOverflow, RequestError
+from dflash.generation import prompts, scoring
+from dflash.generation.completion import Answer
+from dflash.generation.engine_thread import Worker
+from dflash.generation.prompts import Prompt
+from dflash.generation.recovery.names import Language, Recover, recoveries
+from dflash.generation.stream import Stream, finish_all
 from dflash.kernels.profile import profile
+from dflash.model import describe
 from dflash.model.load import Loaded
-from dflash.prompts import Prompt
-from dflash.serve.answer import Answer
-from dflash.serve.recover import Language, Recover, recoveries
-from dflash.serve.worker import Worker
-from dflash.stream import Stream, finish_all
 
 T = TypeVar("T")
 
@@ -86,12 +87,13 @@ class LM:
         tools : list of dict, optional
             JSON schemas of functions, in OpenAI's form; the template shows them to the model.
         strategy : Strategy, Drafter or str, optional
-            How tokens are guessed; `Plain()` if None. A name as ``"ddtree:22"`` stands for one (see `dflash.decode.naming`).
+            How tokens are guessed; `Plain()` if None. A name as ``"ddtree:22"`` stands for one (see
+            `dflash.decode.registry`).
             Never changes the text.
         recover : str, Recovery or sequence of these, optional
             What may step in where the text goes wrong, besides the recoveries of the strategy: names as
-            ``"empty,stall,loop,min:8"``, or objects, as `dflash.serve.stall.Stall` with phrases of your own. None asks the
-            environment (see `dflash.serve.recover`).
+            ``"empty,stall,loop,min:8"``, or objects, as `dflash.generation.recovery.tool_stall.Stall` with phrases of your
+            own. None asks the environment (see `dflash.generation.recovery.names`).
         max_tokens : int, optional
             Limit of new tokens; None goes on to the end token or the end of the context.
         stop : str or sequence of str, optional
@@ -99,7 +101,7 @@ class LM:
         stream : bool
             Return the `Stream` of one prompt instead of waiting for its end.
         dump : str or path, optional
-            Write down step by step how tokens are guessed and picked, a JSON object a line; see `dflash.decode.recorder`.
+            Write down step by step how tokens are guessed and picked, a JSON object a line; see `dflash.decode.trace`.
         chat_template_kwargs : dict, optional
             Settings of the template, as ``{"enable_thinking": False}``.
         **sampling
@@ -256,9 +258,9 @@ class LM:
         return float(np.exp(-self.log_probabilities(text).mean()))
 
     def info(self) -> dict[str, Any]:
-        """Tell what the model is and what it takes to run it; see `dflash.overview`."""
+        """Tell what the model is and what it takes to run it; see `dflash.model.describe`."""
         pools = self.model.pools
-        about = overview.overview(self.file, kv=pools.kv, threads=self.model.threads, device=self.model.device)
+        about = describe.overview(self.file, kv=pools.kv, threads=self.model.threads, device=self.model.device)
         about["device"] |= self._device
         if self.model.device == "cuda":
             about["device"]["launches"] = {str(n): launches for n, launches in self.model.launches.items()}

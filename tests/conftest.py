@@ -26,7 +26,7 @@ LONG = (
     "kernels/test_sample.py",
     "decode/test_snapshot.py",
     "decode/test_real.py",
-    "kernels/test_numba_jit.py",
+    "kernels/cpu/test_jit.py",
 )
 """Files that take long, in the order in which they begin: CUDA in one process while another one fills the cache of numba."""
 

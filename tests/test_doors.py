@@ -172,8 +172,8 @@ def test_logits_do_not_depend_on_how_they_are_read(lm, pools, monkeypatch):
     whole = lm.logits(ids)
     assert whole.shape == (len(ids), lm.model.n_vocab)
     assert whole.dtype == np.float32
-    monkeypatch.setattr("dflash.scoring._MAX_ROWS", 16)
-    monkeypatch.setattr("dflash.scoring._CHUNK_BYTES", 1)
+    monkeypatch.setattr("dflash.generation.scoring._MAX_ROWS", 16)
+    monkeypatch.setattr("dflash.generation.scoring._CHUNK_BYTES", 1)
     assert_same_bits("logits in chunks of 16", lm.logits(TEXT), whole)
 
 
@@ -320,7 +320,7 @@ def test_a_closed_lm_takes_no_work():
 
 
 def test_the_cache_is_not_in_the_package():
-    from dflash.kernels import numba_jit
+    from dflash.kernels.cpu import jit
 
-    folder = numba_jit.CACHE.folder
+    folder = jit.CACHE.folder
     assert Path(dflash.__file__).parent not in folder.parents

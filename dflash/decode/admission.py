@@ -9,7 +9,7 @@ from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.errors import ContextOverflow, OutOfMemory, PoolExhausted, RequestError
 from dflash.kernels.ragged import PAGE
-from dflash.model.state import Snapshot
+from dflash.model.state.sequence_state import Snapshot
 
 
 def check(model: Any, session: Session) -> None:

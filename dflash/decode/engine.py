@@ -7,17 +7,17 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from dflash.decode.admission import admit, check, readmit, remember_origin
-from dflash.decode.ahead import Ahead, look_ahead
-from dflash.decode.draft import EMPTY
+from dflash.decode.batch_plan import Part, capture_of, plan
+from dflash.decode.drafting.draft import EMPTY
 from dflash.decode.errands import Errands
-from dflash.decode.handing import show
-from dflash.decode.plan import Part, capture_of, plan
-from dflash.decode.recovery import oversee
+from dflash.decode.overlap import Ahead, look_ahead
+from dflash.decode.recoveries.base import oversee
+from dflash.decode.recoveries.emit import show
 from dflash.decode.session import Session, Step
 from dflash.decode.verify import Drawn, draw, verify, wait
 from dflash.decode.waiting import WaitingQueue
 from dflash.errors import EngineFailed, PoolExhausted, QueueFull, RequestError
-from dflash.kernels.lost import is_lost
+from dflash.kernels.gpu.lost import is_lost
 from dflash.model.batch import Forward
 
 CHUNK = 512

@@ -8,20 +8,20 @@ from time import perf_counter
 
 import numpy as np
 
-from dflash.decode.drafter import Drafter, Drafting, Nothing
-from dflash.decode.history import History
-from dflash.decode.marks import Marks
-from dflash.decode.picker import Picker, TokenLogprobs
+from dflash.decode.drafting.drafter import Drafter, Drafting, Nothing
 from dflash.decode.prompt_ids import PromptIds
-from dflash.decode.recovery import Intervention, Watch
-from dflash.decode.rules import Penalties, Rule
-from dflash.decode.sampling import Sampling, check_whole
+from dflash.decode.recoveries.base import Intervention, Watch
+from dflash.decode.sampling.history import History
+from dflash.decode.sampling.params import Sampling, check_whole
+from dflash.decode.sampling.processors import Penalties, Rule
+from dflash.decode.sampling.sampler import Picker, TokenLogprobs
 from dflash.decode.snapshot import SessionSnapshot
+from dflash.decode.special_tokens import Marks
 from dflash.decode.step import Recorder, Step
 from dflash.decode.strategy import Plain, Strategy
 from dflash.decode.verify import Kept
 from dflash.errors import RequestError
-from dflash.model.state import Snapshot, State
+from dflash.model.state.sequence_state import Snapshot, State
 
 __all__ = ["Observer", "Session", "Step", "TokenLogprobs"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dflash.errors import DFlashError
-from dflash.model.state import Snapshot
+from dflash.model.state.sequence_state import Snapshot
 
 if TYPE_CHECKING:
-    from dflash.decode.drafter import Drafter
+    from dflash.decode.drafting.drafter import Drafter
     from dflash.decode.session import Session
 
 

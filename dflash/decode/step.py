@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from dflash.decode.draft import EMPTY, Draft
+from dflash.decode.drafting.draft import EMPTY, Draft
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session

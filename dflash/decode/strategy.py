@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dflash.decode.drafter import Drafter, Nothing
+from dflash.decode.drafting.drafter import Drafter, Nothing
 from dflash.errors import RequestError
 
 _NOTHING = Nothing()
@@ -18,7 +18,7 @@ class Strategy:
     Parameters
     ----------
     drafter : Drafter or str
-        Who guesses; a name of `dflash.decode.naming` may bring the shape along, as ``"ddtree:22"``.
+        Who guesses; a name of `dflash.decode.registry` may bring the shape along, as ``"ddtree:22"``.
     shape : optional
         How the drafter's candidates become a draft, where it leaves that open: `Chain` if None.
     recoveries : tuple
@@ -76,7 +76,7 @@ class Strategy:
 
 
 def _named(text: str) -> Strategy:
-    from dflash.decode.naming import strategy  # knows all drafters, and those know strategies
+    from dflash.decode.registry import strategy  # knows all drafters, and those know strategies
 
     return strategy(text)
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dflash.decode.draft import Draft
-from dflash.decode.picker import TokenLogprobs
+from dflash.decode.drafting.draft import Draft
+from dflash.decode.sampling.sampler import TokenLogprobs
 from dflash.errors import DFlashError
 from dflash.kernels import sample
 from dflash.kernels.sample import Draws

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dflash.errors import KernelError, RequestError
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 from dflash.model.config import Config
-from dflash.model.state import State
+from dflash.model.state.sequence_state import State
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]

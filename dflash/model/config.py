@@ -5,11 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from dflash.errors import FormatError, Unsupported
-from dflash.model.architectures import ARCHITECTURES
-from dflash.model.gguf_part import TensorInfo
-from dflash.model.gguf_values import Value
-from dflash.model.keys import Keys
-from dflash.model.sizes import (
+from dflash.model.config_sizes import (
     MAX_BLOCKS,
     MAX_WIDTH,
     RopeScaling,
@@ -19,6 +15,10 @@ from dflash.model.sizes import (
     recurrent_blocks,
     refuse_other_mathematics,
 )
+from dflash.model.gguf.architectures import ARCHITECTURES
+from dflash.model.gguf.header import Value
+from dflash.model.gguf.keys import Keys
+from dflash.model.gguf.part import TensorInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash.errors import DFlashError, DownloadError, NotFound
-from dflash.model.quants import choose_files
+from dflash.model.gguf.choose import choose_files
 
 PACKAGED = {"demo": "demo-Q4_K_M.gguf", "demo-draft": "draft-Q4_K_M.gguf"}
 """Models that come with dflash."""

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from dflash.errors import RequestError, Unsupported
-from dflash.kernels import device as gpu
+from dflash.kernels.gpu import device as gpu
 from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
-from dflash.model.gguf import GGUFFile
+from dflash.model.gguf.file import GGUFFile
 from dflash.model.hub import resolve
-from dflash.model.memory import n_cores, n_pages
 from dflash.model.model import CHUNK, Model
-from dflash.model.pools import KV_TYPES
-from dflash.model.template import ChatTemplate
-from dflash.model.tokenizer import Tokenizer
+from dflash.model.state.budget import n_cores, n_pages
+from dflash.model.state.pools import KV_TYPES
+from dflash.model.text.chat_template import ChatTemplate
+from dflash.model.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from dflash.model.cuda.model import DeviceModel

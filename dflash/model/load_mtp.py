@@ -5,9 +5,9 @@ from typing import Any
 
 from dflash.errors import Unsupported
 from dflash.model.config import Config
-from dflash.model.draft.dialects import DIALECTS
+from dflash.model.draft.gguf_dialects import DIALECTS
 from dflash.model.draft.vocabulary import common, first
-from dflash.model.gguf import GGUFFile
+from dflash.model.gguf.file import GGUFFile
 from dflash.model.hub import resolve
 from dflash.model.mtp import MtpHead
 from dflash.model.weights import Weights

@@ -5,7 +5,7 @@ from typing import Any
 
 from dflash.errors import Unsupported
 from dflash.model.config import Config
-from dflash.model.gguf import GGUFFile
+from dflash.model.gguf.file import GGUFFile
 from dflash.model.hub import resolve
 from dflash.model.load import Loaded, load_model
 

@@ -6,20 +6,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels import conv, delta
+from dflash.kernels.cpu.jit import use_threads
 from dflash.kernels.embed import embed
 from dflash.kernels.moe import Scratch
 from dflash.kernels.norm import rms_norm
-from dflash.kernels.numba_jit import use_threads
 from dflash.kernels.ragged import PENDING, Ragged
+from dflash.model.attachments import Companions
 from dflash.model.batch import Forward, Span, check, ragged
-from dflash.model.companions import Companions
 from dflash.model.config import Config
-from dflash.model.gguf import GGUFFile
+from dflash.model.gguf.file import GGUFFile
 from dflash.model.head import Head
 from dflash.model.layers import Block, FullAttention, LinearAttention
-from dflash.model.pools import Pools
 from dflash.model.rope import inverse_frequencies, tabulate
-from dflash.model.state import State
+from dflash.model.state.pools import Pools
+from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
 from dflash.model.workspace import Workspace
 

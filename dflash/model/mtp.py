@@ -8,23 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels.arrays import empty
+from dflash.kernels.cpu.jit import use_threads
 from dflash.kernels.embed import embed
 from dflash.kernels.formats import Matrix
 from dflash.kernels.linear import Launch
 from dflash.kernels.norm import rms_norm
-from dflash.kernels.numba_jit import use_threads
 from dflash.kernels.sample import Law
 from dflash.model.batch import Span, ragged
 from dflash.model.candidates import Candidates, fill
 from dflash.model.config import Config
 from dflash.model.draft.vocabulary import Vocabulary
-from dflash.model.gguf import GGUFFile
+from dflash.model.gguf.file import GGUFFile
 from dflash.model.head import Head
 from dflash.model.layers import Block, FullAttention
 from dflash.model.model import Model
-from dflash.model.pools import Pools
 from dflash.model.rope import inverse_frequencies, tabulate
-from dflash.model.state import State
+from dflash.model.state.pools import Pools
+from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
 from dflash.model.workspace import Workspace
 
@@ -52,7 +52,7 @@ class Ask(NamedTuple):
     width : int
         Candidates for each.
     common : int, optional
-        Which common tokens do; see `dflash.model.draft.ask.Ask`.
+        Which common tokens do; see `dflash.model.draft.request.Ask`.
     """
 
     state: State

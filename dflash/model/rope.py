@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels.rope import angles
-from dflash.model.sizes import RopeScaling
+from dflash.model.config_sizes import RopeScaling
 
 
 class Rotation(Protocol):

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from dflash.kernels.formats import Matrix
 from dflash.model.config import Config
-from dflash.model.gguf import GGUFFile
-from dflash.model.gguf_part import TensorInfo
-from dflash.model.gguf_values import Value
-from dflash.model.tensors import match_tensors
+from dflash.model.gguf.file import GGUFFile
+from dflash.model.gguf.header import Value
+from dflash.model.gguf.part import TensorInfo
+from dflash.model.gguf.tensor_check import match_tensors
 
 
 class Weights:

@@ -9,7 +9,7 @@ from pathlib import Path
 from starlette.requests import Request
 
 from dflash.errors import RequestError
-from dflash.serve.problems import Problem
+from dflash.serve.http_errors import Problem
 
 KEY = "DFLASH_API_KEY"
 """Environment variable that holds the key."""

@@ -11,9 +11,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dflash.serve.access import check_host, check_key
-from dflash.serve.api import API, Backend
+from dflash.serve.endpoints import API, Backend
 from dflash.serve.health import MAX_CLOSING
-from dflash.serve.problems import Problem, problem_of
+from dflash.serve.http_errors import Problem, problem_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

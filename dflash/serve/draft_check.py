@@ -3,12 +3,12 @@
 from typing import Any
 
 from dflash.errors import DFlashError, RequestError
+from dflash.generation.engine_thread import Worker
 from dflash.model.config import Config
 from dflash.model.draft.files import is_draft
-from dflash.model.gguf import GGUFFile
+from dflash.model.gguf.file import GGUFFile
 from dflash.model.hub import resolve
-from dflash.serve.decoding import Defaults, named
-from dflash.serve.worker import Worker
+from dflash.serve.strategy_choice import Defaults, named
 
 _WORDS = {
     "dflash": {"dflash", "dspark", "ddtree"},

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dflash.serve.worker import Worker
+from dflash.generation.engine_thread import Worker
 
 MAX_STEP_AGE = 300.0
 """Seconds that a step may take before the engine counts as stalled.

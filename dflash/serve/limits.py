@@ -1,7 +1,7 @@
 """Bounds on what one request may ask for, checked before anything is copied, built or tokenized.
 
 A request beyond a bound is refused with a sentence that names the field, the value and the bound. Bounds of strategy names
-stand in `dflash.decode.naming`, since they hold on the command line, too.
+stand in `dflash.decode.registry`, since they hold on the command line, too.
 """
 
 from dataclasses import dataclass

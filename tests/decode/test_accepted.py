@@ -11,7 +11,7 @@ from demo_text import DATA
 from golden import chain
 
 import dflash
-from dflash.decode.shapes import Chain, Tree
+from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.kernels.sample import Law
 from dflash.model.batch import Span
 from dflash.model.draft import Ask, load_draft

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from dflash.decode.draft import Draft
-from dflash.decode.history import History
-from dflash.decode.picker import Picker
-from dflash.decode.rules import Bias
-from dflash.decode.sampling import Sampling
+from dflash.decode.drafting.draft import Draft
+from dflash.decode.sampling.history import History
+from dflash.decode.sampling.params import Sampling
+from dflash.decode.sampling.processors import Bias
+from dflash.decode.sampling.sampler import Picker
 from dflash.errors import RequestError
-from dflash.kernels.sample.law import Edits, Offsets, edited
+from dflash.kernels.sample.params import Edits, Offsets, edited
 
 VOCAB = 5000
 RNG = np.random.default_rng(4)

@@ -8,12 +8,12 @@ import pytest
 from guessers import Oracle, naive
 from toy import Toy
 
-from dflash.decode.draft import Draft
-from dflash.decode.drafter import Drafter
+from dflash.decode.drafting.draft import Draft
+from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
-from dflash.decode.sampling import Sampling
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.shapes import Chain, Tree
 from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import ContextOverflow, PoolExhausted, RequestError
 

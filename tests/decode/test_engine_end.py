@@ -7,11 +7,11 @@ from toy import Toy
 
 from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.engine import MAX_FAILURES, Engine
-from dflash.decode.sampling import Sampling
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import DeviceLost, EngineFailed, KernelError
-from dflash.kernels.lost import is_lost
+from dflash.kernels.gpu.lost import is_lost
 
 PROMPT = [1, 2, 3]
 

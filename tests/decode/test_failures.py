@@ -8,10 +8,10 @@ import pytest
 from guessers import Oracle, naive
 from toy import Toy
 
-from dflash.decode.draft import Draft
-from dflash.decode.drafter import Drafter
+from dflash.decode.drafting.draft import Draft
+from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.engine import Engine
-from dflash.decode.sampling import Sampling
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.strategy import Strategy
 from dflash.errors import DFlashError, KernelError, PoolExhausted

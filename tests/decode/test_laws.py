@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from toy import Toy, fold
 
 from dflash.decode.engine import Engine
-from dflash.decode.sampling import Sampling
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.strategy import Plain, Strategy
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from golden import load, path_of
 
-from dflash.decode.drafters.adaptive import Adaptive
+from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.drafters.first_of import FirstOf
-from dflash.decode.drafters.lookup import PromptLookup
 from dflash.decode.drafters.mtp import MTP
+from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
-from dflash.decode.sampling import Sampling
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.shapes import Chain, Tree
 from dflash.decode.strategy import Strategy
 
 NAME = "qwen35-r2-mtp-F16"

@@ -7,13 +7,13 @@ import pytest
 from guessers import naive
 from toy import Toy
 
-from dflash.decode.draft import Draft
-from dflash.decode.drafter import Drafter
 from dflash.decode.drafters.dflash import DFlash
-from dflash.decode.drafters.lookup import PromptLookup
 from dflash.decode.drafters.mtp import MTP
+from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafting.draft import Draft
+from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.engine import Engine
-from dflash.decode.sampling import Sampling
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.decode.strategy import Plain, Strategy

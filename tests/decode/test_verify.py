@@ -5,8 +5,8 @@ import pytest
 from guessers import naive
 from toy import Toy
 
-from dflash.decode.draft import EMPTY, Draft
-from dflash.decode.sampling import Sampling
+from dflash.decode.drafting.draft import EMPTY, Draft
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.verify import verify
 from dflash.errors import DFlashError

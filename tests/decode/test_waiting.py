@@ -6,8 +6,8 @@ import pytest
 from guessers import Oracle
 from toy import Toy
 
-from dflash.decode.drafter import Drafter
 from dflash.decode.drafters.first_of import FirstOf
+from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.decode.strategy import Strategy

@@ -28,11 +28,10 @@ def kernel_hash():
     """SHA-256 of every source that a GPU runs, and of what launches it."""
     root = HERE.parents[1] / "dflash"
     kernels = root / "kernels"
-    files = [
-        path for pattern in ("*.cu", "*.cuh", "cuda*.py", "device*.py", "staging.py") for path in kernels.rglob(pattern)
-    ]
+    files = [path for pattern in ("*.cu", "*.cuh", "cuda*.py") for path in kernels.rglob(pattern)]
     files += [
-        *(kernels / f"{name}.py" for name in ("jit", "launch", "cubin", "driver", "signature")),
+        *(kernels / "gpu").rglob("*.py"),
+        kernels / "linear" / "tile_config.py",
         *(root / "model" / "cuda").rglob("*.py"),
     ]
     digest = hashlib.sha256()

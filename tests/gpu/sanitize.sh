@@ -69,7 +69,7 @@ declare -A cases=(
         test_walk[three of five]
         test_features
         test_pick"
-    [trust]="test_soft_cap[3x203 to 3]
+    [confidence]="test_soft_cap[3x203 to 3]
         test_reach[3 blocks of 6 from 0, 48 and 16]"
 )
 

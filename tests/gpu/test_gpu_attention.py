@@ -15,7 +15,7 @@ from dflash.kernels.ragged import PAGE
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.attention.cuda")
-device = pytest.importorskip("dflash.kernels.device")
+device = pytest.importorskip("dflash.kernels.gpu.device")
 
 KINDS = "halves", "halves everywhere", "float32"
 LARGE = 24, 4, 256

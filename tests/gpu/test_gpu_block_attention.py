@@ -16,7 +16,7 @@ from dflash.kernels.block_attention.blocks import Blocks
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.block_attention.cuda")
-device = pytest.importorskip("dflash.kernels.device")
+device = pytest.importorskip("dflash.kernels.gpu.device")
 
 DRAFT = 32, 8, 128
 TRUE = [

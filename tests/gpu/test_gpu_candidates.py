@@ -5,11 +5,11 @@ import pytest
 
 from dflash.kernels import sample
 from dflash.kernels.sample.candidates import POOL
-from dflash.kernels.sample.law import Law
+from dflash.kernels.sample.params import Law
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.sample.cuda_candidates")
-device = pytest.importorskip("dflash.kernels.device")
+device = pytest.importorskip("dflash.kernels.gpu.device")
 
 RNG = np.random.default_rng(3)
 LAWS = [

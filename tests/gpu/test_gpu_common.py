@@ -8,20 +8,20 @@ from drafts import KINDS, random_weights, write_gguf
 from golden import chain
 from written import tokens, written
 
-from dflash.decode.drafters import usual
+from dflash.decode.drafters import vocab_tracker
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.mtp import MTP
-from dflash.decode.sampling import Sampling
-from dflash.decode.shapes import Chain, Tree
+from dflash.decode.drafting.shapes import Chain, Tree
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.strategy import Plain, Strategy
 from dflash.kernels.sample import Law
 from dflash.model.batch import Span
+from dflash.model.describe import overview
 from dflash.model.draft import Ask, load_draft, vocabulary
-from dflash.model.gguf import GGUFFile
+from dflash.model.gguf.file import GGUFFile
 from dflash.model.hub import resolve
 from dflash.model.load import load_model
 from dflash.model.load_mtp import load_mtp
-from dflash.overview import overview
 
 TEXTS = [
     2 * "import multiprocessing\nimport subprocess\nfrom concurrent.futures import ThreadPoolExecutor\n",
@@ -89,7 +89,7 @@ def test_texts_are_those_of_plain_decoding(demo, plain, drafter, shape, rule, mo
     """Guesses are the same whether steps are launched ahead or not."""
     (model, prompts), (sampling, text), steps = demo, plain, []
     for name, value in zip(("RECENT", "FEW"), rule, strict=True):
-        monkeypatch.setattr(usual, name, value)
+        monkeypatch.setattr(vocab_tracker, name, value)
     for ahead in (True, False):
         monkeypatch.setattr(model, "looks_ahead", ahead)
         sessions = written(model, prompts, Strategy(drafter, shape), sampling)
@@ -114,7 +114,7 @@ def test_random_drafts_keep_to_them(demo, plain, kind, tmp_path, monkeypatch):
     sizes = {"ffn": 256, "head_size": 64, "block": 8, "taps": (1, 3, 5), "n_vocab": 16384, "width": 512, "mask": 16377}
     config = replace(KINDS[kind], **sizes, markov_rank=32 if kind == "dspark" else 0)
     drafter = DFlash(write_gguf(tmp_path / "draft.gguf", config, random_weights(config)))
-    monkeypatch.setattr(usual, "FEW", usual.RECENT)
+    monkeypatch.setattr(vocab_tracker, "FEW", vocab_tracker.RECENT)
     for shape in (Chain(), Tree(14)):
         sessions = written(model, prompts, Strategy(drafter, shape), sampling)
         assert tokens(sessions) == text

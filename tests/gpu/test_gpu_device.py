@@ -6,10 +6,10 @@ from batches import chain, ragged, tree
 from compare import assert_same_bits
 
 from dflash.errors import KernelError, OutOfMemory
-from dflash.kernels import device
-from dflash.kernels.device import DeviceBatch
-from dflash.kernels.device_arrays import DeviceArrays
-from dflash.kernels.staging import Staging
+from dflash.kernels.gpu import device
+from dflash.kernels.gpu.buffers import DeviceArrays
+from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.staging import Staging
 
 cupy = pytest.importorskip("cupy")
 RNG = np.random.default_rng(0)

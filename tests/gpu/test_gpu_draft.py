@@ -12,14 +12,14 @@ from golden import chain
 from turns import Turns
 from written import N, come_and_go, demo_on_gpu, tokens, written
 
-from dflash.decode.drafters.adaptive import Adaptive
+from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.drafters.first_of import FirstOf
-from dflash.decode.drafters.lookup import PromptLookup
 from dflash.decode.drafters.mtp import MTP
-from dflash.decode.sampling import Sampling
-from dflash.decode.shapes import Chain, Tree
+from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafting.shapes import Chain, Tree
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import PoolExhausted
 from dflash.kernels.sample import Law

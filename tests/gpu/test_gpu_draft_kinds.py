@@ -10,8 +10,8 @@ from golden import chain
 from written import demo_on_gpu, tokens, written
 
 from dflash.decode.drafters.dflash import DFlash
-from dflash.decode.sampling import Sampling
-from dflash.decode.shapes import Chain, Tree
+from dflash.decode.drafting.shapes import Chain, Tree
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.strategy import Strategy
 from dflash.errors import Unsupported
 from dflash.kernels.sample import Law

@@ -10,7 +10,7 @@ import pytest
 
 import dflash.kernels
 from dflash.errors import KernelError
-from dflash.kernels import jit
+from dflash.kernels.gpu import jit
 
 cupy = pytest.importorskip("cupy")
 
@@ -98,7 +98,7 @@ def test_a_graph_keeps_the_arguments_of_its_capture(path, dependent):
 
 
 def test_much_shared_memory_and_tensor_maps(path):
-    from dflash.kernels.driver import tensor_map
+    from dflash.kernels.gpu.driver import tensor_map
 
     out = cupy.zeros(1, np.float32)
     jit.kernel(path, "shared_sum", SHIFT=1)(1, 256, (out,), shared=160_000)
@@ -139,7 +139,7 @@ def test_another_thread_may_launch(path):
 
 def test_a_fault_names_its_kernel(path):
     code = (
-        "import cupy, sys\nfrom pathlib import Path\nfrom dflash.kernels import jit\n"
+        "import cupy, sys\nfrom pathlib import Path\nfrom dflash.kernels.gpu import jit\n"
         "jit.kernel(Path(sys.argv[1]), 'fault', SHIFT=1)(1, 1, (cupy.zeros(1, 'f'),))\n"
     )
     run = subprocess.run(

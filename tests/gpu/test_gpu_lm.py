@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import dflash
-from dflash.commands.info import as_text
+from dflash.cli.info import as_text
 from dflash.errors import OutOfMemory, RequestError
-from dflash.kernels import device
+from dflash.kernels.gpu import device
 
 pytest.importorskip("cupy")
 

@@ -8,11 +8,11 @@ import pytest
 
 import dflash
 from dflash.model.config import Config
-from dflash.model.gguf import GGUFFile
+from dflash.model.gguf.file import GGUFFile
 from dflash.model.hub import resolve
 
 cupy = pytest.importorskip("cupy")
-Lent = pytest.importorskip("dflash.model.cuda.lent").Lent
+Lent = pytest.importorskip("dflash.model.cuda.scratch_arena").Lent
 work_bytes = pytest.importorskip("dflash.model.cuda.load").work_bytes
 
 MIB = 1 << 20

@@ -5,12 +5,12 @@ import threading
 import pytest
 
 import dflash
-from dflash.decode.drafters.adaptive import Adaptive
+from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.draft_model import DraftModel
-from dflash.decode.drafters.lookup import PromptLookup
 from dflash.decode.drafters.mtp import MTP
-from dflash.kernels import device
+from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.kernels.gpu import device
 
 PROMPTS = ["def fibonacci(n):\n", "Once upon a time", "import heapq\n"]
 DRAFTERS = [

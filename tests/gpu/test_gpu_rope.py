@@ -11,7 +11,7 @@ from dflash.kernels.rope import reference
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.rope.cuda")
-device = pytest.importorskip("dflash.kernels.device")
+device = pytest.importorskip("dflash.kernels.gpu.device")
 
 CACHES = (np.uint16, np.float32)
 TRUE = [

@@ -6,7 +6,7 @@ from compare import assert_same_bits
 
 from dflash.errors import KernelError
 from dflash.kernels.sample import reference
-from dflash.kernels.sample.law import Ask, Edits, HostDraws, Law, Offsets
+from dflash.kernels.sample.params import Ask, Edits, HostDraws, Law, Offsets
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.sample.cuda")

@@ -8,8 +8,8 @@ from dflash.kernels.tree import grow, reference
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.tree.cuda")
-device = pytest.importorskip("dflash.kernels.device")
-arrays = pytest.importorskip("dflash.kernels.device_arrays")
+device = pytest.importorskip("dflash.kernels.gpu.device")
+arrays = pytest.importorskip("dflash.kernels.gpu.buffers")
 
 RNG = np.random.default_rng(4)
 

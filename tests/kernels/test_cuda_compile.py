@@ -5,7 +5,7 @@ import pytest
 from nvrtc import ARCHITECTURES, KERNELS, compiled
 
 from dflash.kernels.formats import FORMATS
-from dflash.kernels.jit import source
+from dflash.kernels.gpu.jit import source
 
 linear = pytest.importorskip("dflash.kernels.linear.cuda")
 CHIPS = {

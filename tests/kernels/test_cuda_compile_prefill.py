@@ -4,7 +4,7 @@ import nvrtc
 import pytest
 
 from dflash.kernels.formats import FORMATS
-from dflash.kernels.jit import source
+from dflash.kernels.gpu.jit import source
 
 pytestmark = nvrtc.needed
 MODES = range(3)

@@ -38,7 +38,7 @@ def guessing():
             "block_conv/block_conv",
             {"MODEL_DIM": 5120, "GROUP_SIZE": 16, "TAPS": 2, "BLOCK_ROWS": 8, "SIDE": side, "ADD": side},
         )
-    yield "trust/confidence", {"MODEL_DIM": 5120, "RANK": 256, "BLOCK_ROWS": 16, "FIRST_DRAFT_ROW": 0}
+    yield "confidence/confidence", {"MODEL_DIM": 5120, "RANK": 256, "BLOCK_ROWS": 16, "FIRST_DRAFT_ROW": 0}
     for name in ("tree/write_draft", "tree/gather_top1", "sample/set_positions", "soft_cap/soft_cap"):
         yield name, {}
 

@@ -6,7 +6,7 @@ import nvrtc
 import pytest
 from nvrtc import KERNELS
 
-from dflash.kernels.jit import macros, source
+from dflash.kernels.gpu.jit import macros, source
 
 pytestmark = nvrtc.needed
 

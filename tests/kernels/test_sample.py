@@ -6,10 +6,11 @@ import pytest
 from compare import assert_same_bits
 
 from dflash.errors import KernelError
-from dflash.kernels import sample, simd
+from dflash.kernels import sample
+from dflash.kernels.cpu import simd
 from dflash.kernels.sample import Law, reference
+from dflash.kernels.sample.gumbel import gumbel_of
 from dflash.kernels.sample.log import log
-from dflash.kernels.sample.noise import gumbel_of
 
 SIZES = [pytest.param(n, id=name) for name, n in reference.cases()]
 RNG = np.random.default_rng(11)

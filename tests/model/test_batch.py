@@ -8,7 +8,7 @@ from golden import PRIMARY, chain, load, prefill, step
 from dflash.errors import KernelError
 from dflash.kernels.ragged import PAGE
 from dflash.model.batch import Span, following, ragged, starts
-from dflash.model.cuda.grouping import grouped
+from dflash.model.cuda.split_passes import grouped
 
 
 def one(state, token=1):

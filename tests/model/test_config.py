@@ -6,8 +6,8 @@ import pytest
 
 from dflash.errors import FormatError, Unsupported
 from dflash.model.config import Config
-from dflash.model.gguf import GGUFFile, TensorInfo
-from dflash.model.tensors import expected_tensors, match_tensors
+from dflash.model.gguf.file import GGUFFile, TensorInfo
+from dflash.model.gguf.tensor_check import expected_tensors, match_tensors
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
 PACKAGED = Path(__file__).parent.parent.parent / "dflash" / "data"

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 
 from dflash.errors import OutOfMemory, RequestError, Unsupported
-from dflash.kernels import device
+from dflash.kernels.gpu import device
 from dflash.model.config import Config
-from dflash.model.gguf import GGUFFile
+from dflash.model.describe import describe, overview
+from dflash.model.gguf.file import GGUFFile
 from dflash.model.hub import resolve
 from dflash.model.load import load_model
-from dflash.model.memory import n_pages
-from dflash.overview import describe, overview
+from dflash.model.state.budget import n_pages
 
 GIB = 1 << 30
 

@@ -11,7 +11,7 @@ from golden import chain, prefill, step
 
 from dflash.model.batch import Span
 from dflash.model.config import Config
-from dflash.model.gguf import GGUFFile
+from dflash.model.gguf.file import GGUFFile
 from dflash.model.model import Model
 
 PACKAGED = Path(__file__).parents[2] / "dflash" / "data" / "demo-Q4_K_M.gguf"

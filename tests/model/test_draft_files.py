@@ -25,16 +25,16 @@ from drafts import (
 )
 
 from dflash.errors import DFlashError, FormatError, ModelError, NotFound, RequestError, Unsupported
+from dflash.model.config_sizes import RopeScaling
 from dflash.model.draft import is_draft, load_draft, open_draft
 from dflash.model.draft.config import default_taps
-from dflash.model.draft.dialects import config_of as config_of_gguf
 from dflash.model.draft.folder import config_of as config_of_folder
+from dflash.model.draft.gguf_dialects import config_of as config_of_gguf
 from dflash.model.draft.names import expected
 from dflash.model.draft.safetensors import SIZES, SafeTensors
-from dflash.model.gguf import GGUFFile
+from dflash.model.gguf.file import GGUFFile
 from dflash.model.hub import resolve
 from dflash.model.load import load_model
-from dflash.model.sizes import RopeScaling
 
 
 def shapes(config):

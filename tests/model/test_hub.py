@@ -9,8 +9,8 @@ from hub_stand_in import serve_hub
 from tqdm import tqdm
 
 from dflash.errors import DownloadError, NotFound
+from dflash.model.gguf.choose import choose_files
 from dflash.model.hub import resolve, stamp
-from dflash.model.quants import choose_files
 
 REPO = "org/Model-GGUF"
 PARTS = [f"BF16/Model-BF16-{i:05d}-of-00003.gguf" for i in (1, 2, 3)]

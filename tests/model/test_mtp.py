@@ -15,7 +15,7 @@ from mtp_text import NAME, reading, text
 from dflash.errors import PoolExhausted, RequestError, Unsupported
 from dflash.kernels.sample import Law
 from dflash.model.config import Config
-from dflash.model.gguf import GGUFFile
+from dflash.model.gguf.file import GGUFFile
 from dflash.model.load_mtp import load_mtp
 from dflash.model.model import Model
 from dflash.model.mtp import Ask

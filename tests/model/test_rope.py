@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dflash.model.config_sizes import RopeScaling
 from dflash.model.rope import inverse_frequencies
-from dflash.model.sizes import RopeScaling
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "rope_scaling.json").read_text())
 

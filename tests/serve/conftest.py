@@ -10,10 +10,10 @@ import openai
 import pytest
 import uvicorn
 
-from dflash.serve.api import Backend
+from dflash.generation.load import start
 from dflash.serve.app import build_app
+from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
-from dflash.serve.start import start
 
 
 @contextmanager

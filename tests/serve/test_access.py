@@ -7,13 +7,14 @@ import httpx
 import pytest
 from serve_fakes import ScriptedEngine
 
+from dflash.cli.serve import main
 from dflash.errors import RequestError
-from dflash.serve import bodies, limits
-from dflash.serve.__main__ import main
+from dflash.generation.engine_thread import Worker
+from dflash.serve import body as bodies
+from dflash.serve import limits
 from dflash.serve.access import KEY, is_loopback, local_hosts, read_key
-from dflash.serve.api import Backend
 from dflash.serve.app import build_app
-from dflash.serve.worker import Worker
+from dflash.serve.endpoints import Backend
 
 
 @pytest.fixture

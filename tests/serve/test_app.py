@@ -8,12 +8,12 @@ import httpx
 import pytest
 from serve_fakes import ScriptedEngine
 
+from dflash.cli.serve import default_name, main
 from dflash.errors import KernelError
-from dflash.serve.__main__ import default_name, main
-from dflash.serve.api import Backend
+from dflash.generation.engine_thread import Worker
+from dflash.generation.load import start
 from dflash.serve.app import build_app
-from dflash.serve.start import start
-from dflash.serve.worker import Worker
+from dflash.serve.endpoints import Backend
 
 
 def request(app, method, path, **arguments):
@@ -123,10 +123,10 @@ def test_flags_are_read_before_the_model(capsys):
 def test_the_flag_reaches_the_application(monkeypatch, lm):
     backends = []
     monkeypatch.setattr(
-        "dflash.serve.start.start", lambda *_, **__: (lm, SimpleNamespace(prepare=id, close=bool, error=None))
+        "dflash.generation.load.start", lambda *_, **__: (lm, SimpleNamespace(prepare=id, close=bool, error=None))
     )
     monkeypatch.setattr("dflash.serve.app.build_app", lambda backend, **_: backends.append(backend))
-    monkeypatch.setattr("dflash.serve.listen.Server", lambda *_, **__: SimpleNamespace(run=bool))
+    monkeypatch.setattr("dflash.serve.server.Server", lambda *_, **__: SimpleNamespace(run=bool))
     for flags, words in (([], None), (["--allow-strategies", "none"], ()), (["--allow-strategies", "lookup"], ("lookup",))):
         assert main(["demo", *flags]) == 0
         assert backends.pop().defaults.allowed == words

@@ -11,9 +11,9 @@ from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.strategy import Strategy
 from dflash.errors import RequestError, Unsupported
-from dflash.serve import listen
-from dflash.serve.decoding import Defaults, allowed
+from dflash.serve import server
 from dflash.serve.draft_check import prepare_draft
+from dflash.serve.strategy_choice import Defaults, allowed
 
 MODEL = ["demo", "--device", "cpu", "--threads", "1", "--context", "256"]
 
@@ -43,7 +43,7 @@ def nobody_listens(monkeypatch):
         def run(self):
             begun.append(sorted(type(key).__name__ for key in self.worker.engine.model.companions))
 
-    monkeypatch.setattr(listen, "Server", Server)
+    monkeypatch.setattr(server, "Server", Server)
     return begun
 
 

@@ -33,7 +33,7 @@ def faulty(self, spans, **settings):
 
 Model.forward = faulty
 
-from dflash.serve.__main__ import main
+from dflash.cli.serve import main
 
 sys.exit(main(["demo", "--port", "0", "--threads", "1", "--context", "4096", "--grace", "60"]))
 """

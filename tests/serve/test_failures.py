@@ -10,9 +10,9 @@ from toy import Toy
 
 from dflash.decode.engine import Engine
 from dflash.errors import DeviceLost, KernelError
-from dflash.serve.api import Backend
+from dflash.generation.engine_thread import Worker
 from dflash.serve.app import build_app
-from dflash.serve.worker import Worker
+from dflash.serve.endpoints import Backend
 
 GUARD = 60
 """Seconds after which a test that hangs fails."""

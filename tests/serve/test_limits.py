@@ -10,23 +10,23 @@ import httpx
 import pytest
 from serve_fakes import ScriptedEngine
 
-from dflash.decode import naming
-from dflash.decode.drafters.lookup import PromptLookup
-from dflash.decode.naming import strategy
+from dflash.decode import registry
+from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.prompt_ids import PromptIds
-from dflash.decode.sampling import Sampling
+from dflash.decode.registry import strategy
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.errors import ContextOverflow, RequestError
+from dflash.generation.engine_thread import Worker
+from dflash.generation.recovery.names import Language
 from dflash.serve import limits
-from dflash.serve.api import Backend
 from dflash.serve.app import build_app
-from dflash.serve.bodies import parse_json
-from dflash.serve.decoding import Decoding, Defaults, parse_decoding, strategy_of
+from dflash.serve.body import parse_json
+from dflash.serve.endpoints import Backend
 from dflash.serve.fields import FieldError, Fields, shown
+from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
-from dflash.serve.problems import Problem
-from dflash.serve.recover import Language
-from dflash.serve.worker import Worker
+from dflash.serve.strategy_choice import Decoding, Defaults, parse_decoding, strategy_of
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_an_empty_name_is_no_strategy(lm, name):
 
 
 def test_what_is_not_allowed_is_not_read(lm, monkeypatch):
-    monkeypatch.setattr("dflash.serve.decoding.named", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr("dflash.serve.strategy_choice.named", lambda *_, **__: 1 // 0)
     for allowed in ((), ("plain",)):
         with pytest.raises(FieldError, match="strategy: "):
             asyncio.run(
@@ -200,7 +200,7 @@ def test_the_loop_goes_on_while_requests_are_read(lm, monkeypatch):
             assert go_on.wait(60)
         return real(body, bounds)
 
-    monkeypatch.setattr("dflash.serve.api.parse_json", slow)
+    monkeypatch.setattr("dflash.serve.endpoints.parse_json", slow)
     worker = Worker(ScriptedEngine(lm.tokenizer, ["hello"]))
     app = build_app(Backend(worker, lm.tokenizer, lm.template, ["demo"]))
 
@@ -221,9 +221,9 @@ def test_the_loop_goes_on_while_requests_are_read(lm, monkeypatch):
 
 
 def test_too_many_requests_at_a_time(lm, monkeypatch):
-    monkeypatch.setattr("dflash.serve.api.MAX_PREPARING", 2)
+    monkeypatch.setattr("dflash.serve.endpoints.MAX_PREPARING", 2)
     go_on = threading.Event()
-    monkeypatch.setattr("dflash.serve.api.parse_json", lambda *_: go_on.wait(60) and {"prompt": "a"})
+    monkeypatch.setattr("dflash.serve.endpoints.parse_json", lambda *_: go_on.wait(60) and {"prompt": "a"})
     worker = Worker(ScriptedEngine(lm.tokenizer, ["hello"]))
     app = build_app(Backend(worker, lm.tokenizer, lm.template, ["demo"]))
 
@@ -286,7 +286,7 @@ def test_prompt_lookup_of_the_library_is_not_bounded():
 def test_the_page_of_limits_is_true():
     page = Path(__file__).parents[2].joinpath("docs", "limits.md").read_text()
     written = {constant: value for _, value, constant in re.findall(r"\| ([^|]+) \| ([^|]+) \| `([\w.]+)` \|", page)}
-    numbers = {name: value for module in (limits, naming) for name, value in vars(module).items()}
+    numbers = {name: value for module in (limits, registry) for name, value in vars(module).items()}
     for constant, value in written.items():
         if not constant.startswith("Limits."):
             assert float(value) == numbers[constant], constant

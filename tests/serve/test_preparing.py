@@ -13,26 +13,27 @@ import pytest
 from paced import GOOD
 from toy import Toy
 
-from dflash.decode.drafter import Drafter, Nothing
-from dflash.decode.drafters.adaptive import Adaptive
+from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.drafters.loading import LoadingDrafter
-from dflash.decode.drafters.lookup import PromptLookup
 from dflash.decode.drafters.measures import measures_of
 from dflash.decode.drafters.mtp import MTP
+from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafting.drafter import Drafter, Nothing
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.decode.strategy import Strategy
 from dflash.errors import Cancelled, DFlashError, DownloadError, FormatError, NotFound, OutOfMemory, PoolExhausted
-from dflash.kernels.numba_jit import runs_in_several_threads
+from dflash.generation import preparation as prepare
+from dflash.generation import refusals
+from dflash.generation.engine_thread import Worker
+from dflash.kernels.cpu.jit import runs_in_several_threads
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft.model import BlockDraft
 from dflash.model.mtp import MtpHead
-from dflash.serve import prepare, refused
-from dflash.serve.api import Backend
 from dflash.serve.app import build_app
-from dflash.serve.worker import Worker
+from dflash.serve.endpoints import Backend
 
 GUARD = 60
 """Seconds after which a test that hangs fails."""
@@ -210,7 +211,7 @@ def test_a_refusal_is_remembered_until_the_file_changes(worker, loads, tmp_path)
 
 def test_a_refusal_of_the_hub_is_remembered_for_a_while(worker, loads, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(refused, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(refusals, "time", SimpleNamespace(monotonic=lambda: now[0]))
     loads.errors["hf:org/repo"] = DownloadError("org/repo: the hub could not be read")
     loads.go.set()
     for now[0] in (0.0, 10.0, 50.0):
@@ -235,7 +236,7 @@ def test_a_thousand_names_leave_nothing_behind(worker, loads):
     loads.errors = {f"draft-{number}.gguf": NotFound("none") for number in range(200)}
     for name in loads.errors:
         attempt(worker, Loaded(name), NotFound)
-    assert len(worker._preparation._refused) == refused._CAPACITY
+    assert len(worker._preparation._refused) == refusals._CAPACITY
     drafters = [PromptLookup(most=1 + number) for number in range(1000)]
     for drafter in drafters:
         worker.prepare(Strategy(drafter))
@@ -444,7 +445,7 @@ def test_kernels_of_a_draft_are_compiled_beside_the_engine(lm, monkeypatch):
 
 def test_a_client_that_leaves_while_its_draft_is_loaded(server, loads, monkeypatch):
     """Its request ends at once; the draft is there for the next."""
-    monkeypatch.setattr("dflash.serve.decoding.named", lambda name, draft, **_: Strategy(Loaded("slow", pieces=0)))
+    monkeypatch.setattr("dflash.serve.strategy_choice.named", lambda name, draft, **_: Strategy(Loaded("slow", pieces=0)))
     body = b'{"prompt": "a", "max_tokens": 2, "strategy": "lookup"}'
     app = build_app(Backend(server.worker, server.loaded.tokenizer, server.loaded.template, ["demo"]))
     scope = {

@@ -17,10 +17,10 @@ from toy import Toy
 
 from dflash.decode.engine import Engine
 from dflash.errors import Unsupported
-from dflash.serve.api import Backend
+from dflash.generation.engine_thread import Worker
 from dflash.serve.app import build_app
+from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
-from dflash.serve.worker import Worker
 
 N = 2000
 SEED = 20260707

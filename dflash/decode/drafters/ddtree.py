@@ -3,9 +3,9 @@
 import os
 from typing import Any
 
-from dflash.decode.drafter import Drafter
 from dflash.decode.drafters.dflash import DFlash
-from dflash.decode.shapes import Tree
+from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.shapes import Tree
 from dflash.decode.strategy import Strategy
 
 BUDGET = 22

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.decode.deferred import DeferredDraft, may_wait
-from dflash.decode.draft import EMPTY, Draft
-from dflash.decode.drafter import Drafting, Follow, Foreseen, Rows
-from dflash.decode.drafters.health import Health
+from dflash.decode.drafters.diagnostics import Health
 from dflash.decode.drafters.loading import LoadingDrafter
-from dflash.decode.drafters.usual import Usual
-from dflash.decode.shapes import Chain
-from dflash.decode.spelling import spelled
+from dflash.decode.drafters.vocab_tracker import Usual
+from dflash.decode.drafting.device_draft import DeferredDraft, may_wait
+from dflash.decode.drafting.draft import EMPTY, Draft
+from dflash.decode.drafting.drafter import Drafting, Follow, Foreseen, Rows
+from dflash.decode.drafting.shapes import Chain
+from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft import Ask, Wish, load_draft
 
 if TYPE_CHECKING:
+    from dflash.decode.drafting.shapes import Shape
     from dflash.decode.session import Session
-    from dflash.decode.shapes import Shape
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
 

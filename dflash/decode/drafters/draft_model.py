@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dflash.decode.draft import EMPTY, Draft
-from dflash.decode.drafter import Drafting, Rows
-from dflash.decode.drafters.health import Health
+from dflash.decode.drafters.diagnostics import Health
 from dflash.decode.drafters.loading import LoadingDrafter
+from dflash.decode.drafting.draft import EMPTY, Draft
+from dflash.decode.drafting.drafter import Drafting, Rows
+from dflash.decode.drafting.shapes import Chain
 from dflash.decode.engine import Engine
-from dflash.decode.shapes import Chain
-from dflash.decode.spelling import spelled
-from dflash.decode.warm import warm
+from dflash.decode.settings import spelled
+from dflash.decode.warmup import warm
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 from dflash.model.candidates import Candidates, fill, put
@@ -24,7 +24,7 @@ from dflash.model.load_small import load_small
 if TYPE_CHECKING:
     from dflash.decode.session import Session
     from dflash.model.batch import Forward
-    from dflash.model.state import Snapshot
+    from dflash.model.state.sequence_state import Snapshot
 
 DEPTH = 4
 """Tokens to guess where the shape leaves that open."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dflash.decode.draft import EMPTY, Draft
-from dflash.decode.drafter import Drafter, Drafting, Follow, Foreseen, foreseen, is_prepared
-from dflash.decode.drafters.together import Snapshots, Together, start_all
+from dflash.decode.drafters.composite import Snapshots, Together, start_all
+from dflash.decode.drafting.draft import EMPTY, Draft
+from dflash.decode.drafting.drafter import Drafter, Drafting, Follow, Foreseen, foreseen, is_prepared
 from dflash.decode.strategy import Strategy
 from dflash.errors import RequestError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Any
 
-from dflash.decode.drafter import Drafter
-from dflash.kernels.numba_jit import runs_in_several_threads
+from dflash.decode.drafting.drafter import Drafter
+from dflash.kernels.cpu.jit import runs_in_several_threads
 
 
 class LoadingDrafter(Drafter):

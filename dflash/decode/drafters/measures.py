@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dflash.decode.drafter import Drafter
-from dflash.decode.drafters.choice import FULL, SIZES, Choice
+from dflash.decode.drafters.adaptive.controller import FULL, SIZES, Choice
+from dflash.decode.drafters.adaptive.latency import Extra, Forwards, whole
 from dflash.decode.drafters.measuring import Parts, measured_extra, measured_forwards, measured_steps
-from dflash.decode.drafters.pace import Extra, Forwards, whole
+from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.strategy import Strategy
-from dflash.model.companions import Recent
+from dflash.model.attachments import Recent
 
 _KEY = "measures"
 _CHOICES, _FORWARDS, _POINTS = 64, 16, 256

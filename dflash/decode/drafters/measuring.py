@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dflash.decode.drafters.pace import Extra, Forwards, whole
+from dflash.decode.drafters.adaptive.latency import Extra, Forwards, whole
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.decode.step import Step

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dflash.decode.deferred import DeferredDraft, may_wait
-from dflash.decode.draft import EMPTY, Draft
-from dflash.decode.drafter import Drafting, Follow, Foreseen, Rows
-from dflash.decode.drafters.health import Health
+from dflash.decode.drafters.diagnostics import Health
 from dflash.decode.drafters.loading import LoadingDrafter
-from dflash.decode.drafters.usual import Usual
-from dflash.decode.shapes import Chain
-from dflash.decode.spelling import spelled
+from dflash.decode.drafters.vocab_tracker import Usual
+from dflash.decode.drafting.device_draft import DeferredDraft, may_wait
+from dflash.decode.drafting.draft import EMPTY, Draft
+from dflash.decode.drafting.drafter import Drafting, Follow, Foreseen, Rows
+from dflash.decode.drafting.shapes import Chain
+from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft import Wish
 from dflash.model.load_mtp import load_mtp
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dflash.decode.session import Session
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
-    from dflash.model.state import Snapshot
+    from dflash.model.state.sequence_state import Snapshot
 
 DEPTH = 3
 """Tokens to guess where the shape leaves that open: each costs a pass of the head, and is right less often."""

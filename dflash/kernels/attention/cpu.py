@@ -17,9 +17,9 @@ from dflash.kernels.attention.plan import (
     cut_in_units,
     new_tickets,
 )
-from dflash.kernels.numba_jit import inline, kernel
+from dflash.kernels.cpu.jit import inline, kernel
+from dflash.kernels.cpu.simd import fetch_add, load_f32, mul, splat, store_f32
 from dflash.kernels.ragged import PAGE
-from dflash.kernels.simd import fetch_add, load_f32, mul, splat, store_f32
 
 _NO_GATE = np.empty((0, 0), np.float32)
 

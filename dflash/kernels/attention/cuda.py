@@ -9,11 +9,11 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels import device
-from dflash.kernels.cubin import device_target
-from dflash.kernels.device_batch import DeviceBatch
-from dflash.kernels.driver import tensor_map
-from dflash.kernels.jit import kernel
+from dflash.kernels.gpu import device
+from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.cubin import device_target
+from dflash.kernels.gpu.driver import tensor_map
+from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.rope.cuda import HALVES, check_cache
 

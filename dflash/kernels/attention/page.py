@@ -17,9 +17,8 @@ from dflash.kernels.attention.tiles import (
     scores_8x2,
     scores_16x1,
 )
-from dflash.kernels.numba_jit import inline
-from dflash.kernels.ragged import PAGE
-from dflash.kernels.simd import (
+from dflash.kernels.cpu.jit import inline
+from dflash.kernels.cpu.simd import (
     add,
     div,
     exp,
@@ -36,6 +35,7 @@ from dflash.kernels.simd import (
     write_f32,
     zeros,
 )
+from dflash.kernels.ragged import PAGE
 
 NOTHING = np.float32(-np.inf)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dflash.kernels.numba_jit import inline
+from dflash.kernels.cpu.jit import inline
 from dflash.kernels.ragged import PAGE
 
 QUERIES = 96

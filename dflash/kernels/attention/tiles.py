@@ -12,8 +12,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, call, constant, load, loop, spread, store, sum_lanes
 from dflash.kernels.ragged import PAGE
-from dflash.kernels.simd.emit import F32, F32V, I32, I64, LANES, call, constant, load, loop, spread, store, sum_lanes
 
 _STORED = {types.uint16: ir.HalfType(), types.float32: F32}
 """What the element type of a cache stands for."""

@@ -8,9 +8,9 @@ import numpy as np
 from numba import prange
 
 from dflash.kernels.attention.page import clear, finish, merge, read_page
-from dflash.kernels.numba_jit import inline, kernel
+from dflash.kernels.cpu.jit import inline, kernel
+from dflash.kernels.cpu.simd import load_f32, mul, splat, store_f16, store_f32
 from dflash.kernels.ragged import PAGE
-from dflash.kernels.simd import load_f32, mul, splat, store_f16, store_f32
 
 _SERIAL = 1 << 18
 """Products that one thread has done before the others are awake."""

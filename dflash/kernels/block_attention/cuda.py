@@ -9,7 +9,7 @@ import numpy as np
 from dflash.errors import KernelError
 from dflash.kernels.attention.cuda import Tiles, Workspace
 from dflash.kernels.block_attention.blocks import ROWS, Blocks
-from dflash.kernels.jit import kernel
+from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.rope.cuda import HALVES
 
 _HERE = Path(__file__).parent

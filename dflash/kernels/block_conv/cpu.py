@@ -2,7 +2,7 @@
 
 from numba import prange
 
-from dflash.kernels.numba_jit import inline, kernel
+from dflash.kernels.cpu.jit import inline, kernel
 
 _SERIAL = 1 << 16
 """Numbers that one thread has written before the others are awake."""

@@ -3,8 +3,8 @@
 import numpy as np
 from numba import prange
 
-from dflash.kernels import simd
-from dflash.kernels.numba_jit import inline, kernel
+from dflash.kernels.cpu import simd
+from dflash.kernels.cpu.jit import inline, kernel
 
 CHANNELS = 512
 """Channels in a task."""

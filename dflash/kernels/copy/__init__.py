@@ -26,7 +26,7 @@ def bandwidth(device: str, *, threads: int = 1) -> float:
     """
     if device == "cpu":
         return cpu.bandwidth(GIBIBYTE // 4, threads)
-    from dflash.kernels import device as gpu
     from dflash.kernels.copy import cuda
+    from dflash.kernels.gpu import device as gpu
 
     return cuda.bandwidth(min(2 * GIBIBYTE, gpu.free_memory() // 8))

@@ -3,8 +3,8 @@
 import statistics
 from pathlib import Path
 
-from dflash.kernels import device
-from dflash.kernels.jit import kernel, warm
+from dflash.kernels.gpu import device
+from dflash.kernels.gpu.jit import kernel, warm
 
 BLOCK_BYTES = 32768
 ROUNDS = 9

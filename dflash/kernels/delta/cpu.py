@@ -7,9 +7,9 @@ So a path through a tree is computed exactly as a chain is, and a chain as singl
 import numpy as np
 from numba import prange
 
-from dflash.kernels import simd
+from dflash.kernels.cpu import simd
+from dflash.kernels.cpu.jit import inline, kernel
 from dflash.kernels.delta import gates, tiles
-from dflash.kernels.numba_jit import inline, kernel
 from dflash.kernels.ragged import PENDING
 
 CHUNK = 32

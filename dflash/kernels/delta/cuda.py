@@ -9,19 +9,10 @@ import cupy
 import numpy as np
 
 from dflash.kernels.conv import cuda as conv
-from dflash.kernels.delta.cuda_memory import (
-    Inputs,
-    Memory,
-    Weights,
-    constants,
-    most_shared,
-    rows_of,
-    shapes,
-    step_arguments,
-)
+from dflash.kernels.delta.cuda_memory import Inputs, Memory, Weights, constants, most_shared, rows_of, shapes, step_arguments
 from dflash.kernels.delta.cuda_norm import GatedNorm
 from dflash.kernels.delta.cuda_prompt import Prompt, Scratch, scratch_bytes
-from dflash.kernels.jit import kernel
+from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.ragged import PENDING
 
 __all__ = ["Flush", "Inputs", "Memory", "Prompt", "Scratch", "Step", "Weights", "scratch_bytes", "shapes"]

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash.kernels.delta.cuda_memory import Inputs, Weights
-from dflash.kernels.jit import kernel
+from dflash.kernels.gpu.jit import kernel
 
 _FOLDER = Path(__file__).parent
 _HEADS_OF_BLOCK = 8

@@ -11,7 +11,7 @@ from dflash.errors import KernelError
 from dflash.kernels.conv import cuda as conv
 from dflash.kernels.delta.cuda_memory import Inputs, Memory, Weights, constants, most_shared, rows_of
 from dflash.kernels.delta.cuda_norm import GatedNorm
-from dflash.kernels.jit import kernel
+from dflash.kernels.gpu.jit import kernel
 
 _FOLDER = Path(__file__).parent
 _CHUNK = 64

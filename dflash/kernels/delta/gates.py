@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from dflash.kernels import simd
-from dflash.kernels.numba_jit import inline
+from dflash.kernels.cpu import simd
+from dflash.kernels.cpu.jit import inline
 
 LOG_KEPT, KEPT, STRENGTH = 0, 1, 2
 """Rows of a table of gates: log of the kept part, kept part, strength."""

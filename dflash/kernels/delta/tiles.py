@@ -11,7 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dflash.kernels.simd.emit import F32, F32V, I32, I64, LANES, call, f32x16, fold, load, spread, store
+from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, call, f32x16, fold, load, spread, store
 
 ROWS = LANES
 """Value rows in a tile: lane r of a vector belongs to row r."""

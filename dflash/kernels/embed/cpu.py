@@ -1,7 +1,7 @@
 """Unpack rows of a packed table."""
 
+from dflash.kernels.cpu.jit import inline
 from dflash.kernels.linear.tiles import call_unpack
-from dflash.kernels.numba_jit import inline
 
 
 @inline

@@ -5,7 +5,7 @@ from typing import Any
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import Tiles
-from dflash.kernels.jit import kernel
+from dflash.kernels.gpu.jit import kernel
 
 _SOURCE = Path(__file__).with_name("embed.cu")
 _MOST_THREADS = 320

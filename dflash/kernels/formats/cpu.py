@@ -14,11 +14,11 @@ from numba import cfunc, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dflash.kernels import numba_jit  # noqa: F401  (sets the cache folder)
+from dflash.kernels.cpu import jit  # noqa: F401  (sets the cache folder)
+from dflash.kernels.cpu.simd.emit import F32V, I32, I64, call, constant, load, loop, store
 from dflash.kernels.formats.blocks import FORMATS
 from dflash.kernels.formats.lanes import LANES, Block, Lanes
 from dflash.kernels.formats.types import BLOCKS
-from dflash.kernels.simd.emit import F32V, I32, I64, call, constant, load, loop, store
 
 ROWS = 4
 """Rows that one call of an unpack function takes, side by side."""

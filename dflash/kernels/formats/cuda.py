@@ -11,7 +11,7 @@ from dflash.errors import KernelError
 from dflash.kernels.formats.blocks import FORMATS
 from dflash.kernels.formats.matrix import Matrix
 from dflash.kernels.formats.types import BLOCKS
-from dflash.kernels.jit import kernel
+from dflash.kernels.gpu.jit import kernel
 
 TILE_ROWS = 16
 

@@ -8,18 +8,10 @@ token has the same bits in every batch.
 import numpy as np
 from numba import prange
 
+from dflash.kernels.cpu.jit import inline, kernel
+from dflash.kernels.cpu.simd import add, fetch_add, load_f32, mul, read_f32, silu, store_f32, write_f32
 from dflash.kernels.formats.cpu import DOT_ROWS
-from dflash.kernels.linear.tiles import (
-    call_dot,
-    call_unpack,
-    sum_16,
-    tile_1x1,
-    tile_4x3,
-    tile_4x4,
-    tile_4x5,
-)
-from dflash.kernels.numba_jit import inline, kernel
-from dflash.kernels.simd import add, fetch_add, load_f32, mul, read_f32, silu, store_f32, write_f32
+from dflash.kernels.linear.tiles import call_dot, call_unpack, sum_16, tile_1x1, tile_4x3, tile_4x4, tile_4x5
 
 STORE, ADD, GATE, UP = range(4)
 """What becomes of a product: it is stored, added to what is there, or, of two weights, ``silu(gate) * up`` is stored."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import TILE_ROWS, Tiles, tile_bytes, tile_width
-from dflash.kernels.jit import kernel
-from dflash.kernels.linear.cuda_shape import Chip, cuts, shape
+from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.linear.tile_config import Chip, cuts, shape
 from dflash.kernels.norm.split import SplitNorm
 
 BUCKETS = 8, 16, 24, 32, 48, 64

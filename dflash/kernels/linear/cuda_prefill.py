@@ -10,10 +10,10 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.driver import tensor_map
 from dflash.kernels.formats.cuda import TILE_ROWS, Tiles, tile_bytes
-from dflash.kernels.jit import kernel
-from dflash.kernels.launch import Bound
+from dflash.kernels.gpu.driver import tensor_map
+from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import Bound
 
 STORE, ADD, GATED = range(3)
 INNER_SCALE = 2.0**-6

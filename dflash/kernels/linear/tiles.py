@@ -9,7 +9,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from dflash.kernels.simd.emit import F32V, I32, I64, LANES, call, constant, load, loop, op, store, sum_lanes
+from dflash.kernels.cpu.simd.emit import F32V, I32, I64, LANES, call, constant, load, loop, op, store, sum_lanes
 
 
 def _tile(rows: int, tokens: int) -> Any:

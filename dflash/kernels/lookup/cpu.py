@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dflash.kernels.numba_jit import inline
+from dflash.kernels.cpu.jit import inline
 
 _FACTOR = np.int64(-7046029254386353131)  # 2**64 over the golden ratio, odd
 

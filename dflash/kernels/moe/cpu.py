@@ -9,9 +9,9 @@ import math
 import numpy as np
 from numba import prange
 
+from dflash.kernels.cpu.jit import inline, kernel
+from dflash.kernels.cpu.simd import add, fma, load_f32, mul, splat, store_f32, zeros
 from dflash.kernels.linear.cpu import DATA, GATE, MODE, OUT, OUT_BYTES, STORE, TOKENS, UP, X_BYTES, X
-from dflash.kernels.numba_jit import inline, kernel
-from dflash.kernels.simd import add, fma, load_f32, mul, splat, store_f32, zeros
 
 
 @inline

@@ -10,8 +10,8 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import Tiles, tile_bytes, tile_width
-from dflash.kernels.jit import kernel
-from dflash.kernels.launch import Bound
+from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
 
 MOST_ROWS = 64

@@ -8,8 +8,8 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import Tiles
-from dflash.kernels.jit import kernel
-from dflash.kernels.launch import Bound
+from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
 from dflash.kernels.moe.cuda import SPAN, SPAN_BYTES, Shape, check, data_of, span_bytes
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.jit import kernel
+from dflash.kernels.gpu.jit import kernel
 
 _SOURCE = Path(__file__).with_name("rms_norm.cu")
 _MOST_THREADS = 320

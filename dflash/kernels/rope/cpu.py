@@ -3,9 +3,8 @@
 import numpy as np
 from numba import prange
 
-from dflash.kernels.numba_jit import inline, kernel
-from dflash.kernels.ragged import PAGE
-from dflash.kernels.simd import (
+from dflash.kernels.cpu.jit import inline, kernel
+from dflash.kernels.cpu.simd import (
     add,
     fma,
     hsum,
@@ -19,6 +18,7 @@ from dflash.kernels.simd import (
     write_f32,
     zeros,
 )
+from dflash.kernels.ragged import PAGE
 
 _SERIAL = 1 << 14
 """Numbers that one thread has written before the others are awake."""

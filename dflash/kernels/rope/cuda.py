@@ -7,8 +7,8 @@ from typing import Any
 import cupy
 
 from dflash.errors import KernelError
-from dflash.kernels.device_batch import DeviceBatch
-from dflash.kernels.jit import kernel
+from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.ragged import PAGE
 
 HALVES = cupy.float16, cupy.uint16

@@ -10,7 +10,7 @@ from dflash.errors import KernelError
 from dflash.kernels.sample import cpu
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.candidates import candidates as find_candidates
-from dflash.kernels.sample.law import (
+from dflash.kernels.sample.params import (
     NO_OFFSETS,
     Ask,
     Draws,
@@ -23,8 +23,8 @@ from dflash.kernels.sample.law import (
     signed,
     top_of,
 )
-from dflash.kernels.sample.nucleus import nucleus as find_nucleus
-from dflash.kernels.sample.top import top_k as find_top
+from dflash.kernels.sample.top_k import top_k as find_top
+from dflash.kernels.sample.top_p import nucleus as find_nucleus
 
 __all__ = [
     "NO_OFFSETS",

@@ -3,9 +3,9 @@
 import numpy as np
 from numba import prange
 
-from dflash.kernels.numba_jit import inline, kernel
+from dflash.kernels.cpu.jit import inline, kernel
 from dflash.kernels.sample.cpu import gumbel, log_sum_exp
-from dflash.kernels.sample.top import top_k
+from dflash.kernels.sample.top_k import top_k
 
 POOL = 64
 """Most candidates of a row; where tokens are drawn, noise is made for so many of the likeliest."""

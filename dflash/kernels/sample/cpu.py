@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from dflash.kernels import simd
-from dflash.kernels.numba_jit import inline
-from dflash.kernels.sample.noise import BLOCK, HIGHEST, gumbel_block, gumbel_of, words_of
+from dflash.kernels.cpu import simd
+from dflash.kernels.cpu.jit import inline
+from dflash.kernels.sample.gumbel import BLOCK, HIGHEST, gumbel_block, gumbel_of, words_of
 
 _LINE = 4 * simd.LANES
 _BYTES = 4 * BLOCK

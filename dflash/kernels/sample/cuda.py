@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
-from dflash.kernels import device
-from dflash.kernels.jit import kernel
-from dflash.kernels.later import Later
+from dflash.kernels.gpu import device
+from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.lazy_array import Later
+from dflash.kernels.gpu.mirror import Mirror
 from dflash.kernels.sample.cuda_edits import DeviceEdits
 from dflash.kernels.sample.cuda_logits import DeviceDraws, Logits, Proposed
-from dflash.kernels.sample.cuda_mirror import Mirror
-from dflash.kernels.sample.law import Ask, Law
+from dflash.kernels.sample.params import Ask, Law
 
 MOST_TOP = 128
 """Likeliest tokens that are found on the device; for more a row is copied back."""

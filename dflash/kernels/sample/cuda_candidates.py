@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from dflash.kernels import device
-from dflash.kernels.device_arrays import DeviceArrays
-from dflash.kernels.jit import kernel
+from dflash.kernels.gpu import device
+from dflash.kernels.gpu.buffers import DeviceArrays
+from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda import LAW, SELECT_THREADS, SURVEY, record
 from dflash.kernels.sample.cuda_logits import Proposed
-from dflash.kernels.sample.law import Law
+from dflash.kernels.sample.params import Law
 
 _HERE = Path(__file__).parent
 _GROUP = 128

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dflash.kernels import device
-from dflash.kernels.jit import kernel
-from dflash.kernels.sample.cuda_mirror import Mirror
-from dflash.kernels.sample.law import Ask, Edits
+from dflash.kernels.gpu import device
+from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.mirror import Mirror
+from dflash.kernels.sample.params import Ask, Edits
 
 EDIT = np.dtype(
     [(name, np.int32) for name in ("text", "n_text", "draft", "n_draft", "bias", "n_bias", "saved")]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.kernels import device
-from dflash.kernels.sample.law import Ask, Law, Top, top_of
+from dflash.kernels.gpu import device
+from dflash.kernels.sample.params import Ask, Law, Top, top_of
 
 if TYPE_CHECKING:
     from dflash.kernels.sample.cuda import Sampler

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from dflash.kernels import device
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.formats.cuda import Tiles
-from dflash.kernels.jit import kernel
+from dflash.kernels.gpu import device
+from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda_candidates import Likeliest
 

@@ -8,7 +8,7 @@ fused multiply-adds in a fixed order: the bits are the same on every machine.
 import numpy as np
 from llvmlite import ir
 
-from dflash.kernels.simd.emit import F32V, I32V, call, constant, f32x16, op
+from dflash.kernels.cpu.simd.emit import F32V, I32V, call, constant, f32x16, op
 
 _POLYNOMIAL = (
     7.0376836292e-2,

@@ -1,4 +1,4 @@
-// Apply penalties and bias to rows of logits in place, see decode/rules.py (`apply_penalties`); undo it (`restore_logits`).
+// Apply penalties and bias to rows of logits in place, see decode/sampling/processors.py (`apply_penalties`); undo it (`restore_logits`).
 //
 // Grid rows, block THREADS. An entry is a token and a number: its count, or the bias. A row has three lists of entries: those of its
 // output, which rows may share; those of its own draft, which override them; and the bias. A token occurs once in a list.

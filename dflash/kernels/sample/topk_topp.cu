@@ -1,4 +1,4 @@
-// Sample a token of each row with top-k or top-p, see decode/rules.py: argmax(scaled + noise) over the tokens that these and min-p
+// Sample a token of each row with top-k or top-p, see decode/sampling/processors.py: argmax(scaled + noise) over the tokens that these and min-p
 // leave. `row_stats` has run before. Other rows are not written.
 //
 // Grid rows, block THREADS. A block lists some of the likeliest tokens and, if they are not enough, reads the row several times.

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from dflash.kernels.jit import kernel
+from dflash.kernels.gpu.jit import kernel
 
 _SOURCE = Path(__file__).with_name("soft_cap.cu")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dflash.kernels.device_arrays import DeviceArrays
-from dflash.kernels.device_batch import DeviceBatch
-from dflash.kernels.jit import kernel
+from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.buffers import DeviceArrays
+from dflash.kernels.gpu.jit import kernel
 
 MOST = 64
 """Nodes of a tree that there is room for."""

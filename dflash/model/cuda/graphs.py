@@ -5,8 +5,8 @@ from types import MethodType
 from typing import Any
 from weakref import WeakMethod
 
-from dflash.kernels import device
-from dflash.kernels.launch import each_is_waited_for
+from dflash.kernels.gpu import device
+from dflash.kernels.gpu.launch import each_is_waited_for
 
 
 class Graphs:

@@ -4,16 +4,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dflash.errors import OutOfMemory
-from dflash.kernels import device
 from dflash.kernels.formats import BLOCKS, FORMATS
+from dflash.kernels.gpu import device
 from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
 from dflash.model.cuda.model import CHUNK, DeviceModel
 from dflash.model.cuda.ops import scratch_bytes
 from dflash.model.cuda.passes import PROMPTS
 from dflash.model.cuda.workspace import workspace_bytes
-from dflash.model.gguf import GGUFFile
-from dflash.model.memory import Need, n_pages
+from dflash.model.gguf.file import GGUFFile
+from dflash.model.state.budget import Need, n_pages
 from dflash.model.weights import Weights
 
 RESERVE = 3 << 28

@@ -6,25 +6,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.kernels import device, jit
 from dflash.kernels.delta.cuda import Flush
-from dflash.kernels.device import DeviceBatch
+from dflash.kernels.gpu import device, jit
+from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 from dflash.kernels.sample.cuda import Sampler
-from dflash.kernels.staging import Staging
+from dflash.model.attachments import Companions
 from dflash.model.batch import Forward, Span, check, following, guesses_of, ragged, settled
-from dflash.model.companions import Companions
 from dflash.model.config import Config
-from dflash.model.cuda.gather import Gather
-from dflash.model.cuda.grouping import grouped, parents_of
-from dflash.model.cuda.lent import Lent
-from dflash.model.cuda.memories import DEVICE
+from dflash.model.cuda.gather_outputs import Gather
 from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PrefillPass, Shape, bucket_of
+from dflash.model.cuda.recurrent_pools import DEVICE
+from dflash.model.cuda.scratch_arena import Lent
+from dflash.model.cuda.split_passes import grouped, parents_of
 from dflash.model.cuda.weights import DeviceWeights
-from dflash.model.draft.ask import Wish
-from dflash.model.gguf import GGUFFile
-from dflash.model.pools import Pools
-from dflash.model.state import State
+from dflash.model.draft.request import Wish
+from dflash.model.gguf.file import GGUFFile
+from dflash.model.state.pools import Pools
+from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
 
 CHUNK = 2048

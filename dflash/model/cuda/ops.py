@@ -8,11 +8,11 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from dflash.kernels import device
 from dflash.kernels.attention import cuda as attention
 from dflash.kernels.delta import cuda as delta
-from dflash.kernels.device import DeviceBatch
 from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.gpu import device
+from dflash.kernels.gpu.device import DeviceBatch
 from dflash.kernels.linear import cuda as linear
 from dflash.kernels.linear import cuda_prefill
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE

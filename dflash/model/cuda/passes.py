@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.kernels import device
-from dflash.kernels.device import DeviceBatch
 from dflash.kernels.embed.cuda import Embed
+from dflash.kernels.gpu import device
+from dflash.kernels.gpu.device import DeviceBatch
 from dflash.kernels.linear.cuda import fetch_ahead
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING, Ragged
@@ -18,12 +18,12 @@ from dflash.kernels.tree.cuda import Keep
 from dflash.model.config import Config
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.layers import Block, FullAttention, LinearAttention, Norms, Parts
-from dflash.model.cuda.lent import Lent
 from dflash.model.cuda.ops import Ops
+from dflash.model.cuda.scratch_arena import Lent
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.cuda.workspace import workspace
-from dflash.model.pools import Pools
 from dflash.model.rope import inverse_frequencies
+from dflash.model.state.pools import Pools
 
 SEQUENCES = 64
 """Most sequences of a decode pass."""

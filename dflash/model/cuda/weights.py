@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.kernels import conv, device
+from dflash.kernels import conv
 from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.formats.cuda import TILE_ROWS, Tiles
+from dflash.kernels.gpu import device
+from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.moe import Experts
-from dflash.kernels.staging import Staging
 from dflash.model.config import Config
 from dflash.model.weights import Weights
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from dflash.kernels import device
+from dflash.kernels.gpu import device
 from dflash.kernels.norm.split import sums
 from dflash.model.config import Config
-from dflash.model.pools import KV_TYPES
+from dflash.model.state.pools import KV_TYPES
 
 _LINE = 256
 

@@ -1,10 +1,10 @@
 """Draft models that guess a block of tokens at once from what the target's layers saw: DFlash, DFlash 2, DSpark."""
 
-from dflash.model.draft.ask import Ask, Wish
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.files import is_draft, open_draft
 from dflash.model.draft.load import load_draft
 from dflash.model.draft.model import BlockDraft
+from dflash.model.draft.request import Ask, Wish
 from dflash.model.draft.state import DraftSnapshot, DraftState
 
 __all__ = ["Ask", "BlockDraft", "DraftConfig", "DraftSnapshot", "DraftState", "Wish", "is_draft", "load_draft", "open_draft"]

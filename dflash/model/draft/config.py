@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dflash.errors import FormatError, Unsupported
 from dflash.kernels.block_attention import ROWS
-from dflash.model.sizes import RopeScaling
+from dflash.model.config_sizes import RopeScaling
 
 KINDS = ("dflash", "dflash2", "dspark")
 

@@ -6,17 +6,10 @@ from typing import Any
 import numpy as np
 
 from dflash.errors import FormatError, Unsupported
+from dflash.model.config_sizes import MAX_BLOCKS, MAX_WIDTH, RopeScaling
 from dflash.model.draft.config import DraftConfig, default_taps
-from dflash.model.draft.dialects import (
-    MAX_CONV,
-    MAX_HEAD_SIZE,
-    MAX_HEADS,
-    MAX_RANK,
-    MAX_TOP,
-    refuse_lilicorr,
-)
-from dflash.model.keys import Keys
-from dflash.model.sizes import MAX_BLOCKS, MAX_WIDTH, RopeScaling
+from dflash.model.draft.gguf_dialects import MAX_CONV, MAX_HEAD_SIZE, MAX_HEADS, MAX_RANK, MAX_TOP, refuse_lilicorr
+from dflash.model.gguf.keys import Keys
 
 _KINDS = {
     "DFlashDraftModel": "dflash",

@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.kernels.confidence import reach, trust
 from dflash.kernels.embed import embed
 from dflash.kernels.linear import linear
 from dflash.kernels.sample import candidates
-from dflash.kernels.trust import reach, trust
 from dflash.model.candidates import Candidates
-from dflash.model.draft.ask import Ask
 from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.request import Ask
 from dflash.model.draft.selector import drawn
 from dflash.model.draft.source import Source
 from dflash.model.draft.vocabulary import Vocabulary

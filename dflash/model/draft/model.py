@@ -8,17 +8,17 @@ from numpy.typing import NDArray
 
 from dflash.errors import KernelError, RequestError
 from dflash.kernels.block_attention import Blocks
+from dflash.kernels.cpu.jit import use_threads
 from dflash.kernels.embed import embed
 from dflash.kernels.formats import Matrix
-from dflash.kernels.numba_jit import use_threads
 from dflash.kernels.sample import Law
 from dflash.kernels.soft_cap import soft_cap
 from dflash.model.candidates import Candidates
-from dflash.model.draft.ask import Ask
-from dflash.model.draft.choices import chooser
+from dflash.model.draft.candidates import chooser
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Context, Rows
 from dflash.model.draft.layers import Layer, rms_norm
+from dflash.model.draft.request import Ask
 from dflash.model.draft.source import Block, Source
 from dflash.model.draft.state import DraftState, Rings
 from dflash.model.draft.vocabulary import Vocabulary
@@ -59,7 +59,7 @@ class BlockDraft:
     size : int
         Context positions that are kept of each; see `dflash.model.draft.state.places`.
     kv : str
-        A key of `dflash.model.pools.KV_TYPES`: how the context is stored.
+        A key of `dflash.model.state.pools.KV_TYPES`: how the context is stored.
     threads : int
         Cores to use.
     short : bool

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from dflash.errors import FormatError, Unsupported
 from dflash.model.draft.config import DraftConfig
-from dflash.model.gguf_values import quoted
+from dflash.model.gguf.header import quoted
 
 Shapes = dict[str, tuple[int, ...]]
 

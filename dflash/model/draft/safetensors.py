@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import FormatError, NotFound
-from dflash.model.gguf_values import quoted
+from dflash.model.gguf.header import quoted
 
 SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "BOOL": 1, "U8": 1}
 """Bytes of an element of each type that a file may hold here."""

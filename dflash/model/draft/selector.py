@@ -10,8 +10,8 @@ from dflash.kernels.embed import embed
 from dflash.kernels.linear import linear
 from dflash.kernels.sample import Law
 from dflash.model.candidates import Candidates
-from dflash.model.draft.ask import Ask
 from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.request import Ask
 from dflash.model.draft.source import Source
 
 Floats = NDArray[np.float32]

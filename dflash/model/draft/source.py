@@ -11,8 +11,8 @@ from dflash.errors import FormatError, Unsupported
 from dflash.kernels.formats import Matrix
 from dflash.model.draft.names import FORKS, canonical
 from dflash.model.draft.safetensors import Entry, open_folder
-from dflash.model.gguf import GGUFFile
-from dflash.model.gguf_values import quoted
+from dflash.model.gguf.file import GGUFFile
+from dflash.model.gguf.header import quoted
 
 _FLOATS = ("F32", "F16", "BF16")
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dflash.errors import DFlashError, PoolExhausted
 from dflash.kernels.arrays import zeros
 from dflash.model.draft.config import DraftConfig
-from dflash.model.pools import KV_TYPES
+from dflash.model.state.pools import KV_TYPES
 
 _STEP = 64
 DEFAULT_CONTEXT = 4096

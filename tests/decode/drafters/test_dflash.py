@@ -10,10 +10,10 @@ from golden import load
 
 from dflash.decode.drafters.ddtree import DDTree
 from dflash.decode.drafters.dflash import DFlash, DSpark
-from dflash.decode.drafters.health import warnings_of
+from dflash.decode.drafters.diagnostics import warnings_of
+from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
-from dflash.decode.shapes import Chain, Tree
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.decode.strategy import Strategy
 from dflash.errors import NotFound

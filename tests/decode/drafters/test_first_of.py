@@ -5,9 +5,9 @@ from guessers import Oracle, naive
 from toy import Toy
 
 from dflash.decode.drafters.first_of import FirstOf
-from dflash.decode.drafters.lookup import PromptLookup
+from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.engine import Engine
-from dflash.decode.sampling import Sampling
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.strategy import Strategy
 from dflash.errors import RequestError

@@ -8,13 +8,13 @@ from toy import Toy
 from watching import WAYS, script, way, written
 
 from dflash.decode.engine import Engine
-from dflash.decode.marks import Marks
-from dflash.decode.recoveries.empty import EmptyRetry
-from dflash.decode.recoveries.least import MinTokens
-from dflash.decode.recoveries.loop import LoopGuard
-from dflash.decode.recoveries.stall import ToolStall
-from dflash.decode.sampling import Sampling
+from dflash.decode.recoveries.empty_retry import EmptyRetry
+from dflash.decode.recoveries.loop_guard import LoopGuard
+from dflash.decode.recoveries.min_tokens import MinTokens
+from dflash.decode.recoveries.tool_stall import ToolStall
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
+from dflash.decode.special_tokens import Marks
 from dflash.decode.strategy import Plain
 
 PROMPT = [12, 8, 7, 4]

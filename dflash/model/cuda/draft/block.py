@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dflash.kernels import device
 from dflash.kernels.attention.cuda import Workspace
 from dflash.kernels.block_attention.cuda import DeviceBlocks
-from dflash.kernels.device_arrays import DeviceArrays
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.gpu import device
+from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.linear.cuda import Launch, fetch_ahead
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import carried, sums
@@ -22,15 +22,15 @@ from dflash.kernels.sample.cuda_candidates import Candidates, Largest, describe
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.soft_cap.cuda import SoftCap
 from dflash.kernels.tree.cuda import OUTLINE, Grow, guesses
-from dflash.model.cuda.buried import bury
 from dflash.model.cuda.draft.layers import Layer, Norm, Norms, Parts, Where, split_norm
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
 from dflash.model.cuda.graphs import Graphs
-from dflash.model.cuda.lent import Lent
+from dflash.model.cuda.mask_logits import bury
+from dflash.model.cuda.scratch_arena import Lent
 from dflash.model.cuda.weights import DeviceWeights
-from dflash.model.draft.ask import Wish, common_of
 from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.request import Wish, common_of
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.rope import inverse_frequencies
 

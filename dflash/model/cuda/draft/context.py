@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.kernels import device
-from dflash.kernels.device_arrays import DeviceArrays
+from dflash.kernels.gpu import device
+from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.linear.cuda import BUCKETS, Launch
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING

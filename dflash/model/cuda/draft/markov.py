@@ -4,14 +4,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dflash.kernels import device
+from dflash.kernels.confidence.cuda import Reach
 from dflash.kernels.embed.cuda import Embed
+from dflash.kernels.gpu import device
 from dflash.kernels.linear.cuda import Launch
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda_candidates import Candidates, Largest
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.tree.cuda import Features, Pick
-from dflash.kernels.trust.cuda import Reach
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.markov import confidence_head

@@ -5,25 +5,25 @@ from itertools import product
 from typing import Any
 
 from dflash.errors import KernelError, RequestError, Unsupported
-from dflash.kernels import device, jit
-from dflash.kernels.device import DeviceBatch
+from dflash.kernels.gpu import device, jit
+from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.sample import Law
 from dflash.kernels.sample.cuda_pairs import Pairs
-from dflash.kernels.staging import Staging
 from dflash.kernels.tree.cuda import SEQUENCES, Plant, Walk
 from dflash.model.candidates import Candidates
+from dflash.model.cuda.device_drafts import Guesses, may_follow, most_rows
 from dflash.model.cuda.draft.block import Block
 from dflash.model.cuda.draft.context import Context
-from dflash.model.cuda.draft.kept import Kept
+from dflash.model.cuda.draft.feature_buffer import Kept
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings
-from dflash.model.cuda.guesses import Guesses, may_follow, most_rows
 from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.weights import DeviceWeights
-from dflash.model.draft.ask import Ask, Wish
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Rows
+from dflash.model.draft.request import Ask, Wish
 from dflash.model.draft.source import Source
 from dflash.model.draft.state import DraftSnapshot, DraftState
 from dflash.model.draft.vocabulary import Vocabulary

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dflash.kernels import device
+from dflash.kernels.gpu import device
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.state import Rings, places

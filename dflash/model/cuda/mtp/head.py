@@ -10,27 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import PoolExhausted
-from dflash.kernels import device, jit
-from dflash.kernels.device import DeviceBatch
+from dflash.kernels.gpu import device, jit
+from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.sample import Law
 from dflash.kernels.sample.candidates import POOL
-from dflash.kernels.staging import Staging
 from dflash.kernels.tree.cuda import SEQUENCES, Plant, Walk
 from dflash.model.candidates import Candidates
 from dflash.model.config import Config
-from dflash.model.cuda.guesses import Guesses, may_follow, most_rows
-from dflash.model.cuda.memories import DEVICE
+from dflash.model.cuda.device_drafts import Guesses, may_follow, most_rows
 from dflash.model.cuda.model import DeviceModel
-from dflash.model.cuda.mtp.chain import MOST, Chain
-from dflash.model.cuda.mtp.reading import Parts
+from dflash.model.cuda.mtp.block import Parts
+from dflash.model.cuda.mtp.draft_loop import MOST, Chain
+from dflash.model.cuda.recurrent_pools import DEVICE
 from dflash.model.cuda.weights import DeviceWeights
-from dflash.model.draft.ask import Wish
+from dflash.model.draft.request import Wish
 from dflash.model.draft.vocabulary import Vocabulary
-from dflash.model.gguf import GGUFFile
+from dflash.model.gguf.file import GGUFFile
 from dflash.model.mtp import Ask
-from dflash.model.pools import Pools
-from dflash.model.state import State
+from dflash.model.state.pools import Pools
+from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
 
 Ints = NDArray[np.int32]

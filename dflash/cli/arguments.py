@@ -1,0 +1,125 @@
+"""Arguments that several commands take, and what becomes of them."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dflash.cli.model_arguments import add_draft, check_draft, draft_settings
+from dflash.errors import NotFound, RequestError
+
+if TYPE_CHECKING:
+    from dflash.decode.strategy import Strategy
+    from dflash.lm import LM
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """Add how tokens are picked and when to end."""
+    group = parser.add_argument_group("sampling (greedy unless asked otherwise)")
+    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest token")
+    group.add_argument("--top-k", type=int, default=0, metavar="K", help="of the K likeliest tokens; 0: of all")
+    group.add_argument("--top-p", type=float, default=1.0, metavar="P", help="of the likeliest that sum to P")
+    group.add_argument("--min-p", type=float, default=0.0, metavar="P", help="of those at least P times the likeliest")
+    group.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X", help="above 1: repeat less")
+    group.add_argument("--presence-penalty", type=float, default=0.0, metavar="X", help="off every token written before")
+    group.add_argument("--frequency-penalty", type=float, default=0.0, metavar="X", help="off for each time it was")
+    group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
+    group.add_argument("--max-tokens", type=int, metavar="N", help="limit of new tokens")
+    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT; may be repeated")
+
+
+def add_strategy(parser: argparse.ArgumentParser) -> None:
+    """Add how tokens are guessed and what may step in."""
+    group = parser.add_argument_group("strategy (plain unless asked otherwise; no strategy changes the text)")
+    group.add_argument("--strategy", metavar="NAME", help="plain, dflash:15, ddtree:22, mtp:3, lookup, ...")
+    add_draft(group)
+    group.add_argument(
+        "--recover", metavar="NAME,...", help="step in where a text goes wrong: empty, stall[:TOOL], loop[:BODY], min:N"
+    )
+
+
+def add_template(parser: argparse.ArgumentParser) -> None:
+    """Add what goes through the chat template."""
+    group = parser.add_argument_group("chat template")
+    group.add_argument("--system", metavar="TEXT", help="system message")
+    group.add_argument("--tools", type=Path, metavar="FILE", help="JSON array of tools, in OpenAI's form")
+    group.add_argument("--no-think", action="store_true", help="ask for no reasoning (enable_thinking = false)")
+
+
+def load(arguments: argparse.Namespace, *, sequences: int = 1) -> "LM":
+    """Load the model that the arguments name, with bars on a terminal."""
+    import dflash
+    from dflash.cli.terminal import has_terminal
+
+    return dflash.load(
+        arguments.model,
+        device=arguments.device,
+        threads=arguments.threads,
+        context=arguments.context,
+        sequences=sequences,
+        kv=arguments.kv,
+        progress=has_terminal(),
+    )
+
+
+def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Take what `LM.generate` wants to know about picking and ending."""
+    names = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens", "stop")
+    penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+    return {name: getattr(arguments, name) for name in (*names, *penalties)}
+
+
+def strategy(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Take what `LM.generate` wants to know about guessing and recoveries.
+
+    Raises
+    ------
+    RequestError
+        If there is no such strategy or recovery.
+    """
+    from dflash.generation.recovery.names import settle
+
+    return {"recover": settle(arguments.recover), "strategy": named_strategy(arguments)}
+
+
+def named_strategy(arguments: argparse.Namespace) -> "Strategy":
+    """Make the strategy that the arguments name.
+
+    Raises
+    ------
+    RequestError
+        If there is no such strategy, or it has no use for what is said about a draft.
+    """
+    from dflash.serve.strategy_choice import named
+
+    made = named(arguments.strategy, arguments.draft, **draft_settings(arguments))
+    check_draft(arguments, [arguments.strategy or ("dflash" if arguments.draft else "plain")])
+    return made
+
+
+def template_settings(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """Take the settings of the chat template."""
+    return {"enable_thinking": False} if arguments.no_think else None
+
+
+def tools(arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
+    """Read the file of tools.
+
+    Raises
+    ------
+    NotFound
+        If there is no such file.
+    RequestError
+        If it is no JSON array of objects.
+    """
+    if arguments.tools is None:
+        return None
+    try:
+        value = json.loads(arguments.tools.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotFound(f"{arguments.tools}: {error.strerror}") from error
+    except ValueError as error:
+        raise RequestError(f"{arguments.tools}: not valid JSON: {error}") from error
+    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
+        raise RequestError(f"{arguments.tools}: must hold a JSON array of tools, in OpenAI's form")
+    return value

@@ -1,0 +1,134 @@
+"""`chat`: several turns, with history."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from dflash.cli import arguments as common
+from dflash.cli.model_arguments import add_context, add_model
+from dflash.cli.terminal import say, show
+from dflash.errors import RequestError, TemplateError
+
+if TYPE_CHECKING:
+    from dflash.lm import LM
+
+HELP = "talk to a model"
+
+COMMANDS = """\
+/help          this list
+/clear         forget the conversation
+/undo          forget the last question and its answer
+/system TEXT   set the system message and forget the conversation
+/exit          leave (also Ctrl-D); Ctrl-C stops an answer"""
+
+
+class Chat:
+    """A conversation with a model.
+
+    Parameters
+    ----------
+    lm : LM
+        What answers.
+    system : str, optional
+        System message.
+    arguments : dict
+        For `LM.stream`.
+    """
+
+    def __init__(self, lm: "LM", system: str | None, arguments: dict[str, Any]) -> None:
+        self.lm, self.arguments = lm, arguments
+        self.messages: list[dict[str, str]] = []
+        self.system = system
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything but the system message."""
+        self.messages = [{"role": "system", "content": self.system}] if self.system else []
+
+    def undo(self) -> None:
+        """Forget the last question and what came after it."""
+        users = [index for index, message in enumerate(self.messages) if message["role"] == "user"]
+        if users:
+            del self.messages[users[-1] :]
+
+    def command(self, line: str) -> bool:
+        """Obey a line that starts with a slash; False says to leave."""
+        name, _, rest = line.partition(" ")
+        match name:
+            case "/exit" | "/quit":
+                return False
+            case "/clear":
+                self.clear()
+            case "/undo":
+                self.undo()
+            case "/system":
+                self.system = rest.strip() or None
+                self.clear()
+            case "/help":
+                say(COMMANDS)
+            case _:
+                say(f"{name}: no such command\n{COMMANDS}")
+        return True
+
+    def answer(self, line: str) -> None:
+        """Stream the answer to a line; Ctrl-C keeps what has come."""
+        self.messages.append({"role": "user", "content": line})
+        try:
+            stream = self.lm.stream(self.messages, **self.arguments)
+        except RequestError as error:
+            self.messages.pop()
+            say(f"dflash: {error}")
+            return
+        with stream:
+            try:
+                show(stream)
+            except KeyboardInterrupt:
+                stream.close()
+            text = stream.generation.text
+        print(flush=True)
+        self.messages.append({"role": "assistant", "content": text})
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_model(parser, default="demo")
+    add_context(parser)
+    common.add_sampling(parser)
+    common.add_strategy(parser)
+    common.add_template(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Ask and answer until the end of the input."""
+    strategy = common.strategy(arguments)
+    with common.load(arguments) as lm:
+        if lm.template is None:
+            raise TemplateError(f"{arguments.model} has no chat template: use run --raw")
+        lm.prepare(strategy["strategy"])
+        template = {"tools": common.tools(arguments), "chat_template_kwargs": common.template_settings(arguments)}
+        chat = Chat(lm, arguments.system, {**template, **common.sampling(arguments), **strategy})
+        say(f"{lm!r}; /help lists the commands")
+        while True:
+            line = _read()
+            if line is None:
+                return 0
+            if line.startswith("/"):
+                if not chat.command(line):
+                    return 0
+            elif line:
+                chat.answer(line)
+
+
+def _read() -> str | None:
+    """Next line, None at the end of the input; Ctrl-C drops what was typed."""
+    import sys
+
+    prompt = "> " if sys.stdin.isatty() else ""
+    if prompt:
+        import readline  # noqa: F401 - gives input() history and editing
+    try:
+        return input(prompt).strip()
+    except EOFError:
+        return None
+    except KeyboardInterrupt:
+        print()
+        return ""

@@ -1,0 +1,144 @@
+"""`info`: what a model is, from its header."""
+
+import argparse
+import json
+from typing import Any
+
+from dflash.cli.model_arguments import add_model
+from dflash.cli.terminal import size
+
+HELP = "tell what a model is and what it takes to run it"
+
+_ABILITIES = {
+    "system": "system message",
+    "tools": "tools",
+    "parallel_calls": "parallel calls",
+    "thinking": "thinking can be turned off",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_model(parser, drafts=True)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print it; no weight is read and nothing is compiled."""
+    from dflash.model.describe import overview
+    from dflash.model.draft import is_draft
+    from dflash.model.draft.describe import draft_overview
+    from dflash.model.gguf.file import GGUFFile
+    from dflash.model.hub import resolve
+
+    path = resolve(arguments.model, folders=True)
+    if is_draft(path):
+        about = draft_overview(path)
+    else:
+        with GGUFFile.open(path) as file:
+            about = overview(file, kv=arguments.kv, threads=arguments.threads, device=arguments.device)
+    lay_out = draft_as_text if "draft" in about else as_text
+    print(json.dumps(about, ensure_ascii=False, indent=2) if arguments.json else lay_out(about))
+    return 0
+
+
+def draft_as_text(about: dict[str, Any]) -> str:
+    """Lay out what a draft is for people.
+
+    Parameters
+    ----------
+    about : dict
+        From `dflash.model.draft.describe.draft_overview`.
+    """
+    draft, memory = about["draft"], about["memory"]
+    heads, kv_heads, head_size = draft["heads"]
+    lines = [
+        ("draft", f"{draft['name']}, {draft['parameters'] / 1e6:,.0f} M parameters, for a model of width {draft['width']}"),
+        ("file", draft["file"]),
+        ("block", f"{draft['block']} rows, {draft['guesses']} guesses, mask token {draft['mask']}"),
+        ("reads", f"outputs of layers {', '.join(map(str, draft['taps']))} of {draft['width']} numbers"),
+        *(("layers" if i == 0 else "", _layer(i, layer)) for i, layer in enumerate(draft["layers"])),
+        ("heads", f"{heads} of {head_size}, {kv_heads} of keys and values, rotation base {draft['rope_base']:g}"),
+    ]
+    if "selector" in draft:
+        selector, conv = draft["selector"], draft["convolution"]
+        lines.append(("selector", f"of {selector['candidates']} candidates, rank {selector['rank']}"))
+        lines.append(("convolution", f"{conv['taps']} taps, groups of {conv['group']}"))
+    if "markov" in draft:
+        trust = "with confidences" if draft["confidence"] else "without confidences"
+        lines.append(("Markov head", f"rank {draft['markov']['rank']}, {trust}"))
+    lines.append(("weights", size(memory["weights"])))
+    lines += [
+        ("", f"{kind:<8} {part['tensors']:>5} tensors {size(part['bytes']):>10}")
+        for kind, part in about["quantization"].items()
+    ]
+    lines.append(("context", f"{size(memory['context_per_sequence'])} a sequence"))
+    return _aligned(lines)
+
+
+def _layer(i: int, layer: dict[str, Any]) -> str:
+    sees = f"the last {layer['window']} positions" if layer["window"] else "all positions"
+    return f"{i}: {sees}, in the block {'those before' if layer['causal'] else 'all rows'}"
+
+
+def _aligned(lines: list[tuple[str, str]]) -> str:
+    return "\n".join(f"{name:<14} {value}" for name, value in lines)
+
+
+def as_text(about: dict[str, Any]) -> str:
+    """Lay out an overview for people.
+
+    Parameters
+    ----------
+    about : dict
+        From `dflash.model.describe.overview`.
+    """
+    model, memory, tokenizer, device = (about[name] for name in ("model", "memory", "tokenizer", "device"))
+    layers, pending = model["layers"], size(memory["pending_per_sequence"])
+    lines = [
+        ("model", model["name"]),
+        ("file", model["files"][0] + (f" and {len(model['files']) - 1} more" if len(model["files"]) > 1 else "")),
+        ("architecture", f"{model['architecture']}, {model['parameters'] / 1e6:,.0f} M parameters, width {model['width']}"),
+        ("layers", ", ".join(f"{n} {kind}" for kind, n in layers.items() if n)),
+        ("context", f"{model['context']:,} tokens"),
+        ("weights", size(memory["weights"])),
+        *(("", _mix(kind, part, about["kernels"])) for kind, part in about["quantization"].items()),
+        ("KV cache", f"{size(memory['kv_per_1000_tokens'])} for 1,000 tokens"),
+        ("state", f"{size(memory['state_per_sequence'])} a sequence, and for pending tokens {pending}"),
+        (
+            "tokenizer",
+            f"{tokenizer['model']} ({tokenizer['pre']}), {tokenizer['tokens']:,} tokens, end {tokenizer['end']}",
+        ),
+        ("", tokenizer["normalizer"]),
+        ("chat template", _template(about["template"])),
+        ("device", _device(device)),
+    ]
+    if "no_gpu" in device:
+        lines.append(("", f"no GPU: {device['no_gpu']}"))
+    if "guessed_from" in model:
+        guessed = model["guessed_from"]
+        common, of = " or ".join(f"{n:,}" for n in guessed["common"]), f"{guessed['all']:,}"
+        who = "block drafts and the MTP head guess" if layers["mtp"] else "block drafts guess"
+        lines.append(("guesses", f"{who} from {common} of {of} tokens while a text keeps to them"))
+    if "experts" in model:
+        lines.insert(4, ("experts", f"{model['experts']['used']} of {model['experts']['all']} a token"))
+    return _aligned(lines)
+
+
+def _device(device: dict[str, Any]) -> str:
+    if device["kind"] == "cpu":
+        return f"cpu, {device['processor']}, {device['threads']} threads, {' '.join(device['simd'])}"
+    return f"{device['kind']}, {device['processor']}, {size(device['memory'])}, {device['architecture']}"
+
+
+def _mix(kind: str, part: dict[str, int], kernels: dict[str, str]) -> str:
+    return f"{kind:<8} {part['tensors']:>5} tensors {size(part['bytes']):>10}   {kernels[kind]}"
+
+
+def _template(template: dict[str, Any] | None) -> str:
+    if template is None:
+        return "none"
+    if "error" in template:
+        return f"unusable: {template['error']}"
+    able = [word for name, word in _ABILITIES.items() if template[name]]
+    return ", ".join(able) or "messages only"

@@ -1,0 +1,90 @@
+"""`run`: one answer, streamed."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash.cli import arguments as common
+from dflash.cli.model_arguments import add_context, add_model
+from dflash.cli.terminal import say, show
+from dflash.errors import RequestError
+
+if TYPE_CHECKING:
+    from dflash.generation.prompts import Prompt
+    from dflash.generation.result import Generation
+    from dflash.generation.stream import Stream
+    from dflash.lm import LM
+
+HELP = "write one answer, or continue a text"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_model(parser)
+    add_context(parser)
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to answer (default, or -: read from stdin)")
+    parser.add_argument("--raw", action="store_true", help="continue the prompt as it is, without the chat template")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of streaming the text")
+    parser.add_argument("--dump", type=Path, metavar="FILE", help="write down each step: candidates, rules, guesses, picks")
+    common.add_sampling(parser)
+    common.add_strategy(parser)
+    common.add_template(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Write the answer; Ctrl-C ends it and keeps what is there."""
+    from dflash.generation.display import summary
+
+    strategy = common.strategy(arguments)
+    with common.load(arguments) as lm:
+        # what the command line names is checked before anybody types a prompt
+        lm.prepare(strategy["strategy"])
+        text = _from_stdin() if arguments.prompt in (None, "-") else arguments.prompt
+        prompt, template = _prompt(arguments, lm, text)
+        generation, interrupted = _write(
+            arguments, lm.stream(prompt, **template, **common.sampling(arguments), **strategy, dump=arguments.dump)
+        )
+    if arguments.json:
+        print(json.dumps(generation.as_dict(), ensure_ascii=False))
+    else:
+        if not generation.text.endswith("\n"):
+            print(flush=True)
+        say(summary(generation))
+    return 130 if interrupted else 0
+
+
+def _write(arguments: argparse.Namespace, stream: "Stream") -> tuple["Generation", bool]:
+    """Show a stream as it comes, unless JSON is wanted; what came of it, and whether Ctrl-C ended it."""
+    interrupted = False
+    with stream:
+        try:
+            if arguments.json:
+                for _ in stream:
+                    pass
+            else:
+                show(stream)
+        except KeyboardInterrupt:
+            interrupted = True
+            stream.close()
+        return stream.generation, interrupted
+
+
+def _from_stdin() -> str:
+    """Read the prompt; somebody at a terminal is told that it is awaited."""
+    if sys.stdin.isatty():
+        say("reading the prompt from here; Ctrl-D ends it")
+    return sys.stdin.read()
+
+
+def _prompt(arguments: argparse.Namespace, lm: "LM", text: str) -> tuple["Prompt", dict[str, object]]:
+    """Make messages of the text, if the model has a template, and collect what else the template wants."""
+    tools, settings = common.tools(arguments), common.template_settings(arguments)
+    if lm.template is None or arguments.raw:
+        if arguments.system or tools or settings:
+            reason = "--raw leaves it out" if lm.template is not None else "this model has none"
+            raise RequestError(f"--system, --tools and --no-think need the chat template, and {reason}")
+        return text, {}
+    messages = [{"role": "system", "content": arguments.system}] if arguments.system else []
+    return [*messages, {"role": "user", "content": text}], {"tools": tools, "chat_template_kwargs": settings}

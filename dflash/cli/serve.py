@@ -1,0 +1,128 @@
+"""`python -m dflash.serve`: a model behind OpenAI's HTTP API."""
+
+import argparse
+import gc
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dflash.cli.model_arguments import add_context, add_draft, add_model, check_draft, draft_settings
+from dflash.errors import DFlashError, EngineFailed, RequestError
+from dflash.model.hub import PACKAGED
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Load a model, then listen until told to stop.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        What came after the program's name; that of this process if None.
+
+    Returns
+    -------
+    int
+        0 after a shutdown, 1 after an error of dflash or a failure of the engine, 130 after Ctrl-C while loading.
+    """
+    parsed = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _serve(parsed)
+    except DFlashError as error:
+        print(f"dflash: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    try:
+        from dflash.serve.app import build_app
+        from dflash.serve.server import Server
+    except ImportError as error:
+        raise DFlashError(f"the server needs {error.name}: pip install 'dflash[serve]'") from error
+    from dflash.generation.load import start
+    from dflash.generation.recovery.names import settle
+    from dflash.serve.access import is_loopback, local_hosts, read_key
+    from dflash.serve.draft_check import prepare_draft
+    from dflash.serve.endpoints import Backend
+    from dflash.serve.health import MAX_CLOSING
+    from dflash.serve.limits import MAX_GRACE, MAX_WAITING, Limits
+    from dflash.serve.strategy_choice import Defaults, allowed, named
+
+    if not 0 <= arguments.port <= 65535:
+        raise RequestError(f"--port: must be 0 to 65535, got {arguments.port}")
+    if not 0 <= arguments.grace <= MAX_GRACE:
+        raise RequestError(f"--grace: must be 0 to {MAX_GRACE} seconds, got {arguments.grace:g}")
+    key = read_key(arguments.api_key, arguments.api_key_file)
+    if key is None and not is_loopback(arguments.host):
+        print(f"dflash: --host {arguments.host} without --api-key: whoever reaches this address may use it", file=sys.stderr)
+    recover = settle(arguments.recover)
+    settings = draft_settings(arguments)
+    strategy = named(arguments.strategy, arguments.draft, **settings)
+    words = allowed(arguments.allow_strategies)
+    if words is not None:
+        check_draft(arguments, [arguments.strategy or ("dflash" if arguments.draft else "plain"), *words])
+    defaults = Defaults(strategy, arguments.draft, settings, recover, words)
+    print(f"dflash: loading {arguments.model}", file=sys.stderr)
+    loaded, worker = start(
+        arguments.model,
+        device=arguments.device,
+        threads=arguments.threads,
+        context=arguments.context,
+        sequences=arguments.sequences,
+        kv=arguments.kv,
+        max_waiting=MAX_WAITING,
+    )
+    names = arguments.model_name or [default_name(arguments.model)]
+    try:
+        worker.prepare(defaults.strategy)
+        prepare_draft(worker, defaults)
+        limits = Limits(loaded.model.config.context)
+        backend = Backend(worker, loaded.tokenizer, loaded.template, names, defaults, limits)
+        app = build_app(backend, api_key=key, hosts=local_hosts(arguments.host, key))
+        gc.collect()
+        gc.freeze()  # a full collection would stop every stream for as long as it takes to visit the model's objects
+        Server(app, worker, host=arguments.host, port=arguments.port, grace=arguments.grace).run()
+    except KeyboardInterrupt:
+        pass  # uvicorn has shut down in order and hands the signal on
+    finally:
+        worker.close(MAX_CLOSING)
+    if worker.error is not None:
+        raise EngineFailed(f"the server has ended, since its engine failed: {worker.error}") from worker.error
+
+
+def default_name(model: str) -> str:
+    """What clients call a model unless told otherwise: a file without its ending, a repository without ``hf:``."""
+    if model in PACKAGED:
+        return model
+    return model.removeprefix("hf:") if model.startswith("hf:") else Path(model).stem
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m dflash.serve", description="put a model behind OpenAI's HTTP API")
+    add_model(parser, default="demo")
+    add_context(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000); 0 takes a free one")
+    parser.add_argument("--model-name", action="append", metavar="NAME", help="what clients call the model; may be repeated")
+    parser.add_argument("--api-key", metavar="KEY", help="refuse requests that do not carry it (or set DFLASH_API_KEY)")
+    parser.add_argument("--api-key-file", metavar="FILE", help="file that holds the key, so that no process list shows it")
+    parser.add_argument("--sequences", type=int, default=8, metavar="N", help="requests in work at a time (8)")
+    parser.add_argument("--strategy", metavar="NAME", help="how tokens are guessed where a request does not say (plain)")
+    add_draft(parser)
+    parser.add_argument(
+        "--allow-strategies",
+        metavar="NAME,...",
+        help="what requests may choose by 'strategy', as plain,lookup,dflash; none: nothing (default: everything)",
+    )
+    parser.add_argument(
+        "--recover",
+        metavar="NAME,...",
+        help="recoveries where a request does not say: empty, stall[:TOOL], loop[:BODY], min:N "
+        "(default: as DFLASH_STALL_TOOL_PREFIX and DFLASH_MIN_TOKENS say, else none)",
+    )
+    parser.add_argument(
+        "--grace", type=float, default=10, metavar="S", help="seconds that open requests get at shutdown (10)"
+    )
+    return parser

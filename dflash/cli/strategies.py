@@ -1,0 +1,50 @@
+"""`bench --strategies`: strategies side by side on sets of prompts."""
+
+import argparse
+import json
+
+from dflash.cli import arguments as common
+from dflash.cli.model_arguments import add_draft, check_draft, draft_settings
+from dflash.cli.terminal import has_terminal
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    group = parser.add_argument_group("strategies side by side (then -n limits each text, -r is 1 unless given)")
+    group.add_argument(
+        "--strategies", metavar="NAME,...", help="plain,dflash,ddtree:22,mtp:3,lookup; held against the first"
+    )
+    group.add_argument("--prompts", metavar="SET,...", help="sets of dflash or JSONL files (agent,code,copy,prose)")
+    add_draft(group)
+    group.add_argument("--temperature", type=float, metavar="T", help="instead of what the prompts were made for")
+    group.add_argument("--seed", type=int, metavar="N", help="of the texts (0)")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Write every set with every strategy and print a table for each set."""
+    from dflash.decode.registry import parts
+    from dflash.evaluation.compare import compare, named
+    from dflash.evaluation.prompt_sets import load_prompts
+
+    names = [name.strip() for name in parts(arguments.strategies)]
+    check_draft(arguments, names)
+    chosen = named(names, arguments.draft, draft_settings(arguments))
+    sets = {name: load_prompts(name) for name in (arguments.prompts or "agent,code,copy,prose").split(",")}
+    asked = {name: getattr(arguments, name) for name in ("temperature", "seed")}
+    settings = {
+        "max_tokens": max(arguments.generate),
+        "repeat": arguments.repeat or 1,
+        "progress": has_terminal(),
+        **{name: value for name, value in asked.items() if value is not None},
+    }
+    found = {}
+    with common.load(arguments) as lm:
+        device = lm.info()["device"]
+        for name, cases in sets.items():
+            found[name] = compare(lm, cases, chosen, **settings)
+            if not arguments.json:
+                print(f"{name}: {len(found[name].prompts)} texts\n\n{found[name]!r}\n", flush=True)
+    if arguments.json:
+        results = {name: comparison.as_dict() for name, comparison in found.items()}
+        print(json.dumps({"device": device, "sets": results}, ensure_ascii=False, indent=2))
+    return 0 if all(comparison.same_text for comparison in found.values()) else 1

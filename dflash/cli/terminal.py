@@ -1,0 +1,64 @@
+"""Words to people: streamed text on stdout, everything else on stderr."""
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dflash.generation.stream import Stream
+
+
+def has_terminal() -> bool:
+    """Whether somebody watches stderr, so that bars make sense."""
+    return sys.stderr.isatty()
+
+
+def say(line: str) -> None:
+    """Write a line to stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def show(stream: "Stream") -> None:
+    """Write the text of a stream to stdout as it comes, with a bar on stderr while the prompt is read."""
+    from tqdm import tqdm
+
+    bar = None
+    try:
+        for delta in stream:
+            if delta.step.prefilled and has_terminal():
+                bar = bar or tqdm(total=stream.n_prompt - 1, desc="prompt", unit="tok", leave=False, file=sys.stderr)
+                bar.update(delta.step.prefilled)
+            elif bar is not None:
+                bar.close()
+            if delta.text:
+                sys.stdout.write(delta.text)
+                sys.stdout.flush()
+    finally:
+        if bar is not None:
+            bar.close()
+
+
+def table(rows: Iterable[Iterable[object]], *, right: Iterable[int] = ()) -> str:
+    """Lay out rows of cells as a Markdown table, the first row being its head; columns in `right` are aligned so."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    to_right = set(right)
+
+    def line(row: list[str]) -> str:
+        padded = (
+            cell.rjust(width) if column in to_right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        return f"| {' | '.join(padded)} |"
+
+    rule = [("-" * (width - 1) + ":") if column in to_right else "-" * width for column, width in enumerate(widths)]
+    return "\n".join([line(cells[0]), line(rule), *map(line, cells[1:])])
+
+
+def size(n_bytes: float) -> str:
+    """`n_bytes` as people write it."""
+    for unit in ("B", "KiB", "MiB"):
+        if n_bytes < 1024:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1024
+    return f"{n_bytes:.2f} GiB"

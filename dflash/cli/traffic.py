@@ -1,0 +1,69 @@
+"""What a token moves through memory, so that its time can be held against a plain copy."""
+
+from typing import Any, NamedTuple
+
+from dflash.kernels.formats import BLOCKS, FORMATS
+from dflash.kernels.ragged import PAGE
+from dflash.model.config import Config
+from dflash.model.gguf.file import GGUFFile
+from dflash.model.gguf.tensor_check import match_tensors
+from dflash.model.state.budget import Need
+
+_EMBEDDING = "token_embd.weight"
+
+
+class Traffic(NamedTuple):
+    """Bytes that plain decoding moves for a token.
+
+    Parameters
+    ----------
+    weights : int
+        Read: every weight of the trunk and the head once, of routed experts as many as a token uses. The embedding counts
+        where it is the head, too.
+    state : int
+        Recurrent and convolution state of a text, read and written.
+    position : int
+        Keys and values of one position, read.
+    """
+
+    weights: int
+    state: int
+    position: int
+
+    @classmethod
+    def of(cls, file: GGUFFile, config: Config, *, kv: str, device: str) -> "Traffic":
+        """Add it up from the header of a file.
+
+        Parameters
+        ----------
+        file : GGUFFile
+        config : Config
+            Of the same file.
+        kv : str
+            A key of `KV_TYPES`.
+        device : str
+            On ``"cuda"`` types without a kernel are held as F16.
+        """
+        need = Need.of(config, kv)
+        tensors = match_tensors(config, file.tensors).known.values()
+        weights = sum(_read(tensor, config, device) for tensor in tensors if _is_read(tensor.name, config))
+        return cls(int(weights), 2 * need.state, need.page // PAGE)
+
+    def at(self, depth: float) -> float:
+        """Bytes for a token that follows `depth` others."""
+        return self.weights + self.state + depth * self.position
+
+
+def _is_read(name: str, config: Config) -> bool:
+    """Whether plain decoding reads a tensor: the embedding gives one row, MTP blocks nothing."""
+    if name == _EMBEDDING:
+        return config.tied
+    return not name.startswith("blk.") or int(name.split(".")[1]) < config.n_layers
+
+
+def _read(tensor: Any, config: Config, device: str) -> float:
+    """Bytes of a tensor that a token reads."""
+    block = BLOCKS[tensor.type]
+    halves = 2 * tensor.n_bytes // block.n_bytes * block.elements
+    n_bytes = halves if device == "cuda" and tensor.type not in FORMATS else tensor.n_bytes
+    return n_bytes * config.experts_used / config.experts if "_exps." in tensor.name else n_bytes

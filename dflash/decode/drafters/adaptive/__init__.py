@@ -1,0 +1,1 @@
+"""The drafter that chooses the strategy with the lowest expected time per token."""

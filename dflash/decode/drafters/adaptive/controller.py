@@ -1,0 +1,186 @@
+"""What there is to choose from, and what is known of it, for all sessions of a model."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dflash.decode.drafters.adaptive.acceptance import Clues, Odds
+from dflash.decode.drafters.adaptive.cost_model import Prices
+from dflash.decode.drafters.adaptive.draft_choice import Bet, Others, Placed
+from dflash.decode.drafters.adaptive.latency import Extra, Forwards
+from dflash.decode.drafters.composite import Together
+from dflash.decode.drafting.draft import Draft
+from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.shapes import Chain, Shape, Tree
+from dflash.decode.strategy import Strategy
+from dflash.kernels.ragged import PENDING
+
+if TYPE_CHECKING:
+    from dflash.decode.step import Step
+
+SIZES = (1, 2, 3, 4, 5, 7, 10, 15, 22, 31, 47, 63)
+FULL = (1, 3, 7, 15, 23, 31, 47, 63)
+"""On a GPU, where the rows of a forward are rounded up and each size is prepared once, guesses that fill it."""
+
+_DEPTH = 15
+
+_UNSETTLED = 16
+"""Steps that are remembered until prices are asked for. One whose texts were begun anew is never heard of, and makes way."""
+
+
+class Known:
+    """How good guesses are: before they are made, and by what their drafter thinks of them.
+
+    Parameters
+    ----------
+    n : int
+        Most guesses.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.odds, self.clues = Odds(n), Clues()
+
+    def given(self, draft: Draft) -> list[float]:
+        """For each guess of a draft, the chance that it is right if those before it are."""
+        if draft.scores is None:
+            return self.odds.given[: len(draft)]
+        return self.clues.given(draft.scores.tolist())
+
+
+class Option:
+    """One drafter and the shape that it may fill.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        Drafter and largest shape.
+    part : int
+        Which of the drafters it is.
+    sizes : sequence of int
+        Numbers of guesses that make sense on the device.
+
+    Attributes
+    ----------
+    instant : bool
+        Whether its guesses take no time.
+    most : int
+        Guesses that it may be asked for: no more than a forward can verify, whatever its name says.
+    sizes : list of int
+        Numbers of guesses to choose from.
+    known : (Known, Known)
+        Of its guesses over all texts, those whose tokens are the likeliest and those whose tokens are drawn.
+    extra : Extra
+        What a step that asks it takes, on a CPU beside its forward, when that takes as long as it was measured.
+    filled : float
+        How many of the guesses that were asked for it makes.
+    """
+
+    def __init__(self, strategy: Strategy, part: int, sizes: Sequence[int] = SIZES) -> None:
+        self.drafter, self.shape, self.part = strategy.drafter, strategy.shape or Chain(), part
+        self.instant = strategy.drafter.instant
+        most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or _DEPTH
+        self.most = min(most, PENDING - 1)
+        self.sizes = sorted({n for n in sizes if n < self.most} | {self.most})
+        self.known = Known(self.most), Known(self.most)
+        self.extra, self.filled = Extra(), 1.0
+
+    def sized(self, n: int) -> Shape:
+        """The shape of so many guesses."""
+        if isinstance(self.shape, Tree):
+            return Tree(n, self.shape.depth, self.shape.width)
+        return Chain(n)
+
+    def ask(self, parts: Sequence[Any], sizes: Sequence[int]) -> list[Draft]:
+        """Its guesses for some texts, so many for each."""
+        for part, n in zip(parts, sizes, strict=True):
+            self.tell(part, n)
+        return self.drafter.propose(parts, sizes)
+
+    def tell(self, part: Any, n: int) -> None:
+        """Let what knows about one text, or all that it asks in turn, guess so much."""
+        _shape(part, self.sized(n))
+
+
+class Choice:
+    """Options, and what their steps take on this device; `dflash.decode.drafters.measures` makes one.
+
+    Parameters
+    ----------
+    strategies : sequence of Strategy
+        Drafters and the largest shapes that they may fill.
+    forwards : Forwards
+        Of the model that is guessed for; all choices of a model that capture the same layers share it.
+    on_host : bool
+        Whether that runs on the CPU.
+    """
+
+    def __init__(self, strategies: Sequence[Strategy], forwards: Forwards, *, on_host: bool) -> None:
+        self.drafters: list[Drafter] = list(dict.fromkeys(each.drafter for each in strategies))
+        self._on_host = on_host
+        sizes = SIZES if on_host else FULL
+        self.options = [Option(each, self.drafters.index(each.drafter), sizes) for each in strategies]
+        self.forwards, self.overhead = forwards, Extra()
+        self.instant = [option for option in self.options if option.instant]
+        self.n_steps = 0
+        self._placed: deque[list[Placed]] = deque(maxlen=_UNSETTLED)
+
+    def prices(self, others: Others) -> Prices:
+        """What steps take at present."""
+        self._settle()
+        rows, forwards, slow = others.rows + 1, self.forwards.seconds, self.forwards.slowness
+        forward = [forwards(rows + n) for n in range(1 + max((option.most for option in self.options), default=0))]
+        # on a GPU, a forward and what is beside it go on at the same time: known is the whole step of one text
+        more = forward if self._on_host else [seconds - forwards(1 + n) for n, seconds in enumerate(forward)]
+        asked = {
+            option: [(n, more[round(option.filled * n)] + slow * option.extra.seconds(n)) for n in option.sizes]
+            for option in self.options
+            if not option.instant
+        }
+        overhead = self.overhead.seconds(0)
+        unasked = [more[0] + seconds - forward[0] + slow * overhead for seconds in forward]
+        waiting = {
+            option: slow * (option.extra.seconds(0) - overhead)
+            for option in self.options
+            if option.instant and option.extra.is_known
+        }
+        return Prices(unasked, waiting, asked, others.tokens)
+
+    def placed(self, bets: list[Placed]) -> None:
+        """Remember the bets of a step that is about to be run."""
+        self.n_steps += 1
+        self._placed.append(bets)
+
+    def _settle(self) -> None:
+        """See what became of those whose steps are over."""
+        all_placed, self._placed = self._placed, deque(maxlen=_UNSETTLED)
+        for placed in all_placed:
+            steps = [each.step for each in placed]
+            if None in steps:
+                self._placed.append(placed)
+                continue
+            batch = sum([1 + each.drafted for each in placed])
+            if steps[0].batch == batch and all(step.tokens and not step.prefilled for step in steps):
+                self._learn([each.bet for each in placed], steps)
+
+    def _learn(self, bets: Sequence[Bet], steps: Sequence[Step]) -> None:
+        """From one step of some sessions."""
+        first, option = steps[0], bets[0].option
+        took = first.propose + first.forward + sum([step.verify + step.commit for step in steps])
+        if self._on_host:
+            self.forwards.learn(first.batch, first.forward)
+        if all(bet.ready and bet.option is option for bet in bets):
+            extra = self.overhead if option is None else option.extra
+            n = round(sum([bet.n for bet in bets]) / len(bets)) if option is not None and not option.instant else 0
+            forwards = self.forwards.seconds
+            forward = first.forward if self._on_host else forwards(first.batch) - forwards(1 + n)
+            extra.learn(n, max(took - forward, 0.0) / self.forwards.slowness)
+
+
+def _shape(part: Any, shape: Shape) -> None:
+    if isinstance(part, Together):
+        for each in part.parts:
+            _shape(each, shape)
+    else:
+        part.shape = shape

@@ -1,0 +1,213 @@
+"""What is known of one text, and what is bet on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from dflash.decode.drafters.adaptive.acceptance import Ease, all_right
+from dflash.decode.drafters.adaptive.controller import Choice, Option
+from dflash.decode.drafters.adaptive.draft_choice import Bet, Others, Placed
+from dflash.decode.drafters.composite import Together
+from dflash.decode.drafting.draft import EMPTY, Draft
+from dflash.decode.drafting.drafter import Drafting, Rows
+
+if TYPE_CHECKING:
+    from dflash.decode.drafters.adaptive.cost_model import Prices
+    from dflash.decode.session import Session
+    from dflash.model.batch import Forward
+
+_KEPT = 8
+"""Steps for which prices are taken to be what they were."""
+
+_NOBODY = Others()
+
+
+class _Seen(NamedTuple):
+    """What became of a draft: the guesses that were right, of those that were verified."""
+
+    bet: Bet
+    draft: Draft
+    given: list[float] | None
+    drafted: int
+    right: list[int]
+
+
+class Adapting(Together):
+    """Bets of one session.
+
+    Attributes
+    ----------
+    choice : Choice
+    bet : Bet
+        Of the step under way.
+    next : Bet or None
+        Of the step after it, if that was chosen already.
+    drafted : int
+        Guesses that are verified in the step under way.
+    rows, tokens : float
+        Of its steps, on average.
+    others : Others
+        Rows and tokens of the steps of the other sessions.
+    room : int
+        Most guesses in the last step that had any choice.
+    open : bool
+        Whether what can be found without taking time is to be looked at before the next step.
+    found : dict of Option to (Draft, list of float)
+        Guesses that took no time, so that they are known before anything is chosen, and their chances.
+    """
+
+    def __init__(self, choice: Choice, session: Session, parts: list[Drafting]) -> None:
+        super().__init__(parts)
+        self.choice, self.session, self.bet, self.drafted = choice, session, Bet(None), 0
+        self.next: Bet | None = None
+        self.rows, self.tokens, self.others, self.room = 1.0, 1.0, _NOBODY, 0
+        self.open = True
+        self.found: dict[Option, tuple[Draft, list[float]]] = {}
+        self._found_at = 0
+        self._drawn = session.picker.law.scale is not None
+        self._guessed, self._looked_up = Ease(), Ease()
+        self._draft, self._given = EMPTY, None
+        self._reach = 0
+        self._seen: list[_Seen] = []
+        self._prices: Prices
+        self._left = 0
+
+    def observe(self, out: Forward, rows: Rows) -> None:
+        """Let each see it, and remember it: a GPU may be waiting, and the text may not have the newest token yet."""
+        super().observe(out, rows)
+        if isinstance(rows, slice):
+            return
+        self.rows += 0.2 * (1 + self.drafted - self.rows)
+        self.tokens += 0.2 * (len(rows) - self.tokens)
+        option, first = self.bet.option, rows[0] + 1
+        if option is not None and not option.instant:
+            right = [row - first for row in rows[1:]]
+            self._seen.append(_Seen(self.bet, self._draft, self._given, self.drafted, right))
+
+    def look(self, room: int) -> None:
+        """Let those guess whom it costs no time, after it was learned what the last guesses were worth."""
+        self._look_back()
+        for option in self.choice.instant if room > 0 else ():
+            [draft] = option.ask([self.parts[option.part]], [min(option.most, room)])
+            if len(draft):
+                self.found[option] = draft, option.known[self._drawn].given(draft)
+        self._found_at = len(self.session.text)
+
+    def decide(self, room: int) -> Bet:
+        """Bet on the next step, unless that was done before."""
+        bet, looked, self.next, self.open = self.next, self.open, None, True
+        if room < 1 or self.session.forced:
+            self.bet = Bet(None)
+            return self.bet
+        self.room = room
+        bet = self.choose(room) if bet is None else bet._replace(n=min(bet.n, room))
+        self.bet = (self.looked_up(bet) if looked else None) or bet
+        return self.bet
+
+    def looked_up(self, bet: Bet) -> Bet | None:
+        """Rather what was found, if that pays more: a little of it, and twice as much as was right the last time."""
+        best, most = None, 0.0
+        for option, (_, given) in self.found.items():
+            chances = self._looked_up.here(given)[: max(self._reach, self._prices.cheap)]
+            gain, n = self._prices.gain(option, chances, bet.rate)
+            if n and gain > most:
+                best, most = Bet(option, n, bet.rate), gain
+        return best
+
+    def choose(self, room: int) -> Bet:
+        """Choose whom to ask, and for how much, by what was seen up to the step before: of what is to come nothing is known.
+
+        Parameters
+        ----------
+        room : int
+            Most guesses, at least 1.
+        """
+        if not self._left:
+            self._prices, self._left = self.choice.prices(self.others), _KEPT
+            for option in self._prices.asked:
+                option.known[self._drawn].odds.pass_time(self.choice.n_steps)
+        self._left -= 1
+        self._guessed.fade()
+        self._looked_up.fade()
+        best, most, used = self._prices.plain, 0, None
+        for option in self._prices.asked:
+            rate, n = self._prices.best(option, self._guessed.here(option.known[self._drawn].odds.hoped), room)
+            if rate > best:
+                best, most, used = rate, n, option
+        return Bet(used, most, best, used is self.bet.option)
+
+    def worth_verifying(self, draft: Draft) -> Draft:
+        """Those guesses of a drafter that was asked which are sure enough."""
+        option, self._draft = self.bet.option, draft
+        sure = len(draft) > 0 and draft.scores is not None
+        self._given = option.known[self._drawn].given(draft) if sure else None
+        return draft if self._given is None else draft.cut(self._prices.gain(option, self._given, self.bet.rate)[1])
+
+    def taken(self) -> Draft:
+        """What was found, if that is bet on."""
+        draft, _ = self.found.get(self.bet.option, (EMPTY, None))
+        return draft.cut(self.bet.n)
+
+    def place(self, draft: Draft) -> Placed:
+        """The step under way has these guesses."""
+        option, self.drafted = self.bet.option, len(draft)
+        self.by = type(option.drafter).__name__ if option and len(draft) else ""
+        return Placed(self.bet, self.drafted, self.session, len(self.session.steps) + len(self.session.held))
+
+    def _look_back(self) -> None:
+        """Learn of the guesses that were verified, and of those that took no time, whether they were used or not."""
+        for seen in self._seen:
+            self._learn(*seen)
+        self._seen = []
+        if not self.found:
+            return
+        new, found, self.found = self.session.text[self._found_at :], self.found, {}
+        for option, (draft, given) in found.items():
+            n = min(len(draft), len(new))
+            if n == 0:
+                continue
+            path = _right(draft, new[:n])
+            self._reach = max(self._reach if len(path) == n else 0, 2 * len(path) + 1)
+            known = option.known[self._drawn]
+            self._looked_up.learn(float(len(path) < n), sum([1 - chance for chance in given[: len(path) + 1][:n]]))
+            if draft.scores is None:
+                known.odds.learn([float(i in path) for i in range(n)])
+            else:
+                known.clues.learn(draft.scores[:n].tolist(), len(path))
+
+    def _learn(self, bet: Bet, draft: Draft, given: list[float] | None, drafted: int, right: list[int]) -> None:
+        """Of one draft, of which so many guesses were verified."""
+        option = bet.option
+        known = option.known[self._drawn]
+        if given is None:
+            chances = [float(i in right) for i in range(bet.n)]
+        else:
+            # what it thinks of all its guesses tells more than the one outcome, once it is known how far that can be trusted
+            chances = all_right(given)
+            known.clues.learn(draft.scores[:drafted].tolist(), len(right))
+        self._guessed.learn(1 - chances[-1], known.odds.learn(chances))
+        option.filled += 0.05 * (len(draft) / bet.n - option.filled)
+
+
+def _right(draft: Draft, tokens: Sequence[int]) -> list[int]:
+    """Guesses that became text, from the root down."""
+    found, node = [], -1
+    guesses = draft.tokens.tolist() if draft.scores is not None else None
+    for n, token in enumerate(tokens):
+        node = (n if guesses[n] == token else -1) if guesses is not None else draft.child(node, token)
+        if node < 0:
+            break
+        found.append(node)
+    return found
+
+
+def settle_others(draftings: Sequence[Adapting]) -> None:
+    """Tell each what the others have in a step: it stands in the same forward."""
+    if len(draftings) == 1:
+        draftings[0].others = _NOBODY
+        return
+    rows = sum([drafting.rows for drafting in draftings])
+    tokens = sum([drafting.tokens for drafting in draftings])
+    for drafting in draftings:
+        drafting.others = Others(rows - drafting.rows, tokens - drafting.tokens)

@@ -1,0 +1,1 @@
+"""Draft tokens: the value, the protocol of a drafter, and the shapes."""

@@ -1,0 +1,82 @@
+"""Drafts that a device is still making."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dflash.decode.drafting.draft import Draft, Ints
+from dflash.kernels.gpu.lazy_array import Later
+
+if TYPE_CHECKING:
+    from dflash.decode.session import Session
+
+
+class DeferredDraft(Draft):
+    """A draft whose size is known; whoever looks at its tokens waits for them.
+
+    Parameters
+    ----------
+    guesses : Guesses
+        Those of one pass on the device: ``guesses.tree(i)`` gives tokens and parents (n,). None once they were looked at.
+    index : int
+        Which of them.
+    n : int
+        The first so many are the draft.
+    chain : bool
+        Whether it never forks.
+    """
+
+    __slots__ = ("_chain", "_found", "_line", "_n", "guesses", "index")
+
+    __setattr__ = object.__setattr__  # what is looked at is kept
+
+    def __init__(self, guesses: Any, index: int, n: int, *, chain: bool) -> None:
+        self.guesses, self.index, self._n, self._chain = guesses, index, n, chain
+        self.scores = self._children = self._found = self._line = None
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def tokens(self) -> Ints:
+        """As of `Draft`."""
+        return self._tree()[0]
+
+    @property
+    def parents(self) -> Ints:
+        """As of `Draft`."""
+        return np.arange(-1, self._n - 1, dtype=np.int32) if self._chain else self._tree()[1]
+
+    def positions(self, n: int) -> Sequence[int]:
+        """As of `Draft`; those of a tree are known later."""
+        if self._chain:
+            return range(n, n + 1 + self._n)
+        return Later(lambda: np.append(n, n + self.depths), 1 + self._n)
+
+    def child(self, node: int, token: int) -> int:
+        """As of `Draft`."""
+        if not self._chain:
+            return super().child(node, token)
+        if self._line is None:
+            self._line = self.tokens.tolist()
+        return node + 1 if node + 1 < self._n and self._line[node + 1] == token else -1
+
+    def cut(self, n: int) -> DeferredDraft:
+        """As of `Draft`."""
+        return self if n >= self._n else DeferredDraft(self.guesses, self.index, max(n, 0), chain=self._chain)
+
+    def _tree(self) -> tuple[Ints, Ints]:
+        if self._found is None:
+            tokens, parents = self.guesses.tree(self.index)
+            self._found = tokens[: self._n], parents[: self._n]
+            self.guesses = None  # a step keeps its draft for long
+        return self._found
+
+
+def may_wait(session: Session) -> bool:
+    """Whether nothing on the host must see the guesses of a session, or its tokens, before they are verified together."""
+    picker = session.picker
+    return not (picker.rules or session.watches or session.forced) and picker.law.n_top is None

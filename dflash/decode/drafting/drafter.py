@@ -1,0 +1,214 @@
+"""Who guesses, and what a guesser is told."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from dflash.decode.drafting.draft import EMPTY, Draft
+from dflash.model.batch import Forward
+from dflash.model.draft.request import Wish
+
+if TYPE_CHECKING:
+    from dflash.decode.session import Session
+    from dflash.decode.strategy import Strategy
+
+Rows = slice | Sequence[int]
+"""Rows of `Forward.hidden` and `Forward.captured`."""
+
+
+class Follow(NamedTuple):
+    """Guesses that a device can begin to make while the token above them is still being drawn.
+
+    Parameters
+    ----------
+    guesser : Guesser
+        That makes them; see `dflash.model.cuda.device_drafts`.
+    wish : Wish
+        What it is to be asked for.
+    """
+
+    guesser: Any
+    wish: Wish
+
+
+class _Plain:
+    def __repr__(self) -> str:
+        return "NOTHING"
+
+
+NOTHING = _Plain()
+"""What is foreseen of a step without guesses."""
+
+Foreseen = Follow | _Plain | None
+"""What is known of a step before its text is: None if nothing."""
+
+
+class Drafting(Protocol):
+    """A drafter at work on one session.
+
+    Attributes
+    ----------
+    capture : tuple of int
+        Layers of the target that it wants to see, often none.
+    """
+
+    capture: tuple[int, ...]
+
+    def propose(self, room: int) -> Draft:
+        """Guess at most `room` tokens under the last token of ``session.text``; what is beyond is cut off."""
+        ...
+
+    def observe(self, out: Forward, rows: Rows) -> None:
+        """See rows of a forward, in the order of the text, that are text now; they last until the next forward.
+
+        The prompt but its last token comes first, chunk by chunk; then, after each step, the token that was last before it
+        and the accepted guesses. ``session.text`` has the new tokens already, unless `NOTHING` was foreseen of the next
+        step: then the token that was last is shown before the one after it is known.
+        """
+        ...
+
+    def snapshot(self) -> Any:
+        """Remember what it knows of the text so far, to be handed to `Drafter.start`; has a ``close()``, or is None."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds; called once, whatever happened."""
+        ...
+
+
+class Drafter(Protocol):
+    """Guesses what comes next; is never believed. Holds settings, no request; equal drafters work together.
+
+    Attributes
+    ----------
+    instant : bool
+        Whether a guess takes next to no time.
+    parts : tuple of Drafter
+        Drafters that it is made of, which are prepared before it.
+    needs_all : bool
+        Whether it can't be used if one of its parts can't.
+    """
+
+    instant = False
+    parts: tuple[Drafter, ...] = ()
+    needs_all = True
+
+    def prepare(self, model: Any) -> None:
+        """Load what it needs to guess for a model, in the thread that owns the model; harmless if done before.
+
+        Raises
+        ------
+        DFlashError
+            If it can't guess for this model; one sentence says why.
+        """
+
+    def is_prepared(self, model: Any) -> bool:  # noqa: ARG002
+        """Return whether `prepare` would do nothing. Called from any thread."""
+        return getattr(self.prepare, "__func__", None) is Drafter.prepare
+
+    def prepare_in_parts(self, model: Any) -> Generator[None, None, None]:
+        """Do what `prepare` does, its `parts` apart, so that other sessions go on meanwhile.
+
+        What comes before the first ``yield`` runs in any thread: it may read and download files and compile kernels, and
+        reads of the model only what never changes. Each further piece runs in the thread that owns the model, between two
+        steps, and is short. If preparing is given up, the generator is closed.
+        """
+        yield
+        self.prepare(model)
+
+    def start(self, session: Session, model: Any, snapshot: Any = None) -> Drafting:
+        """Begin with a session.
+
+        Parameters
+        ----------
+        session : Session
+            ``session.n_read`` tokens of its prompt have been read before: by others, whose `snapshot` may be there.
+        model : Model
+            That the session runs on.
+        snapshot : optional
+            What `Drafting.snapshot` of an equal drafter gave at that place; None if it has seen nothing of them.
+        """
+        ...
+
+    def propose(self, draftings: Sequence[Drafting], rooms: Sequence[int]) -> list[Draft]:
+        """Guess for several sessions at once; in this default, one after another. An exception ends them all."""
+        return [drafting.propose(room) for drafting, room in zip(draftings, rooms, strict=True)]
+
+    def foresee(self, draftings: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Foreseen]:  # noqa: ARG002
+        """Tell what several sessions will do in the next step, so that a device can begin with it.
+
+        Parameters
+        ----------
+        draftings : sequence of Drafting
+        drafts : sequence of Draft
+            Of the step that is being run, whose tokens are not known. A session that has none, and of which `NOTHING` is
+            foreseen, may go on without `propose`.
+        """
+        return [None] * len(draftings)
+
+    def __or__(self, recovery: Any) -> Strategy:
+        """Watch over it: a strategy with this recovery."""
+        from dflash.decode.strategy import Strategy
+
+        return Strategy(self) | recovery
+
+
+def is_prepared(drafter: Drafter, model: Any) -> bool:
+    """Return `Drafter.is_prepared` of anything that can guess: False, where `prepare` alone knows."""
+    return False if _overrides_prepare(drafter, "is_prepared") else drafter.is_prepared(model)
+
+
+def prepare_in_parts(drafter: Drafter, model: Any) -> Generator[None, None, None]:
+    """Return `Drafter.prepare_in_parts` of anything that can guess: all in one piece, where `prepare` alone knows."""
+    whole = _overrides_prepare(drafter, "prepare_in_parts")
+    return Drafter.prepare_in_parts(drafter, model) if whole else drafter.prepare_in_parts(model)
+
+
+def _overrides_prepare(drafter: Drafter, name: str) -> bool:
+    """Return whether a drafter has a `prepare` of its own that an inherited method of that name does not know of."""
+    if not hasattr(drafter, name) or "prepare" in getattr(drafter, "__dict__", ()):
+        return True
+    own, other = (
+        next(i for i, kind in enumerate(type(drafter).__mro__) if each in vars(kind)) for each in ("prepare", name)
+    )
+    return own < other and type(drafter).__mro__[other] is not Drafter
+
+
+def foreseen(drafter: Drafter, draftings: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Foreseen]:
+    """`Drafter.foresee` of anything that can guess: nothing, of what was not made to tell."""
+    foresee = getattr(drafter, "foresee", None)
+    return [None] * len(draftings) if foresee is None else foresee(draftings, drafts)
+
+
+@dataclass(frozen=True)
+class Nothing(Drafter):
+    """Guesses nothing: plain decoding."""
+
+    def start(self, session: Session, model: Any, snapshot: Any = None) -> Drafting:  # noqa: ARG002
+        """There is nothing to remember of any session."""
+        return _SILENT
+
+    def foresee(self, draftings: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Foreseen]:  # noqa: ARG002
+        """It never guesses."""
+        return [NOTHING] * len(draftings)
+
+
+class _Silent:
+    capture: tuple[int, ...] = ()
+
+    def propose(self, room: int) -> Draft:  # noqa: ARG002
+        return EMPTY
+
+    def observe(self, out: Forward, rows: Rows) -> None:
+        pass
+
+    def snapshot(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+_SILENT = _Silent()

@@ -1,0 +1,31 @@
+"""What a shape is."""
+
+from typing import Protocol
+
+from dflash.decode.drafting.draft import Draft
+from dflash.model.candidates import Candidates
+
+
+class Shape(Protocol):
+    """Makes guesses of what a draft model thinks. A frozen value without request state."""
+
+    def wants(self, most: int, room: int) -> tuple[int, int]:
+        """Say what to ask a draft for.
+
+        Parameters
+        ----------
+        most : int
+            Positions that it can look ahead.
+        room : int
+            Guesses that can be verified.
+
+        Returns
+        -------
+        positions, width : int
+            Candidates are wanted for so many positions, and so many at each; the first is 0 if nothing is wanted.
+        """
+        ...
+
+    def draft(self, candidates: Candidates, room: int) -> Draft:
+        """Make at most `room` guesses of them."""
+        ...

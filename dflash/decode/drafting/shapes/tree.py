@@ -1,0 +1,70 @@
+"""Several guesses for a position, where the draft is unsure."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dflash.decode.drafting.draft import Draft
+from dflash.decode.sampling.params import check_whole
+from dflash.decode.settings import spelled
+from dflash.kernels.sample import POOL
+from dflash.kernels.tree import grow
+from dflash.model.candidates import Candidates
+
+
+@dataclass(frozen=True, repr=False)
+class Tree:
+    """The chain of the best candidates, then the likeliest of all other continuations (DDTree).
+
+    Parameters
+    ----------
+    budget : int
+        Guesses in all. If it is no more than the positions that the drafter looks ahead, the tree is a chain.
+    depth : int, optional
+        Most guesses below each other; as many as the drafter looks ahead if None.
+    width : int, optional
+        Most candidates that are looked at for a position; as many as could be of use if None.
+
+    Raises
+    ------
+    RequestError
+        If one of them is below 1 or no whole number.
+
+    References
+    ----------
+    DDTree, arXiv 2604.12989.
+    """
+
+    budget: int
+    depth: int | None = None
+    width: int | None = None
+
+    __repr__ = spelled
+
+    def __post_init__(self) -> None:
+        for name in ("budget", "depth", "width"):
+            value = getattr(self, name)
+            if value is not None or name == "budget":
+                check_whole(f"{self!r}: {name}", value, 1)
+
+    def wants(self, most: int, room: int) -> tuple[int, int]:
+        """At a position there may be as many guesses as there are in all."""
+        n = min(self.budget, room)
+        positions = max(min(most, n, self.depth or most), 0)
+        # the chain alone takes a guess at each position
+        return positions, max(min(n - positions + 1, self.width or POOL, POOL), 1)
+
+    def draft(self, candidates: Candidates, room: int) -> Draft:
+        """Grow the tree."""
+        return grown(candidates, min(self.budget, room), self.depth, self.width)
+
+
+def grown(candidates: Candidates, n: int, depth: int | None = None, width: int | None = None) -> Draft:
+    """Grow a tree of `n` guesses, or of as many as there are."""
+    ids, scores, edges = candidates
+    ids, scores = np.ascontiguousarray(ids[:depth, :width]), np.ascontiguousarray(scores[:depth, :width])
+    if edges is not None:
+        edges = np.ascontiguousarray(edges[:depth, :width, :width])
+    tokens, parents = np.empty(max(n, 0), np.int32), np.empty(max(n, 0), np.int32)
+    count = grow(ids, scores, edges, tokens=tokens, parents=parents)
+    return Draft(tokens[:count], parents[:count])

@@ -1,0 +1,50 @@
+"""Nothing came: try once more, without guesses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dflash.decode.drafting.drafter import Nothing
+from dflash.decode.recoveries.base import DONE, HOLD, Restart, Verdict
+
+if TYPE_CHECKING:
+    from dflash.decode.session import Session
+    from dflash.decode.verify import Kept
+
+
+@dataclass(frozen=True)
+class EmptyRetry:
+    """Write a text once more, plain, if with guesses it ended before anything could be seen of it.
+
+    What was produced is held back until there is a token to be seen (see `Marks.silent`), so nothing is ever taken back.
+
+    Parameters
+    ----------
+    patience : int
+        So many tokens that can't be seen are handed on all the same.
+    """
+
+    patience: int = 64
+
+    def start(self, session: Session) -> _Watch | None:
+        """Plain decoding has nothing to be tried again."""
+        return None if type(session.drafter) is Nothing else _Watch(self.patience, session)
+
+
+class _Watch:
+    name, restarts = "EmptyRetry", True
+
+    def __init__(self, patience: int, session: Session) -> None:
+        self._patience = patience
+        self._silent = session.marks.silent | session.eos
+
+    def see(self, session: Session, kept: Kept) -> Verdict:
+        n = session.n_tokens + len(kept.tokens)
+        if type(session.drafter) is Nothing or not self._silent.issuperset(kept.tokens):
+            return DONE
+        if kept.finish is None and n < self._patience:
+            return HOLD
+        if kept.finish == "stop" and (kept.drafted or any(step.drafted for step in session.held)):
+            return Restart(f"it ended after {n} tokens of which none can be seen: written once more without guesses")
+        return DONE

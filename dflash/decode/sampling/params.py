@@ -1,0 +1,143 @@
+"""How a request wants its tokens picked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from typing import Any
+
+from dflash.decode.sampling.processors import Bias, MinP, Penalties, Rule, Temperature, TopK, TopP
+from dflash.errors import RequestError
+
+GREEDY = 1e-5
+"""A temperature below this is 0."""
+
+LOWEST_REPETITION = 1e-6
+"""Smallest repetition penalty: logits of some thousands, divided by it, stay far from the largest float32 (3.4e38).
+
+Divided by 1e-38 or less, they become infinite, and a row of infinities has no probabilities.
+"""
+_MAX_ID = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sampling:
+    """What to do with the logits before a token is picked; whatever is left at its default is off.
+
+    The order is penalties, bias, the session's processors, temperature, top-k, top-p, min-p, as in Transformers and, but for
+    the place of bias and min-p, in vLLM; llama.cpp by default has temperature last, which changes what top-p and min-p keep.
+    Then a token is drawn with noise that is a function of seed, position and token, so the same seed gives the same text
+    whatever the strategy. At temperature 0 the largest logit wins, of equals the lowest id.
+
+    Parameters
+    ----------
+    temperature : float
+        0 to 100; 0 (below 1e-5) is greedy.
+    top_k : int
+        Keep so many of the likeliest tokens; 0 or -1 keeps all.
+    top_p : float
+        Keep the likeliest tokens that together have this share; 0 keeps one, 1 all.
+    min_p : float
+        Keep tokens that have this share of the likeliest one's probability; 0 keeps all.
+    repetition_penalty : float
+        1e-6 to 100; over prompt and output, 1 is none.
+    presence_penalty, frequency_penalty : float
+        -2 to 2; over the output.
+    logit_bias : mapping of int to float
+        Added to the logits of these tokens, -100 to 100. Kept as sorted pairs.
+    seed : int, optional
+        -2**63 to 2**64 - 1; the session draws one if None.
+    logprobs : int, optional
+        Log-probabilities of the picked token and of so many of the likeliest ones, by the model's own logits before all
+        of the above, as OpenAI and vLLM give them. None gives none.
+
+    Raises
+    ------
+    RequestError
+        If a value is of the wrong kind or out of range; the message names the argument.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        _number("temperature", self.temperature, 0, 100)
+        check_whole("top_k", self.top_k, -1)
+        _number("top_p", self.top_p, 0, 1)
+        _number("min_p", self.min_p, 0, 1)
+        _number("repetition_penalty", self.repetition_penalty, LOWEST_REPETITION, 100)
+        _number("presence_penalty", self.presence_penalty, -2, 2)
+        _number("frequency_penalty", self.frequency_penalty, -2, 2)
+        object.__setattr__(self, "logit_bias", _pairs(self.logit_bias))
+        if self.seed is not None:
+            check_whole("seed", self.seed, -(2**63), 2**64 - 1)
+        if self.logprobs is not None:
+            check_whole("logprobs", self.logprobs, 0)
+
+    def __repr__(self) -> str:
+        changed = [f"{f.name}={value!r}" for f in fields(self) if (value := getattr(self, f.name)) != f.default]
+        return f"Sampling({', '.join(changed)})"
+
+    def with_seed(self, seed: int | None) -> "Sampling":
+        """Return a copy with another seed (-2**63 to 2**64 - 1) that shares everything else and checks nothing again."""
+        made = object.__new__(Sampling)
+        for field in fields(self):
+            object.__setattr__(made, field.name, seed if field.name == "seed" else getattr(self, field.name))
+        return made
+
+    @property
+    def greedy(self) -> bool:
+        """Whether no noise is wanted."""
+        return self.temperature < GREEDY
+
+    @property
+    def penalties(self) -> Penalties | None:
+        """None where none is on."""
+        penalties = Penalties(self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return None if penalties == Penalties() else penalties
+
+    @property
+    def before(self) -> list[Rule]:
+        """Rules that come before the session's processors."""
+        rules: list[Rule] = [self.penalties] if self.penalties else []
+        return rules + ([Bias(self.logit_bias)] if self.logit_bias else [])
+
+    @property
+    def after(self) -> list[Rule]:
+        """Rules that come after them; top-k is first since it keeps the same tokens at every temperature."""
+        if self.greedy:
+            return []
+        rules: list[Rule] = [TopK(self.top_k)] if self.top_k > 0 else []
+        rules.append(Temperature(self.temperature))
+        rules += [TopP(self.top_p)] if self.top_p < 1 else []
+        return rules + ([MinP(self.min_p)] if self.min_p > 0 else [])
+
+
+def _number(name: str, value: Any, low: float, high: float) -> None:
+    if not isinstance(value, Real) or isinstance(value, bool) or not low <= value <= high:
+        raise RequestError(f"{name}: must be a number from {low:g} to {high:g}, got {value!r}")
+
+
+def check_whole(name: str, value: Any, low: int, high: int | None = None) -> None:
+    """Raise a RequestError that names an argument that is no whole number in this range."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < low or (high is not None and value > high):
+        span = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise RequestError(f"{name}: must be a whole number {span}, got {value!r}")
+
+
+def _pairs(bias: Any) -> tuple[tuple[int, float], ...]:
+    try:
+        pairs = dict(bias)
+    except (TypeError, ValueError):
+        raise RequestError(f"logit_bias: must map token ids to numbers, got {bias!r}") from None
+    for token, value in pairs.items():
+        check_whole("logit_bias: a token id", token, 0, _MAX_ID)
+        _number(f"logit_bias of token {token}", value, -100, 100)
+    return tuple(sorted(pairs.items()))

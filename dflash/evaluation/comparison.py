@@ -1,0 +1,242 @@
+"""What came of comparing strategies: a table, a plot, numbers."""
+
+import statistics
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from dflash.cli.terminal import table
+from dflash.decode import metrics as acceptance
+from dflash.decode.session import Step
+from dflash.decode.strategy import Strategy
+from dflash.generation.display import position_bars
+from dflash.generation.result import Generation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PARTS = ("draft", "forward", "verify", "host")
+"""Where the time goes: guessing, the model, picking tokens, and all the rest that the loop does."""
+
+
+@dataclass(eq=False)
+class Row:
+    """What one strategy took.
+
+    Parameters
+    ----------
+    name : str
+    strategy : Strategy
+    generations : list of Generation
+        All it wrote, round by round.
+    rounds : list of (int, float)
+        Tokens after the first step and the seconds for them, of all prompts of a round.
+    differs : list of (str, int)
+        Prompts whose text is not the first strategy's, and the first token that is another.
+    """
+
+    name: str
+    strategy: Strategy
+    generations: list[Generation] = field(default_factory=list)
+    rounds: list[tuple[int, float]] = field(default_factory=list)
+    differs: list[tuple[str, int]] = field(default_factory=list)
+
+    def add(self, round_: int, generation: Generation) -> None:
+        """Count one more text."""
+        if len(self.rounds) == round_:
+            self.rounds.append((0, 0.0))
+        n, seconds = self.rounds[round_]
+        self.rounds[round_] = (n + sum(len(step.tokens) for step in _timed(generation)), seconds + generation.timings.decode)
+        self.generations.append(generation)
+
+    @property
+    def rates(self) -> list[float]:
+        """Tokens a second in each round; 0 where every text was done in one step."""
+        return [n / seconds if seconds else 0.0 for n, seconds in self.rounds]
+
+    @property
+    def rate(self) -> float:
+        """Their mean."""
+        return statistics.mean(self.rates)
+
+    @property
+    def deviation(self) -> float:
+        """Their standard deviation; 0 for one round."""
+        return statistics.stdev(self.rates) if len(self.rounds) > 1 else 0.0
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens of all texts over the steps that made them."""
+        n_steps = sum(bool(step.tokens) for one in self.generations for step in one.steps)
+        return sum(len(one.tokens) for one in self.generations) / n_steps if n_steps else 0.0
+
+    @property
+    def acceptance(self) -> float | None:
+        """Share of the guesses that were right; None if nothing was guessed."""
+        drafted = sum(step.drafted for one in self.generations for step in one.steps)
+        accepted = sum(step.accepted for one in self.generations for step in one.steps)
+        return accepted / drafted if drafted else None
+
+    @property
+    def acceptance_by_position(self) -> list[float]:
+        """The same at each position after the last token; see `dflash.decode.metrics.counted`."""
+        return acceptance.shares(acceptance.counted(step for one in self.generations for step in one.steps))
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of the time that each of `PARTS` takes."""
+        total = sum(seconds for _, seconds in self.rounds)
+        steps = [step for one in self.generations for step in _timed(one)]
+        known = [sum(getattr(step, part) for step in steps) for part in ("propose", "forward", "verify")]
+        parts = [*known, max(total - sum(known), 0.0)]
+        return {name: part / total if total else 0.0 for name, part in zip(PARTS, parts, strict=True)}
+
+    @property
+    def first_token(self) -> float:
+        """Seconds to the first token, the median of all texts."""
+        return statistics.median(one.timings.first_token for one in self.generations)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values only."""
+        return {
+            "name": self.name,
+            "strategy": repr(self.strategy),
+            "tokens_per_second": self.rate,
+            "deviation": self.deviation,
+            "rounds": self.rates,
+            "tokens_per_step": self.tokens_per_step,
+            "acceptance": self.acceptance,
+            "acceptance_by_position": self.acceptance_by_position,
+            "shares": self.shares,
+            "first_token_seconds": self.first_token,
+            "same_text": not self.differs,
+            "differs": [{"prompt": prompt, "token": token} for prompt, token in self.differs],
+            "warnings": sorted({each for one in self.generations for each in one.warnings}),
+        }
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Strategies on the same prompts. Shows itself in a notebook; `print` gives a table.
+
+    Parameters
+    ----------
+    rows : list of Row
+        One a strategy; the first is what the others are held against. ``comparison["name"]`` finds one.
+    prompts : list of str
+        Names of the prompts.
+    max_tokens : int
+        Limit of each text.
+    sampling : dict
+        What was asked of all texts.
+    model : str
+        What wrote them.
+    """
+
+    rows: list[Row]
+    prompts: list[str]
+    max_tokens: int
+    sampling: dict[str, Any]
+    model: str
+
+    @property
+    def same_text(self) -> bool:
+        """Whether every strategy wrote what the first one did, each time."""
+        return not any(row.differs for row in self.rows)
+
+    def speed_up(self, row: Row) -> float:
+        """Tokens a second over those of the first strategy."""
+        return row.rate / self.rows[0].rate if self.rows[0].rate else 0.0
+
+    def plot(self) -> "Figure":
+        """Draw tokens a second, and acceptance by position.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from matplotlib import pyplot
+
+        figure = pyplot.figure(figsize=(8, 1.2 + 0.4 * max(len(self.rows), 4)), dpi=75, layout="constrained")
+        left, right = figure.subplots(1, 2)
+        names = [row.name for row in self.rows]
+        bars = left.barh(names, [row.rate for row in self.rows], xerr=[row.deviation for row in self.rows], color="#7cb47c")
+        left.bar_label(bars, [f"{self.speed_up(row):.2f}×" for row in self.rows], padding=3)
+        left.invert_yaxis()
+        left.margins(x=0.18)
+        left.set_xlabel("tokens a second")
+        for row in self.rows:
+            if by_position := row.acceptance_by_position:
+                right.plot(range(1, len(by_position) + 1), by_position, marker=".", label=row.name)
+        right.set_ylim(0, 1.05)
+        right.set_xlabel("position of the guess")
+        right.xaxis.get_major_locator().set_params(integer=True)
+        right.set_ylabel("share that was right")
+        if right.lines:
+            right.legend(frameon=False)
+        pyplot.close(figure)  # a notebook shows what the cell returns, and would show an open figure once more
+        return figure
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values only."""
+        return {
+            "model": self.model,
+            "prompts": self.prompts,
+            "max_tokens": self.max_tokens,
+            "sampling": self.sampling,
+            "same_text": self.same_text,
+            "strategies": [{**row.as_dict(), "speed_up": self.speed_up(row)} for row in self.rows],
+        }
+
+    def to_pandas(self) -> Any:
+        """Make a table of pandas, a row a strategy; pandas must be installed."""
+        import pandas
+
+        rows = [{**row, **row.pop("shares")} for row in self.as_dict()["strategies"]]
+        return pandas.DataFrame(rows).set_index("name")
+
+    def __getitem__(self, name: str) -> Row:
+        return next(row for row in self.rows if row.name == name)
+
+    def __repr__(self) -> str:
+        lines = [table(self._cells(), right=range(1, len(_HEAD)))]
+        return "\n\n".join([*lines, *(f"!!! {word}" for word in self._troubles())])
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in (*_HEAD, "by position"))
+        body = ""
+        for row, cells in zip(self.rows, self._cells()[1:], strict=True):
+            told = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+            body += f"<tr>{told}<td>{position_bars(row.acceptance_by_position)}</td></tr>"
+        troubles = "".join(f'<div style="color:#b00"><b>{escape(word)}</b></div>' for word in self._troubles())
+        return f"<div>{troubles}<table><tr>{head}</tr>{body}</table></div>"
+
+    def _cells(self) -> list[list[str]]:
+        return [list(_HEAD), *(self._row(row) for row in self.rows)]
+
+    def _row(self, row: Row) -> list[str]:
+        deviation = f" ± {row.deviation:.1f}" if len(row.rounds) > 1 else ""
+        right = "" if row.acceptance is None else f"{row.acceptance:.0%}"
+        shares = [f"{row.shares[part]:.0%}" for part in PARTS]
+        text = "same" if not row.differs else f"{len(row.differs)} DIFFER"
+        rate = f"{row.rate:,.1f}{deviation}", f"{self.speed_up(row):.2f}"
+        return [row.name, *rate, f"{row.tokens_per_step:.2f}", right, *shares, f"{row.first_token * 1e3:,.0f}", text]
+
+    def _troubles(self) -> list[str]:
+        found = []
+        for row in self.rows:
+            places = ", ".join(f"{prompt} from token {token}" for prompt, token in row.differs[:5])
+            more = ", ..." if len(row.differs) > 5 else ""
+            if row.differs:
+                found.append(f"{row.name} WROTE ANOTHER TEXT than {self.rows[0].name}: {places}{more}")
+            found += [f"{row.name}: {each}" for each in row.as_dict()["warnings"]]
+        return found
+
+
+_HEAD = ("strategy", "tokens/s", "×", "tokens a step", "guesses right", *PARTS, "first token, ms", "text")
+
+
+def _timed(generation: Generation) -> list[Step]:
+    """Steps after the first that wrote: those that `Timings.decode` spans."""
+    wrote = next((i for i, step in enumerate(generation.steps) if step.tokens), len(generation.steps))
+    return generation.steps[wrote + 1 :]

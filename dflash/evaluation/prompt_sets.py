@@ -1,0 +1,126 @@
+"""Sets of prompts: those that come with dflash, and files in the forms that public ones have."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dflash.decode.sampling.params import Sampling
+from dflash.errors import NotFound, RequestError
+from dflash.generation.prompts import Prompt
+
+FOLDER = Path(__file__).parents[1] / "data" / "prompts"
+
+BUNDLED = tuple(sorted(path.stem for path in FOLDER.glob("*.jsonl")))
+
+
+class Case(NamedTuple):
+    """A prompt with all that belongs to it.
+
+    Parameters
+    ----------
+    name : str
+        What tables call it.
+    prompt : Prompt
+        Text to continue, or messages.
+    later : tuple of str
+        What the user says after each answer.
+    options : dict
+        ``tools`` and ``chat_template_kwargs`` of `LM.generate`, where the row has them.
+    sampling : dict
+        Fields of `Sampling` that it was made for.
+    """
+
+    name: str
+    prompt: Prompt
+    later: tuple[str, ...] = ()
+    options: Mapping[str, Any] = {}
+    sampling: Mapping[str, Any] = {}
+
+
+def load_prompts(name: str | os.PathLike[str]) -> list[Case]:
+    """Read a set of prompts.
+
+    Parameters
+    ----------
+    name : str or path
+        ``code``, ``prose``, ``agent`` (chat with tools) or ``copy`` (texts that repeat themselves), which come with dflash;
+        or a file with a JSON object a line that has ``prompt`` (a text to continue, as HumanEval's), ``question`` (as
+        GSM8K's), ``turns`` (what a user says one after another, as MT-Bench's) or ``messages``, and may have ``tools``,
+        ``chat_template_kwargs``, ``sampling`` and an id.
+
+    Returns
+    -------
+    list of Case
+
+    Raises
+    ------
+    NotFound
+        If there is no such set or file.
+    RequestError
+        If a line is something else; the message names it.
+    """
+    path = FOLDER / f"{name}.jsonl" if name in BUNDLED else Path(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise NotFound(f"prompts {os.fspath(name)!r}: {error.strerror}; those of dflash are {', '.join(BUNDLED)}") from error
+    cases = list(_cases(text, path))
+    if not cases:
+        raise RequestError(f"{path}: holds no prompts")
+    return cases
+
+
+def _cases(text: str, path: Path) -> Iterator[Case]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise RequestError(f"{path}, line {number}: not valid JSON: {error}") from error
+        case = _case(row, number) if isinstance(row, dict) else None
+        if case is None:
+            raise RequestError(f"{path}, line {number}: wanted an object with prompt, question, turns or messages")
+        try:
+            _check(case)
+        except RequestError as error:
+            raise RequestError(f"{path}, line {number}: {error}") from error
+        yield case
+
+
+def _case(row: Mapping[str, Any], number: int) -> Case | None:
+    """A row as a case, None if it has none of the forms."""
+    name = str(next((row[key] for key in ("id", "task_id", "question_id") if key in row), number))
+    options = {key: row[key] for key in ("tools", "chat_template_kwargs") if row.get(key) is not None}
+    sampling = {} if row.get("sampling") is None else row["sampling"]
+    match row:
+        case {"messages": [_, *_] as messages}:
+            return Case(name, messages, (), options, sampling)
+        case {"turns": [str(first), *later]} if all(isinstance(turn, str) for turn in later):
+            return Case(name, [_user(first)], tuple(later), options, sampling)
+        case {"question": str(text)}:
+            return Case(name, [_user(text)], (), options, sampling)
+        case {"prompt": str(text)}:
+            return Case(name, text, (), {}, sampling)
+    return None
+
+
+def _check(case: Case) -> None:
+    for name, value, kind in (
+        ("tools", case.options.get("tools", []), list),
+        ("chat_template_kwargs", case.options.get("chat_template_kwargs", {}), dict),
+        ("sampling", case.sampling, dict),
+    ):
+        if not isinstance(value, kind):
+            raise RequestError(f"{name}: wanted {'an array' if kind is list else 'an object'}, got {value!r:.60}")
+    unknown = case.sampling.keys() - {field.name for field in fields(Sampling)}
+    if unknown:
+        raise RequestError(f"sampling: there is no {min(unknown)!r:.60}")
+    Sampling(**case.sampling)
+
+
+def _user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}

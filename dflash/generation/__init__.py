@@ -1,0 +1,1 @@
+"""Requests to text: the engine's thread, completions, streams, prompts, scores."""

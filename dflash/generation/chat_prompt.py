@@ -1,0 +1,85 @@
+"""Messages of a request to token ids."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dflash.errors import TemplateError
+from dflash.model.text.chat_template import ChatTemplate
+from dflash.model.text.tokenizer import Tokenizer
+
+Message = Mapping[str, Any]
+
+
+def chat_ids(
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[Mapping[str, Any]] = (),
+    settings: Mapping[str, Any] | None = None,
+    max_tokens: int,
+) -> list[int]:
+    """Render messages with the template of a model and tokenize them.
+
+    Parameters
+    ----------
+    tokenizer, template
+        The model's.
+    messages : sequence of mapping
+        In OpenAI's form.
+    tools : sequence of mapping
+        In OpenAI's form.
+    settings : mapping, optional
+        Variables of the template, as ``enable_thinking``.
+    max_tokens : int
+        Most tokens of the prompt.
+
+    Raises
+    ------
+    TemplateError
+        If there is no template, or it refuses the messages.
+    ContextOverflow
+        If the prompt is longer.
+
+    Notes
+    -----
+    The role ``developer`` is OpenAI's name of ``system`` and is rendered as such where the template does not know it. A
+    template that refuses system messages anywhere but at the start gets later ones as user messages, each a
+    ``<system-reminder>`` block: the form in which agents themselves repeat a message that a server refused.
+    """
+    if template is None:
+        raise TemplateError("the model has no chat template: use /v1/completions")
+    renamed = messages if "developer" in template.source else [_as_system(message) for message in messages]
+    variables = dict(settings or {})
+    try:
+        text = template.render(renamed, tools=tools or None, **variables)
+    except TemplateError:
+        moved = _only_first_system(renamed)
+        if moved is None:
+            raise
+        text = template.render(moved, tools=tools or None, **variables)
+    return tokenizer.encode(text, max_tokens=max_tokens)
+
+
+def _as_system(message: Message) -> Message:
+    return {**message, "role": "system"} if message.get("role") == "developer" else message
+
+
+def _only_first_system(messages: Sequence[Message]) -> list[Message] | None:
+    """Join the system messages at the start and make later ones user messages; None if nothing would change."""
+    n = next((i for i, message in enumerate(messages) if message.get("role") != "system"), len(messages))
+    late = [i for i in range(n, len(messages)) if messages[i].get("role") == "system"]
+    if n < 2 and not late:
+        return None
+    first: list[Message] = [{"role": "system", "content": "\n\n".join(map(_text, messages[:n]))}] if n else []
+    rest = [_reminder(message) if message.get("role") == "system" else message for message in messages[n:]]
+    return first + rest
+
+
+def _reminder(message: Message) -> Message:
+    return {"role": "user", "content": f"<system-reminder>\n{_text(message)}\n</system-reminder>"}
+
+
+def _text(message: Message) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)

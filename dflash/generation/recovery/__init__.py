@@ -1,0 +1,1 @@
+"""Recoveries that need a tokenizer or a chat template."""

@@ -1,0 +1,23 @@
+"""What ids mean to a model, read from its tokenizer."""
+
+from dflash.decode.special_tokens import Marks
+from dflash.model.text.tokenizer import Tokenizer
+
+CALL = "<tool_call>", "</tool_call>"
+THINK = "<think>", "</think>"
+_BLANK = (" ", "  ", "\t", "\n", "\n\n", "\n\n\n", " \n", " \n\n", "\r\n")
+
+
+def marks_of(tokenizer: Tokenizer) -> Marks:
+    """Look up what recoveries have to know."""
+    silent = (tokenizer.id_of(text) for text in (*_BLANK, *THINK))
+    return Marks(
+        silent=frozenset(token for token in silent if token is not None),
+        call=_pair(tokenizer, *CALL),
+        think=_pair(tokenizer, *THINK),
+    )
+
+
+def _pair(tokenizer: Tokenizer, opens: str, closes: str) -> tuple[int, int] | None:
+    first, last = tokenizer.id_of(opens), tokenizer.id_of(closes)
+    return None if first is None or last is None else (first, last)

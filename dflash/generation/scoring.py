@@ -1,0 +1,114 @@
+"""Read a given text through the model: its logits, and how well the model expected it."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import RequestError
+from dflash.generation.engine_thread import Worker
+from dflash.model.batch import Span
+from dflash.model.model import Model
+from dflash.model.state.sequence_state import State
+
+_CHUNK_BYTES = 1 << 26
+_MAX_ROWS = 512
+
+Keep = Callable[[slice, NDArray[np.float32]], None]
+
+
+def logits(worker: Worker, model: Model, tokens: Sequence[int]) -> NDArray[np.float32]:
+    """Return what the model expects after each token of a text.
+
+    Parameters
+    ----------
+    worker : Worker
+        Owner of the model.
+    model : Model
+        What reads the text.
+    tokens : sequence of int
+        T ids.
+
+    Returns
+    -------
+    float32 (T, V)
+
+    Raises
+    ------
+    RequestError
+        If there are no tokens or one is not in the vocabulary.
+    PoolExhausted
+        If there is no room for the text now.
+    """
+    ids = _checked(model, tokens, 1)
+    out = np.empty((len(ids), model.n_vocab), np.float32)
+
+    def keep(rows: slice, values: NDArray[np.float32]) -> None:
+        out[rows] = values
+
+    _read(worker, model, ids, keep)
+    return out
+
+
+def log_probabilities(worker: Worker, model: Model, tokens: Sequence[int]) -> NDArray[np.float64]:
+    """Return the natural log-probability of each token but the first, without holding a (T, V) array.
+
+    Parameters
+    ----------
+    worker : Worker
+        Owner of the model.
+    model : Model
+        What reads the text.
+    tokens : sequence of int
+        T ids, at least 2.
+
+    Returns
+    -------
+    float64 (T - 1,)
+
+    Raises
+    ------
+    RequestError
+        If there are fewer than 2 tokens or one is not in the vocabulary.
+    PoolExhausted
+        If there is no room for the text now.
+    """
+    ids = _checked(model, tokens, 2)
+    following = ids[1:]
+    out = np.empty(len(following), np.float64)
+
+    def keep(rows: slice, values: NDArray[np.float32]) -> None:
+        top = values.max(axis=1)
+        total = np.exp(values - top[:, None], dtype=np.float64).sum(axis=1)
+        picked = values[np.arange(len(values)), following[rows]]
+        out[rows] = picked.astype(np.float64) - top - np.log(total)
+
+    _read(worker, model, ids[:-1], keep)
+    return out
+
+
+def _checked(model: Model, tokens: Sequence[int], at_least: int) -> NDArray[np.int64]:
+    ids = np.asarray(tokens, np.int64)
+    if len(ids) < at_least:
+        raise RequestError(f"the text has {len(ids)} tokens, at least {at_least} are needed")
+    if ids.min() < 0 or ids.max() >= model.n_vocab:
+        bad = next(int(token) for token in ids if not 0 <= token < model.n_vocab)
+        raise RequestError(f"token {bad} is not in the vocabulary: ids are 0 to {model.n_vocab - 1}")
+    return ids
+
+
+def _read(worker: Worker, model: Model, ids: NDArray[np.int64], keep: Keep) -> None:
+    """Read a text in chunks, each between two steps of the loop, so that it can be broken off and others go on."""
+    n_rows = max(16, min(_MAX_ROWS, _CHUNK_BYTES // (4 * model.n_vocab)))
+    n_rows = -(-n_rows // model.cut) * model.cut
+    states: list[State] = []
+    try:
+        worker.call(lambda: states.append(model.state()))
+        for start in range(0, len(ids), n_rows):
+            rows = slice(start, min(start + n_rows, len(ids)))
+            parents = np.arange(-1, rows.stop - rows.start - 1, dtype=np.int32)
+            span = Span(states[0], ids[rows].astype(np.int32), parents, whole=True)
+            worker.call(lambda span=span, rows=rows: keep(rows, np.asarray(model.forward([span]).logits)))
+    finally:
+        # asked for after the state, so that one made after an interrupt is closed, too
+        worker.call(lambda: [state.close() for state in states])

@@ -1,0 +1,1 @@
+"""The CPU runtime: numba kernels, their cache, and SIMD vectors."""

@@ -1,0 +1,44 @@
+"""Vectors of 16 float32 lanes for numba kernels.
+
+numba compiles scalars and leaves vectors to LLVM's loop vectoriser, which may not reorder a floating-point sum. Here the
+lanes are explicit: a kernel says in which lane every product lands, so a sum has one order and its bits are the same on
+every machine, for any number of rows. LLVM lowers a 16-lane operation to one AVX-512 instruction, two AVX ones or four
+NEON ones.
+
+Addresses are plain int64 (``array.ctypes.data``); loads and stores need no alignment. Nothing here checks bounds.
+"""
+
+from dflash.kernels.cpu.simd.arithmetic import add, div, fma, fma1, hmax, hsum, less, maximum, mul, select, splat, sub, zeros
+from dflash.kernels.cpu.simd.emit import LANES, f32x16, i32x16
+from dflash.kernels.cpu.simd.functions import exp, sigmoid, silu
+from dflash.kernels.cpu.simd.memory import fetch_add, load_f16, load_f32, load_i32, read_f32, store_f16, store_f32, write_f32
+
+__all__ = [
+    "LANES",
+    "add",
+    "div",
+    "exp",
+    "f32x16",
+    "fetch_add",
+    "fma",
+    "fma1",
+    "hmax",
+    "hsum",
+    "i32x16",
+    "less",
+    "load_f16",
+    "load_f32",
+    "load_i32",
+    "maximum",
+    "mul",
+    "read_f32",
+    "select",
+    "sigmoid",
+    "silu",
+    "splat",
+    "store_f16",
+    "store_f32",
+    "sub",
+    "write_f32",
+    "zeros",
+]

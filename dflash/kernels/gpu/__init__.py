@@ -1,0 +1,1 @@
+"""The GPU runtime: compiling, launching, buffers and streams."""

@@ -1,0 +1,117 @@
+"""A batch on the device, at addresses that never change, so that a captured graph can read the next one."""
+
+from types import SimpleNamespace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.errors import KernelError
+from dflash.kernels.gpu.buffers import padded, parts_of
+from dflash.kernels.ragged import PENDING, Ragged
+
+_RING = 4
+
+
+class DeviceBatch:
+    """What kernels read about the rows of a pass; `upload` fills it.
+
+    Parameters
+    ----------
+    rows, sequences, pages : int
+        Most rows, most sequences, and most pages of a sequence.
+
+    Attributes
+    ----------
+    counts : int32 (2,)
+        How many rows and how many sequences there are; what lies beyond them in the other arrays is left from before.
+    tokens, position, sequence, parent, depth : int32 (rows,)
+    first : int32 (sequences + 1,)
+    length, slot, whole, n_kept, side : int32 (sequences,)
+    kept : int32 (sequences, PENDING)
+    pages : int32 (sequences, pages)
+        As in `Ragged`; `position` is ``length + depth``. All are CuPy arrays.
+    """
+
+    def __init__(self, rows: int, sequences: int, pages: int) -> None:
+        import cupy
+
+        self.max_rows, self.max_sequences, self.max_pages = rows, sequences, pages
+        shapes = {
+            "counts": (2,),
+            "first": (sequences + 1,),
+            **dict.fromkeys(("length", "slot", "whole", "n_kept", "side"), (sequences,)),
+            **dict.fromkeys(("tokens", "position", "sequence", "parent", "depth"), (rows,)),
+            "kept": (sequences, PENDING),
+            "pages": (sequences, pages),
+        }
+        self._before_pages = sum(padded(shape) for name, shape in shapes.items() if name != "pages")
+        total = self._before_pages + sequences * pages
+        self._device = cupy.zeros(total, np.int32)
+        for name, part in parts_of(self._device, shapes).items():
+            setattr(self, name, part)
+        self._ring = []
+        for _ in range(_RING):
+            memory = cupy.cuda.alloc_pinned_memory(4 * total)
+            host = np.frombuffer(memory, np.int32, total)
+            host[:] = 0
+            views = SimpleNamespace(**parts_of(host, shapes))
+            self._ring.append((views, host.ctypes.data, cupy.cuda.Event(disable_timing=True)))
+        self._next = 0
+
+    @classmethod
+    def of(cls, batch: Ragged, tokens: NDArray[np.int32] | None = None) -> Self:
+        """Make one that has just room for a batch, and fill it."""
+        here = cls(len(batch.sequence), len(batch.slot), batch.pages.shape[1])
+        here.upload(np.zeros(here.max_rows, np.int32) if tokens is None else tokens, batch)
+        return here
+
+    def upload(self, tokens: NDArray[np.int32], batch: Ragged, stream: Any = None) -> None:
+        """Describe the next pass, by one copy that nobody waits for.
+
+        Parameters
+        ----------
+        tokens : int32 (N,)
+        batch : Ragged
+            Of N rows.
+        stream : Stream, optional
+            That the pass will run on.
+
+        Raises
+        ------
+        KernelError
+            If there are more rows, sequences or pages than there is room for.
+        """
+        import cupy
+
+        n, s = len(tokens), len(batch.slot)
+        width = batch.pages.shape[1]
+        if n > self.max_rows or s > self.max_sequences or width > self.max_pages:
+            room = self.max_rows, self.max_sequences, self.max_pages
+            raise KernelError(f"batch: {n} rows of {s} sequences with {width} pages, room is for {room}")
+        host, address, done = self._ring[self._next]
+        self._next = (self._next + 1) % _RING
+        done.synchronize()
+        host.counts[0], host.counts[1] = n, s
+        host.first[: s + 1] = batch.first
+        host.length[:s] = batch.length
+        host.slot[:s] = batch.slot
+        host.whole[:s] = batch.whole
+        host.n_kept[:s] = batch.n_kept
+        host.side[:s] = batch.side
+        host.kept[:s] = batch.kept
+        host.tokens[:n] = tokens
+        host.sequence[:n] = batch.sequence
+        host.parent[:n] = batch.parent
+        host.depth[:n] = batch.depth
+        np.add(batch.length[batch.sequence], batch.depth, out=host.position[:n])
+        host.pages[:s, :width] = batch.pages
+        stream = stream or cupy.cuda.get_current_stream()
+        n_bytes = 4 * (self._before_pages + (s - 1) * self.max_pages + width)
+        runtime = cupy.cuda.runtime
+        runtime.memcpyAsync(self._device.data.ptr, address, n_bytes, runtime.memcpyHostToDevice, stream.ptr)
+        done.record(stream)
+
+    def clear(self) -> None:
+        """Describe a pass without rows, which changes nothing."""
+        self.counts.fill(0)

@@ -1,0 +1,132 @@
+"""The few functions of the CUDA driver that CuPy does not lend: a launch with attributes, and tensor maps."""
+
+import ctypes
+import sys
+from functools import cache
+from typing import Any
+
+from dflash.errors import DeviceLost, KernelError
+from dflash.kernels.gpu.lost import STICKY
+
+_NOT_CURRENT = 201
+_PROGRAMMATIC_SERIALIZATION = 6
+_MAX_DYNAMIC_SHARED = 8
+
+
+class _Attribute(ctypes.Structure):
+    """``CUlaunchAttribute``: an id and 64 bytes, of which the first four are used here."""
+
+    _fields_ = (("id", ctypes.c_int), ("unused", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
+
+
+class Config(ctypes.Structure):
+    """``CUlaunchConfig``."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("n_attributes", ctypes.c_uint),
+    )
+
+
+class TensorMap(ctypes.Structure):
+    """``CUtensorMap``: how the copy engine finds a tile of a matrix; passed by value."""
+
+    _fields_ = (("words", ctypes.c_uint64 * 16),)
+
+
+_DEPENDENT = _Attribute(id=_PROGRAMMATIC_SERIALIZATION, value=1)
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The driver.
+
+    Raises
+    ------
+    KernelError
+        If none is installed.
+    """
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        return ctypes.CDLL(name)
+    except OSError as error:
+        raise KernelError(f"no CUDA driver: {error}") from error
+
+
+def check(code: int, what: str) -> None:
+    """Raise for a result of the driver that is not success."""
+    if not code:
+        return
+    name, text = ctypes.c_char_p(), ctypes.c_char_p()
+    library().cuGetErrorName(code, ctypes.byref(name))
+    library().cuGetErrorString(code, ctypes.byref(text))
+    words = ": ".join(t.value.decode() for t in (name, text) if t.value) or f"CUDA error {code}"
+    raise (DeviceLost if code in STICKY else KernelError)(f"{what}: {words}")
+
+
+def config(grid: tuple[int, ...], block: tuple[int, ...], shared: int, *, dependent: bool) -> Config:
+    """Describe a launch; `dependent` ones may start before the kernel in front of them is done."""
+    made = Config(shared=shared)
+    made.grid[:] = (*grid, 1, 1)[:3]
+    made.block[:] = (*block, 1, 1)[:3]
+    if dependent:
+        made.attributes = ctypes.pointer(_DEPENDENT)
+        made.n_attributes = 1
+    return made
+
+
+def load_now(function: int) -> None:
+    """Load a function at once, where the driver would wait for its first launch."""
+    if hasattr(library(), "cuFuncLoad"):
+        check(library().cuFuncLoad(ctypes.c_void_p(function)), "cuFuncLoad")
+
+
+def allow_shared(function: int, n_bytes: int, what: str) -> None:
+    """Let a function have more than 48 KiB of dynamic shared memory."""
+    check(library().cuFuncSetAttribute(ctypes.c_void_p(function), _MAX_DYNAMIC_SHARED, n_bytes), what)
+
+
+def is_no_context(code: int) -> bool:
+    """Whether a launch failed because no context is current in this thread."""
+    return code == _NOT_CURRENT
+
+
+def tensor_map(array: Any, box: tuple[int, int], *, rows: int | None = None) -> TensorMap:
+    """How boxes of a float16 matrix are copied to shared memory, in swizzled lines of 128 bytes.
+
+    Parameters
+    ----------
+    array : float16 (R, K)
+        Device array; rows contiguous and their bytes from one to the next a multiple of 16.
+    box : tuple of int
+        Rows and columns of a copy; columns are at most 64.
+    rows : int, optional
+        How many rows there are, R if left out: what lies past them, and past K, is filled with zeros.
+
+    Raises
+    ------
+    KernelError
+        If the driver refuses it.
+    """
+    room = (ctypes.c_char * (2 * ctypes.sizeof(TensorMap)))()
+    made = TensorMap.from_buffer(room, -ctypes.addressof(room) % 64)  # the driver wants it aligned
+    code = library().cuTensorMapEncodeTiled(
+        ctypes.byref(made),
+        6,  # float16
+        2,
+        ctypes.c_void_p(array.data.ptr),
+        (ctypes.c_uint64 * 2)(array.shape[1], array.shape[0] if rows is None else rows),
+        (ctypes.c_uint64 * 1)(array.strides[0]),
+        (ctypes.c_uint32 * 2)(box[1], box[0]),
+        (ctypes.c_uint32 * 2)(1, 1),
+        0,  # not interleaved
+        3,  # swizzle of 128 bytes
+        3,  # L2 fetches 256 bytes
+        0,  # zeros beyond the edge
+    )
+    check(code, f"tensor map of {array.shape} in boxes of {box}")
+    return made

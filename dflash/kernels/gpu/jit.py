@@ -1,0 +1,138 @@
+"""Compile the CUDA sources that lie beside the ops; `launch.py` launches them."""
+
+import functools
+import re
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from dflash.errors import KernelError
+from dflash.kernels.gpu.cubin import cubin, device_target, pool
+from dflash.kernels.gpu.launch import Kernel
+from dflash.kernels.gpu.signature import parameters
+
+_INCLUDE = re.compile(r'^[ \t]*#include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
+_HOPPER = 90
+
+_NOT_OF_THE_CODE = 2, 46, 100, 101, 201
+"""Results of the driver that compiling anew does not change: no memory, device busy, no or wrong device, no context."""
+
+_DEVICE_IS_LOST = range(700, 800)
+
+_asked: list[Kernel] = []
+
+
+def source(path: Path) -> str:
+    """Text of a file with its own includes pasted in, each once, and lines numbered as in the files.
+
+    Parameters
+    ----------
+    path : Path
+        A ``.cu`` or ``.cuh`` file.
+
+    Returns
+    -------
+    str
+        What NVRTC compiles; it needs no search path.
+    """
+    return _paste(path, set())
+
+
+def _paste(path: Path, seen: set[Path]) -> str:
+    seen.add(path)
+    text = path.read_text(encoding="utf-8")
+
+    def replace(match: re.Match[str]) -> str:
+        inner = (path.parent / match[1]).resolve()
+        after = text.count("\n", 0, match.start()) + 2
+        pasted = "" if inner in seen else _paste(inner, seen)
+        return f'{pasted}\n#line {after} "{path.name}"'
+
+    return f'#line 1 "{path.name}"\n' + _INCLUDE.sub(replace, text)
+
+
+def macros(constants: dict[str, Any]) -> tuple[str, ...]:
+    """Options that define `constants`."""
+    return tuple(f"-D{name}={value}" for name, value in sorted(constants.items()))
+
+
+def kernel(path: Path, entry: str, *, dependent: bool = False, **constants: Any) -> Kernel:
+    """Begin to compile an entry point for the current device, in the background.
+
+    Parameters
+    ----------
+    path : Path
+        The source.
+    entry : str
+        Its ``extern "C" __global__`` function.
+    dependent : bool
+        Whether launches may start while the kernel in front of them still runs; the source must then call
+        `wait_on_dependent_grids` (`gpu/include/pdl.cuh`).
+    **constants
+        Macros: what a model fixes.
+
+    Returns
+    -------
+    Kernel
+        It can be bound to arguments at once; its first launch waits for the compiler.
+
+    Raises
+    ------
+    KernelError
+        If the source has no such function. If it does not compile, the first launch or `warm` says so and names file and
+        line.
+    """
+    import cupy
+
+    return _kernel(path, entry, dependent, macros(constants), cupy.cuda.Device().id)
+
+
+@functools.cache
+def _kernel(path: Path, entry: str, dependent: bool, options: tuple[str, ...], device: int) -> Kernel:
+    text, module = _module(path, options, device)
+    where = f"{entry} in {path.name}"
+    if dependent and not re.search(r"\bwait_on_dependent_grids\(\);", text):
+        raise KernelError(f"{where}: launched as dependent, but it never waits for its inputs")
+    import cupy
+
+    dependent = dependent and int(cupy.cuda.Device(device).compute_capability) >= _HOPPER
+    made = Kernel(where, entry, parameters(text, entry), module, device, dependent=dependent)
+    _asked.append(made)
+    return made
+
+
+@functools.cache
+def _module(path: Path, options: tuple[str, ...], device: int) -> tuple[str, Future[Any]]:
+    text, arch = source(path), device_target(device)
+
+    def load() -> Any:
+        import cupy
+
+        code = cubin(text, path.name, options, arch)
+        with cupy.cuda.Device(device):
+            module = cupy.cuda.function.Module()
+            try:
+                module.load(code)
+            except cupy.cuda.driver.CUDADriverError as error:
+                if error.status in _NOT_OF_THE_CODE or error.status in _DEVICE_IS_LOST:
+                    raise
+                module.load(cubin(text, path.name, options, arch, anew=True))
+        return module
+
+    return text, pool().submit(load)
+
+
+def warm() -> None:
+    """Wait until every kernel that was asked for is compiled and loaded; to be called before a graph is captured.
+
+    Raises
+    ------
+    KernelError
+        If one does not compile; the message names file and line.
+    """
+    while True:
+        try:
+            made = _asked.pop()
+        except IndexError:  # a draft may be loaded in another thread at the same time
+            return
+        made.load()

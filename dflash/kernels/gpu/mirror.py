@@ -1,0 +1,47 @@
+"""Records that the host writes and a GPU reads, or the other way."""
+
+from typing import Any
+
+import numpy as np
+
+from dflash.kernels.gpu import device
+
+
+class Mirror:
+    """Rows of one kind of record, on the device and in memory that it reads and writes on its own.
+
+    Parameters
+    ----------
+    n : int
+        How many rows.
+    dtype : numpy.dtype
+        Of words of 4 bytes.
+
+    Attributes
+    ----------
+    device : int32 (n, words)
+    host : dtype (n,)
+    """
+
+    def __init__(self, n: int, dtype: Any) -> None:
+        dtype = np.dtype(dtype)
+        words = dtype.itemsize // 4
+        self.device, self._pinned = device.zeros(n, words, dtype=np.int32), device.pinned(n, words, dtype=np.int32)
+        self.host = self._pinned.view(dtype)[:, 0]
+        self._addresses, self._row = (self.device.data.ptr, self._pinned.ctypes.data), dtype.itemsize
+
+    def upload(self, n_rows: int, stream: Any) -> None:
+        """Copy the first rows to the device, without waiting."""
+        _copy(*self._addresses, n_rows * self._row, stream)
+
+    def download(self, n_rows: int, stream: Any) -> None:
+        """Copy them back, without waiting."""
+        _copy(*self._addresses[::-1], n_rows * self._row, stream)
+
+
+def _copy(to: int, source: int, n_bytes: int, stream: Any) -> None:
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    if n_bytes:
+        runtime.memcpyAsync(to, source, n_bytes, runtime.memcpyDefault, stream.ptr)

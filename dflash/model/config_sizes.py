@@ -1,0 +1,192 @@
+"""The groups of numbers that a `Config` is made of, each read from metadata and checked."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dflash.errors import Unsupported
+from dflash.model.gguf.architectures import Architecture
+from dflash.model.gguf.keys import Keys
+
+MAX_BLOCKS = 1024
+MAX_WIDTH = 1 << 20
+_MAX_HEADS = 4096
+_MAX_HEAD_SIZE = 1024
+_MAX_EXPERTS = 1 << 16
+
+_RUNNABLE = {
+    "ssm.v_head_reordered": (True,),
+    "expert_gating_func": (0, 1),  # not given, softmax
+    "expert_weights_norm": (True,),
+    "expert_weights_scale": (0, 1),  # not given, none
+}
+"""Keys that change the mathematics, and the values of them that dflash computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How rotation angles are stretched to a longer context.
+
+    Parameters
+    ----------
+    kind : str
+        ``"linear"`` or ``"yarn"``.
+    factor : float
+        By how much the context grows.
+    original_context : int
+        Context that the model was trained on.
+    attn_factor, ext_factor, beta_fast, beta_slow : float
+        The settings of YaRN.
+    """
+
+    kind: str
+    factor: float
+    original_context: int
+    attn_factor: float
+    ext_factor: float
+    beta_fast: float
+    beta_slow: float
+
+    @classmethod
+    def from_keys(cls, keys: Keys) -> "RopeScaling | None":
+        """Read the scaling, if there is one."""
+        kind = keys.text("rope.scaling.type", "none")
+        if kind == "none":
+            return None
+        if kind not in {"linear", "yarn"}:
+            raise Unsupported(str(keys.wrong("rope.scaling.type", kind, "'none', 'linear' or 'yarn'")))
+        return cls(
+            kind=kind,
+            factor=keys.number("rope.scaling.factor", low=1, high=1e6),
+            original_context=keys.integer("rope.scaling.original_context_length", keys.integer("context_length")),
+            attn_factor=keys.number(_first(keys, "attn_factor", "yarn_attn_factor"), 1.0, low=0, high=1e6),
+            ext_factor=keys.number("rope.scaling.yarn_ext_factor", 1.0, low=-1, high=1e6),
+            beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0, low=0, high=1e6),
+            beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0, low=0, high=1e6),
+        )
+
+
+def refuse_other_mathematics(keys: Keys) -> None:
+    """Raise `Unsupported` if a key asks for what dflash does not compute."""
+    for name, runnable in _RUNNABLE.items():
+        value = keys.value(name, runnable[0])
+        if isinstance(value, np.ndarray) or value not in runnable:
+            raise Unsupported(str(keys.wrong(name, value, " or ".join(map(repr, runnable)))))
+
+
+def recurrent_blocks(keys: Keys, architecture: Architecture, n_blocks: int, n_layers: int) -> tuple[bool, ...]:
+    """Return for each block whether it is linear attention.
+
+    A list of recurrent layers wins over KV head counts of 0, and these over the interval, which some files hold wrongly.
+    """
+    if not architecture.linear:
+        return (False,) * n_blocks
+    name = "attention.recurrent_layers"
+    if name in keys:
+        recurrent = tuple(map(bool, keys.per_block(name, n_blocks, high=1)))
+    else:
+        name = "attention.head_count_kv"
+        recurrent = tuple(n == 0 for n in keys.per_block(name, n_blocks, high=_MAX_HEADS))
+        if not any(recurrent):
+            interval = keys.integer("full_attention_interval", 4, high=MAX_BLOCKS)
+            recurrent = tuple(i < n_layers and (i + 1) % interval != 0 for i in range(n_blocks))
+    if any(recurrent[n_layers:]):
+        raise keys.wrong(name, keys.value(name), f"one that makes the MTP blocks, {n_layers} and up, full attention")
+    return recurrent
+
+
+def attention_sizes(keys: Keys, architecture: Architecture, recurrent: tuple[bool, ...]) -> dict[str, Any]:
+    """Return heads, head size and rotation of the attention layers."""
+    full = [i for i, is_recurrent in enumerate(recurrent) if not is_recurrent]
+    heads = _same(keys, "attention.head_count", full, len(recurrent), high=_MAX_HEADS)
+    kv_heads = _same(keys, "attention.head_count_kv", full, len(recurrent), high=_MAX_HEADS)
+    if heads % kv_heads:
+        raise keys.wrong("attention.head_count", heads, f"a multiple of the {kv_heads} KV heads")
+    head_size = _head_size(keys, heads)
+    n_rot = keys.integer("rope.dimension_count", head_size, high=head_size)
+    if n_rot % 2:
+        raise keys.wrong("rope.dimension_count", n_rot, "even")
+    return {
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_size": head_size,
+        "n_rot": n_rot,
+        "rope_base": keys.number("rope.freq_base", 1e4, low=1, high=1e12),
+        "rope_sections": _sections(keys, n_rot) if architecture.linear else (),
+        "rope_scaling": RopeScaling.from_keys(keys),
+    }
+
+
+def delta_sizes(keys: Keys, architecture: Architecture) -> dict[str, int]:
+    """Return the sizes of linear attention, all 0 in an architecture without."""
+    if not architecture.linear:
+        return dict.fromkeys(("delta_key_heads", "delta_value_heads", "delta_size", "conv_width"), 0)
+    key_heads = keys.integer("ssm.group_count", high=_MAX_HEADS)
+    value_heads = keys.integer("ssm.time_step_rank", high=_MAX_HEADS)
+    size = keys.integer("ssm.state_size", high=_MAX_HEAD_SIZE)
+    inner = keys.integer("ssm.inner_size")
+    if value_heads % key_heads:
+        raise keys.wrong("ssm.time_step_rank", value_heads, f"a multiple of the {key_heads} key heads")
+    if inner != value_heads * size:
+        raise keys.wrong("ssm.inner_size", inner, f"{value_heads} value heads of {size}, {value_heads * size}")
+    return {
+        "delta_key_heads": key_heads,
+        "delta_value_heads": value_heads,
+        "delta_size": size,
+        "conv_width": keys.integer("ssm.conv_kernel", low=2, high=64),
+    }
+
+
+def ffn_sizes(keys: Keys, architecture: Architecture, n_blocks: int) -> dict[str, int]:
+    """Return the sizes of the feed forward, dense or with experts."""
+    if not architecture.experts:
+        ffn = _same(keys, "feed_forward_length", list(range(n_blocks)), n_blocks, high=MAX_WIDTH)
+        return {"ffn": ffn, "experts": 0, "experts_used": 0, "expert_ffn": 0, "shared_ffn": 0}
+    experts = keys.integer("expert_count", high=_MAX_EXPERTS)
+    return {
+        "ffn": 0,
+        "experts": experts,
+        "experts_used": keys.integer("expert_used_count", high=experts),
+        "expert_ffn": keys.integer("expert_feed_forward_length", high=MAX_WIDTH),
+        "shared_ffn": keys.integer("expert_shared_feed_forward_length", high=MAX_WIDTH),
+    }
+
+
+def _same(keys: Keys, name: str, blocks: list[int], n_blocks: int, *, high: int) -> int:
+    """Read a number that a file may give for each block and that must be one and the same for `blocks`."""
+    values = keys.per_block(name, n_blocks, high=high)
+    found = {values[i] for i in blocks} or {max(values)}
+    if min(found) < 1:
+        raise keys.wrong(name, keys.value(name), "at least 1 where it is used")
+    if len(found) > 1:
+        raise Unsupported(str(keys.wrong(name, keys.value(name), "the same in every block that uses it")))
+    return found.pop()
+
+
+def _head_size(keys: Keys, heads: int) -> int:
+    size = keys.integer("attention.key_length", None, high=_MAX_HEAD_SIZE)
+    if size is None:
+        width = keys.integer("embedding_length", high=MAX_WIDTH)
+        if width % heads:
+            raise keys.wrong("attention.head_count", heads, f"a divisor of the width {width}")
+        size = width // heads
+    value_size = keys.integer("attention.value_length", size, high=_MAX_HEAD_SIZE)
+    if value_size != size:
+        raise Unsupported(str(keys.wrong("attention.value_length", value_size, f"{size} as for keys")))
+    return size
+
+
+def _sections(keys: Keys, n_rot: int) -> tuple[int, ...]:
+    name = "rope.dimension_sections"
+    if name not in keys and "mrope_sections" in keys:
+        name = "mrope_sections"
+    sections = keys.integers(name)
+    if len(sections) not in {3, 4} or 2 * sum(sections) != n_rot:
+        raise keys.wrong(name, sections, f"3 or 4 numbers that sum to {n_rot // 2}, half the rotated dimensions")
+    return (*sections, 0)[:4]
+
+
+def _first(keys: Keys, *names: str) -> str:
+    """Return the first of these scaling keys that is there, else the last."""
+    return next((name for name in (f"rope.scaling.{name}" for name in names) if name in keys), f"rope.scaling.{names[-1]}")

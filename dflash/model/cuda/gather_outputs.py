@@ -1,0 +1,83 @@
+"""Put the rows of several passes together in the order of their spans."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dflash.kernels.gpu import device
+from dflash.kernels.ragged import PENDING
+from dflash.kernels.sample.cuda import Sampler
+from dflash.model.batch import Forward, Span, starts
+from dflash.model.config import Config
+from dflash.model.cuda.passes import DecodePass, Layers
+
+
+class Gather:
+    """Arrays for the results of a forward that takes more than one pass, or that wants logits of a prompt.
+
+    They grow as they are needed and are overwritten by the next such forward.
+
+    Parameters
+    ----------
+    config : Config
+    decode : DecodePass
+        Has the head, which is run for at most 64 rows at a time.
+    """
+
+    def __init__(self, config: Config, decode: DecodePass) -> None:
+        self._config, self._decode = config, decode
+        self._rows: dict[str | int, Any] = {}
+        self._sampler: Sampler | None = None
+
+    def take(self, spans: Sequence[Span], group: Sequence[int], layers: Layers, capture: Sequence[int]) -> None:
+        """Take the results of the pass over the spans numbered in `group`.
+
+        Parameters
+        ----------
+        spans : sequence of Span
+            All of the forward.
+        group : sequence of int
+        layers : Layers
+            Where the pass has left them.
+        capture : sequence of int
+        """
+        rows, logit_rows = starts(spans)
+        n, n_logits = rows[-1], logit_rows[-1]
+        sources = {"hidden": layers.space.hidden, **{layer: layers.captured[layer] for layer in capture}}
+        at = 0
+        for i in group:
+            size = len(spans[i].tokens)
+            for name, source in sources.items():
+                target = self._room(name, n, self._config.width)
+                device.copy(target[rows[i] : rows[i] + size], source[at : at + size])
+            if spans[i].logits:
+                self._take_logits(
+                    spans[i], layers, at, self._room("logits", n_logits, self._config.n_vocab)[logit_rows[i] :]
+                )
+            at += size
+
+    def forward(self, spans: Sequence[Span], capture: Sequence[int]) -> Forward:
+        """What was taken."""
+        rows, logit_rows = starts(spans)
+        n, n_logits = rows[-1], logit_rows[-1]
+        logits = self._room("logits", max(n_logits, 1), self._config.n_vocab)
+        if self._sampler is None or self._sampler.logits is not logits:
+            self._sampler = Sampler(logits)
+        captured = {layer: self._rows[layer][:n] for layer in capture}
+        return Forward(self._sampler.rows(n_logits), self._rows["hidden"][:n], captured, tuple(spans))
+
+    def _take_logits(self, span: Span, layers: Layers, at: int, target: Any) -> None:
+        n = len(span.tokens)
+        if not span.whole:
+            device.copy(target[:n], self._decode.logits[at : at + n])
+            return
+        for start in range(0, n, PENDING):
+            size = min(PENDING, n - start)
+            wanted = layers.space.wanted[at + start : at + start + size]
+            device.copy(target[start : start + size], self._decode.project(wanted, size))
+
+    def _room(self, name: str | int, n: int, width: int) -> Any:
+        array = self._rows.get(name)
+        if array is None or len(array) < n:
+            self._rows.pop(name, None)
+            array = self._rows[name] = device.empty(n, width)
+        return array

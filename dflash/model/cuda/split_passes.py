@@ -1,0 +1,39 @@
+"""Spans of a forward as passes."""
+
+from collections.abc import Sequence
+
+from dflash.errors import KernelError
+from dflash.kernels.gpu.lazy_array import Later
+from dflash.kernels.ragged import PENDING
+from dflash.model.batch import Span, rows_above
+
+
+def grouped(spans: Sequence[Span], chunk: int, prompts: int) -> list[list[int]]:
+    """Numbers of the spans of each pass: pending ones, 64 rows together; then whole ones, `chunk` rows of `prompts` texts.
+
+    Raises
+    ------
+    KernelError
+        If a whole span is longer than `chunk`.
+    """
+    groups: list[list[int]] = []
+    for whole, room, most in ((False, PENDING, PENDING), (True, chunk, prompts)):
+        used = room
+        for i, span in enumerate(spans):
+            n = len(span.tokens)
+            if span.whole != whole:
+                continue
+            if n > room:
+                raise KernelError(f"forward: {n} rows of one text, at most {room} fit")
+            if used + n > room or len(groups[-1]) == most:
+                groups.append([])
+                used = 0
+            groups[-1].append(i)
+            used += n
+    return groups
+
+
+def parents_of(span: Span) -> Sequence[int]:
+    """Parents of the rows of a span, later if they are being made."""
+    guess = span.guess
+    return span.parents if guess is None else Later(lambda: rows_above(guess), len(span.tokens))

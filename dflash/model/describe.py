@@ -1,0 +1,181 @@
+"""What a model file holds and what running it takes, told from its header alone."""
+
+import math
+from collections import Counter
+from typing import Any
+
+from dflash.errors import TemplateError
+from dflash.kernels.formats import BLOCKS, FORMATS
+from dflash.kernels.gpu import device as gpu
+from dflash.kernels.ragged import PAGE
+from dflash.model.config import Config
+from dflash.model.draft.vocabulary import n_common
+from dflash.model.gguf.file import GGUFFile
+from dflash.model.state.budget import Need, n_cores
+from dflash.model.text.chat_template import ChatTemplate
+from dflash.model.text.vocabulary import UNUSED, Vocabulary
+
+_NORMALIZER = "NFC, as the original tokenizer; llama.cpp does not normalize"
+_GIVEN = {"messages", "tools", "documents", "add_generation_prompt"}
+
+
+def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, device: str = "cpu") -> dict[str, Any]:
+    """Tell what a model is, without reading a weight.
+
+    Parameters
+    ----------
+    file : GGUFFile
+        An open model.
+    kv : str
+        Type of the KV cache, ``"f16"`` or ``"f32"``.
+    threads : int, optional
+        Threads that the kernels would use; every core that this process may run on if None.
+    device : str
+        Where the model runs, ``"cpu"``, ``"cuda"``, or ``"auto"``: where it would.
+
+    Returns
+    -------
+    dict
+        ``model``, ``quantization``, ``memory``, ``tokenizer``, ``template``, ``device``, ``kernels``: JSON values only,
+        sizes in bytes.
+
+    Raises
+    ------
+    FormatError, Unsupported
+        If the file is damaged or dflash can't run it.
+    """
+    place = describe(device, threads)
+    config = Config.from_gguf(file.metadata, file.tensors)
+    vocabulary = Vocabulary.from_gguf(file.metadata)
+    return {
+        "model": _model(file, config) | _guessed_from(config.n_vocab, place["kind"]),
+        "quantization": _quantization(file),
+        "memory": _memory(file, config, kv),
+        "tokenizer": _tokenizer(vocabulary),
+        "template": _template(file, vocabulary),
+        "device": place,
+        "kernels": {
+            kind: _kernel(kind, place["kind"]) for kind in sorted({tensor.type for tensor in file.tensors.values()})
+        },
+    }
+
+
+def describe(device: str, threads: int | None = None) -> dict[str, Any]:
+    """Tell where the kernels run: a processor, its threads and SIMD; or a GPU, its memory and architecture.
+
+    Parameters
+    ----------
+    device : str
+        As for `overview`.
+    threads : int, optional
+        As for `overview`.
+    """
+    trouble = None if device == "cpu" else gpu.trouble()
+    if device != "cpu" and trouble is None:
+        return gpu.description()
+    about = _host(threads)
+    return about | {"no_gpu": trouble} if trouble else about
+
+
+def _host(threads: int | None) -> dict[str, Any]:
+    import llvmlite.binding as llvm
+
+    features = llvm.get_host_cpu_features()
+    simd = [name for name in ("avx512f", "avx2", "fma", "f16c", "neon") if features.get(name)]
+    return {
+        "kind": "cpu",
+        "processor": _processor() or llvm.get_host_cpu_name(),
+        "threads": threads or n_cores(),
+        "simd": simd,
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:  # noqa: PTH123
+            return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    except OSError:
+        return ""
+
+
+def _model(file: GGUFFile, config: Config) -> dict[str, Any]:
+    n_recurrent = sum(config.recurrent)
+    model = {
+        "name": str(file.metadata.get("general.name", file.path.stem)),
+        "files": [str(path) for path in file.parts],
+        "architecture": config.architecture,
+        "parameters": sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
+        "layers": {
+            "attention": config.n_layers - n_recurrent,
+            "recurrent": n_recurrent,
+            "mtp": config.n_mtp,
+        },
+        "width": config.width,
+        "context": config.context,
+    }
+    if config.experts:
+        model["experts"] = {"all": config.experts, "used": config.experts_used}
+    return model
+
+
+def _guessed_from(n_vocab: int, device: str) -> dict[str, Any]:
+    """From how many tokens block drafts and MTP heads guess on a GPU while a text keeps to them, where that is not all."""
+    common = list(n_common(n_vocab)) if device == "cuda" else []
+    return {"guessed_from": {"common": common, "all": n_vocab}} if common else {}
+
+
+def _quantization(file: GGUFFile) -> dict[str, dict[str, int]]:
+    counts, sizes = Counter(), Counter()
+    for tensor in file.tensors.values():
+        counts[tensor.type] += 1
+        sizes[tensor.type] += tensor.n_bytes
+    return {kind: {"tensors": counts[kind], "bytes": size} for kind, size in sizes.most_common()}
+
+
+def _memory(file: GGUFFile, config: Config, kv: str) -> dict[str, int]:
+    need = Need.of(config, kv)
+    return {
+        "weights": sum(tensor.n_bytes for tensor in file.tensors.values()),
+        "kv_per_1000_tokens": 1000 * need.page // PAGE,
+        "state_per_sequence": need.state,
+        "pending_per_sequence": need.pending,
+    }
+
+
+def _tokenizer(vocabulary: Vocabulary) -> dict[str, Any]:
+    return {
+        "model": "byte-level BPE",
+        "pre": vocabulary.pre,
+        "tokens": len(vocabulary.types.rstrip(bytes([UNUSED]))),
+        "merges": len(vocabulary.merges),
+        "normalizer": _NORMALIZER,
+        "end": None if vocabulary.eos is None else vocabulary.texts[vocabulary.eos],
+        "adds_bos": vocabulary.add_bos,
+    }
+
+
+def _template(file: GGUFFile, vocabulary: Vocabulary) -> dict[str, Any] | None:
+    source = file.metadata.get("tokenizer.chat_template")
+    if not isinstance(source, str):
+        return None
+    ids = {"bos_token": vocabulary.bos, "eos_token": vocabulary.eos, "pad_token": vocabulary.pad}
+    tokens = {name: vocabulary.texts[token] for name, token in ids.items() if token is not None}
+    try:
+        abilities = ChatTemplate(source, tokens=tokens).abilities
+    except TemplateError as error:
+        return {"error": str(error)}
+    return {
+        "system": abilities.system,
+        "tools": abilities.tools,
+        "parallel_calls": abilities.parallel_calls,
+        "thinking": abilities.thinking,
+        "settings": sorted(name for name in abilities.variables - _GIVEN if f"set {name} " not in source),
+    }
+
+
+def _kernel(kind: str, device: str) -> str:
+    if device == "cuda":
+        return "cuda: multiplied from its blocks" if kind in FORMATS else "cuda: held as F16"
+    if kind in FORMATS:
+        return "cpu: multiplied from its blocks"
+    return "cpu: unpacked by the gguf package when used (slow)" if kind in BLOCKS else "none"

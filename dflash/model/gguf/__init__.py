@@ -1,0 +1,1 @@
+"""GGUF files: headers, metadata keys, tensors and the architectures that they hold."""

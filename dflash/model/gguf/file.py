@@ -1,0 +1,197 @@
+"""GGUF files: metadata as Python values, weights as memory-mapped bytes."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+import numpy as np
+
+from dflash.errors import FormatError, ModelError, NotFound
+from dflash.model.gguf.header import Value, quoted
+from dflash.model.gguf.part import Part, TensorInfo, open_part
+
+__all__ = ["GGUFFile", "TensorInfo"]
+
+_PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+
+
+class GGUFFile:
+    """An open model: one GGUF file, or all parts of a split one.
+
+    Opening reads and checks the header alone; weights are mapped and come from the disk when they are used.
+
+    Attributes
+    ----------
+    path : Path
+        The first file.
+    parts : tuple of Path
+        All files.
+    metadata : Mapping of str to Value
+        Keys of the first file; arrays are NumPy arrays, or lists of str.
+    tensors : dict of str to TensorInfo
+        Tensors of all files, in file order.
+    """
+
+    def __init__(self, parts: tuple[Part, ...]) -> None:
+        self.path = parts[0].path
+        self.parts = tuple(part.path for part in parts)
+        self.metadata: Mapping[str, Value] = MappingProxyType(parts[0].metadata)
+        self.tensors: dict[str, TensorInfo] = {}
+        self._data = tuple(part.data for part in parts)
+        for name, tensor in chain.from_iterable(part.tensors.items() for part in parts):
+            if name in self.tensors:
+                raise FormatError(f"{parts[tensor.part].path}: tensor {quoted(name)} is in an earlier part, too")
+            self.tensors[name] = tensor
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Self:
+        """Open a model.
+
+        Parameters
+        ----------
+        path : str or path
+            The file, or any part of a split one (``...-00001-of-00003.gguf``).
+        progress : callable, optional
+            Called after each file with the number of files opened so far and of all.
+
+        Raises
+        ------
+        NotFound
+            If there is no such file, or a part of a split model is missing.
+        FormatError
+            If a file is damaged or is not what it claims to be; names the thing, its value and the file offset.
+        Unsupported
+            If a file is of another GGUF version or big-endian.
+        """
+        path = Path(path)
+        paths = _part_paths(path)
+        parts: list[Part] = []
+        try:
+            for number, part in enumerate(paths):
+                parts.append(open_part(part, number))
+                _check_split(parts[-1], number, len(paths))
+                if progress is not None:
+                    progress(number + 1, len(paths))
+            _check_total(parts)
+            return cls(tuple(parts))
+        except BaseException:
+            for part in parts:
+                part.data.close()
+            raise
+
+    def data(self, name: str) -> np.ndarray:
+        """Return the bytes of a tensor as they are in the file.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        uint8 (..., row_bytes)
+            Read-only, memory-mapped; the leading axes are those of the tensor. Stays valid after `close`.
+
+        Raises
+        ------
+        FormatError
+            If there is no such tensor.
+        """
+        tensor = self._tensor(name)
+        raw = np.frombuffer(self._data[tensor.part], np.uint8, tensor.n_bytes, tensor.offset)
+        return raw.reshape(*tensor.shape[:-1], tensor.row_bytes)
+
+    def array(self, name: str) -> np.ndarray:
+        """Return a copy of an unquantized tensor as float32.
+
+        Parameters
+        ----------
+        name : str
+            A tensor of type F32, F16 or BF16.
+
+        Returns
+        -------
+        float32, of the shape of the tensor
+
+        Raises
+        ------
+        FormatError
+            If there is no such tensor or it is of another type.
+        """
+        tensor, data = self._tensor(name), self.data(name)
+        if tensor.type == "F32":
+            return data.view("<f4").astype(np.float32)
+        if tensor.type == "F16":
+            return data.view("<f2").astype(np.float32)
+        if tensor.type == "BF16":
+            return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
+        raise FormatError(f"{self.path.name}: {quoted(name)} must be F32, F16 or BF16, is {tensor.type}")
+
+    def close(self) -> None:
+        """Let go of the files; the mapping ends with the last array that `data` has lent."""
+        self._data = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<GGUFFile {str(self.path)!r}: {len(self.tensors)} tensors>"
+
+    def _tensor(self, name: str) -> TensorInfo:
+        if not self._data:
+            raise ModelError(f"{self.path}: the file is closed")
+        if name not in self.tensors:
+            raise FormatError(f"{self.path}: there is no tensor {quoted(name)}")
+        return self.tensors[name]
+
+
+def part_names(name: str) -> list[str]:
+    """Return the names of all parts of the model that the file `name` belongs to, in order.
+
+    Parameters
+    ----------
+    name : str
+        A file name; unless it ends in ``-0000k-of-0000n.gguf`` it is the only part.
+    """
+    match = _PART_NAME.fullmatch(name)
+    if match is None:
+        return [name]
+    count = int(match["count"])
+    return [f"{match['stem']}-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1)]
+
+
+def _part_paths(path: Path) -> list[Path]:
+    paths = [path.with_name(name) for name in part_names(path.name)]
+    if len(paths) < 2:
+        return [path]
+    if path not in paths:
+        raise NotFound(f"{path}: there is no such part, there are {len(paths)}")
+    if path.exists():
+        missing = [part.name for part in paths if not part.exists()]
+        if missing:
+            raise NotFound(f"{path}: {len(missing)} of {len(paths)} parts are missing: {', '.join(missing[:3])}")
+    return paths
+
+
+def _check_split(part: Part, number: int, count: int) -> None:
+    """The split keys of a part must agree with its name."""
+    for key, want, absent in (("split.count", count, 1), ("split.no", number, 0)):
+        got = part.metadata.get(key, absent)
+        if type(got) is not int or got != want:
+            raise FormatError(
+                f"{part.path}: key {key!r} is {got!r:.40}, its name says {want}: "
+                "parts of a split model are named -00001-of-0000N.gguf"
+            )
+
+
+def _check_total(parts: list[Part]) -> None:
+    want = parts[0].metadata.get("split.tensors.count")
+    got = sum(len(part.tensors) for part in parts)
+    if len(parts) > 1 and (type(want) is not int or want != got):
+        raise FormatError(f"{parts[0].path}: key 'split.tensors.count' is {want!r:.40}, the parts hold {got}")

@@ -1,0 +1,153 @@
+"""Which tensors a model must hold, and which of them a file holds under which name."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from dflash.errors import FormatError, Unsupported
+from dflash.model.config import Config
+from dflash.model.gguf.architectures import ALIASES, ARCHITECTURES, HEAD, MTP, MTP_OPTIONAL, OUTSIDE, Architecture, Shapes
+from dflash.model.gguf.header import quoted
+from dflash.model.gguf.part import TensorInfo
+
+_SHOWN = 8
+
+
+class Matched(NamedTuple):
+    """The tensors of a file, sorted by whether the model needs them.
+
+    Parameters
+    ----------
+    known : dict of str to TensorInfo
+        By the name that dflash uses, which is the file's but for ``ssm_dt`` (here ``ssm_dt.bias``).
+    unknown : tuple of str
+        Names in the file of what the model has no use for.
+    """
+
+    known: dict[str, TensorInfo]
+    unknown: tuple[str, ...]
+
+
+def expected_tensors(config: Config, present: Collection[str] = ()) -> dict[str, tuple[int, ...]]:
+    """Return every tensor that a model needs.
+
+    Parameters
+    ----------
+    config : Config
+    present : collection of str
+        Names of the tensors of a file. Where they say that projections are fused, so is the answer; optional tensors
+        are in it if they are here.
+
+    Returns
+    -------
+    dict of str to tuple of int
+        NumPy shape of each, in the order of the blocks. An axis of 1 in front is as good as none.
+    """
+    architecture, axes = ARCHITECTURES[config.architecture], _axes(config)
+    shapes = OUTSIDE | ({} if config.tied else HEAD)
+    for block, prefix in ((block, f"blk.{block}.") for block in range(config.n_blocks)):
+        shapes |= {prefix + name: shape for name, shape in _block(config, architecture, block, prefix, present)}
+    return {name: tuple(axes[axis] for axis in shape.split()) for name, shape in shapes.items()}
+
+
+def match_tensors(config: Config, tensors: Mapping[str, TensorInfo], *, trunk: bool = True) -> Matched:
+    """Check that a file holds every tensor of a model, in its shape.
+
+    Parameters
+    ----------
+    config : Config
+    tensors : Mapping of str to TensorInfo
+    trunk : bool
+        False for a file of the MTP block alone, whose trunk is in another file.
+
+    Returns
+    -------
+    Matched
+
+    Raises
+    ------
+    FormatError
+        If tensors are missing, which the message lists, or one is of another shape.
+    Unsupported
+        If the file is an MTP block alone though `trunk` is wanted, or weights carry a scale of their own.
+    """
+    named = {_meant(name, tensors): tensor for name, tensor in tensors.items()}
+    expected = expected_tensors(config, named.keys())
+    if not trunk:
+        skipped = tuple(f"blk.{block}." for block in range(config.n_layers))
+        expected = {name: shape for name, shape in expected.items() if not name.startswith(skipped)}
+    _refuse_missing([name for name in expected if name not in named], config)
+    for name, shape in expected.items():
+        if _trimmed(named[name].shape) != _trimmed(shape):
+            raise FormatError(f"tensor {quoted(named[name].name)} has shape {named[name].shape}, must have {shape}")
+    unknown = tuple(named[name].name for name in named if name not in expected)
+    _refuse_scales(unknown, expected)
+    return Matched({name: named[name] for name in expected}, unknown)
+
+
+def _axes(config: Config) -> dict[str, int]:
+    query, kv = config.heads * config.head_size, config.kv_heads * config.head_size
+    values = config.delta_value_heads * config.delta_size
+    return {
+        "H": config.width,
+        "2H": 2 * config.width,
+        "V": config.n_vocab,
+        "Q": query,
+        "2Q": 2 * query,
+        "KV": kv,
+        "Q+2KV": query + 2 * kv,
+        "2Q+2KV": 2 * query + 2 * kv,
+        "HEAD": config.head_size,
+        "HV": config.delta_value_heads,
+        "D": config.delta_size,
+        "Z": values,
+        "CONV": 2 * config.delta_key_heads * config.delta_size + values,
+        "K": config.conv_width,
+        "F": config.ffn,
+        "E": config.experts,
+        "FE": config.expert_ffn,
+        "2FE": 2 * config.expert_ffn,
+        "FS": config.shared_ffn,
+    }
+
+
+def _block(
+    config: Config, architecture: Architecture, block: int, prefix: str, present: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    is_mtp = block >= config.n_layers
+    is_linear = not is_mtp and config.recurrent[block]
+    shapes: Shapes = (architecture.linear if is_linear else architecture.full) | architecture.ffn
+    for fused in architecture.fused:
+        separate = all(prefix + name in present for name in fused.parts)
+        if fused.name not in shapes and prefix + fused.name in present and not separate:
+            shapes = {name: shape for name, shape in shapes.items() if name not in fused.parts}
+            shapes[fused.name] = fused.shape
+    if is_mtp:
+        shapes = shapes | MTP | {name: shape for name, shape in MTP_OPTIONAL.items() if prefix + name in present}
+    yield from shapes.items()
+
+
+def _meant(name: str, tensors: Mapping[str, TensorInfo]) -> str:
+    prefix, _, tail = name.rpartition(".")
+    meant = f"{prefix}.{ALIASES[tail]}" if tail in ALIASES else name
+    return name if meant in tensors else meant
+
+
+def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Without the axes of 1 in front, which a file may have or not."""
+    return _trimmed(shape[1:]) if shape and shape[0] == 1 else shape
+
+
+def _refuse_missing(missing: list[str], config: Config) -> None:
+    mtp_missing = any(name.startswith(f"blk.{config.n_layers}.") for name in missing)
+    if "blk.0.attn_norm.weight" in missing and config.n_mtp and not mtp_missing:
+        raise Unsupported("the file holds the MTP block alone, to be used beside the file of the trunk")
+    if missing:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise FormatError(f"missing tensors ({len(missing)}): {', '.join(missing[:_SHOWN])}{more}")
+
+
+def _refuse_scales(unknown: tuple[str, ...], expected: Mapping[str, tuple[int, ...]]) -> None:
+    for name in unknown:
+        weight, _, kind = name.rpartition(".")
+        if kind in {"scale", "input_scale"} and weight + ".weight" in expected:
+            raise Unsupported(f"tensor {quoted(name)}: weights with a scale of their own (NVFP4) are not run")

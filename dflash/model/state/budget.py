@@ -1,0 +1,101 @@
+"""How much memory a model's texts take, and how many fit."""
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+from dflash.errors import RequestError
+from dflash.kernels.ragged import PAGE, PENDING
+from dflash.model.config import Config
+from dflash.model.free_memory import free_memory
+from dflash.model.state.pools import KV_TYPES
+
+
+class Need(NamedTuple):
+    """Bytes that texts take beside the weights.
+
+    Parameters
+    ----------
+    page : int
+        `PAGE` positions of keys and values, all layers.
+    state : int
+        Recurrent and convolution state of a sequence.
+    pending : int
+        What its pending tokens leave behind until the next forward.
+    """
+
+    page: int
+    state: int
+    pending: int
+
+    @classmethod
+    def of(cls, config: Config, kv: str) -> "Need":
+        """Work it out from the sizes of a model; `kv` is a key of `KV_TYPES`."""
+        n_recurrent = sum(config.recurrent)
+        row = 2 * config.kv_heads * config.head_size * np.dtype(KV_TYPES[kv]).itemsize
+        keys = config.delta_key_heads * config.delta_size
+        values = config.delta_value_heads * config.delta_size
+        channels = 2 * keys + values
+        state = values * config.delta_size + (config.conv_width - 1) * channels
+        pending = 2 * PENDING * (channels + keys + values + config.delta_value_heads)
+        return cls(
+            page=PAGE * row * (config.n_layers - n_recurrent),
+            state=4 * n_recurrent * state,
+            pending=4 * n_recurrent * pending,
+        )
+
+
+def n_pages(config: Config, *, context: int | None, sequences: int, kv: str, room: int | None = None) -> tuple[int, int]:
+    """Decide how many KV pages to hold.
+
+    Parameters
+    ----------
+    config : Config
+        Sizes of the model.
+    context : int, optional
+        Tokens that a text must be able to have; if None the model's own or what fits.
+    sequences : int
+        Texts at a time; their contexts need not all fit at once.
+    kv : str
+        A key of `KV_TYPES`.
+    room : int, optional
+        Bytes of a GPU that are there for pages; if None, half of the machine's free memory is for texts.
+
+    Returns
+    -------
+    pages, context : int
+
+    Raises
+    ------
+    RequestError
+        If `context` does not fit, or is more than the model was trained for.
+
+    Notes
+    -----
+    In the machine's memory, pages that no text reaches are never touched. On a GPU they are taken at once: unless a context
+    was asked for, all texts together get a quarter of the room, or one context if that is more.
+    """
+    if context is not None and context > config.context:
+        raise RequestError(f"context is {context}, the model was trained for {config.context} tokens")
+    need = Need.of(config, kv)
+    budget = free_memory() // 2 - sequences * (need.state + need.pending) if room is None else room
+    fit = max(budget // need.page, 0) if need.page else sequences * config.context
+    wanted = -(-(context or config.context) // PAGE)
+    if context is not None and wanted > fit:
+        whose = "half of the free memory is" if room is None else "the GPU has beside all else"
+        raise RequestError(
+            f"context is {context}: its KV cache takes {wanted * need.page >> 20} MiB, {whose} {max(budget, 0) >> 20} MiB"
+        )
+    wanted = max(min(wanted, fit), 1)
+    pages = min(wanted * sequences, max(fit, wanted))
+    if room is not None and context is None:
+        pages = max(wanted, min(pages, fit // 4))
+    return pages, min(context or config.context, wanted * PAGE)
+
+
+def n_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

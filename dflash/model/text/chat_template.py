@@ -1,0 +1,230 @@
+"""Messages to the prompt that the model was trained on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dflash.errors import TemplateError
+
+if TYPE_CHECKING:
+    import jinja2
+
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a chat template knows, found out by rendering with it.
+
+    Attributes
+    ----------
+    system : bool
+        Accepts and shows a system message.
+    tools : bool
+        Shows the tools it is given.
+    parallel_calls : bool
+        Shows all tool calls of a message that has several.
+    thinking : bool
+        ``enable_thinking`` changes the prompt.
+    variables : frozenset of str
+        Names that it reads and does not surely set itself, settings such as ``preserve_thinking`` among them.
+    """
+
+    system: bool
+    tools: bool
+    parallel_calls: bool
+    thinking: bool
+    variables: frozenset[str]
+
+
+class ChatTemplate:
+    """The chat template of a model, rendered as ``apply_chat_template`` of Transformers does.
+
+    Parameters
+    ----------
+    source : str
+        Jinja text. It is compiled at the first use, in a sandbox.
+    tokens : mapping of str to str
+        Texts of special tokens by the name that templates use, as ``eos_token``.
+    """
+
+    def __init__(self, source: str, *, tokens: Mapping[str, str]) -> None:
+        self.source, self.tokens = source, dict(tokens)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        /,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **kwargs: Any,
+    ) -> str:
+        """Write messages as the text that the model reads.
+
+        Parameters
+        ----------
+        messages : sequence of mapping
+            Each with ``role`` and ``content``, and what else the template knows: ``reasoning_content``,
+            ``tool_calls``. Keys whose value is None count as absent. Tool calls may have ``arguments`` as JSON
+            text, the OpenAI form. The caller's objects are not changed.
+        tools, documents : sequence of mapping, optional
+            Given to the template as they are; tools are JSON schemas, best in OpenAI's form.
+        add_generation_prompt : bool
+            Whether the text ends where the model's answer begins.
+        **kwargs
+            Settings of the template, as ``enable_thinking``; they win over `tokens`.
+
+        Raises
+        ------
+        TemplateError
+            If the template refuses or can't take the messages, or is not valid Jinja; the message is its own.
+        """
+        if not messages:
+            raise TemplateError("messages is empty: a chat template needs at least one message")
+        try:
+            variables = {
+                **self.tokens,
+                **_plain(kwargs),
+                "messages": [_message(message, index) for index, message in enumerate(messages)],
+                "tools": _mappings("tools", tools),
+                "documents": _mappings("documents", documents),
+                "add_generation_prompt": add_generation_prompt,
+            }
+        except RecursionError as error:
+            raise TemplateError("messages or tools are nested too deeply for a chat template") from error
+        return self._render(variables)
+
+    @cached_property
+    def abilities(self) -> Abilities:
+        """What the template knows; found out at the first use.
+
+        Raises
+        ------
+        TemplateError
+            If the template is not valid Jinja.
+        """
+        from jinja2 import meta
+
+        environment = self._compiled.environment
+        names = meta.find_undeclared_variables(environment.parse(self.source))
+        user = {"role": "user", "content": "question"}
+        tool = {"type": "function", "function": {"name": "probe_tool", "parameters": {"type": "object"}}}
+        calls = [{"type": "function", "function": {"name": f"probe_{i}", "arguments": {}}} for i in range(2)]
+        called = self._probe([user, {"role": "assistant", "content": "", "tool_calls": calls}], tools=[tool])
+        return Abilities(
+            system="probe_system" in self._probe([{"role": "system", "content": "probe_system"}, user]),
+            tools="probe_tool" in self._probe([user], tools=[tool]),
+            parallel_calls="probe_0" in called and "probe_1" in called,
+            thinking=self._probe([user], enable_thinking=True) != self._probe([user], enable_thinking=False),
+            variables=frozenset(names - environment.globals.keys()),
+        )
+
+    @cached_property
+    def _compiled(self) -> jinja2.Template:
+        import jinja2
+
+        from dflash.model.text.jinja_sandbox import environment
+
+        try:
+            return environment().from_string(self.source)
+        except jinja2.TemplateSyntaxError as error:
+            reason = f"{error.message} (line {error.lineno})"
+            raise TemplateError(f"the chat template is not valid Jinja: {reason}") from error
+        except (SyntaxError, RecursionError) as error:
+            raise TemplateError("the chat template is nested too deeply to be compiled") from error
+
+    def _render(self, variables: dict[str, Any]) -> str:
+        import jinja2
+
+        from dflash.model.text.jinja_sandbox import Refusal
+
+        template = self._compiled
+        try:
+            return template.render(variables)
+        except Refusal as error:
+            raise TemplateError(f"the chat template refused the messages: {error}") from error
+        except jinja2.TemplateError as error:
+            raise TemplateError(f"the chat template failed on the messages: {error}") from error
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise TemplateError(f"the chat template failed on the messages: {reason}") from error
+
+    def _probe(self, messages: list[dict[str, Any]], **kwargs: Any) -> str:
+        try:
+            return self.render(messages, **kwargs)
+        except TemplateError:
+            return ""
+
+
+def _message(message: Any, index: int) -> dict[str, Any]:
+    """Copy a message into the form that templates expect."""
+    copy = _plain(message)
+    if not isinstance(copy, dict):
+        raise TemplateError(f"messages[{index}] is a {type(message).__name__}, wanted a mapping with a role")
+    copy = {key: value for key, value in copy.items() if value is not None}
+    calls = copy.get("tool_calls")
+    if isinstance(calls, list | tuple):
+        copy["tool_calls"] = [_call(call, f"messages[{index}].tool_calls[{n}]") for n, call in enumerate(calls)]
+    reasoning = next((copy[name] for name in _REASONING if name in copy), None)
+    return copy if reasoning is None else {"thinking": reasoning, **copy, "reasoning_content": reasoning}
+
+
+def _mappings(name: str, items: Sequence[Any] | None) -> list[dict[str, Any]] | None:
+    if items is None:
+        return None
+    if not isinstance(items, list | tuple):
+        raise TemplateError(f"{name} is a {type(items).__name__}, wanted a list of mappings")
+    copies = [_plain(item) for item in items]
+    for index, (item, copy) in enumerate(zip(items, copies, strict=True)):
+        if not isinstance(copy, dict):
+            raise TemplateError(f"{name}[{index}] is a {type(item).__name__}, wanted a mapping")
+    return copies
+
+
+def _call(call: Any, where: str) -> Any:
+    """Turn the arguments of a tool call from JSON text into a mapping, which templates walk through."""
+    if not isinstance(call, dict):
+        return call
+    if isinstance(call.get("function"), dict):
+        return {**call, "function": _call(call["function"], f"{where}.function")}
+    text = call.get("arguments")
+    if not isinstance(text, str):
+        return call
+    try:
+        arguments = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise TemplateError(f"{where}.arguments is not valid JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise TemplateError(f"{where}.arguments is a JSON {type(arguments).__name__}, wanted an object")
+    return {**call, "arguments": arguments}
+
+
+def _plain(value: Any) -> Any:
+    """Rebuild a value from JSON types only: other objects have methods that a template must not reach."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(_plain(item) for item in value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if callable(getattr(value, "model_dump", None)):
+        return _plain(value.model_dump())
+    return f"<{type(value).__name__}>"

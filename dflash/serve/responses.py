@@ -1,0 +1,164 @@
+"""OpenAI's answers: what chat completions and completions look like, whole and in chunks."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from dflash.decode.session import TokenLogprobs
+from dflash.generation.completion import Answer, Delta
+from dflash.model.text.tokenizer import Tokenizer
+
+LOWEST = -9999.0
+"""JSON has no infinity: the log-probability of what can't be."""
+
+
+class Shape(Protocol):
+    """How one API writes its choices."""
+
+    whole_kind: str
+    chunk_kind: str
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """The choice of a first chunk, before any text."""
+        ...
+
+    def piece(self, index: int, delta: Delta) -> dict[str, Any]:
+        """The choice of a chunk with new text."""
+        ...
+
+    def ending(self, index: int, reason: str | None) -> dict[str, Any]:
+        """The choice of the chunk that says why it ended."""
+        ...
+
+    def whole(self, index: int, answer: Answer, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        """The choice of an answer that is not streamed."""
+        ...
+
+
+class ChatShape:
+    """Chat completions."""
+
+    whole_kind, chunk_kind = "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
+        self._tokenizer, self._with_logprobs = tokenizer, logprobs
+
+    def opening(self, index: int) -> dict[str, Any]:
+        """Say who speaks."""
+        return self._chunk(index, {"role": "assistant", "content": ""})
+
+    def piece(self, index: int, delta: Delta) -> dict[str, Any]:
+        """Add text."""
+        return {**self._chunk(index, {"content": delta.text}), "logprobs": self._logprobs(delta.logprobs)}
+
+    def ending(self, index: int, reason: str | None) -> dict[str, Any]:
+        """Say why it ended."""
+        return self._chunk(index, {}, reason)
+
+    def whole(self, index: int, answer: Answer, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        """Write the message."""
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": answer.text},
+            "logprobs": self._logprobs(logprobs),
+            "finish_reason": answer.session.finish_reason,
+        }
+
+    def _chunk(self, index: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+
+    def _logprobs(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+        if not self._with_logprobs:
+            return None
+        content = [
+            {
+                **self._token(entry.token, entry.logprob),
+                "top_logprobs": [self._token(token, logprob) for token, logprob in entry.top],
+            }
+            for entry in entries
+        ]
+        return {"content": content, "refusal": None}
+
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        raw = self._tokenizer.token_bytes(token)
+        return {"token": raw.decode("utf-8", "replace"), "logprob": max(logprob, LOWEST), "bytes": list(raw)}
+
+
+class CompletionShape:
+    """Completions; `echoes` are the prompts' texts where the request wants them repeated."""
+
+    whole_kind = chunk_kind = "text_completion"
+
+    def __init__(self, tokenizer: Tokenizer, *, logprobs: bool, echoes: Sequence[str] | None = None) -> None:
+        self._tokenizer, self._with_logprobs, self._echoes = tokenizer, logprobs, echoes
+        self._offsets: dict[int, int] = {}
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """Repeat the prompt, if wanted."""
+        return self._choice(index, self._echoes[index]) if self._echoes else None
+
+    def piece(self, index: int, delta: Delta) -> dict[str, Any]:
+        """Add text."""
+        return self._choice(index, delta.text, self._logprobs(index, delta.logprobs))
+
+    def ending(self, index: int, reason: str | None) -> dict[str, Any]:
+        """Say why it ended."""
+        return self._choice(index, "", reason=reason)
+
+    def whole(self, index: int, answer: Answer, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        """Write the text."""
+        text = self._echoes[index] + answer.text if self._echoes else answer.text
+        return self._choice(index, text, self._logprobs(index, logprobs), answer.session.finish_reason)
+
+    def _choice(
+        self, index: int, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None
+    ) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def _logprobs(self, index: int, entries: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+        if not self._with_logprobs:
+            return None
+        texts = [self._text(entry.token) for entry in entries]
+        offsets = []
+        for text in texts:
+            offsets.append(self._offsets.get(index, 0))
+            self._offsets[index] = offsets[-1] + len(text)
+        return {
+            "tokens": texts,
+            "token_logprobs": [max(entry.logprob, LOWEST) for entry in entries],
+            "top_logprobs": [self._top(entry) for entry in entries],
+            "text_offset": offsets,
+        }
+
+    def _top(self, entry: TokenLogprobs) -> dict[str, float]:
+        """The likeliest tokens and the picked one, which is always among them, as in OpenAI's API."""
+        pairs = (*entry.top, (entry.token, entry.logprob))
+        return {self._text(token): max(logprob, LOWEST) for token, logprob in pairs}
+
+    def _text(self, token: int) -> str:
+        return self._tokenizer.token_bytes(token).decode("utf-8", "replace")
+
+
+def interventions(answers: Sequence[Answer]) -> dict[str, list[str]]:
+    """Tell what recoveries did, a sentence each; nothing where they did nothing."""
+    done = [str(each) for answer in answers for each in answer.session.interventions]
+    return {"interventions": done} if done else {}
+
+
+def usage(answers: Sequence[Answer], n: int) -> dict[str, Any]:
+    """Count tokens in and out; the `n` choices of a prompt share it. Guesses are told as OpenAI tells predictions.
+
+    Parameters
+    ----------
+    answers : sequence of Answer
+        Choice by choice, the choices of a prompt next to each other.
+    n : int
+        Choices of each prompt.
+    """
+    prompt = sum(answer.session.n_prompt for answer in answers[::n])
+    completion = sum(answer.session.n_tokens for answer in answers)
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    drafted, accepted = (sum(getattr(answer.session, name) for answer in answers) for name in ("n_drafted", "n_accepted"))
+    if not drafted:
+        return counts
+    details = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
+    return {**counts, "completion_tokens_details": details}

@@ -1,0 +1,411 @@
+"""What the command line takes, and what it says when it can't."""
+
+import argparse
+import io
+import json
+
+import pytest
+
+from dflash.__main__ import main
+from dflash.cli import bench, chat, run
+from dflash.cli.info import as_text, draft_as_text
+from dflash.cli.measure import Bench
+from dflash.cli.model_arguments import add_draft, check_draft
+from dflash.cli.terminal import size, table
+from dflash.cli.traffic import Traffic
+from dflash.kernels.gpu import device as gpu
+from dflash.model.draft import vocabulary
+
+PROMPT = "What is the capital of Japan?"
+
+
+@pytest.fixture(autouse=True)
+def loaded(lm, monkeypatch):
+    """Commands get the demo that is loaded already, and may close it as often as they like."""
+    monkeypatch.setattr(lm, "_finalizer", lambda: None)
+    monkeypatch.setattr("dflash.load", lambda *_, **__: lm)
+
+
+@pytest.fixture
+def tools(tmp_path):
+    path = tmp_path / "tools.json"
+    function = {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    path.write_text(json.dumps([{"type": "function", "function": function}]))
+    return path
+
+
+def test_run_answers_through_the_template(capsys):
+    assert main(["run", "demo", PROMPT, "--no-think"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "The capital of Japan is Tokyo.\n"
+    assert "tokens at" in err
+
+
+def test_run_is_the_default(capsys):
+    assert main(["demo", PROMPT, "--no-think"]) == 0
+    assert capsys.readouterr().out == "The capital of Japan is Tokyo.\n"
+
+
+@pytest.mark.parametrize(
+    "words", ["--no-think demo ?", "run --no-think demo ?", "run demo --no-think ?", "run demo ? --no-think"]
+)
+def test_options_stand_anywhere(capsys, words):
+    assert main([PROMPT if word == "?" else word for word in words.split()]) == 0
+    assert capsys.readouterr().out == "The capital of Japan is Tokyo.\n"
+
+
+def test_run_raw_continues_the_text(capsys, lm):
+    assert main(["demo", "def fibonacci(n):", "--raw", "--max-tokens", "12"]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == lm.generate("def fibonacci(n):", max_tokens=12).text.rstrip("\n")
+
+
+def test_run_as_json(capsys, lm):
+    words = "--max-tokens 8 --temperature 0.9 --top-k 50 --top-p 0.9 --min-p 0.01 --seed 3"
+    assert main(["demo", "Once upon", "--raw", "--json", *words.split()]) == 0
+    out, err = capsys.readouterr()
+    same = lm.generate("Once upon", max_tokens=8, temperature=0.9, top_k=50, top_p=0.9, min_p=0.01, seed=3)
+    about = json.loads(out)
+    assert about["tokens"] == same.tokens
+    assert about["seed"] == 3
+    assert err == ""
+
+
+def test_run_reads_the_prompt_from_stdin(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(PROMPT))
+    assert main(["run", "demo", "--no-think", "--system", "You are a helpful assistant."]) == 0
+    assert "Tokyo" in capsys.readouterr().out
+
+
+def test_run_with_tools_and_stop(capsys, tools):
+    words = ["--tools", str(tools), "--no-think", "--stop", "</function>"]
+    assert main(["demo", "What is the weather in Oslo?", *words]) == 0
+    out = capsys.readouterr().out
+    assert "<function=get_weather>" in out
+    assert "</function>" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["demo", "hi", "--temperature", "-1"], "temperature"),
+        (["demo", "hi", "--top-p", "7"], "top_p"),
+        (["demo", "hi", "--max-tokens", "-1"], "max_tokens"),
+        (["demo", "hi", "--raw", "--system", "be kind"], "--raw"),
+        (["demo", "hi", "--tools", "/no/such.json"], "/no/such.json"),
+        (["demo", "hi", "--tools", __file__], "not valid JSON"),
+        (["demo", "word " * 9000], "8192"),
+        (["demo", ""], "prompt"),
+        (["info", "/no/such.gguf"], "/no/such.gguf"),
+        (["info", __file__], "test_arguments"),
+        (["bench", "demo", "--repeat", "0"], "--repeat"),
+    ],
+)
+def test_an_error_is_one_line(capsys, words, message):
+    words = [*words, "--raw"] if words[-1] == "" else words
+    assert main(words) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.startswith("dflash: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [[], ["run"], ["demo", "hi", "--no-such"], ["bench", "-p", "x"], ["bench", "-n", "-1"]])
+def test_a_usage_error_is_a_2(capsys, words):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["chat", "--help"], ["serve", "--help"], ["--version"]])
+def test_help_is_a_0(capsys, words):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
+    assert capsys.readouterr().out
+
+
+def test_an_interrupt_while_loading(monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dflash.load", interrupt)
+    assert main(["demo", "hi"]) == 130
+
+
+def test_an_interrupt_keeps_what_is_there(capsys, monkeypatch, pools):
+    def interrupted(stream):
+        next(stream)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "show", interrupted)
+    assert main(["demo", "import os", "--raw"]) == 130
+    assert "cancelled" in capsys.readouterr().err
+
+
+def typed(monkeypatch, *lines):
+    """Make `input` give these lines; an exception among them is raised."""
+    left = iter([*lines, EOFError()])
+
+    def read(_=""):
+        line = next(left)
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    monkeypatch.setattr("builtins.input", read)
+
+
+def test_chat_keeps_the_history(capsys, monkeypatch):
+    seen = []
+    monkeypatch.setattr(chat.Chat, "command", lambda self, line: seen.append(list(self.messages)) or line != "/exit")
+    typed(monkeypatch, PROMPT, "", "/look", "What is the capital of France?", "/exit", "never")
+    assert main(["chat", "--no-think", "--system", "You are a helpful assistant."]) == 0
+    out = capsys.readouterr().out
+    assert "Tokyo" in out
+    assert "Paris" in out
+    assert [message["role"] for message in seen[0]] == ["system", "user", "assistant"]
+    assert len(seen[1]) == 5
+
+
+def test_chat_commands(capsys, monkeypatch):
+    typed(
+        monkeypatch,
+        "/help",
+        "/nonsense",
+        "What is 1 + 1?",
+        "/undo",
+        "/undo",
+        "/clear",
+        "/system Be brief.",
+        KeyboardInterrupt(),
+    )
+    assert main(["chat", "--no-think"]) == 0
+    assert capsys.readouterr().err.count("/clear") == 2
+
+
+def test_chat_goes_on_after_an_interrupt_and_an_error(capsys, monkeypatch, pools):
+    interrupts = [KeyboardInterrupt, None]
+
+    def show(stream):
+        for _ in stream:
+            interrupt = interrupts.pop() if interrupts else None
+            if interrupt:
+                raise interrupt
+
+    monkeypatch.setattr(chat, "show", show)
+    typed(monkeypatch, "Tell me a story.", "word " * 9000, "What is 1 + 1?")
+    assert main(["chat", "--no-think"]) == 0
+    assert "8192" in capsys.readouterr().err
+
+
+def test_info(capsys):
+    assert main(["info", "demo"]) == 0
+    text = capsys.readouterr().out
+    for word in ("qwen35", "Q4_K", "Q6_K", "KV cache", "NFC", "tools", "threads"):
+        assert word in text
+    assert main(["info", "demo", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert as_text(about) == text.rstrip("\n")
+
+
+def test_info_says_from_how_many_tokens_a_gpu_guesses(capsys, monkeypatch):
+    place = {"kind": "cuda", "processor": "a GPU", "memory": 1 << 37, "architecture": "sm_90"}
+    monkeypatch.setattr(gpu, "trouble", lambda: None)
+    monkeypatch.setattr(gpu, "description", lambda: place)
+    words = "block drafts and the MTP head guess from 6,544 or 9,824 of 16,384 tokens while a text keeps to them"
+    for large, device, said in ((1000, "cuda", True), (1000, "cpu", False), (100_000, "cuda", False)):
+        monkeypatch.setattr(vocabulary, "LARGE", large)
+        assert main(["info", "demo", "--device", device]) == 0
+        assert (words in capsys.readouterr().out) == said
+    assert vocabulary.n_common(248_320) == (99_328, 148_992)
+
+
+def test_info_of_a_draft(capsys):
+    assert main(["info", "demo-draft"]) == 0
+    text = capsys.readouterr().out
+    for words in ("DFlash, 12 M", "16 rows, 15 guesses", "layers 1, 3, 5 of", "the last 512 positions", "all positions, in"):
+        assert words in text
+    assert main(["info", "demo-draft", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert draft_as_text(about) == text.rstrip("\n")
+    assert about["memory"]["weights"] == sum(part["bytes"] for part in about["quantization"].values())
+
+
+def test_bench(capsys, monkeypatch):
+    """What is measured is laid out as text and as JSON."""
+    measure, measured = bench.measure, []
+
+    def once(*given):
+        measured.extend(() if measured else [measure(*given)])
+        return measured[0]
+
+    monkeypatch.setattr(bench, "measure", once)
+    words = ["bench", "demo", "-p", "16", "-n", "4", "-d", "8,0", "-r", "1", "--threads", "2", "--context", "512"]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert "pp16" in text
+    assert "tg4 @ d8" in text
+    assert main([*words, "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert list(results["rates"]) == ["pp16", "tg4", "tg4 @ d8"]
+    assert all(rate["mean"] > 0 for rate in results["rates"].values())
+    for shares in results["shares"].values():
+        assert sum(shares.values()) == pytest.approx(1, abs=0.01)
+    assert [cost["tokens"] for cost in results["forward"]] == [1, 2, 4, 8, 16, 23, 32, 64]
+    writing = results["rates"]["tg4 @ d8"]
+    assert writing["of_copy"] == pytest.approx(writing["gb_s"] / results["copy_gb_s"])
+
+
+def test_what_a_token_reads(lm):
+    """All weights but the MTP block, whose bytes the recorded header tells; keys and values of two layers."""
+    config = lm.model.config
+    of_mtp = sum(tensor.n_bytes for name, tensor in lm.file.tensors.items() if name.startswith("blk.8."))
+    traffic = Traffic.of(lm.file, config, kv="f16", device="cpu")
+    assert traffic.weights == sum(tensor.n_bytes for tensor in lm.file.tensors.values()) - of_mtp
+    assert traffic.position == 2 * 2 * 2 * 2 * 256
+    assert traffic.at(100) - traffic.at(0) == 100 * traffic.position
+    assert traffic.state == 2 * 6 * 4 * (12 * 128 * 128 + 3 * (12 + 2 * 4) * 128)
+
+
+def test_a_text_grows_out_of_the_last_one(lm, pools):
+    bench = Bench(lm.model, repeat=1)
+    for depth in (300, 40, 0, 64, 200):
+        steps = []
+        bench.write(3, depth, steps)
+        assert sum(len(step.tokens) for step in steps) == 3
+        assert (bench._prefix.length if bench._prefix else 0) == depth
+    bench.close()
+
+
+@pytest.mark.parametrize("words", ["-n 4 -d 600", "-n 600"])
+def test_bench_refuses_what_does_not_fit(capsys, words):
+    assert main(["bench", "demo", "-p", "0", *words.split(), "-r", "1", "--context", "512"]) == 1
+    assert "512" in capsys.readouterr().err
+
+
+def test_tables_line_up():
+    assert table([("a", "b"), ("long", 1)], right=[1]).splitlines() == ["| a    | b |", "| ---- | : |", "| long | 1 |"]
+    assert size(100) == "100 B"
+    assert size(3 << 30) == "3.00 GiB"
+
+
+@pytest.mark.parametrize("words", ["--strategy lookup", "--strategy plain --recover empty,stall,loop", "--recover none"])
+def test_no_strategy_and_no_recovery_changes_an_answer(capsys, words):
+    assert main(["demo", PROMPT, "--no-think", *words.split()]) == 0
+    assert capsys.readouterr().out == "The capital of Japan is Tokyo.\n"
+
+
+def test_a_recovery_is_told(capsys):
+    assert main(["demo", PROMPT, "--no-think", "--json", "--recover", "min:12"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert len(answer["tokens"]) >= 12
+    assert answer["interventions"][0]["recovery"] == "MinTokens"
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "serve"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--recover stal", "recover: 'stal' is none of empty, stall"),
+        ("--strategy guess", "guess"),
+        ("--recover min:x", "recover: 'min:x' is none of"),
+    ],
+)
+def test_what_there_is_not_is_said_before_anything_is_loaded(capsys, monkeypatch, command, words, message):
+    monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: pytest.fail("it was loaded"))
+    assert main([command, "demo", *words.split()]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "serve"])
+def test_an_environment_that_makes_no_sense_is_told_before_anything_is_loaded(capsys, monkeypatch, command):
+    monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setenv("DFLASH_MIN_TOKENS", "many")
+    assert main([command, "demo"]) == 1
+    assert capsys.readouterr() == ("", "dflash: DFLASH_MIN_TOKENS: must be a number of tokens or off, got 'many'\n")
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_there_is_not(capsys, monkeypatch, port):
+    monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: pytest.fail("it was loaded"))
+    assert main(["serve", "demo", "--port", str(port)]) == 1
+    assert capsys.readouterr() == ("", f"dflash: --port: must be 0 to 65535, got {port}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [("--prompts code", "--prompts"), ("--seed 0", "--seed"), ("--temperature 1", "--temperature")]
+    + [("--strategies plain -d 0", "--depth"), ("--strategies plain -p 8", "--prompt")],
+)
+def test_what_is_said_in_vain_to_bench(capsys, words, said):
+    assert main(["bench", "demo", *words.split()]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"dflash: {said}: means nothing to ")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [("plain,mtp:0", "'mtp:0' is not known"), ("plain,plain", "is there twice"), ("", "'' is not known; there are plain")],
+)
+def test_strategies_side_by_side_are_checked_before_anything_is_loaded(capsys, monkeypatch, names, message):
+    monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
+    assert main(["bench", "demo", "--strategies", names]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "bench", "serve"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--strategy lookup --draft d.gguf", "--draft d.gguf: strategy 'lookup' does not take it; those that do are dflash"),
+        ("--strategy mtp:2 --draft-device cpu", "--draft-device cpu: strategy 'mtp:2' does not take it"),
+        ("--strategy draft-model --draft s.gguf --draft-vocab 9", "--draft-vocab 9: strategy 'draft-model' does not"),
+        ("--strategy adaptive(lookup) --draft-vocab 9", "--draft-vocab 9: strategy"),
+        ("--draft-vocab 9", "--draft-vocab 9: "),
+    ],
+)
+def test_what_is_said_in_vain_about_a_draft(capsys, monkeypatch, command, words, message):
+    monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setattr("dflash.model.load.load_model", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: pytest.fail("it was loaded"))
+    words = words.replace("--strategy", "--strategies") if command == "bench" else words
+    more = ["--allow-strategies", "none"] if command == "serve" else []
+    assert main([command, "demo", *words.split(), *more]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("--draft h.gguf", ["plain", "mtp-tree:8"]),
+        ("--draft d.gguf --draft-device cpu --draft-vocab 9", ["first(lookup, ddtree:9)"]),
+        ("--draft-device cpu --draft-vocab 9", ["adaptive"]),
+        ("--draft-device cpu", ["adaptive(draft-model:3)"]),
+        ("--draft-vocab 9", ["adaptive(mtp,lookup)"]),
+        ("", []),
+    ],
+)
+def test_what_a_strategy_takes(words, names):
+    parser = argparse.ArgumentParser()
+    add_draft(parser)
+    check_draft(parser.parse_args(words.split()), names)
+
+
+def test_what_requests_may_choose_takes_a_draft(monkeypatch):
+    def start(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dflash.generation.load.start", start)
+    for more in ([], ["--allow-strategies", "plain,dflash"]):
+        assert main(["serve", "demo", "--draft-vocab", "9", *more]) == 130

@@ -1,0 +1,60 @@
+"""Drafts that can't be right are told of, once."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from dflash.decode.drafters.diagnostics import Health, warnings_of
+from dflash.decode.session import Session
+
+
+@pytest.fixture
+def model():
+    return SimpleNamespace(companions={})
+
+
+def health(model, name="Draft()"):
+    session = Session([1])
+    return session, Health(session, model, name)
+
+
+def test_never_right(model, caplog):
+    session, watch = health(model)
+    for _ in range(63):
+        watch.guessed(4)
+        watch.kept(0)
+    assert not session.warnings
+    watch.guessed(4)
+    watch.kept(0)
+    assert session.warnings == warnings_of(model)
+    (warning,) = session.warnings
+    assert warning.startswith("Draft() guessed wrong 64 times in a row")
+    for _ in range(200):
+        watch.guessed(4)
+        watch.kept(0)
+    other, watch = health(model)
+    for _ in range(64):
+        watch.guessed(1)
+        watch.kept(0)
+    assert other.warnings == [warning] == warnings_of(model)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_right_now_and_then(model, caplog):
+    session, watch = health(model)
+    for i in range(300):
+        watch.guessed(4)
+        watch.kept(int(i % 60 == 0))
+        watch.kept(30)  # a chunk of a prompt is no guess
+    assert not session.warnings
+    assert not caplog.records
+
+
+def test_nothing_is_likely(model):
+    session, watch = health(model)
+    watch.guessed(0)
+    watch.kept(0)
+    assert "NaN" in session.warnings[0]
+    assert health(model)[0].warnings == []
+    assert len(warnings_of(model)) == 1

@@ -1,0 +1,100 @@
+"""Prompt lookup: what it guesses, and that no guess changes a text."""
+
+import pickle
+
+import numpy as np
+import pytest
+from guessers import naive
+from toy import Toy
+
+from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafting.shapes import Chain
+from dflash.decode.engine import Engine
+from dflash.decode.sampling.params import Sampling
+from dflash.decode.session import Session
+from dflash.decode.strategy import Strategy
+from dflash.errors import RequestError
+
+PROMPT = [7, 3, 5, 1, 2, 9, 7, 3, 5, 11, 2, 7, 3]
+SAMPLINGS = [Sampling(), Sampling(temperature=0.8, seed=4), Sampling(temperature=1.0, frequency_penalty=0.3, seed=2)]
+
+
+def guess(prompt, room=64, shape=None, **settings):
+    drafter = PromptLookup(**settings)
+    session = Session(prompt, strategy=Strategy(drafter, shape))
+    return drafter.start(session, None).propose(room).tokens.tolist()
+
+
+def test_what_followed_the_longest_and_then_the_latest():
+    text = [1, 2, 3, 40, 2, 3, 50, 9, 2, 3, 60, 1, 2, 3]
+    assert guess(text, shortest=1, most=2) == [40, 2]
+    assert guess(text, shortest=1, longest=2, most=2) == [60, 1]
+    assert guess([5, 6, 7], shortest=1) == []
+    assert guess([4, 4], shortest=1, most=3) == [4, 4, 4]
+    assert guess([4, 4], shortest=2) == []
+
+
+def test_the_longer_the_run_the_surer():
+    longer = PromptLookup(shortest=1).start(Session([1, 2, 3, 9, 4, 1, 2, 3]), None).propose(4).scores
+    shorter = PromptLookup(shortest=1).start(Session([1, 2, 3, 9, 4, 3]), None).propose(4).scores
+    assert (shorter < longer).all()
+    assert (longer < 0).all()
+    assert (np.diff(longer) > 0).all()
+
+
+def test_bounds():
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2]
+    assert guess(text, most=5) == [3, 4, 5, 6, 7]
+    assert guess(text, room=3) == [3, 4, 5]
+    assert guess(text, room=0) == []
+    assert guess(text, shape=Chain(2)) == [3, 4]
+    assert guess(text, shape=Chain(), most=1) == [3]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_no_guess_changes_the_text(sampling):
+    """The law repeats what the text has said before, most of the time."""
+
+    def law(text):
+        said = 3 * np.eye(13, dtype=np.float32)[text[-9]] if len(text) > 9 else 0
+        return said + np.sin(np.arange(13) * (1 + text[-1]))
+
+    toy = Toy(law=law)
+    truth = naive(toy, PROMPT, sampling, 60, seed=sampling.seed)
+    sessions = [
+        Session(PROMPT[:n], sampling=sampling, strategy=Strategy(PromptLookup(most=most)), max_tokens=60)
+        for n, most in ((13, 4), (13, 30), (1, 4))
+    ]
+    engine = Engine(toy, chunk=5)
+    for _ in engine.run(sessions):
+        pass
+    assert [session.tokens for session in sessions[:2]] == [truth, truth]
+    assert sessions[0].n_accepted > 10
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_it_reads_what_was_produced_and_begins_anywhere():
+    """A prefix that others have read is part of the text; so is every new token, guessed or not."""
+    toy = Toy(law=lambda text: np.eye(13, dtype=np.float32)[(text[-1] + 1) % 13])
+    state = toy.state()
+    state.reserve(4)
+    state.text = [0, 1, 2]
+    prefix = state.snapshot()
+    state.close()
+    session = Session([0, 1, 2, 3], strategy=Strategy(PromptLookup()), max_tokens=60, prefix=prefix)
+    for _ in Engine(toy).run([session]):
+        pass
+    assert session.tokens == [(4 + i) % 13 for i in range(60)]
+    # the first round is new, and so are the two tokens that must be known
+    assert session.n_accepted == session.n_drafted > 30
+    prefix.close()
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_a_value():
+    assert PromptLookup(longest=5) == PromptLookup(longest=5) != PromptLookup()
+    assert pickle.loads(pickle.dumps(PromptLookup())) == PromptLookup()
+    assert repr(PromptLookup(most=4)) == "PromptLookup(most=4)"
+    for settings in ({"shortest": 0}, {"shortest": 5, "longest": 4}, {"most": 0}, {"most": "a"}, {"longest": 8.0}):
+        with pytest.raises(RequestError, match="PromptLookup"):
+            PromptLookup(**settings)

@@ -1,0 +1,103 @@
+"""Drafts that a device is still making: what is known of them before, and that nobody waits for it."""
+
+import numpy as np
+import pytest
+
+from dflash.decode.batch_plan import _checked, _decode_span
+from dflash.decode.drafting.device_draft import DeferredDraft
+from dflash.decode.drafting.draft import Draft
+from dflash.decode.sampling.history import History
+from dflash.decode.sampling.params import Sampling
+from dflash.decode.sampling.sampler import Picker
+from dflash.errors import DFlashError
+from dflash.kernels.gpu.lazy_array import Later
+from dflash.model.batch import guesses_of, rows_above, settled
+
+TOKENS, PARENTS = [7, 8, 9, 7, 5], [-1, 0, 1, -1, 3]
+
+
+class Guesses:
+    """Those of two texts; counts how often somebody looks."""
+
+    latest = True
+
+    def __init__(self):
+        self.looked = 0
+
+    def __len__(self):
+        return 2
+
+    def tree(self, i):
+        self.looked += 1
+        return np.array(TOKENS, np.int32) + i, np.array(PARENTS, np.int32)
+
+
+class Session:
+    def __init__(self, state=None):
+        self.state, self.text = state, [1, 2, 3]
+
+
+def test_it_is_the_draft_once_somebody_looks():
+    guesses = Guesses()
+    draft = DeferredDraft(guesses, 0, 4, chain=False)
+    assert len(draft) == 4
+    assert guesses.looked == 0
+    assert draft == Draft(TOKENS[:4], PARENTS[:4])
+    assert (draft.child(-1, 7), draft.child(0, 8), draft.depths.tolist()) == (0, 1, [1, 2, 3, 1])
+    assert guesses.looked == 1
+    assert draft.guesses is None, "a step keeps its draft, not the device's memory"
+
+
+def test_nobody_waits_to_plan_a_step():
+    guesses = Guesses()
+    drafts = [DeferredDraft(guesses, i, 5, chain=False) for i in range(2)]
+    cut = [_checked(draft, room, n_vocab=10) for draft, room in zip(drafts, (5, 3), strict=True)]
+    spans = [_decode_span(Session(), draft) for draft in cut]
+    assert [len(span.tokens) for span in spans] == [6, 4]
+    plain = _decode_span(Session(), Draft([]))
+    assert guesses_of(spans) == {guesses: [0, 1]}
+    assert guesses_of([spans[1], plain, spans[0]]) == {guesses: [2, 0]}
+    assert guesses_of([plain, spans[1]]) == {guesses: [-1, 1]}
+    picker, history = Picker(Sampling(temperature=1.0), 0), History([1, 2, 3])
+    ask = picker.ask(cut[0], history)
+    assert len(ask.positions) == 6
+    assert guesses.looked == 0
+    assert list(ask.positions) == [3, 4, 5, 6, 4, 5]
+    assert guesses_of(spans) == {guesses: [-1, 1]}, "after a look they are as any other"
+
+
+def test_positions_of_a_chain_are_known():
+    guesses = Guesses()
+    draft = DeferredDraft(guesses, 0, 3, chain=True)
+    assert list(draft.positions(10)) == [10, 11, 12, 13]
+    assert draft.parents.tolist() == [-1, 0, 1]
+    assert guesses.looked == 0
+
+
+def test_children_of_a_chain_are_those_of_the_draft():
+    chain, draft = DeferredDraft(Guesses(), 0, 4, chain=True), Draft(TOKENS[:4])
+    for node in range(-1, 4):
+        for token in {0, *TOKENS}:
+            assert chain.child(node, token) == draft.child(node, token)
+
+
+def test_a_span_is_written_out():
+    span = settled(_decode_span(Session(), DeferredDraft(Guesses(), 1, 5, chain=False)))
+    assert span.tokens.tolist() == [3, 8, 9, 10, 8, 6]
+    assert span.parents.tolist() == [-1, 0, 1, 2, 0, 4]
+    assert span.guess is None
+    assert settled(span) is span
+
+
+def test_rows_are_committed_by_parents_that_come_later(lm, pools):
+    guesses, state = Guesses(), lm.model.state()
+    draft = DeferredDraft(guesses, 0, 5, chain=False)
+    state.reserve(6)
+    state.advanced(Later(lambda: rows_above(draft), 6), whole=False)
+    assert guesses.looked == 0
+    with pytest.raises(DFlashError, match="no path"):
+        state.commit([0, 2])
+    state.commit([0, 4, 5])
+    assert (state.length, guesses.looked) == (3, 1)
+    state.close()
+    assert pools.free_pages == pools.pages

@@ -1,0 +1,216 @@
+"""A text that ends before anything is to be seen, though plain decoding would have gone on."""
+
+import numpy as np
+import pytest
+from guessers import Remembers, naive
+from toy import Toy
+from watching import script, way, written
+
+from dflash.decode.engine import Engine
+from dflash.decode.recoveries.empty_retry import EmptyRetry
+from dflash.decode.sampling.params import Sampling
+from dflash.decode.session import Session
+from dflash.decode.special_tokens import Marks
+from dflash.decode.strategy import Strategy
+from dflash.errors import PoolExhausted
+from dflash.model.load import load_model
+
+END, BLANK, PROMPT = 0, 1, [3, 8, 5, 2]
+KNOWN = {"eos": [END], "marks": Marks(silent=frozenset([BLANK]))}
+
+
+class Wavering(Toy):
+    """Whenever it reads guesses it wants to write `wrong`, and then the end."""
+
+    def __init__(self, wrong=(), **arguments):
+        super().__init__(**arguments)
+        self.wrong, self.before_forward = [*wrong, END], self.look
+
+    def look(self, spans):
+        self.guessed = any(not span.whole and len(span.tokens) > 1 for span in spans)
+
+    def expect(self, memory, text):
+        logits = super().expect(memory, text)
+        logits[END] = -9
+        place = len(text) - len(PROMPT)
+        if self.guessed and 0 <= place < len(self.wrong):
+            logits[self.wrong[place]] = 9
+        return logits
+
+
+@pytest.fixture(scope="module")
+def truth():
+    toy = Wavering()
+    toy.guessed = False
+    truth = naive(toy, PROMPT, Sampling(), 40)
+    assert truth[0] not in (END, BLANK)
+    return truth
+
+
+@pytest.mark.parametrize("kind", ["right", "chain", "tree"])
+@pytest.mark.parametrize("n_blank", [0, 1, 4])
+def test_it_is_written_once_more(kind, n_blank, truth):
+    wrong = [BLANK] * n_blank
+    strategy = way(kind, [*PROMPT, *wrong, END], size=3)
+    assert written(Wavering(wrong), PROMPT, strategy, **KNOWN).tokens == [*wrong, END]
+
+    session = written(Wavering(wrong), PROMPT, strategy | EmptyRetry(), **KNOWN)
+    assert session.tokens == truth
+    (done,) = session.interventions
+    assert (done.recovery, done.action) == ("EmptyRetry", "restart")
+    assert session.steps[done.step].note == str(done)
+    in_vain = [step for step in session.steps[: done.step + 1] if not step.prefilled]
+    assert all(step.drafted and not step.tokens and not step.accepted and step.forward for step in in_vain)
+    assert not any(step.drafted for step in session.steps[done.step + 1 :])
+    assert sum(step.prefilled for step in session.steps) == len(PROMPT) - 1
+
+
+def test_without_memory_to_remember_the_prompt_is_read_again(truth):
+    toy = Wavering()
+
+    class Full(toy.state().__class__):
+        def snapshot(self):
+            raise PoolExhausted("no page")
+
+    toy = Wavering()
+    toy.state = lambda: Full(toy.pools)
+    session = written(toy, PROMPT, way("right", [*PROMPT, END]) | EmptyRetry(), **KNOWN)
+    assert session.tokens == truth
+    assert sum(step.prefilled for step in session.steps) == 2 * (len(PROMPT) - 1)
+
+
+def test_a_prompt_of_one_token():
+    toy = Wavering()
+    session = Session([5], strategy=way("right", [5, END]) | EmptyRetry(), max_tokens=3, eos=[END])
+    toy.expect = lambda memory, text: [9, 0, 0] + [toy.guessed * -99 + 20] + [0] * 9
+    list(Engine(toy).stream(session))
+    assert session.tokens == [3, 3, 3]
+
+
+def test_plain_decoding_is_not_tried_again():
+    toy = Toy(law=lambda text: [text[-1] == token for token in range(13)])
+    for strategy in (way("plain", ()), way("right", [4, 0], size=0)):
+        session = written(toy, [4, 0], strategy | EmptyRetry(), eos=[0])
+        assert (session.tokens, session.interventions) == ([0], [])
+
+
+def test_only_once():
+    toy = Toy(law=lambda text: [9] + [0] * 12)
+    session = written(toy, PROMPT, way("right", [*PROMPT, 0]) | EmptyRetry() | EmptyRetry(), eos=[0])
+    assert session.tokens == [0]
+    assert len(session.interventions) == 1
+
+
+@pytest.mark.parametrize("end", ["max_tokens", "patience"])
+def test_another_end_is_not_tried_again(end):
+    toy = Toy(law=lambda text: [0, 9] + [0] * 11)
+    most, recovery = (4, EmptyRetry()) if end == "max_tokens" else (20, EmptyRetry(patience=6))
+    session = written(toy, PROMPT, way("right", [*PROMPT, *[1] * 9]) | recovery, max_tokens=most, **KNOWN)
+    assert (session.tokens, session.finish_reason, session.interventions) == ([1] * most, "length", [])
+
+
+@pytest.mark.parametrize("kind", ["chain", "tree"])
+def test_what_begins_unseen_is_handed_on_whole_with_the_first_token_that_is(kind):
+    text = [BLANK] * 5 + [7, 4, BLANK, END]
+    toy = Toy(law=script(4, text))
+    strategy = way(kind, [*PROMPT, *text], size=1)
+    bare = written(toy, PROMPT, strategy, **KNOWN)
+    session = Session(PROMPT, strategy=strategy | EmptyRetry(), **KNOWN)
+    engine = Engine(toy)
+    engine.add(session)
+    while not session.tokens[5:6]:
+        assert not session.told
+        assert not any(event.step.tokens for event in engine.step() if len(session.tokens) < 6)
+    assert session.told
+    while engine.busy:
+        engine.step()
+    assert [(step.tokens, step.accepted) for step in session.steps] == [(step.tokens, step.accepted) for step in bare.steps]
+    assert session.tokens == text
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_an_observer_may_stop_inside_what_was_held_back():
+    text = [BLANK] * 5 + [7, 4, END]
+    toy, seen = Toy(law=script(4, text)), []
+
+    def stop(_, tokens):
+        seen.extend(tokens)
+        return None if len(seen) < 3 else len(tokens) - (len(seen) - 3)
+
+    session = Session(
+        PROMPT,
+        strategy=way("chain", [*PROMPT, *text], size=1) | EmptyRetry(),
+        observer=stop,
+        **KNOWN,
+        sampling=Sampling(logprobs=0),
+    )
+    list(Engine(toy).stream(session))
+    assert (session.tokens, session.finish_reason) == ([BLANK] * 3, "stop")
+    assert [token for step in session.steps for token in step.tokens] == session.tokens
+    assert [entry.token for entry in session.logprobs] == session.tokens
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_cancelled_while_it_is_held_back():
+    toy = Toy(law=lambda text: [0, 9] + [0] * 11)
+    engine = Engine(toy)
+    session = engine.add(Session(PROMPT, strategy=way("right", [*PROMPT, *[1] * 30], size=2) | EmptyRetry(), **KNOWN))
+    for _ in range(4):
+        engine.step()
+    assert session.held
+    session.cancel()
+    engine.step()
+    assert session.finish_reason == "cancelled"
+    assert [token for step in session.steps for token in step.tokens] == session.tokens == [1] * session.n_tokens
+    assert toy.leaked == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("n_prompt", "read"), [(257, 256), (300, 2 * 299)])
+def test_where_every_page_is_taken(n_prompt, read):
+    """A place inside a page needs a page of its own to be remembered; where there is none, the prompt is read again."""
+    model = load_model("demo", device="cpu", threads=1, context=1024, sequences=1).model
+    prompt = np.random.default_rng(1).integers(0, 16000, n_prompt).tolist()
+    engine = Engine(model)
+    plain = engine.add(Session(prompt, max_tokens=6))
+    while engine.busy:
+        engine.step()
+
+    class Blind(EmptyRetry):
+        """Sees nothing at all."""
+
+        def start(self, session):
+            watch = super().start(session)
+            watch._silent = frozenset(range(model.n_vocab))
+            return watch
+
+    strategy = Strategy(Remembers((*prompt, *plain.tokens), 4)) | Blind()
+    session = engine.add(Session(prompt, strategy=strategy, eos=[plain.tokens[5]]))
+    while engine.busy:
+        engine.step()
+    assert session.error is None
+    assert [each.action for each in session.interventions] == ["restart"]
+    assert session.tokens == plain.tokens[: plain.tokens.index(plain.tokens[5]) + 1]
+    assert sum(step.prefilled for step in session.steps) == read
+    assert (model.pools.free_pages, model.pools.free_slots) == (model.pools.pages, model.pools.slots)
+
+
+def test_log_probabilities_are_those_of_the_second_try(truth):
+    wrong = [BLANK] * 4
+    strategy = way("right", [*PROMPT, *wrong, END], size=1) | EmptyRetry()
+    session = written(Wavering(wrong), PROMPT, strategy, sampling=Sampling(logprobs=0), **KNOWN)
+    assert session.tokens == truth
+    assert [entry.token for entry in session.logprobs] == truth
+
+
+def test_patience_ends():
+    """What can't be seen is handed on all the same, and the place to go back to is forgotten."""
+    toy = Toy(law=script(4, [BLANK] * 30))
+    strategy = way("right", [*PROMPT, *[BLANK] * 30], size=1) | EmptyRetry(patience=6)
+    engine, session = Engine(toy), Session(PROMPT, strategy=strategy, max_tokens=30, **KNOWN)
+    engine.add(session)
+    while session.n_tokens < 6:
+        assert not session.told
+        engine.step()
+    assert session.told
+    assert (session.origin, toy.pools.snapshots) == (None, 0)
+    engine.close()

@@ -1,0 +1,221 @@
+"""Forwards launched before their tokens are known: what is written stays the same, whatever happens in between."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from ahead_toy import AheadToy
+from guessers import naive
+
+from dflash.decode.drafting.draft import Draft
+from dflash.decode.drafting.drafter import NOTHING, Drafter, Follow
+from dflash.decode.engine import Engine
+from dflash.decode.recoveries.loop_guard import LoopGuard
+from dflash.decode.recoveries.min_tokens import MinTokens
+from dflash.decode.sampling.params import Sampling
+from dflash.decode.session import Session
+from dflash.decode.strategy import Plain, Strategy
+from dflash.model.batch import Span
+
+PROMPT = [1, 5, 2, 8]
+
+
+@pytest.fixture
+def toy():
+    toy = AheadToy()
+    yield toy
+    assert toy.leaked == (0, 0, 0)
+
+
+def run(engine):
+    while engine.busy:
+        engine.step()
+
+
+@pytest.mark.parametrize("n", [1, 2, 30])
+def test_one_text(toy, n):
+    session = Session(PROMPT, max_tokens=n)
+    for _ in Engine(toy).stream(session):
+        pass
+    assert session.tokens == naive(toy, PROMPT, Sampling(), n)
+    assert toy.ahead == n - 1
+
+
+def test_texts_that_come_and_go(toy):
+    engine = Engine(toy, chunk=3)
+    lengths = [3, 40, 11, 25, 1, 17]
+    sessions = [Session([i + 1] * (i + 1), max_tokens=n) for i, n in enumerate(lengths)]
+    for session in sessions:
+        engine.add(session)
+        for _ in range(4):
+            engine.step()
+    run(engine)
+    assert [s.tokens for s in sessions] == [
+        naive(toy, s.prompt, Sampling(), n) for s, n in zip(sessions, lengths, strict=True)
+    ]
+    assert toy.ahead > 20
+
+
+def test_an_end_that_nobody_foresaw(toy):
+    truth = naive(toy, PROMPT, Sampling(), 30)
+    eos = truth[12]
+    end = truth.index(eos) + 1
+    other = Session([3], max_tokens=30)
+    ends, stops = Session(PROMPT, max_tokens=30, eos=[eos]), Session(PROMPT, max_tokens=30, observer=lambda s, _: 0)
+    engine = Engine(toy)
+    for session in (ends, other, stops):
+        engine.add(session)
+    run(engine)
+    assert ends.tokens == truth[:end]
+    assert stops.tokens == []
+    assert other.tokens == naive(toy, [3], Sampling(), 30)
+
+
+@pytest.mark.parametrize("what", ["another forward", "a snapshot", "cancelled", "a guest"])
+def test_what_happens_in_between(toy, what):
+    engine = Engine(toy)
+    one, other = Session(PROMPT, max_tokens=20), Session(PROMPT[::-1], max_tokens=20)
+    engine.add(one), engine.add(other)
+    for _ in range(5):
+        engine.step()
+    assert toy.ahead
+    if what == "another forward":
+        state = toy.state()
+        state.reserve(1)
+        toy.forward([Span(state, np.array([1], np.int32), np.array([-1], np.int32))])
+        state.close()
+    elif what == "a snapshot":
+        one.state.snapshot().close()
+    elif what == "cancelled":
+        other.cancel()
+    else:
+        guest = engine.add(Session([7, 7, 7], max_tokens=9, sampling=Sampling(repetition_penalty=1.5)))
+    run(engine)
+    assert one.tokens == naive(toy, PROMPT, Sampling(), 20)
+    truth = naive(toy, PROMPT[::-1], Sampling(), 20)
+    assert other.tokens == (truth if what != "cancelled" else truth[: len(other.tokens)])
+    if what == "a guest":
+        assert guest.tokens == naive(toy, [7, 7, 7], Sampling(repetition_penalty=1.5), 9)
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(logprobs=2), Sampling(repetition_penalty=1.2), Sampling(logit_bias={3: 1.0})], ids=str
+)
+def test_who_must_see_the_text_waits(toy, sampling):
+    session = Session(PROMPT, max_tokens=10, sampling=sampling)
+    for _ in Engine(toy).stream(session):
+        pass
+    assert session.tokens == naive(toy, PROMPT, sampling, 10)
+    assert toy.ahead == 0
+
+
+def test_who_is_watched_over_waits(toy):
+    """A recovery may change what follows; when it has nothing more to do, forwards are launched ahead again."""
+    truth = naive(toy, PROMPT, Sampling(), 20)
+    for recovery, ahead in ((LoopGuard(), False), (MinTokens(6), True)):
+        toy.ahead = 0
+        session = Session(PROMPT, max_tokens=20, strategy=Plain() | recovery, eos=[99])
+        for _ in Engine(toy).stream(session):
+            pass
+        assert session.tokens == truth
+        assert (toy.ahead == 13) == ahead
+        assert (toy.ahead == 0) != ahead
+
+
+def test_who_is_forced_waits(toy):
+    class Says:
+        def start(self, session):
+            session.forced = (3, 1, 4)
+
+    session = Session(PROMPT, max_tokens=20, strategy=Plain() | Says())
+    for _ in Engine(toy).stream(session):
+        pass
+    assert session.tokens == [3, 1, 4, *naive(toy, [*PROMPT, 3, 1, 4], Sampling(), 17)]
+    assert toy.ahead == 15
+
+
+class Seeing(Drafter):
+    """Foresees that it guesses in every sixth step only, and notes what it is shown."""
+
+    capture = (0,)
+
+    def start(self, session, model, snapshot=None):
+        self.session, self.model, self.seen = session, model, []
+        return self
+
+    @property
+    def n_steps(self):
+        return sum(bool(step.tokens) for step in self.session.steps)
+
+    def propose(self, draftings, rooms):
+        return [Draft([1] if self.n_steps % 6 == 5 else []) for _ in rooms]
+
+    def foresee(self, draftings, drafts):
+        return [None if (self.n_steps + 1) % 6 == 5 else NOTHING]
+
+    def observe(self, out, rows):
+        assert self.model.latest is out, "another forward has taken its place"
+        self.seen.append(rows)
+
+    def close(self):
+        pass
+
+
+def test_a_drafter_sees_all_of_the_text(toy):
+    """Where it foresees nothing, before the next forward; elsewhere after the step."""
+    drafter, captures = Seeing(), []
+    forward_ahead = toy.forward_ahead
+
+    def counted(spans, *, capture=()):
+        captures.append(capture)
+        return forward_ahead(spans, capture=capture)
+
+    toy.forward_ahead = counted
+    session = Session(PROMPT, max_tokens=20, strategy=Strategy(drafter))
+    for _ in Engine(toy).stream(session):
+        pass
+    assert session.tokens == naive(toy, PROMPT, Sampling(), 20)
+    assert toy.ahead > 10
+    assert set(captures) == {(0,)}
+    shown = [len(range(10)[rows]) if isinstance(rows, slice) else len(rows) for rows in drafter.seen]
+    assert sum(shown) == len(PROMPT) - 1 + 20 - len(session.steps[-1].tokens), "the last ones are of no use to anybody"
+
+
+class Following(Drafter):
+    """Guesses a token that is mostly wrong; says that a device could begin with it."""
+
+    capture = ()
+
+    def __init__(self):
+        self.asked = []
+
+    def start(self, session, model, snapshot=None):
+        return SimpleNamespace(capture=(), session=session, observe=lambda out, rows: None, close=lambda: None)
+
+    def propose(self, draftings, rooms):
+        return [Draft([1]) for _ in rooms]
+
+    def foresee(self, draftings, drafts):
+        return [Follow(self, drafting.session) for drafting in draftings]
+
+    def follow(self, wishes, order):
+        self.asked.append((wishes, order))
+
+
+def test_devices_begin_for_whoever_can_follow(toy):
+    """In a batch of several strategies, each guesser once for its own, whatever the others do."""
+    one, other = Following(), Following()
+    drafters = [None, one, other, None, one]
+    sessions = [
+        Session([i + 1], max_tokens=12, strategy=Plain() if drafter is None else Strategy(drafter))
+        for i, drafter in enumerate(drafters)
+    ]
+    engine = Engine(toy)
+    for session in sessions:
+        engine.add(session)
+    engine.step()
+    assert one.asked == [([sessions[1], sessions[4]], [1, 4])]
+    assert other.asked == [([sessions[2]], [2])]
+    assert toy.ahead == 0
+    run(engine)
+    assert [s.tokens for s in sessions] == [naive(toy, s.prompt, Sampling(), 12) for s in sessions]

@@ -1,0 +1,124 @@
+"""How a generation shows itself."""
+
+import pytest
+
+from dflash.decode.drafting.draft import EMPTY, Draft
+from dflash.decode.recoveries.base import Intervention
+from dflash.decode.sampling.params import Sampling
+from dflash.decode.session import Step
+from dflash.decode.strategy import Plain
+from dflash.generation.display import summary
+from dflash.generation.result import Generation, Timings, Usage
+from dflash.generation.step_chart import COLORS, MAX_STEPS, kinds
+
+TIMINGS = Timings(queued=0.0, first_token=0.05, decode=0.1, prompt_rate=900.0, decode_rate=80.0)
+
+
+def generation(steps, text="2 < 3", **extra):
+    tokens = [token for step in steps for token in step.tokens]
+    pieces = [text if number == 0 else "" for number in range(len(steps))]
+    usage = Usage(7, len(tokens))
+    return Generation([1] * 7, tokens, text, "stop", 3, Sampling(), Plain(), usage, TIMINGS, steps, pieces, **extra)
+
+
+PREFILL = Step([], prefilled=6, forward=0.01)
+TREE = Draft([1, 2, 9, 8], [-1, 0, 0, 2])
+"""1 then 2, or 1 then 9 then 8."""
+GUESSED = [
+    PREFILL,
+    Step([1, 2, 3], drafted=4, accepted=2, forward=0.02, draft=TREE),
+    Step([4], drafted=4, forward=0.02, draft=Draft([5, 6, 7, 8])),
+]
+
+
+def test_html_escapes_what_the_model_wrote():
+    html = generation([PREFILL, Step([1], forward=0.01)], text="<script>alert('x')</script>")._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+
+
+@pytest.mark.parametrize(
+    ("step", "found"),
+    [
+        (GUESSED[1], ["accepted", "accepted", "bonus"]),
+        (GUESSED[2], ["corrected", "rejected", "rejected", "rejected"]),
+        (Step([1, 9, 3], drafted=4, accepted=2, draft=TREE), ["accepted", "accepted", "corrected"]),
+        (Step([1, 2], drafted=4, accepted=2, draft=TREE, finish="length"), ["accepted", "accepted", "rejected"]),
+        (Step([4], draft=EMPTY), ["bonus"]),
+        (Step([4, 5, 6], injected=2), ["injected", "injected", "bonus"]),
+        (Step([], drafted=4, draft=TREE), ["rejected"] * 3),
+        (PREFILL, []),
+    ],
+)
+def test_tokens_of_a_step_are_told_apart(step, found):
+    assert kinds(step) == found
+
+
+def test_html_has_a_square_for_each_token_and_each_guess_in_vain():
+    html = generation(GUESSED)._repr_html_()
+    for kind, n in {"accepted": 2, "bonus": 1, "corrected": 1, "rejected": 3}.items():
+        assert html.split("<table>")[0].count(f'fill="{COLORS[kind]}"') == n
+    assert "25%" in html
+
+
+def test_it_says_from_how_many_tokens_guesses_came():
+    some = generation(GUESSED, guessed_from={99_328: 1200, 248_320: 2})
+    words = "99,328 tokens in 1,200 steps and 248,320 tokens in 2 steps"
+    assert f", guesses from {words}, stop" in summary(some)
+    assert f"<tr><th>guesses from</th><td>{words}</td></tr>" in some._repr_html_()
+    assert some.as_dict()["guessed_from"] == {"99328": 1200, "248320": 2}
+    for shown in (summary(generation(GUESSED)), generation(GUESSED)._repr_html_()):
+        assert "guesses from" not in shown
+
+
+def test_acceptance_by_position():
+    """The tree has guesses at three positions and two are right, the chain at four and none is."""
+    assert generation(GUESSED).acceptance_by_position == [0.5, 0.5, 0, 0]
+
+
+def test_html_of_many_steps_is_cut():
+    html = generation([Step([1])] * (MAX_STEPS + 5))._repr_html_()
+    assert html.count("<rect") == MAX_STEPS
+    assert f"first {MAX_STEPS} of {MAX_STEPS + 5}" in html
+
+
+def test_what_recoveries_did_is_shown():
+    stopped = Intervention(2, "LoopGuard", "cut", "the last 12 tokens were < a loop >")
+    shown = generation(GUESSED, interventions=[stopped], warnings=["the draft is <wrong>"])
+    html = shown._repr_html_()
+    assert "&lt; a loop &gt;" in html
+    assert "&lt;wrong&gt;" in html
+    assert "LoopGuard: the last 12" in summary(shown)
+    assert "warning: the draft" in summary(shown)
+    assert shown.as_dict()["interventions"][0]["action"] == "cut"
+
+
+@pytest.mark.parametrize("steps", [[], [PREFILL], [Step([], finish="length")]])
+def test_nothing_written_can_be_shown(steps):
+    empty = generation(steps, text="")
+    assert "<svg" not in empty._repr_html_()
+    assert empty.tokens_per_step == 0
+    assert empty.acceptance is None
+    assert "0 tokens" in repr(empty)
+
+
+def test_numbers():
+    shown = generation(GUESSED)
+    assert shown.tokens_per_step == 2
+    assert shown.acceptance == 0.25
+    assert shown.usage.total_tokens == 11
+    assert "2.00 tokens a step" in summary(shown)
+    assert "stop" in summary(shown)
+
+
+def test_a_plot_has_a_bar_for_each_step(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    figure = generation(GUESSED).plot()
+    above, below = figure.axes
+    assert len(above.patches) == 4
+    assert below.get_xlabel() == "step"
+    figure.savefig(tmp_path / "steps.png")
+
+
+def test_a_long_text_is_cut_in_repr():
+    assert len(repr(generation(GUESSED, text="a" * 500))) < 120

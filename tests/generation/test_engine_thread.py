@@ -1,0 +1,106 @@
+"""The thread that runs the loop: what happens when things go wrong around it."""
+
+import queue
+import threading
+import time
+
+import pytest
+
+from dflash.decode.sampling.params import Sampling
+from dflash.decode.session import Step
+from dflash.errors import Cancelled, DFlashError
+from dflash.generation.completion import Answer
+from dflash.generation.engine_thread import Worker
+
+
+def answer_of(lm, text="import os", **settings):
+    return Answer(lm.tokenizer, lm.tokenizer.encode(text), sampling=Sampling(), **settings)
+
+
+def ended(deltas):
+    """Wait for the last delta and return its step."""
+    while True:
+        step = deltas.get(timeout=60).step
+        if step.finish is not None:
+            return step
+
+
+def test_a_sink_that_fails_ends_its_answer_alone(lm, pools, caplog):
+    def fail(_):
+        raise OSError("nobody there")
+
+    deltas, good, bad = queue.SimpleQueue(), answer_of(lm, max_tokens=50), answer_of(lm, max_tokens=5000)
+    lm._worker.submit(bad, fail)
+    lm._worker.submit(good, deltas.put)
+    assert ended(deltas).finish == "length"
+    while not bad.session.finished:
+        time.sleep(0.001)
+    assert bad.session.finish_reason == "cancelled"
+    assert "nobody there" in caplog.text
+
+
+def test_calls_run_in_the_engines_thread_and_hand_errors_back(lm):
+    assert lm.call(lambda: threading.current_thread().name) == "dflash-engine"
+    with pytest.raises(ZeroDivisionError):
+        lm.call(lambda: 1 // 0)
+
+
+def test_interrupting_the_one_who_waits_frees_what_runs(lm, pools, monkeypatch):
+    class Interrupted(queue.SimpleQueue):
+        def get(self, **_):
+            Interrupted.get = queue.SimpleQueue.get
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("dflash.generation.stream.queue.SimpleQueue", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lm.generate(["import os", "import sys"], max_tokens=4000)
+
+
+class Broken:
+    """An engine whose second step fails."""
+
+    def __init__(self):
+        self.sessions, self.closed, self.n_steps = [], False, 0
+
+    @property
+    def busy(self):
+        return bool(self.sessions)
+
+    def add_all(self, sessions):
+        self.sessions += sessions
+
+    def step(self):
+        self.n_steps += 1
+        if self.n_steps == 2:
+            raise MemoryError("the device is gone")
+        return [(session, Step([])) for session in self.sessions]
+
+    def close(self):
+        self.sessions, self.closed = [], True
+
+
+def test_an_engine_that_fails_tells_everyone(lm, caplog):
+    engine = Broken()
+    worker, deltas, answer = Worker(engine), queue.SimpleQueue(), answer_of(lm)
+    worker.submit(answer, deltas.put)
+    assert ended(deltas).finish == "error"
+    worker.close()
+    assert engine.closed
+    assert not worker.alive
+    with pytest.raises(DFlashError, match="the device is gone"):
+        worker.submit(answer_of(lm), deltas.put)
+    assert "the device is gone" in caplog.text
+
+
+def test_closing_ends_what_runs_and_what_waits():
+    class Idle(Broken):
+        def step(self):
+            ended = [(session, Step([], finish="cancelled")) for session in self.sessions]
+            self.sessions = []
+            return ended
+
+    worker = Worker(Idle())
+    worker.close()
+    worker.close()
+    with pytest.raises(Cancelled):
+        worker.call(lambda: None)

@@ -1,0 +1,244 @@
+"""Whoever waits for the engine's thread gets an end: failing sinks and closing, forks, a thread that waits for itself."""
+
+import queue
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from toy import Toy
+
+from dflash.decode.engine import Engine
+from dflash.decode.sampling.params import Sampling
+from dflash.errors import DFlashError, EngineFailed, RequestError
+from dflash.generation.completion import Answer
+from dflash.generation.engine_thread import Worker
+from dflash.generation.stream import Stream, finish_all
+
+GUARD = 60
+"""Seconds after which a test that hangs fails."""
+
+
+@pytest.fixture
+def toy(lm):
+    return Toy(lm.tokenizer.n_vocab, slots=4)
+
+
+@pytest.fixture
+def worker(toy):
+    worker = Worker(Engine(toy))
+    yield worker
+    worker.close(GUARD)
+    assert worker.ended
+
+
+@pytest.fixture
+def held(toy):
+    """Stops the engine inside a forward; what is under way is `held.reached`, and `held.go` lets it go on."""
+    toy.reached, toy.go = threading.Event(), threading.Event()
+
+    def before_forward(_):
+        toy.reached.set()
+        assert toy.go.wait(GUARD)
+
+    toy.before_forward = before_forward
+    yield toy
+    toy.go.set()
+
+
+def answer_of(lm, **settings):
+    return Answer(lm.tokenizer, [1, 2, 3], sampling=Sampling(), **settings)
+
+
+def ended(deltas):
+    while True:
+        delta = deltas.get(timeout=GUARD)
+        if delta.step.finish is not None:
+            return delta
+
+
+def dies(*_, **__):
+    raise SystemExit("killed")
+
+
+def test_all_get_an_end_though_the_sink_of_one_fails(lm, toy, worker, held, monkeypatch, caplog):
+    def fails(_):
+        raise OSError("nobody there")
+
+    deltas = queue.SimpleQueue()
+    answers = [answer_of(lm) for _ in range(3)]
+    worker.submit_all([(answers[0], fails), (answers[1], deltas.put), (answers[2], deltas.put)])
+    assert held.reached.wait(GUARD)
+    monkeypatch.setattr(worker.engine, "_advance", dies)
+    held.go.set()
+    assert {ended(deltas).step.finish for _ in range(2)} == {"error"}
+    worker.close(GUARD)
+    assert isinstance(answers[1].session.error, EngineFailed)
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_pending_calls_end_though_closing_fails(lm, toy, worker, held, monkeypatch, caplog):
+    def fails():
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(worker.engine, "close", fails)
+    worker.submit(answer_of(lm), lambda _: None)
+    assert held.reached.wait(GUARD)
+    with ThreadPoolExecutor(2) as pool:
+        size = worker._calls.qsize()
+        calls = [pool.submit(worker.call, lambda: 5) for _ in range(2)]
+        while worker._calls.qsize() < size + 2:
+            assert not any(call.done() for call in calls)
+        monkeypatch.setattr(worker.engine, "_admit", dies)
+        monkeypatch.setattr(worker, "_answer_calls", once_not(worker._answer_calls))
+        held.go.set()
+        for call in calls:
+            with pytest.raises(EngineFailed, match="killed"):
+                call.result(GUARD)
+    assert "could not be closed" in caplog.text
+
+
+def once_not(function):
+    """The same function, but not the first time that it is called."""
+    calls = []
+
+    def later(**settings):
+        calls.append(1)
+        return function(**settings) if len(calls) > 1 else None
+
+    return later
+
+
+def test_an_answer_whose_text_fails_at_its_end_has_an_end(lm, worker, monkeypatch, caplog):
+    answer, deltas = answer_of(lm, max_tokens=2), queue.SimpleQueue()
+
+    def fails(step):
+        raise ValueError("no text")
+
+    monkeypatch.setattr(answer, "delta", fails)
+    worker.submit(answer, deltas.put)
+    assert ended(deltas).step.finish == "error"
+    assert isinstance(answer.session.error, ValueError)
+
+
+@pytest.mark.parametrize("wait", ["stream", "finish_all"])
+def test_waiting_ends_with_a_worker_that_dies_silently(lm, toy, worker, held, monkeypatch, wait):
+    monkeypatch.setattr("dflash.generation.engine_thread._LOOK", 0.01)
+    with ThreadPoolExecutor(1) as pool:
+        if wait == "stream":
+            waiting = pool.submit(list, Stream(worker, answer_of(lm)))
+        else:
+            waiting = pool.submit(finish_all, worker, [answer_of(lm), answer_of(lm)])
+        assert held.reached.wait(GUARD)
+        monkeypatch.setattr(worker, "_step", dies)
+        monkeypatch.setattr(worker, "_finish", worker.engine.close)
+        held.go.set()
+        with pytest.raises(EngineFailed, match="without an end"):
+            waiting.result(GUARD)
+
+
+@pytest.mark.parametrize("fails", ["step", "close"])
+def test_submitting_beside_the_end_of_the_worker_gets_an_end(lm, toy, worker, monkeypatch, fails):
+    """Clients that come one after another while the worker ends: each gets a text or an error, none waits for ever."""
+    results, stop = [], threading.Event()
+
+    def client():
+        while not stop.is_set():
+            try:
+                results.append(finish_all(worker, [answer_of(lm, max_tokens=2)]))
+            except DFlashError as error:
+                results.append(error)
+
+    threads = [threading.Thread(target=client, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while len(results) < 20:
+        time.sleep(0.001)
+    if fails == "step":
+        monkeypatch.setattr(worker.engine, "_advance", dies)
+    else:
+        worker.close(GUARD)
+    worker._thread.join(GUARD)
+    n = len(results)
+    while len(results) < n + 20:
+        time.sleep(0.001)
+    stop.set()
+    for thread in threads:
+        thread.join(GUARD)
+        assert not thread.is_alive()
+    assert isinstance(results[-1], DFlashError)
+
+
+def test_answers_are_started_all_or_none(lm, worker, toy):
+    deltas = queue.SimpleQueue()
+    good, bad = answer_of(lm, max_tokens=1), Answer(lm.tokenizer, [10**6], sampling=Sampling())
+    with pytest.raises(RequestError):
+        worker.submit_all([(good, deltas.put), (bad, deltas.put)])
+    assert not worker.holds(good)
+    assert not worker.holds(bad)
+    worker.submit(good, deltas.put)
+    assert ended(deltas).step.finish == "length"
+
+
+USES = {
+    "generate": lambda lm: lm.generate("a", max_tokens=1),
+    "stream": lambda lm: lm.stream("a", max_tokens=1),
+    "logits": lambda lm: lm.logits("a"),
+    "perplexity": lambda lm: lm.perplexity("a b"),
+    "call": lambda lm: lm.call(int),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_the_engines_thread_does_not_wait_for_itself(lm, pools, use):
+    with pytest.raises(DFlashError, match="from the engine's own thread"):
+        lm.call(lambda: USES[use](lm))
+
+
+def test_an_observer_that_asks_the_model_fails_alone(lm, pools):
+    answer = Answer(lm.tokenizer, lm.tokenizer.encode("a"), sampling=Sampling(), max_tokens=4)
+    answer.session.observer = lambda session, tokens: lm.generate("b", max_tokens=1)
+    with pytest.raises(DFlashError, match="from the engine's own thread"):
+        finish_all(lm._worker, [answer])
+    assert lm.generate("a", max_tokens=1).usage.completion_tokens == 1
+
+
+def test_a_stream_that_is_closed_in_the_engines_thread_does_not_wait(lm, pools):
+    stream = lm.stream("import os", max_tokens=5000)
+    lm.call(stream.close)
+    while lm._worker.holds(stream._answer):
+        time.sleep(0.001)
+
+
+FORK = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+import dflash
+from dflash.errors import DFlashError
+
+lm = dflash.load("demo", device="cpu", threads=1, context=512)
+stream = lm.stream("import os", max_tokens=5)
+pid = os.fork()
+if not pid:
+    refused = []
+    for use in (
+        lambda: lm.generate("a", max_tokens=1), lambda: lm.logits("a"), lambda: lm.call(int), lambda: next(stream),
+        lambda: lm.stream("a"), lambda: lm.perplexity("a b"),
+    ):
+        try:
+            use()
+        except DFlashError as error:
+            refused.append("this is a fork" in str(error))
+    stream.close()
+    lm.close()
+    os._exit(0 if refused == [True] * 6 else 3)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), lm.generate("a", max_tokens=1).usage.completion_tokens)
+"""
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork here")
+def test_a_forked_process_must_load_the_model_itself():
+    done = subprocess.run([sys.executable, "-c", FORK], check=False, capture_output=True, text=True, timeout=300)
+    assert done.stdout.split() == ["0", "1"], done.stderr

@@ -1,0 +1,197 @@
+"""Where compiled kernels are kept, and starts of whole processes on caches of all kinds."""
+
+import contextlib
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import dflash
+
+ROOT = Path(dflash.__file__).parent
+CALL = "import tiny; print(tiny.scale(3.0), sum(tiny.scale.stats.cache_hits.values()))"
+TINY = """
+from dflash.kernels.cpu.jit import inline
+
+@inline
+def scale(x):
+    return 2.0 * x
+"""
+VARIABLES = {"NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "TMPDIR", "PYTHONPATH"}
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a process that has a module `tiny` with a kernel, its cache in the test's folder."""
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "tiny.py").write_text(TINY)
+    (tmp_path / "tmp").mkdir()
+    with contextlib.ExitStack() as stack:
+
+        def start(script=CALL, package=ROOT.parent, **environment):
+            clean = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+            clean |= {
+                "XDG_CACHE_HOME": str(tmp_path / "cache"),
+                "TMPDIR": str(tmp_path / "tmp"),
+                "PYTHONPATH": os.pathsep.join(map(str, (tmp_path / "modules", package))),
+            }
+            child = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", script],
+                    env=clean | environment,
+                    cwd=tmp_path / "modules",
+                    text=True,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
+            )
+            stack.callback(child.kill)
+            return child
+
+        yield start
+
+
+def ended(child):
+    """What a process wrote: its output, and its log."""
+    out, log = child.communicate(timeout=120)
+    assert child.returncode == 0, log
+    return out.strip(), log
+
+
+def entries(folder):
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_users_cache(tmp_path, start):
+    assert ended(start()) == ("6.0 0", "")
+    assert ended(start()) == ("6.0 1", "")
+    [folder] = (tmp_path / "cache" / "dflash").iterdir()
+    assert folder.name.startswith("numba-")
+    assert [name[:6] for name in entries(folder)] == ["scale-"]
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_another_folder_may_be_named(tmp_path, start):
+    named = {"NUMBA_CACHE_DIR": str(tmp_path / "named")}
+    assert ended(start(**named)) == ("6.0 0", "")
+    assert ended(start(**named)) == ("6.0 1", "")
+    [folder] = (tmp_path / "named" / "dflash").iterdir()
+    assert folder.name.startswith("numba-")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_old_folders_are_forgotten(tmp_path, start):
+    old, young = tmp_path / "cache" / "dflash" / "numba-old", tmp_path / "cache" / "dflash" / "numba-young"
+    for path in (old, young):
+        path.mkdir(parents=True)
+    os.utime(old, (time.time() - 40 * 86400,) * 2)
+    ended(start())
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_a_cache_that_cannot_be_written_to(tmp_path, start):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "dflash").write_text("a file where the folder should be")
+    out, log = ended(start())
+    assert out == "6.0 0"
+    assert log.count("is kept in") == len(log.splitlines()) == 1
+    assert ended(start()) == ("6.0 1", ""), "kept in the folder for temporary files"
+
+
+def test_stale_code_is_never_run(tmp_path, start):
+    """A neighbour of a kernel changes, as in an update; the kernel's own file stays as it is."""
+    package = tmp_path / "package"
+    shutil.copytree(ROOT, package / "dflash", ignore=shutil.ignore_patterns("data", "__pycache__"))
+    neighbour = package / "dflash" / "kernels" / "neighbour.py"
+    neighbour.with_name("caller.py").write_text(
+        "from dflash.kernels.neighbour import factor\nfrom dflash.kernels.cpu.jit import inline\n\n"
+        "@inline\ndef scale(x):\n    return factor() * x\n"
+    )
+    script = """
+from dflash.kernels.cpu import warm_marker as compiled
+from dflash.kernels.caller import scale
+print(scale(3.0), compiled.is_known("demo"))
+compiled.remember("demo")
+"""
+    results = []
+    for factor in (2.0, 2.0, 5.0):
+        neighbour.write_text(f"from dflash.kernels.cpu.jit import inline\n\n@inline\ndef factor():\n    return {factor}\n")
+        results.append(ended(start(script, package, NUMBA_CACHE_DIR=str(tmp_path / "named"))))
+    assert results == [("6.0 False", ""), ("6.0 True", ""), ("15.0 False", "")]
+    assert len(list((tmp_path / "named" / "dflash").iterdir())) == 2
+
+
+def test_two_cold_starts_at_once(tmp_path, start):
+    """Both import, and then both compile; they also find the same old folders to remove."""
+    base = tmp_path / "cache" / "dflash"
+    for number in range(20):
+        (base / f"numba-{number}").mkdir(parents=True)
+        (base / f"numba-{number}" / "file").touch()
+        os.utime(base / f"numba-{number}" / "file", (time.time() - number * 7 * 86400,) * 2)
+    children = [start(f"import tiny; print('ready', flush=True); input(); {CALL}") for _ in range(2)]
+    for child in children:
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        child.stdin.write("\n")
+        child.stdin.flush()
+    for child in children:
+        out, log = ended(child)
+        assert out.startswith("6.0 ")
+        assert log == ""
+    assert ended(start()) == ("6.0 1", "")
+    assert sorted(name[:6] for name in entries(base)) == ["file"] * 5 + ["scale-"]
+    assert len(list(base.iterdir())) == 6
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no signal that can't be caught")
+def test_a_start_after_one_that_was_killed(tmp_path, start):
+    """Killed when half of the first file is written."""
+    killed = start(f"import os, time; os.fsync = lambda _: (print('half', flush=True), time.sleep(600)); {CALL}")
+    assert killed.stdout.readline() == "half\n"
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(60)
+    assert [name[:4] for name in entries(tmp_path / "cache")] == ["new-"]
+    assert ended(start()) == ("6.0 0", "")
+    assert ended(start()) == ("6.0 1", "")
+
+
+@pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="compiles for another x86 processor")
+def test_other_processors_give_the_same_bits(tmp_path):
+    """The packed multiply, compiled for a processor without 512-bit vectors; each way to unpack, none that takes long."""
+    script = """
+import hashlib, numpy as np
+from matrices import random_matrix
+from dflash.kernels.linear import linear
+digest = hashlib.sha256()
+for kind in ("Q4_K", "Q6_K", "IQ4_NL", "MXFP4", "F16"):
+    weight = random_matrix(20, 512, kind)
+    x = np.random.default_rng(0).standard_normal((5, 512)).astype(np.float32)
+    for tokens in (1, 5):
+        out = np.empty((tokens, 20), np.float32)
+        linear(x[:tokens], [weight], [out])
+        digest.update(out.tobytes())
+print(digest.hexdigest())
+"""
+    features = "+sse4.2,+avx,+avx2,+fma,+f16c,+bmi,+bmi2"
+    other = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    digests = []
+    for environment in ({}, other):
+        run = subprocess.run(
+            [sys.executable, "-c", script],
+            env=dict(os.environ) | paths | environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        )
+        digests.append(run.stdout)
+    assert digests[0] == digests[1]

@@ -1,0 +1,151 @@
+"""The cache of CUDA code with a compiler and a driver that are stand-ins: a bad file is compiled anew, once."""
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from dflash.kernels.gpu import cubin, jit
+
+SOURCE = 'extern "C" __global__ void scale(float* x) {}\n'
+
+
+class DriverError(RuntimeError):
+    """Raised by the driver for a module that can't be loaded."""
+
+    def __init__(self, status):
+        super().__init__(f"result {status}")
+        self.status = status
+
+
+class Device:
+    """Compiler and driver: counts, and loads what it compiled."""
+
+    def __init__(self):
+        self.compiled, self.loaded, self.refused, self.status = 0, [], set(), 200
+
+    def compile(self, text, name, options, *, ptx):
+        self.compiled += 1
+        return b"\x7fELF" + hashlib.sha512("".join((text, name, *options)).encode()).digest() * 5
+
+    def load(self, code):
+        if not code.startswith(b"\x7fELF") or code in self.refused:
+            raise DriverError(self.status)
+        self.loaded.append(code)
+
+
+@pytest.fixture
+def device(tmp_path, monkeypatch):
+    device = Device()
+    parts = {
+        "nvrtc": SimpleNamespace(getVersion=lambda: (13, 0)),
+        "driver": SimpleNamespace(CUDADriverError=DriverError),
+        "function": SimpleNamespace(Module=lambda: SimpleNamespace(load=device.load)),
+        "Device": lambda number: contextlib.nullcontext(),
+    }
+    cupy, cuda = ModuleType("cupy"), ModuleType("cupy.cuda")
+    vars(cuda).update(parts)
+    cupy.cuda = cuda
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    monkeypatch.setattr(cubin, "_compile", device.compile)
+    monkeypatch.setattr(jit, "device_target", lambda number: "sm_90a")
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "cupy"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    return device
+
+
+@pytest.fixture
+def entry(tmp_path, device):
+    """The only file of a cache."""
+    compile_once()
+    assert device.compiled == 1
+    [path] = (tmp_path / "cupy" / "dflash" / "cubins").iterdir()
+    return path
+
+
+def compile_once():
+    """As a process does that has just started."""
+    cubin.code_cache.cache_clear()
+    return cubin.cubin(SOURCE, "scale.cu", ("-DN=3",), "sm_90a")
+
+
+def load(path):
+    """What `jit` does with a source, in a process that has just started."""
+    cubin.code_cache.cache_clear()
+    jit._module.cache_clear()
+    _, module = jit._module(path, (), 0)
+    return module.result(60)
+
+
+def test_is_compiled_once(entry, device, caplog):
+    assert compile_once() == compile_once()
+    assert device.compiled == 1
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("length", [0, 1, 31, 32, 33, 200, -33, -32, -1])
+def test_a_file_that_is_cut_short(entry, device, caplog, length):
+    code = compile_once()
+    entry.write_bytes(entry.read_bytes()[:length])
+    assert compile_once() == code
+    assert device.compiled == 2
+    assert len(caplog.records) == 1
+    assert compile_once() == code
+    assert device.compiled == 2
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("place", [0, 100, -33, -32, -1])
+def test_a_flipped_bit(entry, device, caplog, place):
+    code, data = compile_once(), bytearray(entry.read_bytes())
+    data[place] ^= 1
+    entry.write_bytes(data)
+    assert compile_once() == code
+    assert device.compiled == 2
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no user ids")
+def test_a_folder_that_others_may_write_to(entry, device, caplog):
+    code = compile_once()
+    cubin.CodeCache(entry.parent).put(entry.name, b"\x7fELF, but somebody else's")
+    entry.parent.chmod(0o777)
+    assert compile_once() == code
+    assert device.compiled == 2
+    assert len(caplog.records) == 1
+
+
+def test_a_module_that_the_driver_refuses_is_compiled_anew(tmp_path, device, caplog):
+    path = tmp_path / "scale.cu"
+    path.write_text(SOURCE)
+    load(path)
+    [entry] = (tmp_path / "cupy" / "dflash" / "cubins").iterdir()
+    good = entry.read_bytes()
+    cubin.CodeCache(entry.parent).put(entry.name, b"no machine code")
+    load(path)
+    assert device.compiled == 2
+    assert len(set(device.loaded)) == 1
+    assert entry.read_bytes() == good
+    assert len(caplog.records) == 1
+    assert "scale.cu can't be loaded" in caplog.text
+    load(path)
+    assert device.compiled == 2
+
+
+@pytest.mark.parametrize(("status", "times"), [(200, 2), (218, 2), (999, 2), (2, 1), (201, 1), (700, 1), (719, 1)])
+def test_a_module_that_never_loads_is_compiled_anew_once(tmp_path, device, status, times):
+    """Not at all where the code is not to blame, as for too little memory (2) or a lost device (700 and up)."""
+    path = tmp_path / "scale.cu"
+    path.write_text(SOURCE)
+    load(path)
+    device.refused.update(device.loaded)
+    device.status = status
+    with pytest.raises(DriverError, match=f"result {status}"):
+        load(path)
+    assert device.compiled == times

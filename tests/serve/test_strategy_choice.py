@@ -1,0 +1,247 @@
+"""Strategies and recoveries that a request or a flag asks for; without them nothing is different."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.recoveries.loop_guard import LoopGuard
+from dflash.decode.recoveries.min_tokens import MinTokens
+from dflash.decode.strategy import Strategy
+from dflash.errors import FormatError, NotFound, RequestError, Unsupported
+from dflash.serve.app import build_app
+from dflash.serve.endpoints import Backend
+from dflash.serve.fields import FieldError, Fields
+from dflash.serve.strategy_choice import Decoding, Defaults, allowed, parse_decoding
+
+CAPITAL = {
+    "messages": [{"role": "user", "content": "What is the capital of Japan?"}],
+    "chat_template_kwargs": {"enable_thinking": False},
+}
+LIST = {"prompt": "a = [1, 2, 3, 4]\nb = [1, 2, 3, 4]\nc = [1, 2, 3, 4]\nd =", "max_tokens": 24}
+
+
+def post(http, body, **more):
+    path = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
+    answer = http.post(path, json={**body, **more})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def same(one, other):
+    """What two answers say, apart from their names, times and counts of guesses."""
+    for answer in (one, other):
+        answer["usage"].pop("completion_tokens_details", None)
+    return {**one, "id": 0, "created": 0} == {**other, "id": 0, "created": 0}
+
+
+def test_a_strategy_changes_no_answer(http):
+    plain, guessed = post(http, LIST), post(http, LIST, strategy="lookup")
+    details = guessed["usage"]["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] > 4
+    assert details["rejected_prediction_tokens"] >= 0
+    assert "completion_tokens_details" not in plain["usage"]
+    assert same(plain, guessed)
+    assert same(plain, post(http, LIST, strategy="plain"))
+
+
+@pytest.mark.parametrize("recover", ["empty,stall,loop", ["empty", "stall", "loop"], "", "none", None])
+@pytest.mark.parametrize("body", [CAPITAL, LIST], ids=["chat", "completion"])
+def test_recoveries_change_no_answer_that_is_right(http, body, recover):
+    plain = post(http, body)
+    assert "interventions" not in plain
+    assert same(plain, post(http, body, recover=recover))
+    assert same(plain, post(http, body, recover=recover, strategy="lookup"))
+
+
+def test_no_end_before_so_many_tokens(http):
+    plain, longer = post(http, CAPITAL), post(http, CAPITAL, min_tokens=12)
+    assert plain["usage"]["completion_tokens"] < 12 <= longer["usage"]["completion_tokens"]
+    text = plain["choices"][0]["message"]["content"]
+    assert longer["choices"][0]["message"]["content"].startswith(text)
+    assert longer["interventions"][0] == "MinTokens: an end was likeliest after 8 tokens, of at least 12"
+    assert same(longer, post(http, CAPITAL, recover=["min:12"]))
+
+
+@pytest.mark.parametrize("strategy", ["plain", "lookup"])
+def test_stop_strings_do_not_count_before_so_many_tokens(http, strategy):
+    body = {"prompt": "def fibonacci(n):", "max_tokens": 40, "strategy": strategy}
+    text = post(http, body)["choices"][0]["text"]
+    stop = next(word for word in text.split() if text.count(word) > 1)
+    at_once = post(http, {**body, "stop": stop})
+    assert at_once["choices"][0]["text"] == text[: text.index(stop)]
+    n = at_once["usage"]["completion_tokens"]
+    later = post(http, {**body, "stop": stop, "min_tokens": n})
+    assert later["usage"]["completion_tokens"] > n
+    assert later["choices"][0]["text"].startswith(text[: text.index(stop) + len(stop)])
+    assert later["choices"][0]["text"] == text[: text.index(stop, text.index(stop) + 1)]
+
+
+def test_a_stall_opens_the_tool_that_must_be_called(http):
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": name.replace("_", " "),
+                "parameters": {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]},
+            },
+        }
+        for name, key in (("query_database", "sql"), ("count_lines", "path"))
+    ]
+    body = {**CAPITAL, "messages": [{"role": "user", "content": "Compile Makefile."}], "tools": tools, "max_tokens": 80}
+    plain = post(http, body)["choices"][0]["message"]["content"]
+    assert plain.endswith(":")
+    for name, key in (("query_database", "sql"), ("count_lines", "path")):
+        choice = {"type": "function", "function": {"name": name}}
+        answer = post(http, body, tool_choice=choice, recover="stall:read_file")
+        said = f"{plain}\n\n<tool_call>\n<function={name}>\n<parameter={key}>\n"
+        assert answer["choices"][0]["message"]["content"].startswith(said)
+        assert len(answer["interventions"]) == 1
+    assert post(http, body, tool_choice="none", recover="stall")["choices"][0]["message"]["content"] == plain
+
+
+def test_a_text_in_circles(http):
+    body = {"prompt": "0, 1, 0, 1, 0, 1, 0, 1, 0, 1,", "max_tokens": 60}
+    circles = {"max_pattern_size": 8, "min_count": 4}
+    plain = post(http, body)
+    for strategy in ("plain", "lookup"):
+        cut = post(http, body, repetition_detection=circles, strategy=strategy)
+        assert cut["choices"][0]["finish_reason"] == "length"
+        assert cut["usage"]["completion_tokens"] < 60 == plain["usage"]["completion_tokens"]
+        assert plain["choices"][0]["text"].startswith(cut["choices"][0]["text"])
+        assert "LoopGuard" in cut["interventions"][0]
+
+
+def test_a_stream_tells_interventions_with_its_end(client):
+    body = {"min_tokens": 12, "chat_template_kwargs": CAPITAL["chat_template_kwargs"]}
+    chunks = client.chat.completions.create(model="demo", messages=CAPITAL["messages"], stream=True, extra_body=body)
+    told = [hasattr(chunk, "interventions") for chunk in chunks]
+    assert told == [False] * (len(told) - 1) + [True]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("strategy", "guess", "guess"),
+        ("strategy", "lookup:0", "lookup"),
+        ("strategy", 7, "must be a string"),
+        ("recover", "loop,stal", "'stal' is none of empty, stall"),
+        ("recover", [1], "must be a string or an array of strings"),
+        ("recover", {"a": 1}, "must be a string or an array of strings"),
+        ("min_tokens", -1, "must be a whole number"),
+        ("repetition_detection", 3, "must be a JSON object"),
+        ("repetition_detection.max_pattern_size", 5000, "must be a whole number from 0 to 4096"),
+        ("repetition_detection.min_count", 1, "must be a whole number from 2"),
+        ("repetition_detection.min_pattern_size", 9, "must be a whole number from 0 to 8"),
+    ],
+)
+def test_what_is_refused(http, field, value, message):
+    name, _, inner = field.partition(".")
+    answer = http.post(
+        "/v1/chat/completions", json={**CAPITAL, name: {"max_pattern_size": 8, inner: value} if inner else value}
+    )
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == field
+    assert message in error["message"]
+    assert error["message"].startswith(f"{field}: ")
+
+
+def test_a_strategy_that_the_model_can_not_have_is_the_requests_fault(http, monkeypatch):
+    def refuse(self, model):
+        raise Unsupported("lookup: this model is read backwards")
+
+    monkeypatch.setattr(PromptLookup, "prepare", refuse)
+    answer = http.post("/v1/completions", json={**LIST, "strategy": "lookup:3"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "strategy: lookup: this model is read backwards"
+
+
+def test_fields_that_say_nothing():
+    assert parse_decoding(Fields({})) == parse_decoding(Fields({"min_tokens": 0, "repetition_detection": {}})) == Decoding()
+    wanted = parse_decoding(
+        Fields({"min_tokens": 3, "repetition_detection": {"max_pattern_size": 9, "min_pattern_size": 2}})
+    )
+    assert wanted.more == (MinTokens(3), LoopGuard(same=0, min_period=2, max_period=9, count=3))
+    with pytest.raises(FieldError, match="strategy: must be a string"):
+        parse_decoding(Fields({"strategy": ["plain"]}))
+
+
+def asked_of(server, defaults, *bodies):
+    """What a server with these defaults answers."""
+    app = build_app(Backend(server.worker, server.loaded.tokenizer, server.loaded.template, ["demo"], defaults))
+
+    async def ask():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here", timeout=60) as http:
+            return [(await http.post("/v1/chat/completions", json=body)).json() for body in bodies]
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "message"),
+    [
+        ("plain, lookup", "mtp:3", "strategy: 'mtp:3' is not allowed, this server takes plain, lookup"),
+        ("plain,lookup,first", "first(lookup, mtp:2)", "strategy: 'first(lookup, mtp:2)' is not allowed"),
+        ("mtp", "mtp-tree:8", "strategy: 'mtp-tree:8' is not allowed"),
+        ("plain", "guess", "strategy: 'guess' is not known"),
+        ("none", "plain", "strategy: this server lets no request choose one"),
+    ],
+)
+def test_strategies_that_are_not_allowed(server, monkeypatch, words, name, message):
+    monkeypatch.setattr(server.worker, "preparing", pytest.fail)  # nothing is loaded for them
+    defaults = Defaults(allowed=allowed(words))
+    unasked, asked = asked_of(server, defaults, CAPITAL, {**CAPITAL, "strategy": name})
+    assert unasked["choices"][0]["finish_reason"] == "stop"
+    assert asked["error"]["param"] == "strategy"
+    assert asked["error"]["message"].startswith(message)
+
+
+def test_strategies_that_are_allowed(server):
+    assert allowed(None) is None
+    defaults = Defaults(Strategy(PromptLookup()), allowed=allowed("lookup, plain,first"))
+    texts = [
+        answer["choices"][0]["message"]
+        for answer in asked_of(
+            server, defaults, *({**CAPITAL, "strategy": name} for name in ("plain", "lookup:4", "first(lookup:2, lookup)"))
+        )
+    ]
+    assert texts[0] == texts[1] == texts[2]
+    for wrong in ("guess", "lookup,", "lookup:4", ""):
+        with pytest.raises(RequestError, match=r"--allow-strategies: '.*' is no strategy; there are plain, dflash"):
+            allowed(wrong)
+
+
+def test_what_the_server_does_unasked(server):
+    """Its flags hold where a request says nothing."""
+    defaults = Defaults(Strategy(PromptLookup()), recover="min:12")
+    unasked, asked = asked_of(server, defaults, CAPITAL, {**CAPITAL, "recover": "", "strategy": "plain"})
+    assert unasked["usage"]["completion_tokens"] >= 12
+    assert asked["usage"]["completion_tokens"] < 12
+    assert "completion_tokens_details" in unasked["usage"]
+    assert "completion_tokens_details" not in asked["usage"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FormatError("/home/some one/drafts/model.safetensors: 'utf-8' codec can't decode"), "the server's log says why"),
+        (NotFound("/home/some one/drafts/x.gguf: no such file"), "the server's log says why"),
+        (
+            Unsupported("/home/some one/drafts/x.gguf: made for 'other', not this model"),
+            "strategy: x.gguf: made for 'other'",
+        ),
+    ],
+)
+def test_folders_of_the_server_are_not_shown(http, monkeypatch, caplog, error, said):
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr(PromptLookup, "prepare", refuse)
+    answer = http.post("/v1/completions", json={**LIST, "strategy": f"lookup:{len(str(error)) % 50 + 1}"})
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]
+    assert "/home" not in answer.text
+    assert "/home/some one/drafts" in caplog.text

@@ -1,0 +1,70 @@
+"""A draft that knows a law for each position, and no more; and laws to try it on."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from toy import Toy
+
+from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.shapes import Chain
+from dflash.kernels import sample
+from dflash.kernels.sample import Law
+from dflash.model.candidates import Candidates
+
+
+def laws(n_vocab, seed, spread):
+    """Logits after each token (V, V)."""
+    return (spread * np.random.default_rng(seed).standard_normal((n_vocab, n_vocab))).astype(np.float32)
+
+
+def follows(table):
+    """A target whose token depends on the one before it alone."""
+    toy = Toy(len(table), law=lambda text: table[text[-1]], slots=64, rows=2048, pages=512)
+    toy.device, toy.companions = "cpu", {}
+    return toy
+
+
+@dataclass(frozen=True, eq=False)
+class Marginals(Drafter):
+    """Takes each of the next positions for one after what `table` finds likeliest before it.
+
+    coupled : whether it is told the noise of the target; else it takes the likeliest
+    """
+
+    table: np.ndarray
+    depth: int = 4
+    coupled: bool = True
+
+    def start(self, session, model, snapshot=None):
+        return _Marginal(self, session)
+
+
+class _Marginal:
+    capture = ()
+
+    def __init__(self, drafter, session):
+        self.drafter, self.session = drafter, session
+        self.shape = session.strategy.shape or Chain()
+
+    def propose(self, room):
+        n, width = self.shape.wants(self.drafter.depth, room)
+        return self.shape.draft(self.candidates(n, width), room)
+
+    def candidates(self, n, width):
+        drafter, text, rows = self.drafter, self.session.text, []
+        law = self.session.picker.law if drafter.coupled else Law()
+        for _ in range(n):
+            rows.append(int(drafter.table[rows[-1]].argmax()) if rows else text[-1])
+        ids, scores = np.empty((n, width), np.int32), np.empty((n, width), np.float32)
+        positions = range(len(text), len(text) + n)
+        sample.candidates(drafter.table[rows], [law] * n, positions, width, ids=ids, scores=scores)
+        return Candidates(ids, scores)
+
+    def observe(self, out, rows):
+        pass
+
+    def snapshot(self):
+        pass
+
+    def close(self):
+        pass

@@ -1,0 +1,111 @@
+"""A model and drafters whose time is told by a clock that they alone move."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from guessers import naive
+from toy import Toy
+
+from dflash.decode.drafting.draft import Draft
+from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.shapes import Chain
+from dflash.decode.sampling.params import Sampling
+
+N = 80
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+FLAT = (8.0, 8.1, 8.2, 8.4, 8.8, 11.0, 16.0)
+"""Milliseconds of a forward where memory is the limit, as on a GPU."""
+STEEP = (8.5, 10.0, 13.0, 17.0, 25.0, 40.0, 75.0)
+
+
+class Clock:
+    """Other work on the machine makes all so many times slower, for 0.15 s of each 0.3 s."""
+
+    slower, _now = 1.0, 0.0
+
+    @property
+    def now(self):
+        return self._now
+
+    @now.setter
+    def now(self, value):
+        self._now += (value - self._now) * (self.slower if self._now % 0.3 > 0.15 else 1.0)
+
+    def __call__(self):
+        return self.now
+
+
+class Timed(Toy):
+    """A forward takes what the curve says, give or take."""
+
+    device = "cpu"
+
+    def __init__(self, clock, curve):
+        super().__init__(slots=4)
+        self.clock, self.curve = clock, curve
+        self.rng = np.random.default_rng(3)
+
+    def forward(self, spans, *, capture=()):
+        rows = sum(len(span.tokens) for span in spans)
+        self.clock.now += 1e-3 * np.interp(rows, ROWS, self.curve) * np.exp(self.rng.normal(0, 0.05))
+        return super().forward(spans, capture=capture)
+
+    def finish(self):
+        pass
+
+
+@dataclass(frozen=True)
+class Paced(Drafter):
+    """Each guess is right with probability `p` if those before it are; guessing takes ``base + each n`` milliseconds.
+
+    It may say which it thinks are right, which is true, though not as surely as it is.
+    """
+
+    p: float
+    base: float
+    each: float
+    most: int = 15
+    says: bool = False
+
+    def start(self, session, model, snapshot=None):
+        return _Paced(self, session, model)
+
+    def propose(self, draftings, rooms):
+        drafts = [drafting.guess(room) for drafting, room in zip(draftings, rooms, strict=True)]
+        draftings[0].model.clock.now += 1e-3 * (self.base + self.each * max(map(len, drafts)))
+        return drafts
+
+
+class _Paced:
+    capture = ()
+
+    def __init__(self, drafter, session, model):
+        self.drafter, self.session, self.model = drafter, session, model
+        self.shape = session.strategy.shape or Chain()
+
+    def guess(self, room):
+        n, _ = self.shape.wants(self.drafter.most, room)
+        text, start = written(*self.session.text[:3]), len(self.session.text)
+        right = np.random.default_rng([start, *text[:2]]).random(n) < self.drafter.p
+        tokens = [(token + 1 - sure) % 13 for token, sure in zip(text[start : start + n], right, strict=True)]
+        scores = np.log(np.where(right, 0.9, 0.2)).astype(np.float32)
+        return Draft(tokens, scores=scores if self.drafter.says else None)
+
+    def observe(self, out, rows):
+        pass
+
+    def snapshot(self):
+        pass
+
+    def close(self):
+        pass
+
+
+GOOD, WEAK, CHEAP, USELESS = Paced(0.9, 5.5, 0.2), Paced(0.5, 5.5, 0.2), Paced(0.75, 0.2, 1.3, 6), Paced(0.05, 3.0, 0.5)
+
+
+@cache
+def written(*prompt):
+    """A prompt, and what comes of it, with a little more than is asked for."""
+    return [*prompt, *naive(Toy(), prompt, Sampling(), N + 20)]
