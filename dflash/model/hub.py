@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash.errors import DFlashError, DownloadError, NotFound
+from dflash.model.gguf_values import quoted
 from dflash.model.quants import choose_files
 
 PACKAGED = {"demo": "demo-Q4_K_M.gguf", "demo-draft": "draft-Q4_K_M.gguf"}
@@ -68,9 +69,12 @@ def resolve(
         )
     else:
         path = Path(name).expanduser()
-    if path.exists():
-        return path
-    raise NotFound(f"{path}: there is no such file; a name is a path, 'demo' or 'hf:org/repo:quant'")
+    try:
+        if path.exists():
+            return path
+    except OSError as error:
+        raise NotFound(f"can't be read: {error.strerror}", path=quoted(str(path))) from error
+    raise NotFound("there is no such file; a name is a path, 'demo' or 'hf:org/repo:quant'", path=path)
 
 
 def _from_hub(
