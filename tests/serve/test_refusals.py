@@ -75,6 +75,7 @@ def refused(http, path, status, **request):
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
+        ({"chat_template_kwargs": {"documents": 5}}, "chat_template_kwargs.documents"),
         ({"model": 5}, "model"),
     ],
 )
