@@ -20,9 +20,57 @@
     └── DownloadError         a hub could not be reached or answered with an error
 """
 
+import os
+from pathlib import PurePath
+
 
 class DFlashError(Exception):
-    """Root of the tree: catch this to catch all of it."""
+    """Root of the tree: catch this to catch all of it.
+
+    Parameters
+    ----------
+    *args : object
+        The message.
+    path : str or path, optional
+        File, folder or model that the error is about. `str` of the error begins with it.
+
+    Attributes
+    ----------
+    path : str or path or None
+    """
+
+    def __init__(self, *args: object, path: str | os.PathLike[str] | None = None) -> None:
+        super().__init__(*args)
+        self.path = path
+
+    def __str__(self) -> str:
+        message = str(self.args[0]) if self.args else ""
+        return message if self.path is None else f"{self.path}: {message}"
+
+
+def public_message(error: BaseException) -> str:
+    """Return what an error says, with names of files in place of their paths.
+
+    Parameters
+    ----------
+    error : BaseException
+        Whose own paths, and those of the errors that it was raised from, are shortened.
+    """
+    message, seen = str(error), set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        for path in (getattr(cause, "path", None), getattr(cause, "filename", None), getattr(cause, "filename2", None)):
+            if isinstance(path, str | os.PathLike) and not str(path).startswith("hf:"):
+                message = _without_folders(message, str(path))
+        cause = cause.__cause__ or cause.__context__
+    return message
+
+
+def _without_folders(message: str, path: str) -> str:
+    name, folder = PurePath(path).name, str(PurePath(path).parent)
+    message = message.replace(path, name) if name else message
+    return message.replace(folder + os.sep, "") if PurePath(path).is_absolute() and folder != os.sep else message
 
 
 class ModelError(DFlashError):
@@ -50,7 +98,18 @@ class ContextOverflow(RequestError):
 
 
 class TemplateError(RequestError):
-    """The chat template refused the messages, or the model has none."""
+    """The chat template refused the messages, or the model has none.
+
+    Parameters
+    ----------
+    message : str
+    argument : str
+        Which argument of `ChatTemplate.render` is to blame.
+    """
+
+    def __init__(self, message: str, *, argument: str = "messages") -> None:
+        super().__init__(message)
+        self.argument = argument
 
 
 class PoolExhausted(DFlashError):

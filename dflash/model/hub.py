@@ -11,6 +11,7 @@ from typing import Any
 
 from dflash.errors import DFlashError, DownloadError, NotFound
 from dflash.model.gguf.choose import choose_files
+from dflash.model.gguf.header import quoted
 
 PACKAGED = {"demo": "demo-Q4_K_M.gguf", "demo-draft": "draft-Q4_K_M.gguf"}
 """Models that come with dflash."""
@@ -71,9 +72,12 @@ def resolve(
         )
     else:
         path = Path(name).expanduser()
-    if path.exists():
-        return path
-    raise NotFound(f"{path}: there is no such file; a name is a path, 'demo' or 'hf:org/repo:quant'")
+    try:
+        if path.exists():
+            return path
+    except OSError as error:
+        raise NotFound(f"can't be read: {error.strerror}", path=quoted(str(path))) from error
+    raise NotFound("there is no such file; a name is a path, 'demo' or 'hf:org/repo:quant'", path=path)
 
 
 def stamp(name: str) -> tuple[tuple[str, int, int], ...] | None:

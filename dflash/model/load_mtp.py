@@ -66,13 +66,13 @@ def _head(model: Any, weights: Any, config: Config, file: GGUFFile | None, n: in
 def _refuse_draft(file: GGUFFile, name: str) -> None:
     kind = file.metadata.get("general.architecture")
     if kind in DIALECTS:
-        raise Unsupported(f"MTP: {name} is a draft model ({kind}), no MTP head: dflash, dspark and ddtree guess with it")
+        raise Unsupported(f"a draft model ({kind}), no MTP head: dflash, dspark and ddtree guess with it", path=name)
 
 
 def _check(trunk: Config, config: Config, name: str) -> None:
     if not config.n_mtp:
-        raise Unsupported(f"MTP: {name} holds no MTP block")
+        raise Unsupported("holds no MTP block", path=name)
     for what in ("architecture", "width", "n_vocab"):
         wanted, got = getattr(trunk, what), getattr(config, what)
         if got != wanted:
-            raise Unsupported(f"MTP: {name} belongs to another model: its {what} is {got}, the model's {wanted}")
+            raise Unsupported(f"its MTP block is for another model: its {what} is {got}, the model's {wanted}", path=name)

@@ -77,6 +77,7 @@ def _check(large: Any, config: Config, tokens: Any, name: str) -> None:
     if config.n_vocab < large.n_vocab or tokens != wanted:
         n = [len(each) if isinstance(each, list) else 0 for each in (tokens, wanted)]
         raise Unsupported(
-            f"{name} has another vocabulary ({config.n_vocab} ids, {n[0]} tokens) than the model it should guess for "
-            f"({large.n_vocab} ids, {n[1]} tokens)"
+            f"has another vocabulary ({config.n_vocab} ids, {n[0]} tokens) than the model it should guess for "
+            f"({large.n_vocab} ids, {n[1]} tokens)",
+            path=name,
         )

@@ -1,7 +1,6 @@
 """What goes wrong, in the words of HTTP: a status and OpenAI's error object."""
 
 import logging
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,20 +10,23 @@ from dflash.errors import (
     DeviceLost,
     DFlashError,
     EngineFailed,
-    ModelError,
     PoolExhausted,
     QueueFull,
     RequestError,
     TemplateError,
-    Unsupported,
+    public_message,
 )
 from dflash.serve.fields import FieldError
 
 log = logging.getLogger("dflash.serve")
 
-_GENERAL = "the server failed on this request; its log says why"
-_FOLDERS = re.compile(r"/(?:[^/:'\"\n]+/)+")
-"""Folders of a path, which may have spaces."""
+MAX_MESSAGE = 600
+"""Characters of a message; an error that lists every strategy has some 400."""
+
+INTERNAL = "the server failed on this request; its log says why"
+
+_FIELDS = {"documents": "chat_template_kwargs.documents"}
+"""Fields of a body for arguments of the chat template, where they are called otherwise."""
 
 
 class Problem(Exception):
@@ -79,38 +81,39 @@ def closing() -> Problem:
 
 
 def problem_of(error: BaseException) -> Problem:
-    """The answer to a request that ended in `error`; what nobody expected is logged and told in general terms."""
+    """Return the response to a request that ended in `error`.
+
+    Parameters
+    ----------
+    error : BaseException
+        A mistake of the client is described to it, with names of files in place of their paths. What went wrong inside the
+        server is logged, and the client is told only that it did.
+    """
     match error:
         case Problem():
             return error
         case FieldError():
-            return Problem(400, str(error), param=error.field or None)
+            return Problem(400, _described(error), param=error.field or None)
         case ContextOverflow():
-            return Problem(400, str(error), code="context_length_exceeded")
+            return Problem(400, _described(error), code="context_length_exceeded")
         case TemplateError():
-            return Problem(400, str(error), param="messages")
+            return Problem(400, _described(error), param=_FIELDS.get(error.argument, error.argument))
         case RequestError():
-            return Problem(400, str(error))
+            return Problem(400, _described(error))
         case Cancelled():
             return closing()
         case EngineFailed() | DeviceLost():
             log.error("a request failed: %s", error)
             return Problem(503, "the engine has failed; the server's log says why", code="engine_failed")
         case PoolExhausted() | QueueFull():
-            return Problem(503, str(error), code="overloaded")
+            return Problem(503, _described(error), code="overloaded")
         case DFlashError():
             log.error("a request failed: %s", error)
-            return Problem(500, _GENERAL)
+            return Problem(500, INTERNAL)
     log.error("a request failed", exc_info=error)
-    return Problem(500, _GENERAL)
+    return Problem(500, INTERNAL)
 
 
-def public(error: ModelError) -> str:
-    """What a client may read of an error of the server's own files: no folders, and nothing of a damaged or missing file.
-
-    The whole message goes to the log.
-    """
-    log.warning("a draft can't be used: %s", error)
-    if isinstance(error, Unsupported):
-        return _FOLDERS.sub("", str(error))
-    return "its draft can't be used; the server's log says why"
+def _described(error: BaseException) -> str:
+    message = public_message(error)
+    return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."

@@ -8,11 +8,10 @@ from typing import Any
 from dflash.decode.recoveries.loop_guard import MAX_PERIOD, LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.strategy import Strategy
-from dflash.errors import ModelError, RequestError
+from dflash.errors import ModelError, RequestError, public_message
 from dflash.generation.engine_thread import Worker
 from dflash.generation.recovery.names import Language, Recover, check, recoveries
 from dflash.serve.fields import FieldError, Fields, shown
-from dflash.serve.http_errors import public
 from dflash.serve.limits import MAX_RECOVERIES, MAX_RECOVERY_NAME
 
 MAX_COUNT = 1000
@@ -124,10 +123,8 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
             _check_allowed(wanted.strategy, defaults.allowed)
             strategy = named(wanted.strategy, defaults.draft, **defaults.settings)
             await worker.preparing(strategy).arrive()
-        except RequestError as error:
-            raise FieldError("strategy", str(error).removeprefix("strategy: ")) from error
-        except ModelError as error:
-            raise FieldError("strategy", public(error).removeprefix("strategy: ")) from error
+        except (RequestError, ModelError) as error:
+            raise FieldError("strategy", public_message(error).removeprefix("strategy: ")) from error
     recover = defaults.recover if wanted.recover is None else wanted.recover
     watches = await asyncio.to_thread(recoveries, recover, language)
     added = dict.fromkeys((*watches, *wanted.more))

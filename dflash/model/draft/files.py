@@ -9,7 +9,7 @@ from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.folder import config_of as config_of_folder
 from dflash.model.draft.gguf_dialects import DIALECTS
 from dflash.model.draft.gguf_dialects import config_of as config_of_gguf
-from dflash.model.draft.safetensors import read_json
+from dflash.model.draft.safetensors import read_object
 from dflash.model.draft.source import FolderSource, GGUFSource, Source
 from dflash.model.gguf.file import GGUFFile
 
@@ -60,8 +60,8 @@ def open_draft(path: Path) -> tuple[DraftConfig, Source]:
 def _folder(folder: Path) -> tuple[Source, Mapping[str, Any], Any]:
     settings = folder / _CONFIG
     if not settings.exists():
-        raise FormatError(f"{folder}: a folder with a draft has a {_CONFIG}")
-    return FolderSource(folder), read_json(settings, settings.read_bytes()), config_of_folder
+        raise FormatError(f"a folder with a draft has a {_CONFIG}", path=folder)
+    return FolderSource(folder), read_object(settings), config_of_folder
 
 
 def _gguf(path: Path) -> tuple[Source, Mapping[str, Any], Any]:

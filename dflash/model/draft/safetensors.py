@@ -63,12 +63,12 @@ class SafeTensors:
             with path.open("rb") as file:
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError as error:
-            raise NotFound(f"{path}: there is no such file") from error
+            raise NotFound("there is no such file", path=path) from error
         except (OSError, ValueError) as error:
-            raise FormatError(f"{path}: can't be read: {error}") from error
+            raise FormatError(f"can't be read: {getattr(error, 'strerror', None) or error}", path=path) from error
         size = int.from_bytes(data[:8], "little")
         if len(data) < 8 or not 2 <= size <= min(_MAX_HEADER, len(data) - 8):
-            raise FormatError(f"{path}: is no safetensors file: its header would take {size} of {len(data)} bytes")
+            raise FormatError(f"is no safetensors file: its header would take {size} of {len(data)} bytes", path=path)
         header = read_json(path, data[8 : 8 + size])
         entries = {name: value for name, value in header.items() if name != "__metadata__"}
         body = np.frombuffer(data, np.uint8)[8 + size :]
@@ -93,17 +93,27 @@ def open_folder(folder: Path) -> list[SafeTensors]:
     names = [path.name for path in sorted(folder.glob("*.safetensors"))]
     index = folder / _INDEX
     if index.exists():
-        listed = read_json(index, index.read_bytes()).get("weight_map")
+        listed = read_object(index).get("weight_map")
         if not isinstance(listed, dict) or not all(
             isinstance(name, str) and name == Path(name).name for name in listed.values()
         ):
-            raise FormatError(f"{index}: 'weight_map' must map tensors to names of files")
+            raise FormatError("'weight_map' must map tensors to names of files", path=index)
         names = sorted(set(listed.values()))
     if not names:
-        raise NotFound(f"{folder}: holds no safetensors file")
+        raise NotFound("holds no safetensors file", path=folder)
     if len(names) > 1 and not index.exists():
-        raise FormatError(f"{folder}: holds {len(names)} safetensors files and no {_INDEX} that says which belong together")
+        raise FormatError(
+            f"holds {len(names)} safetensors files and no {_INDEX} that says which belong together", path=folder
+        )
     return [SafeTensors.open(folder / name) for name in names]
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; `FormatError` if it can't be read or holds anything else."""
+    try:
+        return read_json(path, path.read_bytes())
+    except OSError as error:
+        raise FormatError(f"can't be read: {error.strerror}", path=path) from error
 
 
 def read_json(path: Path, text: bytes) -> dict[str, Any]:
@@ -111,9 +121,9 @@ def read_json(path: Path, text: bytes) -> dict[str, Any]:
     try:
         value = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: {str(error).splitlines()[0]}") from error
+        raise FormatError(str(error).splitlines()[0], path=path) from error
     if not isinstance(value, dict):
-        raise FormatError(f"{path}: must hold one JSON object")
+        raise FormatError("must hold one JSON object", path=path)
     return value
 
 

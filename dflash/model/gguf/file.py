@@ -44,7 +44,7 @@ class GGUFFile:
         self._data = tuple(part.data for part in parts)
         for name, tensor in chain.from_iterable(part.tensors.items() for part in parts):
             if name in self.tensors:
-                raise FormatError(f"{parts[tensor.part].path}: tensor {quoted(name)} is in an earlier part, too")
+                raise FormatError(f"tensor {quoted(name)} is in an earlier part, too", path=parts[tensor.part].path)
             self.tensors[name] = tensor
 
     @classmethod
@@ -145,9 +145,9 @@ class GGUFFile:
 
     def _tensor(self, name: str) -> TensorInfo:
         if not self._data:
-            raise ModelError(f"{self.path}: the file is closed")
+            raise ModelError("the file is closed", path=self.path)
         if name not in self.tensors:
-            raise FormatError(f"{self.path}: there is no tensor {quoted(name)}")
+            raise FormatError(f"there is no tensor {quoted(name)}", path=self.path)
         return self.tensors[name]
 
 
@@ -171,11 +171,11 @@ def _part_paths(path: Path) -> list[Path]:
     if len(paths) < 2:
         return [path]
     if path not in paths:
-        raise NotFound(f"{path}: there is no such part, there are {len(paths)}")
+        raise NotFound(f"there is no such part, there are {len(paths)}", path=path)
     if path.exists():
         missing = [part.name for part in paths if not part.exists()]
         if missing:
-            raise NotFound(f"{path}: {len(missing)} of {len(paths)} parts are missing: {', '.join(missing[:3])}")
+            raise NotFound(f"{len(missing)} of {len(paths)} parts are missing: {', '.join(missing[:3])}", path=path)
     return paths
 
 
@@ -185,8 +185,8 @@ def _check_split(part: Part, number: int, count: int) -> None:
         got = part.metadata.get(key, absent)
         if type(got) is not int or got != want:
             raise FormatError(
-                f"{part.path}: key {key!r} is {got!r:.40}, its name says {want}: "
-                "parts of a split model are named -00001-of-0000N.gguf"
+                f"key {key!r} is {got!r:.40}, its name says {want}: parts of a split model are named -00001-of-0000N.gguf",
+                path=part.path,
             )
 
 
@@ -194,4 +194,4 @@ def _check_total(parts: list[Part]) -> None:
     want = parts[0].metadata.get("split.tensors.count")
     got = sum(len(part.tensors) for part in parts)
     if len(parts) > 1 and (type(want) is not int or want != got):
-        raise FormatError(f"{parts[0].path}: key 'split.tensors.count' is {want!r:.40}, the parts hold {got}")
+        raise FormatError(f"key 'split.tensors.count' is {want!r:.40}, the parts hold {got}", path=parts[0].path)

@@ -89,15 +89,15 @@ def open_part(path: Path, number: int = 0) -> Part:
 def _map(path: Path) -> mmap:
     try:
         if not path.is_file():
-            raise NotFound(f"{path}: {'a folder, wanted a GGUF file' if path.is_dir() else 'there is no such file'}")
+            raise NotFound("a folder, wanted a GGUF file" if path.is_dir() else "there is no such file", path=path)
         with path.open("rb") as file:
             if file.seek(0, 2) < len(_MAGIC):
-                raise FormatError(f"{path}: not a GGUF file, it has {file.tell()} bytes")
+                raise FormatError(f"not a GGUF file, it has {file.tell()} bytes", path=path)
             return mmap(file.fileno(), 0, access=ACCESS_READ)
     except OSError as error:
         if isinstance(error, ModelError):
             raise
-        raise ModelError(f"{path}: can't be read: {error.strerror}") from error
+        raise ModelError(f"can't be read: {error.strerror}", path=path) from error
 
 
 def _read_counts(reader: HeaderReader, data: mmap) -> tuple[int, int]:

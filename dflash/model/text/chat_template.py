@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,12 @@ from dflash.errors import TemplateError
 
 if TYPE_CHECKING:
     import jinja2
+
+MAX_SOURCE = 1 << 18
+"""Characters of a template; the longest that are published have some 20,000."""
+
+MAX_MESSAGE = 300
+"""Characters of a template's own message that an error repeats."""
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -85,7 +91,8 @@ class ChatTemplate:
         Raises
         ------
         TemplateError
-            If the template refuses or can't take the messages, or is not valid Jinja; the message is its own.
+            If the template refuses or can't take the messages, or is not valid Jinja; the message is its own. Also if it
+            takes more steps or makes more text than a conversation of this size can need.
         """
         if not messages:
             raise TemplateError("messages is empty: a chat template needs at least one message")
@@ -109,7 +116,7 @@ class ChatTemplate:
         Raises
         ------
         TemplateError
-            If the template is not valid Jinja.
+            If the template is not valid Jinja, or takes more than a rendering may cost.
         """
         from jinja2 import meta
 
@@ -132,36 +139,56 @@ class ChatTemplate:
         import jinja2
 
         from dflash.model.text.jinja_sandbox import environment
+        from dflash.model.text.template_budget import Budget, Excess, spending
 
+        if len(self.source) > MAX_SOURCE:
+            raise TemplateError(f"the chat template has {len(self.source)} characters, must have at most {MAX_SOURCE}")
         try:
-            return environment().from_string(self.source)
+            with spending(Budget({})):
+                return environment().from_string(self.source)
+        except Excess as error:
+            raise TemplateError(f"the chat template was stopped: {error}") from error
         except jinja2.TemplateSyntaxError as error:
             reason = f"{error.message} (line {error.lineno})"
             raise TemplateError(f"the chat template is not valid Jinja: {reason}") from error
-        except (SyntaxError, RecursionError) as error:
+        except (SyntaxError, RecursionError, MemoryError) as error:
             raise TemplateError("the chat template is nested too deeply to be compiled") from error
 
     def _render(self, variables: dict[str, Any]) -> str:
         import jinja2
 
         from dflash.model.text.jinja_sandbox import Refusal
+        from dflash.model.text.template_budget import Budget, Excess, spending
 
         template = self._compiled
         try:
-            return template.render(variables)
+            with spending(Budget(variables)):
+                return template.render(variables)
         except Refusal as error:
-            raise TemplateError(f"the chat template refused the messages: {error}") from error
+            raise TemplateError(f"the chat template refused the messages: {_short(error)}") from error
+        except Excess as error:
+            raise TemplateError(f"the chat template was stopped: {error}") from error
         except jinja2.TemplateError as error:
-            raise TemplateError(f"the chat template failed on the messages: {error}") from error
+            raise TemplateError(f"the chat template failed on the messages: {_short(error)}") from error
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {_short(error)}"
             raise TemplateError(f"the chat template failed on the messages: {reason}") from error
 
     def _probe(self, messages: list[dict[str, Any]], **kwargs: Any) -> str:
+        from dflash.model.text.template_budget import Excess
+
         try:
             return self.render(messages, **kwargs)
-        except TemplateError:
+        except TemplateError as error:
+            if isinstance(error.__cause__, Excess):
+                raise
             return ""
+
+
+def _short(error: Exception) -> str:
+    """Return what an error says, which a template may have made as long as it likes."""
+    text = str(error)
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 3] + "..."
 
 
 def _message(message: Any, index: int) -> dict[str, Any]:
@@ -177,16 +204,22 @@ def _message(message: Any, index: int) -> dict[str, Any]:
     return copy if reasoning is None else {"thinking": reasoning, **copy, "reasoning_content": reasoning}
 
 
-def _mappings(name: str, items: Sequence[Any] | None) -> list[dict[str, Any]] | None:
+def _mappings(name: str, items: Any) -> list[dict[str, Any]] | None:
     if items is None:
         return None
-    if not isinstance(items, list | tuple):
-        raise TemplateError(f"{name} is a {type(items).__name__}, wanted a list of mappings")
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise TemplateError(f"{name} is {_shown(items)}, wanted an array of objects", argument=name)
+    items = list(items)
     copies = [_plain(item) for item in items]
     for index, (item, copy) in enumerate(zip(items, copies, strict=True)):
         if not isinstance(copy, dict):
-            raise TemplateError(f"{name}[{index}] is a {type(item).__name__}, wanted a mapping")
+            raise TemplateError(f"{name}[{index}] is a {type(item).__name__}, wanted a mapping", argument=name)
     return copies
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if not isinstance(value, int) or value.bit_length() < 256 else "a very large number"
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _call(call: Any, where: str) -> Any:
@@ -211,7 +244,7 @@ def _plain(value: Any) -> Any:
     """Rebuild a value from JSON types only: other objects have methods that a template must not reach."""
     if value is None or type(value) in (str, int, float, bool):
         return value
-    if isinstance(value, Mapping):
+    if type(value) is dict or isinstance(value, Mapping):  # the first is a fast path
         return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]

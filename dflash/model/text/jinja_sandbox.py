@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from functools import update_wrapper
+from itertools import islice
+from types import BuiltinMethodType, MethodType
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.runtime import Context, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
 from jinja2.utils import Namespace
+
+from dflash.model.text.template_budget import Counted, current
+from dflash.model.text.template_code import CountingCodeGenerator
+from dflash.model.text.template_guards import (
+    call_text_method,
+    check_method,
+    guarded_filters,
+    guarded_tests,
+    made,
+    minus,
+    percent,
+    plus,
+    power,
+    times,
+)
+
+MAX_TIME_FORMAT = 1000
+"""Characters of a format of times."""
+
+_CHUNKS = 1000
+_REMEMBERED = 1000
+_MANY = 100
+_LONG = 1 << 12
+_SCALARS = frozenset({int, float, bool, type(None)})
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+_SCOPES = ("_loop_vars", "_block_vars")
 
 
 class Refusal(TemplateError):
@@ -48,6 +79,10 @@ class PlainNamespace(Namespace):
         _check_name(name)
         super().__setitem__(name, value)
 
+    def __repr__(self) -> str:
+        # without what it holds: namespaces that hold each other would take forever
+        return "<Namespace>"
+
 
 class PlainDict:
     """``dict`` as a function, without the attributes of the type."""
@@ -61,17 +96,160 @@ class PlainDict:
         return dict.fromkeys(*args, **kwargs)
 
 
-def environment() -> ImmutableSandboxedEnvironment:
+class BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """A sandbox in which time, memory and output are bounded, too.
+
+    Whatever can grow or loop is counted against the budget of `template_budget.spending`, in which templates must be
+    compiled and rendered. The generated code calls `step`, `made`, `examined`, `shown` and `glued`.
+    """
+
+    code_generator_class = CountingCodeGenerator
+    intercepted_binops = frozenset({"+", "-", "*", "**", "%"})
+    made = staticmethod(made)
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.binop_table.update({"+": plus, "-": minus, "*": times, "**": power, "%": percent})
+        self._safe: dict[tuple[type, str], bool] = {}
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Look up an attribute or item; a faster way to the same for the fields of a message."""
+        if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
+            try:
+                return obj[attribute]
+            except KeyError:
+                return self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Return whether a template may have an attribute, which depends on the type alone and is remembered."""
+        key = type(obj), attr
+        safe = self._safe.get(key)
+        if safe is None:
+            safe = super().is_safe_attribute(obj, attr, value)
+            if len(self._safe) < _REMEMBERED:
+                self._safe[key] = safe
+        return safe
+
+    @staticmethod
+    def step(n: int) -> bool:
+        """Count `n` steps; true, so that a condition can begin with it."""
+        current().step(n)
+        return True
+
+    @staticmethod
+    def examined(value: Any) -> Any:
+        """Count what it takes to compare, search or hash a value; return it, an iterator as one that counts."""
+        kind = type(value)
+        if kind is str:
+            if len(value) > _LONG:
+                current().examine(value)
+        elif kind not in _SCALARS:
+            if isinstance(value, Iterator):
+                return Counted(value) if type(value) is not Counted else value
+            current().examine(value)
+        return value
+
+    @staticmethod
+    def shown(value: Any) -> str:
+        """Return a value as it is written into the text."""
+        if type(value) is str:
+            return value
+        current().examine(value)
+        return made(str(value))
+
+    @staticmethod
+    def glued(join: Callable[[tuple[Any, ...]], str], values: tuple[Any, ...]) -> str:
+        """Join what stands between ``~``."""
+        for value in values:
+            if type(value) is not str:
+                current().examine(value)
+        return made(join(values))
+
+    @staticmethod
+    def concat(chunks: Iterable[str]) -> str:
+        """Join the pieces of a text, which are counted as they come."""
+        budget = current()
+        if type(chunks) is list:
+            budget.make(sum(map(len, chunks)))
+            return "".join(chunks)
+        parts, chunks = [], iter(chunks)
+        while some := list(islice(chunks, _CHUNKS)):
+            budget.make(sum(map(len, some)))
+            parts += some
+        return "".join(parts)
+
+    def call(__self, __context: Context, __callable: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """Call an object from a template; names as in the base class, since a template may use any other."""
+        kind = type(__callable)
+        if len(args) > _MANY:
+            current().step(len(args))
+        if kind is Macro:
+            return __context.call(__callable, *args, **kwargs)
+        scope = {name: kwargs.pop(name) for name in _SCOPES if name in kwargs}
+        if kind is BuiltinMethodType or kind is MethodType:
+            owner = __callable.__self__
+            if isinstance(owner, str):
+                return call_text_method(__callable, owner, args, kwargs)
+            check_method(__callable.__name__, owner)
+        for value in (*args, *kwargs.values()):
+            current().examine(value)
+        return made(super().call(__context, __callable, *args, **kwargs, **scope))
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """Return what a template gets for ``format`` and ``format_map`` of a string, None for anything else."""
+        if not isinstance(value, BuiltinMethodType | MethodType) or value.__name__ not in ("format", "format_map"):
+            return None
+        text = value.__self__
+        if not isinstance(text, str):
+            return None
+        formatter = BoundedFormatter(self) if type(text) is str else BoundedEscapeFormatter(self, escape=text.escape)
+
+        def run(*args: Any, **kwargs: Any) -> str:
+            if value.__name__ == "format_map":
+                if kwargs or len(args) != 1:
+                    raise TypeError("format_map() takes exactly one argument and no keyword arguments")
+                args, kwargs = (), args[0]
+            return type(text)(formatter.vformat(text, args, kwargs))
+
+        return update_wrapper(run, value)
+
+
+class BoundedFormatter(SandboxedFormatter):
+    """``str.format`` with bounded widths, each field counted as it is made."""
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        """Measure what ``!r`` and ``!s`` write."""
+        current().examine(value)
+        return super().convert_field(value, conversion)
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Write one field."""
+        budget = current()
+        for width in re.findall(r"\d+", format_spec):
+            budget.afford(int(width[:18]))
+        budget.examine(value)
+        return made(super().format_field(value, format_spec))
+
+
+class BoundedEscapeFormatter(BoundedFormatter, SandboxedEscapeFormatter):
+    """The same for text that is marked as HTML."""
+
+
+def environment() -> BoundedEnvironment:
     """Make an environment that renders as ``apply_chat_template`` of Transformers 5 does.
 
     Returns
     -------
-    ImmutableSandboxedEnvironment
+    BoundedEnvironment
         Trims blocks, knows loop controls, ``generation``, ``raise_exception``, ``strftime_now`` and a ``tojson``
-        that keeps the order of keys and does not escape HTML.
+        that keeps the order of keys and does not escape HTML. Jinja's ``lipsum`` is not there.
     """
-    sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    sandbox = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     sandbox.filters["tojson"] = _tojson
+    sandbox.filters = guarded_filters(sandbox.filters)
+    sandbox.tests = guarded_tests(sandbox.tests)
+    del sandbox.globals["lipsum"]
     sandbox.globals.update(
         raise_exception=_raise_exception, strftime_now=_strftime_now, dict=PlainDict(), namespace=PlainNamespace
     )
@@ -88,6 +266,8 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _strftime_now(format: str) -> str:  # noqa: A002
+    if len(format) > MAX_TIME_FORMAT:
+        raise ValueError(f"a format of times has {len(format)} characters, must have at most {MAX_TIME_FORMAT}")
     return datetime.now().strftime(format)
 
 
