@@ -16,7 +16,7 @@ from dflash.model.draft.dialects import (
     refuse_lilicorr,
 )
 from dflash.model.keys import Keys
-from dflash.model.sizes import MAX_BLOCKS, MAX_WIDTH, RopeScaling
+from dflash.model.sizes import MAX_BLOCKS, MAX_WIDTH, MIN_YARN_BETA, RopeScaling
 
 _KINDS = {
     "DFlashDraftModel": "dflash",
@@ -93,6 +93,7 @@ def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
     heads, width = keys.integer("num_attention_heads", high=MAX_HEADS), keys.integer("hidden_size", high=MAX_WIDTH)
     slides = _slides(keys, n_layers)
     windows = _windows(keys, slides)
+    scaling = _scaling(keys)
     return DraftConfig(
         kind=kind,
         width=width,
@@ -103,8 +104,8 @@ def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
         head_size=keys.integer("head_dim", max(width // heads, 1), high=MAX_HEAD_SIZE),
         n_vocab=keys.integer("vocab_size", 0),
         norm_eps=keys.number("rms_norm_eps", low=0, high=1),
-        rope_base=_rope(keys).number("rope_theta", low=1, high=1e12),
-        rope_scaling=_scaling(keys),
+        rope_base=_rope(keys).number("rope_theta", low=RopeScaling.smallest_base(scaling), high=1e12),
+        rope_scaling=scaling,
         block=keys.integer("block_size", 16, high=1 << 16),
         mask=keys.integer("mask_token_id", low=0),
         taps=_taps(keys, n_layers, exported=exported),
@@ -182,6 +183,7 @@ def _scaling(keys: Settings) -> RopeScaling | None:
         raise Unsupported(str(rope.wrong("rope_type", kind, "'default', 'linear' or 'yarn'")))
     factor = rope.number("factor", low=1, high=1e6)
     gain = 1 + 0.1 * float(np.log(factor))
+    min_beta = MIN_YARN_BETA if kind == "yarn" else 0
     original = rope.integer("original_max_position_embeddings", None)
     return RopeScaling(
         kind=kind,
@@ -189,8 +191,8 @@ def _scaling(keys: Settings) -> RopeScaling | None:
         original_context=keys.integer("max_position_embeddings") if original is None else original,
         attn_factor=rope.number("attention_factor", gain, low=0, high=1e6) / gain,
         ext_factor=1.0,
-        beta_fast=rope.number("beta_fast", 32.0, low=0, high=1e6),
-        beta_slow=rope.number("beta_slow", 1.0, low=0, high=1e6),
+        beta_fast=rope.number("beta_fast", 32.0, low=min_beta, high=1e6),
+        beta_slow=rope.number("beta_slow", 1.0, low=min_beta, high=1e6),
     )
 
 
