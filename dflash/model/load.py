@@ -14,6 +14,7 @@ from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
 from dflash.model.gguf import GGUFFile
 from dflash.model.hub import resolve
+from dflash.model.keys import Keys
 from dflash.model.memory import n_cores, n_pages
 from dflash.model.model import CHUNK, Model
 from dflash.model.pools import KV_TYPES
@@ -168,8 +169,8 @@ def _check(device: str, threads: int | None, context: int | None, sequences: int
 
 
 def _template(file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
-    source = file.metadata.get("tokenizer.chat_template")
-    return ChatTemplate(source, tokens=tokenizer.special_texts()) if isinstance(source, str) else None
+    source = Keys(file.metadata, "tokenizer").text("chat_template", None)
+    return None if source is None else ChatTemplate(source, tokens=tokenizer.special_texts())
 
 
 class _Silent(tqdm):

@@ -9,6 +9,7 @@ from dflash.model.draft.dialects import DIALECTS
 from dflash.model.draft.vocabulary import common, first
 from dflash.model.gguf import GGUFFile
 from dflash.model.hub import resolve
+from dflash.model.keys import Keys
 from dflash.model.mtp import MtpHead
 from dflash.model.weights import Weights
 
@@ -64,7 +65,7 @@ def _head(model: Any, weights: Any, config: Config, file: GGUFFile | None, n: in
 
 
 def _refuse_draft(file: GGUFFile, name: str) -> None:
-    kind = file.metadata.get("general.architecture")
+    kind = Keys(file.metadata, "general").text("architecture", None)
     if kind in DIALECTS:
         raise Unsupported(f"MTP: {name} is a draft model ({kind}), no MTP head: dflash, dspark and ddtree guess with it")
 
