@@ -85,7 +85,7 @@ def load_model(
     Parameters
     ----------
     name : str or path
-        A path, ``demo``, or ``hf:org/repo:quant``.
+        A path, ``demo``, or ``hf:org/repo@revision:quant``.
     device : str
         One of `DEVICES`; ``"auto"`` is a GPU where one can be used.
     threads : int, optional
