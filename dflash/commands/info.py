@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from dflash.commands.terminal import size
+from dflash.commands.terminal import put, size
 from dflash.serve.arguments import add_model
 
 HELP = "tell what a model is and what it takes to run it"
@@ -38,7 +38,7 @@ def main(arguments: argparse.Namespace) -> int:
         with GGUFFile.open(path) as file:
             about = overview(file, kv=arguments.kv, threads=arguments.threads, device=arguments.device)
     lay_out = draft_as_text if "draft" in about else as_text
-    print(json.dumps(about, ensure_ascii=False, indent=2) if arguments.json else lay_out(about))
+    put(json.dumps(about, ensure_ascii=False, indent=2) if arguments.json else lay_out(about))
     return 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash.commands import arguments as common
-from dflash.commands.terminal import say, show
+from dflash.commands.terminal import put, say, show
 from dflash.errors import RequestError
 from dflash.serve.arguments import add_context, add_model
 
@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
             arguments, lm.stream(prompt, **template, **common.sampling(arguments), **strategy, dump=arguments.dump)
         )
     if arguments.json:
-        print(json.dumps(generation.as_dict(), ensure_ascii=False))
+        put(json.dumps(generation.as_dict(), ensure_ascii=False))
     else:
         if not generation.text.endswith("\n"):
             print(flush=True)
