@@ -109,7 +109,7 @@ def load(
     Parameters
     ----------
     name : str or path
-        A GGUF file; ``demo``, which comes with dflash; or ``hf:org/repo:quant`` of the Hugging Face hub.
+        A GGUF file; ``demo``, which comes with dflash; or ``hf:org/repo@revision:quant`` of the Hugging Face hub.
     device : str
         ``"cuda"``, ``"cpu"``, or ``"auto"``: a GPU where one can be used.
     threads : int, optional

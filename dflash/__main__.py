@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from dflash.cli.terminal import say
 from dflash.errors import DFlashError
 
 COMMANDS = ("run", "chat", "info", "bench")
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _parser().parse_args(words)
         return _run(*words)
     except DFlashError as error:
-        print(f"dflash: {error}", file=sys.stderr)
+        say(f"dflash: {error}")
         return 1
     except KeyboardInterrupt:
         return 130

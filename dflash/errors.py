@@ -16,7 +16,7 @@
     ├── EngineFailed          the engine has ended after a failure and takes no more work
     ├── KernelError           a kernel was given arrays that it can't take, or failed on the device
     │   └── DeviceLost        the GPU failed in a way that only a new process can mend
-    ├── OutOfMemory           the memory of the GPU does not hold the model or what it works on
+    ├── OutOfMemory           the memory of the GPU or the machine does not hold the model or its work
     └── DownloadError         a hub could not be reached or answered with an error
 """
 
@@ -137,7 +137,7 @@ class DeviceLost(KernelError):
 
 
 class OutOfMemory(DFlashError):
-    """The memory of the GPU does not hold the model or what it works on."""
+    """The memory of the GPU or the machine does not hold the model or what it works on."""
 
 
 class DownloadError(DFlashError):

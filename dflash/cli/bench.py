@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.cli import strategies
 from dflash.cli.model_arguments import add_context, add_model, check_draft
-from dflash.cli.terminal import has_terminal, size, table
+from dflash.cli.terminal import has_terminal, put, size, table
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ def main(arguments: argparse.Namespace) -> int:
     finally:
         bench.close()
     if arguments.json:
-        print(json.dumps({"model": about["model"], "device": about["device"], **results}, ensure_ascii=False, indent=2))
+        put(json.dumps({"model": about["model"], "device": about["device"], **results}, ensure_ascii=False, indent=2))
     else:
-        print(as_text(about, results))
+        put(as_text(about, results))
     return 0
 
 

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from dflash.cli.model_arguments import add_model
-from dflash.cli.terminal import size
+from dflash.cli.terminal import put, size
 
 HELP = "tell what a model is and what it takes to run it"
 
@@ -38,7 +38,7 @@ def main(arguments: argparse.Namespace) -> int:
         with GGUFFile.open(path) as file:
             about = overview(file, kv=arguments.kv, threads=arguments.threads, device=arguments.device)
     lay_out = draft_as_text if "draft" in about else as_text
-    print(json.dumps(about, ensure_ascii=False, indent=2) if arguments.json else lay_out(about))
+    put(json.dumps(about, ensure_ascii=False, indent=2) if arguments.json else lay_out(about))
     return 0
 
 

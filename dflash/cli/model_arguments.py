@@ -7,7 +7,9 @@ from typing import Any
 
 def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, drafts: bool = False) -> None:
     """Add the model, or a draft model where `drafts` are welcome too, and the machine that it runs on."""
-    text = "a GGUF file, demo, or hf:org/repo:quant" + ("; or a draft model" if drafts else "")
+    text = "a GGUF file, demo, or hf:org/repo@revision:quant (revision and quant may be left out)" + (
+        "; or a draft model" if drafts else ""
+    )
     if default is None:
         parser.add_argument("model", metavar="MODEL", help=text)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dflash.cli import arguments as common
 from dflash.cli.model_arguments import add_context, add_model
-from dflash.cli.terminal import say, show
+from dflash.cli.terminal import put, say, show
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
             arguments, lm.stream(prompt, **template, **common.sampling(arguments), **strategy, dump=arguments.dump)
         )
     if arguments.json:
-        print(json.dumps(generation.as_dict(), ensure_ascii=False))
+        put(json.dumps(generation.as_dict(), ensure_ascii=False))
     else:
         if not generation.text.endswith("\n"):
             print(flush=True)

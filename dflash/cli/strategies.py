@@ -5,7 +5,7 @@ import json
 
 from dflash.cli import arguments as common
 from dflash.cli.model_arguments import add_draft, check_draft, draft_settings
-from dflash.cli.terminal import has_terminal
+from dflash.cli.terminal import has_terminal, put
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +43,8 @@ def main(arguments: argparse.Namespace) -> int:
         for name, cases in sets.items():
             found[name] = compare(lm, cases, chosen, **settings)
             if not arguments.json:
-                print(f"{name}: {len(found[name].prompts)} texts\n\n{found[name]!r}\n", flush=True)
+                put(f"{name}: {len(found[name].prompts)} texts\n\n{found[name]!r}\n")
     if arguments.json:
         results = {name: comparison.as_dict() for name, comparison in found.items()}
-        print(json.dumps({"device": device, "sets": results}, ensure_ascii=False, indent=2))
+        put(json.dumps({"device": device, "sets": results}, ensure_ascii=False, indent=2))
     return 0 if all(comparison.same_text for comparison in found.values()) else 1

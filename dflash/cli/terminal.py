@@ -2,10 +2,13 @@
 
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from dflash.generation.stream import Stream
+
+_SHOWN = {code: f"^{chr(code ^ 0x40)}" for code in (*range(0x20), 0x7F) if chr(code) not in "\n\t"}
+_SHOWN |= dict.fromkeys(range(0x80, 0xA0), "\ufffd")
 
 
 def has_terminal() -> bool:
@@ -13,9 +16,37 @@ def has_terminal() -> bool:
     return sys.stderr.isatty()
 
 
+def visible(text: str) -> str:
+    """Replace control characters, which a terminal would obey, by what shows them.
+
+    Parameters
+    ----------
+    text : str
+        From a model, its file, or a message that quotes them.
+
+    Returns
+    -------
+    str
+        C0 and DEL in caret notation (ESC is ``^[``) and C1 as U+FFFD; newlines and tabs stay. No escape sequence is left,
+        since each begins with one of these, wherever a stream is cut.
+    """
+    return text.translate(_SHOWN)
+
+
+def write(text: str, file: TextIO) -> None:
+    """Write to a stream and flush it: to a terminal what is `visible`, to a file or pipe the text as it is."""
+    file.write(visible(text) if file.isatty() else text)
+    file.flush()
+
+
 def say(line: str) -> None:
     """Write a line to stderr."""
-    print(line, file=sys.stderr, flush=True)
+    write(line + "\n", sys.stderr)
+
+
+def put(line: str) -> None:
+    """Write a line to stdout."""
+    write(line + "\n", sys.stdout)
 
 
 def show(stream: "Stream") -> None:
@@ -31,8 +62,7 @@ def show(stream: "Stream") -> None:
             elif bar is not None:
                 bar.close()
             if delta.text:
-                sys.stdout.write(delta.text)
-                sys.stdout.flush()
+                write(delta.text, sys.stdout)
     finally:
         if bar is not None:
             bar.close()

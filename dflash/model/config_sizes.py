@@ -15,6 +15,12 @@ _MAX_HEADS = 4096
 _MAX_HEAD_SIZE = 1024
 _MAX_EXPERTS = 1 << 16
 
+MIN_YARN_BASE = 2.0
+"""Smallest rotation base with YaRN, which divides by its logarithm; published models have 10,000 and more."""
+
+MIN_YARN_BETA = 1e-6
+"""Smallest number of turns with YaRN, which divides by it; published models have 1 and 32."""
+
 _RUNNABLE = {
     "ssm.v_head_reordered": (True,),
     "expert_gating_func": (0, 1),  # not given, softmax
@@ -56,15 +62,21 @@ class RopeScaling:
             return None
         if kind not in {"linear", "yarn"}:
             raise Unsupported(str(keys.wrong("rope.scaling.type", kind, "'none', 'linear' or 'yarn'")))
+        min_beta = MIN_YARN_BETA if kind == "yarn" else 0
         return cls(
             kind=kind,
             factor=keys.number("rope.scaling.factor", low=1, high=1e6),
             original_context=keys.integer("rope.scaling.original_context_length", keys.integer("context_length")),
             attn_factor=keys.number(_first(keys, "attn_factor", "yarn_attn_factor"), 1.0, low=0, high=1e6),
             ext_factor=keys.number("rope.scaling.yarn_ext_factor", 1.0, low=-1, high=1e6),
-            beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0, low=0, high=1e6),
-            beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0, low=0, high=1e6),
+            beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0, low=min_beta, high=1e6),
+            beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0, low=min_beta, high=1e6),
         )
+
+    @staticmethod
+    def smallest_base(scaling: "RopeScaling | None") -> float:
+        """Return the smallest rotation base that the formulas of a scaling take."""
+        return MIN_YARN_BASE if scaling is not None and scaling.kind == "yarn" else 1.0
 
 
 def refuse_other_mathematics(keys: Keys) -> None:
@@ -107,14 +119,15 @@ def attention_sizes(keys: Keys, architecture: Architecture, recurrent: tuple[boo
     n_rot = keys.integer("rope.dimension_count", head_size, high=head_size)
     if n_rot % 2:
         raise keys.wrong("rope.dimension_count", n_rot, "even")
+    scaling = RopeScaling.from_keys(keys)
     return {
         "heads": heads,
         "kv_heads": kv_heads,
         "head_size": head_size,
         "n_rot": n_rot,
-        "rope_base": keys.number("rope.freq_base", 1e4, low=1, high=1e12),
+        "rope_base": keys.number("rope.freq_base", 1e4, low=RopeScaling.smallest_base(scaling), high=1e12),
         "rope_sections": _sections(keys, n_rot) if architecture.linear else (),
-        "rope_scaling": RopeScaling.from_keys(keys),
+        "rope_scaling": scaling,
     }
 
 

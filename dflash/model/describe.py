@@ -11,6 +11,7 @@ from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 from dflash.model.draft.vocabulary import n_common
 from dflash.model.gguf.file import GGUFFile
+from dflash.model.gguf.keys import Keys
 from dflash.model.state.budget import Need, n_cores
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.vocabulary import UNUSED, Vocabulary
@@ -101,7 +102,7 @@ def _processor() -> str:
 def _model(file: GGUFFile, config: Config) -> dict[str, Any]:
     n_recurrent = sum(config.recurrent)
     model = {
-        "name": str(file.metadata.get("general.name", file.path.stem)),
+        "name": Keys(file.metadata, "general").text("name", file.path.stem),
         "files": [str(path) for path in file.parts],
         "architecture": config.architecture,
         "parameters": sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
@@ -155,8 +156,8 @@ def _tokenizer(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _template(file: GGUFFile, vocabulary: Vocabulary) -> dict[str, Any] | None:
-    source = file.metadata.get("tokenizer.chat_template")
-    if not isinstance(source, str):
+    source = Keys(file.metadata, "tokenizer").text("chat_template", None)
+    if source is None:
         return None
     ids = {"bos_token": vocabulary.bos, "eos_token": vocabulary.eos, "pad_token": vocabulary.pad}
     tokens = {name: vocabulary.texts[token] for name, token in ids.items() if token is not None}

@@ -20,6 +20,10 @@ Choose = Callable[[Iterable[str]], list[str]]
 """From the files of a repository to those of the model that is meant, the one to open first."""
 
 _FOLDER = (".json", ".safetensors")
+_MAIN = "main"
+_REVISION = re.compile(r"(?!.*(?:\.\.|//|/\.|\.lock(?:/|$)))[A-Za-z0-9_][\w.+/-]{0,199}(?<![./])", re.ASCII)
+"""Names that git allows for branches and tags and that are plain in paths; commits are among them."""
+
 _PART = re.compile(r"-\d+-of-\d+\.gguf$")
 _DATA = Path(__file__).parent.parent / "data"
 
@@ -37,8 +41,9 @@ def resolve(
     Parameters
     ----------
     name : str or path
-        A GGUF file; ``demo`` or ``demo-draft``; or ``hf:org/repo`` with ``:quant`` behind it, in any case
-        (``hf:org/repo:q4_k_m``) or as a file name. Without it Q4_K_M, if the repository has it.
+        A GGUF file; ``demo`` or ``demo-draft``; or ``hf:org/repo@revision:quant``. The revision is a branch, tag or commit,
+        by default ``main`` as it is now; only a commit never changes. The quantization is named in any case
+        (``hf:org/repo:q4_k_m``) or as a file name; without it Q4_K_M, if the repository has it.
     folders : bool
         Whether a repository without GGUF files may hold ``config.json`` and safetensors files, as drafts are published.
     progress : type, optional
@@ -54,7 +59,7 @@ def resolve(
     Raises
     ------
     NotFound
-        If there is no such file, repository or quantization; the message says what there is.
+        If there is no such file, repository, revision or quantization; the message says what there is.
     DownloadError
         If the hub can't be reached or answers with an error, and the model is not in the cache.
 
@@ -66,10 +71,10 @@ def resolve(
     if name in PACKAGED:
         path = _DATA / PACKAGED[name]
     elif name.startswith("hf:"):
-        repo, _, quant = name.removeprefix("hf:").partition(":")
-        return _from_hub(
-            repo, partial(choose_files, repo, quant=quant or None, folders=folders), progress, endpoint, cache_dir
-        )
+        place, _, quant = name.removeprefix("hf:").partition(":")
+        repo, revision = _split_revision(place)
+        choose = partial(choose_files, place, quant=quant or None, folders=folders)
+        return _from_hub(repo, revision, choose, progress=progress, endpoint=endpoint, cache_dir=cache_dir)
     else:
         path = Path(name).expanduser()
     try:
@@ -77,7 +82,7 @@ def resolve(
             return path
     except OSError as error:
         raise NotFound(f"can't be read: {error.strerror}", path=quoted(str(path))) from error
-    raise NotFound("there is no such file; a name is a path, 'demo' or 'hf:org/repo:quant'", path=path)
+    raise NotFound("there is no such file; a name is a path, 'demo' or 'hf:org/repo@revision:quant'", path=path)
 
 
 def stamp(name: str) -> tuple[tuple[str, int, int], ...] | None:
@@ -110,23 +115,41 @@ def stamp(name: str) -> tuple[tuple[str, int, int], ...] | None:
     return tuple(found)
 
 
+def _split_revision(place: str) -> tuple[str, str]:
+    """Split ``org/repo@revision`` and check the revision, which is ``main`` if none is named."""
+    repo, at, revision = place.partition("@")
+    if at and not _REVISION.fullmatch(revision):
+        raise NotFound(
+            f"hf:{place!r:.120}: {revision!r:.80} can't be a revision, wanted a branch, tag or commit as in hf:org/repo@v1.0"
+        )
+    return repo, revision or _MAIN
+
+
 def _from_hub(
-    repo: str, choose: Choose, progress: type | None, endpoint: str | None, cache_dir: str | os.PathLike[str] | None
+    repo: str,
+    revision: str,
+    choose: Choose,
+    *,
+    progress: type | None,
+    endpoint: str | None,
+    cache_dir: str | os.PathLike[str] | None,
 ) -> Path:
     from huggingface_hub import HfApi, snapshot_download
 
     try:
-        with _hub_errors(repo):
-            files = [file.rfilename for file in HfApi(endpoint=endpoint).model_info(repo).siblings or ()]
+        with _hub_errors(repo, revision):
+            info = HfApi(endpoint=endpoint).model_info(repo, revision=None if revision == _MAIN else revision)
+            files = [file.rfilename for file in info.siblings or ()]
     except DownloadError:
-        path = _from_cache(repo, choose, cache_dir)
+        path = _from_cache(repo, revision, choose, cache_dir)
         if path is None:
             raise
         return path
     chosen = choose(files)
-    with _hub_errors(repo):
+    with _hub_errors(repo, revision):
         folder = snapshot_download(
             repo,
+            revision=revision,
             allow_patterns=[escape(file) for file in chosen],
             tqdm_class=progress,
             endpoint=endpoint,
@@ -138,8 +161,8 @@ def _from_hub(
     return Path(folder, chosen[0])
 
 
-def _from_cache(repo: str, choose: Choose, cache_dir: Any) -> Path | None:
-    """Return a model that an earlier call has downloaded."""
+def _from_cache(repo: str, revision: str, choose: Choose, cache_dir: Any) -> Path | None:
+    """Return a model of this revision that an earlier call has downloaded."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -147,8 +170,10 @@ def _from_cache(repo: str, choose: Choose, cache_dir: Any) -> Path | None:
         cached = [entry for entry in scan_cache_dir(cache_dir).repos if entry.repo_id == repo]
     except CacheNotFound:
         return None
-    snapshots = [snapshot for entry in cached for snapshot in entry.revisions if "main" in snapshot.refs]
+    snapshots = [snapshot for entry in cached for snapshot in entry.revisions]
     for snapshot in snapshots:
+        if revision not in snapshot.refs and revision != snapshot.commit_hash:
+            continue
         files = [file.file_path.relative_to(snapshot.snapshot_path).as_posix() for file in snapshot.files]
         try:
             return snapshot.snapshot_path / choose(files)[0]
@@ -158,9 +183,14 @@ def _from_cache(repo: str, choose: Choose, cache_dir: Any) -> Path | None:
 
 
 @contextmanager
-def _hub_errors(repo: str) -> Iterator[None]:
+def _hub_errors(repo: str, revision: str) -> Iterator[None]:
     """Turn whatever the hub's client raises into the errors of dflash."""
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     try:
         yield
@@ -170,6 +200,8 @@ def _hub_errors(repo: str) -> Iterator[None]:
         raise DownloadError(f"{repo}: accept its terms on the hub and log in with `hf auth login`") from error
     except RepositoryNotFoundError as error:
         raise NotFound(f"{repo}: there is no such repository, or it is private and needs `hf auth login`") from error
+    except RevisionNotFoundError as error:
+        raise NotFound(f"{repo}: there is no branch, tag or commit {revision!r:.80}") from error
     except HFValidationError as error:
         raise NotFound(f"{repo!r} is no repository, wanted org/repo: {_first_line(error)}") from error
     except Exception as error:

@@ -13,8 +13,11 @@ from dflash.kernels.gpu import device as gpu
 from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
+from dflash.model.gguf.keys import Keys
 from dflash.model.hub import resolve
 from dflash.model.model import CHUNK, Model
+from dflash.model.runnable import refuse_sizes
+from dflash.model.short_memory import memory_errors
 from dflash.model.state.budget import n_cores, n_pages
 from dflash.model.state.pools import KV_TYPES
 from dflash.model.text.chat_template import ChatTemplate
@@ -82,7 +85,7 @@ def load_model(
     Parameters
     ----------
     name : str or path
-        A path, ``demo``, or ``hf:org/repo:quant``.
+        A path, ``demo``, or ``hf:org/repo@revision:quant``.
     device : str
         One of `DEVICES`; ``"auto"`` is a GPU where one can be used.
     threads : int, optional
@@ -109,9 +112,23 @@ def load_model(
     RequestError
         If an argument is out of range, or the context does not fit the memory.
     OutOfMemory
-        If the weights do not fit the GPU.
+        If the weights do not fit the GPU, or the machine has too little memory.
     """
     _check(device, threads, context, sequences, kv)
+    with memory_errors(name, "ask for fewer sequences or a smaller context"):
+        return _load(name, device=device, threads=threads, context=context, sequences=sequences, kv=kv, progress=progress)
+
+
+def _load(
+    name: str | os.PathLike[str],
+    *,
+    device: str,
+    threads: int | None,
+    context: int | None,
+    sequences: int,
+    kv: str,
+    progress: Tell | None,
+) -> Loaded:
     trouble = _trouble(device)
     tell = progress or (lambda _: None)
     path = resolve(name, progress=tqdm if progress else _Silent)
@@ -119,10 +136,12 @@ def load_model(
     file = GGUFFile.open(path)
     try:
         config = Config.from_gguf(file.metadata, file.tensors)
+        on_host = bool(trouble) or device == "cpu"
+        refuse_sizes(config, "cpu" if on_host else "cuda")
         tell("tokenizer")
         tokenizer = Tokenizer.from_gguf(file.metadata)
         settings = {"context": context, "sequences": sequences, "kv": kv, "threads": threads or n_cores()}
-        model = (_on_host if trouble or device == "cpu" else _on_gpu)(file, config, tell=tell, **settings)
+        model = (_on_host if on_host else _on_gpu)(file, config, tell=tell, **settings)
         return Loaded(file, model, tokenizer, _template(file, tokenizer), sequences, trouble)
     except BaseException:
         file.close()
@@ -168,8 +187,8 @@ def _check(device: str, threads: int | None, context: int | None, sequences: int
 
 
 def _template(file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
-    source = file.metadata.get("tokenizer.chat_template")
-    return ChatTemplate(source, tokens=tokenizer.special_texts()) if isinstance(source, str) else None
+    source = Keys(file.metadata, "tokenizer").text("chat_template", None)
+    return None if source is None else ChatTemplate(source, tokens=tokenizer.special_texts())
 
 
 class _Silent(tqdm):

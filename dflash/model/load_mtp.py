@@ -8,8 +8,11 @@ from dflash.model.config import Config
 from dflash.model.draft.gguf_dialects import DIALECTS
 from dflash.model.draft.vocabulary import common, first
 from dflash.model.gguf.file import GGUFFile
+from dflash.model.gguf.keys import Keys
 from dflash.model.hub import resolve
 from dflash.model.mtp import MtpHead
+from dflash.model.runnable import refuse_sizes
+from dflash.model.short_memory import memory_errors
 from dflash.model.weights import Weights
 
 
@@ -38,16 +41,24 @@ def load_mtp(model: Any, name: str | os.PathLike[str] | None = None, *, draft_vo
         If the file is not there or damaged.
     RequestError
         If the trunk has fewer tokens than are to be guessed from.
+    OutOfMemory
+        If there is too little memory.
     """
+    with memory_errors(name or "the model's MTP head", "use another strategy"):
+        return _load(model, name if name is None else str(name), draft_vocab)
+
+
+def _load(model: Any, name: str | None, draft_vocab: int | None) -> Any:
     if name is None:
         if not model.config.n_mtp:
             raise Unsupported("MTP: the model's file holds no MTP block; name a file that does, such as an mtp-*.gguf")
         return _head(model, model.weights, model.config, None, draft_vocab)
-    file = GGUFFile.open(resolve(str(name)))
+    file = GGUFFile.open(resolve(name))
     try:
-        _refuse_draft(file, str(name))
+        _refuse_draft(file, name)
         config = Config.from_gguf(file.metadata, file.tensors)
-        _check(model.config, config, str(name))
+        _check(model.config, config, name)
+        refuse_sizes(config, model.device)
         return _head(model, Weights(file, config, trunk=False), config, file, draft_vocab)
     except BaseException:
         file.close()
@@ -64,7 +75,7 @@ def _head(model: Any, weights: Any, config: Config, file: GGUFFile | None, n: in
 
 
 def _refuse_draft(file: GGUFFile, name: str) -> None:
-    kind = file.metadata.get("general.architecture")
+    kind = Keys(file.metadata, "general").text("architecture", None)
     if kind in DIALECTS:
         raise Unsupported(f"a draft model ({kind}), no MTP head: dflash, dspark and ddtree guess with it", path=name)
 

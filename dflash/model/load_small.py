@@ -74,7 +74,7 @@ def load_small(large: Any, name: str | os.PathLike[str], device: str | None = No
 
 def _check(large: Any, config: Config, tokens: Any, name: str) -> None:
     wanted = large.metadata.get(_TOKENS)
-    if config.n_vocab < large.n_vocab or tokens != wanted:
+    if config.n_vocab < large.n_vocab or type(tokens) is not type(wanted) or tokens != wanted:
         n = [len(each) if isinstance(each, list) else 0 for each in (tokens, wanted)]
         raise Unsupported(
             f"has another vocabulary ({config.n_vocab} ids, {n[0]} tokens) than the model it should guess for "

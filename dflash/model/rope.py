@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.errors import FormatError
 from dflash.kernels.rope import angles
 from dflash.model.config_sizes import RopeScaling
 
@@ -44,6 +45,11 @@ def inverse_frequencies(config: Rotation) -> tuple[NDArray[np.float32], float]:
     gain : float
         1, but for YaRN.
 
+    Raises
+    ------
+    FormatError
+        If the base is too small for the scaling.
+
     References
     ----------
     Peng, Quesnelle, Fan, Shippole 2023, YaRN, arXiv 2309.00071.
@@ -56,6 +62,11 @@ def inverse_frequencies(config: Rotation) -> tuple[NDArray[np.float32], float]:
         return inv_freq, 1.0
     if scaling.kind == "linear":
         return (inv_freq / np.float32(scaling.factor)).astype(np.float32), 1.0
+
+    smallest = RopeScaling.smallest_base(scaling)
+    if config.rope_base < smallest:
+        # readers refuse such a file, but some drafts take the rotation base of their target
+        raise FormatError(f"the rotation base is {config.rope_base:g}, must be at least {smallest:g} with YaRN")
 
     def pair_of(turns: float) -> float:
         """The pair that makes so many turns over the original context."""

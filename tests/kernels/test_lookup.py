@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dflash.errors import KernelError
-from dflash.kernels.lookup import Index, reference
+from dflash.kernels.lookup import Index, cpu, reference
 
 
 @pytest.mark.parametrize(("name", "text", "shortest", "longest"), list(reference.cases()))
@@ -54,6 +54,93 @@ def test_a_long_text_is_cheap(text):
         index.append(tokens[start : start + 512])
         index.match()
     assert time.perf_counter() - began < 1.0
+
+
+OLD_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+N_PAIRS, ROOM = 500, 2048
+
+
+def old_states(first, second):
+    """The hash of pairs of tokens that was once used, which has no key: (tokens, ...) to uint64."""
+    return ((second * OLD_FACTOR) ^ first) * OLD_FACTOR
+
+
+def keyed_states(keys):
+    """The hash of pairs of tokens with keys that are known."""
+    keys = keys.astype(np.uint64)
+    return lambda first, second: keys[0] + keys[1] * second + keys[2] * first
+
+
+def colliding_text(states):
+    """A text of many different pairs that all belong into the first few places of a table of `ROOM` tokens."""
+    rng = np.random.default_rng(1)
+    first, second = rng.integers(0, 1 << 17, (2, 1 << 22), dtype=np.uint64)
+    places = (states(first, second) >> np.uint64(32)) % np.uint64(2 * ROOM)
+    found = np.flatnonzero(places < 2)[:N_PAIRS]
+    assert len(found) == N_PAIRS
+    return np.stack([first[found], second[found]], 1).ravel().astype(np.int32)
+
+
+class Counting(np.ndarray):
+    """Tables that count how many of their places are looked at."""
+
+    probes = 0
+
+    def __getitem__(self, place):
+        Counting.probes += 1
+        return super().__getitem__(place)
+
+
+def probes(monkeypatch, text, keys):
+    """How many places are looked at to enter all runs of two tokens of a text."""
+    monkeypatch.setattr(cpu, "_find", getattr(cpu._find, "py_func", cpu._find))
+    monkeypatch.setattr(Counting, "probes", 0)
+    tables = np.full((1, 2 * ROOM), -1, np.int32).view(Counting)
+    with np.errstate(over="ignore"):
+        cpu.fill.py_func(text, 0, len(text), 2, tables, keys)
+    return Counting.probes
+
+
+def random_keys(seed):
+    return np.random.default_rng(seed).integers(-(1 << 63), 1 << 63, 3, dtype=np.int64)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pairs_that_collide_without_a_key(monkeypatch, seed):
+    """As cheap as a random text: each run costs a few probes, not one for each run before."""
+    text = colliding_text(old_states)
+    usual = np.random.default_rng(seed).integers(0, 1 << 17, len(text)).astype(np.int32)
+    assert probes(monkeypatch, usual, random_keys(seed)) < 4 * len(text)
+    assert probes(monkeypatch, text, random_keys(seed)) < 4 * len(text)
+
+
+def test_pairs_that_collide_with_another_key(monkeypatch):
+    """That the count would show an attack, and that keys of another text are of no use for one."""
+    text = colliding_text(keyed_states(random_keys(1)))
+    assert probes(monkeypatch, text, random_keys(1)) > N_PAIRS**2 // 4
+    assert probes(monkeypatch, text, random_keys(2)) < 4 * len(text)
+
+
+def test_keys_are_random():
+    keys = [Index(2, 8)._keys for _ in range(8)]
+    assert len({tuple(row.tolist()) for row in keys}) == len(keys)
+    assert all(row.shape == (9,) and len(set(row.tolist())) == 9 for row in keys)
+
+
+@pytest.mark.parametrize("states", [old_states, keyed_states(random_keys(1))], ids=["without a key", "known key"])
+def test_results_do_not_depend_on_the_key(monkeypatch, states):
+    """Also where every run collides with every other."""
+    pairs = colliding_text(states)[:120]
+    rng = np.random.default_rng(4)
+    text = np.concatenate([pairs, rng.permutation(pairs.reshape(-1, 2)).ravel(), pairs[:7], rng.integers(0, 3, 50)]).tolist()
+    indices = [Index(2, 3, ROOM) for _ in range(3)]
+    monkeypatch.setattr(indices[0], "_keys", np.append(random_keys(1), 0))
+    monkeypatch.setattr(indices[1], "_keys", np.zeros(4, np.int64))
+    for i, token in enumerate(text):
+        expected = reference.match(text[: i + 1], 2, 3)
+        for index in indices:
+            index.append([token])
+            assert index.match() == expected
 
 
 @pytest.mark.parametrize(("shortest", "longest"), [(0, 3), (4, 3)])

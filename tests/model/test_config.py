@@ -8,6 +8,7 @@ from dflash.errors import FormatError, Unsupported
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile, TensorInfo
 from dflash.model.gguf.tensor_check import expected_tensors, match_tensors
+from dflash.model.rope import inverse_frequencies
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
 PACKAGED = Path(__file__).parent.parent.parent / "dflash" / "data"
@@ -201,6 +202,35 @@ def test_yarn():
         config_of("qwen3", rope__scaling__type="yarn")
     with pytest.raises(Unsupported, match=r"scaling\.type' is 'longrope'"):
         config_of("qwen3", rope__scaling__type="longrope")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope.scaling.yarn_beta_fast": 0.0}, r"rope\.scaling\.yarn_beta_fast' is 0\.0, must be a number from 1e-06"),
+        ({"rope.scaling.yarn_beta_slow": 0.0}, r"rope\.scaling\.yarn_beta_slow' is 0\.0, must be a number from 1e-06"),
+        ({"rope.freq_base": 1.0}, r"rope\.freq_base' is 1\.0, must be a number from 2"),
+        ({"rope.freq_base": 1 + 1e-15}, r"rope\.freq_base' is 1\.0+1"),
+    ],
+)
+def test_yarn_settings_that_would_divide_by_zero(changes, message):
+    yarn = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+    with pytest.raises(FormatError, match=message):
+        config_of("qwen3", **yarn, **changes)
+    config_of("qwen3", **yarn | {"rope.scaling.type": "linear"}, **changes)
+
+
+@pytest.mark.parametrize("kind", ["linear", "yarn"])
+@pytest.mark.parametrize("context", [1, 2**31 - 1])
+@pytest.mark.parametrize("base", [2.0, 1e12])
+@pytest.mark.parametrize("beta", [1e-6, 1e6])
+def test_the_extremes_that_a_scaling_accepts_have_frequencies(kind, context, base, beta):
+    keys = {"type": kind, "factor": 1e6, "original_context_length": context, "yarn_beta_fast": beta, "yarn_beta_slow": beta}
+    scaling = {f"rope.scaling.{name}": value for name, value in keys.items()}
+    config = config_of("qwen3", **scaling, **{"rope.freq_base": base, "context_length": context})
+    inv_freq, gain = inverse_frequencies(config)
+    assert np.isfinite(inv_freq).all()
+    assert np.isfinite(gain)
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,20 @@ def test_rotation():
         from_json(SMALL, rope_theta=None)
 
 
+def test_yarn_settings_that_would_divide_by_zero(tmp_path):
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+    for name in ("beta_fast", "beta_slow"):
+        with pytest.raises(FormatError, match=rf"'config\.{name}' is 0, must be a number from 1e-06"):
+            from_json(SMALL, rope_scaling=yarn | {name: 0})
+    with pytest.raises(FormatError, match=r"'config\.rope_theta' is 1, must be a number from 2"):
+        from_json(SMALL, rope_scaling=yarn, rope_theta=1)
+    assert from_json(SMALL, rope_theta=1).rope_base == 1
+    keys = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "context_length": 1024}
+    for name, value in (("rope.scaling.yarn_beta_fast", 0.0), ("rope.scaling.yarn_beta_slow", 0.0), ("rope.freq_base", 1.0)):
+        with pytest.raises(FormatError, match=name):
+            from_gguf(tmp_path, SMALL, changes=keys | {name: value})
+
+
 def test_exports_of_speculators():
     inner = {"num_hidden_layers": 3, "hidden_size": SPARK.width, "vocab_size": VOCAB, "intermediate_size": SPARK.ffn}
     inner |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-6}

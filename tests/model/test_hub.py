@@ -137,6 +137,69 @@ class TestDownload:
         assert any(bar.n for bar in made)
 
 
+class TestRevisions:
+    @pytest.fixture
+    def tagged(self, hub):
+        """A hub with an older version of the model under a tag, and another on a branch."""
+        for revision in ("v1.0", "refs/pr/1"):
+            hub.revisions[REPO, revision] = {"Model-Q8_0.gguf": f"8 bits of {revision}".encode()}
+        return hub
+
+    @pytest.mark.parametrize("revision", ["v1.0", "refs/pr/1"])
+    @pytest.mark.parametrize("quant", ["", ":q8_0"])
+    def test_a_branch_or_tag(self, revision, quant, find, tagged):
+        assert find(f"hf:{REPO}@{revision}{quant}").read_bytes() == f"8 bits of {revision}".encode()
+
+    def test_a_commit_stays(self, find, tagged):
+        commit = tagged.commit(REPO, "v1.0")
+        tagged.repos[REPO]["Model-Q8_0.gguf"] = b"8 better bits"
+        assert find(f"hf:{REPO}@{commit}:q8_0").read_bytes() == b"8 bits of v1.0"
+
+    def test_main_can_be_named(self, find):
+        assert find(f"hf:{REPO}@main:q8_0") == find(f"hf:{REPO}:q8_0")
+
+    def test_revisions_have_places_of_their_own_in_the_cache(self, find, tagged, tmp_path):
+        names = {"": b"8 bits", "@v1.0": b"8 bits of v1.0", "@refs/pr/1": b"8 bits of refs/pr/1"}
+        paths = {name: find(f"hf:{REPO}{name}:q8_0") for name in names}
+        assert len(set(paths.values())) == len(names)
+        commit = tagged.commit(REPO, "v1.0")
+        tagged.status = 503
+        for name, content in names.items():
+            assert find(f"hf:{REPO}{name}:q8_0") == paths[name]
+            assert paths[name].read_bytes() == content
+        assert find(f"hf:{REPO}@{commit}:q8_0") == paths["@v1.0"]
+        with pytest.raises(DownloadError, match="could not be read"):
+            find(f"hf:{REPO}@v2.0:q8_0")
+
+    def test_a_pinned_model_alone_is_not_taken_for_main(self, find, tagged):
+        find(f"hf:{REPO}@v1.0:q8_0")
+        tagged.status = 503
+        with pytest.raises(DownloadError, match="could not be read"):
+            find(f"hf:{REPO}:q8_0")
+
+    @pytest.mark.parametrize("revision", ["v2.0", "0" * 40])
+    def test_no_such_revision(self, revision, find):
+        with pytest.raises(NotFound, match=f"{REPO}: there is no branch, tag or commit '{revision}'"):
+            find(f"hf:{REPO}@{revision}:q8_0")
+
+    @pytest.mark.parametrize(
+        "revision",
+        ["", "../x", "a..b", "a b", "-x", "/x", "x/", "a//b", ".x", "a/.x", "x.", "x.lock", "x@y", "x@{1}", "a~1", "a?b",
+         "x\n", "\x1b[31m", "a%2fb", "x" * 201],
+    )  # fmt: skip
+    def test_no_name_of_a_revision(self, revision, find, hub):
+        with pytest.raises(NotFound, match="can't be a revision, wanted a branch, tag or commit") as raised:
+            find(f"hf:{REPO}@{revision}:q8_0")
+        assert str(raised.value).isprintable()
+        assert hub.requests == []
+
+    @pytest.mark.parametrize("revision", ["x" * 200, "a", "v1.0-rc_2+b", "feature/a.b/c"])
+    def test_unusual_names_are_asked_for(self, revision, find, hub):
+        with pytest.raises(NotFound, match="there is no branch"):
+            find(f"hf:{REPO}@{revision}")
+        assert hub.requests
+
+
 class TestErrors:
     def test_no_such_quant_says_what_there_is(self, find):
         with pytest.raises(NotFound, match=f"{REPO}: has no Q3_K_S, there is BF16, IQ4_XS, Q4_K_M, Q8_0, UD-Q4_K_M, UD-Q4"):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dflash.errors import FormatError
 from dflash.model.config_sizes import RopeScaling
 from dflash.model.rope import inverse_frequencies
 
@@ -27,3 +28,10 @@ def test_plain_frequencies():
     inv_freq, gain = inverse_frequencies(config)
     np.testing.assert_allclose(inv_freq, 1e7 ** (-np.arange(0, 64, 2) / 64), rtol=1e-6)
     assert gain == 1
+
+
+def test_yarn_with_a_base_that_was_replaced():
+    """A draft may take its target's base, which was checked without the draft's scaling."""
+    config = SimpleNamespace(n_rot=64, rope_base=1.0, rope_scaling=RopeScaling("yarn", 4.0, 1024, 1.0, 1.0, 32.0, 1.0))
+    with pytest.raises(FormatError, match="rotation base is 1, must be at least 2 with YaRN"):
+        inverse_frequencies(config)

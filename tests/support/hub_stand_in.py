@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from urllib.parse import unquote
 
 _RESOLVE = re.compile(r"/(?P<repo>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<file>.+)")
 _INFO = re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)(/revision/(?P<revision>[^/]+))?")
@@ -19,7 +20,9 @@ class Hub:
     Attributes
     ----------
     repos : dict
-        Repository name to a dict of file name to bytes.
+        Repository name to a dict of file name to bytes: its branch main.
+    revisions : dict
+        Repository name and another branch or tag to a dict of file name to bytes.
     requests : list of (method, path, range header)
         In order of arrival.
     cut_after : int or None
@@ -34,6 +37,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.repos: dict[str, dict[str, bytes]] = {}
+        self.revisions: dict[tuple[str, str], dict[str, bytes]] = {}
         self.requests: list[tuple[str, str, str | None]] = []
         self.cut_after: int | None = None
         self.status_after_cut: int | None = None
@@ -47,8 +51,20 @@ class Hub:
             (path.rpartition("/")[2], span) for method, path, span in self.requests if (method, path[:5]) == ("GET", "/cdn/")
         ]
 
-    def commit(self, repo: str) -> str:
-        return hashlib.sha1(repr(sorted(self.repos[repo].items())).encode()).hexdigest()
+    def commit(self, repo: str, revision: str = "main") -> str:
+        return _commit(self.files(repo, revision) or {})
+
+    def files(self, repo: str, revision: str) -> dict[str, bytes] | None:
+        """Files of a branch, tag or commit; None if there is no such one."""
+        if revision == "main":
+            return self.repos[repo]
+        others = [files for (name, _), files in self.revisions.items() if name == repo]
+        commits = {_commit(files): files for files in (self.repos[repo], *others)}
+        return commits.get(revision, self.revisions.get((repo, revision)))
+
+
+def _commit(files: dict[str, bytes]) -> str:
+    return hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -67,22 +83,27 @@ class _Handler(BaseHTTPRequestHandler):
         if hub.status is not None:
             return self.answer(hub.status)
         if path.startswith("/cdn/"):
-            repo, file = path.removeprefix("/cdn/").split("//")
-            return self.download(hub.repos[repo][file])
+            repo, commit, file = path.removeprefix("/cdn/").split("//")
+            return self.download(hub.files(repo, commit)[file])
         for pattern, reply in ((_TREE, self.tree), (_INFO, self.info), (_RESOLVE, self.resolve)):
             if match := pattern.fullmatch(path):
                 if match["repo"] not in hub.repos:
                     return self.answer(404, {"X-Error-Code": "RepoNotFound"})
-                return reply(**match.groupdict())
+                parts = match.groupdict()
+                parts["revision"] = unquote(parts["revision"] or "main")
+                files = hub.files(parts["repo"], parts["revision"])
+                if files is None:
+                    return self.answer(404, {"X-Error-Code": "RevisionNotFound"})
+                return reply(**parts, files=files)
         return self.answer(404)
 
-    def info(self, repo: str, **_: object) -> None:
-        files = [{"rfilename": file} for file in self.hub.repos[repo]]
-        self.answer_json({"id": repo, "modelId": repo, "sha": self.hub.commit(repo), "siblings": files})
+    def info(self, repo: str, files: dict[str, bytes], **_: object) -> None:
+        siblings = [{"rfilename": file} for file in files]
+        self.answer_json({"id": repo, "modelId": repo, "sha": _commit(files), "siblings": siblings})
 
-    def tree(self, repo: str, **_: object) -> None:
-        sums = {file: hashlib.sha256(content).hexdigest() for file, content in self.hub.repos[repo].items()}
-        sizes = {file: len(content) for file, content in self.hub.repos[repo].items()}
+    def tree(self, files: dict[str, bytes], **_: object) -> None:
+        sums = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
+        sizes = {file: len(content) for file, content in files.items()}
         self.answer_json(
             [
                 {
@@ -96,15 +117,15 @@ class _Handler(BaseHTTPRequestHandler):
             ]
         )
 
-    def resolve(self, repo: str, revision: str, file: str) -> None:
+    def resolve(self, repo: str, file: str, files: dict[str, bytes], **_: object) -> None:
         if repo in self.hub.gated:
             return self.answer(403, {"X-Error-Code": "GatedRepo"})
-        content = self.hub.repos[repo].get(file)
+        content = files.get(file)
         if content is None:
             return self.answer(404, {"X-Error-Code": "EntryNotFound"})
         headers = {
-            "Location": f"{self.hub.files_url}/cdn/{repo}//{file}",
-            "X-Repo-Commit": self.hub.commit(repo),
+            "Location": f"{self.hub.files_url}/cdn/{repo}//{_commit(files)}//{file}",
+            "X-Repo-Commit": _commit(files),
             "X-Linked-Size": str(len(content)),
             "X-Linked-Etag": f'"{hashlib.sha256(content).hexdigest()}"',
         }

@@ -1,5 +1,6 @@
 """Find where the end of a text occurred before."""
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,7 +29,8 @@ class Index:
     Notes
     -----
     A hash table for each length holds the end of the last run; it is filled up to the token before the last one, so no run
-    meets itself. A token costs ``longest - shortest + 1`` look-ups, whatever the text; the tables take 8 to 16 bytes a token
+    meets itself. The hash has random keys, so a text can't be written to make runs collide; what is found does not depend on
+    them. A token costs ``longest - shortest + 1`` look-ups, whatever the text; the tables take 8 to 16 bytes a token
     for each length.
     """
 
@@ -37,6 +39,7 @@ class Index:
             raise KernelError(f"lookup: lengths must be 1 or more, the longest last, got {shortest} and {longest}")
         self._shortest, self._longest = shortest, longest
         self._n = self._filled = 0
+        self._keys = np.frombuffer(bytearray(os.urandom(8 * (longest + 1))), np.int64)
         self._text = np.empty(1 << (max(room, _SMALLEST) - 1).bit_length(), np.int32)
         self._tables = self._empty_tables()
 
@@ -53,7 +56,7 @@ class Index:
         self._text[self._n : n] = tokens
         self._n = n
         if n - 1 > self._filled:
-            cpu.fill(self._text, self._filled, n - 1, self._shortest, self._tables)
+            cpu.fill(self._text, self._filled, n - 1, self._shortest, self._tables, self._keys)
             self._filled = n - 1
 
     def match(self) -> tuple[int, int]:
@@ -64,7 +67,7 @@ class Index:
         length, follower : int
             How many tokens, and where what followed them begins; 0 and the end of the text if there is none.
         """
-        return cpu.match(self._text, self._n, self._shortest, self._tables)
+        return cpu.match(self._text, self._n, self._shortest, self._tables, self._keys)
 
     def following(self, start: int, n: int) -> np.ndarray:
         """The text from `start` on, int32 (n,), over and over if it ends before."""

@@ -1,15 +1,17 @@
-"""Hash tables of runs with numba: an entry is where a run ends in the text, which itself tells whether it is the one."""
+"""Hash tables of runs with numba: an entry is where a run ends in the text, which itself tells whether it is the one.
+
+The hash of a run is ``keys[0] + sum(keys[i] * token[-i])`` modulo 2**64, of which the upper 32 bits are used. With random
+keys any two runs share a place with the probability of chance, so nobody who does not know the keys can write a text whose
+runs collide.
+
+References
+----------
+Lemire, Kaser 2014, Strongly universal string hashing is fast (their "multilinear"), arXiv 1202.4961.
+"""
 
 import numpy as np
 
 from dflash.kernels.cpu.jit import inline
-
-_FACTOR = np.int64(-7046029254386353131)  # 2**64 over the golden ratio, odd
-
-
-@inline
-def _mixed(state, token):
-    return (state ^ np.int64(token)) * _FACTOR
 
 
 @inline
@@ -28,24 +30,24 @@ def _find(text, last, length, state, tables, row):
 
 
 @inline
-def fill(text, first, stop, shortest, tables):
+def fill(text, first, stop, shortest, tables, keys):
     """Enter the runs that end at the tokens `first` to ``stop - 1``, in this order, into the tables of their lengths."""
     for last in range(first, stop):
-        state = np.int64(0)
+        state = keys[0]
         for length in range(1, min(shortest + len(tables) - 1, last + 1) + 1):
-            state = _mixed(state, text[last + 1 - length])
+            state += keys[length] * np.int64(text[last + 1 - length])
             if length >= shortest:
                 row = np.uint64(length - shortest)
                 tables[row, _find(text, last, length, state, tables, row)] = last
 
 
 @inline
-def match(text, n, shortest, tables):
+def match(text, n, shortest, tables, keys):
     """`Index.match` of the first `n` tokens; the tables hold the runs that end before the last of them."""
     best, follower = 0, n
-    state = np.int64(0)
+    state = keys[0]
     for length in range(1, min(shortest + len(tables), n)):
-        state = _mixed(state, text[n - length])
+        state += keys[length] * np.int64(text[n - length])
         if length >= shortest:
             row = np.uint64(length - shortest)
             end = tables[row, _find(text, n - 1, length, state, tables, row)]

@@ -103,7 +103,8 @@ class DraftConfig:
         """Refuse sizes that contradict each other, or that the kernels don't run."""
         if self.heads % self.kv_heads:
             raise FormatError(f"draft: {self.heads} heads are no multiple of {self.kv_heads} KV heads")
-        for what, size in (("heads of", self.head_size), ("width", self.width), ("feed forward of", self.ffn)):
+        ranks = ("selector_rank", self.selector_rank), ("markov_rank", self.markov_rank)
+        for what, size in (("heads of", self.head_size), ("width", self.width), ("feed forward of", self.ffn), *ranks):
             if size % _LANES:
                 raise Unsupported(f"draft: {what} {size}, must be a multiple of {_LANES}")
         if not 1 + self.lead <= self.block <= ROWS:

@@ -12,6 +12,7 @@ from dflash.model.draft.gguf_dialects import config_of as config_of_gguf
 from dflash.model.draft.safetensors import read_object
 from dflash.model.draft.source import FolderSource, GGUFSource, Source
 from dflash.model.gguf.file import GGUFFile
+from dflash.model.gguf.keys import Keys
 
 _CONFIG = "config.json"
 _PARTS = (".json", ".safetensors")
@@ -27,12 +28,12 @@ def is_draft(path: Path) -> bool:
     Raises
     ------
     NotFound, FormatError, Unsupported
-        If it is a GGUF file that can't be opened.
+        If it is a GGUF file that can't be opened, or whose architecture is no string.
     """
     if path.is_dir() or path.suffix in _PARTS:
         return True
     with GGUFFile.open(path) as file:
-        return file.metadata.get("general.architecture") in DIALECTS
+        return Keys(file.metadata, "general").text("architecture", None) in DIALECTS
 
 
 def open_draft(path: Path) -> tuple[DraftConfig, Source]:
@@ -66,4 +67,8 @@ def _folder(folder: Path) -> tuple[Source, Mapping[str, Any], Any]:
 
 def _gguf(path: Path) -> tuple[Source, Mapping[str, Any], Any]:
     file = GGUFFile.open(path)
-    return GGUFSource(file), file.metadata, config_of_gguf
+    try:
+        return GGUFSource(file), file.metadata, config_of_gguf
+    except BaseException:
+        file.close()
+        raise

@@ -6,9 +6,16 @@ from typing import Any
 import numpy as np
 
 from dflash.errors import FormatError, Unsupported
-from dflash.model.config_sizes import MAX_BLOCKS, MAX_WIDTH, RopeScaling
+from dflash.model.config_sizes import MAX_BLOCKS, MAX_WIDTH, MIN_YARN_BETA, RopeScaling
 from dflash.model.draft.config import DraftConfig, default_taps
-from dflash.model.draft.gguf_dialects import MAX_CONV, MAX_HEAD_SIZE, MAX_HEADS, MAX_RANK, MAX_TOP, refuse_lilicorr
+from dflash.model.draft.gguf_dialects import (
+    MAX_CONV,
+    MAX_HEAD_SIZE,
+    MAX_HEADS,
+    MAX_RANK,
+    MAX_TOP,
+    refuse_lilicorr,
+)
 from dflash.model.gguf.keys import Keys
 
 _KINDS = {
@@ -86,6 +93,7 @@ def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
     heads, width = keys.integer("num_attention_heads", high=MAX_HEADS), keys.integer("hidden_size", high=MAX_WIDTH)
     slides = _slides(keys, n_layers)
     windows = _windows(keys, slides)
+    scaling = _scaling(keys)
     return DraftConfig(
         kind=kind,
         width=width,
@@ -96,8 +104,8 @@ def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
         head_size=keys.integer("head_dim", max(width // heads, 1), high=MAX_HEAD_SIZE),
         n_vocab=keys.integer("vocab_size", 0),
         norm_eps=keys.number("rms_norm_eps", low=0, high=1),
-        rope_base=_rope(keys).number("rope_theta", low=1, high=1e12),
-        rope_scaling=_scaling(keys),
+        rope_base=_rope(keys).number("rope_theta", low=RopeScaling.smallest_base(scaling), high=1e12),
+        rope_scaling=scaling,
         block=keys.integer("block_size", 16, high=1 << 16),
         mask=keys.integer("mask_token_id", low=0),
         taps=_taps(keys, n_layers, exported=exported),
@@ -175,6 +183,7 @@ def _scaling(keys: Settings) -> RopeScaling | None:
         raise Unsupported(str(rope.wrong("rope_type", kind, "'default', 'linear' or 'yarn'")))
     factor = rope.number("factor", low=1, high=1e6)
     gain = 1 + 0.1 * float(np.log(factor))
+    min_beta = MIN_YARN_BETA if kind == "yarn" else 0
     original = rope.integer("original_max_position_embeddings", None)
     return RopeScaling(
         kind=kind,
@@ -182,8 +191,8 @@ def _scaling(keys: Settings) -> RopeScaling | None:
         original_context=keys.integer("max_position_embeddings") if original is None else original,
         attn_factor=rope.number("attention_factor", gain, low=0, high=1e6) / gain,
         ext_factor=1.0,
-        beta_fast=rope.number("beta_fast", 32.0, low=0, high=1e6),
-        beta_slow=rope.number("beta_slow", 1.0, low=0, high=1e6),
+        beta_fast=rope.number("beta_fast", 32.0, low=min_beta, high=1e6),
+        beta_slow=rope.number("beta_slow", 1.0, low=min_beta, high=1e6),
     )
 
 

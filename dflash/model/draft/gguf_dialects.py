@@ -73,6 +73,7 @@ def config_of(metadata: Mapping[str, Value], shapes: Mapping[str, tuple[int, ...
     if keys.integer("attention.value_length", head_size) != head_size:
         raise Unsupported("draft: keys and values of different sizes are not run")
     windows = _windows(keys, n_layers)
+    scaling = RopeScaling.from_keys(keys)
     return DraftConfig(
         kind=kind,
         width=keys.integer("embedding_length", high=MAX_WIDTH),
@@ -83,8 +84,8 @@ def config_of(metadata: Mapping[str, Value], shapes: Mapping[str, tuple[int, ...
         head_size=head_size,
         n_vocab=_vocabulary(metadata, keys),
         norm_eps=keys.number("attention.layer_norm_rms_epsilon", low=0, high=1),
-        rope_base=keys.number("rope.freq_base", low=1, high=1e12),
-        rope_scaling=RopeScaling.from_keys(keys),
+        rope_base=keys.number("rope.freq_base", low=RopeScaling.smallest_base(scaling), high=1e12),
+        rope_scaling=scaling,
         block=keys.integer(dialect.block, high=1 << 16),
         mask=_mask(metadata, dialect),
         taps=tuple(tap - dialect.shift for tap in keys.integers(dialect.taps, low=dialect.shift, high=MAX_BLOCKS)),

@@ -15,6 +15,7 @@ from dflash.model.draft.state import DEFAULT_CONTEXT, places
 from dflash.model.draft.vocabulary import Vocabulary, common, vocabulary
 from dflash.model.hub import resolve
 from dflash.model.model import Model
+from dflash.model.short_memory import memory_errors
 
 if TYPE_CHECKING:
     from dflash.model.cuda.draft import DeviceBlockDraft
@@ -72,6 +73,8 @@ def load_draft(
         If dflash does not run its kind, or it is the draft of another target; one sentence says why.
     RequestError
         If an argument is out of range.
+    OutOfMemory
+        If there is too little memory.
     """
     device = device or target.device
     if sequences < 1 or (context is not None and context < 1) or not 0 <= confidence <= 1:
@@ -80,7 +83,26 @@ def load_draft(
         )
     if device not in {"cpu", "cuda"} or (device == "cuda" and target.device == "cpu"):
         raise Unsupported(f"draft: device {device!r} with a target on {target.device!r} is not run")
-    config, source = open_draft(resolve(name, folders=True))
+    with memory_errors(name, "use another strategy"):
+        config, source = open_draft(resolve(name, folders=True))
+        settings = {"causal": causal, "short": short, "confidence": confidence, "draft_vocab": draft_vocab}
+        return _build(config, source, target, device=device, sequences=sequences, context=context, **settings)
+
+
+def _build(
+    config: DraftConfig,
+    source: Source,
+    target: Any,
+    *,
+    device: str,
+    sequences: int,
+    context: int | None,
+    causal: bool | None,
+    short: bool,
+    confidence: float,
+    draft_vocab: int | None,
+) -> Any:
+    """Make a draft model from its open file, which is closed if that fails."""
     try:
         config = fitted(config, source, target)
         if causal is not None:

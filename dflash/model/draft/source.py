@@ -13,6 +13,7 @@ from dflash.model.draft.names import FORKS, canonical
 from dflash.model.draft.safetensors import Entry, open_folder
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.header import quoted
+from dflash.model.gguf.keys import Keys
 
 _FLOATS = ("F32", "F16", "BF16")
 
@@ -87,7 +88,7 @@ class GGUFSource:
     Raises
     ------
     FormatError
-        If two tensors mean the same.
+        If two tensors mean the same, or the architecture is no string.
     """
 
     def __init__(self, file: GGUFFile) -> None:
@@ -98,7 +99,7 @@ class GGUFSource:
         self.sizes = {name: file.tensors[theirs].n_bytes for name, theirs in self._names.items()}
         tokens = file.metadata.get("tokenizer.ggml.tokens")
         self.tokens = tokens if isinstance(tokens, list) else []
-        self.fork = file.metadata.get("general.architecture") in FORKS
+        self.fork = Keys(file.metadata, "general").text("architecture", None) in FORKS
 
     def has(self, name: str) -> bool:
         """As `Source` says."""

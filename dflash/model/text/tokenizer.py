@@ -202,10 +202,16 @@ def _build(vocabulary: Vocabulary) -> tuple[tokenizers.Tokenizer, tokenizers.Tok
 
     texts, types = vocabulary.texts, vocabulary.types
     ids = {text: index for index, text in enumerate(texts) if types[index] != UNUSED}
+    problem = vocabulary.bad_merge()
+    if problem:
+        # found beforehand: the library panics at some merges, which is a BaseException and prints a Rust message
+        raise FormatError(problem)
     try:
         bpe = models.BPE(vocab=ids, merges=vocabulary.merges)
-    except Exception as error:
-        raise FormatError(vocabulary.bad_merge()) from error
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise FormatError(f"tokenizer.ggml.merges can't be used: {error!s:.200}") from error
     pieces = pre_tokenizers.Split(Regex(PATTERNS[vocabulary.pre]), "isolated")
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     added = [

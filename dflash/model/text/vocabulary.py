@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from dflash.errors import FormatError, Unsupported
+from dflash.model.gguf.header import quoted
 
 NORMAL, CONTROL, USER, UNUSED = 1, 3, 4, 5
 
@@ -76,17 +78,17 @@ class Vocabulary:
         FormatError
             If a key is missing or the keys contradict each other; the message names the key.
         """
-        model = _require(metadata, "tokenizer.ggml.model")
+        model = _text(metadata, "tokenizer.ggml.model")
         if model != "gpt2":
-            raise Unsupported(f"tokenizer.ggml.model is {model!r}; dflash runs 'gpt2' (byte-level BPE)")
-        pre = _require(metadata, "tokenizer.ggml.pre")
+            raise Unsupported(f"tokenizer.ggml.model is {quoted(model)}; dflash runs 'gpt2' (byte-level BPE)")
+        pre = _text(metadata, "tokenizer.ggml.pre")
         if pre not in PATTERNS:
-            raise Unsupported(f"tokenizer.ggml.pre is {pre!r}; dflash runs {' and '.join(map(repr, PATTERNS))}")
+            raise Unsupported(f"tokenizer.ggml.pre is {quoted(pre)}; dflash runs {' and '.join(map(repr, PATTERNS))}")
         texts = _list(metadata, "tokenizer.ggml.tokens", str)
         types = _types(metadata, len(texts))
         _check_alphabet(texts, types)
         bos = _token(metadata, "tokenizer.ggml.bos_token_id", len(texts))
-        add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", False))
+        add_bos = _flag(metadata, "tokenizer.ggml.add_bos_token")
         if add_bos and bos is None:
             raise FormatError("tokenizer.ggml.add_bos_token is true, but tokenizer.ggml.bos_token_id is missing")
         return cls(
@@ -100,22 +102,39 @@ class Vocabulary:
             add_bos=add_bos,
         )
 
-    def bad_merge(self) -> str:
-        """Describe the first merge that can't be."""
-        known = set(self.texts)
+    def bad_merge(self) -> str | None:
+        """Describe the first merge that does not join two tokens to a token; None if all do."""
+        known = {text for text, kind in zip(self.texts, self.types, strict=True) if kind != UNUSED}
+        in_pairs = set(map(len, self.merges)) <= {2}
+        if in_pairs and known.issuperset(chain.from_iterable(self.merges)) and known.issuperset(map("".join, self.merges)):
+            return None
         for index, merge in enumerate(self.merges):
             if len(merge) != 2:
                 return f"tokenizer.ggml.merges[{index}] is {' '.join(merge)!r}, wanted two tokens with a space between"
             for text in (*merge, "".join(merge)):
                 if text not in known:
                     return f"tokenizer.ggml.merges[{index}] is {' '.join(merge)!r}, but {text!r} is not a token"
-        return "tokenizer.ggml.merges can't be used"
+        return None
 
 
 def _require(metadata: Mapping[str, Any], key: str) -> Any:
     if key not in metadata:
         raise FormatError(f"{key} is missing: the file has no complete tokenizer")
     return metadata[key]
+
+
+def _text(metadata: Mapping[str, Any], key: str) -> str:
+    value = _require(metadata, key)
+    if not isinstance(value, str):
+        raise FormatError(f"{key} is of type {type(value).__name__}, wanted a string")
+    return value
+
+
+def _flag(metadata: Mapping[str, Any], key: str) -> bool:
+    value = metadata.get(key, False)
+    if not isinstance(value, bool | np.bool_):
+        raise FormatError(f"{key} is of type {type(value).__name__}, wanted true or false")
+    return bool(value)
 
 
 def _list(metadata: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> list:
@@ -165,5 +184,6 @@ def _token(metadata: Mapping[str, Any], key: str, n_tokens: int) -> int | None:
         return None
     token = metadata[key]
     if not isinstance(token, int | np.integer) or not 0 <= token < n_tokens:
-        raise FormatError(f"{key} is {token!r}, wanted an id from 0 to {n_tokens - 1}")
+        shown = quoted(token) if isinstance(token, str) else f"{token!r:.80}"
+        raise FormatError(f"{key} is {shown}, wanted an id from 0 to {n_tokens - 1}")
     return int(token)

@@ -206,6 +206,18 @@ def test_half_a_surrogate_pair():
         ({"merges": ["a zz"]}, FormatError, r"merges\[0\] is 'a zz', but 'zz' is not a token"),
         ({"merges": ["ab"]}, FormatError, r"merges\[0\] is 'ab', wanted two tokens"),
         ({"merges": ["a b c"]}, FormatError, r"merges\[0\] is 'a b c', wanted two tokens"),
+        ({"merges": ["a <|endoftext|>"]}, FormatError, r"merges\[0\] .* 'a<\|endoftext\|>' is not a token"),
+        (
+            {"eos_token_id": 0, "tokens": list(BYTE_LETTERS), "token_type": [1] * 256, "merges": ["\u0120 \u0120"]},
+            FormatError,
+            r"merges\[0\] is '\u0120 \u0120', but '\u0120\u0120' is not a token",
+        ),
+        ({"merges": ["a [PAD0]"]}, FormatError, r"merges\[0\] is 'a \[PAD0\]', but '\[PAD0\]' is not a token"),
+        ({"pre": np.array([1, 2])}, FormatError, "pre is of type ndarray, wanted a string"),
+        ({"pre": ["qwen2"]}, FormatError, "pre is of type list, wanted a string"),
+        ({"model": ["gpt2", "gpt2"]}, FormatError, "model is of type list, wanted a string"),
+        ({"add_bos_token": np.array([True, False])}, FormatError, "add_bos_token is of type ndarray, wanted true or false"),
+        ({"eos_token_id": np.array([1, 2])}, FormatError, r"eos_token_id is array\(\[1, 2\]\), wanted an id"),
         ({"eos_token_id": 263}, FormatError, "eos_token_id is 263, wanted an id from 0 to 262"),
         ({"eos_token_id": "x"}, FormatError, "eos_token_id is 'x'"),
         ({"add_bos_token": True}, FormatError, "bos_token_id is missing"),
@@ -219,6 +231,18 @@ def test_half_a_surrogate_pair():
 def test_malformed(changes, error, message):
     with pytest.raises(error, match=message):
         Tokenizer.from_gguf(spoiled(**changes))
+
+
+@pytest.mark.parametrize(("raised", "expected"), [(BaseException, FormatError), (KeyboardInterrupt, KeyboardInterrupt)])
+def test_a_library_that_panics(monkeypatch, raised, expected):
+    """A panic in Rust is a BaseException; an interrupt by the user is one, too, and must stay one."""
+
+    def panics(**_):
+        raise raised("range end index 15 out of range")
+
+    monkeypatch.setattr("tokenizers.models.BPE", panics)
+    with pytest.raises(expected, match="range end index 15"):
+        Tokenizer.from_gguf(small())
 
 
 def test_a_large_vocabulary_loads_quickly():

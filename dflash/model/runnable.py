@@ -1,0 +1,54 @@
+"""Sizes of a sound model that the kernels do not run, refused when it is loaded."""
+
+from dflash.errors import Unsupported
+from dflash.model.config import Config
+
+LANES = 16
+"""Numbers that kernels read at a time; rows of weights, heads and states must be multiples of it."""
+
+MAX_DELTA_SIZE = {"cpu": 256, "cuda": 128}
+"""Largest key and value of a linear-attention head, by device; a head's state lies in registers or in a cache."""
+
+MAX_HEAD_SIZE = {"cpu": 1024, "cuda": 256}
+"""Largest attention head, by device; 1,024 is what metadata may say at all."""
+
+MAX_GROUP = 64
+"""Most query heads that may share a KV head on a GPU, where they share a tile."""
+
+
+def refuse_sizes(config: Config, device: str) -> None:
+    """Raise if a kernel would refuse the sizes of a model.
+
+    Parameters
+    ----------
+    config : Config
+    device : str
+        ``"cpu"`` or ``"cuda"``.
+
+    Raises
+    ------
+    Unsupported
+        The message names the key that holds the size.
+    """
+    sizes = {
+        "embedding_length": config.width,
+        "attention.key_length": config.head_size,
+        "feed_forward_length": config.ffn,
+        "ssm.state_size": config.delta_size,
+        "expert_feed_forward_length": config.expert_ffn,
+        "expert_shared_feed_forward_length": config.shared_ffn,
+    }
+    for name, size in sizes.items():
+        if size % LANES:
+            raise _wrong(config, name, size, f"a multiple of {LANES}")
+    for name, limits in (("attention.key_length", MAX_HEAD_SIZE), ("ssm.state_size", MAX_DELTA_SIZE)):
+        if sizes[name] > limits[device]:
+            raise _wrong(config, name, sizes[name], f"at most {limits[device]} on device {device!r}")
+    if device == "cuda" and config.heads > MAX_GROUP * config.kv_heads:
+        wanted = f"at most {MAX_GROUP} times the {config.kv_heads} KV heads on device 'cuda'"
+        raise _wrong(config, "attention.head_count", config.heads, wanted)
+
+
+def _wrong(config: Config, name: str, size: int, wanted: str) -> Unsupported:
+    key = f"{config.architecture}.{name}"
+    return Unsupported(f"key {key!r} is {size}, which the kernels do not run: must be {wanted}")

@@ -1,0 +1,33 @@
+"""Turn what the system raises for want of memory into one error of the tree."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dflash.errors import OutOfMemory
+from dflash.model.gguf.header import quoted
+
+
+@contextmanager
+def memory_errors(name: object, remedy: str) -> Iterator[None]:
+    """Raise `OutOfMemory` in place of MemoryError, and of an OSError that says the same.
+
+    Parameters
+    ----------
+    name : object
+        Model that is being loaded, for the message.
+    remedy : str
+        What takes less memory, for the message.
+
+    Raises
+    ------
+    OutOfMemory
+        If the body ran out of memory.
+    """
+    try:
+        yield
+    except (MemoryError, OSError) as error:
+        # mmap says ENOMEM, NumPy a MemoryError
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+            raise
+        raise OutOfMemory(f"{quoted(str(name))}: out of memory while it was loaded ({error}): {remedy}") from error
