@@ -99,5 +99,5 @@ def test_an_architecture_that_is_an_array(monkeypatch, kind):
 def test_a_draft_model_whose_tokens_are_numbers():
     tokens = np.array([1, 2], np.int32)
     large = SimpleNamespace(metadata={"tokenizer.ggml.tokens": ["a", "b"]}, n_vocab=2)
-    with pytest.raises(ModelError, match="x has another vocabulary"):
+    with pytest.raises(ModelError, match="x: has another vocabulary"):
         _check(large, SimpleNamespace(n_vocab=2), tokens, "x")
