@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from dflash.decode.drafters.vocab_tracker import Usual
+from dflash.decode.drafters.vocab_tracker import VocabTracker
 from dflash.model.draft.vocabulary import Vocabulary, common
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.text.tokenizer import Tokenizer
@@ -47,7 +47,7 @@ def main():
     some = common(model)
     if not some:
         parser.error(f"{given.model} has {tokenizer.n_vocab:,} tokens, of which a draft leaves out none")
-    ways = {"all tokens": ((), Usual(()).does), "as texts go": (some, None)}
+    ways = {"all tokens": ((), VocabTracker(()).select), "as texts go": (some, None)}
     ways |= {f"the first {n:,}": ([Vocabulary((slice(0, n), *some[0].parts[1:]))], lambda _: 0) for n in FIRST}
     print(f"{sum(map(len, texts)):,} tokens, of which not among")
     for known in (*(ways[f"the first {n:,}"][0][0] for n in FIRST), *some):
@@ -59,7 +59,9 @@ def main():
     n = sum(len(text) - PROMPT for text in texts)
     for depth in (15, 3):
         for name, (known, which) in ways.items():
-            runs = [steps_of(t, known, which or Usual(known).does, d, depth) for t, d in zip(texts, draws, strict=True)]
+            runs = [
+                steps_of(t, known, which or VocabTracker(known).select, d, depth) for t, d in zip(texts, draws, strict=True)
+            ]
             steps = [one for run in runs for one in run]
             shares = ", ".join(f"{steps.count(one) / len(steps):.0%}" for one in (*range(len(known)), None))
             print(f"  chains of {depth}, {name}: {n / len(steps):.3f} tokens a step; of the steps {shares}", flush=True)

@@ -28,7 +28,7 @@ def run(model, tokens):
     """Logits (2, 16, V) of a chain and of a tree after a prompt."""
     state = model.state()
     prompt = tokens[:PROMPT]
-    model.forward([Span(state, prompt, np.arange(-1, PROMPT - 1, dtype=np.int32), whole=True, logits=False)])
+    model.forward([Span(state, prompt, np.arange(-1, PROMPT - 1, dtype=np.int32), prefill=True, logits=False)])
     found = []
     for parents in (CHAIN, TREE):
         out = model.forward([Span(state, tokens[PROMPT:], parents)])
@@ -42,7 +42,7 @@ def finite(model, tokens):
     """Read a prompt, then write; whether every hidden value and logit is finite."""
     state, sound = model.state(), True
     n = len(tokens)
-    out = model.forward([Span(state, tokens, np.arange(-1, n - 1, dtype=np.int32), whole=True)])
+    out = model.forward([Span(state, tokens, np.arange(-1, n - 1, dtype=np.int32), prefill=True)])
     sound &= bool(cupy.isfinite(out.hidden).all())
     for token in tokens[:STEPS]:
         out = model.forward([Span(state, np.array([token], np.int32), np.array([-1], np.int32))])

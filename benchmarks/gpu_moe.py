@@ -16,7 +16,7 @@ import numpy as np
 from timing import copy_bandwidth, microseconds
 
 from dflash.kernels.formats import BLOCKS, Matrix
-from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu.jit import warm
 from dflash.kernels.moe import Experts
 from dflash.kernels.moe.cuda import Moe, Scratch
@@ -38,7 +38,7 @@ def one(rows, width, kind, scale):
         data[..., at : at + 2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
     if kind == "MXFP4":
         data[..., 0] = 118
-    return Tiles(Matrix(data.reshape(rows, -1), kind))
+    return PackedWeight(Matrix(data.reshape(rows, -1), kind))
 
 
 def stack(rows, width, kind, scale):

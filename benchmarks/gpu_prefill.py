@@ -15,7 +15,7 @@ import numpy as np
 from timing import ROUNDS, microseconds
 
 from dflash.kernels.formats import BLOCKS, Matrix
-from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu.jit import warm
 from dflash.kernels.linear.cuda_prefill import PACKED_ROWS, PrefillLaunch, Scratch
 
@@ -39,7 +39,7 @@ def random_tiles(kind, rows, width):
     data = RNG.integers(0, 256, (256, width // block.elements, block.n_bytes), np.uint8)
     for at in SCALES[kind]:
         data[..., at : at + 2] = np.frombuffer(np.float16(1e-4).tobytes(), np.uint8)
-    tiles = Tiles(Matrix(data.reshape(256, -1), kind))
+    tiles = PackedWeight(Matrix(data.reshape(256, -1), kind))
     tiles.data = cupy.ascontiguousarray(cupy.tile(tiles.data, -(-rows // 256)))
     tiles.shape = rows, width
     return tiles

@@ -15,21 +15,21 @@ from timing import copy_bandwidth, microseconds
 
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.formats import Matrix
-from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu.jit import warm
 from dflash.kernels.norm.cuda import RmsNorm
-from dflash.kernels.sample.cuda import Sampler
-from dflash.kernels.sample.params import Ask, Law
+from dflash.kernels.sample.cuda import DeviceSampler
+from dflash.kernels.sample.params import SampleParams, SampleRequest
 
 WIDTH, VOCAB = 5120, 248_320
 CALLS = 20
 LAWS = {
-    "largest": Law(),
-    "T 1": Law(1.0, seed=1),
-    "T 1, min-p 0.05": Law(1.0, floor=-3.0, seed=1),
-    "T 0.6, top-k 20, top-p 0.95": Law(float(np.float32(1 / 0.6)), top_k=20, top_p=0.95, seed=1),
-    "T 1, top-p 0.95": Law(1.0, top_p=0.95, seed=1),
-    "T 2, top-p 0.95, flat": Law(0.5, top_p=0.95, seed=1),
+    "largest": SampleParams(),
+    "T 1": SampleParams(1.0, seed=1),
+    "T 1, min-p 0.05": SampleParams(1.0, floor=-3.0, seed=1),
+    "T 0.6, top-k 20, top-p 0.95": SampleParams(float(np.float32(1 / 0.6)), top_k=20, top_p=0.95, seed=1),
+    "T 1, top-p 0.95": SampleParams(1.0, top_p=0.95, seed=1),
+    "T 2, top-p 0.95, flat": SampleParams(0.5, top_p=0.95, seed=1),
 }
 RNG = np.random.default_rng(3)
 
@@ -73,22 +73,22 @@ def normals(rows):
 
 def embeddings(rows):
     """Rows of a Q4_K table."""
-    table = Tiles(Matrix(RNG.integers(0, 256, (4096, WIDTH // 256 * 144), np.uint8), "Q4_K"))
+    table = PackedWeight(Matrix(RNG.integers(0, 256, (4096, WIDTH // 256 * 144), np.uint8), "Q4_K"))
     tokens = cupy.asarray(RNG.integers(0, 4096, rows), np.int32)
     return Embed(tokens, table, cupy.empty((rows, WIDTH), np.float32)), (4 * WIDTH + WIDTH // 256 * 144) * rows
 
 
-def draws(rows, law):
+def draws(rows, params):
     """The launches of a draw from rows, without the copies to and from the host."""
     logits = 2.5 * cupy.random.standard_normal((rows, VOCAB), cupy.float32)
-    sampler = Sampler(logits)
-    sampler.draw([Ask(law, 0, range(rows))], rows).wait()
+    sampler = DeviceSampler(logits)
+    sampler.sample_rows([SampleRequest(params, 0, range(rows))], rows).wait()
 
     def run(stream):
-        if law.scale is None:
+        if params.scale is None:
             sampler.largest(rows, stream)
         else:
-            sampler.launch([law], rows, stream)
+            sampler.launch([params], rows, stream)
 
     return run, 4 * VOCAB * rows
 
@@ -103,7 +103,11 @@ def main():
     figures = []
     jobs = [("norm", rows, lambda rows=rows: normals(rows)) for rows in (1, 16, 64, 2048, 8192)]
     jobs += [("embed", rows, lambda rows=rows: embeddings(rows)) for rows in (1, 64, 2048)]
-    jobs += [(name, rows, lambda rows=rows, law=law: draws(rows, law)) for name, law in LAWS.items() for rows in (1, 16, 64)]
+    jobs += [
+        (name, rows, lambda rows=rows, params=params: draws(rows, params))
+        for name, params in LAWS.items()
+        for rows in (1, 16, 64)
+    ]
     torch = {rows: torch_times(rows) for rows in (1, 16, 64, 2048, 8192)}
     for name, rows, make in jobs:
         run, n_bytes = make()

@@ -20,9 +20,9 @@ from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.strategy import Plain, Strategy
-from dflash.kernels.sample import Law
+from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
-from dflash.model.draft import Wish
+from dflash.model.draft import DeviceDraftRequest
 from dflash.model.load import load_model
 
 PROMPT, STEPS, SKIPPED, QUEUED = 300, 60, 10, 6
@@ -41,7 +41,7 @@ class Runs:
 
     def step(self, strategy, sampling, n_sessions=1):
         """Median of a step of some texts together, through the whole loop, and tokens that it makes of each."""
-        engine, took = Engine(self.model, chunk=self.model.chunk), []
+        engine, took = Engine(self.model, chunk=self.model.prefill_chunk), []
         most = 16 * (self.n_steps + SKIPPED + 1)
         sessions = [
             engine.add(Session(self.ids(PROMPT).tolist(), sampling=sampling, strategy=strategy, max_tokens=most))
@@ -77,10 +77,14 @@ class Runs:
         """Guesses for one text, and the reading of 1 and 16 rows, several being queued."""
         target, state = self.model.state(), draft.state()
         tokens = self.ids(PROMPT)
-        span = Span(target, tokens, np.arange(-1, PROMPT - 1, dtype=np.int32), whole=True, logits=False)
-        features = self.model.forward([span], capture=draft.config.taps).captured
+        span = Span(target, tokens, np.arange(-1, PROMPT - 1, dtype=np.int32), prefill=True, logits=False)
+        features = self.model.forward([span], capture=draft.config.target_layer_ids).captured
         draft.read(state, features, slice(0, PROMPT))
-        wishes = [Wish(state, Law(), draft.config.most, 1 if nodes == draft.config.most else 16, nodes, common)]
+        wishes = [
+            DeviceDraftRequest(
+                state, SampleParams(), draft.config.most, 1 if nodes == draft.config.most else 16, nodes, common
+            )
+        ]
         guess = self._queued(lambda: draft.guess(wishes, [7]))
         read = [self._queued(lambda n=n: draft.read(state, features, slice(0, n))) for n in (1, 16)]
         state.close()
@@ -125,7 +129,7 @@ def main():
     for path in given.drafts:
         drafter = DFlash(path)
         drafter.prepare(model)
-        draft = model.companions[drafter]
+        draft = model.attachments[drafter]
         print(f"{path}: {draft.weights.n_bytes / 1e9:.2f} GB")
         tell("  chain of 15", Strategy(drafter, Chain()))
         tell("  chain of 15, from all tokens", Strategy(drafter, Chain()), common=False)
@@ -137,12 +141,12 @@ def main():
         for name, nodes in (("chain of 15", draft.config.most), ("tree of 22", 22)):
             guess, one, many = runs.draft(draft, nodes, common=0 if draft.common else None)
             every, _, _ = runs.draft(draft, nodes, common=None)
-            forward = runs.forward(nodes + 1, draft.config.taps)
+            forward = runs.forward(nodes + 1, draft.config.target_layer_ids)
             print(f"  {name}: guesses {guess:.3f} ms, {every:.3f} from all tokens")
             print(f"  {name}: reading 1 / 16 rows {one:.3f} / {many:.3f}, forward {forward:.3f} ms")
-        model.looks_ahead = False
+        model.can_overlap = False
         tell("  chain of 15, not looking ahead", Strategy(drafter, Chain()))
-        model.looks_ahead = True
+        model.can_overlap = True
         if given.draft_vocab:
             fewer = DFlash(path, draft_vocab=given.draft_vocab)
             tell(f"  chain of 15, from {given.draft_vocab:,} tokens", Strategy(fewer, Chain()))

@@ -8,7 +8,7 @@ import pytest
 from compare import assert_close
 from matrices import random_matrix
 
-from dflash.kernels.linear import Launch
+from dflash.kernels.linear import PackedLinear
 
 SHAPES = {"demo head": (16384, 512), "demo ffn": (1536, 512), "4B ffn": (9216, 2560)}
 
@@ -21,7 +21,7 @@ def test_linear(benchmark, capsys, shape, kind, tokens):
     weight = random_matrix(rows, width, kind)
     x = np.random.default_rng(0).standard_normal((tokens, width)).astype(np.float32)
     out = np.empty((tokens, rows), np.float32)
-    launch = Launch(x, [weight], [out])
+    launch = PackedLinear(x, [weight], [out])
     launch(tokens)
     unpacked = weight.unpacked()
     assert_close(kind, out, x @ unpacked.T, 1e-5)

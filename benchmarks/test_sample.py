@@ -9,7 +9,7 @@ from guessers import drawn, ruled
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
-from dflash.decode.sampling.sampler import Picker
+from dflash.decode.sampling.sampler import Sampler
 from dflash.decode.session import Session
 from dflash.model.batch import Forward
 
@@ -54,10 +54,10 @@ def ignore(*_):
 def test_step(benchmark, capsys, sampling, n_vocab):
     if n_vocab < 20_000:
         row, history = logits_of(n_vocab), History([1])
-        picker = Picker(sampling, 3)
+        sampler = Sampler(sampling, 3)
         if sampling.penalties:
             history.count()
-        assert picker.pick(row, history) == drawn(ruled(row, [1], 1, sampling), sampling, 3, 1)
+        assert sampler.sample(row, history) == drawn(ruled(row, [1], 1, sampling), sampling, 3, 1)
 
     def write():
         for _ in Engine(Free(n_vocab)).stream(Session([1], sampling=sampling, max_tokens=STEPS)):

@@ -115,8 +115,8 @@ def as_text(about: dict[str, Any]) -> str:
     ]
     if "no_gpu" in device:
         lines.append(("", f"no GPU: {device['no_gpu']}"))
-    if "guessed_from" in model:
-        guessed = model["guessed_from"]
+    if "draft_vocab_steps" in model:
+        guessed = model["draft_vocab_steps"]
         common, of = " or ".join(f"{n:,}" for n in guessed["common"]), f"{guessed['all']:,}"
         who = "block drafts and the MTP head guess" if layers["mtp"] else "block drafts guess"
         lines.append(("guesses", f"{who} from {common} of {of} tokens while a text keeps to them"))

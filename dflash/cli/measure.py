@@ -44,7 +44,7 @@ class Bench:
 
     def reading(self, n: int) -> dict[str, Any]:
         """Tokens a second of reading a prompt of `n`, after one of at most two chunks that does not count."""
-        self.read(min(n, 2 * self.model.chunk))
+        self.read(min(n, 2 * self.model.prefill_chunk))
         return self._rate(n, lambda: self.read(n))
 
     def writing(self, n: int, depth: int) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Bench:
             raise RequestError(f"{depth + 1 + n} tokens don't fit the context of {self.model.config.context}")
         session = Session(self._ids(depth + 1).tolist(), max_tokens=n, prefix=self._read_before(depth))
         start = self._start()
-        for step in Engine(self.model, chunk=self.model.chunk).stream(session):
+        for step in Engine(self.model, chunk=self.model.prefill_chunk).stream(session):
             if step.tokens and steps is not None:
                 steps.append(step)
         return perf_counter() - start
@@ -161,11 +161,11 @@ class Bench:
     def _chunks(self, state: Any, n: int) -> None:
         if n > self.model.config.context:
             raise RequestError(f"{n} tokens don't fit the context of {self.model.config.context}")
-        chunk = self.model.chunk
+        chunk = self.model.prefill_chunk
         for start in range(0, n, chunk):
             tokens = self._ids(min(chunk, n - start))
             parents = np.arange(-1, len(tokens) - 1, dtype=np.int32)
-            self.model.forward([Span(state, tokens, parents, whole=True, logits=False)])
+            self.model.forward([Span(state, tokens, parents, prefill=True, logits=False)])
 
     def _ids(self, n: int) -> NDArray[np.int32]:
         return self._draws.integers(0, self.model.n_vocab, n, dtype=np.int32)

@@ -44,10 +44,10 @@ def check(model: Any, session: Session) -> None:
         raise ContextOverflow(f"the prompt has {n_prompt} tokens, the context of {context} must have room for one more")
     # the last token of a text is never read
     wanted = min(context, capacity + 1) if session.max_tokens is None else min(context, n_prompt + session.max_tokens)
-    session.limit = max(wanted, n_prompt)
-    if session.max_tokens != 0 and (session.limit - 1 > capacity or session.limit == n_prompt):
+    session.max_length = max(wanted, n_prompt)
+    if session.max_tokens != 0 and (session.max_length - 1 > capacity or session.max_length == n_prompt):
         raise PoolExhausted(
-            f"a prompt of {n_prompt} tokens and {session.limit - n_prompt} new ones never fit {capacity} KV positions; "
+            f"a prompt of {n_prompt} tokens and {session.max_length - n_prompt} new ones never fit {capacity} KV positions; "
             "ask for fewer tokens or load the model with more pages"
         )
 
@@ -64,7 +64,7 @@ def admit(model: Any, session: Session) -> None:
     _take(model, session, session.prefix)
     try:
         started = (recovery.start(session) for recovery in session.strategy.recoveries)
-        session.watches = [watch for watch in started if watch is not None]
+        session.recovery_states = [recovery_state for recovery_state in started if recovery_state is not None]
         if session.recorder is not None:
             session.recorder.started(session)
     except BaseException:
@@ -74,7 +74,7 @@ def admit(model: Any, session: Session) -> None:
 
 def readmit(model: Any, session: Session) -> None:
     """Take a session back to the end of its prompt, or to its begin, to be written again without guesses."""
-    origin, session.origin = session.origin, None
+    origin, session.prompt_snapshot = session.prompt_snapshot, None
     try:
         session.release()
         session.rewind()
@@ -84,29 +84,29 @@ def readmit(model: Any, session: Session) -> None:
             origin.close()
 
 
-def remember_origin(session: Session) -> None:
+def save_prompt_snapshot(session: Session) -> None:
     """Remember the end of a prompt that was just read, if a recovery may go back there and there is memory for it."""
-    if not any(watch.restarts for watch in session.watches):
+    if not any(recovery_state.restarts for recovery_state in session.recovery_states):
         return
     # without it, the prompt would be read once more
     with suppress(PoolExhausted, OutOfMemory):
-        session.origin = session.state.snapshot()
+        session.prompt_snapshot = session.state.snapshot()
 
 
 def _take(model: Any, session: Session, prefix: SessionSnapshot | Snapshot | None) -> None:
     memory, known = None, prefix
     if isinstance(prefix, SessionSnapshot):
         memory, known = prefix.of(session.drafter), prefix.state
-    _check_pages(model, session.limit - 1, known.length if known is not None else 0)
+    _check_pages(model, session.max_length - 1, known.length if known is not None else 0)
     try:
         session.state = model.state()
         if known is not None:
             session.state.restore(known)
-        session.n_read = known.length if known is not None else 0
-        session.state.reserve(session.limit - 1 - session.n_read)
-        session.drafting = session.drafter.start(session, model, memory)
+        session.n_prefilled = known.length if known is not None else 0
+        session.state.reserve(session.max_length - 1 - session.n_prefilled)
+        session.drafter_state = session.drafter.start(session, model, memory)
     except BaseException:
-        session.n_read = 0
+        session.n_prefilled = 0
         session.release()
         raise
 
@@ -120,7 +120,7 @@ def _check_pages(model: Any, n: int, n_shared: int) -> None:
 
 def _check_drafters(model: Any, drafter: Any) -> None:
     """Refuse one session that alone takes more texts of a draft model than the model has: one a slot of the target."""
-    loaded = (part for part in _parts_of(drafter) if part in model.companions)
+    loaded = (part for part in _parts_of(drafter) if part in model.attachments)
     for part, n in Counter(loaded).items():
         if n > model.pools.slots:
             raise RequestError(

@@ -49,17 +49,17 @@ def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> lis
     list of Part
         Sessions that found no room have none.
     """
-    writing = [session for session in sessions if session.n_read >= session.n_prompt - 1]
-    reading = [session for session in sessions if session.n_read < session.n_prompt - 1]
+    writing = [session for session in sessions if session.n_prefilled >= session.n_prompt - 1]
+    reading = [session for session in sessions if session.n_prefilled < session.n_prompt - 1]
     parts: list[Part] = []
     start = 0
-    for session, draft in _drafts(model, writing, model.rows - (chunk if reading else 0), fail):
+    for session, draft in _drafts(model, writing, model.max_rows - (chunk if reading else 0), fail):
         stop = start + 1 + len(draft)
         parts.append(Part(session, _decode_span(session, draft), start, stop, draft))
         start = stop
-    room = min(chunk, model.rows - start)
+    room = min(chunk, model.max_rows - start)
     for session in reading:
-        n = _chunk(session, room, model.cut)
+        n = _chunk(session, room, model.chunk_alignment)
         if n > 0:
             parts.append(Part(session, _prompt_span(session, n), start, start + n, n_prefill=n))
             start, room = start + n, room - n
@@ -68,32 +68,32 @@ def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> lis
 
 def _chunk(session: Session, room: int, cut: int) -> int:
     """How many tokens of a prompt to read: all that are left, or as many as end at a multiple of `cut`."""
-    left = session.n_prompt - 1 - session.n_read
-    return left if left <= room else max(0, room - (session.n_read + room) % cut)
+    left = session.n_prompt - 1 - session.n_prefilled
+    return left if left <= room else max(0, room - (session.n_prefilled + room) % cut)
 
 
 def capture_of(parts: Sequence[Part]) -> tuple[int, ...]:
     """Layers that any of the drafters wants to see."""
     layers: set[int] = set()
     for part in parts:
-        layers.update(part.session.drafting.capture)
+        layers.update(part.session.drafter_state.capture)
     return tuple(sorted(layers))
 
 
 def _decode_span(session: Session, draft: Draft) -> Span:
-    last = session.text[-1]
+    last = session.token_ids[-1]
     if not len(draft):
         return Span(session.state, np.array([last], np.int32), _ROOT)
     if isinstance(draft, DeferredDraft):
         n = 1 + len(draft)
-        return Span(session.state, np.full(n, last, np.int32), np.arange(-1, n - 1, dtype=np.int32), guess=draft)
+        return Span(session.state, np.full(n, last, np.int32), np.arange(-1, n - 1, dtype=np.int32), device_draft=draft)
     tokens = np.concatenate([[last], draft.tokens], dtype=np.int32)
     return Span(session.state, tokens, np.concatenate([_ROOT, draft.parents + 1], dtype=np.int32))
 
 
 def _prompt_span(session: Session, n: int) -> Span:
-    tokens = session.ids[session.n_read : session.n_read + n]
-    return Span(session.state, tokens, np.arange(-1, n - 1, dtype=np.int32), whole=True, logits=False)
+    tokens = session.ids[session.n_prefilled : session.n_prefilled + n]
+    return Span(session.state, tokens, np.arange(-1, n - 1, dtype=np.int32), prefill=True, logits=False)
 
 
 def _drafts(model: Any, writing: list[Session], rows: int, fail: Fail) -> list[tuple[Session, Draft]]:
@@ -102,7 +102,7 @@ def _drafts(model: Any, writing: list[Session], rows: int, fail: Fail) -> list[t
     for session in writing:
         if type(session.drafter) is not Nothing:
             groups.setdefault(session.drafter, []).append(session)
-    forced = [session for session in writing if session.forced]
+    forced = [session for session in writing if session.forced_ids]
     if not groups and not forced:
         return [(session, EMPTY) for session in writing]
     share = max(min(PENDING, rows // len(writing)) - 1, 0)
@@ -110,7 +110,7 @@ def _drafts(model: Any, writing: list[Session], rows: int, fail: Fail) -> list[t
     failed: set[Session] = set()
 
     def take(group: list[Session], propose: Callable[[list[int]], Sequence[Draft]]) -> None:
-        rooms = [min(share, session.limit - len(session.text) - 1) for session in group]
+        rooms = [min(share, session.max_length - len(session.token_ids) - 1) for session in group]
         try:
             for session, draft, room in zip(group, propose(rooms), rooms, strict=True):
                 drafts[session] = _checked(draft, room, model.n_vocab)
@@ -120,9 +120,9 @@ def _drafts(model: Any, writing: list[Session], rows: int, fail: Fail) -> list[t
                 fail(session, error)
 
     for session in forced:
-        take([session], lambda _, session=session: [Draft(session.forced)])
+        take([session], lambda _, session=session: [Draft(session.forced_ids)])
     for drafter, group in groups.items():
-        take(group, partial(drafter.propose, [session.drafting for session in group]))
+        take(group, partial(drafter.propose, [session.drafter_state for session in group]))
     return [(session, drafts.get(session, EMPTY)) for session in writing if session not in failed]
 
 

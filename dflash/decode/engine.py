@@ -6,15 +6,15 @@ from contextlib import closing
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from dflash.decode.admission import admit, check, readmit, remember_origin
+from dflash.decode.admission import admit, check, readmit, save_prompt_snapshot
 from dflash.decode.batch_plan import Part, capture_of, plan
 from dflash.decode.drafting.draft import EMPTY
 from dflash.decode.errands import Errands
-from dflash.decode.overlap import Ahead, look_ahead
-from dflash.decode.recoveries.base import oversee
+from dflash.decode.overlap import OverlappedStep, launch_next
+from dflash.decode.recoveries.base import apply_recoveries
 from dflash.decode.recoveries.emit import show
 from dflash.decode.session import Session, Step
-from dflash.decode.verify import Drawn, draw, verify, wait
+from dflash.decode.verify import Samples, sample_rows, verify, wait
 from dflash.decode.waiting import WaitingQueue
 from dflash.errors import EngineFailed, PoolExhausted, QueueFull, RequestError
 from dflash.kernels.gpu.lost import is_lost
@@ -73,15 +73,15 @@ class Engine:
         self, model: Any, *, chunk: int = CHUNK, max_active: int | None = None, max_waiting: int | None = None
     ) -> None:
         self.model = model
-        self.chunk = max(model.cut, min(chunk, model.rows))
-        slots = min(model.pools.slots, model.rows)
+        self.chunk = max(model.chunk_alignment, min(chunk, model.max_rows))
+        slots = min(model.pools.slots, model.max_rows)
         self.max_active = slots if max_active is None else max(1, min(max_active, slots))
         self.max_waiting = max_waiting
         self._added: deque[Session] = deque()
         self._waiting = WaitingQueue()
         self._active: list[Session] = []
         self._events: list[Event] = []
-        self._ahead: Ahead | None = None
+        self._overlapped: OverlappedStep | None = None
         self.errands = Errands()
         self._n_ended = 0
         self._n_failures = 0
@@ -219,7 +219,7 @@ class Engine:
         try:
             self._cancel_all()
         finally:
-            self.model.companions.close()
+            self.model.attachments.close()
 
     def _cancel_all(self) -> None:
         self._take_added()
@@ -252,7 +252,7 @@ class Engine:
         overtaken = []
         for ticket in self._waiting.in_turn(_N_TRIED):
             session = ticket.session
-            if session.limit == session.n_prompt:
+            if session.max_length == session.n_prompt:
                 self._end(session, "length")
                 return True
             pools = self.model.pools
@@ -282,10 +282,10 @@ class Engine:
 
     def _advance(self) -> None:
         began = perf_counter()
-        ahead, self._ahead = self._ahead, None
+        overlapped, self._overlapped = self._overlapped, None
         try:
-            parts = ahead.take(self._active) if ahead is not None else []
-            out = ahead.out if parts else None
+            parts = overlapped.take(self._active) if overlapped is not None else []
+            out = overlapped.out if parts else None
             parts = parts or plan(self.model, self._active, self.chunk, self._fail)
         except Exception as error:
             self._fail_forward(list(self._active), error, counted=False)
@@ -297,17 +297,17 @@ class Engine:
         try:
             out = out or self.model.forward([part.span for part in parts], capture=capture_of(parts))
             asking = [(part.draft, part.session, part.start) for part in parts if not part.n_prefill]
-            drawn = draw(out.logits, asking)
+            samples = sample_rows(out.logits, asking)
             in_forward = False  # a drafter that can't say what it will do says nothing about the model
-            self._ahead = look_ahead(self.model, parts, self._active, out)
+            self._overlapped = launch_next(self.model, parts, self._active, out)
             in_forward = True
-            wait(drawn)
+            wait(samples)
         except Exception as error:
             self._fail_forward([part.session for part in parts], error, counted=in_forward)
             return
         self._n_failures = 0
         shared = Step([], batch=parts[-1].stop, propose=proposed - began, forward=perf_counter() - proposed)
-        found = iter(drawn)
+        found = iter(samples)
         for part in parts:
             try:
                 if part.n_prefill:
@@ -331,54 +331,54 @@ class Engine:
 
     def _read(self, part: Part, out: Forward, shared: Step) -> None:
         session = part.session
-        session.n_read += part.n_prefill
-        session.drafting.observe(out, slice(part.start, part.stop))
-        if session.n_read == session.n_prompt - 1:
-            remember_origin(session)
-        self._tell(session, shared._replace(prefilled=part.n_prefill))
+        session.n_prefilled += part.n_prefill
+        session.drafter_state.observe(out, slice(part.start, part.stop))
+        if session.n_prefilled == session.n_prompt - 1:
+            save_prompt_snapshot(session)
+        self._emit(session, shared._replace(prefilled=part.n_prefill))
 
-    def _decode(self, part: Part, out: Forward, drawn: Drawn | None, shared: Step) -> None:
+    def _decode(self, part: Part, out: Forward, samples: Samples | None, shared: Step) -> None:
         session, began, n_before = part.session, perf_counter(), len(part.session.interventions)
         # rows that decode come first in a forward, and they alone want logits
-        ruling = oversee(session, verify(part.draft, out.logits[part.start : part.stop], session, drawn))
-        kept = show(session, ruling)
+        decision = apply_recoveries(session, verify(part.draft, out.logits[part.start : part.stop], session, samples))
+        accepted = show(session, decision)
         verified = perf_counter()
-        if ruling.restart:
+        if decision.restart:
             readmit(self.model, session)
         else:
-            session.state.commit(kept.rows)
-            session.take(kept)
-            if kept.finish is None and self._ahead is not None:
-                self._ahead.adopt(session)
-            elif kept.finish is None:
-                session.drafting.observe(out, [part.start + row for row in kept.rows])
+            session.state.commit(accepted.rows)
+            session.append(accepted)
+            if accepted.finish is None and self._overlapped is not None:
+                self._overlapped.accept(session)
+            elif accepted.finish is None:
+                session.drafter_state.observe(out, [part.start + row for row in accepted.rows])
         step = shared._replace(
-            tokens=kept.tokens,
-            drafted=kept.drafted,
-            accepted=kept.accepted,
+            tokens=accepted.tokens,
+            drafted=accepted.drafted,
+            accepted=accepted.n_accepted,
             verify=verified - began,
             commit=perf_counter() - verified,
-            finish=kept.finish,
-            draft=part.draft if kept.drafted else EMPTY,
-            rows=kept.rows,
-            injected=kept.injected,
+            finish=accepted.finish,
+            draft=part.draft if accepted.drafted else EMPTY,
+            rows=accepted.rows,
+            injected=accepted.injected,
             note=" ".join(map(str, session.interventions[n_before:])),
-            by=getattr(session.drafting, "by", ""),
+            by=getattr(session.drafter_state, "by", ""),
         )
-        if kept.finish is not None:
-            self._end(session, kept.finish, step=step)
-        elif ruling.hold:
-            session.held.append(step)
+        if accepted.finish is not None:
+            self._end(session, accepted.finish, step=step)
+        elif decision.hold:
+            session.held_steps.append(step)
         else:
-            self._tell(session, step)
+            self._emit(session, step)
 
     def _fail(self, session: Session, error: Exception) -> None:
         self._end(session, "error", error)
 
-    def _tell(self, session: Session, step: Step) -> None:
+    def _emit(self, session: Session, step: Step) -> None:
         """Hand a step on, after those that were held back."""
         session.record(step)
-        told, session.held = [*session.held, step], []
+        told, session.held_steps = [*session.held_steps, step], []
         session.steps += told
         self._events += [Event(session, each) for each in told]
 
@@ -397,5 +397,5 @@ class Engine:
             self._give_up(f"the device is lost: {error}")
         session.recorder = None
         session.error, session.ended_at = error, perf_counter()
-        self._tell(session, step or Step([], finish=reason))
+        self._emit(session, step or Step([], finish=reason))
         session.finish_reason = reason

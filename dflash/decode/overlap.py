@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dflash.decode.batch_plan import Part, capture_of
-from dflash.decode.drafting.device_draft import may_wait
-from dflash.decode.drafting.drafter import NOTHING, Drafter, Follow, Foreseen, foreseen
+from dflash.decode.drafting.device_draft import can_defer
+from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft, NextStep, planned_next
 from dflash.kernels.ragged import PENDING
-from dflash.model.draft.request import Wish
+from dflash.model.draft.request import DeviceDraftRequest
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _ROOT = (-1,)
 
 
-class Ahead:
+class OverlappedStep:
     """A forward over one token more of each session, as if the token had been picked and kept.
 
     What the drafters want to see of the step before is shown to them first: this forward takes its place.
@@ -36,12 +36,12 @@ class Ahead:
     def __init__(self, model: Any, parts: list[Part], out: Forward) -> None:
         self._model, self._parts = model, parts
         for part in parts:
-            part.session.drafting.observe(out, [part.start])
-        self.out: Forward = model.forward_ahead([part.span for part in parts], capture=capture_of(parts))
+            part.session.drafter_state.observe(out, [part.start])
+        self.out: Forward = model.forward_overlapped([part.span for part in parts], capture=capture_of(parts))
 
-    def adopt(self, session: Session) -> None:
+    def accept(self, session: Session) -> None:
         """Count its row as read, now that the token before it is text."""
-        session.state.advanced(_ROOT, whole=False)
+        session.state.mark_read(_ROOT, prefill=False)
 
     def take(self, active: Sequence[Session]) -> list[Part]:
         """Those of its rows whose sessions go on; none if anything was done to the model or to a state meanwhile.
@@ -58,7 +58,7 @@ class Ahead:
         return []
 
 
-def look_ahead(model: Any, parts: list[Part], active: Sequence[Session], out: Forward) -> Ahead | None:
+def launch_next(model: Any, parts: list[Part], active: Sequence[Session], out: Forward) -> OverlappedStep | None:
     """Begin what is foreseen of the next step: its forward if nobody guesses, else guesses, those of each draft together.
 
     Parameters
@@ -73,33 +73,33 @@ def look_ahead(model: Any, parts: list[Part], active: Sequence[Session], out: Fo
 
     Returns
     -------
-    Ahead or None
+    OverlappedStep or None
         None if it is no forward that was begun: a session guesses, reads its prompt, has rules that must see its text,
         recoveries that may change it or a recorder, tells log-probabilities or is at its end. The drafter finds what
         was guessed ahead when it is asked.
     """
-    if not model.looks_ahead or len(parts) != len(active) or len(parts) > PENDING or not all(map(_may_go_on, parts)):
+    if not model.can_overlap or len(parts) != len(active) or len(parts) > PENDING or not all(map(_may_go_on, parts)):
         return None
-    found = _foreseen(parts)
-    if all(one is NOTHING for one in found) and all(_is_plain(part, row) for row, part in enumerate(parts)):
-        return Ahead(model, parts, out)
-    wishes: dict[Any, dict[int, Wish]] = {}
+    found = _planned_next(parts)
+    if all(one is NO_DRAFT for one in found) and all(_is_plain(part, row) for row, part in enumerate(parts)):
+        return OverlappedStep(model, parts, out)
+    requests: dict[Any, dict[int, DeviceDraftRequest]] = {}
     for i, one in enumerate(found):
-        if isinstance(one, Follow):
-            wishes.setdefault(one.guesser, {})[i] = one.wish
-    for guesser, of_parts in wishes.items():
+        if isinstance(one, LaunchDraft):
+            requests.setdefault(one.drafter, {})[i] = one.request
+    for guesser, of_parts in requests.items():
         guesser.follow(list(of_parts.values()), list(of_parts))
     return None
 
 
-def _foreseen(parts: Sequence[Part]) -> list[Foreseen]:
+def _planned_next(parts: Sequence[Part]) -> list[NextStep]:
     """What the drafters say, each asked once for all of its sessions."""
     groups: dict[Drafter, list[int]] = {}
     for i, part in enumerate(parts):
         groups.setdefault(part.session.drafter, []).append(i)
-    found: list[Foreseen] = [None] * len(parts)
+    found: list[NextStep] = [None] * len(parts)
     for drafter, group in groups.items():
-        told = foreseen(drafter, [parts[i].session.drafting for i in group], [parts[i].draft for i in group])
+        told = planned_next(drafter, [parts[i].session.drafter_state for i in group], [parts[i].draft for i in group])
         for i, one in zip(group, told, strict=True):
             found[i] = one
     return found
@@ -107,7 +107,7 @@ def _foreseen(parts: Sequence[Part]) -> list[Foreseen]:
 
 def _may_go_on(part: Part) -> bool:
     session = part.session
-    return part.n_prefill == 0 and len(session.history) + 1 < session.limit and may_wait(session)
+    return part.n_prefill == 0 and len(session.history) + 1 < session.max_length and can_defer(session)
 
 
 def _is_plain(part: Part, row: int) -> bool:

@@ -71,10 +71,10 @@ def name(strategy: Strategy) -> str:
             parts[-1] = name(Strategy(drafter.drafters[-1], shape))
         return f"first({', '.join(parts)})"
     found = next((word for kind, word in _WORDS.items() if type(drafter) is kind), None)
-    if found is None or (isinstance(drafter, PromptLookup) and drafter != PromptLookup(most=drafter.most)):
+    if found is None or (isinstance(drafter, PromptLookup) and drafter != PromptLookup(n_draft=drafter.n_draft)):
         return repr(strategy)
     if isinstance(drafter, PromptLookup):
-        return found if drafter == PromptLookup() else f"{found}:{drafter.most}"
+        return found if drafter == PromptLookup() else f"{found}:{drafter.n_draft}"
     if isinstance(shape, Tree) and found in _TREES and shape == Tree(shape.budget):
         return f"{_TREES[found]}:{shape.budget}"
     if isinstance(shape, Chain) and shape.depth is not None:
@@ -200,7 +200,7 @@ _KINDS = {
     "ddtree": _Kind(lambda reader, _: reader.dflash(), _tree),
     "mtp": _Kind(lambda reader, _: reader.mtp(), _chain),
     "mtp-tree": _Kind(lambda reader, _: reader.mtp(), _tree),
-    "lookup": _Kind(lambda _, most: PromptLookup() if most is None else PromptLookup(most=most), _none),
+    "lookup": _Kind(lambda _, most: PromptLookup() if most is None else PromptLookup(n_draft=most), _none),
     "draft-model": _Kind(lambda reader, _: reader.draft_model(), _chain),
 }
 

@@ -26,13 +26,13 @@ class SessionSnapshot:
     ----------
     length : int
         Tokens read.
-    tokens : list of int
+    token_ids : list of int
         What they are.
     state : Snapshot
         Of the target.
     drafter : Drafter
         Whose memory is there, too.
-    drafting : optional
+    drafter_state : optional
         The memory; None where the drafter keeps none: it begins at the end of the prefix then.
 
     Raises
@@ -44,28 +44,28 @@ class SessionSnapshot:
     """
 
     def __init__(self, session: Session) -> None:
-        if session.state is None or session.drafting is None:
+        if session.state is None or session.drafter_state is None:
             raise DFlashError(f"snapshot: {session!r} holds nothing to remember")
         self.length: int = session.state.length
-        self.tokens = session.text[: self.length]
+        self.token_ids = session.token_ids[: self.length]
         self.drafter: Drafter = session.drafter
         self.state: Snapshot = session.state.snapshot()
         try:
-            self.drafting: Any = session.drafting.snapshot()
+            self.drafter_state: Any = session.drafter_state.snapshot()
         except BaseException:
             self.state.close()
             raise
 
     def of(self, drafter: Drafter) -> Any:
         """What `drafter` may be started with."""
-        return self.drafting if drafter == self.drafter else None
+        return self.drafter_state if drafter == self.drafter else None
 
     def close(self) -> None:
         """Let go of what it holds; harmless if done before."""
-        drafting, self.drafting = self.drafting, None
+        drafter_state, self.drafter_state = self.drafter_state, None
         try:
-            if drafting is not None:
-                drafting.close()
+            if drafter_state is not None:
+                drafter_state.close()
         finally:
             self.state.close()
 

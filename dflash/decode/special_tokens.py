@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class SpecialTokens:
     """Ids with a meaning; whoever knows the tokenizer fills them in.
 
     Parameters

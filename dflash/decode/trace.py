@@ -86,7 +86,7 @@ class Recorder:
         """Write the head."""
         self._session = session
         head = {
-            "prompt": session.prompt,
+            "prompt": session.prompt_ids,
             "strategy": repr(session.strategy),
             "sampling": repr(session.sampling),
             "seed": session.seed,
@@ -99,7 +99,7 @@ class Recorder:
             self._picks.append([])
         plain = np.array(logits, np.float32)
         found = {"guess": row - 1, "token": token, **self._named(token), "top": self._top(plain)}
-        rules = self._ruled(plain)
+        rules = self._processed(plain)
         self._picks[-1].append(found | ({"rules": rules} if rules else {}))
 
     def told(self, step: Step) -> None:
@@ -120,15 +120,15 @@ class Recorder:
         if step.finish is not None:
             self._dump.end()
 
-    def _ruled(self, row: Row) -> list[dict[str, Any]]:
+    def _processed(self, row: Row) -> list[dict[str, Any]]:
         """What each rule makes of a row, one after another; noise comes after them."""
         session, told = self._session, []
-        for rule in (*session.picker.rules, *session.sampling.after):
-            after = rule(row.copy(), session.history)
+        for processor in (*session.sampler.processors, *session.sampling.after):
+            after = processor(row.copy(), session.history)
             changed = np.flatnonzero(after != row)
             told.append(
                 {
-                    "rule": repr(rule),
+                    "rule": repr(processor),
                     "changed": len(changed),
                     "masked": int((np.isneginf(after) & ~np.isneginf(row)).sum()),
                     "top": self._top(after),

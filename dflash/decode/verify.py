@@ -9,13 +9,13 @@ from dflash.decode.drafting.draft import Draft
 from dflash.decode.sampling.sampler import TokenLogprobs
 from dflash.errors import DFlashError
 from dflash.kernels import sample
-from dflash.kernels.sample import Draws
+from dflash.kernels.sample import SampleResult
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
 
 
-class Kept(NamedTuple):
+class Accepted(NamedTuple):
     """What a step adds to a text.
 
     Parameters
@@ -24,7 +24,7 @@ class Kept(NamedTuple):
         New tokens, at least one.
     rows : list of int
         One a token: the row of the span that it was picked from, root first. These rows are text now.
-    accepted : int
+    n_accepted : int
         How many of the tokens, from the first on, were guessed.
     logprobs : list of TokenLogprobs
         One a token, if the session wants them.
@@ -38,34 +38,34 @@ class Kept(NamedTuple):
 
     tokens: list[int]
     rows: list[int]
-    accepted: int
+    n_accepted: int
     logprobs: list[TokenLogprobs]
     finish: str | None
     drafted: int = 0
     injected: int = 0
 
-    def cut(self, n: int, finish: str | None = None) -> "Kept":
+    def cut(self, n: int, finish: str | None = None) -> "Accepted":
         """The first `n` tokens, as if the others never were."""
         if not 0 <= n <= len(self.tokens):
             raise DFlashError(f"{len(self.tokens)} tokens were shown, {n!r} of them are to be kept")
         return self._replace(
             tokens=self.tokens[:n],
             rows=self.rows[:n],
-            accepted=min(self.accepted, n),
+            n_accepted=min(self.n_accepted, n),
             logprobs=self.logprobs[:n],
             finish=finish,
             injected=min(self.injected, n),
         )
 
 
-class Drawn(NamedTuple):
+class Samples(NamedTuple):
     """Tokens drawn at all nodes of a draft: those of its rows, which begin at `first`."""
 
-    draws: Draws
+    result: SampleResult
     first: int
 
 
-def draw(logits: Any, asking: Sequence[tuple[Draft, "Session", int]]) -> list[Drawn | None]:
+def sample_rows(logits: Any, asking: Sequence[tuple[Draft, "Session", int]]) -> list[Samples | None]:
     """Begin to draw the tokens of a step, of all sessions together, where no rule must see the way to a node first.
 
     Parameters
@@ -77,7 +77,7 @@ def draw(logits: Any, asking: Sequence[tuple[Draft, "Session", int]]) -> list[Dr
 
     Returns
     -------
-    list of Drawn or None
+    list of Samples or None
         To be handed to `verify`, one each; None where it has to go from row to row.
 
     Notes
@@ -86,23 +86,23 @@ def draw(logits: Any, asking: Sequence[tuple[Draft, "Session", int]]) -> list[Dr
     session with rules is better off node by node.
     """
     edits = not isinstance(logits, np.ndarray)
-    asks = [session.picker.ask(draft, session.history, first, edits=edits) for draft, session, first in asking]
-    wanted = [ask for ask in asks if ask is not None]
+    requests = [session.sampler.request(draft, session.history, first, edits=edits) for draft, session, first in asking]
+    wanted = [request for request in requests if request is not None]
     if not wanted:
-        return [None] * len(asks)
-    draws = sample.draw(logits, wanted)
-    return [None if ask is None else Drawn(draws, ask.first) for ask in asks]
+        return [None] * len(requests)
+    result = sample.sample_rows(logits, wanted)
+    return [None if request is None else Samples(result, request.first) for request in requests]
 
 
-def wait(drawn: Sequence[Drawn | None]) -> None:
-    """Wait for what `draw` has begun."""
-    for one in drawn:
+def wait(samples: Sequence[Samples | None]) -> None:
+    """Wait for what `sample_rows` has begun."""
+    for one in samples:
         if one is not None:
-            one.draws.wait()
+            one.result.wait()
             return
 
 
-def verify(draft: Draft, logits: Any, session: "Session", drawn: Drawn | None = None) -> Kept:
+def verify(draft: Draft, logits: Any, session: "Session", samples: Samples | None = None) -> Accepted:
     """Walk a draft from the root: pick the target's own token, step to the guess that holds it, or stop.
 
     Parameters
@@ -114,12 +114,12 @@ def verify(draft: Draft, logits: Any, session: "Session", drawn: Drawn | None = 
     session : Session
         Its rules see, at every node, the text with that node's own path; it is left as it was. Its `forced` tokens, if there
         are any, come first, whatever the logits say; the draft holds nothing else then.
-    drawn : Drawn, optional
-        What `draw` found for it.
+    samples : Samples, optional
+        What `sample_rows` found for it.
 
     Returns
     -------
-    Kept
+    Accepted
 
     Raises
     ------
@@ -131,11 +131,11 @@ def verify(draft: Draft, logits: Any, session: "Session", drawn: Drawn | None = 
     Each pick is a function of logits, path, seed and position. So every draft leads to the same tokens as none, as
     long as the logits of a node are those of plain decoding.
     """
-    picker, history, end_tokens = session.picker, session.history, session.eos
-    start, room = len(history), session.limit - len(history)
-    forced, recorder = session.forced, session.recorder
-    if drawn is None and not picker.rules:
-        drawn = draw(logits, [(draft, session, 0)])[0]
+    sampler, history, end_tokens = session.sampler, session.history, session.eos
+    start, room = len(history), session.max_length - len(history)
+    forced, recorder = session.forced_ids, session.recorder
+    if samples is None and not sampler.processors:
+        samples = sample_rows(logits, [(draft, session, 0)])[0]
     tokens: list[int] = []
     rows: list[int] = []
     logprobs: list[TokenLogprobs] = []
@@ -146,13 +146,15 @@ def verify(draft: Draft, logits: Any, session: "Session", drawn: Drawn | None = 
             if len(tokens) < len(forced):
                 token = forced[len(tokens)]
             else:
-                token = picker.pick(logits[row], history) if drawn is None else drawn.draws.token(drawn.first + row)
+                token = (
+                    sampler.sample(logits[row], history) if samples is None else samples.result.token(samples.first + row)
+                )
             if token < 0:
                 raise DFlashError(f"no token can follow at position {len(history)}: all logits are NaN or masked")
             tokens.append(token)
             rows.append(row)
             if session.wants_logprobs:
-                logprobs.append(_logprobs(session, logits, row, token, None if forced else drawn))
+                logprobs.append(_logprobs(session, logits, row, token, None if forced else samples))
             if recorder is not None:
                 recorder.picked(row, logits[row], token)
             node = draft.child(node, token) if len(draft) else -1
@@ -163,13 +165,13 @@ def verify(draft: Draft, logits: Any, session: "Session", drawn: Drawn | None = 
                 finish = "length"
             if finish is not None or node < 0:
                 injected = min(len(forced), len(tokens))
-                return Kept(tokens, rows, accepted, logprobs, finish, 0 if forced else len(draft), injected)
+                return Accepted(tokens, rows, accepted, logprobs, finish, 0 if forced else len(draft), injected)
             history.push(token)
     finally:
         history.cut(start)
 
 
-def _logprobs(session: "Session", logits: Any, row: int, token: int, drawn: Drawn | None) -> TokenLogprobs:
-    if drawn is None:
-        return session.picker.logprobs(logits[row], token)
-    return TokenLogprobs(token, *drawn.draws.top(drawn.first + row))
+def _logprobs(session: "Session", logits: Any, row: int, token: int, samples: Samples | None) -> TokenLogprobs:
+    if samples is None:
+        return session.sampler.logprobs(logits[row], token)
+    return TokenLogprobs(token, *samples.result.top(samples.first + row))

@@ -9,7 +9,7 @@ from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
 from dflash.decode.strategy import Strategy
-from dflash.generation.recovery.special_tokens import marks_of
+from dflash.generation.recovery.special_tokens import special_tokens_of
 from dflash.model.text.detokenizer import TextStream
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -87,7 +87,7 @@ class Answer:
             max_tokens=max_tokens,
             eos=tokenizer.eos_ids,
             observer=observer,
-            marks=marks_of(tokenizer),
+            special_tokens=special_tokens_of(tokenizer),
         )
         self.pieces: list[str] = []
         least = max((part.n for part in self.session.strategy.recoveries if isinstance(part, MinTokens)), default=0)

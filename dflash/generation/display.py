@@ -23,7 +23,7 @@ def summary(generation: Generation) -> str:
     ]
     if generation.acceptance is not None:
         parts.append(f"{generation.tokens_per_step:.2f} tokens a step, {generation.acceptance:.0%} of the guesses right")
-    if generation.guessed_from:
+    if generation.draft_vocab_steps:
         parts.append(f"guesses from {_guessed_from(generation)}")
     words = [", ".join([*parts, generation.finish_reason]), *map(str, generation.interventions)]
     return "\n".join([*words, *(f"warning: {each}" for each in generation.warnings)])
@@ -91,7 +91,7 @@ def plot(generation: Generation) -> "Figure":
 
 
 def _guessed_from(generation: Generation) -> str:
-    return " and ".join(f"{n:,} tokens in {steps:,} steps" for n, steps in generation.guessed_from.items())
+    return " and ".join(f"{n:,} tokens in {steps:,} steps" for n, steps in generation.draft_vocab_steps.items())
 
 
 def _table(generation: Generation) -> list[tuple[str, str]]:
@@ -107,7 +107,7 @@ def _table(generation: Generation) -> list[tuple[str, str]]:
         by_position = generation.acceptance_by_position
         rows.append(("guesses right", f"{generation.acceptance:.0%}"))
         rows.append(("by position", f"{position_bars(by_position)} {' '.join(f'{share:.0%}' for share in by_position[:8])}"))
-    if generation.guessed_from:
+    if generation.draft_vocab_steps:
         rows.append(("guesses from", _guessed_from(generation)))
     rows += [
         ("strategy", escape(repr(generation.strategy))),

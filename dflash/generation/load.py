@@ -40,6 +40,6 @@ def start(
         As `load_model` does.
     """
     loaded = load_model(name, progress=progress, **settings)
-    engine = Engine(loaded.model, chunk=loaded.model.chunk, max_active=loaded.sequences, max_waiting=max_waiting)
+    engine = Engine(loaded.model, chunk=loaded.model.prefill_chunk, max_active=loaded.sequences, max_waiting=max_waiting)
     warm(engine, loaded.kind, progress or (lambda _: None))
     return loaded, Worker(engine)

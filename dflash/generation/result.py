@@ -101,7 +101,7 @@ class Generation:
         What recoveries did.
     warnings : list of str
         What was found wrong with how it was written.
-    guessed_from : dict of int to int
+    draft_vocab_steps : dict of int to int
         In how many steps a block draft or MTP head on a GPU guessed from so many tokens of a large vocabulary: the first two
         or three fifths while the text kept to them, or all. Beside other texts it makes logits of as many as any of them
         needs.
@@ -121,14 +121,14 @@ class Generation:
     logprobs: list[TokenLogprobs] | None = None
     interventions: list[Intervention] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    guessed_from: dict[int, int] = field(default_factory=dict)
+    draft_vocab_steps: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, session: Session, pieces: Sequence[str]) -> "Generation":
         """Sum up a session whose text came in `pieces`."""
         return cls(
-            prompt=list(session.prompt),
-            tokens=session.tokens,
+            prompt=list(session.prompt_ids),
+            tokens=session.output_ids,
             text="".join(pieces),
             finish_reason=session.finish_reason or "cancelled",
             seed=session.seed,
@@ -141,7 +141,7 @@ class Generation:
             logprobs=list(session.logprobs) if session.sampling.logprobs is not None else None,
             interventions=list(session.interventions),
             warnings=list(session.warnings),
-            guessed_from=dict(sorted(session.guessed_from.items())),
+            draft_vocab_steps=dict(sorted(session.draft_vocab_steps.items())),
         )
 
     @property
@@ -188,7 +188,7 @@ class Generation:
             "tokens_per_step": self.tokens_per_step,
             "acceptance": self.acceptance,
             "acceptance_by_position": self.acceptance_by_position,
-            "guessed_from": {str(n): steps for n, steps in self.guessed_from.items()},
+            "draft_vocab_steps": {str(n): steps for n, steps in self.draft_vocab_steps.items()},
             "interventions": [asdict(one) for one in self.interventions],
             "warnings": self.warnings,
             **({} if self.logprobs is None else {"logprobs": [_logprob(entry) for entry in self.logprobs]}),

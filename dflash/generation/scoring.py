@@ -100,14 +100,14 @@ def _checked(model: Model, tokens: Sequence[int], at_least: int) -> NDArray[np.i
 def _read(worker: Worker, model: Model, ids: NDArray[np.int64], keep: Keep) -> None:
     """Read a text in chunks, each between two steps of the loop, so that it can be broken off and others go on."""
     n_rows = max(16, min(_MAX_ROWS, _CHUNK_BYTES // (4 * model.n_vocab)))
-    n_rows = -(-n_rows // model.cut) * model.cut
+    n_rows = -(-n_rows // model.chunk_alignment) * model.chunk_alignment
     states: list[State] = []
     try:
         worker.call(lambda: states.append(model.state()))
         for start in range(0, len(ids), n_rows):
             rows = slice(start, min(start + n_rows, len(ids)))
             parents = np.arange(-1, rows.stop - rows.start - 1, dtype=np.int32)
-            span = Span(states[0], ids[rows].astype(np.int32), parents, whole=True)
+            span = Span(states[0], ids[rows].astype(np.int32), parents, prefill=True)
             worker.call(lambda span=span, rows=rows: keep(rows, np.asarray(model.forward([span]).logits)))
     finally:
         # asked for after the state, so that one made after an interrupt is closed, too

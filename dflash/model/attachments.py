@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 
-class Companions(dict[Any, Any]):
+class Attachments(dict[Any, Any]):
     """Whatever drafters load for a model, by a key of theirs; closed with the model."""
 
     def close(self) -> None:

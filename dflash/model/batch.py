@@ -17,7 +17,7 @@ Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 
-class Guess(Protocol):
+class DeviceDraft(Protocol):
     """A tree under the last token of a text that one pass of a draft on a device makes, with those of other texts.
 
     Attributes
@@ -51,20 +51,20 @@ class Span:
         At least one. In a decode step the first is the last, unread token of the text, the others are guesses.
     parents : int32 (n,)
         The token above each one, counted within the span, before it; -1 follows the committed text.
-    whole : bool
+    prefill : bool
         Prefill: the tokens are a chain and become text by being read.
     logits : bool
         Whether logits of these tokens are wanted.
-    guess : Guess, optional
+    device_draft : DeviceDraft, optional
         Tokens and parents beside the first, where they are still being made on a device; those here then are any.
     """
 
     state: State
     tokens: Ints
     parents: Ints
-    whole: bool = False
+    prefill: bool = False
     logits: bool = True
-    guess: "Guess | None" = None
+    device_draft: "DeviceDraft | None" = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +76,7 @@ class Forward:
     Parameters
     ----------
     logits : float32 (R, V), or Logits
-        Rows of the spans that wanted them, in order; `dflash.kernels.sample.draw` takes both.
+        Rows of the spans that wanted them, in order; `dflash.kernels.sample.sample_rows` takes both.
     hidden : float32 (N, D)
         Every row after the final norm.
     captured : dict of int to float32 (N, D)
@@ -109,26 +109,26 @@ def starts(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
     return rows, logits
 
 
-def settled(span: Span) -> Span:
+def resolved(span: Span) -> Span:
     """The same span with its guess written out."""
-    if span.guess is None:
+    if span.device_draft is None:
         return span
-    tokens = np.concatenate([span.tokens[:1], span.guess.tokens], dtype=np.int32)
-    return replace(span, tokens=tokens, parents=rows_above(span.guess), guess=None)
+    tokens = np.concatenate([span.tokens[:1], span.device_draft.tokens], dtype=np.int32)
+    return replace(span, tokens=tokens, parents=row_parents(span.device_draft), device_draft=None)
 
 
-def rows_above(guess: Guess) -> Ints:
+def row_parents(guess: DeviceDraft) -> Ints:
     """Parents of all rows of a span with such a guess."""
     return np.concatenate([[-1], guess.parents + 1], dtype=np.int32)
 
 
-def guesses_of(spans: Sequence[Span]) -> dict[Any, list[int]]:
+def device_drafts_of(spans: Sequence[Span]) -> dict[Any, list[int]]:
     """The guesses of passes of drafts that still lie on the device, with the span that each of them is for; -1 is none."""
     found: dict[Any, list[int]] = {}
     for i, span in enumerate(spans):
-        guesses = None if span.guess is None else span.guess.guesses
-        if span.guess is not None and guesses is not None and guesses.latest:
-            found.setdefault(guesses, [-1] * len(guesses))[span.guess.index] = i
+        guesses = None if span.device_draft is None else span.device_draft.guesses
+        if span.device_draft is not None and guesses is not None and guesses.latest:
+            found.setdefault(guesses, [-1] * len(guesses))[span.device_draft.index] = i
     return found
 
 
@@ -208,7 +208,7 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
     sizes = [len(span.tokens) for span in spans]
     depth = [_depths(span, n) for span, n in zip(spans, sizes, strict=True)]
     columns = [
-        (state.length, state.slot, span.whole, len(state.kept), state.side)
+        (state.length, state.slot, span.prefill, len(state.kept), state.side)
         for span, state in zip(spans, states, strict=True)
     ]
     length, slot, whole, n_kept, side = np.ascontiguousarray(np.array(columns, np.int32).T)
@@ -237,7 +237,7 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
     return tokens, length[rows.sequence] + rows.depth, rows
 
 
-def following(spans: Sequence[Span]) -> Ragged:
+def next_rows(spans: Sequence[Span]) -> Ragged:
     """Lay out the row after each span of one pending row, as if that row were committed."""
     states, n = [span.state for span in spans], len(spans)
     used = [-(-(state.length + 2) // PAGE) for state in states]
@@ -253,6 +253,6 @@ def following(spans: Sequence[Span]) -> Ragged:
 
 def _depths(span: Span, n: int) -> Ints:
     chain = is_chain(span.parents)
-    if (span.whole and not chain) or (n > PENDING and not span.whole):
+    if (span.prefill and not chain) or (n > PENDING and not span.prefill):
         raise KernelError(f"forward: more than {PENDING} pending tokens or a prefill that forks: {n} tokens")
     return np.arange(n, dtype=np.int32) if chain else depths(span.parents)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels import sample
-from dflash.kernels.sample import Law
+from dflash.kernels.sample import SampleParams
 
 
 class Candidates(NamedTuple):
@@ -44,7 +44,7 @@ def fill(
     found: Sequence[Candidates],
     at: int,
     logits: NDArray[np.float32],
-    laws: Sequence[Law],
+    row_params: Sequence[SampleParams],
     first: Sequence[int],
     *,
     targets: NDArray[np.int32] | None = None,
@@ -58,7 +58,7 @@ def fill(
     at : int
     logits : float32 (R, V)
         Of the draft, a row for each text.
-    laws : sequence of Law
+    row_params : sequence of SampleParams
         How the target draws.
     first : sequence of int
         Of each text, the place of position 0.
@@ -67,7 +67,7 @@ def fill(
     """
     n, width = len(found), max(each.ids.shape[1] for each in found)
     ids, scores = np.empty((n, width), np.int32), np.empty((n, width), np.float32)
-    sample.candidates(logits, laws, [place + at for place in first], width, ids=ids, scores=scores, targets=targets)
+    sample.candidates(logits, row_params, [place + at for place in first], width, ids=ids, scores=scores, targets=targets)
     put(found, at, ids, scores)
 
 

@@ -122,7 +122,7 @@ def _model(file: GGUFFile, config: Config) -> dict[str, Any]:
 def _guessed_from(n_vocab: int, device: str) -> dict[str, Any]:
     """From how many tokens block drafts and MTP heads guess on a GPU while a text keeps to them, where that is not all."""
     common = list(n_common(n_vocab)) if device == "cuda" else []
-    return {"guessed_from": {"common": common, "all": n_vocab}} if common else {}
+    return {"draft_vocab_steps": {"common": common, "all": n_vocab}} if common else {}
 
 
 def _quantization(file: GGUFFile) -> dict[str, dict[str, int]]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dflash.kernels.arrays import empty
 from dflash.kernels.formats import Matrix
-from dflash.kernels.linear import Launch
+from dflash.kernels.linear import PackedLinear
 
 Floats = NDArray[np.float32]
 
@@ -29,7 +29,7 @@ class Head:
         self._outputs, self._most = [output.rows(part) for part in parts], most
         self._ends = np.cumsum([0, *(part.shape[0] for part in self._outputs)]).tolist()
         self._rows, self._logits = empty(0, output.shape[1]), empty(0, self._ends[-1])
-        self._launch: Launch | None = None
+        self._launch: PackedLinear | None = None
 
     def rows(self, n: int) -> Floats:
         """Where `n` rows (n, D) are to be put."""
@@ -37,7 +37,7 @@ class Head:
             room = max(n, min(2 * len(self._rows), self._most))
             self._rows, self._logits = (empty(room, array.shape[1]) for array in (self._rows, self._logits))
             columns = [self._logits[:, start:end] for start, end in pairwise(self._ends)]
-            self._launch = Launch(self._rows, self._outputs, columns, name="head")
+            self._launch = PackedLinear(self._rows, self._outputs, columns, name="head")
         return self._rows[:n]
 
     def __call__(self, n: int) -> Floats:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dflash.kernels import attention, conv, delta, norm, rope
-from dflash.kernels.linear import Launch
+from dflash.kernels.linear import PackedLinear
 from dflash.kernels.moe import Experts, Moe, Scratch
 from dflash.kernels.profile import timed
 from dflash.kernels.ragged import Ragged
@@ -27,10 +27,10 @@ class LinearAttention:
     ) -> None:
         a = space.all
         names = ("attn_qkv.weight", "attn_gate.weight", "ssm_alpha.weight", "ssm_beta.weight")
-        self.project = Launch(
+        self.project = PackedLinear(
             a.normed, [weights.matrix(n) for n in names], [a.mixed, a.gate, a.alpha, a.beta], name="projections"
         )
-        self.ssm_out = Launch(a.heads, [weights.matrix("ssm_out.weight")], [a.stream], add=True, name="mixer output")
+        self.ssm_out = PackedLinear(a.heads, [weights.matrix("ssm_out.weight")], [a.stream], add=True, name="mixer output")
         self.ssm_a, self.ssm_dt = weights.vector("ssm_a"), weights.vector("ssm_dt.bias")
         self.ssm_norm = weights.vector("ssm_norm.weight")
         self.ssm_conv1d = conv.taps(weights.vector("ssm_conv1d.weight"))
@@ -58,8 +58,8 @@ class FullAttention:
         sizes = tuple(array.shape[1] for array in (a.query, a.key, a.value))
         names = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
         projections = weights.matrices(*names, fused="attn_qkv.weight", rows=sizes)
-        self.project = Launch(a.normed, projections, [a.query, a.key, a.value], name="projections")
-        self.attn_output = Launch(
+        self.project = PackedLinear(a.normed, projections, [a.query, a.key, a.value], name="projections")
+        self.attn_output = PackedLinear(
             a.attended, [weights.matrix("attn_output.weight")], [a.stream], add=True, name="mixer output"
         )
         self.attn_q_norm, self.attn_k_norm = weights.vector("attn_q_norm.weight"), weights.vector("attn_k_norm.weight")
@@ -83,8 +83,8 @@ class FeedForward:
     def __init__(self, weights: Weights, space: Workspace) -> None:
         a = space.all
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
-        self.gate_up = Launch(a.normed, gate_up, [a.inner], gated=True, name="ffn gate up")
-        self.ffn_down = Launch(a.inner, [weights.matrix("ffn_down.weight")], [a.stream], add=True, name="ffn down")
+        self.gate_up = PackedLinear(a.normed, gate_up, [a.inner], gated=True, name="ffn gate up")
+        self.ffn_down = PackedLinear(a.inner, [weights.matrix("ffn_down.weight")], [a.stream], add=True, name="ffn down")
 
     def __call__(self, n: int) -> None:
         """Run the first `n` rows of the workspace."""

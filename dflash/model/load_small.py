@@ -27,7 +27,7 @@ class Small:
 
     def close(self) -> None:
         """Close its file, and what was loaded for it."""
-        self.model.companions.close()
+        self.model.attachments.close()
         self._file.close()
 
 

@@ -11,7 +11,7 @@ from dflash.kernels.embed import embed
 from dflash.kernels.moe import Scratch
 from dflash.kernels.norm import rms_norm
 from dflash.kernels.ragged import PENDING, Ragged
-from dflash.model.attachments import Companions
+from dflash.model.attachments import Attachments
 from dflash.model.batch import Forward, Span, check, ragged
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
@@ -57,23 +57,23 @@ class Model:
         Token table and head, which drafts may share.
     metadata : dict
         Of the file.
-    companions : Companions
+    attachments : Attachments
         What drafters have loaded for it.
-    chunk : int
+    prefill_chunk : int
         Prompt tokens to read at a time.
-    cut : int
+    chunk_alignment : int
         Prompts may be cut where the position is a multiple of this.
-    looks_ahead : bool
+    can_overlap : bool
         Whether it can read tokens that are still being drawn.
     """
 
-    device, chunk, cut, looks_ahead = "cpu", CHUNK, 1, False
+    device, prefill_chunk, chunk_alignment, can_overlap = "cpu", CHUNK, 1, False
 
     def __init__(
         self, file: GGUFFile, config: Config, *, pages: int, slots: int, kv: str = "f16", threads: int, rows: int = ROWS
     ) -> None:
-        self.config, self.threads, self.rows = config, threads, rows
-        self.metadata, self.companions = file.metadata, Companions()
+        self.config, self.threads, self.max_rows = config, threads, rows
+        self.metadata, self.attachments = file.metadata, Attachments()
         self.weights = Weights(file, config)
         self.pools = Pools(config, pages=pages, slots=slots, kv=kv)
         self._space = space = Workspace(config, rows)
@@ -120,7 +120,7 @@ class Model:
         Parameters
         ----------
         spans : sequence of Span
-            At most one a sequence, `rows` tokens in all, each at most `PENDING` unless it is `whole`.
+            At most one a sequence, `max_rows` tokens in all, each at most `PENDING` unless it is `whole`.
         capture : tuple of int
             Layers, counted from 0, whose output is wanted.
 
@@ -141,7 +141,7 @@ class Model:
         -----
         Every token has the same bits whatever else is in the batch. Nothing is kept: see `State.commit`.
         """
-        check(spans, capture, self.config, self.rows)
+        check(spans, capture, self.config, self.max_rows)
         tokens, positions, rows = ragged(spans)
         n = len(tokens)
         use_threads(self.threads)
@@ -157,7 +157,7 @@ class Model:
         rms_norm(s.stream, self._output_norm, self.config.norm_eps, out=s.hidden)
         logits = self._project(spans, rows, s.hidden)
         for span in spans:
-            span.state.advanced(span.parents, whole=span.whole)
+            span.state.mark_read(span.parents, prefill=span.prefill)
         return Forward(logits, s.hidden, captured, tuple(spans))
 
     def finish(self) -> None:

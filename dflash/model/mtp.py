@@ -11,9 +11,9 @@ from dflash.kernels.arrays import empty
 from dflash.kernels.cpu.jit import use_threads
 from dflash.kernels.embed import embed
 from dflash.kernels.formats import Matrix
-from dflash.kernels.linear import Launch
+from dflash.kernels.linear import PackedLinear
 from dflash.kernels.norm import rms_norm
-from dflash.kernels.sample import Law
+from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span, ragged
 from dflash.model.candidates import Candidates, fill
 from dflash.model.config import Config
@@ -32,7 +32,7 @@ Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 
-class Ask(NamedTuple):
+class MtpRequest(NamedTuple):
     """What is wanted of the head for one text.
 
     Parameters
@@ -43,26 +43,26 @@ class Ask(NamedTuple):
         Not read yet, up to the last token of the text; at least one.
     hidden : float32 (m, D)
         For each of them what the trunk had seen before it: ``Forward.hidden`` of the token above.
-    n : int
+    n_draft : int
         Tokens to guess.
-    law : Law
+    params : SampleParams
         How the target draws them.
     position : int
         Of the first guess in the text.
-    width : int
+    n_candidates : int
         Candidates for each.
-    common : int, optional
-        Which common tokens do; see `dflash.model.draft.request.Ask`.
+    draft_vocab : int, optional
+        Which common tokens do; see `dflash.model.draft.request.MtpRequest`.
     """
 
     state: State
     tokens: Ints
     hidden: Floats
-    n: int
-    law: Law
+    n_draft: int
+    params: SampleParams
     position: int
-    width: int
-    common: int | None = None
+    n_candidates: int
+    draft_vocab: int | None = None
 
 
 class MtpHead:
@@ -85,7 +85,7 @@ class MtpHead:
     ----------
     pools : Pools
         Keys and values of the block: slot j of a text holds ``(token j + 1, hidden j)``.
-    common : tuple
+    draft_vocabs : tuple
         None: a head on a GPU may do with some tokens of its vocabulary for some texts.
 
     Notes
@@ -96,13 +96,13 @@ class MtpHead:
     """
 
     device = "cpu"
-    common = ()
+    draft_vocabs = ()
 
     def __init__(
         self, model: Model, weights: Weights, config: Config, file: GGUFFile | None = None, *, known: Vocabulary
     ) -> None:
         self.config = config = replace(config, n_layers=1, recurrent=(False,))
-        self.threads, self.rows, self._file = model.threads, model.rows, file
+        self.threads, self.rows, self._file = model.threads, model.max_rows, file
         slots = model.pools.slots
         # snapshots copy the last page of a text, which the trunk's pages need not all have in common with these
         self.pools = Pools(config, pages=model.pools.pages + slots, slots=slots, kv=model.pools.kv)
@@ -110,7 +110,7 @@ class MtpHead:
         self._joined = empty(self.rows, 2 * config.width)
         mixer = FullAttention(weights, config, space, self.pools.k[0], self.pools.v[0])
         self._block = Block(weights, config, space, mixer, [])
-        self._eh_proj = Launch(
+        self._eh_proj = PackedLinear(
             self._joined, [weights.matrix("nextn.eh_proj.weight")], [space.all.stream], name="mtp projection"
         )
         self._enorm, self._hnorm = weights.vector("nextn.enorm.weight"), weights.vector("nextn.hnorm.weight")
@@ -139,7 +139,7 @@ class MtpHead:
         """What a text has unread, and some rows more; it lasts until it is extended again."""
         return self.join([unread, hidden[rows]])
 
-    def told(self, state: State, hidden: Floats, n_rows: int) -> bool:  # noqa: ARG002
+    def record_accepted(self, state: State, hidden: Floats, n_rows: int) -> bool:  # noqa: ARG002
         """Hear that so many rows are text now; whether they were read before that was known: never here."""
         return False
 
@@ -155,12 +155,12 @@ class MtpHead:
             part = slice(start, start + self.rows)
             self._run([state], [tokens[part]], hidden[part])
 
-    def propose(self, asks: Sequence[Ask]) -> list[Candidates]:
+    def propose(self, requests: Sequence[MtpRequest]) -> list[Candidates]:
         """Read what is new of some texts, and guess how each goes on: the first candidate of each position is followed.
 
         Parameters
         ----------
-        asks : sequence of Ask
+        requests : sequence of DraftRequest
             Of different texts.
 
         Returns
@@ -173,16 +173,18 @@ class MtpHead:
         PoolExhausted
             If there are no pages for the new tokens or for the guesses.
         """
-        states = [ask.state for ask in asks]
-        h = self._run(states, [ask.tokens for ask in asks], np.concatenate([ask.hidden for ask in asks]))
-        h = h[np.cumsum([len(ask.tokens) for ask in asks]) - 1]
+        states = [request.state for request in requests]
+        h = self._run(
+            states, [request.tokens for request in requests], np.concatenate([request.hidden for request in requests])
+        )
+        h = h[np.cumsum([len(request.tokens) for request in requests]) - 1]
         read = [state.length for state in states]
-        found = [Candidates.nothing(ask.n, ask.width) for ask in asks]
-        going = list(range(len(asks)))
+        found = [Candidates.nothing(request.n_draft, request.n_candidates) for request in requests]
+        going = list(range(len(requests)))
         try:
-            for depth in range(max(ask.n for ask in asks)):
-                self._fill([found[a] for a in going], [asks[a] for a in going], h, depth)
-                stay = [i for i, a in enumerate(going) if asks[a].n > depth + 1 and found[a].ids[depth, 0] >= 0]
+            for depth in range(max(request.n_draft for request in requests)):
+                self._fill([found[a] for a in going], [requests[a] for a in going], h, depth)
+                stay = [i for i, a in enumerate(going) if requests[a].n_draft > depth + 1 and found[a].ids[depth, 0] >= 0]
                 if not stay:
                     break
                 going, h = [going[i] for i in stay], h[stay]
@@ -197,7 +199,7 @@ class MtpHead:
         state = self.state()
         try:
             tokens, hidden = np.zeros(2, np.int32), np.zeros((2, self.config.width), np.float32)
-            self.propose([Ask(state, tokens, hidden, n=2, law=Law(), position=3, width=1)])
+            self.propose([MtpRequest(state, tokens, hidden, n_draft=2, params=SampleParams(), position=3, n_candidates=1)])
         finally:
             state.close()
 
@@ -206,11 +208,11 @@ class MtpHead:
         if self._file is not None:
             self._file.close()
 
-    def _fill(self, found: list[Candidates], asks: list[Ask], h: Floats, depth: int) -> None:
+    def _fill(self, found: list[Candidates], requests: list[MtpRequest], h: Floats, depth: int) -> None:
         """Find candidates of one more position of some texts, whose last states are `h` (n, D)."""
-        self._head.rows(len(asks))[:] = h
-        laws, first = [ask.law for ask in asks], [ask.position for ask in asks]
-        fill(found, depth, self._head(len(asks)), laws, first, targets=self._targets)
+        self._head.rows(len(requests))[:] = h
+        row_params, first = [request.params for request in requests], [request.position for request in requests]
+        fill(found, depth, self._head(len(requests)), row_params, first, targets=self._targets)
 
     def _run(self, states: Sequence[State], tokens: Sequence[Ints], hidden: Floats) -> Floats:
         """Read tokens of some texts, together as many as `hidden` has rows; the states (N, D) that it makes of them."""
@@ -231,7 +233,7 @@ class MtpHead:
         self._block(rows, n)
         rms_norm(s.stream, self._norm, eps, out=s.hidden)
         for span in spans:
-            span.state.advanced(span.parents, whole=True)
+            span.state.mark_read(span.parents, prefill=True)
         return s.hidden
 
 

@@ -12,9 +12,9 @@ from golden import chain
 
 import dflash
 from dflash.decode.drafting.shapes import Chain, Tree
-from dflash.kernels.sample import Law
+from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
-from dflash.model.draft import Ask, load_draft
+from dflash.model.draft import DraftRequest, load_draft
 from dflash.model.load import load_model
 
 FOLDER = Path(os.environ.get("DFLASH_DEMO") or "/nowhere")
@@ -43,13 +43,13 @@ def steps_of(model, draft, prompt, output, shape):
     """Tokens of each step if the target says what was recorded: the longest way through the guesses, and one more."""
     text, at = [*prompt, *output], len(prompt)
     end, state, target = min(at + NEW_TOKENS, len(text)), draft.state(), model.state()
-    span = Span(target, np.array(text, np.int32), chain(len(text)), whole=True, logits=False)
-    features = model.forward([span], capture=draft.config.taps).captured
+    span = Span(target, np.array(text, np.int32), chain(len(text)), prefill=True, logits=False)
+    features = model.forward([span], capture=draft.config.target_layer_ids).captured
     draft.read(state, features, slice(0, at))
     n, width = shape.wants(draft.config.most, 63)
     found = []
     while at + 1 < end:
-        (candidates,) = draft.propose([Ask(state, text[at], n, Law(), width)])
+        (candidates,) = draft.propose([DraftRequest(state, text[at], n, SampleParams(), width)])
         guesses, node, kept = shape.draft(candidates, 63), -1, 1
         while at + kept + 1 < len(text) and (node := guesses.child(node, text[at + kept])) >= 0:
             kept += 1

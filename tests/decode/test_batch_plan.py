@@ -8,24 +8,24 @@ from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
-from dflash.decode.sampling.sampler import Picker
+from dflash.decode.sampling.sampler import Sampler
 from dflash.decode.session import Session
 from dflash.decode.strategy import Plain, Strategy
-from dflash.kernels.sample.params import HostDraws
+from dflash.kernels.sample.params import HostSampleResult
 from dflash.model.batch import Forward
 
 
 class CutToy(Toy):
-    """A target that wants prompts cut at multiples of `cut`, and writes down where they were."""
+    """A target that wants prompts cut at multiples of `chunk_alignment`, and writes down where they were."""
 
     def __init__(self, cut, **arguments):
         super().__init__(**arguments)
-        self.cut, self.ends = cut, {}
+        self.chunk_alignment, self.ends = cut, {}
         self.before_forward = self._note
 
     def _note(self, spans):
         for span in spans:
-            if span.whole:
+            if span.prefill:
                 self.ends.setdefault(span.state, []).append(span.state.length + len(span.tokens))
 
 
@@ -41,7 +41,7 @@ def test_prompts_are_cut_at_multiples(chunk, prompts):
             engine.step()
     while engine.busy:
         engine.step()
-    assert [session.tokens for session in sessions] == [naive(toy, s.prompt, Sampling(), 3) for s in sessions]
+    assert [session.output_ids for session in sessions] == [naive(toy, s.prompt, Sampling(), 3) for s in sessions]
     lasts = sorted(n - 1 for n in prompts if n > 1)
     assert sorted(ends[-1] for ends in toy.ends.values()) == lasts
     assert all(end % 64 == 0 for ends in toy.ends.values() for end in ends[:-1])
@@ -68,10 +68,10 @@ class Away:
         self._trips.append("row")
         return self._rows[self._start + which]
 
-    def draw(self, asks):
+    def sample_rows(self, asks):
         assert self._start == 0
         self._trips.append([len(ask.positions) for ask in asks])
-        return HostDraws(self._rows, asks)
+        return HostSampleResult(self._rows, asks)
 
 
 class AwayToy(Toy):
@@ -121,24 +121,24 @@ def test_logits_elsewhere_are_asked_once_a_step_for_all(kind):
         drawn = [1 + step.drafted for session, step in steps.items() if session is not sessions[3]]
         picked = len(steps[sessions[3]].tokens) if sessions[3] in steps else 0
         assert toy.trips == [drawn] * bool(drawn) + ["row"] * (2 * picked)
-    assert [session.tokens for session in sessions] == truths
+    assert [session.output_ids for session in sessions] == truths
     assert [len(session.logprobs) for session in sessions] == [0, 12, 12, 12]
 
 
 def test_positions_of_a_draft_are_those_of_its_levels():
     history = History([1] * 7)
-    picker = Picker(SAMPLED, 0)
-    assert list(picker.ask(EMPTY, history).positions) == [7]
-    assert picker.ask(Draft([4, 5, 6]), history).positions.tolist() == [7, 8, 9, 10]
-    assert picker.ask(Draft([4, 5, 6, 7], [-1, -1, 0, 2]), history).positions.tolist() == [7, 8, 8, 9, 10]
+    sampler = Sampler(SAMPLED, 0)
+    assert list(sampler.request(EMPTY, history).positions) == [7]
+    assert sampler.request(Draft([4, 5, 6]), history).positions.tolist() == [7, 8, 9, 10]
+    assert sampler.request(Draft([4, 5, 6, 7], [-1, -1, 0, 2]), history).positions.tolist() == [7, 8, 8, 9, 10]
 
 
 def test_who_has_to_be_asked_node_by_node():
     history = History([1, 2])
     history.count()
-    assert Picker(EDITED, 0).ask(EMPTY, history) is None
-    bias = Picker(EDITED, 0).ask(EMPTY, history, edits=True).edits.bias
+    assert Sampler(EDITED, 0).request(EMPTY, history) is None
+    bias = Sampler(EDITED, 0).request(EMPTY, history, edits=True).edits.bias
     assert (bias.ids.tolist(), bias.values.tolist()) == ([3], [2.0])
-    assert Picker(EDITED, 0, [nothing]).ask(EMPTY, history, edits=True) is None
-    assert Picker(SAMPLED, 0, [nothing]).ask(EMPTY, history, edits=True) is None
-    assert Picker(SAMPLED, 0).ask(EMPTY, history, edits=True).edits is None
+    assert Sampler(EDITED, 0, [nothing]).request(EMPTY, history, edits=True) is None
+    assert Sampler(SAMPLED, 0, [nothing]).request(EMPTY, history, edits=True) is None
+    assert Sampler(SAMPLED, 0).request(EMPTY, history, edits=True).edits is None

@@ -7,9 +7,9 @@ from dflash.decode.drafting.draft import Draft
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.sampling.processors import Bias
-from dflash.decode.sampling.sampler import Picker
+from dflash.decode.sampling.sampler import Sampler
 from dflash.errors import RequestError
-from dflash.kernels.sample.params import Edits, Offsets, edited
+from dflash.kernels.sample.params import LogitEdits, Offsets, edited
 
 VOCAB = 5000
 RNG = np.random.default_rng(4)
@@ -45,7 +45,7 @@ def test_the_bits_are_those_of_a_loop(pairs):
     ruled = Bias(pairs)(row.copy(), History([1]))
     assert np.array_equal(ruled.view(np.uint32), expected)
     none = np.empty(0, np.int64), np.empty(0, np.float32)
-    assert np.array_equal(edited(row, Edits(*none, [{}], bias=Offsets.of(pairs)), 0).view(np.uint32), expected)
+    assert np.array_equal(edited(row, LogitEdits(*none, [{}], bias=Offsets.of(pairs)), 0).view(np.uint32), expected)
 
 
 def test_no_loop_over_tokens():
@@ -56,10 +56,10 @@ def test_no_loop_over_tokens():
 
 
 def test_arrays_are_made_once_a_session():
-    picker = Picker(Sampling(logit_bias=dict(PAIRS)), 0)
+    sampler = Sampler(Sampling(logit_bias=dict(PAIRS)), 0)
     history = History([1, 2])
-    asked = [picker.ask(draft, history, edits=True).edits.bias for draft in (Draft([3, 4]), Draft([5]))]
-    assert asked[0] is asked[1] is picker.rules[0].offsets
+    asked = [sampler.request(draft, history, edits=True).edits.bias for draft in (Draft([3, 4]), Draft([5]))]
+    assert asked[0] is asked[1] is sampler.processors[0].offsets
     assert (asked[0].ids.dtype, asked[0].values.dtype) == (np.int64, np.float32)
     assert list(zip(asked[0].ids.tolist(), asked[0].values, strict=True)) == [(t, np.float32(v)) for t, v in PAIRS]
 

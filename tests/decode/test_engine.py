@@ -99,7 +99,7 @@ def test_nothing_to_write():
     engine = Engine(toy)
     session = engine.add(Session(PROMPT, max_tokens=0))
     ((told, step),) = engine.step()
-    assert (told, step.finish, session.finish_reason, session.tokens) == (session, "length", "length", [])
+    assert (told, step.finish, session.finish_reason, session.output_ids) == (session, "length", "length", [])
     assert toy.forwards == []
 
 
@@ -136,12 +136,12 @@ def test_a_stop_seen_from_above_cuts_inside_the_step(strategy, cut):
     session = Session(PROMPT, max_tokens=20, observer=observer, strategy=chosen, sampling=Sampling(logprobs=1))
     list(Engine(toy).stream(session))
     end = next(i for i in range(1, 20) if truth[i - 1 : i + 1] == wanted)
-    assert session.tokens == truth[: end + cut]
-    assert [entry.token for entry in session.logprobs] == session.tokens
+    assert session.output_ids == truth[: end + cut]
+    assert [entry.token for entry in session.logprobs] == session.output_ids
     assert (session.finish_reason, session.stop_token) == ("stop", None)
     assert session.steps[-1].finish == "stop"
     assert session.steps[-1].accepted <= len(session.steps[-1].tokens)
-    assert [token for step in session.steps for token in step.tokens] == session.tokens
+    assert [token for step in session.steps for token in step.tokens] == session.output_ids
     assert toy.leaked == (0, 0, 0)
 
 
@@ -151,7 +151,7 @@ def test_the_observer_sees_the_end_token():
     session = Session(PROMPT, eos=[truth[0]], observer=lambda s, tokens: seen.append((s.finished, *tokens)))
     list(Engine(toy).stream(session))
     assert seen == [(False, truth[0])]
-    assert (session.tokens, session.finish_reason, session.stop_token) == (truth[:1], "stop", truth[0])
+    assert (session.output_ids, session.finish_reason, session.stop_token) == (truth[:1], "stop", truth[0])
 
 
 def test_streams_of_one_engine_side_by_side():
@@ -164,7 +164,7 @@ def test_streams_of_one_engine_side_by_side():
             next(stream, None)
     assert all(session.finished for session in sessions)
     assert max(len(spans) for spans in toy.forwards) == 3
-    assert [session.tokens for session in sessions] == [naive(toy, [i], Sampling(), 8) for i in range(3)]
+    assert [session.output_ids for session in sessions] == [naive(toy, [i], Sampling(), 8) for i in range(3)]
 
 
 def test_sessions_come_from_any_thread():
@@ -177,7 +177,7 @@ def test_sessions_come_from_any_thread():
         engine.step()
     for thread in threads:
         thread.join()
-    assert [session.tokens for session in sessions] == [naive(toy, [i], Sampling(), 10) for i in range(12)]
+    assert [session.output_ids for session in sessions] == [naive(toy, [i], Sampling(), 10) for i in range(12)]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_times_and_counts():
     assert session.added_at <= session.started_at <= session.first_token_at <= session.ended_at
     assert all(step.batch == (2 if step.prefilled else 1) for step in steps)
     assert all(step.forward > 0 for step in steps)
-    assert (session.n_read, session.n_tokens, session.prompt) == (2, 4, PROMPT)
+    assert (session.n_prefilled, session.n_tokens, session.prompt_ids) == (2, 4, PROMPT)
     assert repr(session) == "Session(3 + 4 tokens, Plain(), length)"
 
 
@@ -246,16 +246,16 @@ class Counted(Drafter):
     def start(self, session, model, snapshot=None):
         return _Counting(self.wanted, session)
 
-    def propose(self, draftings, rooms):
-        TOGETHER.append([drafting.session.strategy.shape for drafting in draftings])
-        return super().propose(draftings, rooms)
+    def propose(self, drafter_states, max_drafts):
+        TOGETHER.append([drafter_state.session.strategy.shape for drafter_state in drafter_states])
+        return super().propose(drafter_states, max_drafts)
 
 
 class _Counting:
     def __init__(self, wanted, session):
         self.capture, self.session = wanted, session
 
-    def propose(self, room):
+    def propose(self, max_draft):
         return Draft([1, 2, 3], [-1, -1, 0])
 
     def observe(self, out, rows):
@@ -316,10 +316,10 @@ def test_a_drafter_is_prepared_before_it_is_started():
     @dataclass(frozen=True)
     class Careful(Counted):
         def prepare(self, model):
-            model.companions["careful"] = closing
+            model.attachments["careful"] = closing
 
         def start(self, session, model, snapshot=None):
-            assert model.companions["careful"] is closing
+            assert model.attachments["careful"] is closing
             return super().start(session, model, snapshot)
 
     closed = []
@@ -329,4 +329,4 @@ def test_a_drafter_is_prepared_before_it_is_started():
     list(engine.stream(Session(PROMPT, max_tokens=2, strategy=Strategy(Careful(())))))
     assert not closed
     engine.close()
-    assert (closed, toy.companions) == ([True], {})
+    assert (closed, toy.attachments) == ([True], {})

@@ -153,8 +153,8 @@ def test_everything_is_given_back_though_giving_back_fails(monkeypatch):
     engine = Engine(toy)
     session = engine.add(Session(PROMPT, max_tokens=5))
     engine.step()
-    monkeypatch.setattr(session, "drafting", _ClosesBadly())
-    monkeypatch.setattr(session, "origin", _ClosesBadly())
+    monkeypatch.setattr(session, "drafter_state", _ClosesBadly())
+    monkeypatch.setattr(session, "prompt_snapshot", _ClosesBadly())
     session.cancel()
     engine.step()
     assert "can't close" in str(session.error)
@@ -174,8 +174,8 @@ def test_companions_are_all_closed_though_one_fails():
             closed.append(self)
             raise RuntimeError("can't close")
 
-    toy.companions.update({i: Companion() for i in range(3)})
+    toy.attachments.update({i: Companion() for i in range(3)})
     with pytest.raises(RuntimeError):
         Engine(toy).close()
     assert len(closed) == 3
-    assert not toy.companions
+    assert not toy.attachments

@@ -181,7 +181,7 @@ class _Breaking:
     def __init__(self, where):
         self.where = where
 
-    def propose(self, room):
+    def propose(self, max_draft):
         if self.where == "propose":
             raise RuntimeError(self.where)
         return Draft([99]) if self.where == "ids are 0 to 12" else Draft([1])
@@ -220,7 +220,7 @@ def test_one_that_fails_fails_alone(where):
     finish(engine)
     assert bad.finish_reason == bad.steps[-1].finish == "error"
     assert where in str(bad.error)
-    assert [session.tokens for session in good] == [naive(toy, [i], Sampling(), 12) for i in range(2)]
+    assert [session.output_ids for session in good] == [naive(toy, [i], Sampling(), 12) for i in range(2)]
     assert toy.leaked == (0, 0, 0)
 
 

@@ -27,7 +27,7 @@ PROMPT = [7, 7, 2, 11]
 def all_of(engine, sessions):
     for _ in engine.run(sessions):
         pass
-    return [session.tokens for session in sessions]
+    return [session.output_ids for session in sessions]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=IDS)
@@ -91,12 +91,12 @@ def test_sessions_get_what_each_gets_alone(number):
         engine.step()
         if late and rng.random() < 0.3:
             engine.add(late.pop())
-    assert [session.tokens for session in sessions] == alone
+    assert [session.output_ids for session in sessions] == alone
     for session in sessions:
-        ended = session.tokens and session.tokens[-1] in session.eos
+        ended = session.output_ids and session.output_ids[-1] in session.eos
         assert session.finish_reason == ("stop" if ended else "length")
-        assert session.stop_token == (session.tokens[-1] if ended else None)
-        assert [token for step in session.steps for token in step.tokens] == session.tokens
+        assert session.stop_token == (session.output_ids[-1] if ended else None)
+        assert [token for step in session.steps for token in step.tokens] == session.output_ids
         assert sum(step.prefilled for step in session.steps) == (session.n_prompt - 1 if session.max_tokens else 0)
         assert [step.finish for step in session.steps] == [None] * (len(session.steps) - 1) + [session.finish_reason]
     assert toy.leaked == (0, 0, 0)

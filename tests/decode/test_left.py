@@ -26,14 +26,14 @@ NAME = "qwen35-r2-mtp-F16"
 def model():
     model = load(NAME, kv="f16")
     yield model
-    model.companions.close()
+    model.attachments.close()
 
 
 @pytest.fixture
 def draft(model, tmp_path, monkeypatch):
     """Of random weights."""
     n_vocab = model.config.n_vocab
-    sizes = {"width": model.config.width, "n_vocab": n_vocab, "mask": 5, "taps": (0, model.config.n_layers - 1)}
+    sizes = {"width": model.config.width, "n_vocab": n_vocab, "mask": 5, "target_layer_ids": (0, model.config.n_layers - 1)}
     made = replace(drafts.SMALL, **sizes)
     monkeypatch.setattr(drafts, "VOCAB", n_vocab)
     return str(drafts.write_gguf(tmp_path / "draft.gguf", made, drafts.random_weights(made, n_head=n_vocab)))
@@ -41,8 +41,8 @@ def draft(model, tmp_path, monkeypatch):
 
 def held(model):
     """Pages, slots and snapshots' slots that are in use, of the model and of all that goes with it."""
-    pools = [model.pools, *(each.pools for each in model.companions.values() if hasattr(each, "pools"))]
-    slots = sum(model.pools.slots - each.free_slots for each in model.companions.values() if hasattr(each, "reach"))
+    pools = [model.pools, *(each.pools for each in model.attachments.values() if hasattr(each, "pools"))]
+    slots = sum(model.pools.slots - each.free_slots for each in model.attachments.values() if hasattr(each, "reach"))
     return [(pool.pages - pool.free_pages, pool.slots - pool.free_slots) for pool in pools], slots
 
 
@@ -56,8 +56,8 @@ def test_a_thousand_generations_with_cancellations(model, draft):
         Strategy(DFlash(draft)),
         Strategy(DFlash(draft), Tree(9)),
         Strategy(small, Chain(2)),
-        Strategy(FirstOf(PromptLookup(shortest=1), MTP())),
-        Strategy(Adaptive(MTP(), DFlash(draft), PromptLookup(shortest=1))),
+        Strategy(FirstOf(PromptLookup(min_ngram=1), MTP())),
+        Strategy(Adaptive(MTP(), DFlash(draft), PromptLookup(min_ngram=1))),
     ]
     for strategy in strategies:
         strategy.drafter.prepare(model)

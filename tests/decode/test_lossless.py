@@ -40,7 +40,7 @@ def test_random_models(name, settings):
     """Where a model is its own small model, sampled guesses are right."""
     model, file = load(name, kv="f16"), str(path_of(name))
     strategies = [
-        Strategy(PromptLookup(shortest=1)),
+        Strategy(PromptLookup(min_ngram=1)),
         Strategy(DraftModel(file), Chain(3)),
         Strategy(DraftModel(file), Tree(9)),
         Strategy(FirstOf(PromptLookup(), DraftModel(file))),
@@ -57,7 +57,7 @@ def test_random_drafts(kind, tmp_path, monkeypatch):
     """Guesses that are right by chance alone change nothing either."""
     model = load("qwen35-r2-untied-F32", kv="f16")
     config = model.config
-    sizes = {"width": config.width, "n_vocab": config.n_vocab, "mask": 5, "taps": (0, config.n_layers - 1)}
+    sizes = {"width": config.width, "n_vocab": config.n_vocab, "mask": 5, "target_layer_ids": (0, config.n_layers - 1)}
     made = replace(drafts.KINDS[kind], **sizes)
     monkeypatch.setattr(drafts, "VOCAB", config.n_vocab)
     path = drafts.write_gguf(tmp_path / "draft.gguf", made, drafts.random_weights(made, n_head=config.n_vocab))
@@ -67,7 +67,7 @@ def test_random_drafts(kind, tmp_path, monkeypatch):
         sessions, _ = compare(model, prompt, strategies, 30, **settings)
         assert all(session.n_drafted > 0 for session in sessions)
     assert_nothing_is_held(model)
-    model.companions.close()
+    model.attachments.close()
 
 
 def test_different_strategies_samplings_and_prompts_in_one_batch():

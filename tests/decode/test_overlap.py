@@ -8,7 +8,7 @@ from ahead_toy import AheadToy
 from guessers import naive
 
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import NOTHING, Drafter, Follow
+from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.loop_guard import LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
@@ -37,7 +37,7 @@ def test_one_text(toy, n):
     session = Session(PROMPT, max_tokens=n)
     for _ in Engine(toy).stream(session):
         pass
-    assert session.tokens == naive(toy, PROMPT, Sampling(), n)
+    assert session.output_ids == naive(toy, PROMPT, Sampling(), n)
     assert toy.ahead == n - 1
 
 
@@ -105,7 +105,7 @@ def test_who_must_see_the_text_waits(toy, sampling):
     session = Session(PROMPT, max_tokens=10, sampling=sampling)
     for _ in Engine(toy).stream(session):
         pass
-    assert session.tokens == naive(toy, PROMPT, sampling, 10)
+    assert session.output_ids == naive(toy, PROMPT, sampling, 10)
     assert toy.ahead == 0
 
 
@@ -117,7 +117,7 @@ def test_who_is_watched_over_waits(toy):
         session = Session(PROMPT, max_tokens=20, strategy=Plain() | recovery, eos=[99])
         for _ in Engine(toy).stream(session):
             pass
-        assert session.tokens == truth
+        assert session.output_ids == truth
         assert (toy.ahead == 13) == ahead
         assert (toy.ahead == 0) != ahead
 
@@ -125,12 +125,12 @@ def test_who_is_watched_over_waits(toy):
 def test_who_is_forced_waits(toy):
     class Says:
         def start(self, session):
-            session.forced = (3, 1, 4)
+            session.forced_ids = (3, 1, 4)
 
     session = Session(PROMPT, max_tokens=20, strategy=Plain() | Says())
     for _ in Engine(toy).stream(session):
         pass
-    assert session.tokens == [3, 1, 4, *naive(toy, [*PROMPT, 3, 1, 4], Sampling(), 17)]
+    assert session.output_ids == [3, 1, 4, *naive(toy, [*PROMPT, 3, 1, 4], Sampling(), 17)]
     assert toy.ahead == 15
 
 
@@ -147,11 +147,11 @@ class Seeing(Drafter):
     def n_steps(self):
         return sum(bool(step.tokens) for step in self.session.steps)
 
-    def propose(self, draftings, rooms):
-        return [Draft([1] if self.n_steps % 6 == 5 else []) for _ in rooms]
+    def propose(self, drafter_states, max_drafts):
+        return [Draft([1] if self.n_steps % 6 == 5 else []) for _ in max_drafts]
 
-    def foresee(self, draftings, drafts):
-        return [None if (self.n_steps + 1) % 6 == 5 else NOTHING]
+    def plan_next(self, drafter_states, drafts):
+        return [None if (self.n_steps + 1) % 6 == 5 else NO_DRAFT]
 
     def observe(self, out, rows):
         assert self.model.latest is out, "another forward has taken its place"
@@ -164,17 +164,17 @@ class Seeing(Drafter):
 def test_a_drafter_sees_all_of_the_text(toy):
     """Where it foresees nothing, before the next forward; elsewhere after the step."""
     drafter, captures = Seeing(), []
-    forward_ahead = toy.forward_ahead
+    forward_overlapped = toy.forward_overlapped
 
     def counted(spans, *, capture=()):
         captures.append(capture)
-        return forward_ahead(spans, capture=capture)
+        return forward_overlapped(spans, capture=capture)
 
-    toy.forward_ahead = counted
+    toy.forward_overlapped = counted
     session = Session(PROMPT, max_tokens=20, strategy=Strategy(drafter))
     for _ in Engine(toy).stream(session):
         pass
-    assert session.tokens == naive(toy, PROMPT, Sampling(), 20)
+    assert session.output_ids == naive(toy, PROMPT, Sampling(), 20)
     assert toy.ahead > 10
     assert set(captures) == {(0,)}
     shown = [len(range(10)[rows]) if isinstance(rows, slice) else len(rows) for rows in drafter.seen]
@@ -192,11 +192,11 @@ class Following(Drafter):
     def start(self, session, model, snapshot=None):
         return SimpleNamespace(capture=(), session=session, observe=lambda out, rows: None, close=lambda: None)
 
-    def propose(self, draftings, rooms):
-        return [Draft([1]) for _ in rooms]
+    def propose(self, drafter_states, max_drafts):
+        return [Draft([1]) for _ in max_drafts]
 
-    def foresee(self, draftings, drafts):
-        return [Follow(self, drafting.session) for drafting in draftings]
+    def plan_next(self, drafter_states, drafts):
+        return [LaunchDraft(self, drafter_state.session) for drafter_state in drafter_states]
 
     def follow(self, wishes, order):
         self.asked.append((wishes, order))

@@ -33,7 +33,7 @@ NAMED = {
     "mtp:3": Strategy(MTP(), Chain(3)),
     "mtp-tree:8": Strategy(MTP(), Tree(8)),
     "lookup": Strategy(PromptLookup()),
-    "lookup:4": Strategy(PromptLookup(most=4)),
+    "lookup:4": Strategy(PromptLookup(n_draft=4)),
     "adaptive": Strategy(Adaptive()),
     "adaptive(dflash:6, ddtree:32, mtp)": Strategy(Adaptive(Strategy(DFlash(), Chain(6)), DDTree(budget=32), MTP())),
     "first(lookup, dflash:8)": Strategy(FirstOf(PromptLookup(), DFlash()), Chain(8)),
@@ -169,8 +169,8 @@ def test_what_does_not_go_together():
     "value",
     [
         *NAMED.values(),
-        Strategy(DFlash("d.gguf", draft_device="cpu", short=True), Tree(9, depth=4, width=2)) | LoopGuard(),
-        Strategy(PromptLookup(longest=5, shortest=3), Chain(7)),
+        Strategy(DFlash("d.gguf", draft_device="cpu", trim_block=True), Tree(9, depth=4, width=2)) | LoopGuard(),
+        Strategy(PromptLookup(max_ngram=5, min_ngram=3), Chain(7)),
         Strategy(DraftModel("s.gguf")),
         Strategy(MTP("head.gguf"), Tree(4)),
     ],
@@ -183,4 +183,4 @@ def test_prints_as_the_python_that_makes_it(value):
 def test_prints_no_more_than_needed():
     assert repr(DDTree("d.gguf")) == "Strategy(DFlash('d.gguf'), shape=Tree(22))"
     assert repr(Strategy(DFlash())) == "Strategy(DFlash())"
-    assert name(Strategy(PromptLookup(shortest=4))) == repr(Strategy(PromptLookup(shortest=4)))
+    assert name(Strategy(PromptLookup(min_ngram=4))) == repr(Strategy(PromptLookup(min_ngram=4)))

@@ -41,8 +41,8 @@ class _Learning:
     def __init__(self, remembers, seen):
         self.remembers, self.seen = remembers, seen
 
-    def propose(self, room):
-        n = min(room, len(self.seen) % 5)
+    def propose(self, max_draft):
+        n = min(max_draft, len(self.seen) % 5)
         return Draft(self.seen[-n:] if n else ())
 
     def observe(self, out, rows):
@@ -70,7 +70,7 @@ def broken_off(model, strategy, n_steps, prompt=PROMPT, chunk=2):
     session = engine.add(Session(prompt, strategy=strategy, sampling=SAMPLING, max_tokens=N))
     for _ in range(n_steps):
         engine.step()
-    snapshot, text, n_told = session.snapshot(), list(session.text), len(session.steps)
+    snapshot, text, n_told = session.snapshot(), list(session.token_ids), len(session.steps)
     while engine.busy:
         engine.step()
     return session, snapshot, text, n_told
@@ -139,7 +139,7 @@ def test_memory_that_is_not_there_is_not_kept():
     def fails():
         raise PoolExhausted("no slot")
 
-    session.drafting.snapshot = fails
+    session.drafter_state.snapshot = fails
     with pytest.raises(PoolExhausted):
         SessionSnapshot(session)
     engine.close()
@@ -160,4 +160,4 @@ def test_drafters_of_the_demo_go_on_with_the_same_guesses(drafter):
         assert [(step.draft, step.tokens) for step in again.steps if step.tokens] == left
         assert any(len(draft) for draft, _ in left)
     assert (model.pools.free_pages, model.pools.free_slots) == (model.pools.pages, model.pools.slots)
-    model.companions.close()
+    model.attachments.close()

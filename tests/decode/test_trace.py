@@ -41,7 +41,7 @@ def test_a_line_a_step(tmp_path, sampling, kind):
     truth = naive(Toy(), PROMPT, sampling, 20, seed=sampling.seed)
     strategy = Plain() if kind == "plain" else Strategy(Oracle(((*PROMPT, *truth),), "tree"))
     rows, session, toy = written(tmp_path / "dump.jsonl", sampling, strategy)
-    assert session.tokens == truth
+    assert session.output_ids == truth
     head, *steps = rows
     assert head["prompt"] == PROMPT
     assert sum(row.get("prefilled", 0) for row in steps) == 3

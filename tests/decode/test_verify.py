@@ -21,7 +21,7 @@ def logits_of(toy, text, draft):
 
 def session(toy, sampling=SAMPLED, *, limit=100, **arguments):
     made = Session(PROMPT, sampling=sampling, **arguments)
-    made.limit = limit
+    made.max_length = limit
     return made
 
 
@@ -34,7 +34,7 @@ def test_a_chain_is_taken_as_far_as_it_is_right(sampling, right):
     kept = verify(draft, logits_of(toy, PROMPT, draft), session(toy, sampling))
     assert kept.tokens == truth[: right + 1]
     assert kept.rows == list(range(right + 1))
-    assert (kept.accepted, kept.finish) == (right, None)
+    assert (kept.n_accepted, kept.finish) == (right, None)
 
 
 def test_a_tree_is_walked_by_its_right_branch():
@@ -44,7 +44,7 @@ def test_a_tree_is_walked_by_its_right_branch():
     kept = verify(draft, logits_of(toy, PROMPT, draft), session(toy))
     assert kept.tokens == [a, b, c, d]
     assert kept.rows == [0, 2, 5, 6]
-    assert kept.accepted == 3
+    assert kept.n_accepted == 3
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), SAMPLED], ids=["greedy", "sampled"])
@@ -56,7 +56,7 @@ def test_an_end_token_inside_an_accepted_run(sampling):
     kept = verify(draft, logits_of(toy, PROMPT, draft), session(toy, sampling, eos=[truth[end]]))
     assert kept.tokens == truth[: end + 1]
     assert kept.rows == list(range(end + 1))
-    assert (kept.accepted, kept.finish) == (end + 1, "stop")
+    assert (kept.n_accepted, kept.finish) == (end + 1, "stop")
 
 
 def test_the_limit_inside_an_accepted_run():
@@ -64,7 +64,7 @@ def test_the_limit_inside_an_accepted_run():
     truth = naive(toy, PROMPT, SAMPLED, 5, seed=6)
     draft = Draft(truth)
     kept = verify(draft, logits_of(toy, PROMPT, draft), session(toy, limit=len(PROMPT) + 2))
-    assert (kept.tokens, kept.accepted, kept.finish) == (truth[:2], 2, "length")
+    assert (kept.tokens, kept.n_accepted, kept.finish) == (truth[:2], 2, "length")
     ends = verify(draft, logits_of(toy, PROMPT, draft), session(toy, limit=len(PROMPT) + 2, eos=[truth[1]]))
     assert ends.finish == "stop"
 
@@ -73,8 +73,8 @@ def test_processors_see_the_path_of_their_node():
     toy, seen = Toy(), []
 
     def no_repeats(logits, history):
-        seen.append(list(history.text))
-        logits[history.text[-1]] = -np.inf
+        seen.append(list(history.token_ids))
+        logits[history.token_ids[-1]] = -np.inf
         return logits
 
     def mask(logits, text):

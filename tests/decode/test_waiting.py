@@ -145,7 +145,7 @@ class Loaded(Drafter):
     """Has a draft model."""
 
     def prepare(self, model):
-        model.companions[self] = "a draft model"
+        model.attachments[self] = "a draft model"
 
 
 def test_a_strategy_that_wants_more_texts_of_a_draft_model_than_it_has_is_refused_at_once():

@@ -32,13 +32,13 @@ class Ends:
 class _Ending:
     name, restarts = "Ends", False
 
-    def see(self, session, kept):
+    def check_step(self, session, kept):
         return Cut(1, "stop", "enough") if session.n_tokens == 0 else DONE
 
 
 @pytest.fixture(scope="module")
 def comparison(lm):
-    strategies = {"plain": "plain", "lookup": dflash.PromptLookup(shortest=1), "short": dflash.Plain() | Ends()}
+    strategies = {"plain": "plain", "lookup": dflash.PromptLookup(min_ngram=1), "short": dflash.Plain() | Ends()}
     return dflash.compare(lm, PROMPTS, strategies, max_tokens=24, repeat=2)
 
 

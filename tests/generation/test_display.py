@@ -62,11 +62,11 @@ def test_html_has_a_square_for_each_token_and_each_guess_in_vain():
 
 
 def test_it_says_from_how_many_tokens_guesses_came():
-    some = generation(GUESSED, guessed_from={99_328: 1200, 248_320: 2})
+    some = generation(GUESSED, draft_vocab_steps={99_328: 1200, 248_320: 2})
     words = "99,328 tokens in 1,200 steps and 248,320 tokens in 2 steps"
     assert f", guesses from {words}, stop" in summary(some)
     assert f"<tr><th>guesses from</th><td>{words}</td></tr>" in some._repr_html_()
-    assert some.as_dict()["guessed_from"] == {"99328": 1200, "248320": 2}
+    assert some.as_dict()["draft_vocab_steps"] == {"99328": 1200, "248320": 2}
     for shown in (summary(generation(GUESSED)), generation(GUESSED)._repr_html_()):
         assert "guesses from" not in shown
 

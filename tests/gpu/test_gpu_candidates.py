@@ -5,7 +5,7 @@ import pytest
 
 from dflash.kernels import sample
 from dflash.kernels.sample.candidates import POOL
-from dflash.kernels.sample.params import Law
+from dflash.kernels.sample.params import SampleParams
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.sample.cuda_candidates")
@@ -13,14 +13,14 @@ device = pytest.importorskip("dflash.kernels.gpu.device")
 
 RNG = np.random.default_rng(3)
 LAWS = [
-    Law(),
-    Law(1.0, seed=5),
-    Law(0.5, seed=-1),
-    Law(1.25, top_k=7, seed=2),
-    Law(1.25, top_k=20, top_p=0.9, floor=-3.0, seed=2**64 - 1),
-    Law(1.0, top_p=0.6, seed=6),
-    Law(2.0, floor=-1.0, seed=7),
-    Law(1.0, top_p=0.0, seed=8),
+    SampleParams(),
+    SampleParams(1.0, seed=5),
+    SampleParams(0.5, seed=-1),
+    SampleParams(1.25, top_k=7, seed=2),
+    SampleParams(1.25, top_k=20, top_p=0.9, floor=-3.0, seed=2**64 - 1),
+    SampleParams(1.0, top_p=0.6, seed=6),
+    SampleParams(2.0, floor=-1.0, seed=7),
+    SampleParams(1.0, top_p=0.0, seed=8),
 ]
 
 
@@ -81,7 +81,9 @@ def test_nothing_to_propose(value):
 def test_rows_of_a_forward():
     """Some rows of a sampler's logits, each with its own law and position."""
     logits = (
-        pytest.importorskip("dflash.kernels.sample.cuda").Sampler(cupy.asarray(rows := rows_of(9, 5000, "normal"))).rows(9)
+        pytest.importorskip("dflash.kernels.sample.cuda")
+        .DeviceSampler(cupy.asarray(rows := rows_of(9, 5000, "normal")))
+        .rows(9)
     )
     chosen, positions = [8, 1, 4], [30, 20, 1000]
     laws = [LAWS[0], LAWS[4], LAWS[1]]

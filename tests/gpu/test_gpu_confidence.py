@@ -40,7 +40,7 @@ def test_reach(name, texts, each, lead, width, rank):
     exact = stream.astype(np.float64)
     hidden = exact / np.sqrt((exact**2).mean(axis=1, keepdims=True) + EPS) * gain
     by_text = hidden.reshape(texts, each, width)[:, lead:]
-    held = [reference.trust(by_text[s], codes[lead:, s], weight.astype(np.float64), 2.0) for s in range(texts)]
+    held = [reference.confidence(by_text[s], codes[lead:, s], weight.astype(np.float64), 2.0) for s in range(texts)]
     products = np.sort(np.cumprod(held, axis=1).reshape(-1))
     bounds = [0.0, *((a + b) / 2 for a, b in pairwise(products) if b - a > 1e-4 * b), 1.0]
     head = {"bias": 2.0, "eps": EPS, "lead": lead}

@@ -48,7 +48,7 @@ def written(model, strategy, processors=()):
     for _ in engine.run(sessions):
         pass
     assert [session.error for session in sessions] == [None] * len(sessions)
-    return [SimpleNamespace(tokens=session.tokens, logprobs=session.logprobs) for session in sessions]
+    return [SimpleNamespace(tokens=session.output_ids, logprobs=session.logprobs) for session in sessions]
 
 
 def same(texts, others):

@@ -22,9 +22,9 @@ from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import PoolExhausted
-from dflash.kernels.sample import Law
+from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
-from dflash.model.draft import Ask, load_draft
+from dflash.model.draft import DraftRequest, load_draft
 from dflash.model.draft.names import expected
 
 TEXTS = [
@@ -53,7 +53,7 @@ def model():
     drafters = DFlash(), MTP()
     for drafter in drafters:
         drafter.prepare(model)
-    draft, head = (model.companions[drafter] for drafter in drafters)
+    draft, head = (model.attachments[drafter] for drafter in drafters)
 
     def free():
         return model.pools.free_pages, model.pools.free_slots, draft.free_slots, head.pools.free_slots
@@ -68,11 +68,11 @@ def read(model, draft, ids, cuts=(), features=None):
     state, target = draft.state(), model.state()
     for start, stop in pairwise([0, *cuts, len(ids)]):
         tokens = np.array(ids[start:stop], np.int32)
-        span = Span(target, tokens, chain(len(tokens)), whole=True, logits=False)
-        out = model.forward([span], capture=draft.config.taps)
+        span = Span(target, tokens, chain(len(tokens)), prefill=True, logits=False)
+        out = model.forward([span], capture=draft.config.target_layer_ids)
         draft.read(state, out.captured, slice(0, len(tokens)))
         if features is not None:
-            features.append(np.concatenate([out.captured[tap].get() for tap in draft.config.taps], axis=1))
+            features.append(np.concatenate([out.captured[tap].get() for tap in draft.config.target_layer_ids], axis=1))
     target.close()
     return state
 
@@ -82,13 +82,15 @@ def ids_of(n):
     return (ids * (n // len(ids) + 1))[:n]
 
 
-@pytest.mark.parametrize("law", [Law(), Law(1.0, seed=3)], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("law", [SampleParams(), SampleParams(1.0, seed=3)], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("n", [1, 40, 700])
 def test_candidates_are_those_of_the_cpu(model, n, law):
     """Activations are halves here: probabilities move a little, and candidates that are as likely may change places."""
     (there, here), ids = drafts(), ids_of(n)
     states = [read(model, draft, ids) for draft in (there, here)]
-    got, want = (draft.propose([Ask(state, 77, 15, law, 64)])[0] for draft, state in zip((there, here), states, strict=True))
+    got, want = (
+        draft.propose([DraftRequest(state, 77, 15, law, 64)])[0] for draft, state in zip((there, here), states, strict=True)
+    )
     for state in states:
         state.close()
     clear = want.scores[:, 0] - want.scores[:, 1] > 0.1
@@ -106,9 +108,11 @@ def test_company_and_cuts_change_nothing(model):
     draft, ids = drafts()[0], ids_of(3 * 300)
     parts = [ids[:300], ids[300:340], ids[340:341], ids[400:900]]
     asks = [(read(model, draft, part), part[-1]) for part in parts]
-    together = draft.propose([Ask(state, anchor, 15, Law(1.0, seed=i), 16) for i, (state, anchor) in enumerate(asks)])
+    together = draft.propose(
+        [DraftRequest(state, anchor, 15, SampleParams(1.0, seed=i), 16) for i, (state, anchor) in enumerate(asks)]
+    )
     for i, (state, anchor) in enumerate(asks):
-        (alone,) = draft.propose([Ask(state, anchor, 15, Law(1.0, seed=i), 16)])
+        (alone,) = draft.propose([DraftRequest(state, anchor, 15, SampleParams(1.0, seed=i), 16)])
         np.testing.assert_array_equal(alone.ids, together[i].ids)
         np.testing.assert_array_equal(alone.scores, together[i].scores)
         state.close()
@@ -117,19 +121,19 @@ def test_company_and_cuts_change_nothing(model):
 def test_a_snapshot(model):
     draft, ids = drafts()[0], ids_of(200)
     state = read(model, draft, ids)
-    want = draft.propose([Ask(state, 5, 15, Law(), 8)])[0]
+    want = draft.propose([DraftRequest(state, 5, 15, SampleParams(), 8)])[0]
     snapshot = state.snapshot()
     state.close()
     other = read(model, draft, ids_of(800)[300:])
     other.restore(snapshot)
-    got = draft.propose([Ask(other, 5, 15, Law(), 8)])[0]
+    got = draft.propose([DraftRequest(other, 5, 15, SampleParams(), 8)])[0]
     np.testing.assert_array_equal(got.ids, want.ids)
     np.testing.assert_array_equal(got.scores, want.scores)
     other.close()
     snapshot.close()
 
 
-SETTINGS = {"ffn": 256, "n_layers": 2, "heads": 4, "kv_heads": 2, "head_size": 64, "block": 8, "taps": (1, 3, 5)}
+SETTINGS = {"ffn": 256, "n_layers": 2, "heads": 4, "kv_heads": 2, "head_size": 64, "block": 8, "target_layer_ids": (1, 3, 5)}
 SETTINGS |= {"n_vocab": 16384, "width": 512, "mask": 16377, "windows": (64, 64), "causal": (False, False)}
 
 
@@ -169,7 +173,10 @@ def proposed(model, path, config, weights, n=150):
     state = read(model, draft, ids_of(n), cuts=(64,), features=features)
     other = read(model, draft, ids_of(70))
     oracle.read(np.concatenate(features))
-    asks = [Ask(other, 5, config.most, Law(1.0, seed=3), 1), Ask(state, 77, config.most, Law(), 1)]
+    asks = [
+        DraftRequest(other, 5, config.most, SampleParams(1.0, seed=3), 1),
+        DraftRequest(state, 77, config.most, SampleParams(), 1),
+    ]
     _, got = draft.propose(asks)
     for each in (state, other):
         each.close()
@@ -232,7 +239,7 @@ def test_pairs_make_texts(model, second, shape, sampling, monkeypatch):
     steps = []
     for on_device in (True, False):
         if not on_device:
-            monkeypatch.setattr(model.companions[strategy.drafter], "guess", lambda wishes, anchors: None)
+            monkeypatch.setattr(model.attachments[strategy.drafter], "guess", lambda wishes, anchors: None)
         sessions = written(model, prompts, strategy, sampling)
         assert tokens(sessions) == plain(sampling)[:2]
         steps.append([[step.draft.tokens.tolist() for step in session.steps] for session in sessions])
@@ -250,7 +257,7 @@ def test_a_small_model_guesses(model, shape, sampling):
     assert tokens(sessions) == plain(sampling)[:2]
     for session in sessions:
         assert session.n_accepted > 0.6 * session.n_tokens
-    model.companions.pop(drafter).close()
+    model.attachments.pop(drafter).close()
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=["greedy", "T 1"])
@@ -282,7 +289,7 @@ def test_every_way_from_step_to_step(model, plan, sampling, monkeypatch):
     drafter, steps = Turns((DFlash(), MTP()), plan), []
     for prompts in (demo()[1][:1], demo()[1][:3]):
         for ahead in (True, False):
-            monkeypatch.setattr(model, "looks_ahead", ahead)
+            monkeypatch.setattr(model, "can_overlap", ahead)
             sessions = written(model, prompts, Strategy(drafter), sampling)
             assert tokens(sessions) == plain(sampling)[: len(prompts)]
             steps.append([[(step.tokens, step.accepted) for step in session.steps] for session in sessions])
@@ -290,17 +297,17 @@ def test_every_way_from_step_to_step(model, plan, sampling, monkeypatch):
 
 
 def test_plain_steps_that_a_drafter_sees_are_launched_ahead(model, monkeypatch):
-    launched, forward_ahead = [], model.forward_ahead
+    launched, forward_overlapped = [], model.forward_overlapped
 
     def counted(spans, *, capture=()):
         launched.append(capture)
-        return forward_ahead(spans, capture=capture)
+        return forward_overlapped(spans, capture=capture)
 
-    monkeypatch.setattr(model, "forward_ahead", counted)
+    monkeypatch.setattr(model, "forward_overlapped", counted)
     written(model, demo()[1][:1], Strategy(Turns((DFlash(),), "0.........")), Sampling())
-    draft = model.companions[DFlash()]
+    draft = model.attachments[DFlash()]
     assert len(launched) > 20
-    assert set(launched) == {tuple(sorted(draft.config.taps))}
+    assert set(launched) == {tuple(sorted(draft.config.target_layer_ids))}
 
 
 def test_slots_run_out(model):
@@ -317,7 +324,7 @@ def test_slots_run_out(model):
 def test_texts_are_those_of_plain_decoding(model, shape, sampling):
     for i, prompt in enumerate(demo()[1]):
         (session,) = written(model, [prompt], Strategy(DFlash(), shape), sampling, N - 9 * i)
-        assert session.tokens == plain(sampling)[i]
+        assert session.output_ids == plain(sampling)[i]
         assert session.n_accepted > 0
 
 
@@ -336,9 +343,9 @@ def test_looking_ahead_changes_nothing(model, shape, sampling, monkeypatch):
     strategy, prompts = Strategy(DFlash(), shape), demo()[1][:2]
     steps = []
     for ahead, on_device in ((True, True), (False, True), (False, False)):
-        monkeypatch.setattr(model, "looks_ahead", ahead)
+        monkeypatch.setattr(model, "can_overlap", ahead)
         if not on_device:
-            monkeypatch.setattr(model.companions[DFlash()], "guess", lambda wishes, anchors: None)
+            monkeypatch.setattr(model.attachments[DFlash()], "guess", lambda wishes, anchors: None)
         sessions = written(model, prompts, strategy, sampling)
         steps.append([[(step.tokens, step.accepted) for step in session.steps] for session in sessions])
     assert steps[0] == steps[1]
@@ -346,7 +353,7 @@ def test_looking_ahead_changes_nothing(model, shape, sampling, monkeypatch):
 
 
 def test_guesses_are_launched_ahead(model, monkeypatch):
-    draft, followed = model.companions[DFlash()], []
+    draft, followed = model.attachments[DFlash()], []
     follow = draft.follow
     monkeypatch.setattr(draft, "follow", lambda *asked: followed.append(follow(*asked)) or followed[-1])
     (session,) = written(model, demo()[1][:1], Strategy(DFlash()), Sampling())
@@ -369,8 +376,8 @@ def test_end_tokens_and_observers(model):
         model, prompts, Strategy(DFlash()), SAMPLINGS[0], observer=lambda session, new: 1 if session.n_tokens > 20 else None
     )
     for session, text in zip(sessions, want, strict=True):
-        assert session.tokens == text[: len(session.tokens)]
-        assert 20 < len(session.tokens) <= 21 + 16
+        assert session.output_ids == text[: len(session.output_ids)]
+        assert 20 < len(session.output_ids) <= 21 + 16
 
 
 def test_rules_and_log_probabilities_see_the_same_text(model):

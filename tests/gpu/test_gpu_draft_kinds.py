@@ -14,14 +14,14 @@ from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.strategy import Strategy
 from dflash.errors import Unsupported
-from dflash.kernels.sample import Law
+from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
-from dflash.model.draft import Ask, load_draft
+from dflash.model.draft import DraftRequest, load_draft
 
 pytest.importorskip("cupy")
 
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3)]
-SIZES = {"ffn": 256, "heads": 4, "kv_heads": 2, "head_size": 64, "block": 8, "taps": (1, 3, 5)}
+SIZES = {"ffn": 256, "heads": 4, "kv_heads": 2, "head_size": 64, "block": 8, "target_layer_ids": (1, 3, 5)}
 SIZES |= {"n_vocab": 16384, "width": 512, "mask": 16377}
 ANCHOR = 77
 
@@ -33,11 +33,11 @@ def read(draft, n, oracle=None):
     model, prompts = demo()
     ids = np.resize(np.array(prompts[0], np.int32), n)
     state, target = draft.state(), model.state()
-    span = Span(target, ids, chain(n), whole=True, logits=False)
-    captured = model.forward([span], capture=draft.config.taps).captured
+    span = Span(target, ids, chain(n), prefill=True, logits=False)
+    captured = model.forward([span], capture=draft.config.target_layer_ids).captured
     draft.read(state, captured, slice(0, n))
     if oracle:
-        oracle.read(np.concatenate([captured[tap].get() for tap in draft.config.taps], axis=1))
+        oracle.read(np.concatenate([captured[tap].get() for tap in draft.config.target_layer_ids], axis=1))
     target.close()
     return state
 
@@ -49,7 +49,10 @@ def proposed(path, config, weights, width=1, **settings):
     draft, oracle = load_draft(path, model, sequences=2, **settings), Oracle(config, weights, table, table)
     assert (draft.config.causal, draft.config.windows) == (config.causal, config.windows)
     state, other = read(draft, 150, oracle), read(draft, 70)
-    asks = [Ask(other, 5, config.most, Law(1.0, seed=3), 1), Ask(state, ANCHOR, config.most, Law(), width)]
+    asks = [
+        DraftRequest(other, 5, config.most, SampleParams(1.0, seed=3), 1),
+        DraftRequest(state, ANCHOR, config.most, SampleParams(), width),
+    ]
     _, got = draft.propose(asks)
     state.close(), other.close(), draft.close()
     return got, oracle
@@ -59,7 +62,7 @@ def proposed(path, config, weights, width=1, **settings):
 def test_windows_causality_scale_cap_and_factor(tmp_path, cap):
     """Two layers see the last 20 positions and what is before them, one all of the context and of the block."""
     config = replace(SMALL, **SIZES, logit_scale=0.5, logit_cap=cap, embed_scale=1.5)
-    inner = {"mask_token_id": config.mask, "target_layer_ids": list(config.taps), "output_multiplier": 0.5}
+    inner = {"mask_token_id": config.mask, "target_layer_ids": list(config.target_layer_ids), "output_multiplier": 0.5}
     inner |= {"input_embedding_scale": 1.5} | ({"final_logit_softcapping": cap} if cap else {})
     weights = random_weights(config)
     got, oracle = proposed(write_folder(tmp_path / "draft", config, weights, dflash_config=inner), config, weights)
@@ -89,7 +92,7 @@ def test_it_guesses_as_far_as_it_trusts_itself(tmp_path, from_anchor):
     for n in range(most):
         if products[n + 1] < 0.98 * products[n]:
             least = float(np.sqrt(products[n] * products[n + 1]))
-            cut, _ = proposed(path, config, weights, confidence=least)
+            cut, _ = proposed(path, config, weights, min_confidence=least)
             assert cut.ids[:, 0].tolist() == walk[:n]
 
 
@@ -122,10 +125,10 @@ def test_pairs_of_a_walk(tmp_path, from_anchor):
 def test_texts_with_guesses_as_far_as_they_are_trusted(tmp_path, shape, sampling, monkeypatch):
     """Texts are right though nearly every guess is wrong; but near their ends, guesses are what the host would shape."""
     model, prompts = demo()
-    strategy, steps = Strategy(DFlash(str(spark(tmp_path)[0]), confidence=0.4), shape), []
+    strategy, steps = Strategy(DFlash(str(spark(tmp_path)[0]), min_confidence=0.4), shape), []
     for on_device in (True, False):
         if not on_device:
-            monkeypatch.setattr(model.companions[strategy.drafter], "guess", lambda wishes, anchors: None)
+            monkeypatch.setattr(model.attachments[strategy.drafter], "guess", lambda wishes, anchors: None)
         sessions = written(model, prompts, strategy, sampling)
         assert tokens(sessions) == plain(sampling)
         steps.append([[step.draft.tokens.tolist() for step in session.steps[:25]] for session in sessions])
@@ -135,7 +138,7 @@ def test_texts_with_guesses_as_far_as_they_are_trusted(tmp_path, shape, sampling
             assert ours[: len(theirs)] == theirs
             sizes.add(len(theirs))
     assert len(sizes) > 1
-    model.companions.pop(strategy.drafter).close()
+    model.attachments.pop(strategy.drafter).close()
 
 
 @pytest.mark.parametrize(
@@ -154,7 +157,7 @@ def test_what_has_no_room_is_refused_in_one_sentence(tmp_path, config, words):
         load_draft(path, model, sequences=1)
     draft = load_draft(path, model, sequences=1, device="cpu")
     state = draft.state()
-    assert len(draft.propose([Ask(state, ANCHOR, 2, Law(), 2)])[0]) == 2
+    assert len(draft.propose([DraftRequest(state, ANCHOR, 2, SampleParams(), 2)])[0]) == 2
     state.close(), draft.close()
 
 

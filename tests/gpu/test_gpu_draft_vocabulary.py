@@ -11,12 +11,12 @@ from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.strategy import Strategy
 from dflash.kernels.formats import Matrix
-from dflash.kernels.sample import Law
+from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
-from dflash.model.draft import Ask, load_draft
+from dflash.model.draft import DraftRequest, load_draft
 from dflash.model.draft.vocabulary import first
 from dflash.model.load_mtp import load_mtp
-from dflash.model.mtp import Ask as MtpAsk
+from dflash.model.mtp import MtpRequest
 
 TEXTS = ["def fibonacci(n):\n    if n < 2:\n        return n\n", "Once upon a time there was a king who"]
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3)]
@@ -29,9 +29,9 @@ def proposed(law, n, device=None):
     model, prompts = demo()
     draft = load_draft("demo-draft", model, device=device, sequences=1, draft_vocab=n)
     state, target = draft.state(), model.state()
-    span = Span(target, np.array(prompts[0], np.int32), chain(len(prompts[0])), whole=True, logits=False)
-    draft.read(state, model.forward([span], capture=draft.config.taps).captured, slice(0, len(prompts[0])))
-    (found,) = draft.propose([Ask(state, prompts[0][-1], 15, law, 64)])
+    span = Span(target, np.array(prompts[0], np.int32), chain(len(prompts[0])), prefill=True, logits=False)
+    draft.read(state, model.forward([span], capture=draft.config.target_layer_ids).captured, slice(0, len(prompts[0])))
+    (found,) = draft.propose([DraftRequest(state, prompts[0][-1], 15, law, 64)])
     state.close(), target.close(), draft.close()
     return found
 
@@ -40,20 +40,20 @@ def test_rows_of_a_matrix(arrays):
     """Some rows of packed weights make what all of them make there, but for how sums of K are cut."""
     import cupy
 
-    from dflash.kernels.formats.cuda import Tiles
-    from dflash.kernels.linear.cuda import Launch
+    from dflash.kernels.formats.cuda import PackedWeight
+    from dflash.kernels.linear.cuda import PackedLinear
 
     weights = arrays.standard_normal((203, 512), dtype=np.float32).astype(np.float16)
-    tiles = Tiles(Matrix(weights.view(np.uint8), "F16"))
+    tiles = PackedWeight(Matrix(weights.view(np.uint8), "F16"))
     x = cupy.asarray(arrays.standard_normal((5, 512), dtype=np.float32).astype(np.float16))
     out = cupy.full((5, 120), np.nan, np.float32)
     parts = [slice(0, 33), slice(112, 199)]
-    Launch(x, [tiles.rows(part) for part in parts], [out[:, :33], out[:, 33:]])(5)
+    PackedLinear(x, [tiles.rows(part) for part in parts], [out[:, :33], out[:, 33:]])(5)
     want = x.get().astype(np.float64) @ weights[np.r_[0:33, 112:199]].T.astype(np.float64)
     np.testing.assert_allclose(out.get(), want, atol=1e-2)
 
 
-@pytest.mark.parametrize("law", [Law(), Law(1.0, seed=3)], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("law", [SampleParams(), SampleParams(1.0, seed=3)], ids=["greedy", "drawn"])
 def test_candidates_are_those_of_the_cpu(law):
     got, want = proposed(law, N), proposed(law, N, "cpu")
     known = first(demo()[0], N).targets
@@ -69,8 +69,8 @@ def test_candidates_are_those_of_the_cpu(law):
 
 
 def test_all_tokens_are_as_good_as_no_limit():
-    want = proposed(Law(1.0, seed=3), None)
-    got = proposed(Law(1.0, seed=3), demo()[0].n_vocab)
+    want = proposed(SampleParams(1.0, seed=3), None)
+    got = proposed(SampleParams(1.0, seed=3), demo()[0].n_vocab)
     np.testing.assert_array_equal(got.ids, want.ids)
     np.testing.assert_array_equal(got.scores, want.scores)
 
@@ -85,9 +85,9 @@ def test_texts_are_those_of_plain_decoding(drafter, shape, sampling, monkeypatch
     strategy.drafter.prepare(model)
     known = set(first(model, N).targets.tolist())
     for ahead, on_device in ((True, True), (False, True), (False, False)):
-        monkeypatch.setattr(model, "looks_ahead", ahead)
+        monkeypatch.setattr(model, "can_overlap", ahead)
         if not on_device:
-            monkeypatch.setattr(model.companions[strategy.drafter], "guess", lambda *_: None)
+            monkeypatch.setattr(model.attachments[strategy.drafter], "guess", lambda *_: None)
         sessions = written(model, prompts, strategy, sampling)
         assert tokens(sessions) == plain(sampling)
         assert sum(session.n_accepted for session in sessions) > 0
@@ -96,12 +96,12 @@ def test_texts_are_those_of_plain_decoding(drafter, shape, sampling, monkeypatch
     assert steps[0] == steps[1] == steps[2]
 
 
-@pytest.mark.parametrize("law", [Law(), Law(1.0, seed=3)], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("law", [SampleParams(), SampleParams(1.0, seed=3)], ids=["greedy", "drawn"])
 def test_candidates_of_a_head_are_the_best_of_all_that_are_known(law):
     model, prompts = demo()
     tokens, known = np.array(prompts[0], np.int32), first(model, N).targets
     state = model.state()
-    hidden = model.forward([Span(state, tokens[:-1], chain(len(tokens) - 1), whole=True, logits=False)]).hidden.copy()
+    hidden = model.forward([Span(state, tokens[:-1], chain(len(tokens) - 1), prefill=True, logits=False)]).hidden.copy()
     state.close()
     every, some = (guessed(model, n, tokens[1:], hidden, law) for n in (model.n_vocab, N))
     assert len(np.unique(some.ids)) == 64
@@ -115,9 +115,9 @@ def test_candidates_of_a_head_are_the_best_of_all_that_are_known(law):
 
 def guessed(model, n, tokens, hidden, law):
     head = load_mtp(model, draft_vocab=n)
-    assert head.common == ()
+    assert head.draft_vocabs == ()
     state = head.state()
-    (found,) = head.propose([MtpAsk(state, tokens, hidden, 1, law, len(tokens) + 1, 64)])
+    (found,) = head.propose([MtpRequest(state, tokens, hidden, 1, law, len(tokens) + 1, 64)])
     state.close()
     return found
 

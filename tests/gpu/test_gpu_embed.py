@@ -33,7 +33,7 @@ def test_every_format(kind, n):
         want = want.astype(np.float16).astype(np.float32)
     tokens = RNG.integers(0, 77, n)
     tokens[0] = 76
-    got = embed(tokens, tiles.Tiles(table), width)
+    got = embed(tokens, tiles.PackedWeight(table), width)
     assert (got == want[tokens]).all()
 
 
@@ -44,24 +44,24 @@ def test_narrow_rows(kind, width):
     want = table.unpacked()
     if kind == "BF16":
         want = want.astype(np.float16).astype(np.float32)
-    assert (embed([4, 0, 0, 2], tiles.Tiles(table), width) == want[[4, 0, 0, 2]]).all()
+    assert (embed([4, 0, 0, 2], tiles.PackedWeight(table), width) == want[[4, 0, 0, 2]]).all()
 
 
 def test_tokens_that_are_not_there_give_zeros():
     table = random_matrix(20, 256)
-    got = embed([3, -1, 20, 2**31 - 1], tiles.Tiles(table), 256)
+    got = embed([3, -1, 20, 2**31 - 1], tiles.PackedWeight(table), 256)
     assert_same_bits("known", got[0], table.unpacked()[3])
     assert not got[1:].any()
 
 
 def test_a_factor():
     table = random_matrix(20, 256)
-    got = embed([3, 19], tiles.Tiles(table), 256, scale=1.7)
+    got = embed([3, 19], tiles.PackedWeight(table), 256, scale=1.7)
     assert_same_bits("scaled", got, table.unpacked()[[3, 19]] * np.float32(1.7))
 
 
 def test_refused():
-    table = tiles.Tiles(random_matrix(20, 256))
+    table = tiles.PackedWeight(random_matrix(20, 256))
     with pytest.raises(KernelError, match="out must be"):
         cuda.Embed(cupy.zeros(3, np.int32), table, cupy.zeros((4, 256), np.float32))
     with pytest.raises(KernelError, match="tokens is contiguous int32"):

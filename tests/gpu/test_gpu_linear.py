@@ -44,13 +44,13 @@ def expected(x, weight):
 @pytest.mark.parametrize("kind", FORMATS)
 def test_tiles_lie_as_described(kind):
     weight = random_matrix(37, 768, kind)
-    assert_same_bits(kind, tiles.Tiles(weight).data.get(), tile_layout.tiles(weight))
+    assert_same_bits(kind, tiles.PackedWeight(weight).data.get(), tile_layout.tiles(weight))
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_weights_are_exact(kind):
     weight = random_matrix(37, 768, kind)
-    packed, got = tiles.Tiles(weight), []
+    packed, got = tiles.PackedWeight(weight), []
     for start in range(0, 768, 64):
         one_hot = np.zeros((64, 768), np.float16)
         one_hot[np.arange(64), start + np.arange(64)] = 1
@@ -72,7 +72,7 @@ def test_linear(kind, name, rows, width, tokens):
     weights = [random_matrix(r, width, kind) for r in rows]
     x = normal(tokens, width)
     wholes, outs = zip(*[poisoned(tokens, r) for r in rows], strict=True)
-    cuda.linear(cupy.asarray(x), [tiles.Tiles(w) for w in weights], outs)
+    cuda.linear(cupy.asarray(x), [tiles.PackedWeight(w) for w in weights], outs)
     for whole, out, weight in zip(wholes, outs, weights, strict=True):
         assert_close(name, out.get(), expected(x, weight), TOLERANCE)
         assert np.isnan(whole[tokens:].get()).all()
@@ -84,14 +84,14 @@ def test_linear(kind, name, rows, width, tokens):
 def test_every_format(kind, tokens):
     weight, x = random_matrix(149, 1536, kind), normal(tokens, 1536)
     rounded = 5e-4 if kind in ("F32", "BF16") else TOLERANCE
-    assert_close(kind, product(x, tiles.Tiles(weight)), expected(x, weight), rounded)
+    assert_close(kind, product(x, tiles.PackedWeight(weight)), expected(x, weight), rounded)
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q4_0", "Q8_0"])
 @pytest.mark.parametrize("width", [96, 160])
 def test_widths_that_are_no_tiles(kind, width):
     weight, x = random_matrix(40, width, kind), normal(5, width)
-    assert_close(kind, product(x, tiles.Tiles(weight)), expected(x, weight), 5e-4)
+    assert_close(kind, product(x, tiles.PackedWeight(weight)), expected(x, weight), 5e-4)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(10240, 5120), (5120, 17408), (48, 5120), (5120, 6144), (34000, 512)])
@@ -99,7 +99,7 @@ def test_true_shapes(rows, width):
     """Those of a 27B model, and one of many rows, as an output has, where K is whole."""
     for kind in ("Q4_K", "Q6_K", "Q8_0"):
         weight, x = random_matrix(rows, width, kind), normal(32, width)
-        packed = tiles.Tiles(weight)
+        packed = tiles.PackedWeight(weight)
         some = np.unique(RNG.integers(0, rows, 40))
         got = product(x, packed)
         assert_close(kind, got[:, some], expected(x, Matrix(weight.data[some], kind)), TOLERANCE)
@@ -109,7 +109,7 @@ def test_true_shapes(rows, width):
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_token_has_the_same_bits_in_every_batch(kind):
-    packed, x = tiles.Tiles(random_matrix(333, 1536, kind)), normal(64, 1536)
+    packed, x = tiles.PackedWeight(random_matrix(333, 1536, kind)), normal(64, 1536)
     together = product(x, packed)
     assert_same_bits("two runs", product(x, packed), together)
     for start, n in ((0, 1), (5, 1), (63, 1), (3, 7), (8, 8), (5, 16), (1, 23), (7, 24), (32, 32), (2, 48)):
@@ -121,26 +121,26 @@ def test_a_token_has_the_same_bits_in_every_batch(kind):
 def test_gated_linear(tokens, rows, kinds):
     gate, up = (random_matrix(rows, 1024, kind) for kind in kinds)
     x = normal(tokens, 1024)
-    packed = [tiles.Tiles(gate), tiles.Tiles(up)]
+    packed = [tiles.PackedWeight(gate), tiles.PackedWeight(up)]
     whole, out = poisoned(tokens, rows, np.float16)
     want = np.zeros((tokens, rows))
-    cuda.Launch(cupy.asarray(x), packed, (out,), gated=True)(tokens)
+    cuda.PackedLinear(cupy.asarray(x), packed, (out,), gated=True)(tokens)
     reference.gated_linear(x, gate, up, want)
     assert_close("gated", out.get().astype(np.float32) / INNER_SCALE, want, 5e-4)
     assert np.isnan(whole[:, rows:].get()).all()
     alone = cupy.empty((1, rows), np.float16)
-    cuda.Launch(cupy.asarray(x[-1:]), packed, (alone,), gated=True)(1)
+    cuda.PackedLinear(cupy.asarray(x[-1:]), packed, (alone,), gated=True)(1)
     assert_same_bits("alone", alone.get(), out[-1:].get())
 
 
 @pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q8_0"])
 def test_gate_and_up_of_a_large_model(kind):
     gate, up = (random_matrix(17408, 5120, kind) for _ in range(2))
-    packed, x = [tiles.Tiles(gate), tiles.Tiles(up)], normal(40, 5120) / np.float16(16)
+    packed, x = [tiles.PackedWeight(gate), tiles.PackedWeight(up)], normal(40, 5120) / np.float16(16)
 
     def inner(x):
         out = cupy.full((len(x), 17408), np.nan, np.float16)
-        cuda.Launch(cupy.asarray(x), packed, (out,), gated=True)(len(x))
+        cuda.PackedLinear(cupy.asarray(x), packed, (out,), gated=True)(len(x))
         return out.get()
 
     got, some = inner(x), np.unique(RNG.integers(0, 17408, 40))
@@ -152,17 +152,17 @@ def test_gate_and_up_of_a_large_model(kind):
 
 
 def test_gated_linear_saturates():
-    x, weight = cupy.full((1, 256), 60000, np.float16), tiles.Tiles(random_matrix(32, 256, "F32"))
+    x, weight = cupy.full((1, 256), 60000, np.float16), tiles.PackedWeight(random_matrix(32, 256, "F32"))
     out = cupy.empty((1, 32), np.float16)
-    cuda.Launch(x, [weight, weight], (out,), gated=True)(1)
+    cuda.PackedLinear(x, [weight, weight], (out,), gated=True)(1)
     assert np.isfinite(out.get()).all()
     assert np.abs(out.get()).max() == 65504
 
 
 def test_add_keeps_the_residual():
-    packed, x, start = tiles.Tiles(random_matrix(50, 2048)), normal(5, 2048), normal(5, 50).astype(np.float32)
+    packed, x, start = tiles.PackedWeight(random_matrix(50, 2048)), normal(5, 2048), normal(5, 50).astype(np.float32)
     added = cupy.asarray(start)
-    cuda.Launch(cupy.asarray(x), [packed], [added], add=True, scale=4.0)(5)
+    cuda.PackedLinear(cupy.asarray(x), [packed], [added], add=True, scale=4.0)(5)
     assert_same_bits("residual", added.get(), start + 4 * product(x, packed))
 
 
@@ -171,7 +171,7 @@ def test_weights_of_several_types_and_a_launch_in_a_graph():
     weights = [random_matrix(r, 2048, kind) for r, kind in zip(rows, kinds, strict=True)]
     x = cupy.asarray(normal(16, 2048))
     outs = [cupy.full((16, r), np.nan, np.float32) for r in rows]
-    launch = cuda.Launch(x, [tiles.Tiles(w) for w in weights], outs)
+    launch = cuda.PackedLinear(x, [tiles.PackedWeight(w) for w in weights], outs)
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.get_current_stream().synchronize()
     with stream:
@@ -193,7 +193,7 @@ def test_large_and_tiny_activations():
     weight = random_matrix(64, 512)
     x = (normal(5, 512) * np.array([[1e4], [1e-3], [0], [1], [2.0**-14]])).astype(np.float16)
     x[3, 7] = 65504
-    got, want = product(x, tiles.Tiles(weight)), expected(x, weight)
+    got, want = product(x, tiles.PackedWeight(weight)), expected(x, weight)
     for i in range(5):
         assert_close(f"token {i}", got[i], want[i], 3 * TOLERANCE if i < 4 else 5e-4)
 
@@ -201,15 +201,15 @@ def test_large_and_tiny_activations():
 def test_a_stack_is_its_matrices():
     stack = [random_matrix(40, 512, "Q6_K") for _ in range(3)]
     data = np.stack([m.data for m in stack])
-    packed = tiles.Tiles(type(stack[0])(data, "Q6_K"))
+    packed = tiles.PackedWeight(type(stack[0])(data, "Q6_K"))
     assert packed.stack_bytes * 3 == packed.data.size
     for i, matrix in enumerate(stack):
         part = packed.data[i * packed.stack_bytes : (i + 1) * packed.stack_bytes]
-        assert_same_bits(f"matrix {i}", part.get(), tiles.Tiles(matrix).data.get())
+        assert_same_bits(f"matrix {i}", part.get(), tiles.PackedWeight(matrix).data.get())
 
 
 def test_refuses_what_does_not_fit():
-    packed = tiles.Tiles(random_matrix(16, 256))
+    packed = tiles.PackedWeight(random_matrix(16, 256))
     with pytest.raises(KernelError, match="rows of 256 weights"):
         cuda.linear(cupy.zeros((2, 512), np.float16), [packed], [cupy.zeros((2, 16), np.float32)])
     with pytest.raises(KernelError, match="out must be"):

@@ -12,7 +12,7 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.hub import resolve
 
 cupy = pytest.importorskip("cupy")
-Lent = pytest.importorskip("dflash.model.cuda.scratch_arena").Lent
+ScratchArena = pytest.importorskip("dflash.model.cuda.scratch_arena").ScratchArena
 work_bytes = pytest.importorskip("dflash.model.cuda.load").work_bytes
 
 MIB = 1 << 20
@@ -53,8 +53,8 @@ def test_what_is_said_of_a_large_model():
 def test_lent():
     """Pieces do not overlap; what does not fit lies elsewhere."""
     memories = [cupy.zeros(1000, cupy.float32), cupy.zeros((3, 64), cupy.float16)]
-    lent = Lent(memories)
-    pieces = [lent.empty(10, 20), lent.empty(1, 700), lent.empty(90, dtype=cupy.uint16), lent.empty(5000)]
+    lent = ScratchArena(memories)
+    pieces = [lent.alloc(10, 20), lent.alloc(1, 700), lent.alloc(90, dtype=cupy.uint16), lent.alloc(5000)]
     spans = sorted((piece.data.ptr, piece.data.ptr + piece.nbytes) for piece in pieces)
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
 

@@ -53,7 +53,7 @@ def test_each_as_alone(strategies, sampling, monkeypatch):
     model, _ = demo()
     steps = []
     for ahead in (True, False):
-        monkeypatch.setattr(model, "looks_ahead", ahead)
+        monkeypatch.setattr(model, "can_overlap", ahead)
         sessions = mixed(strategies, sampling)
         assert tokens(sessions) == plain(sampling)
         steps.append([[(step.tokens, step.accepted) for step in session.steps] for session in sessions])
@@ -64,7 +64,7 @@ def test_drafts_are_launched_ahead(monkeypatch):
     """In every step but the first and the last of a text there are guesses when they are asked for."""
     model, _ = demo()
     DFlash().prepare(model)
-    draft, taken = model.companions[DFlash()], []
+    draft, taken = model.attachments[DFlash()], []
     guess = draft.guess
 
     def counted(wishes, anchors):

@@ -118,7 +118,7 @@ def test_demo_writes_the_recorded_text(prompt):
     session = Session(prompt["prompt_ids"], max_tokens=len(prompt["output_ids"]))
     for _ in Engine(demo().model).stream(session):
         pass
-    for i, (got, want) in enumerate(zip(session.tokens, prompt["output_ids"], strict=False)):
+    for i, (got, want) in enumerate(zip(session.output_ids, prompt["output_ids"], strict=False)):
         if got != want:
             margin = prompt["margins"][i]
             print(f"{prompt['name']}: token {i} is {got}, recorded {want} with a margin of {margin:.3g}")

@@ -14,8 +14,8 @@ from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.strategy import Plain, Strategy
-from dflash.kernels.sample import Law
-from dflash.model.mtp import Ask
+from dflash.kernels.sample import SampleParams
+from dflash.model.mtp import MtpRequest
 
 SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3)]
 
@@ -24,7 +24,7 @@ SAMPLINGS = [Sampling(), Sampling(temperature=1.0, seed=3)]
 def model(request):
     model = load(NAME, kv=request.param, device="cuda")
     MTP().prepare(model)
-    pools = model.pools, model.companions[MTP()].pools
+    pools = model.pools, model.attachments[MTP()].pools
     before = [(each.free_pages, each.free_slots) for each in pools]
     yield model
     assert [(each.free_pages, each.free_slots) for each in pools] == before
@@ -32,16 +32,16 @@ def model(request):
 
 def test_pairs_and_a_chain_as_recorded(model):
     """Activations are halves; near ties of a random model may go another way, so scores are compared."""
-    head, want, (tokens, hidden) = model.companions[MTP()], recorded(NAME), text("cuda")
+    head, want, (tokens, hidden) = model.attachments[MTP()], recorded(NAME), text("cuda")
     for i in range(0, 47, 5):
         state = reading(head, i)
-        (found,) = head.propose([Ask(state, tokens[i + 1 : i + 2], hidden[i : i + 1], 1, Law(), i + 2, 64)])
+        (found,) = head.propose([MtpRequest(state, tokens[i + 1 : i + 2], hidden[i : i + 1], 1, SampleParams(), i + 2, 64)])
         expected = log_softmax(want["mtp.logits"][i])
         assert_close(f"pair {i}", found.scores[0], expected[found.ids[0]], 4e-3)
         state.close()
     state = reading(head, 47)
     first = want["mtp.chain_inputs"][:1].astype(np.int32)
-    (found,) = head.propose([Ask(state, first, hidden[47:], 3, Law(), 49, 4)])
+    (found,) = head.propose([MtpRequest(state, first, hidden[47:], 3, SampleParams(), 49, 4)])
     assert state.length == 48
     assert found.ids[:, 0].tolist() == want["mtp.chain_next"].tolist()
     for scores, logits in zip(found.scores, want["mtp.chain_logits"], strict=True):
@@ -49,14 +49,14 @@ def test_pairs_and_a_chain_as_recorded(model):
     state.close()
 
 
-@pytest.mark.parametrize("law", [Law(), Law(scale=1.0, seed=5)], ids=["greedy", "T 1"])
+@pytest.mark.parametrize("law", [SampleParams(), SampleParams(scale=1.0, seed=5)], ids=["greedy", "T 1"])
 def test_company_and_chunks_change_nothing(model, law):
-    head, (tokens, hidden) = model.companions[MTP()], text("cuda")
+    head, (tokens, hidden) = model.attachments[MTP()], text("cuda")
     starts = [1, 20, 33, 40]
     states = [reading(head, n, chunk) for n, chunk in zip(starts, (1, 7, 40, 512), strict=True)]
 
     def ask(state, n, wanted):
-        return Ask(state, tokens[n + 1 : n + 4], hidden[n : n + 3], wanted, law, n + 4, 8)
+        return MtpRequest(state, tokens[n + 1 : n + 4], hidden[n : n + 3], wanted, law, n + 4, 8)
 
     together = head.propose([ask(state, n, 1 + i) for i, (state, n) in enumerate(zip(states, starts, strict=True))])
     for i, n in enumerate(starts):
@@ -83,9 +83,9 @@ def test_texts_are_those_of_plain_decoding(model, shape, sampling):
     strategy, steps = Strategy(MTP(), shape), []
     with pytest.MonkeyPatch.context() as patch:
         for ahead, on_device in ((True, True), (False, True), (False, False)):
-            patch.setattr(model, "looks_ahead", ahead)
+            patch.setattr(model, "can_overlap", ahead)
             if not on_device:
-                patch.setattr(model.companions[MTP()], "guess", lambda wishes, anchors, unread: None)
+                patch.setattr(model.attachments[MTP()], "guess", lambda wishes, anchors, unread: None)
             sessions = written(model, prompts()[:2], strategy, sampling)
             assert tokens(sessions) == want[:2]
             steps.append([[(step.tokens, step.accepted) for step in session.steps] for session in sessions])

@@ -50,7 +50,7 @@ def poisoned(tokens, rows, dtype=np.float32):
 def run(x, weights, outs, n_bytes=PLENTY, **options):
     scratch = prefill.Scratch(n_bytes)
     scratch.halves.fill(np.nan)
-    packed = [tiles.Tiles(w) for w in weights]
+    packed = [tiles.PackedWeight(w) for w in weights]
     prefill.PrefillLaunch(cupy.asarray(x), packed, outs, scratch=scratch, **options)(len(x))
 
 
@@ -180,7 +180,7 @@ def test_few_tokens_have_the_bits_of_many(hopper, kind, monkeypatch):
 def test_a_launch_in_a_graph_runs_fewer_rows_than_it_may(path):
     weight, x = random_matrix(500, 2048), cupy.asarray(normal(300, 2048))
     out = cupy.full((300, 500), np.nan, np.float32)
-    launch = prefill.PrefillLaunch(x, [tiles.Tiles(weight)], [out], scratch=prefill.Scratch(PLENTY))
+    launch = prefill.PrefillLaunch(x, [tiles.PackedWeight(weight)], [out], scratch=prefill.Scratch(PLENTY))
     stream = cupy.cuda.Stream(non_blocking=True)
     launch(1)
     cupy.cuda.Device().synchronize()
@@ -197,7 +197,7 @@ def test_a_launch_in_a_graph_runs_fewer_rows_than_it_may(path):
 
 
 def test_refuses_what_does_not_fit(path):
-    packed, scratch = tiles.Tiles(random_matrix(16, 256)), prefill.Scratch(PLENTY)
+    packed, scratch = tiles.PackedWeight(random_matrix(16, 256)), prefill.Scratch(PLENTY)
     x, out = cupy.zeros((2, 256), np.float16), cupy.zeros((2, 16), np.float32)
     with pytest.raises(KernelError, match="can't meet tokens of 512"):
         prefill.PrefillLaunch(cupy.zeros((2, 512), np.float16), [packed], [out], scratch=scratch)

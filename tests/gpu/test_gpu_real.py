@@ -32,7 +32,7 @@ def together(model, prompts, sampling, *, between=lambda engine, i: None, **sett
         between(engine, i)
         i += 1
     assert all(session.error is None for session in sessions)
-    return [session.tokens for session in sessions]
+    return [session.output_ids for session in sessions]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=IDS[:2])
@@ -40,9 +40,9 @@ def test_looking_ahead_changes_nothing(model_and_prompt, sampling, monkeypatch):
     """Texts that come and go; snapshots and other forwards between the steps."""
     model, prompt = model_and_prompt
     prompts = [prompt, prompt[:3], prompt[::-1], prompt[5:]]
-    monkeypatch.setattr(model, "looks_ahead", False)
+    monkeypatch.setattr(model, "can_overlap", False)
     want = together(model, prompts, sampling)
-    monkeypatch.setattr(model, "looks_ahead", True)
+    monkeypatch.setattr(model, "can_overlap", True)
     assert together(model, prompts, sampling) == want
 
     def disturb(engine, i):
@@ -50,7 +50,7 @@ def test_looking_ahead_changes_nothing(model_and_prompt, sampling, monkeypatch):
             engine._active[0].state.snapshot().close()
         if i % 5 == 3:
             state = model.state()
-            model.forward([Span(state, np.array(prompt, np.int32), chain(len(prompt)), whole=True)])
+            model.forward([Span(state, np.array(prompt, np.int32), chain(len(prompt)), prefill=True)])
             state.close()
 
     assert together(model, prompts, sampling, between=disturb) == want

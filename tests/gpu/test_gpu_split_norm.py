@@ -45,7 +45,7 @@ def prepared(x, weight):
     width = x.shape[1]
     norm, stream = norm_of(cupy.asarray(x), weight), cupy.asarray(x)
     nothing = cupy.zeros((len(x), 256), np.float16)
-    cuda.Launch(nothing, [tiles.Tiles(random_matrix(width, 256))], [stream], add=True, behind=norm)(len(x))
+    cuda.PackedLinear(nothing, [tiles.PackedWeight(random_matrix(width, 256))], [stream], add=True, behind=norm)(len(x))
     return norm
 
 
@@ -62,12 +62,12 @@ def normed(norm, x):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("tokens", [1, 7, 16, 40])
 def test_a_norm_behind_a_sum(tokens, width):
-    packed, gain, start = tiles.Tiles(random_matrix(width, 1024)), normal(width), normal(tokens, width)
+    packed, gain, start = tiles.PackedWeight(random_matrix(width, 1024)), normal(width), normal(tokens, width)
     x, stream = cupy.asarray(normal(tokens, 1024).astype(np.float16)), cupy.asarray(start)
     norm = norm_of(stream, gain)
-    cuda.Launch(x, [packed], [stream], add=True, scale=0.5, behind=norm)(tokens)
+    cuda.PackedLinear(x, [packed], [stream], add=True, scale=0.5, behind=norm)(tokens)
     plain = cupy.asarray(start)
-    cuda.Launch(x, [packed], [plain], add=True, scale=0.5)(tokens)
+    cuda.PackedLinear(x, [packed], [plain], add=True, scale=0.5)(tokens)
     assert_same_bits("stream", stream.get(), plain.get())
     assert_prepared(norm, stream.get(), gain)
 
@@ -79,7 +79,7 @@ def test_products_of_normed_tokens(tokens, rows):
     weights = [random_matrix(r, 1536, kind) for r, kind in zip(rows, ("Q4_K", "Q6_K", "F32"), strict=False)]
     norm = prepared(x, gain)
     outs = [cupy.full((tokens, r), np.nan, np.float32) for r in rows]
-    cuda.Launch(norm.half, [tiles.Tiles(w) for w in weights], outs, before=norm)(tokens)
+    cuda.PackedLinear(norm.half, [tiles.PackedWeight(w) for w in weights], outs, before=norm)(tokens)
     for weight, out in zip(weights, outs, strict=True):
         want = np.zeros((tokens, weight.shape[0]))
         linear.linear(normed(norm, x), [weight], [want])
@@ -93,22 +93,22 @@ def test_gated_products_of_normed_tokens(tokens, kinds):
     gate, up = (random_matrix(300, 1024, kind) for kind in kinds)
     norm = prepared(x, gain)
     out, want = cupy.full((tokens, 300), np.nan, np.float16), np.zeros((tokens, 300))
-    cuda.Launch(norm.half, [tiles.Tiles(gate), tiles.Tiles(up)], [out], gated=True, before=norm)(tokens)
+    cuda.PackedLinear(norm.half, [tiles.PackedWeight(gate), tiles.PackedWeight(up)], [out], gated=True, before=norm)(tokens)
     linear.gated_linear(normed(norm, x), gate, up, want)
     assert_close("gated", out.get().astype(np.float64) * 64, want, 5e-4)
 
 
 @pytest.mark.parametrize(("width", "inner"), [(96, 1024), (2560, 2048), (5120, 17408)])
 def test_the_same_bits_in_any_company(width, inner):
-    down, up = tiles.Tiles(random_matrix(width, inner)), tiles.Tiles(random_matrix(256, width, "Q8_0"))
+    down, up = tiles.PackedWeight(random_matrix(width, inner)), tiles.PackedWeight(random_matrix(256, width, "Q8_0"))
     x, start, gain = normal(40, inner).astype(np.float16), normal(40, width), normal(width)
 
     def run(rows):
         stream = cupy.asarray(start[rows])
         norm, n = norm_of(stream, gain), len(stream)
         out = cupy.empty((n, 256), np.float32)
-        cuda.Launch(cupy.asarray(x[rows]), [down], [stream], add=True, behind=norm)(n)
-        cuda.Launch(norm.half, [up], [out], before=norm)(n)
+        cuda.PackedLinear(cupy.asarray(x[rows]), [down], [stream], add=True, behind=norm)(n)
+        cuda.PackedLinear(norm.half, [up], [out], before=norm)(n)
         return [array.get() for array in (norm.half, norm.squares, out)]
 
     together = run(slice(0, 40))
@@ -121,7 +121,7 @@ def test_what_is_too_large_saturates():
     stream = cupy.full((1, 256), 1e7, np.float32)
     norm = norm_of(stream, np.ones(256, np.float32))
     x = cupy.zeros((1, 256), np.float16)
-    cuda.Launch(x, [tiles.Tiles(random_matrix(256, 256))], [stream], add=True, behind=norm)(1)
+    cuda.PackedLinear(x, [tiles.PackedWeight(random_matrix(256, 256))], [stream], add=True, behind=norm)(1)
     assert (norm.half.get() == 65504).all()
 
 
@@ -129,17 +129,17 @@ def test_refuses_what_does_not_fit():
     x = cupy.zeros((2, 256), np.float32)
     with pytest.raises(KernelError, match="squares must be"):
         split.SplitNorm(x, x[0], EPS, half=cupy.zeros((2, 256), np.float16), squares=cupy.zeros((2, 17), np.float32))
-    packed, norm = tiles.Tiles(random_matrix(16, 256)), norm_of(x, np.ones(256, np.float32))
+    packed, norm = tiles.PackedWeight(random_matrix(16, 256)), norm_of(x, np.ones(256, np.float32))
     with pytest.raises(KernelError, match="a norm behind a multiply"):
-        cuda.Launch(norm.half, [packed], [cupy.zeros((2, 16), np.float32)], add=True, behind=norm)
+        cuda.PackedLinear(norm.half, [packed], [cupy.zeros((2, 16), np.float32)], add=True, behind=norm)
 
 
 def test_what_comes_next_is_fetched_ahead_and_changes_nothing():
-    weights = [tiles.Tiles(random_matrix(r, k, kind)) for r, k, kind in ((300, 1536, "Q4_K"), (40, 1008, "F16"))]
+    weights = [tiles.PackedWeight(random_matrix(r, k, kind)) for r, k, kind in ((300, 1536, "Q4_K"), (40, 1008, "F16"))]
     x = cupy.asarray(normal(16, 1536).astype(np.float16))
     y = cupy.asarray(normal(16, 1008).astype(np.float16))
     outs = [cupy.empty((16, w.shape[0]), np.float32) for w in weights]
-    launches = [cuda.Launch(a, [w], [out]) for a, w, out in zip((x, y), weights, outs, strict=True)]
+    launches = [cuda.PackedLinear(a, [w], [out]) for a, w, out in zip((x, y), weights, outs, strict=True)]
     alone = []
     for launch, out in zip(launches, outs, strict=True):
         launch(16)
@@ -152,7 +152,7 @@ def test_what_comes_next_is_fetched_ahead_and_changes_nothing():
     assert np.all(pieces % 16 == 0)
     some = launches[0].first(weights[0].data.nbytes // 4)
     assert 0 < int(some[:, 1].sum()) < weights[0].data.nbytes // 2
-    launches = [cuda.Launch(a, [w], [out]) for a, w, out in zip((x, y), weights, outs, strict=True)]
+    launches = [cuda.PackedLinear(a, [w], [out]) for a, w, out in zip((x, y), weights, outs, strict=True)]
     cuda.fetch_ahead(launches)
     for launch, out, want in zip(launches, outs, alone, strict=True):
         launch(16)

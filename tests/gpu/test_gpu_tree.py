@@ -41,7 +41,7 @@ def test_grow(kind, dependent):
     out = cuda.guesses(len(sizes))
     outlines = cupy.asarray(np.array(sizes, np.int32))
     ranked = cupy.asarray(edges if dependent else scores)
-    cuda.Grow(cupy.asarray(ids), ranked, outlines, out)(len(sizes))
+    cuda.BuildTree(cupy.asarray(ids), ranked, outlines, out)(len(sizes))
     got = out.download().wait()
     for s, (first, depth, width, nodes) in enumerate(sizes):
         part = slice(first, first + depth)
@@ -68,12 +68,12 @@ def test_grow_as_far_as_it_reaches():
         outlines = np.array([(10 * s, depth, 4, 22) for s, depth in enumerate(depths)], np.int32)
         out = cuda.guesses(3)
         limit = None if given is None else cupy.asarray(np.array(given, np.int32))
-        cuda.Grow(cupy.asarray(ids), cupy.asarray(scores), cupy.asarray(outlines), out, reach=limit)(3)
+        cuda.BuildTree(cupy.asarray(ids), cupy.asarray(scores), cupy.asarray(outlines), out, reach=limit)(3)
         got = out.download().wait()
         found.append([got.grown.tolist(), got.tokens[:3, :22].tolist(), got.parents[:3, :22].tolist()])
     assert found[0] == found[1]
     outlines, out = cupy.asarray(np.array([(0, 10, 1, 10)], np.int32)), cuda.guesses(1)
-    cuda.Grow(cupy.asarray(ids), cupy.asarray(scores), outlines, out, reach=cupy.asarray(np.array([3], np.int32)))(1)
+    cuda.BuildTree(cupy.asarray(ids), cupy.asarray(scores), outlines, out, reach=cupy.asarray(np.array([3], np.int32)))(1)
     got = out.download().wait()
     assert got.tokens[0, :10].tolist() == [*ids[:3, 0].tolist(), *[0] * 7]
     assert got.parents[0, :10].tolist() == list(range(-1, 9))
@@ -82,7 +82,7 @@ def test_grow_as_far_as_it_reaches():
 def test_keep():
     sources = [cupy.asarray(RNG.standard_normal((9, 12)).astype(np.float32)) for _ in range(3)]
     out = cupy.zeros((3, 7, 12), np.float32)
-    keep = cuda.Keep(cupy.asarray(np.array([source.data.ptr for source in sources], np.uint64)), out)
+    keep = cuda.StashRows(cupy.asarray(np.array([source.data.ptr for source in sources], np.uint64)), out)
     keep(2, 4, 1)
     want = np.zeros(out.shape, np.float32)
     want[:, 1:5] = np.stack([source.get()[2:6] for source in sources])
@@ -126,7 +126,7 @@ def test_plant(order):
     trees = [random_tree(n - 1) for n in sizes]
     for s, tree in enumerate(trees):
         put(out, order.index(s) if s in order else 9, tree)
-    cuda.Plant(out, batch)(order)
+    cuda.WriteDraft(out, batch)(order)
     want = {name: getattr(batch_of(sizes, lengths), name).get() for name in ("tokens", "parent", "depth", "position")}
     for s in set(order) - {-1}:
         tokens, parents, depths = trees[s]
@@ -158,14 +158,14 @@ def test_walk(sizes, order):
     batch, out = batch_of(sizes, lengths), cuda.guesses(16)
     for k, i in enumerate(order):
         put(out, k, random_tree(sizes[i] - 1))
-    cuda.Plant(out, batch)(order)
+    cuda.WriteDraft(out, batch)(order)
     drawn = RNG.integers(0, 3, 64).astype(np.int32)
     of_block = {"begin": (16,), "tokens": (64,), "position": (64,), "length": (16,), "seen": (16,)}
     blocks, context = arrays.DeviceArrays(**of_block), arrays.DeviceArrays(**cuda.context_shapes())
     blocks.begin[:] = 5
-    cuda.Walk(batch, cupy.asarray(drawn), context, out, block=blocks, rows=block, places=places, mask=99)(order)
+    cuda.AcceptPath(batch, cupy.asarray(drawn), context, out, block=blocks, rows=block, places=places, mask=99)(order)
     position = device.zeros(3, 16, dtype=np.int32)
-    cuda.Walk(batch, cupy.asarray(drawn), other := arrays.DeviceArrays(**cuda.context_shapes()), out, rows=3,
+    cuda.AcceptPath(batch, cupy.asarray(drawn), other := arrays.DeviceArrays(**cuda.context_shapes()), out, rows=3,
               position=position)(order)  # fmt: skip
     at, first = 0, np.cumsum([0, *sizes])
     tokens, parents = batch.tokens.get(), batch.parent.get()
@@ -214,7 +214,7 @@ def test_features():
 def test_pick():
     ids = RNG.integers(0, 1000, (5, 64)).astype(np.int32)
     out = device.zeros(5, dtype=np.int32)
-    cuda.Pick(cupy.asarray(ids), 64, out)()
+    cuda.GatherTop1(cupy.asarray(ids), 64, out)()
     assert out.get().tolist() == ids[:, 0].tolist()
 
 
@@ -226,7 +226,7 @@ def test_rows_that_lie_apart():
         out = cuda.guesses(4)
         first = [0, 3, 6, 9] if apart == 1 else [0, 1, 2, 3]
         outlines = cupy.asarray([(row, 3, 8, 20) for row in first], cupy.int32)
-        cuda.Grow(cupy.asarray(ids[back]), cupy.asarray(scores[back]), outlines, out, apart=apart)(4)
+        cuda.BuildTree(cupy.asarray(ids[back]), cupy.asarray(scores[back]), outlines, out, apart=apart)(4)
         got = out.download().wait()
         trees.append((got.tokens.tolist(), got.parents.tolist()))
     assert trees[0] == trees[1]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from compare import assert_close, assert_same_bits
 
-from dflash.kernels.confidence import reach, reference, trust
+from dflash.kernels.confidence import confidence, reach, reference
 
 CASES = list(reference.cases())
 IDS = [name for name, *_ in CASES]
@@ -19,9 +19,9 @@ def normal(*shape):
 def test_trust(name, texts, each, lead, width, rank):
     n = texts * (each - lead)
     hidden, codes, weight = normal(n, width), normal(n, rank), normal(width + rank) / np.float32(np.sqrt(width))
-    got = trust(hidden, codes, weight, 0.3)
-    assert_close(name, got, reference.trust(hidden, codes, weight.astype(np.float64), 0.3), 1e-5)
-    assert_same_bits("alone", trust(hidden[:1], codes[:1], weight, 0.3), got[:1])
+    got = confidence(hidden, codes, weight, 0.3)
+    assert_close(name, got, reference.confidence(hidden, codes, weight.astype(np.float64), 0.3), 1e-5)
+    assert_same_bits("alone", confidence(hidden[:1], codes[:1], weight, 0.3), got[:1])
 
 
 @pytest.mark.parametrize("least", [0.0, 0.3, 0.9, 1.0])

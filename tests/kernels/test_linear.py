@@ -8,7 +8,7 @@ from matrices import random_matrix
 
 from dflash.errors import KernelError
 from dflash.kernels.formats import BLOCKS, FORMATS, Matrix
-from dflash.kernels.linear import Launch, gated_linear, linear, reference
+from dflash.kernels.linear import PackedLinear, gated_linear, linear, reference
 
 RNG = np.random.default_rng(5)
 
@@ -62,7 +62,7 @@ def test_formats_that_kernels_do_not_read(kind):
     gated_linear(x, weight, weight, gated)
     reference.gated_linear(x, weight, weight, want)
     assert_close(kind, gated, want, 2e-6)
-    Launch(x, [weight], [out], add=True)(3)
+    PackedLinear(x, [weight], [out], add=True)(3)
 
 
 @pytest.mark.parametrize("tokens", [1, 7])
@@ -119,7 +119,7 @@ def test_launch_runs_for_any_number_of_tokens():
     x = RNG.standard_normal((8, 512)).astype(np.float32)
     out, want = np.full((8, 48), np.nan, np.float32), np.empty((8, 48), np.float32)
     linear(x, [weight], [want])
-    launch = Launch(x, [weight], [out])
+    launch = PackedLinear(x, [weight], [out])
     for n in (3, 8):
         launch(n)
         assert_same_bits("launch", out[:n], want[:n])

@@ -8,7 +8,7 @@ from compare import assert_same_bits
 from dflash.errors import KernelError
 from dflash.kernels import sample
 from dflash.kernels.cpu import simd
-from dflash.kernels.sample import Law, reference
+from dflash.kernels.sample import SampleParams, reference
 from dflash.kernels.sample.gumbel import gumbel_of
 from dflash.kernels.sample.log import log
 
@@ -195,12 +195,12 @@ def test_sample(n, scale):
 
 
 LAWS = [
-    Law(),
-    Law(scale=1.0, seed=3),
-    Law(scale=1.5, top_k=20, seed=-4),
-    Law(scale=0.8, top_p=0.9, seed=5),
-    Law(scale=1.0, top_k=40, top_p=0.95, floor=-2.5, seed=2**63 + 6),
-    Law(scale=50.0, floor=-1.0, seed=7),
+    SampleParams(),
+    SampleParams(scale=1.0, seed=3),
+    SampleParams(scale=1.5, top_k=20, seed=-4),
+    SampleParams(scale=0.8, top_p=0.9, seed=5),
+    SampleParams(scale=1.0, top_k=40, top_p=0.95, floor=-2.5, seed=2**63 + 6),
+    SampleParams(scale=50.0, floor=-1.0, seed=7),
 ]
 
 
@@ -236,7 +236,7 @@ def test_the_first_candidate_is_the_token_that_the_target_would_draw(law):
     logits = np.stack([4 * row(3000) for _ in range(50)])
     ids, scores = np.empty((50, 8), np.int32), np.empty((50, 8), np.float32)
     sample.candidates(logits, [law] * 50, range(50), 8, ids=ids, scores=scores)
-    assert ids[:, 0].tolist() == [sample.draw_one(logits[i], law, i) for i in range(50)]
+    assert ids[:, 0].tolist() == [sample.sample_one(logits[i], law, i) for i in range(50)]
     assert (scores[:, 1:] <= scores[:, :-1]).all()
     assert (np.exp(scores).sum(axis=1) < 1 + 1e-5).all()
 
@@ -295,4 +295,6 @@ def test_refusals():
     with pytest.raises(KernelError, match="1 to 8 tokens, has for 9"):
         sample.top_k(logits[0], ids=np.zeros(9, np.int32), values=np.zeros(9, np.float32))
     with pytest.raises(KernelError, match="1 to 64 for each of 2 rows, got 65, 2 laws, 2 positions"):
-        sample.candidates(logits, [Law()] * 2, [0, 1], 65, ids=np.zeros((2, 65), np.int32), scores=np.zeros((2, 65)))
+        sample.candidates(
+            logits, [SampleParams()] * 2, [0, 1], 65, ids=np.zeros((2, 65), np.int32), scores=np.zeros((2, 65))
+        )

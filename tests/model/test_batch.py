@@ -7,7 +7,7 @@ from golden import PRIMARY, chain, load, prefill, step
 
 from dflash.errors import KernelError
 from dflash.kernels.ragged import PAGE
-from dflash.model.batch import Span, following, ragged, starts
+from dflash.model.batch import Span, next_rows, ragged, starts
 from dflash.model.cuda.split_passes import grouped
 
 
@@ -26,7 +26,7 @@ def test_a_row_ahead_is_the_next_row(lengths):
         state.reserve(2)
     spans = [one(state) for state in states]
     model.forward(spans)
-    ahead = following(spans)
+    ahead = next_rows(spans)
     for state in states:
         state.commit([0])
     _, _, want = ragged([one(state) for state in states])
@@ -49,7 +49,7 @@ def test_passes_of_a_forward():
     state = model.state()
 
     def groups(*sizes, chunk=100, prompts=3):
-        spans = [Span(state, np.zeros(abs(n), np.int32), chain(abs(n)), whole=n < 0) for n in sizes]
+        spans = [Span(state, np.zeros(abs(n), np.int32), chain(abs(n)), prefill=n < 0) for n in sizes]
         return grouped(spans, chunk, prompts)
 
     assert groups(1) == [[0]]

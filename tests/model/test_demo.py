@@ -35,7 +35,7 @@ def check_greedy(model, prompt_ids, output_ids, margins, bound, name):
     """Read the recorded text at once: at every place the recorded token must win, unless its margin is within the error."""
     ids = np.array(prompt_ids + output_ids, np.int32)[:-1]
     state = model.state()
-    logits = model.forward([Span(state, ids, chain(len(ids)), whole=True)]).logits[len(prompt_ids) - 1 :]
+    logits = model.forward([Span(state, ids, chain(len(ids)), prefill=True)]).logits[len(prompt_ids) - 1 :]
     state.close()
     margins = np.array(margins)
     first_two = -np.partition(-logits, 1, axis=1)[:, :2]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dflash.errors import DFlashError
-from dflash.kernels.sample import Law
-from dflash.model.cuda.device_drafts import Guesses, may_follow, most_rows
-from dflash.model.draft import Wish
+from dflash.kernels.sample import SampleParams
+from dflash.model.cuda.device_drafts import DeviceDrafts, may_follow, most_rows
+from dflash.model.draft import DeviceDraftRequest
 
 FEATURES = object()
 
@@ -18,11 +18,11 @@ class State:
         self.length = length
 
 
-class Guesser:
+class DeviceDrafter:
     """Nobody asks it anything."""
 
 
-GUESSER = Guesser()
+GUESSER = DeviceDrafter()
 
 
 class Device:
@@ -43,20 +43,20 @@ class Device:
 
 def ahead(anchors=(5, 6), lengths=(13, 21)):
     states = State(10), State(20)
-    wishes = [Wish(state, Law(), 4, 1, 4) for state in states]
-    return states, wishes, Guesses(GUESSER, wishes, Device(anchors, lengths), None).follows(FEATURES)
+    wishes = [DeviceDraftRequest(state, SampleParams(), 4, 1, 4) for state in states]
+    return states, wishes, DeviceDrafts(GUESSER, wishes, Device(anchors, lengths), None).follows(FEATURES)
 
 
 def test_they_fit_once_all_texts_have_come_so_far():
     states, wishes, guesses = ahead()
-    assert guesses.expects(states[0], FEATURES)
-    assert not guesses.expects(states[0], object())
-    guesses.told(states[0], 3)
-    assert not guesses.expects(states[0], FEATURES)
-    assert not guesses.fit(wishes, [5, 6])
-    guesses.told(states[1], 1)
+    assert guesses.awaits(states[0], FEATURES)
+    assert not guesses.awaits(states[0], object())
+    guesses.record_accepted(states[0], 3)
+    assert not guesses.awaits(states[0], FEATURES)
+    assert not guesses.matches(wishes, [5, 6])
+    guesses.record_accepted(states[1], 1)
     assert [state.length for state in states] == [13, 21]
-    assert guesses.fit(wishes, [5, 6])
+    assert guesses.matches(wishes, [5, 6])
     tokens, parents = guesses.tree(1)
     assert (tokens.tolist(), parents.tolist()) == ([64, 65, 66, 67], [63, 64, 65, 66])
 
@@ -64,25 +64,25 @@ def test_they_fit_once_all_texts_have_come_so_far():
 @pytest.mark.parametrize("change", ["fewer", "order", "law", "nodes", "length"])
 def test_they_do_not_fit_anything_else(change):
     states, wishes, guesses = ahead()
-    guesses.told(states[0], 3)
-    guesses.told(states[1], 1)
+    guesses.record_accepted(states[0], 3)
+    guesses.record_accepted(states[1], 1)
     if change == "length":
         states[0].length += 1
     others = {
         "fewer": wishes[:1],
         "order": wishes[::-1],
-        "law": [wishes[0], wishes[1]._replace(law=Law(1.0, seed=1))],
+        "law": [wishes[0], wishes[1]._replace(params=SampleParams(1.0, seed=1))],
         "nodes": [wishes[0]._replace(nodes=3), wishes[1]],
     }
-    assert not guesses.fit(others.get(change, wishes), [5, 6])
+    assert not guesses.matches(others.get(change, wishes), [5, 6])
 
 
 @pytest.mark.parametrize(("anchors", "lengths"), [((5, 7), (13, 21)), ((5, 6), (13, 22))])
 def test_guesses_under_another_text_are_an_error(anchors, lengths):
     states, wishes, guesses = ahead(anchors, lengths)
-    guesses.told(states[0], 3)
-    guesses.told(states[1], 1)
-    assert guesses.fit(wishes, [5, 6])
+    guesses.record_accepted(states[0], 3)
+    guesses.record_accepted(states[1], 1)
+    assert guesses.matches(wishes, [5, 6])
     with pytest.raises(DFlashError, match="guessed under"):
         guesses.tree(0)
 
@@ -91,7 +91,9 @@ def test_rows_that_may_be_text():
     """Of the spans that are asked about; of guesses no more than positions below each other."""
     sizes = [1, 8, 13, 40]
     spans = [SimpleNamespace(state=State(10 * n), tokens=range(n)) for n in sizes]
-    target = SimpleNamespace(latest=SimpleNamespace(spans=spans), alone=True, planted={2: Wish(State(0), Law(), 4, 3, 12)})
+    target = SimpleNamespace(
+        latest=SimpleNamespace(spans=spans), alone=True, planted={2: DeviceDraftRequest(State(0), SampleParams(), 4, 3, 12)}
+    )
     assert [most_rows(target, order) for order in ([0], [1], [2], [1, 2], [3, 2, 1, 0], [0, 1, 2, 3])] == [
         1,
         8,
@@ -100,7 +102,10 @@ def test_rows_that_may_be_text():
         54,
         54,
     ]
-    wishes = [Wish(State(130), Law(), 4, 1, 4), Wish(State(80), Law(), 4, 1, 4)]
+    wishes = [
+        DeviceDraftRequest(State(130), SampleParams(), 4, 1, 4),
+        DeviceDraftRequest(State(80), SampleParams(), 4, 1, 4),
+    ]
     assert may_follow(target, wishes, [2, 1])
     assert not may_follow(target, wishes, [1, 2])
     target.alone = False

@@ -9,11 +9,11 @@ from draft_oracle import Oracle, log_softmax
 from drafts import KINDS, SECOND, SMALL, SPARK, VOCAB, features, random_weights, target, write_folder, write_gguf
 
 from dflash.errors import DFlashError, KernelError, PoolExhausted, RequestError
-from dflash.kernels.sample import Law, candidates
-from dflash.model.draft import Ask, load_draft
+from dflash.kernels.sample import SampleParams, candidates
+from dflash.model.draft import DraftRequest, load_draft
 from dflash.model.draft.selector import drawn
 
-GREEDY = Law()
+GREEDY = SampleParams()
 RATIO = 2e-5
 
 
@@ -71,7 +71,7 @@ def test_rows(tmp_path, kind, form):
         stored = {"BF16": lambda x: (x.view(np.uint32) & 0xFFFF0000).view(np.float32), "F16": np.float16}[form]
         bench.weights = {name: np.asarray(stored(value), np.float32) for name, value in bench.weights.items()}
     state, oracle = begun(bench, 33)
-    hidden, logits, _ = bench.rows([Ask(state, 17, config.most, GREEDY, 4)])
+    hidden, logits, _ = bench.rows([DraftRequest(state, 17, config.most, GREEDY, 4)])
     want_hidden, want_logits = oracle.block(17, config.block)
     assert_close("hidden", hidden, want_hidden[config.lead :], RATIO)
     assert_close("logits", logits, want_logits[config.lead :], RATIO)
@@ -90,7 +90,7 @@ def test_context_of_any_length(tmp_path, kind, n):
         bench.draft.read(state, by_layer, slice(start, min(start + 37, n)))
     oracle.read(flat)
     assert state.length == n
-    hidden, _, _ = bench.rows([Ask(state, 5, config.most, GREEDY, 1)])
+    hidden, _, _ = bench.rows([DraftRequest(state, 5, config.most, GREEDY, 1)])
     assert_close("hidden", hidden, oracle.block(5, config.block)[0][1:], RATIO)
 
 
@@ -103,7 +103,7 @@ def test_reading_at_once_or_row_by_row(tmp_path, kind):
         state = bench.draft.state()
         for part in rows:
             bench.draft.read(state, by_layer, list(part))
-        answers.append(bench.rows([Ask(state, 3, bench.config.most, GREEDY, 3)])[0])
+        answers.append(bench.rows([DraftRequest(state, 3, bench.config.most, GREEDY, 3)])[0])
         state.close()
     for other in answers[1:]:
         assert_same_bits("hidden", other, answers[0])
@@ -113,16 +113,16 @@ def test_a_context_that_begins_later(tmp_path):
     bench = Bench(tmp_path, SMALL)
     state, oracle = begun(bench, 12, begin=100)
     assert (state.begin, state.length) == (100, 112)
-    hidden, _, _ = bench.rows([Ask(state, 3, 5, GREEDY, 1)])
+    hidden, _, _ = bench.rows([DraftRequest(state, 3, 5, GREEDY, 1)])
     assert_close("hidden", hidden, oracle.block(3, 6)[0][1:], RATIO)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("law", [GREEDY, Law(scale=0.9, top_k=20, top_p=0.95, seed=5)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("law", [GREEDY, SampleParams(scale=0.9, top_k=20, top_p=0.95, seed=5)], ids=["greedy", "sampled"])
 def test_a_text_has_the_same_bits_in_company(tmp_path, kind, law):
-    bench = Bench(tmp_path, KINDS[kind], short=True)
+    bench = Bench(tmp_path, KINDS[kind], trim_block=True)
     states = [begun(bench, n, seed=n)[0] for n in (40, 3, 77, 0)]
-    asks = [Ask(state, i, 1 + i, law, 2 + i) for i, state in enumerate(states)]
+    asks = [DraftRequest(state, i, 1 + i, law, 2 + i) for i, state in enumerate(states)]
     together = bench.draft.propose(asks)
     for ask, want in zip(asks, together, strict=True):
         (alone,) = bench.draft.propose([ask])
@@ -137,13 +137,13 @@ def test_reading_several_texts_of_one_forward(tmp_path):
     parts = [slice(0, 20), [20, 22, 25], slice(30, 60)]
     together, alone = ([bench.draft.state() for _ in parts], [])
     bench.draft.read_many(list(zip(together, parts, strict=True)), by_layer)
-    got = [bench.rows([Ask(state, 1, 5, GREEDY, 1)])[0] for state in together]
+    got = [bench.rows([DraftRequest(state, 1, 5, GREEDY, 1)])[0] for state in together]
     for state in together:
         state.close()
     for part in parts:
         state = bench.draft.state()
         bench.draft.read(state, by_layer, part)
-        alone.append(bench.rows([Ask(state, 1, 5, GREEDY, 1)])[0])
+        alone.append(bench.rows([DraftRequest(state, 1, 5, GREEDY, 1)])[0])
         state.close()
     for mine, other in zip(got, alone, strict=True):
         assert_same_bits("hidden", mine, other)
@@ -168,7 +168,7 @@ def test_arrays_of_a_device_are_fetched(tmp_path):
     one, other = bench.draft.state(), bench.draft.state()
     bench.draft.read(one, by_layer, slice(2, 9))
     bench.draft.read(other, {tap: Away(array) for tap, array in by_layer.items()}, slice(2, 9))
-    rows = [bench.rows([Ask(state, 1, 5, GREEDY, 1)])[0] for state in (one, other)]
+    rows = [bench.rows([DraftRequest(state, 1, 5, GREEDY, 1)])[0] for state in (one, other)]
     assert_same_bits("hidden", *rows)
 
 
@@ -178,23 +178,23 @@ def test_fewer_positions(tmp_path, kind):
     config = KINDS[kind]
     whole = Bench(tmp_path, config)
     state, oracle = begun(whole, 25)
-    hidden, _, _ = whole.rows([Ask(state, 9, 2, GREEDY, 1)])
+    hidden, _, _ = whole.rows([DraftRequest(state, 9, 2, GREEDY, 1)])
     lead = config.lead
     assert_close("whole", hidden, oracle.block(9, config.block)[0][lead : lead + 2], RATIO)
-    short = Bench(tmp_path, config, short=True)
+    short = Bench(tmp_path, config, trim_block=True)
     state, oracle = begun(short, 25)
-    assert_close("short", short.rows([Ask(state, 9, 2, GREEDY, 1)])[0], oracle.block(9, 2 + lead)[0][lead:], RATIO)
+    assert_close("short", short.rows([DraftRequest(state, 9, 2, GREEDY, 1)])[0], oracle.block(9, 2 + lead)[0][lead:], RATIO)
     causal = Bench(tmp_path, config, causal=True)
     assert causal.draft.config.causal == (True,) * config.n_layers
     state, _ = begun(causal, 25)
-    few, all_of_them = (causal.rows([Ask(state, 9, n, GREEDY, 1)])[0] for n in (2, config.most))
+    few, all_of_them = (causal.rows([DraftRequest(state, 9, n, GREEDY, 1)])[0] for n in (2, config.most))
     assert_same_bits("causal", few, all_of_them[:2])
 
 
 def test_likeliest_candidates(tmp_path):
     bench = Bench(tmp_path, SMALL)
     state, oracle = begun(bench, 30)
-    (found,) = bench.draft.propose([Ask(state, 11, 5, GREEDY, 7)])
+    (found,) = bench.draft.propose([DraftRequest(state, 11, 5, GREEDY, 7)])
     want = log_softmax(oracle.block(11, 6)[1][1:])
     order = np.argsort(-want, axis=1, kind="stable")[:, :7]
     assert found.edges is None
@@ -206,13 +206,13 @@ def test_scale_cap_and_factor(tmp_path):
     config = replace(SMALL, logit_scale=0.25, logit_cap=3.0)
     bench = Bench(tmp_path, config)
     state, oracle = begun(bench, 30)
-    assert_close("logits", bench.rows([Ask(state, 11, 5, GREEDY, 7)])[1], oracle.block(11, 6)[1][1:], RATIO)
-    inner = {"mask_token_id": config.mask, "target_layer_ids": list(config.taps), "output_multiplier": 0.25}
+    assert_close("logits", bench.rows([DraftRequest(state, 11, 5, GREEDY, 7)])[1], oracle.block(11, 6)[1][1:], RATIO)
+    inner = {"mask_token_id": config.mask, "target_layer_ids": list(config.target_layer_ids), "output_multiplier": 0.25}
     inner |= {"final_logit_softcapping": 3.0, "input_embedding_scale": 1.5}
     path = write_folder(tmp_path / "folder", config, bench.weights, dflash_config=inner)
     bench.draft, bench.config = load_draft(path, bench.target, sequences=1), replace(config, embed_scale=1.5)
     state, oracle = begun(bench, 30)
-    assert_close("logits", bench.rows([Ask(state, 11, 5, GREEDY, 7)])[1], oracle.block(11, 6)[1][1:], RATIO)
+    assert_close("logits", bench.rows([DraftRequest(state, 11, 5, GREEDY, 7)])[1], oracle.block(11, 6)[1][1:], RATIO)
 
 
 def test_own_embedding_and_head(tmp_path):
@@ -220,7 +220,7 @@ def test_own_embedding_and_head(tmp_path):
     for form in ("gguf", "F32"):
         bench = Bench(tmp_path, SMALL, own=own, form=form)
         state, oracle = begun(bench, 8)
-        assert_close(form, bench.rows([Ask(state, 11, 5, GREEDY, 2)])[1], oracle.block(11, 6)[1][1:], RATIO)
+        assert_close(form, bench.rows([DraftRequest(state, 11, 5, GREEDY, 2)])[1], oracle.block(11, 6)[1][1:], RATIO)
 
 
 def test_states_are_counted_and_refused_once_closed(tmp_path):
@@ -233,7 +233,7 @@ def test_states_are_counted_and_refused_once_closed(tmp_path):
         state.close()
     assert bench.draft.free_slots == 2
     with pytest.raises(KernelError, match="closed"):
-        bench.draft.propose([Ask(states[0], 0, 1, GREEDY, 1)])
+        bench.draft.propose([DraftRequest(states[0], 0, 1, GREEDY, 1)])
     with pytest.raises(DFlashError, match="closed"):
         bench.draft.read(states[0], features(SMALL, 3)[0], slice(0, 3))
     with pytest.raises(DFlashError, match="closed"):
@@ -247,14 +247,14 @@ def test_snapshots(tmp_path, kind):
     for n in (0, 5, 64, 150):
         state = bench.draft.state()
         bench.draft.read(state, by_layer, slice(0, n))
-        want = bench.rows([Ask(state, 1, 5, GREEDY, 1)])[0]
+        want = bench.rows([DraftRequest(state, 1, 5, GREEDY, 1)])[0]
         kept = state.snapshot()
         bench.draft.read(state, by_layer, slice(n, n + 40))
         other = bench.draft.state()
         for place in (state, other):
             place.restore(kept)
             assert place.length == n
-            assert_same_bits("restored", bench.rows([Ask(place, 1, 5, GREEDY, 1)])[0], want)
+            assert_same_bits("restored", bench.rows([DraftRequest(place, 1, 5, GREEDY, 1)])[0], want)
         kept.close()
         kept.close()
         with pytest.raises(DFlashError, match="closed"):
@@ -266,24 +266,24 @@ def test_nothing_is_kept_of_a_proposal(tmp_path):
     bench = Bench(tmp_path, SMALL)
     state, _ = begun(bench, 30)
     before = bench.draft._rings.k.tobytes(), bench.draft._rings.v.tobytes(), state.length
-    first = bench.rows([Ask(state, 1, 5, GREEDY, 1)])[0]
+    first = bench.rows([DraftRequest(state, 1, 5, GREEDY, 1)])[0]
     assert (bench.draft._rings.k.tobytes(), bench.draft._rings.v.tobytes(), state.length) == before
-    assert_same_bits("again", bench.rows([Ask(state, 1, 5, GREEDY, 1)])[0], first)
+    assert_same_bits("again", bench.rows([DraftRequest(state, 1, 5, GREEDY, 1)])[0], first)
 
 
 def test_asks_out_of_range(tmp_path):
     bench = Bench(tmp_path, SMALL)
     state, _ = begun(bench, 3)
     for bad, text in (
-        (Ask(state, VOCAB, 1, GREEDY), "not in the vocabulary"),
-        (Ask(state, -1, 1, GREEDY), "not in the vocabulary"),
-        (Ask(state, 0, 6, GREEDY), "1 to 5 positions"),
-        (Ask(state, 0, 0, GREEDY), "1 to 5 positions"),
+        (DraftRequest(state, VOCAB, 1, GREEDY), "not in the vocabulary"),
+        (DraftRequest(state, -1, 1, GREEDY), "not in the vocabulary"),
+        (DraftRequest(state, 0, 6, GREEDY), "1 to 5 positions"),
+        (DraftRequest(state, 0, 0, GREEDY), "1 to 5 positions"),
     ):
         with pytest.raises(RequestError, match=text):
             bench.draft.propose([bad])
     with pytest.raises(KernelError, match="another state"):
-        bench.draft.propose([Ask(state, 0, 1, GREEDY)] * 2)
+        bench.draft.propose([DraftRequest(state, 0, 1, GREEDY)] * 2)
     assert bench.draft.propose([]) == []
 
 
@@ -302,7 +302,7 @@ def test_selector(tmp_path, form):
     state, oracle = begun(bench, 40)
     walks_off = 0
     for anchor in range(0, VOCAB, 9):
-        (found,) = bench.draft.propose([Ask(state, anchor, 5, GREEDY, 1)])
+        (found,) = bench.draft.propose([DraftRequest(state, anchor, 5, GREEDY, 1)])
         tokens, scores = oracle.select(anchor, 6)
         assert found.ids.shape == (5, SECOND.selector_top)
         assert grown(found) == tokens
@@ -321,7 +321,7 @@ def test_selector_without_codebooks_takes_the_likeliest(tmp_path):
 
     bench = Bench(tmp_path, SECOND, edit=empty)
     state, _ = begun(bench, 40)
-    _, logits, (found,) = bench.rows([Ask(state, 3, 5, GREEDY, 1)])
+    _, logits, (found,) = bench.rows([DraftRequest(state, 3, 5, GREEDY, 1)])
     assert grown(found) == logits.argmax(axis=1).tolist()
 
 
@@ -331,7 +331,7 @@ def test_selector_that_breaks_takes_the_likeliest(tmp_path):
 
     bench = Bench(tmp_path, SECOND, edit=broken)
     state, _ = begun(bench, 40)
-    _, logits, (found,) = bench.rows([Ask(state, 3, 5, GREEDY, 1)])
+    _, logits, (found,) = bench.rows([DraftRequest(state, 3, 5, GREEDY, 1)])
     assert grown(found) == logits.argmax(axis=1).tolist()
 
 
@@ -349,7 +349,7 @@ def test_identity_convolutions_change_no_bit(tmp_path):
     write_gguf(tmp_path / "plain.gguf", first.config, plain)
     first.draft = load_draft(tmp_path / "plain.gguf", first.target, sequences=4, causal=False)
     assert first.draft.config.kind == "dflash"
-    rows = [bench.rows([Ask(begun(bench, 40)[0], 3, 5, GREEDY, 1)])[:2] for bench in (second, first)]
+    rows = [bench.rows([DraftRequest(begun(bench, 40)[0], 3, 5, GREEDY, 1)])[:2] for bench in (second, first)]
     for name, one, other in zip(("hidden", "logits"), *rows, strict=True):
         assert_same_bits(name, one, other)
 
@@ -362,7 +362,7 @@ def test_markov(tmp_path, form, from_anchor):
     assert bench.draft.config.most == (6 if from_anchor else 5)
     state, oracle = begun(bench, 40)
     for anchor in range(0, VOCAB, 29):
-        (found,) = bench.draft.propose([Ask(state, anchor, config.most, GREEDY, 4)])
+        (found,) = bench.draft.propose([DraftRequest(state, anchor, config.most, GREEDY, 4)])
         tokens, steps, _ = oracle.walk(anchor, config.block)
         assert found.ids[:, 0].tolist() == tokens
         assert grown(found) == tokens
@@ -382,7 +382,7 @@ def test_markov_of_a_vocabulary_of_its_own(tmp_path):
         bench = Bench(tmp_path, SPARK, form=form, own=own, n_head=61)
         targets = bench.weights["d2t"]
         state, oracle = begun(bench, 12)
-        (found,) = bench.draft.propose([Ask(state, 100, 6, GREEDY, 3)])
+        (found,) = bench.draft.propose([DraftRequest(state, 100, 6, GREEDY, 3)])
         tokens, steps, _ = oracle.walk(100, 6, targets)
         assert found.ids[:, 0].tolist() == tokens
         assert grown(found) == tokens
@@ -394,7 +394,7 @@ def test_likeliest_of_a_vocabulary_of_its_own(tmp_path):
     bench = Bench(tmp_path, SMALL, own=("output.weight", "d2t"), n_head=61)
     targets = bench.weights["d2t"]
     state, oracle = begun(bench, 12)
-    (found,) = bench.draft.propose([Ask(state, 100, 5, GREEDY, 61)])
+    (found,) = bench.draft.propose([DraftRequest(state, 100, 5, GREEDY, 61)])
     want = oracle.block(100, 6)[1][1:]
     np.testing.assert_array_equal(found.ids[:, :9], targets[np.argsort(-want, axis=1)[:, :9]])
     assert set(found.ids[0].tolist()) == set(targets.tolist())
@@ -406,22 +406,22 @@ def test_confidence_cuts(tmp_path):
     _, _, trust = oracle.walk(8, 6)
     survival = np.cumprod(trust)
     for least in (0.0, float(survival[2]) * 1.01, float(survival[2]) * 0.99, 1.0):
-        draft = load_draft(bench.path, bench.target, sequences=1, confidence=least)
+        draft = load_draft(bench.path, bench.target, sequences=1, min_confidence=least)
         place = draft.state()
         place_of = features(SPARK, 40)[0]
         draft.read(place, place_of, slice(0, 40))
-        (found,) = draft.propose([Ask(place, 8, 6, GREEDY, 2)])
+        (found,) = draft.propose([DraftRequest(place, 8, 6, GREEDY, 2)])
         assert len(found) == np.count_nonzero(survival >= least)
 
 
 @pytest.mark.parametrize(
     "law",
     [
-        Law(scale=1.3, seed=9),
-        Law(scale=0.7, top_k=5, seed=2),
-        Law(scale=1.0, top_p=0.8, seed=3),
-        Law(scale=2.0, top_k=7, top_p=0.9, seed=4),
-        Law(scale=1.0, floor=-1.5, seed=5),
+        SampleParams(scale=1.3, seed=9),
+        SampleParams(scale=0.7, top_k=5, seed=2),
+        SampleParams(scale=1.0, top_p=0.8, seed=3),
+        SampleParams(scale=2.0, top_k=7, top_p=0.9, seed=4),
+        SampleParams(scale=1.0, floor=-1.5, seed=5),
     ],
     ids=str,
 )
@@ -446,14 +446,14 @@ def test_noise_of_the_law(tmp_path, kind):
     """Candidates under a sampled law are those of another only by noise: the walk agrees with draws from the same rows."""
     bench = Bench(tmp_path, KINDS[kind])
     state, _ = begun(bench, 40)
-    greedy, seen = bench.draft.propose([Ask(state, 3, 5, GREEDY, 4)])[0], set()
+    greedy, seen = bench.draft.propose([DraftRequest(state, 3, 5, GREEDY, 4)])[0], set()
     for seed in range(8):
-        law = Law(scale=0.5, seed=seed)
-        one, again = (bench.draft.propose([Ask(state, 3, 5, law, 4)])[0] for _ in range(2))
+        law = SampleParams(scale=0.5, seed=seed)
+        one, again = (bench.draft.propose([DraftRequest(state, 3, 5, law, 4)])[0] for _ in range(2))
         assert_same_bits("again", one.ids, again.ids)
         path = one.ids[:, 0].tolist() if one.edges is None else grown(one)
         seen.add(tuple(path))
-    cold = bench.draft.propose([Ask(state, 3, 5, Law(scale=1e4, seed=1), 4)])[0]
+    cold = bench.draft.propose([DraftRequest(state, 3, 5, SampleParams(scale=1e4, seed=1), 4)])[0]
     paths = [found.ids[:, 0].tolist() if found.edges is None else grown(found) for found in (cold, greedy)]
     assert paths[0] == paths[1]
     assert len(seen) > 4

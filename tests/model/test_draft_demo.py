@@ -10,9 +10,9 @@ from draft_oracle import Oracle
 from golden import chain
 from test_demo import DATA, FOLDER, PACKAGED, PROMPTS, load
 
-from dflash.kernels.sample import Law
+from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
-from dflash.model.draft import Ask, load_draft
+from dflash.model.draft import DraftRequest, load_draft
 
 SHORT = ("greedy00", "code_heapq", "text01", "text05", "chat00", "chat06")
 """Prompts that are enough where all fifty would take long."""
@@ -31,7 +31,7 @@ def packaged_draft(kv):
 def captured(model, ids, taps):
     """Features of a whole text."""
     state = model.state()
-    out = model.forward([Span(state, np.array(ids, np.int32), chain(len(ids)), whole=True, logits=False)], capture=taps)
+    out = model.forward([Span(state, np.array(ids, np.int32), chain(len(ids)), prefill=True, logits=False)], capture=taps)
     state.close()
     return out.captured
 
@@ -48,14 +48,14 @@ def test_rows(n):
     """Beyond 512 positions the windows cut, in all but the last layer."""
     model, draft = load(PACKAGED, "f32"), packaged_draft("f32")
     ids = [token for prompt in PROMPTS for token in prompt["prompt_ids"]][:n]
-    features, config = captured(model, ids, draft.config.taps), draft.config
+    features, config = captured(model, ids, draft.config.target_layer_ids), draft.config
     weights = unpacked(PACKAGED.with_name("draft-Q4_K_M.gguf"))
     (table,) = unpacked(PACKAGED, "token_embd.weight").values()
     oracle = Oracle(config, weights, table, table)
-    oracle.read(np.concatenate([features[tap] for tap in config.taps], axis=1))
+    oracle.read(np.concatenate([features[tap] for tap in config.target_layer_ids], axis=1))
     state = draft.state()
     draft.read(state, features, slice(0, n))
-    (found,) = draft.propose([Ask(state, 77, 15, Law(), 64)])
+    (found,) = draft.propose([DraftRequest(state, 77, 15, SampleParams(), 64)])
     state.close()
     want = oracle.block(77, 16)[1][1:]
     want -= np.log(np.exp(want - want.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)) + want.max(
@@ -70,10 +70,10 @@ def accepted(model, draft, prompt, n=15, new_tokens=64):
     start = len(prompt["prompt_ids"])
     ids = prompt["prompt_ids"] + prompt["output_ids"]
     end = min(start + new_tokens, len(ids))  # the last step may go beyond
-    features, state, steps, at = captured(model, ids, draft.config.taps), draft.state(), [], start
+    features, state, steps, at = captured(model, ids, draft.config.target_layer_ids), draft.state(), [], start
     draft.read(state, features, slice(0, at))
     while at + 1 < end:
-        (found,) = draft.propose([Ask(state, ids[at], n, Law(), 1)])
+        (found,) = draft.propose([DraftRequest(state, ids[at], n, SampleParams(), 1)])
         guesses, truth, kept = found.ids[:, 0].tolist(), ids[at + 1 :], 0
         while kept < min(len(guesses), len(truth) - 1) and guesses[kept] == truth[kept]:
             kept += 1
@@ -100,10 +100,12 @@ class TestLargeFile:
         n, width = int(want["anchor_position"]), draft.config.width
         features = want["features"].astype(np.float32)
         state, seen = draft.state(), []
-        draft.read(state, {t: features[:, i * width :][:, :width] for i, t in enumerate(draft.config.taps)}, slice(0, n))
+        draft.read(
+            state, {t: features[:, i * width :][:, :width] for i, t in enumerate(draft.config.target_layer_ids)}, slice(0, n)
+        )
         choose = draft._choose
         draft._choose = lambda asks, hidden, logits: seen.extend((hidden, logits)) or choose(asks, hidden, logits)
-        (found,) = draft.propose([Ask(state, int(want["block_ids"][0]), 15, Law(), 1)])
+        (found,) = draft.propose([DraftRequest(state, int(want["block_ids"][0]), 15, SampleParams(), 1)])
         assert np.abs(seen[0] - want["draft_hidden"][1:]).max() < bound
         if "draft_logits" in want.files:
             assert np.abs(seen[1] - want["draft_logits"][1:]).max() < bound

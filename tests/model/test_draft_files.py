@@ -27,7 +27,7 @@ from drafts import (
 from dflash.errors import DFlashError, FormatError, ModelError, NotFound, RequestError, Unsupported
 from dflash.model.config_sizes import RopeScaling
 from dflash.model.draft import is_draft, load_draft, open_draft
-from dflash.model.draft.config import default_taps
+from dflash.model.draft.config import default_target_layer_ids
 from dflash.model.draft.folder import config_of as config_of_folder
 from dflash.model.draft.gguf_dialects import config_of as config_of_gguf
 from dflash.model.draft.names import expected
@@ -62,20 +62,20 @@ def test_both_forms_say_the_same(tmp_path, kind):
 def test_what_is_looked_up_first():
     inner = {"mask_token_id": 5, "target_layer_ids": [1, 2], "block_size": 4, "sliding_window": 33}
     got = from_json(SMALL, dflash_config=inner, block_size=9, mask_token_id=7)
-    assert (got.block, got.mask, got.taps, got.windows) == (4, 5, (1, 2), (33, 0, 33))
+    assert (got.block, got.mask, got.target_layer_ids, got.windows) == (4, 5, (1, 2), (33, 0, 33))
     assert from_json(SMALL, dflash_config={}, mask_token_id=7, num_target_layers=LAYERS).mask == 7
     assert from_json(SMALL, block_size=None).block == 16
 
 
 def test_default_taps():
-    assert default_taps(1, 9) == (4,)
-    assert default_taps(5, 64) == (1, 16, 31, 46, 61)
-    assert default_taps(3, 8) == (1, 3, 5)  # of 1, 3 and 5
-    assert default_taps(2, 5) == (1, 2)
-    assert default_taps(5, 12) == (1, 3, 5, 7, 9)
-    assert default_taps(5, 14) == (1, 4, 6, 8, 11)  # 3.5 and 8.5 go to the even one
+    assert default_target_layer_ids(1, 9) == (4,)
+    assert default_target_layer_ids(5, 64) == (1, 16, 31, 46, 61)
+    assert default_target_layer_ids(3, 8) == (1, 3, 5)  # of 1, 3 and 5
+    assert default_target_layer_ids(2, 5) == (1, 2)
+    assert default_target_layer_ids(5, 12) == (1, 3, 5, 7, 9)
+    assert default_target_layer_ids(5, 14) == (1, 4, 6, 8, 11)  # 3.5 and 8.5 go to the even one
     got = from_json(SMALL, dflash_config={"mask_token_id": 1}, num_target_layers=14)
-    assert got.taps == default_taps(3, 14) == (1, 6, 11)
+    assert got.target_layer_ids == default_target_layer_ids(3, 14) == (1, 6, 11)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_exports_of_speculators():
     config = {
         "architectures": ["DSparkSpeculator"],
         "transformer_layer_config": inner,
-        "aux_hidden_state_layer_ids": [tap + 1 for tap in SPARK.taps],
+        "aux_hidden_state_layer_ids": [tap + 1 for tap in SPARK.target_layer_ids],
         "block_size": 6,
         "mask_token_id": SPARK.mask,
         "markov_rank": 16,
@@ -172,7 +172,7 @@ FORK_KEYS = {
     "target_layers": None,
     "tokenizer.ggml.mask_token_id": None,
     "dflash.block_size": SMALL.block,
-    "dflash.target_layer_ids": list(SMALL.taps),
+    "dflash.target_layer_ids": list(SMALL.target_layer_ids),
     "dflash.mask_token_id": SMALL.mask,
     "dflash.n_target_layers": 3,
 }
@@ -349,7 +349,7 @@ def test_vocabularies_of_their_own_are_checked(tmp_path):
 
 def test_arguments(tmp_path):
     path = write_gguf(tmp_path / "x.gguf", SMALL, random_weights(SMALL))
-    for wrong in ({"sequences": 0}, {"sequences": 1, "context": 0}, {"sequences": 1, "confidence": 1.5}):
+    for wrong in ({"sequences": 0}, {"sequences": 1, "context": 0}, {"sequences": 1, "min_confidence": 1.5}):
         with pytest.raises(RequestError, match="draft: sequences"):
             load_draft(path, target(), **wrong)
     with pytest.raises(Unsupported, match="'cuda' with a target on 'cpu'"):

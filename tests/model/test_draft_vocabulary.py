@@ -7,11 +7,11 @@ import pytest
 from drafts import KINDS, SMALL, VOCAB, features, random_weights, target, write_gguf
 
 from dflash.errors import RequestError, Unsupported
-from dflash.kernels.sample import Law
-from dflash.model.draft import Ask, load_draft
+from dflash.kernels.sample import SampleParams
+from dflash.model.draft import DraftRequest, load_draft
 from dflash.model.draft.vocabulary import LARGE, common
 
-LAWS = [Law(), Law(0.8, top_k=30, seed=4)]
+LAWS = [SampleParams(), SampleParams(0.8, top_k=30, seed=4)]
 SPECIAL = 190
 """The first token of the target's that is not of ordinary text; tiles of 16 rows begin at 176."""
 
@@ -26,7 +26,7 @@ def proposed(folder, config, law, n, width=8, **settings):
     draft = load_draft(path, of, sequences=1, draft_vocab=n, **settings)
     state = draft.state()
     draft.read(state, features(config, 30)[0], slice(0, 30))
-    (found,) = draft.propose([Ask(state, 11, config.most, law, width)])
+    (found,) = draft.propose([DraftRequest(state, 11, config.most, law, width)])
     draft.close()
     return found
 
@@ -67,7 +67,7 @@ def shared(one, other, t):
 @pytest.mark.parametrize("kind", ["dflash2", "dspark"])
 def test_what_follows_what_is_known_of_each_token(tmp_path, kind):
     """Codes are those of the tokens, not of their places: pairs that both know are scored alike but for a constant."""
-    every, got = (proposed(tmp_path, KINDS[kind], Law(), n) for n in (None, 100))
+    every, got = (proposed(tmp_path, KINDS[kind], SampleParams(), n) for n in (None, 100))
     compared = 0
     for t in range(1, len(got)):
         above, here = shared(got, every, t - 1), shared(got, every, t)
@@ -85,7 +85,7 @@ def test_what_follows_what_is_known_of_each_token(tmp_path, kind):
 def test_refusals(tmp_path):
     for n in (0, VOCAB + 1):
         with pytest.raises(RequestError, match=f"draft_vocab is {n}, this model has 1 to {VOCAB} tokens to guess from"):
-            proposed(tmp_path, SMALL, Law(), n)
+            proposed(tmp_path, SMALL, SampleParams(), n)
     own = random_weights(SMALL, n_head=50, own=("output.weight", "d2t"))
     write_gguf(tmp_path / "own.gguf", SMALL, own)
     with pytest.raises(Unsupported, match="draft_vocab is 9, but this draft has a vocabulary of its own, of 50 tokens"):

@@ -13,15 +13,15 @@ from golden import load, path_of, recorded
 from mtp_text import NAME, reading, text
 
 from dflash.errors import PoolExhausted, RequestError, Unsupported
-from dflash.kernels.sample import Law
+from dflash.kernels.sample import SampleParams
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.load_mtp import load_mtp
 from dflash.model.model import Model
-from dflash.model.mtp import Ask
+from dflash.model.mtp import MtpRequest
 
 DEMO = Path(os.environ.get("DFLASH_DEMO") or "/nowhere")
-GREEDY = Law()
+GREEDY = SampleParams()
 SPECIAL = 480
 """Where the tile of 16 tokens begins that has the first special one."""
 
@@ -34,7 +34,7 @@ def head(request):
 
 
 def ask(state, tokens, hidden, n=1, *, law=GREEDY, width=4, position=0):
-    return Ask(state, np.array(tokens, np.int32), hidden, n, law, position, width)
+    return MtpRequest(state, np.array(tokens, np.int32), hidden, n, law, position, width)
 
 
 def test_every_pair_as_recorded():
@@ -89,7 +89,7 @@ def test_chunks_are_one_reading(head, chunk):
         state.close()
 
 
-@pytest.mark.parametrize("law", [GREEDY, Law(scale=1.0, seed=5)], ids=["greedy", "T 1"])
+@pytest.mark.parametrize("law", [GREEDY, SampleParams(scale=1.0, seed=5)], ids=["greedy", "T 1"])
 def test_company_changes_nothing(head, law):
     tokens, hidden = text()
     sizes, wanted = (3, 20, 40, 11), (4, 1, 2, 7)
@@ -145,7 +145,7 @@ def test_memory_is_bounded(head):
         state.close()
 
 
-@pytest.mark.parametrize("law", [GREEDY, Law(0.8, seed=4)], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("law", [GREEDY, SampleParams(0.8, seed=4)], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("n", [90, 300])
 def test_guesses_of_the_first_tokens_and_the_special_ones(n, law):
     """The best of these, with the noise of the same tokens."""

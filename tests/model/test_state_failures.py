@@ -31,7 +31,7 @@ def fails(*_):
 
 def test_a_slot_that_can_not_be_cleared(lm, pools, monkeypatch):
     free = pools.free_slots
-    monkeypatch.setattr(pools, "kept_by", lambda _: [Fails()])
+    monkeypatch.setattr(pools, "slot_views", lambda _: [Fails()])
     with pytest.raises(KernelError):
         lm.model.state()
     assert pools.free_slots == free
@@ -65,7 +65,7 @@ def test_a_page_that_can_not_be_copied_from_a_snapshot(text, lm, pools, monkeypa
 def test_a_recurrent_state_that_can_not_be_restored(text, lm, pools, monkeypatch):
     snapshot, other = text.snapshot(), lm.model.state()
     try:
-        monkeypatch.setattr(pools, "kept_by", lambda _: [Fails()] * len(snapshot.recurrent))
+        monkeypatch.setattr(pools, "slot_views", lambda _: [Fails()] * len(snapshot.recurrent))
         with pytest.raises(KernelError):
             other.restore(snapshot)
     finally:

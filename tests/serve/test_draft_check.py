@@ -41,7 +41,7 @@ def nobody_listens(monkeypatch):
             self.worker = worker
 
         def run(self):
-            begun.append(sorted(type(key).__name__ for key in self.worker.engine.model.companions))
+            begun.append(sorted(type(key).__name__ for key in self.worker.engine.model.attachments))
 
     monkeypatch.setattr(server, "Server", Server)
     return begun

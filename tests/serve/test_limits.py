@@ -280,7 +280,7 @@ def test_a_client_that_takes_nothing_is_gone(lm, monkeypatch):
 
 def test_prompt_lookup_of_the_library_is_not_bounded():
     """Limits are of names; objects are the caller's own."""
-    assert PromptLookup(most=5000).most == 5000
+    assert PromptLookup(n_draft=5000).most == 5000
 
 
 def test_the_page_of_limits_is_true():

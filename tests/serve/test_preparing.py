@@ -148,7 +148,7 @@ def test_texts_go_on_while_a_draft_is_loaded(worker, loads):
     running.end()
     assert loads.threads == ["dflash-prepare"]
     assert loads.warmed == ["dflash-engine"] * 2
-    assert worker.engine.model.companions[Loaded("slow")].name == "slow"
+    assert worker.engine.model.attachments[Loaded("slow")].name == "slow"
 
 
 @pytest.mark.parametrize("wrap", [lambda each: each, FirstOf, Adaptive], ids=["alone", "first", "adaptive"])
@@ -181,7 +181,7 @@ def test_one_that_fails_spoils_no_other(worker, loads):
     for job in (bad, both, bad):
         with pytest.raises(FormatError, match="bad: it is damaged"):
             job.wait()
-    assert Loaded("bad") not in worker.engine.model.companions
+    assert Loaded("bad") not in worker.engine.model.attachments
 
 
 def attempt(worker, drafter, error):
@@ -237,12 +237,12 @@ def test_a_thousand_names_leave_nothing_behind(worker, loads):
     for name in loads.errors:
         attempt(worker, Loaded(name), NotFound)
     assert len(worker._preparation._refused) == refusals._CAPACITY
-    drafters = [PromptLookup(most=1 + number) for number in range(1000)]
+    drafters = [PromptLookup(n_draft=1 + number) for number in range(1000)]
     for drafter in drafters:
         worker.prepare(Strategy(drafter))
         worker.prepare(Strategy(FirstOf(drafter, PromptLookup())))
     assert not worker._preparation._jobs
-    assert not worker.engine.model.companions
+    assert not worker.engine.model.attachments
     left = [ref(drafter) for drafter in drafters]
     del drafter, drafters
     gc.collect()
@@ -251,8 +251,8 @@ def test_a_thousand_names_leave_nothing_behind(worker, loads):
 
 def test_names_of_adaptive_leave_what_was_measured(worker):
     for number in range(200):
-        worker.prepare(Strategy(Adaptive(PromptLookup(most=1 + number))))
-    assert len(worker.engine.model.companions) == 1
+        worker.prepare(Strategy(Adaptive(PromptLookup(n_draft=1 + number))))
+    assert len(worker.engine.model.attachments) == 1
     measures = measures_of(worker.engine.model)
     assert len(measures.choices) == measures.choices.capacity
 
@@ -347,7 +347,7 @@ def test_closing_while_a_draft_is_loaded(loads):
     with pytest.raises(Cancelled):
         job.wait()
     assert loads.closed == ["slow"]
-    assert not worker.engine.model.companions
+    assert not worker.engine.model.attachments
     with pytest.raises(Cancelled):
         worker.preparing(Strategy(Loaded("slow")))
 
@@ -361,7 +361,7 @@ def test_one_that_can_not_be_warmed_is_closed(worker, loads, monkeypatch):
     loads.go.set()
     attempt(worker, Loaded("large"), OutOfMemory)
     assert loads.closed == ["large"]
-    assert not worker.engine.model.companions
+    assert not worker.engine.model.attachments
 
 
 class Own(Drafter):
@@ -436,7 +436,7 @@ def test_kernels_of_a_draft_are_compiled_beside_the_engine(lm, monkeypatch):
     for drafter in drafters:
         lm.prepare(drafter)
     assert threads == (["dflash-prepare"] * 2 if runs_in_several_threads() else [])
-    draft, head = (lm.model.companions.pop(drafter) for drafter in drafters)
+    draft, head = (lm.model.attachments.pop(drafter) for drafter in drafters)
     assert draft.free_slots == lm.model.pools.slots
     assert (head.pools.free_pages, head.pools.free_slots) == (head.pools.pages, head.pools.slots)
     draft.close()
@@ -481,4 +481,4 @@ def test_a_client_that_leaves_while_its_draft_is_loaded(server, loads, monkeypat
     loads.go.set()
     assert asyncio.run(ask(leaves=False)) == 200
     assert loads.names == ["slow"]
-    server.loaded.model.companions.pop(Loaded("slow", pieces=0)).close()
+    server.loaded.model.attachments.pop(Loaded("slow", pieces=0)).close()

@@ -27,8 +27,8 @@ class AheadState(State):
             self.text.append(token)
         self.rows = None
 
-    def advanced(self, parents, *, whole):
-        assert (parents, whole) == ((-1,), False)
+    def mark_read(self, parents, *, prefill):
+        assert (parents, prefill) == ((-1,), False)
         self.rows, self.next_rows = self.next_rows, None
 
     def snapshot(self):
@@ -39,12 +39,12 @@ class AheadState(State):
 class AheadToy(Toy):
     """Reads the likeliest token of the last forward's rows before it is asked to."""
 
-    looks_ahead = True
+    can_overlap = True
     latest = None
 
     def __init__(self, **arguments):
         super().__init__(**arguments)
-        self.looks_ahead, self.ahead = True, 0
+        self.can_overlap, self.ahead = True, 0
 
     def state(self):
         return AheadState(self.pools)
@@ -53,7 +53,7 @@ class AheadToy(Toy):
         self.latest = super().forward(spans, capture=capture)
         return self.latest
 
-    def forward_ahead(self, spans, *, capture=()):
+    def forward_overlapped(self, spans, *, capture=()):
         logits, self.ahead = [], self.ahead + 1
         for span, row in zip(spans, self.latest.logits, strict=False):
             state, token = span.state, int(row.argmax())

@@ -103,7 +103,7 @@ def left(use, **settings):
     results = list(use(lm) or ())
     model, engine = lm.model, lm._worker.engine
     parts = {"model": model, "pools": model.pools, "weights": model.weights, "engine": engine, "tokenizer": lm.tokenizer}
-    parts |= {f"companion {key!r}": value for key, value in model.companions.items()}
+    parts |= {f"companion {key!r}": value for key, value in model.attachments.items()}
     parts = {name: ref(part) for name, part in parts.items()}
     lm.close()
     del lm, model, engine

@@ -29,7 +29,7 @@ SMALL = DraftConfig(
     rope_scaling=None,
     block=6,
     mask=VOCAB - 2,
-    taps=(0, 3, 8),
+    target_layer_ids=(0, 3, 8),
     windows=(20, 0, 20),
     causal=(True, False, True),
 )
@@ -109,7 +109,7 @@ def write_gguf(path, config, weights, *, changes=None, architecture="dflash", dr
         "attention.sliding_window_pattern": [w > 0 for w in config.windows],
         "rope.freq_base": config.rope_base,
         "block_size": config.block,
-        "target_layers": [tap + 1 for tap in config.taps],
+        "target_layers": [tap + 1 for tap in config.target_layer_ids],
         "vocab_size": config.n_vocab,
         "tokenizer.ggml.mask_token_id": config.mask,
     }
@@ -157,7 +157,7 @@ def torch_name(name):
 def json_config(config, **changes):
     """A ``config.json`` as the drafts are published with; None removes a key."""
     names = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel", "dspark": "DSparkDraftModel"}
-    inner = {"mask_token_id": config.mask, "target_layer_ids": list(config.taps)}
+    inner = {"mask_token_id": config.mask, "target_layer_ids": list(config.target_layer_ids)}
     made = {
         "architectures": [names[config.kind]],
         "hidden_size": config.width,
@@ -236,5 +236,5 @@ def target(config=SMALL, seed=7, **changes):
 def features(config, n, seed=1):
     """Outputs of the target's layers at `n` positions, by layer, and side by side as the oracle reads them."""
     rng = np.random.default_rng(seed)
-    by_layer = {tap: rng.standard_normal((n, config.width), dtype=np.float32) for tap in config.taps}
-    return by_layer, np.concatenate([by_layer[tap] for tap in config.taps], axis=1)
+    by_layer = {tap: rng.standard_normal((n, config.width), dtype=np.float32) for tap in config.target_layer_ids}
+    return by_layer, np.concatenate([by_layer[tap] for tap in config.target_layer_ids], axis=1)

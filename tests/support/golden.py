@@ -57,7 +57,7 @@ def prefill(model, state, tokens, *, chunk=512, logits=True, capture=()):
     rows, captured = [], {layer: [] for layer in capture}
     for start in range(0, len(tokens), chunk):
         part = np.asarray(tokens[start : start + chunk], np.int32)
-        out = model.forward([Span(state, part, chain(len(part)), whole=True, logits=logits)], capture=capture)
+        out = model.forward([Span(state, part, chain(len(part)), prefill=True, logits=logits)], capture=capture)
         rows.append(host(out.logits))
         for layer in capture:
             captured[layer].append(host(out.captured[layer]))

@@ -74,12 +74,12 @@ class _Guessing:
         self.drafter, self.session = drafter, session
         self.seen, self.closed = [], 0
         n = session.n_prompt
-        self.truth = next((t for t in drafter.texts if list(t[:n]) == session.text), tuple(session.text))
+        self.truth = next((t for t in drafter.texts if list(t[:n]) == session.token_ids), tuple(session.token_ids))
 
-    def propose(self, room):
-        d, start = self.drafter, len(self.session.text)
+    def propose(self, max_draft):
+        d, start = self.drafter, len(self.session.token_ids)
         rng = np.random.default_rng([start, len(self.truth)])
-        n = d.size if d.greedy_for_room else min(room, int(rng.integers(0, d.size + 1)))
+        n = d.size if d.greedy_for_room else min(max_draft, int(rng.integers(0, d.size + 1)))
         tokens, parents, depths = [], [], []
         for i in range(n):
             parent = int(rng.integers(-1, i)) if d.kind == "tree" and rng.random() < 0.5 else i - 1
@@ -94,7 +94,7 @@ class _Guessing:
     def observe(self, out, rows):
         assert (out.captured[3][rows] == out.hidden[rows] + 3).all()
         self.seen += [(int(token), int(position)) for token, position in out.hidden[rows]]
-        text = self.session.text
+        text = self.session.token_ids
         assert self.seen == list(zip(text, range(len(self.seen)), strict=False))
         reading = len(self.seen) < self.session.n_prompt - 1
         assert reading or len(self.seen) in (self.session.n_prompt - 1, len(text) - 1)
@@ -121,8 +121,8 @@ class _Remembering:
     def __init__(self, drafter, session):
         self.drafter, self.session = drafter, session
 
-    def propose(self, room):
-        ahead = self.drafter.text[len(self.session.text) :][: min(room, self.drafter.size) // 2]
+    def propose(self, max_draft):
+        ahead = self.drafter.text[len(self.session.token_ids) :][: min(max_draft, self.drafter.size) // 2]
         tokens, parents, above = [], [], -1
         for i, token in enumerate(ahead):
             tokens += [token ^ 1, token] if i % 2 else [token, token ^ 1]

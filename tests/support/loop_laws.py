@@ -58,9 +58,9 @@ class _Chaining:
     def __init__(self, drafter, session):
         self.drafter, self.session = drafter, session
 
-    def propose(self, room):
-        at = len(self.session.text)
-        ahead = self.drafter.text[at:][: min(room, self.drafter.size)]
+    def propose(self, max_draft):
+        at = len(self.session.token_ids)
+        ahead = self.drafter.text[at:][: min(max_draft, self.drafter.size)]
         return Draft([token ^ 1 if (at + i) % 5 == 0 else token for i, token in enumerate(ahead)])
 
     def observe(self, out, rows):
@@ -102,9 +102,9 @@ def test_company_changes_nothing(model_and_prompt, sampling):
         Session(each, sampling=sampling, max_tokens=N, strategy=strategy)
         for each, strategy in zip(prompts, (guesser, Strategy(), Strategy()), strict=True)
     ]
-    for _ in Engine(model, chunk=max(5, model.cut)).run(together):
+    for _ in Engine(model, chunk=max(5, model.chunk_alignment)).run(together):
         pass
-    assert [session.tokens for session in together] == alone
+    assert [session.output_ids for session in together] == alone
 
 
 def test_a_snapshot_of_the_whole_prompt(model_and_prompt):
@@ -114,7 +114,7 @@ def test_a_snapshot_of_the_whole_prompt(model_and_prompt):
     session, engine = Session(prompt, max_tokens=1), Engine(model)
     engine.add(session)
     engine.step()
-    assert session.n_read == len(prompt) - 1
+    assert session.n_prefilled == len(prompt) - 1
     snapshot = session.state.snapshot()
     engine.close()
     for _ in range(2):

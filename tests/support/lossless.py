@@ -89,28 +89,28 @@ def margin(model, session, at, token):
 
     No single logit tells: which token is the last of a nucleus hangs on the sum of all above it.
     """
-    history = History(session.prompt)
+    history = History(session.prompt_ids)
     if session.history.counts is not None:
         history.count()
-    for each in session.tokens[:at]:
+    for each in session.output_ids[:at]:
         history.push(each)
     state = model.state()
-    out = model.forward([Span(state, np.array(history.text, np.int32), chain(len(history)), whole=True)])
+    out = model.forward([Span(state, np.array(history.token_ids, np.int32), chain(len(history)), prefill=True)])
     row = np.array(np.asarray(out.logits)[-1])
     state.close()
     errors = np.random.default_rng(at).standard_normal((64, len(row)), np.float32)
     for size in (2.0**power for power in range(-16, 6)):
-        if any(session.picker.pick(row + size * error, history) == token for error in errors):
+        if any(session.sampler.sample(row + size * error, history) == token for error in errors):
             return size
     return np.inf
 
 
 def assert_nothing_is_held(model):
     """Of the model, and of all that was loaded to go with it."""
-    pools = [model.pools, *(each.pools for each in model.companions.values() if hasattr(each, "pools"))]
+    pools = [model.pools, *(each.pools for each in model.attachments.values() if hasattr(each, "pools"))]
     for pool in pools:
         assert (pool.free_pages, pool.free_slots) == (pool.pages, pool.slots)
-    for draft in (each for each in model.companions.values() if hasattr(each, "reach")):
+    for draft in (each for each in model.attachments.values() if hasattr(each, "reach")):
         assert draft.free_slots == model.pools.slots
 
 

@@ -8,7 +8,7 @@ from toy import Toy
 from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.drafting.shapes import Chain
 from dflash.kernels import sample
-from dflash.kernels.sample import Law
+from dflash.kernels.sample import SampleParams
 from dflash.model.candidates import Candidates
 
 
@@ -20,7 +20,7 @@ def laws(n_vocab, seed, spread):
 def follows(table):
     """A target whose token depends on the one before it alone."""
     toy = Toy(len(table), law=lambda text: table[text[-1]], slots=64, rows=2048, pages=512)
-    toy.device, toy.companions = "cpu", {}
+    toy.device, toy.attachments = "cpu", {}
     return toy
 
 
@@ -46,13 +46,13 @@ class _Marginal:
         self.drafter, self.session = drafter, session
         self.shape = session.strategy.shape or Chain()
 
-    def propose(self, room):
-        n, width = self.shape.wants(self.drafter.depth, room)
-        return self.shape.draft(self.candidates(n, width), room)
+    def propose(self, max_draft):
+        n, width = self.shape.wants(self.drafter.depth, max_draft)
+        return self.shape.draft(self.candidates(n, width), max_draft)
 
     def candidates(self, n, width):
-        drafter, text, rows = self.drafter, self.session.text, []
-        law = self.session.picker.law if drafter.coupled else Law()
+        drafter, text, rows = self.drafter, self.session.token_ids, []
+        law = self.session.sampler.params if drafter.coupled else SampleParams()
         for _ in range(n):
             rows.append(int(drafter.table[rows[-1]].argmax()) if rows else text[-1])
         ids, scores = np.empty((n, width), np.int32), np.empty((n, width), np.float32)

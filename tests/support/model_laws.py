@@ -24,8 +24,8 @@ def text(model, n, seed=0):
 
 def everything(model, state):
     """All bits that a sequence stands for."""
-    state._settle()
-    whole = [host(array) for array in model.pools.kept_by(state.slot)]
+    state._flush_accepted()
+    whole = [host(array) for array in model.pools.slot_views(state.slot)]
     for cache in (model.pools.k, model.pools.v):
         rows = host(cache[:, np.array(state.pages)])
         whole.append(rows.reshape(len(rows), -1, *rows.shape[3:])[:, : state.length])
@@ -47,11 +47,11 @@ def assert_alike(name, model, got, want):
 
 @pytest.mark.parametrize("cuts", [(1,), (2,), (1, 3, 4), (5,), (1, 2, 3, 4, 5)])
 def test_a_prompt_may_be_cut(model, cuts):
-    tokens = text(model, 5 * model.cut + 10)
+    tokens = text(model, 5 * model.chunk_alignment + 10)
     one, other = model.state(), model.state()
     want, _ = prefill(model, one, tokens)
     got, at = [], 0
-    for end in (*(cut * model.cut for cut in cuts), len(tokens)):
+    for end in (*(cut * model.chunk_alignment for cut in cuts), len(tokens)):
         got.append(prefill(model, other, tokens[at:end])[0])
         at = end
     assert_same_bits("logits", np.concatenate(got), want)
@@ -122,13 +122,13 @@ def test_company_changes_nothing(model):
         alone.append((logits, step(model, state, [3, 5, 7]), state))
         state.commit([0, 1])
     states = [model.state() for _ in prompts]
-    spans = [Span(s, p, chain(len(p)), whole=True) for s, p in zip(states, prompts, strict=True)]
+    spans = [Span(s, p, chain(len(p)), prefill=True) for s, p in zip(states, prompts, strict=True)]
     logits, at = host(model.forward(spans).logits), 0
     for i, (want, *_) in enumerate(alone):
         assert_same_bits(f"prompt {i}", logits[at : at + len(want)], want)
         at += len(want)
     mixed = [Span(s, np.array([3, 5, 7], np.int32), chain(3)) for s in states[:3]]
-    mixed.insert(1, Span(states[3], prompts[2], chain(70), whole=True, logits=False))
+    mixed.insert(1, Span(states[3], prompts[2], chain(70), prefill=True, logits=False))
     out = model.forward(mixed, capture=(1,))
     logits, hidden, captured = host(out.logits), host(out.hidden), host(out.captured[1])
     assert np.isfinite(hidden).all()

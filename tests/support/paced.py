@@ -71,9 +71,11 @@ class Paced(Drafter):
     def start(self, session, model, snapshot=None):
         return _Paced(self, session, model)
 
-    def propose(self, draftings, rooms):
-        drafts = [drafting.guess(room) for drafting, room in zip(draftings, rooms, strict=True)]
-        draftings[0].model.clock.now += 1e-3 * (self.base + self.each * max(map(len, drafts)))
+    def propose(self, drafter_states, max_drafts):
+        drafts = [
+            drafter_state.guess(max_draft) for drafter_state, max_draft in zip(drafter_states, max_drafts, strict=True)
+        ]
+        drafter_states[0].model.clock.now += 1e-3 * (self.base + self.each * max(map(len, drafts)))
         return drafts
 
 
@@ -86,7 +88,7 @@ class _Paced:
 
     def guess(self, room):
         n, _ = self.shape.wants(self.drafter.most, room)
-        text, start = written(*self.session.text[:3]), len(self.session.text)
+        text, start = written(*self.session.token_ids[:3]), len(self.session.token_ids)
         right = np.random.default_rng([start, *text[:2]]).random(n) < self.drafter.p
         tokens = [(token + 1 - sure) % 13 for token, sure in zip(text[start : start + n], right, strict=True)]
         scores = np.log(np.where(right, 0.9, 0.2)).astype(np.float32)

@@ -142,7 +142,7 @@ def _scales(kind, blocks):
 
 
 def tiles(matrix):
-    """The bytes of `Tiles(matrix)` (R, K), K a multiple of a tile."""
+    """The bytes of `PackedWeight(matrix)` (R, K), K a multiple of a tile."""
     block = BLOCKS[matrix.type]
     rows, width = matrix.shape
     tile = 64 if block.elements == 1 else 256

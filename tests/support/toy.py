@@ -11,7 +11,7 @@ import numpy as np
 
 from dflash.errors import PoolExhausted
 from dflash.kernels.ragged import PAGE, PENDING
-from dflash.model.attachments import Companions
+from dflash.model.attachments import Attachments
 from dflash.model.batch import Forward
 
 
@@ -75,9 +75,9 @@ class Toy:
     """`law(text)`, if given, makes the logits of a path instead of the hash; `sharp` is the spread of hashed logits."""
 
     def __init__(self, n_vocab=13, *, pages=64, slots=8, context=2000, rows=128, sharp=2.0, law=None):
-        self.n_vocab, self.rows, self.sharp, self.law = n_vocab, rows, sharp, law
-        self.cut, self.looks_ahead = 1, False
-        self.companions = Companions()
+        self.n_vocab, self.max_rows, self.sharp, self.law = n_vocab, rows, sharp, law
+        self.chunk_alignment, self.can_overlap = 1, False
+        self.attachments = Attachments()
         self.config = SimpleNamespace(context=context, n_vocab=n_vocab)
         self.pools = SimpleNamespace(pages=pages, free_pages=pages, slots=slots, free_slots=slots, snapshots=0)
         self.forwards = []
@@ -106,15 +106,15 @@ class Toy:
         return self.expect(memory, list(text))
 
     def forward(self, spans, *, capture=()):
-        self.forwards.append([(len(span.tokens), span.whole) for span in spans])
+        self.forwards.append([(len(span.tokens), span.prefill) for span in spans])
         self.before_forward(spans)
-        assert sum(len(span.tokens) for span in spans) <= self.rows
+        assert sum(len(span.tokens) for span in spans) <= self.max_rows
         assert len({id(span.state) for span in spans}) == len(spans)
         logits, hidden = [], []
         for span in spans:
             state = span.state
             assert state.length + len(span.tokens) <= state.pages * PAGE, "more than was reserved"
-            assert span.whole or len(span.tokens) <= PENDING
+            assert span.prefill or len(span.tokens) <= PENDING
             rows, texts = [], []
             for token, parent in zip(span.tokens.tolist(), span.parents.tolist(), strict=True):
                 assert 0 <= token < self.n_vocab
@@ -125,7 +125,7 @@ class Toy:
                 if span.logits:
                     logits.append(self.expect(rows[-1][1], texts[-1]))
             state.pending = rows
-            if span.whole:
+            if span.prefill:
                 state.commit(range(len(rows)))
         hidden = np.array(hidden, np.float32)
         logits = np.array(logits, np.float32).reshape(-1, self.n_vocab)

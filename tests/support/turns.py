@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from dflash.decode.drafters.composite import Together, start_all
+from dflash.decode.drafters.composite import CompositeState, start_all
 from dflash.decode.drafting.draft import EMPTY
-from dflash.decode.drafting.drafter import NOTHING, Drafter, foreseen
+from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, planned_next
 
 
 @dataclass(frozen=True)
@@ -19,27 +19,27 @@ class Turns(Drafter):
             drafter.prepare(model)
 
     def start(self, session, model, snapshot=None):
-        together = Together(start_all(self.drafters, session, model, snapshot))
+        together = CompositeState(start_all(self.drafters, session, model, snapshot))
         together.session = session
         return together
 
-    def propose(self, draftings, rooms):
-        drafts = [EMPTY] * len(draftings)
+    def propose(self, drafter_states, max_drafts):
+        drafts = [EMPTY] * len(drafter_states)
         for i, drafter in enumerate(self.drafters):
-            own = [j for j, drafting in enumerate(draftings) if self._turn(drafting) == str(i)]
-            found = drafter.propose([draftings[j].parts[i] for j in own], [rooms[j] for j in own]) if own else []
+            own = [j for j, drafter_state in enumerate(drafter_states) if self._turn(drafter_state) == str(i)]
+            found = drafter.propose([drafter_states[j].parts[i] for j in own], [max_drafts[j] for j in own]) if own else []
             for j, draft in zip(own, found, strict=True):
                 drafts[j] = draft
         return drafts
 
-    def foresee(self, draftings, drafts):
-        return [self._foreseen(*each) for each in zip(draftings, drafts, strict=True)]
+    def plan_next(self, drafter_states, drafts):
+        return [self._planned_next(*each) for each in zip(drafter_states, drafts, strict=True)]
 
-    def _foreseen(self, drafting, draft):
-        turn = self._turn(drafting, 1)
+    def _planned_next(self, drafter_state, draft):
+        turn = self._turn(drafter_state, 1)
         if turn in ".?":
-            return NOTHING if turn == "." else None
-        return foreseen(self.drafters[int(turn)], [drafting.parts[int(turn)]], [draft])[0]
+            return NO_DRAFT if turn == "." else None
+        return planned_next(self.drafters[int(turn)], [drafter_state.parts[int(turn)]], [draft])[0]
 
-    def _turn(self, drafting, later=0):
-        return self.plan[(sum(bool(step.tokens) for step in drafting.session.steps) + later) % len(self.plan)]
+    def _turn(self, drafter_state, later=0):
+        return self.plan[(sum(bool(step.tokens) for step in drafter_state.session.steps) + later) % len(self.plan)]

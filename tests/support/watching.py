@@ -26,7 +26,7 @@ def written(toy, prompt, strategy, *, max_tokens=40, **settings):
     session = Session(prompt, strategy=strategy, max_tokens=max_tokens, observer=observe, **settings)
     told = list(Engine(toy).stream(session))
     assert told == session.steps
-    assert [token for step in told for token in step.tokens] == session.tokens == seen
+    assert [token for step in told for token in step.tokens] == session.output_ids == seen
     assert all(len(step.rows) == len(step.tokens) for step in told)
     assert [step.finish for step in told] == [None] * (len(told) - 1) + [session.finish_reason]
     assert toy.leaked == (0, 0, 0)

@@ -26,7 +26,7 @@ def run(model, *sessions, **settings):
 
 
 def tokens(sessions):
-    return [session.tokens for session in sessions]
+    return [session.output_ids for session in sessions]
 
 
 def written(model, prompts, strategy, sampling, n=N, *, between=lambda engine, i: None, **settings):
@@ -63,11 +63,11 @@ def come_and_go(model, prompts, strategy, sampling):
             cancelled.cancel()
         if i % 3 == 1:
             state = model.state()
-            model.forward([Span(state, np.array(prompts[0], np.int32), chain(len(prompts[0])), whole=True)])
+            model.forward([Span(state, np.array(prompts[0], np.int32), chain(len(prompts[0])), prefill=True)])
             state.close()
         if i % 4 == 2 and engine.active:
             engine._active[0].state.snapshot().close()
-            engine._active[0].drafting.snapshot().close()
+            engine._active[0].drafter_state.snapshot().close()
         if not engine.busy and len(sessions) == 4:
             break
     return sessions

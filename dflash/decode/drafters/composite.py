@@ -7,19 +7,19 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, Drafting, Rows
+from dflash.decode.drafting.drafter import Drafter, DrafterState, Rows
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
     from dflash.model.batch import Forward
 
 
-class Together:
+class CompositeState:
     """All see what is read; the first that has a guess is heard.
 
     Attributes
     ----------
-    parts : list of Drafting
+    parts : list of DrafterState
     by : str
         Whose guesses the last ones were.
     heard : int
@@ -28,7 +28,7 @@ class Together:
 
     by, heard = "", 0
 
-    def __init__(self, parts: list[Drafting]) -> None:
+    def __init__(self, parts: list[DrafterState]) -> None:
         self.parts = parts
 
     @property
@@ -36,16 +36,16 @@ class Together:
         """What any of them wants to see."""
         return tuple(sorted({layer for part in self.parts for layer in part.capture}))
 
-    def propose(self, room: int) -> Draft:
+    def propose(self, max_draft: int) -> Draft:
         """The first guess."""
-        return next((draft for part in self.parts if len(draft := part.propose(room))), EMPTY)
+        return next((draft for part in self.parts if len(draft := part.propose(max_draft))), EMPTY)
 
     def observe(self, out: Forward, rows: Rows) -> None:
         """Let each see it."""
         for part in self.parts:
             part.observe(out, rows)
 
-    def snapshot(self) -> Snapshots:
+    def snapshot(self) -> CompositeSnapshot:
         """Remember what each knows."""
         with ExitStack() as stack:
             found = []
@@ -53,7 +53,7 @@ class Together:
                 found.append(part.snapshot())
                 if found[-1] is not None:
                     stack.callback(found[-1].close)
-            return Snapshots(found, stack.pop_all())
+            return CompositeSnapshot(found, stack.pop_all())
 
     def close(self) -> None:
         """Close each, whatever the others do."""
@@ -62,7 +62,7 @@ class Together:
                 stack.callback(part.close)
 
 
-class Snapshots:
+class CompositeSnapshot:
     """What each of several drafters remembers; closed together."""
 
     def __init__(self, parts: list[Any], stack: ExitStack) -> None:
@@ -73,7 +73,9 @@ class Snapshots:
         self._stack.close()
 
 
-def start_all(drafters: Sequence[Drafter], session: Session, model: Any, snapshot: Snapshots | None) -> list[Drafting]:
+def start_all(
+    drafters: Sequence[Drafter], session: Session, model: Any, snapshot: CompositeSnapshot | None
+) -> list[DrafterState]:
     """Begin with each drafter; with none if one fails."""
     known = snapshot.parts if snapshot is not None else [None] * len(drafters)
     with ExitStack() as stack:

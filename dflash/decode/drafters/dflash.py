@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.decode.drafters.diagnostics import Health
+from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.loading import LoadingDrafter
-from dflash.decode.drafters.vocab_tracker import Usual
-from dflash.decode.drafting.device_draft import DeferredDraft, may_wait
+from dflash.decode.drafters.vocab_tracker import VocabTracker
+from dflash.decode.drafting.device_draft import DeferredDraft, can_defer
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafting, Follow, Foreseen, Rows
+from dflash.decode.drafting.drafter import DrafterState, LaunchDraft, NextStep, Rows
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
-from dflash.model.draft import Ask, Wish, load_draft
+from dflash.model.draft import DeviceDraftRequest, DraftRequest, load_draft
 
 if TYPE_CHECKING:
     from dflash.decode.drafting.shapes import Shape
@@ -47,10 +47,10 @@ class DFlash(LoadingDrafter):
         Where the draft runs, ``"cpu"`` or ``"cuda"``; beside the target if None.
     context : int, optional
         Most positions of a text that the draft looks back to in layers without a window.
-    short : bool
+    trim_block : bool
         On a CPU, make blocks no longer than what is wanted: drafts were trained with whole ones, but each row costs time,
         and with 7 guesses the demo's loses 1 % of the tokens a step on code and 3 % in chats.
-    confidence : float
+    min_confidence : float
         A DSpark draft guesses no further than it trusts itself with this probability. On a GPU that spares no row: a step
         is launched before it is known.
     draft_vocab : int, optional
@@ -67,8 +67,8 @@ class DFlash(LoadingDrafter):
     draft: str = "demo-draft"
     draft_device: str | None = None
     context: int | None = None
-    short: bool = True
-    confidence: float = 0.0
+    trim_block: bool = True
+    min_confidence: float = 0.0
     draft_vocab: int | None = None
 
     def __post_init__(self) -> None:
@@ -90,18 +90,18 @@ class DFlash(LoadingDrafter):
         """Capture the passes of a draft on a GPU."""
         return companion.warm() if companion.device == "cuda" else ()
 
-    def start(self, session: Session, model: Any, snapshot: Any = None) -> Drafting:
+    def start(self, session: Session, model: Any, snapshot: Any = None) -> DrafterState:
         """Take a place for the session's context."""
         self.prepare(model)
-        return _Guessing(model.companions[self], session, Health(session, model, repr(self)), snapshot)
+        return _DFlashState(model.attachments[self], session, DraftDiagnostics(session, model, repr(self)), snapshot)
 
-    def propose(self, draftings: Sequence[_Guessing], rooms: Sequence[int]) -> list[Draft]:
+    def propose(self, drafter_states: Sequence[_DFlashState], max_drafts: Sequence[int]) -> list[Draft]:
         """Run the draft once for all sessions."""
-        return _propose(draftings, rooms)
+        return _propose(drafter_states, max_drafts)
 
-    def foresee(self, draftings: Sequence[_Guessing], drafts: Sequence[Draft]) -> list[Foreseen]:  # noqa: ARG002
+    def plan_next(self, drafter_states: Sequence[_DFlashState], drafts: Sequence[Draft]) -> list[NextStep]:  # noqa: ARG002
         """On a GPU it goes on."""
-        return [drafting.foresee() for drafting in draftings]
+        return [drafter_state.plan_next() for drafter_state in drafter_states]
 
 
 def DSpark(draft: str, **settings: Any) -> DFlash:  # noqa: N802
@@ -109,7 +109,7 @@ def DSpark(draft: str, **settings: Any) -> DFlash:  # noqa: N802
     return DFlash(draft, **settings)
 
 
-class _Guessing:
+class _DFlashState:
     """A draft's context of one session.
 
     What the target saw is read when guesses are wanted, of all sessions together; on a GPU at once, where it lies.
@@ -123,60 +123,60 @@ class _Guessing:
         Features of rows that come next, of a few tokens at most.
     """
 
-    def __init__(self, draft: Any, session: Session, health: Health, snapshot: Any) -> None:
-        self.draft, self.capture, self.session = draft, draft.config.taps, session
+    def __init__(self, draft: Any, session: Session, health: DraftDiagnostics, snapshot: Any) -> None:
+        self.draft, self.capture, self.session = draft, draft.config.target_layer_ids, session
         self.shape: Shape = session.strategy.shape or Chain()
         self.unread: list[Features] = []
-        self._health, self._seen, self._n_unread = health, session.n_read, 0
-        self._usual = Usual(draft.common, draft.config.n_vocab, session.guessed_from)
+        self._health, self._seen, self._n_unread = health, session.n_prefilled, 0
+        self._vocab_tracker = VocabTracker(draft.draft_vocabs, draft.config.n_vocab, session.draft_vocab_steps)
         # of a long prompt, the first positions would be forgotten before anything is guessed
         first = session.n_prompt - 1 - draft.reach
-        known = snapshot is not None and first <= session.n_read
-        self.state = draft.state(0 if known else max(first, session.n_read))
+        known = snapshot is not None and first <= session.n_prefilled
+        self.state = draft.state(0 if known else max(first, session.n_prefilled))
         if known:
             self.state.restore(snapshot)
 
-    def ask(self, room: int) -> Ask | None:
+    def request(self, max_draft: int) -> DraftRequest | None:
         """What to ask the draft for; None if nothing is wanted."""
         most = self.draft.config.most
         if self.draft.device == "cpu" and self.shape == Chain():
             most = min(most, DEPTH)
-        n, width = self.shape.wants(most, room)
+        n, width = self.shape.wants(most, max_draft)
         if n < 1:
             return None
-        text = self.session.text
-        return Ask(self.state, text[-1], n, self.session.picker.law, width, self._usual.does(text))
+        text = self.session.token_ids
+        return DraftRequest(self.state, text[-1], n, self.session.sampler.params, width, self._vocab_tracker.select(text))
 
-    def wish(self) -> tuple[Wish, int]:
+    def device_request(self) -> tuple[DeviceDraftRequest, int]:
         """What to ask a draft on a GPU for, and how many of the guesses to take: the first ones of a tree are one, too.
 
         A chain is asked for as far as the block goes, which costs nothing, so that any other will do next time.
         """
-        most, law = self.draft.config.most, self.session.picker.law
+        most, params = self.draft.config.most, self.session.sampler.params
         n, width = self.shape.wants(most, PENDING - 1)
-        common = self._usual.does(self.session.text)
+        draft_vocab = self._vocab_tracker.select(self.session.token_ids)
         if width == 1:
-            return Wish(self.state, law, most, 1, most, common), n
+            return DeviceDraftRequest(self.state, params, most, 1, most, draft_vocab), n
         nodes = min(self.shape.budget, PENDING - 1)
-        return Wish(self.state, law, n, width, nodes, common), nodes
+        return DeviceDraftRequest(self.state, params, n, width, nodes, draft_vocab), nodes
 
-    def foresee(self) -> Foreseen:
+    def plan_next(self) -> NextStep:
         """What a draft on a GPU can begin."""
-        return None if self.draft.device == "cpu" else Follow(self.draft, self.wish()[0])
+        return None if self.draft.device == "cpu" else LaunchDraft(self.draft, self.device_request()[0])
 
-    def shaped(self, candidates: Candidates, room: int) -> Draft:
+    def shaped(self, candidates: Candidates, max_draft: int) -> Draft:
         """Guesses, made of what the draft has found."""
-        draft = self.shape.draft(candidates, room)
+        draft = self.shape.draft(candidates, max_draft)
         self.guessed(len(draft))
         return draft
 
     def guessed(self, n: int) -> None:
         """So many guesses are made."""
         self._health.guessed(n)
-        self._usual.count()
+        self._vocab_tracker.count()
 
-    def propose(self, room: int) -> Draft:
-        return _propose([self], [room])[0]
+    def propose(self, max_draft: int) -> Draft:
+        return _propose([self], [max_draft])[0]
 
     def observe(self, out: Forward, rows: Rows) -> None:
         n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
@@ -211,47 +211,56 @@ class _Guessing:
         self.state.close()
 
 
-def read(draftings: Sequence[_Guessing]) -> None:
+def read(drafter_states: Sequence[_DFlashState]) -> None:
     """Read what is unread of some sessions."""
-    behind = [drafting for drafting in draftings if drafting.unread]
+    behind = [drafter_state for drafter_state in drafter_states if drafter_state.unread]
     if not behind:
         return
-    parts = [drafting.taken() for drafting in behind]
+    parts = [drafter_state.taken() for drafter_state in behind]
     layers = behind[0].capture
     ends = list(accumulate(len(part[layers[0]]) for part in parts))
-    items = [(drafting.state, slice(*ends)) for drafting, ends in zip(behind, pairwise([0, *ends]), strict=True)]
+    items = [(drafter_state.state, slice(*ends)) for drafter_state, ends in zip(behind, pairwise([0, *ends]), strict=True)]
     behind[0].draft.read_many(items, {layer: np.concatenate([part[layer] for part in parts]) for layer in layers})
 
 
-def _propose(draftings: Sequence[_Guessing], rooms: Sequence[int]) -> list[Draft]:
-    deferred = _deferred(draftings, rooms)
+def _propose(drafter_states: Sequence[_DFlashState], max_drafts: Sequence[int]) -> list[Draft]:
+    deferred = _deferred(drafter_states, max_drafts)
     if deferred is not None:
         return deferred
-    asks = [drafting.ask(room) for drafting, room in zip(draftings, rooms, strict=True)]
-    wanted = [ask for ask in asks if ask is not None]
+    requests = [
+        drafter_state.request(max_draft) for drafter_state, max_draft in zip(drafter_states, max_drafts, strict=True)
+    ]
+    wanted = [request for request in requests if request is not None]
     if not wanted:
-        return [EMPTY] * len(asks)
-    read([drafting for drafting, ask in zip(draftings, asks, strict=True) if ask is not None])
-    found = iter(draftings[0].draft.propose(wanted))
+        return [EMPTY] * len(requests)
+    read([drafter_state for drafter_state, request in zip(drafter_states, requests, strict=True) if request is not None])
+    found = iter(drafter_states[0].draft.propose(wanted))
     return [
-        EMPTY if ask is None else drafting.shaped(next(found), room)
-        for drafting, ask, room in zip(draftings, asks, rooms, strict=True)
+        EMPTY if request is None else drafter_state.shaped(next(found), max_draft)
+        for drafter_state, request, max_draft in zip(drafter_states, requests, max_drafts, strict=True)
     ]
 
 
-def _deferred(draftings: Sequence[_Guessing], rooms: Sequence[int]) -> list[Draft] | None:
+def _deferred(drafter_states: Sequence[_DFlashState], max_drafts: Sequence[int]) -> list[Draft] | None:
     """Drafts that a GPU is still making, where it can and nobody must see them before they are verified."""
-    draft = draftings[0].draft
-    if draft.device == "cpu" or min(rooms) < 1 or not all(may_wait(drafting.session) for drafting in draftings):
+    draft = drafter_states[0].draft
+    if (
+        draft.device == "cpu"
+        or min(max_drafts) < 1
+        or not all(can_defer(drafter_state.session) for drafter_state in drafter_states)
+    ):
         return None
-    wishes = [drafting.wish() for drafting in draftings]
-    guesses = draft.guess([wish for wish, _ in wishes], [drafting.session.text[-1] for drafting in draftings])
+    device_requests = [drafter_state.device_request() for drafter_state in drafter_states]
+    guesses = draft.guess(
+        [device_request for device_request, _ in device_requests],
+        [drafter_state.session.token_ids[-1] for drafter_state in drafter_states],
+    )
     if guesses is None:
         return None
     drafts = [
-        DeferredDraft(guesses, i, min(n, room), chain=wish.nodes <= wish.positions)
-        for i, ((wish, n), room) in enumerate(zip(wishes, rooms, strict=True))
+        DeferredDraft(guesses, i, min(n, max_draft), chain=device_request.nodes <= device_request.positions)
+        for i, ((device_request, n), max_draft) in enumerate(zip(device_requests, max_drafts, strict=True))
     ]
-    for drafting, made in zip(draftings, drafts, strict=True):
-        drafting.guessed(len(made))
+    for drafter_state, made in zip(drafter_states, drafts, strict=True):
+        drafter_state.guessed(len(made))
     return list(drafts)

@@ -14,7 +14,7 @@ _PATIENCE = 64
 _KEY = "warnings"
 
 
-class Health:
+class DraftDiagnostics:
     """Watches the guesses that a draft model makes for one session.
 
     A warning is logged once for a model and a drafter; `Session.warnings` of every session has it, and `warnings_of`.
@@ -53,7 +53,7 @@ class Health:
         self._quiet = True
         warning = f"{self._name} {what}"
         self._session.warnings.append(warning)
-        known = self._model.companions.setdefault(_KEY, [])
+        known = self._model.attachments.setdefault(_KEY, [])
         if warning not in known:
             known.append(warning)
             _log.warning("%s", warning)
@@ -61,4 +61,4 @@ class Health:
 
 def warnings_of(model: Any) -> list[str]:
     """What was found wrong with drafts for a model so far."""
-    return list(model.companions.get(_KEY, ()))
+    return list(model.attachments.get(_KEY, ()))

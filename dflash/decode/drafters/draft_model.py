@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dflash.decode.drafters.diagnostics import Health
+from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.loading import LoadingDrafter
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafting, Rows
+from dflash.decode.drafting.drafter import DrafterState, Rows
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.engine import Engine
 from dflash.decode.settings import spelled
@@ -60,18 +60,18 @@ class DraftModel(LoadingDrafter):
         if companion.model.device == "cpu":
             warm(Engine(companion.model), companion.kind, lambda _: None)
 
-    def start(self, session: Session, model: Any, snapshot: Snapshot | None = None) -> Drafting:
+    def start(self, session: Session, model: Any, snapshot: Snapshot | None = None) -> DrafterState:
         """Hold all the memory that the session may need."""
         self.prepare(model)
-        health = Health(session, model, repr(self))
-        return _Writing(model.companions[self].model, model.n_vocab, session, health, snapshot)
+        health = DraftDiagnostics(session, model, repr(self))
+        return _DraftModelState(model.attachments[self].model, model.n_vocab, session, health, snapshot)
 
-    def propose(self, draftings: Sequence[_Writing], rooms: Sequence[int]) -> list[Draft]:
+    def propose(self, drafter_states: Sequence[_DraftModelState], max_drafts: Sequence[int]) -> list[Draft]:
         """A forward over what is new of all sessions, and one for each token but the first."""
-        return _propose(draftings, rooms)
+        return _propose(drafter_states, max_drafts)
 
 
-class _Writing:
+class _DraftModelState:
     """A text as the small model knows it.
 
     What it guessed stays pending until the next time: what turned out right is kept then. A recurrent state can't be cut
@@ -80,7 +80,9 @@ class _Writing:
 
     capture: tuple[int, ...] = ()
 
-    def __init__(self, small: Any, n_vocab: int, session: Session, health: Health, snapshot: Snapshot | None) -> None:
+    def __init__(
+        self, small: Any, n_vocab: int, session: Session, health: DraftDiagnostics, snapshot: Snapshot | None
+    ) -> None:
         self.small, self.n_vocab, self.session, self.health = small, n_vocab, session, health
         self.shape = session.strategy.shape or Chain()
         self.guesses: list[int] = []
@@ -88,37 +90,37 @@ class _Writing:
         try:
             if snapshot is not None:
                 self.state.restore(snapshot)
-            self.state.reserve(min(session.limit, small.config.context) - self.state.length)
+            self.state.reserve(min(session.max_length, small.config.context) - self.state.length)
         except BaseException:
             self.state.close()
             raise
 
-    def wants(self, room: int) -> tuple[int, int]:
+    def wants(self, max_draft: int) -> tuple[int, int]:
         """How many tokens to guess, and candidates for each."""
-        room = min(room, self.small.config.context - len(self.session.text))
-        return self.shape.wants(self.shape.depth or DEPTH, room)
+        max_draft = min(max_draft, self.small.config.context - len(self.session.token_ids))
+        return self.shape.wants(self.shape.depth or DEPTH, max_draft)
 
-    def propose(self, room: int) -> Draft:
-        return _propose([self], [room])[0]
+    def propose(self, max_draft: int) -> Draft:
+        return _propose([self], [max_draft])[0]
 
     def observe(self, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         session = self.session
         if not isinstance(rows, slice):
             self.health.kept(len(rows) - 1)
-        text = session.n_read if session.n_read < session.n_prompt - 1 else len(session.text) - 1
+        text = session.n_prefilled if session.n_prefilled < session.n_prompt - 1 else len(session.token_ids) - 1
         if text - self.state.length > PENDING:
             self.settle()
             self.read(text)
 
-    def answer(self, candidates: Candidates, room: int) -> Draft:
+    def answer(self, candidates: Candidates, max_draft: int) -> Draft:
         """Make a draft of what the small model says."""
-        draft = self.shape.draft(candidates, room)
+        draft = self.shape.draft(candidates, max_draft)
         self.health.guessed(len(draft))
         return draft
 
     def settle(self) -> None:
         """Keep those of the guesses that have become text; the last token of the text is left to be read."""
-        length, new = self.state.length, self.session.text[self.state.length : -1]
+        length, new = self.state.length, self.session.token_ids[self.state.length : -1]
         right = 0
         while right < min(len(new), len(self.guesses)) and new[right] == self.guesses[right]:
             right += 1
@@ -132,15 +134,17 @@ class _Writing:
         stop = min(stop, self.small.config.context)
         while self.state.length < stop:
             start = self.state.length
-            tokens = self.session.text[start : min(start + self.small.chunk, stop)]
-            self.small.forward([Span(self.state, np.array(tokens, np.int32), _chain(len(tokens)), whole=True, logits=False)])
+            tokens = self.session.token_ids[start : min(start + self.small.prefill_chunk, stop)]
+            self.small.forward(
+                [Span(self.state, np.array(tokens, np.int32), _chain(len(tokens)), prefill=True, logits=False)]
+            )
 
     def fresh(self) -> Span:
         """All of the text that was not read yet, at least its last token, and no more than can be pending."""
         self.settle()
-        if len(self.session.text) - self.state.length > PENDING:
-            self.read(len(self.session.text) - 1)
-        tokens = np.array(self.session.text[self.state.length :], np.int32)
+        if len(self.session.token_ids) - self.state.length > PENDING:
+            self.read(len(self.session.token_ids) - 1)
+        tokens = np.array(self.session.token_ids[self.state.length :], np.int32)
         return Span(self.state, tokens, _chain(len(tokens)))
 
     def snapshot(self) -> Snapshot:
@@ -151,38 +155,47 @@ class _Writing:
         self.state.close()
 
 
-def _propose(draftings: Sequence[_Writing], rooms: Sequence[int]) -> list[Draft]:
-    wants = [drafting.wants(room) for drafting, room in zip(draftings, rooms, strict=True)]
+def _propose(drafter_states: Sequence[_DraftModelState], max_drafts: Sequence[int]) -> list[Draft]:
+    wants = [drafter_state.wants(max_draft) for drafter_state, max_draft in zip(drafter_states, max_drafts, strict=True)]
     going = [i for i, (n, _) in enumerate(wants) if n > 0]
     found = {i: Candidates.nothing(*wants[i]) for i in going}
-    spans = {i: draftings[i].fresh() for i in going}
+    spans = {i: drafter_states[i].fresh() for i in going}
     depth = 0
     while going:
-        _fill([found[i] for i in going], [draftings[i] for i in going], [spans[i] for i in going], depth)
+        _fill([found[i] for i in going], [drafter_states[i] for i in going], [spans[i] for i in going], depth)
         if depth == 0:
             for i in going:
-                draftings[i].state.commit(range(len(spans[i].tokens)))
+                drafter_states[i].state.commit(range(len(spans[i].tokens)))
         depth += 1
         going = [i for i in going if wants[i][0] > depth and found[i].ids[depth - 1, 0] >= 0]
         for i in going:
             guesses = found[i].ids[:depth, 0].copy()
-            spans[i] = Span(draftings[i].state, guesses, _chain(depth))
-            draftings[i].guesses = guesses.tolist()
-    return [drafting.answer(found[i], rooms[i]) if i in found else EMPTY for i, drafting in enumerate(draftings)]
+            spans[i] = Span(drafter_states[i].state, guesses, _chain(depth))
+            drafter_states[i].guesses = guesses.tolist()
+    return [
+        drafter_state.answer(found[i], max_drafts[i]) if i in found else EMPTY
+        for i, drafter_state in enumerate(drafter_states)
+    ]
 
 
-def _fill(found: list[Candidates], draftings: list[_Writing], spans: list[Span], depth: int) -> None:
+def _fill(found: list[Candidates], drafter_states: list[_DraftModelState], spans: list[Span], depth: int) -> None:
     """Find candidates of one more position of some texts."""
-    out = draftings[0].small.forward(spans)
+    out = drafter_states[0].small.forward(spans)
     last = np.cumsum([len(span.tokens) for span in spans]) - 1
-    sessions = [drafting.session for drafting in draftings]
-    if not isinstance(out.logits, np.ndarray) and out.logits.shape[1] == draftings[0].n_vocab:
-        width, laws = max(each.ids.shape[1] for each in found), [session.picker.law for session in sessions]
-        places = [len(session.text) + depth for session in sessions]
-        put(found, depth, *out.logits.candidates(last.tolist(), laws, places, width))
+    sessions = [drafter_state.session for drafter_state in drafter_states]
+    if not isinstance(out.logits, np.ndarray) and out.logits.shape[1] == drafter_states[0].n_vocab:
+        width, row_params = max(each.ids.shape[1] for each in found), [session.sampler.params for session in sessions]
+        places = [len(session.token_ids) + depth for session in sessions]
+        put(found, depth, *out.logits.candidates(last.tolist(), row_params, places, width))
         return
-    logits = np.ascontiguousarray(np.asarray(out.logits)[last, : draftings[0].n_vocab])
-    fill(found, depth, logits, [session.picker.law for session in sessions], [len(session.text) for session in sessions])
+    logits = np.ascontiguousarray(np.asarray(out.logits)[last, : drafter_states[0].n_vocab])
+    fill(
+        found,
+        depth,
+        logits,
+        [session.sampler.params for session in sessions],
+        [len(session.token_ids) for session in sessions],
+    )
 
 
 def _chain(n: int) -> np.ndarray:

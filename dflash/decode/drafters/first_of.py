@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dflash.decode.drafters.composite import Snapshots, Together, start_all
+from dflash.decode.drafters.composite import CompositeSnapshot, CompositeState, start_all
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, Drafting, Follow, Foreseen, foreseen, is_prepared
+from dflash.decode.drafting.drafter import Drafter, DrafterState, LaunchDraft, NextStep, is_prepared, planned_next
 from dflash.decode.strategy import Strategy
 from dflash.errors import RequestError
 
@@ -21,7 +21,7 @@ class FirstOf(Drafter):
     Parameters
     ----------
     *drafters : Drafter or str
-        The one whose guesses are worth most first, such as ``FirstOf(PromptLookup(longest=16, shortest=8), "mtp")``.
+        The one whose guesses are worth most first, such as ``FirstOf(PromptLookup(max_ngram=16, min_ngram=8), "mtp")``.
 
     Raises
     ------
@@ -48,30 +48,30 @@ class FirstOf(Drafter):
         """There is nothing beside the parts."""
         yield from ()
 
-    def start(self, session: Session, model: Any, snapshot: Snapshots | None = None) -> Drafting:
+    def start(self, session: Session, model: Any, snapshot: CompositeSnapshot | None = None) -> DrafterState:
         """Begin with each."""
-        return Together(start_all(self.drafters, session, model, snapshot))
+        return CompositeState(start_all(self.drafters, session, model, snapshot))
 
-    def propose(self, draftings: Sequence[Together], rooms: Sequence[int]) -> list[Draft]:
+    def propose(self, drafter_states: Sequence[CompositeState], max_drafts: Sequence[int]) -> list[Draft]:
         """Ask each drafter once, about all sessions that still have no guess."""
-        drafts = [EMPTY] * len(draftings)
+        drafts = [EMPTY] * len(drafter_states)
         for i, drafter in enumerate(self.drafters):
             open_ = [j for j, draft in enumerate(drafts) if not len(draft)]
             if not open_:
                 break
-            found = drafter.propose([draftings[j].parts[i] for j in open_], [rooms[j] for j in open_])
+            found = drafter.propose([drafter_states[j].parts[i] for j in open_], [max_drafts[j] for j in open_])
             for j, draft in zip(open_, found, strict=True):
                 drafts[j] = draft
-                draftings[j].heard, draftings[j].by = i, type(drafter).__name__ if len(draft) else ""
+                drafter_states[j].heard, drafter_states[j].by = i, type(drafter).__name__ if len(draft) else ""
         return drafts
 
-    def foresee(self, draftings: Sequence[Together], drafts: Sequence[Draft]) -> list[Foreseen]:
+    def plan_next(self, drafter_states: Sequence[CompositeState], drafts: Sequence[Draft]) -> list[NextStep]:
         """The drafter that is heard goes on, in case that nobody before it has a guess."""
-        found: list[Foreseen] = []
-        for drafting, draft in zip(draftings, drafts, strict=True):
-            i = drafting.heard
-            own = foreseen(self.drafters[i], [drafting.parts[i]], [draft])[0] if len(draft) else None
-            found.append(own if isinstance(own, Follow) else None)
+        found: list[NextStep] = []
+        for drafter_state, draft in zip(drafter_states, drafts, strict=True):
+            i = drafter_state.heard
+            own = planned_next(self.drafters[i], [drafter_state.parts[i]], [draft])[0] if len(draft) else None
+            found.append(own if isinstance(own, LaunchDraft) else None)
         return found
 
     def __eq__(self, other: object) -> bool:

@@ -41,7 +41,7 @@ class LoadingDrafter(Drafter):
 
     def is_prepared(self, model: Any) -> bool:
         """Return whether the companion is there."""
-        return self in model.companions
+        return self in model.attachments
 
     def prepare(self, model: Any) -> None:
         """Load the companion, unless it is there."""
@@ -61,7 +61,7 @@ class LoadingDrafter(Drafter):
             if self.is_prepared(model):
                 companion.close()
             else:
-                model.companions[self] = companion
+                model.attachments[self] = companion
         except BaseException:
             companion.close()
             raise

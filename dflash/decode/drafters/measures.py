@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dflash.decode.drafters.adaptive.controller import FULL, SIZES, Choice
-from dflash.decode.drafters.adaptive.latency import Extra, Forwards, whole
+from dflash.decode.drafters.adaptive.controller import FULL, SIZES, Controller
+from dflash.decode.drafters.adaptive.latency import DraftLatency, ForwardLatency, whole
 from dflash.decode.drafters.measuring import Parts, measured_extra, measured_forwards, measured_steps
 from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.strategy import Strategy
@@ -23,7 +23,7 @@ class Measures:
     Attributes
     ----------
     choices : Recent
-        By `Adaptive`, the `Choice` that learns over all of its texts.
+        By `Adaptive`, the `Controller` that learns over all of its texts.
     points : Recent
         By form of a drafter and shape, guesses and seconds of a step: see `measured_extra`.
     """
@@ -33,7 +33,7 @@ class Measures:
         self._forwards = Recent(_FORWARDS)
         self._plain: float | None = None
 
-    def forwards(self, model: Any, capture: tuple[int, ...]) -> Parts[Forwards]:
+    def forwards(self, model: Any, capture: tuple[int, ...]) -> Parts[ForwardLatency]:
         """Return how long forwards take that capture some layers; measure that the first time."""
         found = self._forwards.recall(capture)
         if found is None:
@@ -41,7 +41,7 @@ class Measures:
             self._forwards.keep(capture, found)
         return found
 
-    def plain(self, model: Any, forwards: Forwards) -> Parts[float]:
+    def plain(self, model: Any, forwards: ForwardLatency) -> Parts[float]:
         """Return the seconds of a step without guesses; measure them the first time."""
         if self._plain is None:
             steps = yield from measured_steps(model, Strategy())
@@ -51,10 +51,10 @@ class Measures:
 
 def measures_of(model: Any) -> Measures:
     """Return the measurements of a model; none if nothing was measured yet."""
-    return model.companions.setdefault(_KEY, Measures())
+    return model.attachments.setdefault(_KEY, Measures())
 
 
-def measured_choice(strategies: Sequence[Strategy], model: Any) -> Parts[Choice]:
+def measured_choice(strategies: Sequence[Strategy], model: Any) -> Parts[Controller]:
     """Make a choice for a model, in short parts, and measure what was not measured of this model before.
 
     Parameters
@@ -66,9 +66,9 @@ def measured_choice(strategies: Sequence[Strategy], model: Any) -> Parts[Choice]
     """
     measures, on_host = measures_of(model), model.device == "cpu"
     forwards = yield from measures.forwards(model, _taps(model, [each.drafter for each in strategies]))
-    choice = Choice(strategies, forwards, on_host=on_host)
+    choice = Controller(strategies, forwards, on_host=on_host)
     if not on_host:
-        choice.overhead = Extra([(0, (yield from measures.plain(model, forwards)))])
+        choice.overhead = DraftLatency([(0, (yield from measures.plain(model, forwards)))])
     for option in choice.options:
         if not option.instant:
             shapes = [Strategy(option.drafter, option.sized(n)) for n in _measured_sizes(option.most, on_host=on_host)]
@@ -88,5 +88,5 @@ def _measured_sizes(most: int, *, on_host: bool) -> Sequence[int]:
 
 def _taps(model: Any, drafters: Sequence[Drafter]) -> tuple[int, ...]:
     """Layers of the model that draft models look at: a forward that keeps them is another one on a GPU."""
-    drafts = [model.companions.get(drafter) for drafter in drafters]
+    drafts = [model.attachments.get(drafter) for drafter in drafters]
     return tuple(sorted({layer for draft in drafts for layer in getattr(getattr(draft, "config", None), "taps", ())}))

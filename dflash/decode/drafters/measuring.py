@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dflash.decode.drafters.adaptive.latency import Extra, Forwards, whole
+from dflash.decode.drafters.adaptive.latency import DraftLatency, ForwardLatency, whole
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.decode.step import Step
@@ -44,7 +44,7 @@ def finished(parts: Parts[T]) -> T:
             return end.value
 
 
-def measured_forwards(model: Any, capture: tuple[int, ...] = ()) -> Parts[Forwards]:
+def measured_forwards(model: Any, capture: tuple[int, ...] = ()) -> Parts[ForwardLatency]:
     """Measure how long forwards take, one in each part; what is common is assumed where all memory is in use.
 
     Parameters
@@ -54,11 +54,11 @@ def measured_forwards(model: Any, capture: tuple[int, ...] = ()) -> Parts[Forwar
     capture : tuple of int
         Layers whose outputs are wanted of its forwards.
     """
-    rows = [n for n in _ROWS if n <= min(model.rows, PENDING)]
+    rows = [n for n in _ROWS if n <= min(model.max_rows, PENDING)]
     try:
-        return Forwards(rows, (yield from _measured(model, rows, capture)))
+        return ForwardLatency(rows, (yield from _measured(model, rows, capture)))
     except PoolExhausted:
-        return Forwards(rows, [1e-3 * (1 + n / 16) for n in rows])
+        return ForwardLatency(rows, [1e-3 * (1 + n / 16) for n in rows])
 
 
 def measured_steps(model: Any, strategy: Strategy) -> Parts[list[Step]]:
@@ -73,9 +73,9 @@ def measured_steps(model: Any, strategy: Strategy) -> Parts[list[Step]]:
 def measured_extra(
     model: Any,
     strategies: Sequence[Strategy],
-    forwards: Forwards,
+    forwards: ForwardLatency,
     seen: MutableMapping[Any, tuple[int, float] | None] | None = None,
-) -> Parts[Extra]:
+) -> Parts[DraftLatency]:
     """Let a drafter guess for a moment, in shapes from small to large: on a CPU, what that takes beside the forward.
 
     Parameters
@@ -83,7 +83,7 @@ def measured_extra(
     model : Model
     strategies : sequence of Strategy
         The drafter in each shape.
-    forwards : Forwards
+    forwards : ForwardLatency
         Of the same model.
     seen : mapping, optional
         What was measured before, by `form_of` the drafter and the shape: it is not measured again, and what is measured is
@@ -100,7 +100,7 @@ def measured_extra(
             known[point[0]] = point[1]
     # more guesses can't take less time: where they seem to, a part of a step was not seen
     sizes = sorted(known)
-    return Extra(list(zip(sizes, accumulate((known[n] for n in sizes), max), strict=True)))
+    return DraftLatency(list(zip(sizes, accumulate((known[n] for n in sizes), max), strict=True)))
 
 
 def form_of(drafter: Any) -> Any:
@@ -127,7 +127,7 @@ def _steps(model: Any, strategy: Strategy, n: int) -> list[Step]:
     return found
 
 
-def _point(steps: Sequence[Step], device: str, forwards: Forwards) -> tuple[int, float] | None:
+def _point(steps: Sequence[Step], device: str, forwards: ForwardLatency) -> tuple[int, float] | None:
     """Guesses of a step, and the seconds with them; None if nothing was guessed."""
     n = max((step.drafted for step in steps), default=0)
     full = [step for step in steps if step.drafted == n]

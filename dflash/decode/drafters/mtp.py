@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dflash.decode.drafters.diagnostics import Health
+from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.loading import LoadingDrafter
-from dflash.decode.drafters.vocab_tracker import Usual
-from dflash.decode.drafting.device_draft import DeferredDraft, may_wait
+from dflash.decode.drafters.vocab_tracker import VocabTracker
+from dflash.decode.drafting.device_draft import DeferredDraft, can_defer
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafting, Follow, Foreseen, Rows
+from dflash.decode.drafting.drafter import DrafterState, LaunchDraft, NextStep, Rows
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
-from dflash.model.draft import Wish
+from dflash.model.draft import DeviceDraftRequest
 from dflash.model.load_mtp import load_mtp
-from dflash.model.mtp import Ask
+from dflash.model.mtp import MtpRequest
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
@@ -61,53 +61,65 @@ class MTP(LoadingDrafter):
         """Capture the passes of a head on a GPU."""
         return companion.warm(DEPTH) if companion.device == "cuda" else ()
 
-    def start(self, session: Session, model: Any, snapshot: _Memory | None = None) -> Drafting:
+    def start(self, session: Session, model: Any, snapshot: _MtpSnapshot | None = None) -> DrafterState:
         """Hold all the memory that the session may need."""
         self.prepare(model)
-        return _Mtp(model.companions[self], session, Health(session, model, repr(self)), snapshot)
+        return _MtpState(model.attachments[self], session, DraftDiagnostics(session, model, repr(self)), snapshot)
 
-    def propose(self, draftings: Sequence[_Mtp], rooms: Sequence[int]) -> list[Draft]:
+    def propose(self, drafter_states: Sequence[_MtpState], max_drafts: Sequence[int]) -> list[Draft]:
         """One pass for what is new of all sessions, and one for each token to guess."""
-        return _propose(draftings, rooms)
+        return _propose(drafter_states, max_drafts)
 
-    def foresee(self, draftings: Sequence[_Mtp], drafts: Sequence[Draft]) -> list[Foreseen]:  # noqa: ARG002
+    def plan_next(self, drafter_states: Sequence[_MtpState], drafts: Sequence[Draft]) -> list[NextStep]:  # noqa: ARG002
         """On a GPU it goes on."""
-        return [drafting.foresee() for drafting in draftings]
+        return [drafter_state.plan_next() for drafter_state in drafter_states]
 
 
-def _propose(draftings: Sequence[_Mtp], rooms: Sequence[int]) -> list[Draft]:
-    deferred = _deferred(draftings, rooms)
+def _propose(drafter_states: Sequence[_MtpState], max_drafts: Sequence[int]) -> list[Draft]:
+    deferred = _deferred(drafter_states, max_drafts)
     if deferred is not None:
         return deferred
-    asks = [drafting.ask(room) for drafting, room in zip(draftings, rooms, strict=True)]
-    wanted = [ask for ask in asks if ask is not None]
-    found = iter(draftings[0].head.propose(wanted) if wanted else ())
+    requests = [
+        drafter_state.request(max_draft) for drafter_state, max_draft in zip(drafter_states, max_drafts, strict=True)
+    ]
+    wanted = [request for request in requests if request is not None]
+    found = iter(drafter_states[0].head.propose(wanted) if wanted else ())
     return [
-        EMPTY if ask is None else drafting.answer(next(found), room)
-        for drafting, ask, room in zip(draftings, asks, rooms, strict=True)
+        EMPTY if request is None else drafter_state.answer(next(found), max_draft)
+        for drafter_state, request, max_draft in zip(drafter_states, requests, max_drafts, strict=True)
     ]
 
 
-def _deferred(draftings: Sequence[_Mtp], rooms: Sequence[int]) -> list[Draft] | None:
+def _deferred(drafter_states: Sequence[_MtpState], max_drafts: Sequence[int]) -> list[Draft] | None:
     """Drafts that a GPU is still making, where it can and nobody must see them before they are verified."""
-    head, few = draftings[0].head, min(len(drafting.unread) for drafting in draftings) < 1
-    if head.device == "cpu" or min(rooms) < 1 or few or not all(may_wait(drafting.session) for drafting in draftings):
+    head, few = drafter_states[0].head, min(len(drafter_state.unread) for drafter_state in drafter_states) < 1
+    if (
+        head.device == "cpu"
+        or min(max_drafts) < 1
+        or few
+        or not all(can_defer(drafter_state.session) for drafter_state in drafter_states)
+    ):
         return None
-    wishes, anchors = [d.wish() for d in draftings], [d.session.text[-1] for d in draftings]
-    guesses = head.ready(wishes, anchors) if all(d.is_read for d in draftings) else None
-    guesses = guesses or head.guess(wishes, anchors, [d.new() for d in draftings])
+    device_requests, anchors = (
+        [d.device_request() for d in drafter_states],
+        [d.session.token_ids[-1] for d in drafter_states],
+    )
+    guesses = head.ready(device_requests, anchors) if all(d.is_read for d in drafter_states) else None
+    guesses = guesses or head.guess(device_requests, anchors, [d.new() for d in drafter_states])
     if guesses is None:
         return None
-    for drafting, wish, room in zip(draftings, wishes, rooms, strict=True):
-        drafting.all_read()
-        drafting.guessed(min(wish.nodes, room))
+    for drafter_state, device_request, max_draft in zip(drafter_states, device_requests, max_drafts, strict=True):
+        drafter_state.all_read()
+        drafter_state.guessed(min(device_request.nodes, max_draft))
     return [
-        DeferredDraft(guesses, i, min(wish.nodes, room), chain=wish.nodes <= wish.positions)
-        for i, (wish, room) in enumerate(zip(wishes, rooms, strict=True))
+        DeferredDraft(
+            guesses, i, min(device_request.nodes, max_draft), chain=device_request.nodes <= device_request.positions
+        )
+        for i, (device_request, max_draft) in enumerate(zip(device_requests, max_drafts, strict=True))
     ]
 
 
-class _Memory:
+class _MtpSnapshot:
     """What the head knows of a text: its cache, and the trunk's states that it has not read."""
 
     def __init__(self, cache: Snapshot, unread: Any) -> None:
@@ -117,7 +129,7 @@ class _Memory:
         self.cache.close()
 
 
-class _Mtp:
+class _MtpState:
     """Hidden state j is read together with token j + 1; so the last one waits until that token is known.
 
     Attributes
@@ -131,46 +143,50 @@ class _Mtp:
 
     capture: tuple[int, ...] = ()
 
-    def __init__(self, head: Any, session: Session, health: Health, memory: _Memory | None) -> None:
+    def __init__(self, head: Any, session: Session, health: DraftDiagnostics, memory: _MtpSnapshot | None) -> None:
         self.head, self.session, self.shape = head, session, session.strategy.shape or Chain()
-        self._health, self._seen, self.is_read = health, session.n_read, False
-        self._usual = Usual(head.common, head.config.n_vocab, session.guessed_from)
+        self._health, self._seen, self.is_read = health, session.n_prefilled, False
+        self._vocab_tracker = VocabTracker(head.draft_vocabs, head.config.n_vocab, session.draft_vocab_steps)
         self.unread = head.join([])
         self._state = head.state()
         try:
             if memory is not None:
                 self._state.restore(memory.cache)
                 self.unread = memory.unread
-            self._state.reserve(session.limit - 1 - session.n_read + len(self.unread))
+            self._state.reserve(session.max_length - 1 - session.n_prefilled + len(self.unread))
         except BaseException:
             self._state.close()
             raise
 
-    def propose(self, room: int) -> Draft:
-        return _propose([self], [room])[0]
+    def propose(self, max_draft: int) -> Draft:
+        return _propose([self], [max_draft])[0]
 
-    def ask(self, room: int) -> Ask | None:
+    def request(self, max_draft: int) -> MtpRequest | None:
         """What to ask the head for; nothing if there is no room, or before it has seen a token."""
-        n, width = self.shape.wants(self.shape.depth or DEPTH, room)
+        n, width = self.shape.wants(self.shape.depth or DEPTH, max_draft)
         if n < 1 or not len(self.unread):
             return None
-        position, law, (tokens, hidden) = len(self.session.text), self.session.picker.law, self.new()
-        return Ask(self._state, tokens, hidden, n, law, position, width, self._usual.does(self.session.text))
+        position, params, (tokens, hidden) = len(self.session.token_ids), self.session.sampler.params, self.new()
+        return MtpRequest(
+            self._state, tokens, hidden, n, params, position, width, self._vocab_tracker.select(self.session.token_ids)
+        )
 
-    def wish(self) -> Wish:
+    def device_request(self) -> DeviceDraftRequest:
         """What to ask a head on a GPU for, whatever room there is: the first guesses of a tree are one, too."""
         n, width = self.shape.wants(self.shape.depth or DEPTH, PENDING - 1)
         nodes = n if width == 1 else min(self.shape.budget, PENDING - 1)
-        return Wish(self._state, self.session.picker.law, n, width, nodes, self._usual.does(self.session.text))
+        return DeviceDraftRequest(
+            self._state, self.session.sampler.params, n, width, nodes, self._vocab_tracker.select(self.session.token_ids)
+        )
 
-    def foresee(self) -> Foreseen:
+    def plan_next(self) -> NextStep:
         """What a head on a GPU can begin, once it has read all that is text."""
         if self.head.device == "cpu":
             return None
         if len(self.unread) and not self.is_read:
             self.head.read(self._state, self._tokens(len(self.unread)), self.unread)
             self.all_read()
-        return Follow(self.head, self.wish())
+        return LaunchDraft(self.head, self.device_request())
 
     def new(self) -> tuple[np.ndarray, Any]:
         """Tokens to be read, and the hidden states before them."""
@@ -183,17 +199,17 @@ class _Mtp:
         """There is nothing new any more."""
         self.unread, self.is_read = self.unread[:0], False
 
-    def answer(self, candidates: Candidates, room: int) -> Draft:
+    def answer(self, candidates: Candidates, max_draft: int) -> Draft:
         """Make a draft of what the head says, which has read everything now."""
         self.all_read()
-        draft = self.shape.draft(candidates, room)
+        draft = self.shape.draft(candidates, max_draft)
         self.guessed(len(draft))
         return draft
 
     def guessed(self, n: int) -> None:
         """So many guesses are made."""
         self._health.guessed(n)
-        self._usual.count()
+        self._vocab_tracker.count()
 
     def observe(self, out: Forward, rows: Rows) -> None:
         if self.is_read:
@@ -201,7 +217,7 @@ class _Mtp:
         n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
         self._seen += n
         self._health.kept(n - 1)
-        if self.head.told(self._state, out.hidden, n):
+        if self.head.record_accepted(self._state, out.hidden, n):
             last = range(len(out.hidden))[rows][-1] if isinstance(rows, slice) else rows[-1]
             self.unread, self.is_read = out.hidden[last : last + 1], True
             return
@@ -211,9 +227,9 @@ class _Mtp:
             self.head.read(self._state, self._tokens(len(self.unread) - 1), self.unread[:-1])
             self.unread = self.head.join([self.unread[-1:]])
 
-    def snapshot(self) -> _Memory:
+    def snapshot(self) -> _MtpSnapshot:
         self.new()
-        return _Memory(self._state.snapshot(), self.head.join([self.unread]))
+        return _MtpSnapshot(self._state.snapshot(), self.head.join([self.unread]))
 
     def close(self) -> None:
         self._state.close()
@@ -221,4 +237,4 @@ class _Mtp:
     def _tokens(self, n: int) -> np.ndarray:
         """The first `n` tokens that the head has not read."""
         first = self._seen - len(self.unread) + 1
-        return np.array(self.session.text[first : first + n], np.int32)
+        return np.array(self.session.token_ids[first : first + n], np.int32)

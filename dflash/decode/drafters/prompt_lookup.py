@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, Drafting, Rows
+from dflash.decode.drafting.drafter import Drafter, DrafterState, Rows
 from dflash.decode.sampling.params import check_whole
 from dflash.decode.settings import spelled
 from dflash.errors import RequestError
@@ -27,9 +27,9 @@ class PromptLookup(Drafter):
 
     Parameters
     ----------
-    longest, shortest : int
+    max_ngram, min_ngram : int
         Lengths of the runs that are looked for; of equally long ones the most recent counts.
-    most : int
+    n_draft : int
         Tokens to guess; where what followed runs into the end of the text, it is taken to go on in circles. With the last
         token of the text, 7 make a forward of 8 rows, beyond which rows cost more.
 
@@ -45,43 +45,43 @@ class PromptLookup(Drafter):
 
     instant = True
 
-    longest: int = 8
-    shortest: int = 2
-    most: int = 7
+    max_ngram: int = 8
+    min_ngram: int = 2
+    n_draft: int = 7
     __repr__ = spelled
 
     def __post_init__(self) -> None:
-        for name in ("shortest", "longest", "most"):
+        for name in ("min_ngram", "max_ngram", "n_draft"):
             check_whole(f"{self!r}: {name}", getattr(self, name), 1)
-        if self.longest < self.shortest:
-            raise RequestError(f"{self!r}: longest must not be below shortest")
+        if self.max_ngram < self.min_ngram:
+            raise RequestError(f"{self!r}: max_ngram must not be below min_ngram")
 
-    def start(self, session: Session, model: Any, snapshot: Any = None) -> Drafting:  # noqa: ARG002
+    def start(self, session: Session, model: Any, snapshot: Any = None) -> DrafterState:  # noqa: ARG002
         """All that it must know is in the text of the session."""
-        return _Lookup(self, session)
+        return _PromptLookupState(self, session)
 
 
-class _Lookup:
+class _PromptLookupState:
     capture: tuple[int, ...] = ()
 
     def __init__(self, drafter: PromptLookup, session: Session) -> None:
         self._session, self.shape = session, session.strategy.shape
-        self._most = drafter.most
-        self._index = Index(drafter.shortest, drafter.longest, session.n_prompt + _EXPECTED)
+        self._n_draft = drafter.n_draft
+        self._index = Index(drafter.min_ngram, drafter.max_ngram, session.n_prompt + _EXPECTED)
         # after a run of L tokens that went on alike, one in L + 1 is taken to be the first that does not
-        self._scores = -np.log1p(1 / np.arange(1, drafter.longest + drafter.most, dtype=np.float32))
+        self._scores = -np.log1p(1 / np.arange(1, drafter.max_ngram + drafter.n_draft, dtype=np.float32))
 
-    def propose(self, room: int) -> Draft:
-        self._read(len(self._session.text))
+    def propose(self, max_draft: int) -> Draft:
+        self._read(len(self._session.token_ids))
         length, follower = self._index.match()
-        n = min(room, self._most, getattr(self.shape, "depth", None) or self._most)
+        n = min(max_draft, self._n_draft, getattr(self.shape, "depth", None) or self._n_draft)
         if not length or n < 1:
             return EMPTY
         return Draft(self._index.following(follower, n), scores=self._scores[length - 1 : length - 1 + n])
 
     def observe(self, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         # a long prompt is entered chunk by chunk, as it is read
-        self._read(self._session.n_read)
+        self._read(self._session.n_prefilled)
 
     def snapshot(self) -> None:
         pass
@@ -92,4 +92,4 @@ class _Lookup:
     def _read(self, n: int) -> None:
         have = len(self._index)
         if n > have:
-            self._index.append(self._session.text[have:n])
+            self._index.append(self._session.token_ids[have:n])

@@ -9,12 +9,12 @@ RECENT, FEW = 1024, 4
 """Of so many last tokens of a text no more than so many may be others: each may cut a chain, which spares little time."""
 
 
-class Usual:
+class VocabTracker:
     """Watches the tokens of a text.
 
     Parameters
     ----------
-    common : sequence of Vocabulary
+    draft_vocabs : sequence of Vocabulary
         The common ones, from fewer to more; empty if a draft has no use for them.
     n_vocab : int
         All tokens.
@@ -22,24 +22,24 @@ class Usual:
         Of steps by the number of tokens that did, special ones apart; not counted where nothing is common.
     """
 
-    def __init__(self, common: Sequence[Vocabulary], n_vocab: int, counts: Counter[int]) -> None:
+    def __init__(self, draft_vocabs: Sequence[Vocabulary], n_vocab: int, counts: Counter[int]) -> None:
         self._n_seen, self._latest, self._counts = 0, None, counts
-        self._sizes = {None: n_vocab} | {i: known.parts[0].stop for i, known in enumerate(common)}
-        self._others = [(known, deque[int]()) for known in common]
+        self._sizes = {None: n_vocab} | {i: vocab.parts[0].stop for i, vocab in enumerate(draft_vocabs)}
+        self._others = [(vocab, deque[int]()) for vocab in draft_vocabs]
 
-    def does(self, text: Sequence[int]) -> int | None:
+    def select(self, text: Sequence[int]) -> int | None:
         """Which common tokens do for guesses under this text, which goes on from where it was last time; None if none do."""
         start = len(text) - RECENT
         new = range(max(self._n_seen, start, 0), len(text))
         self._n_seen = len(text)
-        for known, others in self._others:
-            others.extend(i for i in new if not known.has(text[i]))
+        for vocab, others in self._others:
+            others.extend(i for i in new if not vocab.has(text[i]))
             while others and others[0] < start:
                 others.popleft()
         self._latest = next((i for i, (_, others) in enumerate(self._others) if len(others) <= FEW), None)
         return self._latest
 
     def count(self) -> None:
-        """A step guesses from what `does` has said last."""
+        """A step guesses from what `select` has said last."""
         if self._others:
             self._counts[self._sizes[self._latest]] += 1

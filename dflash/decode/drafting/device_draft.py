@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dflash.decode.drafting.draft import Draft, Ints
-from dflash.kernels.gpu.lazy_array import Later
+from dflash.kernels.gpu.lazy_array import LazyArray
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
@@ -19,7 +19,7 @@ class DeferredDraft(Draft):
 
     Parameters
     ----------
-    guesses : Guesses
+    guesses : DeviceDrafts
         Those of one pass on the device: ``guesses.tree(i)`` gives tokens and parents (n,). None once they were looked at.
     index : int
         Which of them.
@@ -54,7 +54,7 @@ class DeferredDraft(Draft):
         """As of `Draft`; those of a tree are known later."""
         if self._chain:
             return range(n, n + 1 + self._n)
-        return Later(lambda: np.append(n, n + self.depths), 1 + self._n)
+        return LazyArray(lambda: np.append(n, n + self.depths), 1 + self._n)
 
     def child(self, node: int, token: int) -> int:
         """As of `Draft`."""
@@ -76,7 +76,7 @@ class DeferredDraft(Draft):
         return self._found
 
 
-def may_wait(session: Session) -> bool:
+def can_defer(session: Session) -> bool:
     """Whether nothing on the host must see the guesses of a session, or its tokens, before they are verified together."""
-    picker = session.picker
-    return not (picker.rules or session.watches or session.forced) and picker.law.n_top is None
+    sampler = session.sampler
+    return not (sampler.processors or session.recovery_states or session.forced_ids) and sampler.params.n_top is None

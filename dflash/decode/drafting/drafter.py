@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.model.batch import Forward
-from dflash.model.draft.request import Wish
+from dflash.model.draft.request import DeviceDraftRequest
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
@@ -18,34 +18,34 @@ Rows = slice | Sequence[int]
 """Rows of `Forward.hidden` and `Forward.captured`."""
 
 
-class Follow(NamedTuple):
+class LaunchDraft(NamedTuple):
     """Guesses that a device can begin to make while the token above them is still being drawn.
 
     Parameters
     ----------
-    guesser : Guesser
+    drafter : DeviceDrafter
         That makes them; see `dflash.model.cuda.device_drafts`.
-    wish : Wish
+    request : DeviceDraftRequest
         What it is to be asked for.
     """
 
-    guesser: Any
-    wish: Wish
+    drafter: Any
+    request: DeviceDraftRequest
 
 
-class _Plain:
+class _NoDraft:
     def __repr__(self) -> str:
-        return "NOTHING"
+        return "NO_DRAFT"
 
 
-NOTHING = _Plain()
+NO_DRAFT = _NoDraft()
 """What is foreseen of a step without guesses."""
 
-Foreseen = Follow | _Plain | None
+NextStep = LaunchDraft | _NoDraft | None
 """What is known of a step before its text is: None if nothing."""
 
 
-class Drafting(Protocol):
+class DrafterState(Protocol):
     """A drafter at work on one session.
 
     Attributes
@@ -56,16 +56,16 @@ class Drafting(Protocol):
 
     capture: tuple[int, ...]
 
-    def propose(self, room: int) -> Draft:
-        """Guess at most `room` tokens under the last token of ``session.text``; what is beyond is cut off."""
+    def propose(self, max_draft: int) -> Draft:
+        """Guess at most `max_draft` tokens under the last token of ``session.token_ids``; what is beyond is cut off."""
         ...
 
     def observe(self, out: Forward, rows: Rows) -> None:
         """See rows of a forward, in the order of the text, that are text now; they last until the next forward.
 
         The prompt but its last token comes first, chunk by chunk; then, after each step, the token that was last before it
-        and the accepted guesses. ``session.text`` has the new tokens already, unless `NOTHING` was foreseen of the next
-        step: then the token that was last is shown before the one after it is known.
+        and the accepted guesses. ``session.token_ids`` has the new tokens already, unless `NO_DRAFT` was foreseen of the
+        next step: then the token that was last is shown before the one after it is known.
         """
         ...
 
@@ -118,35 +118,37 @@ class Drafter(Protocol):
         yield
         self.prepare(model)
 
-    def start(self, session: Session, model: Any, snapshot: Any = None) -> Drafting:
+    def start(self, session: Session, model: Any, snapshot: Any = None) -> DrafterState:
         """Begin with a session.
 
         Parameters
         ----------
         session : Session
-            ``session.n_read`` tokens of its prompt have been read before: by others, whose `snapshot` may be there.
+            ``session.n_prefilled`` tokens of its prompt have been read before: by others, whose `snapshot` may be there.
         model : Model
             That the session runs on.
         snapshot : optional
-            What `Drafting.snapshot` of an equal drafter gave at that place; None if it has seen nothing of them.
+            What `DrafterState.snapshot` of an equal drafter gave at that place; None if it has seen nothing of them.
         """
         ...
 
-    def propose(self, draftings: Sequence[Drafting], rooms: Sequence[int]) -> list[Draft]:
+    def propose(self, drafter_states: Sequence[DrafterState], max_drafts: Sequence[int]) -> list[Draft]:
         """Guess for several sessions at once; in this default, one after another. An exception ends them all."""
-        return [drafting.propose(room) for drafting, room in zip(draftings, rooms, strict=True)]
+        return [
+            drafter_state.propose(max_draft) for drafter_state, max_draft in zip(drafter_states, max_drafts, strict=True)
+        ]
 
-    def foresee(self, draftings: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Foreseen]:  # noqa: ARG002
+    def plan_next(self, drafter_states: Sequence[DrafterState], drafts: Sequence[Draft]) -> list[NextStep]:  # noqa: ARG002
         """Tell what several sessions will do in the next step, so that a device can begin with it.
 
         Parameters
         ----------
-        draftings : sequence of Drafting
+        drafter_states : sequence of DrafterState
         drafts : sequence of Draft
-            Of the step that is being run, whose tokens are not known. A session that has none, and of which `NOTHING` is
+            Of the step that is being run, whose tokens are not known. A session that has none, and of which `NO_DRAFT` is
             foreseen, may go on without `propose`.
         """
-        return [None] * len(draftings)
+        return [None] * len(drafter_states)
 
     def __or__(self, recovery: Any) -> Strategy:
         """Watch over it: a strategy with this recovery."""
@@ -176,29 +178,29 @@ def _overrides_prepare(drafter: Drafter, name: str) -> bool:
     return own < other and type(drafter).__mro__[other] is not Drafter
 
 
-def foreseen(drafter: Drafter, draftings: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Foreseen]:
-    """`Drafter.foresee` of anything that can guess: nothing, of what was not made to tell."""
-    foresee = getattr(drafter, "foresee", None)
-    return [None] * len(draftings) if foresee is None else foresee(draftings, drafts)
+def planned_next(drafter: Drafter, drafter_states: Sequence[DrafterState], drafts: Sequence[Draft]) -> list[NextStep]:
+    """`Drafter.plan_next` of anything that can guess: nothing, of what was not made to tell."""
+    plan_next = getattr(drafter, "plan_next", None)
+    return [None] * len(drafter_states) if plan_next is None else plan_next(drafter_states, drafts)
 
 
 @dataclass(frozen=True)
 class Nothing(Drafter):
     """Guesses nothing: plain decoding."""
 
-    def start(self, session: Session, model: Any, snapshot: Any = None) -> Drafting:  # noqa: ARG002
+    def start(self, session: Session, model: Any, snapshot: Any = None) -> DrafterState:  # noqa: ARG002
         """There is nothing to remember of any session."""
-        return _SILENT
+        return _NO_DRAFT_STATE
 
-    def foresee(self, draftings: Sequence[Drafting], drafts: Sequence[Draft]) -> list[Foreseen]:  # noqa: ARG002
+    def plan_next(self, drafter_states: Sequence[DrafterState], drafts: Sequence[Draft]) -> list[NextStep]:  # noqa: ARG002
         """It never guesses."""
-        return [NOTHING] * len(draftings)
+        return [NO_DRAFT] * len(drafter_states)
 
 
-class _Silent:
+class _NoDraftState:
     capture: tuple[int, ...] = ()
 
-    def propose(self, room: int) -> Draft:  # noqa: ARG002
+    def propose(self, max_draft: int) -> Draft:  # noqa: ARG002
         return EMPTY
 
     def observe(self, out: Forward, rows: Rows) -> None:
@@ -211,4 +213,4 @@ class _Silent:
         pass
 
 
-_SILENT = _Silent()
+_NO_DRAFT_STATE = _NoDraftState()

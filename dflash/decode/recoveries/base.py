@@ -10,7 +10,7 @@ from dflash.errors import DFlashError
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
-    from dflash.decode.verify import Kept
+    from dflash.decode.verify import Accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Intervention:
         return f"{self.recovery}: {self.reason}"
 
 
-class Simple(Enum):
+class Signal(Enum):
     """Verdicts without details."""
 
     PASS = "pass"
@@ -49,7 +49,7 @@ class Simple(Enum):
     """Nothing is wrong, and nothing will be, even if the text is written once more: it need not be asked again."""
 
 
-PASS, HOLD, DONE = Simple
+PASS, HOLD, DONE = Signal
 
 
 class Cut(NamedTuple):
@@ -57,7 +57,7 @@ class Cut(NamedTuple):
 
     n: int
     finish: str
-    why: str
+    reason: str
 
 
 class Inject(NamedTuple):
@@ -65,22 +65,22 @@ class Inject(NamedTuple):
 
     n: int
     tokens: tuple[int, ...]
-    why: str
+    reason: str
 
 
 class Restart(NamedTuple):
     """Forget all that was produced, of which nothing was handed on, and write it again without guesses."""
 
-    why: str
+    reason: str
 
 
-Verdict = Simple | Cut | Inject | Restart
+Verdict = Signal | Cut | Inject | Restart
 
 
-class Watch(Protocol):
+class RecoveryState(Protocol):
     """A recovery at work on one session.
 
-    ``session.text`` is the text before the step. Other recoveries may change what a step adds, so a watch with a memory
+    ``session.token_ids`` is the text before the step. Other recoveries may change what a step adds, so a watch with a memory
     has to look at what the text has become.
 
     Attributes
@@ -94,7 +94,7 @@ class Watch(Protocol):
     name: str
     restarts: bool
 
-    def see(self, session: Session, kept: Kept) -> Verdict:
+    def check_step(self, session: Session, accepted: Accepted) -> Verdict:
         """Judge what `verify` found, or what those before it have left of that."""
         ...
 
@@ -102,27 +102,29 @@ class Watch(Protocol):
 class Recovery(Protocol):
     """Steps in where a text goes wrong, a bounded number of times. Holds settings, no request."""
 
-    def start(self, session: Session) -> Watch | None:
-        """Begin with a session that is about to run; it may add rules to ``session.picker``. None if nothing is to watch."""
+    def start(self, session: Session) -> RecoveryState | None:
+        """Begin with a session that is about to run; it may add rules to ``session.sampler``. None if nothing is to
+        watch.
+        """
         ...
 
 
-class Ruling(NamedTuple):
+class Decision(NamedTuple):
     """What all watches together make of a step: what is kept, and whether it is held back or all is begun again."""
 
-    kept: Kept
+    accepted: Accepted
     hold: bool = False
     restart: bool = False
 
 
-def oversee(session: Session, kept: Kept) -> Ruling:
+def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
     """Let the watches of a session judge a step, the innermost first; each sees what those before it have left.
 
     Parameters
     ----------
     session : Session
         Its interventions are noted, and what is to be injected.
-    kept : Kept
+    accepted : Accepted
         From `verify`.
 
     Raises
@@ -130,31 +132,35 @@ def oversee(session: Session, kept: Kept) -> Ruling:
     DFlashError
         If a watch wants to begin again what was handed on in part.
     """
-    if kept.injected:
-        session.forced = session.forced[kept.injected :]
+    if accepted.injected:
+        session.forced_ids = session.forced_ids[accepted.injected :]
     hold, inject, done = False, None, []
-    for watch in tuple(session.watches):
-        verdict = watch.see(session, kept)
-        if isinstance(verdict, Simple):
+    for recovery_state in tuple(session.recovery_states):
+        verdict = recovery_state.check_step(session, accepted)
+        if isinstance(verdict, Signal):
             hold |= verdict is HOLD
             if verdict is DONE:
-                session.watches.remove(watch)
+                session.recovery_states.remove(recovery_state)
             continue
         action = type(verdict).__name__.lower()
-        intervention = Intervention(len(session.steps) + len(session.held), watch.name, action, verdict.why)
+        intervention = Intervention(
+            len(session.steps) + len(session.held_steps), recovery_state.name, action, verdict.reason
+        )
         if isinstance(verdict, Restart):
-            if session.told:
-                raise DFlashError(f"{watch.name} wants to begin again after tokens were handed on")
-            session.watches.remove(watch)
+            if session.has_emitted:
+                raise DFlashError(f"{recovery_state.name} wants to begin again after tokens were handed on")
+            session.recovery_states.remove(recovery_state)
             session.interventions.append(intervention)
-            return Ruling(kept.cut(0), restart=True)
+            return Decision(accepted.cut(0), restart=True)
         done.append(intervention)
         inject = verdict.tokens if isinstance(verdict, Inject) else None
-        kept = kept.cut(verdict.n, None if inject else verdict.finish)
+        accepted = accepted.cut(verdict.n, None if inject else verdict.finish)
     # a later cut undoes what an earlier watch did to the tokens behind it
     session.interventions += done[-1:]
     if inject:
         session.force(inject)
-    if session.origin is not None and not any(watch.restarts for watch in session.watches):
-        session.forget_origin()
-    return Ruling(kept, hold and kept.finish is None)
+    if session.prompt_snapshot is not None and not any(
+        recovery_state.restarts for recovery_state in session.recovery_states
+    ):
+        session.discard_prompt_snapshot()
+    return Decision(accepted, hold and accepted.finish is None)

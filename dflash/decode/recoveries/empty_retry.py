@@ -10,14 +10,15 @@ from dflash.decode.recoveries.base import DONE, HOLD, Restart, Verdict
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
-    from dflash.decode.verify import Kept
+    from dflash.decode.verify import Accepted
 
 
 @dataclass(frozen=True)
 class EmptyRetry:
     """Write a text once more, plain, if with guesses it ended before anything could be seen of it.
 
-    What was produced is held back until there is a token to be seen (see `Marks.silent`), so nothing is ever taken back.
+    What was produced is held back until there is a token to be seen (see `SpecialTokens.silent`), so nothing is ever taken
+    back.
 
     Parameters
     ----------
@@ -27,24 +28,24 @@ class EmptyRetry:
 
     patience: int = 64
 
-    def start(self, session: Session) -> _Watch | None:
+    def start(self, session: Session) -> _EmptyRetryState | None:
         """Plain decoding has nothing to be tried again."""
-        return None if type(session.drafter) is Nothing else _Watch(self.patience, session)
+        return None if type(session.drafter) is Nothing else _EmptyRetryState(self.patience, session)
 
 
-class _Watch:
+class _EmptyRetryState:
     name, restarts = "EmptyRetry", True
 
     def __init__(self, patience: int, session: Session) -> None:
         self._patience = patience
-        self._silent = session.marks.silent | session.eos
+        self._silent = session.special_tokens.silent | session.eos
 
-    def see(self, session: Session, kept: Kept) -> Verdict:
-        n = session.n_tokens + len(kept.tokens)
-        if type(session.drafter) is Nothing or not self._silent.issuperset(kept.tokens):
+    def check_step(self, session: Session, accepted: Accepted) -> Verdict:
+        n = session.n_tokens + len(accepted.tokens)
+        if type(session.drafter) is Nothing or not self._silent.issuperset(accepted.tokens):
             return DONE
-        if kept.finish is None and n < self._patience:
+        if accepted.finish is None and n < self._patience:
             return HOLD
-        if kept.finish == "stop" and (kept.drafted or any(step.drafted for step in session.held)):
+        if accepted.finish == "stop" and (accepted.drafted or any(step.drafted for step in session.held_steps)):
             return Restart(f"it ended after {n} tokens of which none can be seen: written once more without guesses")
         return DONE

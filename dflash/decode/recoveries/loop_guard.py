@@ -12,7 +12,7 @@ from dflash.errors import RequestError
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
-    from dflash.decode.verify import Kept
+    from dflash.decode.verify import Accepted
 
 MAX_PERIOD = 4096
 
@@ -51,12 +51,12 @@ class LoopGuard:
         if self.body < 0:
             raise RequestError(f"body: must be 0 or more, got {self.body}")
 
-    def start(self, session: Session) -> _Watch:
+    def start(self, session: Session) -> _LoopGuardState:
         """Begin with an empty text."""
-        return _Watch(self, session.marks.call)
+        return _LoopGuardState(self, session.special_tokens.call)
 
 
-class _Watch:
+class _LoopGuardState:
     name, restarts = "LoopGuard", False
 
     def __init__(self, guard: LoopGuard, call: tuple[int, int] | None) -> None:
@@ -64,15 +64,15 @@ class _Watch:
         self._n = 0
         self._begin()
 
-    def see(self, session: Session, kept: Kept) -> Verdict:
+    def check_step(self, session: Session, accepted: Accepted) -> Verdict:
         if self._n != session.n_tokens:
             self._begin()
-            for token in session.tokens:
+            for token in session.output_ids:
                 self._feed(token)
-        for i, token in enumerate(kept.tokens, 1):
-            why = self._feed(token)
-            if why:
-                return Cut(i, "length", why)
+        for i, token in enumerate(accepted.tokens, 1):
+            reason = self._feed(token)
+            if reason:
+                return Cut(i, "length", reason)
         return PASS
 
     def _begin(self) -> None:

@@ -14,7 +14,7 @@ from dflash.errors import RequestError
 if TYPE_CHECKING:
     from dflash.decode.sampling.history import History
     from dflash.decode.session import Session
-    from dflash.decode.verify import Kept
+    from dflash.decode.verify import Accepted
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class MinTokens:
         if self.n < 0:
             raise RequestError(f"min_tokens: must be 0 or more, got {self.n}")
 
-    def start(self, session: Session) -> _Watch | None:
+    def start(self, session: Session) -> _MinTokensState | None:
         """Add the rule; it is taken away when it can't matter any more."""
         if not self.n or not session.eos:
             return None
-        rule = NoEnd(self.n, np.array(sorted(session.eos)))
-        session.picker.add(rule)
-        return _Watch(rule)
+        processor = NoEnd(self.n, np.array(sorted(session.eos)))
+        session.sampler.add(processor)
+        return _MinTokensState(processor)
 
 
 class NoEnd:
@@ -73,21 +73,25 @@ class NoEnd:
         return f"NoEnd({self.n})"
 
 
-class _Watch:
+class _MinTokensState:
     name, restarts = "MinTokens", False
 
-    def __init__(self, rule: NoEnd) -> None:
-        self._rule = rule
+    def __init__(self, processor: NoEnd) -> None:
+        self._processor = processor
 
-    def see(self, session: Session, kept: Kept) -> Verdict:
-        n_text = len(session.text)
-        for at in sorted(self._rule.held_off):
-            if n_text <= at < n_text + len(kept.tokens):
+    def check_step(self, session: Session, accepted: Accepted) -> Verdict:
+        n_text = len(session.token_ids)
+        for at in sorted(self._processor.held_off):
+            if n_text <= at < n_text + len(accepted.tokens):
                 n = at - session.n_prompt
-                reason = f"an end was likeliest after {n} tokens, of at least {self._rule.n}"
-                session.interventions.append(Intervention(len(session.steps) + len(session.held), self.name, "mask", reason))
-        self._rule.held_off.clear()
-        if session.n_tokens + len(kept.tokens) < self._rule.n or any(watch.restarts for watch in session.watches):
+                reason = f"an end was likeliest after {n} tokens, of at least {self._processor.n}"
+                session.interventions.append(
+                    Intervention(len(session.steps) + len(session.held_steps), self.name, "mask", reason)
+                )
+        self._processor.held_off.clear()
+        if session.n_tokens + len(accepted.tokens) < self._processor.n or any(
+            recovery_state.restarts for recovery_state in session.recovery_states
+        ):
             return PASS
-        session.picker.remove(self._rule)
+        session.sampler.remove(self._processor)
         return DONE

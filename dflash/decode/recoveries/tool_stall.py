@@ -11,7 +11,7 @@ from dflash.errors import RequestError
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
-    from dflash.decode.verify import Kept
+    from dflash.decode.verify import Accepted
 
 Ids = tuple[int, ...]
 
@@ -51,41 +51,41 @@ class ToolStall:
         if not self.action_suffixes or not all(self.action_suffixes):
             raise RequestError("action_suffixes: must hold what an announcement ends in")
 
-    def start(self, session: Session) -> _Watch:  # noqa: ARG002
+    def start(self, session: Session) -> _ToolStallState:  # noqa: ARG002
         """Nothing is to be done before the end."""
-        return _Watch(self)
+        return _ToolStallState(self)
 
     def __repr__(self) -> str:
         return f"ToolStall(<{len(self.prefix_ids)} ids>)"
 
 
-class _Watch:
+class _ToolStallState:
     name, restarts = "ToolStall", False
 
     def __init__(self, stall: ToolStall) -> None:
         self._stall = stall
 
-    def see(self, session: Session, kept: Kept) -> Verdict:
-        if kept.finish != "stop" or kept.tokens[-1] not in session.eos:
+    def check_step(self, session: Session, accepted: Accepted) -> Verdict:
+        if accepted.finish != "stop" or accepted.tokens[-1] not in session.eos:
             return PASS
-        n, stall = len(kept.tokens) - 1, self._stall
-        text = session.tokens + kept.tokens[:n]
+        n, stall = len(accepted.tokens) - 1, self._stall
+        text = session.output_ids + accepted.tokens[:n]
         if not self._is_announcement(session, text):
             return PASS
-        spaced = text[-1] in session.marks.silent or text[-1] in stall.spaced
+        spaced = text[-1] in session.special_tokens.silent or text[-1] in stall.spaced
         tokens = stall.prefix_ids if spaced else stall.lead_ids + stall.prefix_ids
         # the opening is a call: whatever comes now is not another stall
-        session.watches.remove(self)
+        session.recovery_states.remove(self)
         return Inject(n, tokens, f"it announced an action and ended after {len(text)} tokens: a tool call was opened")
 
     def _is_announcement(self, session: Session, text: list[int]) -> bool:
-        stall, marks = self._stall, session.marks
-        if marks.call is not None and marks.call[0] in text:
+        stall, special_tokens = self._stall, session.special_tokens
+        if special_tokens.call is not None and special_tokens.call[0] in text:
             return False
-        if marks.think is not None and _thinks(session.prompt + text, *marks.think):
+        if special_tokens.think is not None and _thinks(session.prompt_ids + text, *special_tokens.think):
             return False
         end = len(text)
-        while end and text[end - 1] in marks.silent:
+        while end and text[end - 1] in special_tokens.silent:
             end -= 1
         said = text[:end]
         if not any(said[-len(suffix) :] == list(suffix) for suffix in stall.action_suffixes):

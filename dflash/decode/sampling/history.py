@@ -19,7 +19,7 @@ class History:
 
     Attributes
     ----------
-    text : list of int
+    token_ids : list of int
         Prompt and produced tokens, the last of them the one that the next token follows.
     n_prompt : int
         How many of them were given.
@@ -27,40 +27,40 @@ class History:
         How often each token occurs, where a rule asked for it.
     """
 
-    __slots__ = ("counts", "n_prompt", "text")
+    __slots__ = ("counts", "n_prompt", "token_ids")
 
     def __init__(self, prompt: Sequence[int]) -> None:
-        self.text = list(prompt)
-        self.n_prompt = len(self.text)
+        self.token_ids = list(prompt)
+        self.n_prompt = len(self.token_ids)
         self.counts: Counts | None = None
 
     def __len__(self) -> int:
-        return len(self.text)
+        return len(self.token_ids)
 
     @property
     def n_produced(self) -> int:
         """Tokens after the prompt."""
-        return len(self.text) - self.n_prompt
+        return len(self.token_ids) - self.n_prompt
 
     def count(self) -> None:
         """Keep `counts` from here on."""
         if self.counts is None:
-            self.counts = Counts(self.text[: self.n_prompt])
-            for token in self.text[self.n_prompt :]:
+            self.counts = Counts(self.token_ids[: self.n_prompt])
+            for token in self.token_ids[self.n_prompt :]:
                 self.counts.add(token)
 
     def push(self, token: int) -> None:
         """Go on by a token."""
-        self.text.append(token)
+        self.token_ids.append(token)
         if self.counts is not None:
             self.counts.add(token)
 
     def cut(self, length: int) -> None:
         """Go back to the first `length` tokens, at least the prompt."""
         if self.counts is not None:
-            for token in reversed(self.text[length:]):
+            for token in reversed(self.token_ids[length:]):
                 self.counts.remove(token)
-        del self.text[length:]
+        del self.token_ids[length:]
 
 
 class Counts:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
-from dflash.decode.sampling.processors import Bias, MinP, Penalties, Rule, Temperature, TopK, TopP
+from dflash.decode.sampling.processors import Bias, LogitsProcessor, MinP, Penalties, Temperature, TopK, TopP
 from dflash.errors import RequestError
 
 GREEDY = 1e-5
@@ -104,20 +104,20 @@ class Sampling:
         return None if penalties == Penalties() else penalties
 
     @property
-    def before(self) -> list[Rule]:
+    def before(self) -> list[LogitsProcessor]:
         """Rules that come before the session's processors."""
-        rules: list[Rule] = [self.penalties] if self.penalties else []
-        return rules + ([Bias(self.logit_bias)] if self.logit_bias else [])
+        processors: list[LogitsProcessor] = [self.penalties] if self.penalties else []
+        return processors + ([Bias(self.logit_bias)] if self.logit_bias else [])
 
     @property
-    def after(self) -> list[Rule]:
+    def after(self) -> list[LogitsProcessor]:
         """Rules that come after them; top-k is first since it keeps the same tokens at every temperature."""
         if self.greedy:
             return []
-        rules: list[Rule] = [TopK(self.top_k)] if self.top_k > 0 else []
-        rules.append(Temperature(self.temperature))
-        rules += [TopP(self.top_p)] if self.top_p < 1 else []
-        return rules + ([MinP(self.min_p)] if self.min_p > 0 else [])
+        processors: list[LogitsProcessor] = [TopK(self.top_k)] if self.top_k > 0 else []
+        processors.append(Temperature(self.temperature))
+        processors += [TopP(self.top_p)] if self.top_p < 1 else []
+        return processors + ([MinP(self.min_p)] if self.min_p > 0 else [])
 
 
 def _number(name: str, value: Any, low: float, high: float) -> None:

@@ -1,7 +1,7 @@
 """What turns a model's logits into the law that a token is drawn from: the definitions, one row at a time.
 
 A rule is called with a row of logits and the history above it and returns logits. Processors of a session, whatever they
-are, have the same form. `Picker` folds a list of these into fewer passes.
+are, have the same form. `Sampler` folds a list of these into fewer passes.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from dflash.kernels.sample import Offsets
 Row = NDArray[np.float32]
 
 
-class Rule(Protocol):
+class LogitsProcessor(Protocol):
     """Changes the logits of one node; the same logits and history must always give the same result."""
 
     def __call__(self, logits: Row, history: History) -> Row:

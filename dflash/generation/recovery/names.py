@@ -52,8 +52,11 @@ def recoveries(wanted: Recover, language: Language) -> tuple[Any, ...]:
     if isinstance(wanted, str):
         wanted = wanted.split(",")
     parts = list(wanted) if isinstance(wanted, Iterable) else [wanted]
-    wishes = [_named(part.strip()) if isinstance(part, str) else part for part in parts]
-    made = [_stall(wish, language) if isinstance(wish, Stall) else wish for wish in wishes]
+    device_requests = [_named(part.strip()) if isinstance(part, str) else part for part in parts]
+    made = [
+        _stall(device_request, language) if isinstance(device_request, Stall) else device_request
+        for device_request in device_requests
+    ]
     return tuple(each for each in made if each is not None)
 
 
@@ -102,12 +105,14 @@ def _named(text: str) -> Any:
     return None
 
 
-def _stall(wish: Stall, language: Language) -> ToolStall | None:
+def _stall(device_request: Stall, language: Language) -> ToolStall | None:
     """None where there is nothing to call, or no way to write calls."""
     if language.template is None:
         return None
-    opened = opening(language.tokenizer, language.template, language.tools, language.tool_choice, default=wish.tool or None)
-    return None if opened is None else wish.made(language.tokenizer, opened)
+    opened = opening(
+        language.tokenizer, language.template, language.tools, language.tool_choice, default=device_request.tool or None
+    )
+    return None if opened is None else device_request.made(language.tokenizer, opened)
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """What ids mean to a model, read from its tokenizer."""
 
-from dflash.decode.special_tokens import Marks
+from dflash.decode.special_tokens import SpecialTokens
 from dflash.model.text.tokenizer import Tokenizer
 
 CALL = "<tool_call>", "</tool_call>"
@@ -8,10 +8,10 @@ THINK = "<think>", "</think>"
 _BLANK = (" ", "  ", "\t", "\n", "\n\n", "\n\n\n", " \n", " \n\n", "\r\n")
 
 
-def marks_of(tokenizer: Tokenizer) -> Marks:
+def special_tokens_of(tokenizer: Tokenizer) -> SpecialTokens:
     """Look up what recoveries have to know."""
     silent = (tokenizer.id_of(text) for text in (*_BLANK, *THINK))
-    return Marks(
+    return SpecialTokens(
         silent=frozenset(token for token in silent if token is not None),
         call=_pair(tokenizer, *CALL),
         think=_pair(tokenizer, *THINK),

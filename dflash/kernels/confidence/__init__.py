@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 
 
-def trust(hidden: Floats, codes: Floats, weight: Floats, bias: float) -> Floats:
+def confidence(hidden: Floats, codes: Floats, weight: Floats, bias: float) -> Floats:
     """Confidences of some rows.
 
     Parameters

@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def trust(hidden, codes, weight, bias):
+def confidence(hidden, codes, weight, bias):
     """Of each row."""
     found = []
     for row, code in zip(np.asarray(hidden, np.float64), np.asarray(codes, np.float64), strict=True):

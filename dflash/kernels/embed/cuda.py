@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash.errors import KernelError
-from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu.jit import kernel
 
 _SOURCE = Path(__file__).with_name("embed.cu")
@@ -18,7 +18,7 @@ class Embed:
     ----------
     tokens : int32 (T,)
         Rows of the table, on the device as all arrays; others than 0 to V - 1 give zeros.
-    table : Tiles (V, D)
+    table : PackedWeight (V, D)
         Of any native type; the one that the head multiplies with, if they are the same.
     out : float32 (T, D)
         Where the rows go.
@@ -35,7 +35,7 @@ class Embed:
     With a scale of 1 exactly the values of the table. Reads about twice their bytes, since a row is spread over tiles.
     """
 
-    def __init__(self, tokens: Any, table: Tiles, out: Any, *, scale: float = 1.0) -> None:
+    def __init__(self, tokens: Any, table: PackedWeight, out: Any, *, scale: float = 1.0) -> None:
         n_known, width = table.shape
         if out.shape != (len(tokens), width):
             raise KernelError(f"{table.name}: out must be {(len(tokens), width)}, got {out.shape}")

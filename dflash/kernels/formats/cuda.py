@@ -29,7 +29,7 @@ def tile_bytes(kind: str) -> int:
     return TILE_ROWS * tile_width(kind) // BLOCKS[kind].elements * BLOCKS[kind].n_bytes
 
 
-class Tiles:
+class PackedWeight:
     """A matrix on the device, or a stack of them; the last tiles of rows and columns are filled up with zeros.
 
     Parameters
@@ -67,13 +67,13 @@ class Tiles:
                 self.fill(part.reshape(-1), start, len(part), expert=expert)
 
     @classmethod
-    def empty(cls, kind: str, shape: tuple[int, ...], name: str = "weight") -> "Tiles":
+    def empty(cls, kind: str, shape: tuple[int, ...], name: str = "weight") -> "PackedWeight":
         """Room for a matrix (R, K) or a stack (E, R, K), to be filled."""
         tiles = cls.__new__(cls)
         tiles._allocate(kind, shape, name)
         return tiles
 
-    def rows(self, part: slice) -> "Tiles":
+    def rows(self, part: slice) -> "PackedWeight":
         """Some rows of a matrix, from a multiple of 16 on, where they lie."""
         start, stop, step = part.indices(self.shape[0])
         if len(self.shape) == 3 or start % TILE_ROWS or step != 1 or stop <= start:

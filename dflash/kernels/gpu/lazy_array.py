@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 
-class Later(Sequence[int]):
+class LazyArray(Sequence[int]):
     """A sequence of whole numbers whose length is known now; whoever looks at the numbers waits for them.
 
     Parameters

@@ -78,7 +78,7 @@ def gated_linear(x: Floats, gate: Matrix, up: Matrix, out: Floats) -> None:
     cpu.multiply(_plan(x, (gate, up), (out, out), (cpu.GATE, cpu.UP)), get_num_threads())
 
 
-class Launch:
+class PackedLinear:
     """A `linear` or `gated_linear` on fixed arrays, checked and laid out once, to be run for any number of tokens.
 
     Parameters

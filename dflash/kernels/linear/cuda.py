@@ -9,7 +9,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.formats.cuda import TILE_ROWS, Tiles, tile_bytes, tile_width
+from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes, tile_width
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.linear.tile_config import Chip, cuts, shape
 from dflash.kernels.norm.split import SplitNorm
@@ -28,14 +28,14 @@ _WEIGHTS, _TYPES = 4, 3
 _HOPPER = 90
 
 
-class Launch:
+class PackedLinear:
     """Products of tokens with weights that share them, for any number of tokens up to 64.
 
     Parameters
     ----------
     x : float16 (T, K)
         The tokens, C-contiguous; T is at most 64.
-    weights : sequence of Tiles (R, K)
+    weights : sequence of PackedWeight (R, K)
         Of any native types. Up to four, of three types, are one launch.
     outs : sequence of float32 (T, R)
         Where the products go; rows contiguous. Float16 if `gated`.
@@ -64,7 +64,7 @@ class Launch:
     def __init__(
         self,
         x: Any,
-        weights: Sequence[Tiles],
+        weights: Sequence[PackedWeight],
         outs: Sequence[Any],
         *,
         add: bool = False,
@@ -86,7 +86,7 @@ class Launch:
                 decodes = _gated(x[of], weights, some[0], scale, norm)
             else:
                 parts = _parts(list(zip(weights, some, strict=True)))
-                decodes = [_Decode(x[of], part, ADD if add else STORE, scale, norm) for part in parts]
+                decodes = [_Launch(x[of], part, ADD if add else STORE, scale, norm) for part in parts]
             self._pieces.append((start, most, decodes))
 
     @property
@@ -139,11 +139,11 @@ class _Norm(NamedTuple):
         return cls()
 
 
-class _Decode:
+class _Launch:
     """Up to four weights of three types: one launch."""
 
     def __init__(
-        self, x: Any, pairs: Sequence[tuple[Tiles, Any]], mode: int, scale: float, norm: _Norm, gates: Any = None
+        self, x: Any, pairs: Sequence[tuple[PackedWeight, Any]], mode: int, scale: float, norm: _Norm, gates: Any = None
     ) -> None:
         weights = [w for w, _ in pairs]
         types = tuple(sorted({w.type for w in weights}))
@@ -190,7 +190,7 @@ class _Decode:
         self._bound[n](stream, n_tokens=n_tokens, kept=kept)
 
 
-def fetch_ahead(launches: Sequence[Launch]) -> None:
+def fetch_ahead(launches: Sequence[PackedLinear]) -> None:
     """Let launches that follow each other ask for what the next ones read first."""
     for i, launch in enumerate(launches[:-1]):
         left, pieces = FETCH_AHEAD, []
@@ -201,13 +201,13 @@ def fetch_ahead(launches: Sequence[Launch]) -> None:
         launch.fetch_ahead(np.concatenate(pieces))
 
 
-def _gated(x: Any, weights: Sequence[Tiles], out: Any, scale: float, norm: _Norm) -> list[_Decode]:
+def _gated(x: Any, weights: Sequence[PackedWeight], out: Any, scale: float, norm: _Norm) -> list[_Launch]:
     """Gate and up; of two types, one after the other."""
     gate, up = weights
     if gate.type == up.type:
-        return [_Decode(x, [(gate, out), (up, out)], GATED, scale, norm)]
+        return [_Launch(x, [(gate, out), (up, out)], GATED, scale, norm)]
     gates = cupy.empty((len(x), gate.shape[0]), cupy.float32)
-    return [_Decode(x, [(gate, gates)], STORE, scale, norm), _Decode(x, [(up, out)], GATED_BY, scale, norm, gates)]
+    return [_Launch(x, [(gate, gates)], STORE, scale, norm), _Launch(x, [(up, out)], GATED_BY, scale, norm, gates)]
 
 
 def _kernel(types: tuple[str, ...], n: int, mode: int, norm: int, constants: dict[str, int]) -> Any:
@@ -215,9 +215,9 @@ def _kernel(types: tuple[str, ...], n: int, mode: int, norm: int, constants: dic
     return kernel(_HERE / "decode.cu", "decode", dependent=True, QUANTS=quants, TOKENS=n, MODE=mode, NORM=norm, **constants)
 
 
-def linear(x: Any, weights: Sequence[Tiles], outs: Sequence[Any], *, add: bool = False) -> None:
-    """As `dflash.kernels.linear.linear` with float16 `x`, once; `Launch` says the rest."""
-    Launch(x, weights, outs, add=add)(len(x))
+def linear(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, add: bool = False) -> None:
+    """As `dflash.kernels.linear.linear` with float16 `x`, once; `PackedLinear` says the rest."""
+    PackedLinear(x, weights, outs, add=add)(len(x))
 
 
 def bucket(n_tokens: int) -> int:
@@ -225,9 +225,9 @@ def bucket(n_tokens: int) -> int:
     return next(n for n in BUCKETS if n >= n_tokens)
 
 
-def _parts(pairs: list[tuple[Tiles, Any]]) -> list[list[tuple[Tiles, Any]]]:
+def _parts(pairs: list[tuple[PackedWeight, Any]]) -> list[list[tuple[PackedWeight, Any]]]:
     """In order, as few parts as launches hold."""
-    parts: list[list[tuple[Tiles, Any]]] = [[]]
+    parts: list[list[tuple[PackedWeight, Any]]] = [[]]
     for pair in pairs:
         if len(parts[-1]) == _WEIGHTS or len({w.type for w, _ in (*parts[-1], pair)}) > _TYPES:
             parts.append([])
@@ -243,7 +243,7 @@ def _chip(device: int) -> Chip:
     return Chip(about["MultiProcessorCount"], room, int(it.compute_capability) >= _HOPPER)
 
 
-def _check(x: Any, weights: Sequence[Tiles], outs: Sequence[Any], *, gated: bool) -> None:
+def _check(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, gated: bool) -> None:
     name = weights[0].name
     if x.ndim != 2 or x.dtype != cupy.float16 or not 0 < len(x) <= MOST:
         raise KernelError(f"{name}: x must be float16 (1 to {MOST}, K), got {x.dtype} {x.shape}")

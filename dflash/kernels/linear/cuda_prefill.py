@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.formats.cuda import TILE_ROWS, Tiles, tile_bytes
+from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes
 from dflash.kernels.gpu.driver import tensor_map
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
@@ -51,7 +51,7 @@ class Scratch:
 class _Rows(NamedTuple):
     """The rows of a weight: where they begin among the unpacked rows; which of a pair it is, 1 or 2, or 0."""
 
-    weight: Tiles
+    weight: PackedWeight
     n: int
     first: int
     pair: int
@@ -64,7 +64,7 @@ class PrefillLaunch:
     ----------
     x : float16 (T, K)
         Tokens; C-contiguous.
-    weights : sequence of Tiles (R, K)
+    weights : sequence of PackedWeight (R, K)
         Of any types; with `gated` the gate and the up projection.
     outs : sequence of float32 (T, R)
         Where the products go; rows contiguous. With `gated` one float16 array.
@@ -92,7 +92,7 @@ class PrefillLaunch:
     def __init__(
         self,
         x: Any,
-        weights: Sequence[Tiles],
+        weights: Sequence[PackedWeight],
         outs: Sequence[Any],
         *,
         add: bool = False,
@@ -154,7 +154,7 @@ class PrefillLaunch:
         tile = _Tile(*_HOPPER_TILE, n, _processors(cupy.cuda.Device().id))
         return launch.bind(1, 384, (*maps, *numbers), _HOPPER_SHARED), tile
 
-    def _from_tiles(self, weights: Sequence[Tiles]) -> list[tuple[Bound, int]]:
+    def _from_tiles(self, weights: Sequence[PackedWeight]) -> list[tuple[Bound, int]]:
         """Launches that need no unpacking, one for each type, with their strips; none for a pair of two types."""
         gated = self._mode == GATED
         types = dict.fromkeys(weight.type for weight in weights)
@@ -219,7 +219,7 @@ def _rows_at_once(scratch: Scratch, width: int, hopper: bool, name: str) -> int:
     return fit // full * full if hopper and fit >= full else fit
 
 
-def _lay_out(weights: Sequence[Tiles], gated: bool) -> tuple[list[_Rows], int]:
+def _lay_out(weights: Sequence[PackedWeight], gated: bool) -> tuple[list[_Rows], int]:
     """Where the rows of each weight stand among the unpacked ones, and how many these are."""
     if gated:
         n = weights[0].shape[0]
@@ -242,7 +242,7 @@ def _unpack(rows: _Rows, low: int, high: int, halves: Any, *, leads: bool) -> Bo
     return launch.bind(grid, 32 * _WARPS, (data, halves, n, weight.shape[1], weight.tiles_of_row, leads))
 
 
-def _check(x: Any, weights: Sequence[Tiles], outs: Sequence[Any], gated: bool) -> None:
+def _check(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], gated: bool) -> None:
     if x.ndim != 2 or x.dtype != cupy.float16 or not x.flags.c_contiguous or x.data.ptr % 16:
         raise KernelError(f"prefill: x must be contiguous float16 (T, K), got {x.dtype} {x.shape}")
     if gated and (len(weights) != 2 or weights[0].shape != weights[1].shape):

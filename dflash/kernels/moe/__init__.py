@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dflash.errors import KernelError
 from dflash.kernels.arrays import empty
 from dflash.kernels.formats import Matrix
-from dflash.kernels.linear import Launch, describe, gated_linear, linear
+from dflash.kernels.linear import PackedLinear, describe, gated_linear, linear
 from dflash.kernels.linear.cpu import COLUMNS, GATE, MODE, OUT, OUT_BYTES, STORE, TOKENS, UP, X_BYTES, X, multiply
 from dflash.kernels.moe import cpu
 from dflash.kernels.profile import timed
@@ -103,7 +103,7 @@ class Moe:
             raise KernelError(f"{weights.gate.name}: experts {weights.gate.shape} do not fit tokens {x.shape}")
         self._x, self._weights, self._out = x, weights, out
         self._scratch = s = scratch or Scratch(len(x), weights)
-        self._router = Launch(
+        self._router = PackedLinear(
             x, (weights.router, weights.shared_router), (s.logits[: len(x)], s.shared_logits[: len(x)]), name="router"
         )
         self._native = all(w.native for w in weights[:-1])

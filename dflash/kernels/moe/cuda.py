@@ -9,7 +9,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.formats.cuda import Tiles, tile_bytes, tile_width
+from dflash.kernels.formats.cuda import PackedWeight, tile_bytes, tile_width
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
@@ -101,7 +101,7 @@ class Moe:
     gain : float32 (D,)
         Of the norm.
     weights : Experts
-        On the device: `Tiles` of any native types, the stacks' matrices one after the other; `router` and
+        On the device: `PackedWeight` of any native types, the stacks' matrices one after the other; `router` and
         `shared_router` float32 arrays.
     counts : int32 (1 or more,)
         The true number of rows, on the device; others cost nothing and stay as they are.
@@ -176,7 +176,9 @@ def upload(weights: Experts) -> Experts:
         As `Moe` wants them.
     """
     routers = {name: cupy.asarray(getattr(weights, name).unpacked()) for name in ("router", "shared_router")}
-    parts = {name: Tiles(w) for name, w in weights._asdict().items() if name not in ("router", "shared_router", "n_used")}
+    parts = {
+        name: PackedWeight(w) for name, w in weights._asdict().items() if name not in ("router", "shared_router", "n_used")
+    }
     return Experts(**routers, **parts, n_used=weights.n_used)
 
 
@@ -198,8 +200,8 @@ def check(stream: Any, gain: Any, weights: Experts, shape: Shape) -> None:
 
 
 def data_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arrays of `Tiles`; others as they are."""
-    return tuple(a.data if isinstance(a, Tiles) else a for a in args)
+    """The arrays of `PackedWeight`; others as they are."""
+    return tuple(a.data if isinstance(a, PackedWeight) else a for a in args)
 
 
 def span_bytes(kinds: list[str]) -> int:
@@ -221,7 +223,7 @@ def _router(shape: Shape, rows: int, outs: int, args: tuple[Any, ...]) -> tuple[
     return made.bind((1, 1), 256, args, shared=4 * rows * shape.width), rows, outs
 
 
-def _kinds(weights: tuple[Tiles, ...]) -> dict[str, str]:
+def _kinds(weights: tuple[PackedWeight, ...]) -> dict[str, str]:
     return {name: w.type for name, w in zip(("GATE", "UP", "SHARED_GATE", "SHARED_UP"), weights, strict=True)}
 
 
@@ -230,7 +232,7 @@ def _piece(kinds: dict[str, str]) -> int:
     return max(sum(span_bytes([kinds[shared + part]]) for part in ("GATE", "UP")) for shared in ("", "SHARED_"))
 
 
-def _gate_up(shape: Shape, weights: tuple[Tiles, ...], args: tuple[Any, ...]) -> tuple[Bound, int]:
+def _gate_up(shape: Shape, weights: tuple[PackedWeight, ...], args: tuple[Any, ...]) -> tuple[Bound, int]:
     kinds = _kinds(weights)
     piece, others = _piece(kinds), shape.spans * (2 * 2 * 512 + _PAIRS * SPAN_BYTES)
     light = all(kind in _LIGHT for kind in kinds.values())
@@ -242,7 +244,7 @@ def _gate_up(shape: Shape, weights: tuple[Tiles, ...], args: tuple[Any, ...]) ->
     return made.bind(1, 32 * shape.spans, data_of(args), shared=shared), blocks
 
 
-def _gate_up_few(shape: Shape, weights: tuple[Tiles, ...], args: tuple[Any, ...]) -> Bound:
+def _gate_up_few(shape: Shape, weights: tuple[PackedWeight, ...], args: tuple[Any, ...]) -> Bound:
     kinds = _kinds(weights)
     piece, others = _piece(kinds), shape.spans * (SPAN_BYTES + 1024)
     blocks, _ = _fitting(GATE_UP_FEW, list(kinds.values()), shape.spans * piece, others)

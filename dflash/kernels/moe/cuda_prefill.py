@@ -7,7 +7,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
@@ -134,12 +134,12 @@ class PrefillMoe:
                 launch(stream, grid=(blocks, items))
             self._combine(stream, grid=(-(-shape.width // 1024), n), first_row=first)
 
-    def _order(self, weights: tuple[Tiles, ...]) -> int:
+    def _order(self, weights: tuple[PackedWeight, ...]) -> int:
         """How tokens lie that meet some weights."""
         return _run(weights[0].type) if self._hopper else 0
 
     def _bind(
-        self, weights: tuple[Tiles, ...], args: tuple[Any, ...], inner_order: int, *, gated: bool
+        self, weights: tuple[PackedWeight, ...], args: tuple[Any, ...], inner_order: int, *, gated: bool
     ) -> tuple[Bound, int]:
         """Launch of a projection, and its blocks for an item."""
         shape, kinds = self._shape, [w.type for w in weights]
@@ -167,7 +167,7 @@ def _run(kind: str) -> int:
     return 4 if kind == "Q6_K" else 8
 
 
-def _can_group(*projections: tuple[Tiles, ...]) -> bool:
+def _can_group(*projections: tuple[PackedWeight, ...]) -> bool:
     quantised = all(w.type not in _PLAIN for weights in projections for w in weights)
     alike = all(len({_run(w.type) for w in weights}) == 1 for weights in projections)
     return cupy.cuda.Device().compute_capability == _HOPPER and quantised and alike

@@ -11,7 +11,7 @@ class SplitNorm:
     """An RMS norm that is no launch of its own.
 
     The multiply that adds to a stream and has this norm behind it writes the rows times the gain, and sums of their squares;
-    the one that has it before it applies the factor to its products (`dflash.kernels.linear.cuda.Launch`).
+    the one that has it before it applies the factor to its products (`dflash.kernels.linear.cuda.PackedLinear`).
 
     Parameters
     ----------

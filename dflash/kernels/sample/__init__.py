@@ -12,14 +12,14 @@ from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.candidates import candidates as find_candidates
 from dflash.kernels.sample.params import (
     NO_OFFSETS,
-    Ask,
-    Draws,
-    Edits,
-    HostDraws,
-    Law,
+    HostSampleResult,
+    LogitEdits,
     Offsets,
+    SampleParams,
+    SampleRequest,
+    SampleResult,
     Top,
-    draw_one,
+    sample_one,
     signed,
     top_of,
 )
@@ -29,22 +29,22 @@ from dflash.kernels.sample.top_p import nucleus as find_nucleus
 __all__ = [
     "NO_OFFSETS",
     "POOL",
-    "Ask",
-    "Draws",
-    "Edits",
-    "Law",
+    "LogitEdits",
     "Offsets",
+    "SampleParams",
+    "SampleRequest",
+    "SampleResult",
     "Top",
     "argmax",
     "candidates",
-    "draw",
-    "draw_one",
     "gumbel",
     "likely",
     "log_sum_exp",
     "nucleus",
     "sample",
     "sample_among",
+    "sample_one",
+    "sample_rows",
     "top_k",
     "top_of",
 ]
@@ -55,23 +55,23 @@ Ids = NDArray[np.int32]
 _OWN_NAMES = np.empty(0, np.int32)
 
 
-def draw(logits: Any, asks: Sequence[Ask]) -> Draws:
+def sample_rows(logits: Any, requests: Sequence[SampleRequest]) -> SampleResult:
     """Begin to draw tokens from some rows, each by its law.
 
     Parameters
     ----------
     logits : float32 (R, V), or Logits
         In the memory of the CPU, or `sample.cuda.Logits`, which stay on the device.
-    asks : sequence of Ask
+    requests : sequence of SampleRequest
         Of different rows.
 
     Returns
     -------
-    Draws
+    SampleResult
         A token is a function of its row, its law and its position alone. The CPU makes them as they are looked at, a GPU
         makes all of them at once.
     """
-    return HostDraws(logits, asks) if isinstance(logits, np.ndarray) else logits.draw(asks)
+    return HostSampleResult(logits, requests) if isinstance(logits, np.ndarray) else logits.sample_rows(requests)
 
 
 def argmax(logits: Floats, allowed: NDArray[np.bool_] | None = None, *, out: Ids) -> None:
@@ -272,7 +272,7 @@ def sample_among(ids: Ids, scaled: Floats, seed: int, position: int, floor: floa
 
 def candidates(
     logits: Floats,
-    laws: Sequence[Law],
+    row_params: Sequence[SampleParams],
     positions: Sequence[int],
     width: int,
     *,
@@ -286,7 +286,7 @@ def candidates(
     ----------
     logits : float32 (R, V)
         Of the draft.
-    laws : sequence of Law
+    row_params : sequence of SampleParams
         How the target draws its own token there, one a row.
     positions : sequence of int
         Of the text, that each row is about; as for `gumbel`.
@@ -313,16 +313,16 @@ def candidates(
     """
     n = len(logits)
     _check("logits", logits, logits.shape, np.float32)
-    if not 1 <= width <= POOL or len(laws) != n or len(positions) != n:
-        laid = f"{len(laws)} laws, {len(positions)} positions"
+    if not 1 <= width <= POOL or len(row_params) != n or len(positions) != n:
+        laid = f"{len(row_params)} laws, {len(positions)} positions"
         raise KernelError(f"candidates: wanted 1 to {POOL} for each of {n} rows, got {width}, {laid}")
     _check("ids", ids, (n, width), np.int32)
     _check("scores", scores, (n, width), np.float32)
     names = _OWN_NAMES if targets is None else targets
     _check("targets", names, names.shape if targets is None else logits.shape[1:], np.int32)
-    reals = np.array([(law.scale or 0.0, law.top_p, law.floor) for law in laws]).reshape(n, 3).T.copy()
-    pairs = zip(laws, positions, strict=True)
-    whole = np.array([(law.top_k, signed(law.seed), at) for law, at in pairs], np.int64).reshape(n, 3).T.copy()
+    reals = np.array([(params.scale or 0.0, params.top_p, params.floor) for params in row_params]).reshape(n, 3).T.copy()
+    pairs = zip(row_params, positions, strict=True)
+    whole = np.array([(params.top_k, signed(params.seed), at) for params, at in pairs], np.int64).reshape(n, 3).T.copy()
     find_candidates(logits, reals[0], whole[0], reals[1], reals[2], whole[1], whole[2], names, ids, scores)
 
 

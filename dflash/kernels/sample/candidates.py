@@ -20,8 +20,8 @@ def candidates(logits, scales, top_ks, shares, floors, seeds, positions, targets
         ids[r, :] = -1
         scores[r, :] = _NOTHING
         if scales[r] > 0:
-            law = scales[r], top_ks[r], shares[r], floors[r]
-            _drawn(logits[r], law, seeds[r], positions[r], targets, ids[r], scores[r])
+            params = scales[r], top_ks[r], shares[r], floors[r]
+            _drawn(logits[r], params, seeds[r], positions[r], targets, ids[r], scores[r])
         else:
             _likeliest(logits[r], targets, ids[r], scores[r])
 
@@ -39,10 +39,10 @@ def _likeliest(row, targets, ids, scores):
 
 
 @inline
-def _drawn(row, law, seed, position, targets, ids, scores):
+def _drawn(row, params, seed, position, targets, ids, scores):
     """Scaled logits with noise, normalised over the pool that the cuts leave."""
     n = min(POOL, len(row))
-    scale, keep, share, floor = law
+    scale, keep, share, floor = params
     pool, lifted = np.empty(n, np.int32), np.empty(n, np.float32)
     top_k(row, pool, lifted)
     n = _cut(pool, lifted, np.float32(scale), keep, share, np.float32(floor))

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from dflash.errors import KernelError
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
-from dflash.kernels.gpu.lazy_array import Later
+from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.gpu.mirror import Mirror
 from dflash.kernels.sample.cuda_edits import DeviceEdits
-from dflash.kernels.sample.cuda_logits import DeviceDraws, Logits, Proposed
-from dflash.kernels.sample.params import Ask, Law
+from dflash.kernels.sample.cuda_logits import DeviceSampleResult, Logits, Proposed
+from dflash.kernels.sample.params import SampleParams, SampleRequest
 
 MOST_TOP = 128
 """Likeliest tokens that are found on the device; for more a row is copied back."""
@@ -55,7 +55,7 @@ _NO_LAW = np.zeros(1, LAW)
 _NO_LAW["n_top"] = -1
 
 
-class Sampler:
+class DeviceSampler:
     """Draws from rows of logits that stay on the device.
 
     Parameters
@@ -66,7 +66,7 @@ class Sampler:
         Where it does; the one that is current in each call if None.
     position : int32 (R,), optional
         Where the rows stand in their texts, on the device; a token drawn from a row comes one later. Asks then may leave
-        positions to be known `Later`.
+        positions to be known `LazyArray`.
 
     Raises
     ------
@@ -94,13 +94,13 @@ class Sampler:
             args = position, self._laws.device, LAW.itemsize // 4, LAW.fields["position"][1] // 4, n
             self._place = kernel(_HERE / "set_positions.cu", "set_positions").bind(1, max(n, 32), args)
         self._event = _event()
-        self._latest: Callable[[], DeviceDraws | None] = lambda: None
+        self._latest: Callable[[], DeviceSampleResult | None] = lambda: None
         self._proposing: Any = None
         self._row = device.pinned(vocab)
 
     def _bind(self, n: int, vocab: int) -> None:
         self._chunks, self._blocks = -(-vocab // SURVEY["CHUNK"]), -(-vocab // _DRAW_TOKENS)
-        logits, laws, ids = self.logits, self._laws.device, self.ids
+        logits, row_params, ids = self.logits, self._laws.device, self.ids
         no_laws, largest = device.array(np.repeat(_NO_LAW, n).view(np.int32)), device.zeros(n)
         tops = device.zeros(n, -(-vocab // _GROUP), dtype=np.uint32)
         sums = device.zeros(n, self._chunks, 3)
@@ -109,15 +109,16 @@ class Sampler:
         survey = kernel(_HERE / "row_stats.cu", "row_stats", dependent=True, VOCAB=vocab, **SURVEY)
         again = tops, sums, best, arrived, device.zeros(n, dtype=np.int32), largest
         self._survey, self._survey_plain, self._survey_again = (
-            survey.bind(1, SURVEY["THREADS"], (logits, *rest)) for rest in ((laws, *args), (no_laws, *args), (laws, *again))
+            survey.bind(1, SURVEY["THREADS"], (logits, *rest))
+            for rest in ((row_params, *args), (no_laws, *args), (row_params, *again))
         )
         draw = kernel(_HERE / "draw.cu", "draw", dependent=True, VOCAB=vocab, THREADS=_DRAW_THREADS)
-        self._draw = draw.bind(1, _DRAW_THREADS, (logits, laws, largest, best, arrived, ids))
+        self._draw = draw.bind(1, _DRAW_THREADS, (logits, row_params, largest, best, arrived, ids))
         shape = {"VOCAB": vocab, "THREADS": SELECT_THREADS, "N_CHUNKS": self._chunks}
         select = kernel(_HERE / "topk_topp.cu", "topk_topp", dependent=True, **shape)
-        self._select = select.bind(1, SELECT_THREADS, (logits, laws, tops, sums, largest, ids))
+        self._select = select.bind(1, SELECT_THREADS, (logits, row_params, tops, sums, largest, ids))
         top = kernel(_HERE / "logprobs.cu", "logprobs", dependent=True, **shape, MAX_TOP=MOST_TOP)
-        self._find = lambda found: top.bind(1, SELECT_THREADS, (logits, laws, tops, sums, largest, ids, found))
+        self._find = lambda found: top.bind(1, SELECT_THREADS, (logits, row_params, tops, sums, largest, ids, found))
 
     def rows(self, n: int) -> Logits:
         """The first `n` rows, as a forward has left them."""
@@ -127,22 +128,22 @@ class Sampler:
         """Launch nothing but the search for the largest logit of the first rows, into `ids`."""
         self._survey_plain(stream, grid=(self._chunks, n_rows))
 
-    def draw(self, asks: Sequence[Ask], n_rows: int) -> DeviceDraws:
+    def sample_rows(self, requests: Sequence[SampleRequest], n_rows: int) -> DeviceSampleResult:
         """Launch draws of some of the first rows."""
         if (latest := self._latest()) is not None:
             latest.wait()
         else:
             self._event.synchronize()
         stream = self.stream or _current()
-        noisy = [ask.law for ask in asks if ask.law.scale is not None]
-        tells = any(ask.law.n_top is not None for ask in asks)
-        edits = any(ask.edits is not None for ask in asks)
+        noisy = [request.params for request in requests if request.params.scale is not None]
+        tells = any(request.params.n_top is not None for request in requests)
+        edits = any(request.edits is not None for request in requests)
         if edits:
-            self._edits.make(asks, n_rows, stream)
+            self._edits.make(requests, n_rows, stream)
         if noisy or tells:
-            self._describe(asks, n_rows)
+            self._describe(requests, n_rows)
             self._laws.upload(n_rows, stream)
-            if self._place is not None and any(isinstance(ask.positions, Later) for ask in asks):
+            if self._place is not None and any(isinstance(request.positions, LazyArray) for request in requests):
                 self._place(stream, n_rows=n_rows)
             self.launch(noisy, n_rows, stream)
         else:
@@ -153,15 +154,15 @@ class Sampler:
         if tells:
             self._tell(n_rows, stream, anew=edits)
         self._event.record(stream)
-        draws = DeviceDraws(self, asks, n_rows)
+        draws = DeviceSampleResult(self, requests, n_rows)
         self._latest = ref(draws)
         return draws
 
-    def launch(self, laws: Sequence[Law], n_rows: int, stream: Any = None) -> None:
+    def launch(self, row_params: Sequence[SampleParams], n_rows: int, stream: Any = None) -> None:
         """Launch what rows with such laws need, which have been described."""
         self._survey(stream, grid=(self._chunks, n_rows))
         vocab = self.logits.shape[1]
-        selected = [0 < law.top_k < vocab or law.top_p < 1 for law in laws]
+        selected = [0 < params.top_k < vocab or params.top_p < 1 for params in row_params]
         if any(selected):
             self._select(stream, grid=n_rows)
         if not all(selected):
@@ -173,14 +174,14 @@ class Sampler:
             self._event.synchronize()
         return self._ids.host[:n_rows].tolist(), None if self._found is None else self._found.host[:n_rows].copy()
 
-    def candidates(self, rows: Sequence[int], laws: Sequence[Law], positions: Sequence[int]) -> Proposed:
+    def candidates(self, rows: Sequence[int], row_params: Sequence[SampleParams], positions: Sequence[int]) -> Proposed:
         """What some rows propose for positions of their texts: ids and scores (n, POOL)."""
         if self._proposing is None:
             from dflash.kernels.sample.cuda_candidates import Proposing
 
             self._proposing = Proposing(self.logits)
         with device.device_errors("candidates"):
-            return self._proposing(rows, laws, positions)
+            return self._proposing(rows, row_params, positions)
 
     def row(self, i: int) -> NDArray[np.float32]:
         """Copy a row back; what is returned lasts until another is asked for."""
@@ -190,13 +191,13 @@ class Sampler:
             self._event.synchronize()
         return self._row
 
-    def _describe(self, asks: Sequence[Ask], n_rows: int) -> None:
-        laws = self._laws.host
-        laws[:n_rows] = _NO_LAW
-        for law, first, positions, _ in asks:
-            rows = laws[first : first + len(positions)]
-            rows[:] = record(law)
-            if self._place is None or not isinstance(positions, Later):
+    def _describe(self, requests: Sequence[SampleRequest], n_rows: int) -> None:
+        row_params = self._laws.host
+        row_params[:n_rows] = _NO_LAW
+        for params, first, positions, _ in requests:
+            rows = row_params[first : first + len(positions)]
+            rows[:] = record(params)
+            if self._place is None or not isinstance(positions, LazyArray):
                 rows["position"] = positions
 
     def _tell(self, n_rows: int, stream: Any, *, anew: bool) -> None:
@@ -210,12 +211,12 @@ class Sampler:
         self._found.download(n_rows, stream)
 
 
-def record(law: Law) -> tuple[Any, ...]:
+def record(params: SampleParams) -> tuple[Any, ...]:
     """A law as a row of `LAW`, without its position."""
-    n_top = -1 if law.n_top is None else min(law.n_top, MOST_TOP)
-    if law.scale is None:
+    n_top = -1 if params.n_top is None else min(params.n_top, MOST_TOP)
+    if params.scale is None:
         return (0.0, 0.0, 0, 0, 0, 1.0, n_top, 0)
-    return (law.scale, law.floor, min(law.top_k, 2**31 - 1), 0, law.seed % (1 << 64), law.top_p, n_top, 0)
+    return (params.scale, params.floor, min(params.top_k, 2**31 - 1), 0, params.seed % (1 << 64), params.top_p, n_top, 0)
 
 
 def _current() -> Any:

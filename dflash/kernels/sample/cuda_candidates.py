@@ -12,7 +12,7 @@ from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda import LAW, SELECT_THREADS, SURVEY, record
 from dflash.kernels.sample.cuda_logits import Proposed
-from dflash.kernels.sample.params import Law
+from dflash.kernels.sample.params import SampleParams
 
 _HERE = Path(__file__).parent
 _GROUP = 128
@@ -95,7 +95,7 @@ class Candidates:
     ----------
     logits : float32 (R, V)
         Of the draft, on the device as all arrays.
-    laws : int32 (S, words of `LAW`)
+    row_params : int32 (S, words of `LAW`)
         One for `each` rows; their positions are not looked at.
     position : int32 (R,)
         Of the rows.
@@ -122,7 +122,7 @@ class Candidates:
     def __init__(
         self,
         logits: Any,
-        laws: Any,
+        row_params: Any,
         position: Any,
         *,
         each: int,
@@ -134,7 +134,17 @@ class Candidates:
         self._likeliest = Likeliest(logits)
         self.ids, self.scores = out or (device.zeros(n, POOL, dtype=np.int32), device.zeros(n, POOL))
         rank = kernel(_HERE / "candidates.cu", "candidates", dependent=True, VOCAB=vocab, THREADS=POOL, MAX_TOP=POOL)
-        args = self._likeliest.found, self._likeliest.largest, laws, each, position, shift, targets, self.ids, self.scores
+        args = (
+            self._likeliest.found,
+            self._likeliest.largest,
+            row_params,
+            each,
+            position,
+            shift,
+            targets,
+            self.ids,
+            self.scores,
+        )
         self._rank = rank.bind(1, POOL, args)
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
@@ -153,23 +163,23 @@ class Proposing:
 
     def __init__(self, logits: Any) -> None:
         n = len(logits)
-        self._asked = DeviceArrays(laws=(n, LAW.itemsize // 4), position=(n,))
-        self._find = Candidates(logits, self._asked.laws, self._asked.position, each=1, shift=0)
+        self._asked = DeviceArrays(row_params=(n, LAW.itemsize // 4), position=(n,))
+        self._find = Candidates(logits, self._asked.row_params, self._asked.position, each=1, shift=0)
 
-    def __call__(self, rows: Sequence[int], laws: Sequence[Law], positions: Sequence[int]) -> Proposed:
+    def __call__(self, rows: Sequence[int], row_params: Sequence[SampleParams], positions: Sequence[int]) -> Proposed:
         """Ids and scores (n, POOL) of the rows."""
         host, n = self._asked.host, max(rows) + 1
-        everyone = [Law()] * n
-        for row, law, position in zip(rows, laws, positions, strict=True):
-            everyone[row], host.position[row] = law, position
-        describe(host.laws, everyone)
+        everyone = [SampleParams()] * n
+        for row, params, position in zip(rows, row_params, positions, strict=True):
+            everyone[row], host.position[row] = params, position
+        describe(host.row_params, everyone)
         self._asked.upload()
         self._find(n)
         return self._find.ids[:n].get()[rows], self._find.scores[:n].get()[rows]
 
 
-def describe(laws: Any, of: Sequence[Law]) -> None:
+def describe(row_params: Any, of: Sequence[SampleParams]) -> None:
     """Write laws to the first rows of an int32 (S, words) host array."""
-    records = laws.view(LAW)[:, 0]
-    for i, law in enumerate(of):
-        records[i] = record(law)
+    records = row_params.view(LAW)[:, 0]
+    for i, params in enumerate(of):
+        records[i] = record(params)

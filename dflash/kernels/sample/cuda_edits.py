@@ -9,7 +9,7 @@ import numpy as np
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.mirror import Mirror
-from dflash.kernels.sample.params import Ask, Edits
+from dflash.kernels.sample.params import LogitEdits, SampleRequest
 
 EDIT = np.dtype(
     [(name, np.int32) for name in ("text", "n_text", "draft", "n_draft", "bias", "n_bias", "saved")]
@@ -42,10 +42,10 @@ class DeviceEdits:
         ]
         self._reserve(_ROOM, _ROOM)
 
-    def make(self, asks: Sequence[Ask], n_rows: int, stream: Any) -> None:
+    def make(self, requests: Sequence[SampleRequest], n_rows: int, stream: Any) -> None:
         """Launch the edits that rows are asked to have."""
-        asking = [ask for ask in asks if ask.edits is not None]
-        lists = [part for ask in asking for part in _lists(ask.edits)]
+        asking = [request for request in requests if request.edits is not None]
+        lists = [part for request in asking for part in _lists(request.edits)]
         n_entries = sum(len(part) for part in lists)
         n_saved = self._describe(asking, n_rows)
         if n_entries > len(self._entries.host) or n_saved > len(self._saved):
@@ -65,16 +65,16 @@ class DeviceEdits:
         args = self._logits, self._edits.device, self._entries.device, self._saved
         self._make, self._undo = (made.bind(1, _THREADS, args) for made in self._kernels)
 
-    def _describe(self, asking: Sequence[Ask], n_rows: int) -> int:
+    def _describe(self, asking: Sequence[SampleRequest], n_rows: int) -> int:
         """Say where the lists of each row will lie; how many logits they are about."""
         rows = self._edits.host
         rows[:n_rows] = np.zeros(1, EDIT)
         at = saved = 0
-        for ask in asking:
-            e = ask.edits
+        for request in asking:
+            e = request.edits
             n_text, n_bias = len(e.ids), len(e.bias.ids)
             draft = at + n_text + n_bias
-            for row, own in enumerate(e.drafts, ask.first):
+            for row, own in enumerate(e.drafts, request.first):
                 numbers = e.repetition, e.presence, e.frequency
                 rows[row] = (at, n_text, draft, len(own), at + n_text, n_bias, saved, *numbers)
                 draft += len(own)
@@ -83,7 +83,7 @@ class DeviceEdits:
         return saved
 
 
-def _lists(edits: Edits) -> list[Any]:
+def _lists(edits: LogitEdits) -> list[Any]:
     """Entries of a text, of the bias, and of each draft."""
     lists = [_entries(edits.ids, edits.produced), _entries(*edits.bias)]
     return lists + [np.array(list(own.items()), ENTRY) for own in edits.drafts]

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels.gpu import device
-from dflash.kernels.sample.params import Ask, Law, Top, top_of
+from dflash.kernels.sample.params import SampleParams, SampleRequest, Top, top_of
 
 if TYPE_CHECKING:
-    from dflash.kernels.sample.cuda import Sampler
+    from dflash.kernels.sample.cuda import DeviceSampler
 
 _UNIT = 44 * log(2)
 
@@ -24,7 +24,7 @@ class Logits:
     Its length is the number of rows, an index copies a row back, a slice gives a part, ``np.asarray`` copies everything.
     """
 
-    def __init__(self, sampler: "Sampler", start: int, stop: int) -> None:
+    def __init__(self, sampler: "DeviceSampler", start: int, stop: int) -> None:
         self._sampler, self._start, self._stop = sampler, start, stop
         self.shape = stop - start, sampler.logits.shape[1]
 
@@ -43,43 +43,52 @@ class Logits:
             host = self._sampler.logits[self._start : self._stop].get(stream=self._sampler.stream)
         return host if dtype is None else host.astype(dtype, copy=False)
 
-    def candidates(self, rows: Sequence[int], laws: Sequence[Law], positions: Sequence[int], width: int) -> Proposed:
+    def candidates(
+        self, rows: Sequence[int], row_params: Sequence[SampleParams], positions: Sequence[int], width: int
+    ) -> Proposed:
         """What some of these rows propose, ids and scores (n, width): as `dflash.kernels.sample.candidates` finds it."""
-        ids, scores = self._sampler.candidates([self._start + row for row in rows], laws, positions)
+        ids, scores = self._sampler.candidates([self._start + row for row in rows], row_params, positions)
         return ids[:, :width], scores[:, :width]
 
-    def draw(self, asks: Sequence[Ask]) -> "DeviceDraws":
-        """Launch draws; rows of `asks` are counted from the first of these."""
+    def sample_rows(self, requests: Sequence[SampleRequest]) -> "DeviceSampleResult":
+        """Launch draws; rows of `requests` are counted from the first of these."""
         if self._start:
-            asks = [ask._replace(first=ask.first + self._start) for ask in asks]
-        draws = self._sampler.draw(asks, self._stop)
+            requests = [request._replace(first=request.first + self._start) for request in requests]
+        draws = self._sampler.sample_rows(requests, self._stop)
         draws.first = self._start
         return draws
 
 
-class DeviceDraws:
+class DeviceSampleResult:
     """Draws that the GPU makes; whoever looks waits for them."""
 
-    def __init__(self, sampler: "Sampler", asks: Sequence[Ask], n_rows: int) -> None:
+    def __init__(self, sampler: "DeviceSampler", requests: Sequence[SampleRequest], n_rows: int) -> None:
         self.first = 0
-        self._sampler, self._asks, self._n = sampler, asks, n_rows
+        self._sampler, self._asks, self._n = sampler, requests, n_rows
         self._tokens = list[int]()
         self._found: NDArray[Any] | None = None
 
     def wait(self) -> None:
-        """As `Draws` says."""
+        """As `SampleResult` says."""
         if not self._tokens:
             self._tokens, self._found = self._sampler.drawn(self._n)
 
     def token(self, row: int) -> int:
-        """As `Draws` says."""
+        """As `SampleResult` says."""
         self.wait()
         return self._tokens[self.first + row]
 
     def top(self, row: int) -> Top:
-        """As `Draws` says."""
+        """As `SampleResult` says."""
         token, row = self.token(row), self.first + row
-        n = next(ask.law.n_top for ask in self._asks if ask.first <= row < ask.first + len(ask.positions)) or 0
+        n = (
+            next(
+                request.params.n_top
+                for request in self._asks
+                if request.first <= row < request.first + len(request.positions)
+            )
+            or 0
+        )
         n = min(n, self._sampler.logits.shape[1])
         found = self._found[row]
         if n > len(found["ids"]):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dflash.kernels.embed.cuda import Embed
-from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.sample.candidates import POOL
@@ -25,9 +25,9 @@ class Pairs:
     gates : float32 (R, K)
         Of each row. Or those of a walk, (each, S, K): codes of the tokens that the logits are corrected by, see
         edge_scores.cu.
-    codes : tuple of Tiles (V, K)
+    codes : tuple of PackedWeight (V, K)
         Of tokens before, and after.
-    laws, position
+    row_params, position
         As of `Candidates`.
     tokens : int32 (R,)
         The first of each block is the token before its first proposal.
@@ -52,9 +52,9 @@ class Pairs:
         self,
         logits: Any,
         gates: Any,
-        codes: tuple[Tiles, Tiles],
+        codes: tuple[PackedWeight, PackedWeight],
         *,
-        laws: Any,
+        row_params: Any,
         position: Any,
         tokens: Any,
         each: int,
@@ -78,7 +78,7 @@ class Pairs:
         )
         self._list = names.bind(1, top, (found, largest, tokens, targets, int(own), self.ids, *listed))
         texts = gates.shape[1] if walk else 0
-        args = found, largest, self.ids, *looked_up, gates, texts, laws, position, 1 - lead, self.scores, self.edges
+        args = found, largest, self.ids, *looked_up, gates, texts, row_params, position, 1 - lead, self.scores, self.edges
         self._pairs = score.bind(1, top * top, args)
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""How a token is drawn from a row of logits, in one piece: `Law`, and draws by it on the CPU."""
+"""How a token is drawn from a row of logits, in one piece: `SampleParams`, and draws by it on the CPU."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -17,7 +17,7 @@ _NEAR = -8.0
 _DEEPEST = -1000.0
 
 
-class Law(NamedTuple):
+class SampleParams(NamedTuple):
     """What is kept of a row, and how one of it is drawn.
 
     Parameters
@@ -74,7 +74,7 @@ NO_OFFSETS = Offsets.of(())
 """Nothing to add."""
 
 
-class Edits(NamedTuple):
+class LogitEdits(NamedTuple):
     """Penalties and bias of some rows.
 
     Parameters
@@ -101,25 +101,25 @@ class Edits(NamedTuple):
     bias: Offsets = NO_OFFSETS
 
 
-class Ask(NamedTuple):
+class SampleRequest(NamedTuple):
     """Draws that are wanted of some rows in turn.
 
     Parameters
     ----------
-    law : Law
+    params : SampleParams
         The same for all of them.
     first : int
         The first row.
     positions : sequence of int
-        A position of the text for each row, which the noise depends on; may be known `Later`.
-    edits : Edits, optional
+        A position of the text for each row, which the noise depends on; may be known `LazyArray`.
+    edits : LogitEdits, optional
         What is done to the rows before.
     """
 
-    law: Law
+    params: SampleParams
     first: int
     positions: Sequence[int] | Ids
-    edits: Edits | None = None
+    edits: LogitEdits | None = None
 
 
 class Top(NamedTuple):
@@ -129,7 +129,7 @@ class Top(NamedTuple):
     top: tuple[tuple[int, float], ...]
 
 
-class Draws(Protocol):
+class SampleResult(Protocol):
     """What was drawn; to be looked at before the next forward."""
 
     def wait(self) -> None:
@@ -145,48 +145,48 @@ class Draws(Protocol):
         ...
 
 
-class HostDraws:
+class HostSampleResult:
     """Draws on the CPU, one by one as they are looked at: of a draft, few rows are.
 
     Parameters
     ----------
     logits : float32 (R, V)
-    asks : sequence of Ask
+    requests : sequence of SampleRequest
         Of different rows.
     """
 
-    def __init__(self, logits: NDArray[np.float32], asks: Sequence[Ask]) -> None:
+    def __init__(self, logits: NDArray[np.float32], requests: Sequence[SampleRequest]) -> None:
         self._logits = logits
-        self._asked = {ask.first + i: (ask, i) for ask in asks for i in range(len(ask.positions))}
+        self._asked = {request.first + i: (request, i) for request in requests for i in range(len(request.positions))}
         self._tokens: dict[int, int] = {}
 
     def wait(self) -> None:
         """There is nothing to wait for."""
 
     def token(self, row: int) -> int:
-        """As `Draws` says."""
+        """As `SampleResult` says."""
         if row not in self._tokens:
-            ask, i = self._asked[row]
-            logits = self._logits[row] if ask.edits is None else edited(self._logits[row], ask.edits, i)
-            self._tokens[row] = draw_one(logits, ask.law, int(ask.positions[i]))
+            request, i = self._asked[row]
+            logits = self._logits[row] if request.edits is None else edited(self._logits[row], request.edits, i)
+            self._tokens[row] = sample_one(logits, request.params, int(request.positions[i]))
         return self._tokens[row]
 
     def top(self, row: int) -> Top:
-        """As `Draws` says."""
-        return top_of(self._logits[row], self.token(row), self._asked[row][0].law.n_top or 0)
+        """As `SampleResult` says."""
+        return top_of(self._logits[row], self.token(row), self._asked[row][0].params.n_top or 0)
 
 
-def draw_one(row: Row, law: Law, position: int) -> int:
+def sample_one(row: Row, params: SampleParams, position: int) -> int:
     """Draw a token from a row (V,), which need not be contiguous with others; -1 if there is none."""
-    if law.scale is None:
+    if params.scale is None:
         return int(cpu.argmax_row(row))
-    seed = signed(law.seed)
-    if 0 < law.top_k < len(row) or law.top_p < 1:
-        return int(cpu.sample_among(*_kept(row, law), seed, position, float(law.floor)))
-    return int(cpu.sample(row, law.scale, seed, position, float(law.floor)))
+    seed = signed(params.seed)
+    if 0 < params.top_k < len(row) or params.top_p < 1:
+        return int(cpu.sample_among(*_kept(row, params), seed, position, float(params.floor)))
+    return int(cpu.sample(row, params.scale, seed, position, float(params.floor)))
 
 
-def edited(row: Row, edits: Edits, i: int) -> Row:
+def edited(row: Row, edits: LogitEdits, i: int) -> Row:
     """A copy of a row (V,), the i-th of those that `edits` are for, with these made."""
     produced = dict(zip(edits.ids.tolist(), edits.produced.tolist(), strict=True)) | edits.drafts[i]
     ids, counts = np.array(list(produced), np.int64), np.array(list(produced.values()), np.float32)
@@ -216,30 +216,30 @@ def signed(seed: int) -> int:
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def _kept(row: Row, law: Law) -> tuple[Ids, Row]:
+def _kept(row: Row, params: SampleParams) -> tuple[Ids, Row]:
     """What top-k and top-p leave, in any order: ids and scaled logits, the largest of them 0."""
-    if 0 < law.top_k < len(row):
-        ids, values = np.empty(law.top_k, np.int32), np.empty(law.top_k, np.float32)
+    if 0 < params.top_k < len(row):
+        ids, values = np.empty(params.top_k, np.int32), np.empty(params.top_k, np.float32)
         top_k(row, ids, values)
         n = len(ids) if ids[-1] >= 0 else int(np.count_nonzero(ids >= 0))
-        scaled = np.maximum(values[:n] - values[:1], _DEEPEST / law.scale) * law.scale
+        scaled = np.maximum(values[:n] - values[:1], _DEEPEST / params.scale) * params.scale
         ids, total = ids[:n], 0.0
     else:
-        ids, scaled, total = _likeliest(row, law)
-    n = nucleus(ids, scaled, float(law.top_p), total) if law.top_p < 1 else len(ids)
+        ids, scaled, total = _likeliest(row, params)
+    n = nucleus(ids, scaled, float(params.top_p), total) if params.top_p < 1 else len(ids)
     return ids[:n], scaled[:n]
 
 
-def _likeliest(row: Row, law: Law) -> tuple[Ids, Row, float]:
+def _likeliest(row: Row, params: SampleParams) -> tuple[Ids, Row, float]:
     """All that top-p may leave of a row, and the weight of the whole row."""
     # what is below the second floor has a share below 1 - P in all; often the first holds the share P, too
-    ids, scaled, total = _above(row, law, _NEAR)
-    if np.exp(scaled, dtype=np.float64).sum() < law.top_p * total:
-        ids, scaled, total = _above(row, law, np.log(max(1 - law.top_p, 1e-16) / len(row)))
+    ids, scaled, total = _above(row, params, _NEAR)
+    if np.exp(scaled, dtype=np.float64).sum() < params.top_p * total:
+        ids, scaled, total = _above(row, params, np.log(max(1 - params.top_p, 1e-16) / len(row)))
     return ids, scaled, total
 
 
-def _above(row: Row, law: Law, floor: Any) -> tuple[Ids, Row, float]:
+def _above(row: Row, params: SampleParams, floor: Any) -> tuple[Ids, Row, float]:
     ids, scaled = np.empty(len(row), np.int32), np.empty(len(row), np.float32)
-    n, total = cpu.likely(row, law.scale, float(floor), ids, scaled)
+    n, total = cpu.likely(row, params.scale, float(floor), ids, scaled)
     return ids[:n], scaled[:n], total

@@ -77,23 +77,23 @@ def sample_among(ids, scaled, seed, position, floor=-np.inf):
     return int(ids[keys == keys.max()].min())
 
 
-def candidates(logits, laws, positions, width, *, ids, scores):
+def candidates(logits, row_params, positions, width, *, ids, scores):
     """Log-probabilities of the likeliest; or the likeliest 64, cut by the law, with noise, as if there were no others."""
     ids[:], scores[:] = -1, -np.inf
-    for r, (row, law) in enumerate(zip(logits, laws, strict=True)):
-        n = min(len(row), width if law.scale is None else 64)
+    for r, (row, params) in enumerate(zip(logits, row_params, strict=True)):
+        n = min(len(row), width if params.scale is None else 64)
         found, x = np.empty(n, np.int32), np.empty(n, np.float32)
         top_k(row, ids=found, values=x)
         found, x = found[found >= 0], x[found >= 0]
-        if law.scale is None:
+        if params.scale is None:
             x = x - log_sum_exp(row) if len(x) else x
         else:
-            found, x = found[: law.top_k or n], (x[: law.top_k or n] - row.max()) * np.float32(law.scale)
-            n = nucleus(found, x, law.top_p) if law.top_p < 1 and len(x) else len(x)
-            kept = x[:n] >= np.float32(law.floor)
+            found, x = found[: params.top_k or n], (x[: params.top_k or n] - row.max()) * np.float32(params.scale)
+            n = nucleus(found, x, params.top_p) if params.top_p < 1 and len(x) else len(x)
+            kept = x[:n] >= np.float32(params.floor)
             found, x = found[:n][kept], x[:n][kept]
             noise = np.empty(len(x), np.float32)
-            gumbel(law.seed, positions[r], found, out=noise)
+            gumbel(params.seed, positions[r], found, out=noise)
             x = x + noise
             order = np.argsort(-x, kind="stable")
             total = np.log(np.exp(x.astype(np.float64)).sum())

@@ -36,7 +36,7 @@ def guesses(sequences: int) -> DeviceArrays:
     return DeviceArrays(tokens=trees, parents=trees, depths=trees, grown=each, anchors=each, lengths=each)
 
 
-class Grow:
+class BuildTree:
     """Trees of candidates, as `reference.grow` defines them.
 
     Parameters
@@ -75,7 +75,7 @@ class Grow:
         self._run(stream, grid=n_sequences)
 
 
-class Plant:
+class WriteDraft:
     """Trees as rows of a batch, under the roots of some of its sequences.
 
     Parameters
@@ -103,7 +103,7 @@ class Plant:
         self._run(stream, grid=len(order), **_words(order))
 
 
-class Walk:
+class AcceptPath:
     """The way of the drawn tokens of some sequences, and what guesses next.
 
     Parameters
@@ -199,7 +199,7 @@ class Features:
         self._run(stream, grid=(self._n, n_rows))
 
 
-class Keep:
+class StashRows:
     """Rows of some arrays put aside.
 
     Parameters
@@ -218,7 +218,7 @@ class Keep:
         self._run(stream, grid=(self._n, n_rows), first=first, at=at)
 
 
-class Pick:
+class GatherTop1:
     """The first number of some rows as the tokens that are read next.
 
     Parameters

@@ -5,7 +5,7 @@ from typing import Any
 
 from dflash.kernels.gpu import device
 from dflash.kernels.ragged import PENDING
-from dflash.kernels.sample.cuda import Sampler
+from dflash.kernels.sample.cuda import DeviceSampler
 from dflash.model.batch import Forward, Span, starts
 from dflash.model.config import Config
 from dflash.model.cuda.passes import DecodePass, Layers
@@ -26,7 +26,7 @@ class Gather:
     def __init__(self, config: Config, decode: DecodePass) -> None:
         self._config, self._decode = config, decode
         self._rows: dict[str | int, Any] = {}
-        self._sampler: Sampler | None = None
+        self._sampler: DeviceSampler | None = None
 
     def take(self, spans: Sequence[Span], group: Sequence[int], layers: Layers, capture: Sequence[int]) -> None:
         """Take the results of the pass over the spans numbered in `group`.
@@ -61,13 +61,13 @@ class Gather:
         n, n_logits = rows[-1], logit_rows[-1]
         logits = self._room("logits", max(n_logits, 1), self._config.n_vocab)
         if self._sampler is None or self._sampler.logits is not logits:
-            self._sampler = Sampler(logits)
+            self._sampler = DeviceSampler(logits)
         captured = {layer: self._rows[layer][:n] for layer in capture}
         return Forward(self._sampler.rows(n_logits), self._rows["hidden"][:n], captured, tuple(spans))
 
     def _take_logits(self, span: Span, layers: Layers, at: int, target: Any) -> None:
         n = len(span.tokens)
-        if not span.whole:
+        if not span.prefill:
             device.copy(target[:n], self._decode.logits[at : at + n])
             return
         for start in range(0, n, PENDING):

@@ -14,7 +14,7 @@ from dflash.model.cuda.ops import Norm, Ops
 from dflash.model.cuda.weights import DeviceWeights
 
 
-class Parts(NamedTuple):
+class LayerContext(NamedTuple):
     """What the launches of a block are made of.
 
     Parameters
@@ -33,14 +33,14 @@ class Parts(NamedTuple):
     ops: Ops
 
 
-class Norms(NamedTuple):
+class LayerNorms(NamedTuple):
     """Of a block: before its mixer, before its feed forward; experts have theirs inside."""
 
     mixer: Norm
     ffn: Norm | None
 
     @classmethod
-    def of(cls, parts: Parts, *, first: bool) -> "Norms":
+    def of(cls, parts: LayerContext, *, first: bool) -> "LayerNorms":
         """Make them, of the first block or of a later one."""
         weights, config, space, ops = parts
         mixer = ops.norm(space, weights.vector("attn_norm.weight"), config.norm_eps, first=first)
@@ -53,7 +53,7 @@ class Norms(NamedTuple):
 class LinearAttention:
     """Gated delta net: convolution, delta rule and gated norm in one op. Reads `normed`, adds to `stream`."""
 
-    def __init__(self, parts: Parts, memory: tuple[Any, Any], norms: Norms) -> None:
+    def __init__(self, parts: LayerContext, memory: tuple[Any, Any], norms: LayerNorms) -> None:
         weights, config, s, ops = parts
         projections = [weights.matrix(n) for n in ("attn_qkv.weight", "attn_gate.weight")]
         projections += [weights.halves(n) for n in ("ssm_alpha.weight", "ssm_beta.weight")]
@@ -74,7 +74,7 @@ class FullAttention:
     Reads `normed`, adds to `stream`.
     """
 
-    def __init__(self, parts: Parts, cache: tuple[Any, Any], norms: Norms) -> None:
+    def __init__(self, parts: LayerContext, cache: tuple[Any, Any], norms: LayerNorms) -> None:
         weights, config, s, ops = parts
         sizes = tuple(array.shape[1] for array in (s.query, s.key, s.value))
         names = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
@@ -101,7 +101,7 @@ class FullAttention:
 class FeedForward:
     """``down(silu(gate x) * up x)`` of the normed `stream`, added to it."""
 
-    def __init__(self, parts: Parts, norm: Norm | None, behind: Norm | None) -> None:
+    def __init__(self, parts: LayerContext, norm: Norm | None, behind: Norm | None) -> None:
         weights, _, s, ops = parts
         self.norm = _launched(norm)
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
@@ -121,9 +121,9 @@ class Block:
 
     Parameters
     ----------
-    parts : Parts
+    parts : LayerContext
     mixer : LinearAttention or FullAttention
-    norms : Norms
+    norms : LayerNorms
     behind : RmsNorm or SplitNorm, optional
         The norm of the next block.
 
@@ -137,9 +137,9 @@ class Block:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: LayerContext,
         mixer: LinearAttention | FullAttention,
-        norms: Norms,
+        norms: LayerNorms,
         behind: Norm | None = None,
     ) -> None:
         weights, config, space, ops = parts

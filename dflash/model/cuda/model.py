@@ -11,17 +11,17 @@ from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.device import DeviceBatch
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
-from dflash.kernels.sample.cuda import Sampler
-from dflash.model.attachments import Companions
-from dflash.model.batch import Forward, Span, check, following, guesses_of, ragged, settled
+from dflash.kernels.sample.cuda import DeviceSampler
+from dflash.model.attachments import Attachments
+from dflash.model.batch import Forward, Span, check, device_drafts_of, next_rows, ragged, resolved
 from dflash.model.config import Config
 from dflash.model.cuda.gather_outputs import Gather
 from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PrefillPass, Shape, bucket_of
 from dflash.model.cuda.recurrent_pools import DEVICE
-from dflash.model.cuda.scratch_arena import Lent
+from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.split_passes import grouped, parents_of
 from dflash.model.cuda.weights import DeviceWeights
-from dflash.model.draft.request import Wish
+from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
@@ -61,17 +61,17 @@ class DeviceModel:
     weights : DeviceWeights
     metadata : dict
         Of the file.
-    companions : Companions
+    attachments : Attachments
         What drafters have loaded for it.
-    rows : int
+    max_rows : int
         Most rows of a forward.
-    device, chunk, cut, looks_ahead
+    device, chunk, cut, can_overlap
         As of `Model`.
     latest : Forward or None
         The last one; reading anything else overwrites it.
     alone : bool
         Whether that was one decode pass, whose batch and draws lie on the device.
-    planted : dict of int to Wish
+    planted : dict of int to DeviceDraftRequest
         By the number of a span what was wished of the guesses that it read, if those were made on the device.
 
     Raises
@@ -80,7 +80,7 @@ class DeviceModel:
         If all that does not fit the device.
     """
 
-    device, cut, looks_ahead = "cuda", CUT, True
+    device, chunk_alignment, can_overlap = "cuda", CUT, True
 
     def __init__(
         self,
@@ -93,23 +93,23 @@ class DeviceModel:
         threads: int = 4,
         chunk: int = CHUNK,
     ) -> None:
-        self.config, self.threads, self.chunk = config, threads, chunk
-        self.metadata, self.companions = file.metadata, Companions()
-        self.rows = chunk + PENDING * slots
-        self.pools = Pools(config, pages=pages, slots=slots, kv=kv, place=DEVICE)
+        self.config, self.threads, self.prefill_chunk = config, threads, chunk
+        self.metadata, self.attachments = file.metadata, Attachments()
+        self.max_rows = chunk + PENDING * slots
+        self.pools = Pools(config, pages=pages, slots=slots, kv=kv, backend=DEVICE)
         most = min(pages, -(-config.context // PAGE))
         with Staging(threads) as staging:
             self.weights = DeviceWeights(Weights(file, config), staging)
             self._prefill = PrefillPass(self.weights, config, self.pools, chunk, most)
             self._decode = DecodePass(self.weights, config, self.pools, most, self._prefill.lent)
-        self._sampler = Sampler(self._decode.logits, position=self._decode.batch.position)
+        self._sampler = DeviceSampler(self._decode.logits, position=self._decode.batch.position)
         self._settling = DeviceBatch(1, 1, 1)
         memories = list(zip(self.pools.conv, self.pools.delta, strict=True))
         self._apply_kept = Flush(memories, self._settling) if memories else None
         self._gather = Gather(config, self._decode)
         self.latest: Forward | None = None
         self.alone = False
-        self.planted: dict[int, Wish] = {}
+        self.planted: dict[int, DeviceDraftRequest] = {}
         jit.warm()
 
     @property
@@ -123,7 +123,7 @@ class DeviceModel:
         return self._decode.batch
 
     @property
-    def drawn(self) -> Any:
+    def sampled_ids(self) -> Any:
         """Tokens drawn last from the rows of a decode pass, int32 (64,)."""
         return self._sampler.ids
 
@@ -132,9 +132,9 @@ class DeviceModel:
         """Kernels and copies of a decode pass, for each number of rows that was captured."""
         return self._decode.launches
 
-    def scratch(self) -> Lent:
+    def scratch(self) -> ScratchArena:
         """Memory for companions; what one of them leaves there lasts until any other launch of the model or a companion."""
-        return self._prefill.lent.again()
+        return self._prefill.lent.fork()
 
     def state(self) -> State:
         """Begin a sequence; see `Model.state`."""
@@ -192,21 +192,21 @@ class DeviceModel:
         A pending row has the same bits whatever else is in the batch. So has a row of a whole span, however the text was cut
         at multiples of `CUT`; they are not the bits of the same row read while pending.
         """
-        check(spans, capture, self.config, self.rows)
-        groups = grouped(spans, self.chunk, PROMPTS)
-        alone = len(groups) == 1 and not (spans[0].whole and any(span.logits for span in spans))
-        self.alone = alone and not spans[0].whole
-        planted = guesses_of(spans) if self.alone else {}
-        wishes = {i: guesses.wishes[k] for guesses, order in planted.items() for k, i in enumerate(order) if i >= 0}
-        self.planted = wishes
-        spans = [span if i in wishes else settled(span) for i, span in enumerate(spans)]
+        check(spans, capture, self.config, self.max_rows)
+        groups = grouped(spans, self.prefill_chunk, PROMPTS)
+        alone = len(groups) == 1 and not (spans[0].prefill and any(span.logits for span in spans))
+        self.alone = alone and not spans[0].prefill
+        planted = device_drafts_of(spans) if self.alone else {}
+        requests = {i: guesses.requests[k] for guesses, order in planted.items() for k, i in enumerate(order) if i >= 0}
+        self.planted = requests
+        spans = [span if i in requests else resolved(span) for i, span in enumerate(spans)]
         laid = [ragged([spans[i] for i in group]) for group in groups]
         for group, (tokens, _, rows) in zip(groups, laid, strict=True):
             layers = self._run([spans[i] for i in group], tokens, rows, capture, planted)
             if not alone:
                 self._gather.take(spans, group, layers, capture)
         for span in spans:
-            span.state.advanced(parents_of(span), whole=span.whole)
+            span.state.mark_read(parents_of(span), prefill=span.prefill)
         if alone:
             n, n_logits = len(laid[0][0]), sum(len(span.tokens) for span in spans if span.logits)
             captured = {layer: layers.captured[layer][:n] for layer in capture}
@@ -215,7 +215,7 @@ class DeviceModel:
             self.latest = self._gather.forward(spans, capture)
         return self.latest
 
-    def forward_ahead(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
+    def forward_overlapped(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read one token more of each sequence: the one that is being drawn from its row of the last forward.
 
         Parameters
@@ -228,14 +228,14 @@ class DeviceModel:
         Returns
         -------
         Forward
-            As of these spans. A state knows nothing of it: once the row before is committed, `advanced` tells it.
+            As of these spans. A state knows nothing of it: once the row before is committed, `mark_read` tells it.
         """
         n = len(spans)
         for span in spans:
             span.state.reserve(2)
-        drawn, tokens = self.drawn[:n], self.batch.tokens[:n]
+        drawn, tokens = self.sampled_ids[:n], self.batch.tokens[:n]
         none = np.zeros(n, np.int32)
-        self._decode(none, following(spans), capture, logits=True, amend=lambda: device.copy(tokens, drawn))
+        self._decode(none, next_rows(spans), capture, logits=True, amend=lambda: device.copy(tokens, drawn))
         self.alone, self.planted = True, {}
         layers = self._decode.layers
         captured = {layer: layers.captured[layer][:n] for layer in capture}
@@ -260,13 +260,13 @@ class DeviceModel:
         capture: tuple[int, ...],
         planted: Mapping[Any, Sequence[int]],
     ) -> Layers:
-        if spans[0].whole:
+        if spans[0].prefill:
             self._prefill(tokens, rows, capture)
             return self._prefill.layers
 
         def plant() -> None:
             for guesses, order in planted.items():
-                guesses.planter(self.batch)(order)
+                guesses.writer(self.batch)(order)
 
         self._decode(tokens, rows, capture, logits=any(span.logits for span in spans), amend=plant)
         return self._decode.layers

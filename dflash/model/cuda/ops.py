@@ -10,7 +10,7 @@ from typing import Any
 
 from dflash.kernels.attention import cuda as attention
 from dflash.kernels.delta import cuda as delta
-from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.device import DeviceBatch
 from dflash.kernels.linear import cuda as linear
@@ -60,7 +60,7 @@ class Ops:
         self.batch, self.prefill = batch, prefill
         self.sequences = batch.max_sequences
         self.splits_norms = not prefill and not config.experts
-        self._launch: Any = linear.Launch
+        self._launch: Any = linear.PackedLinear
         self.scratch: list[Any] = []
         if prefill:
             scratch = cuda_prefill.Scratch(scratch_bytes(config, batch.max_rows, batch.max_sequences))
@@ -78,19 +78,19 @@ class Ops:
             return SplitNorm(space.stream, gain, eps, half=space.normed, squares=space.squares)
         return RmsNorm(space.stream, gain, eps, half=space.normed)
 
-    def linear(self, x: Any, weights: Sequence[Tiles], outs: Sequence[Any], *, before: Norm | None = None) -> Op:
+    def linear(self, x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, before: Norm | None = None) -> Op:
         """``out = x @ W.T`` for each weight, of tokens that come from the norm `before`."""
         return self._launch(x, weights, outs, **carried(before=before))
 
-    def add(self, x: Any, weight: Tiles, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Op:
+    def add(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Op:
         """``stream += x @ W.T * scale``, which the norm `behind` reads."""
         return self._launch(x, [weight], [stream], add=True, scale=scale, **carried(behind=behind))
 
-    def gate_up(self, x: Any, weights: Sequence[Tiles], out: Any, *, before: Norm | None) -> Op:
+    def gate_up(self, x: Any, weights: Sequence[PackedWeight], out: Any, *, before: Norm | None) -> Op:
         """``out = silu(x @ gate.T) * (x @ up.T)``, times `INNER_SCALE`."""
         return self._launch(x, weights, [out], gated=True, **carried(before=before))
 
-    def down(self, x: Any, weight: Tiles, stream: Any, *, behind: Norm | None) -> Op:
+    def down(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None) -> Op:
         """``stream += x @ W.T``, over `INNER_SCALE`."""
         return self.add(x, weight, stream, behind=behind, scale=1 / INNER_SCALE)
 

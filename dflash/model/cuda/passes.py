@@ -14,12 +14,12 @@ from dflash.kernels.linear.cuda import fetch_ahead
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.kernels.rope.cuda import Angles
-from dflash.kernels.tree.cuda import Keep
+from dflash.kernels.tree.cuda import StashRows
 from dflash.model.config import Config
 from dflash.model.cuda.graphs import Graphs
-from dflash.model.cuda.layers import Block, FullAttention, LinearAttention, Norms, Parts
+from dflash.model.cuda.layers import Block, FullAttention, LayerContext, LayerNorms, LinearAttention
 from dflash.model.cuda.ops import Ops
-from dflash.model.cuda.scratch_arena import Lent
+from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.cuda.workspace import workspace
 from dflash.model.rope import inverse_frequencies
@@ -58,7 +58,7 @@ class Layers:
     def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, ops: Ops) -> None:
         self.space = s = workspace(config, ops.batch.max_rows, pools.kv)
         self.captured: dict[int, Any] = {}
-        self._keeps: dict[int, Keep] = {}
+        self._keeps: dict[int, StashRows] = {}
         self._source = device.array(np.array([s.stream.data.ptr], np.uint64))
         self.embed = Embed(ops.batch.tokens, weights.matrix("token_embd.weight"), s.stream)
         inv_freq, gain = inverse_frequencies(config)
@@ -73,7 +73,7 @@ class Layers:
         for layer in capture:
             if layer not in self.captured:
                 self.captured[layer] = device.empty(*self.space.stream.shape)
-                self._keeps[layer] = Keep(self._source, self.captured[layer][None])
+                self._keeps[layer] = StashRows(self._source, self.captured[layer][None])
 
     def __call__(self, n: int, capture: Sequence[int]) -> None:
         """Launch `n` rows."""
@@ -92,8 +92,8 @@ class Layers:
 
 def _blocks(weights: DeviceWeights, config: Config, pools: Pools, space: SimpleNamespace, ops: Ops) -> list[Block]:
     blocks, attention = [], 0
-    parts = [Parts(weights.block(i), config, space, ops) for i in range(len(config.recurrent))]
-    norms = [Norms.of(own, first=i == 0) for i, own in enumerate(parts)]
+    parts = [LayerContext(weights.block(i), config, space, ops) for i in range(len(config.recurrent))]
+    norms = [LayerNorms.of(own, first=i == 0) for i, own in enumerate(parts)]
     for i, recurrent in enumerate(config.recurrent):
         if recurrent:
             memory = pools.conv[i - attention], pools.delta[i - attention]
@@ -136,7 +136,7 @@ class DecodePass:
         As for `Layers`.
     pages : int
         Most of a text.
-    lent : Lent
+    lent : ScratchArena
         For what lasts until the next pass of any kind.
 
     Attributes
@@ -147,10 +147,10 @@ class DecodePass:
         By `Shape`.
     """
 
-    def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, pages: int, lent: Lent) -> None:
+    def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, pages: int, lent: ScratchArena) -> None:
         self.batch = DeviceBatch(PENDING, SEQUENCES, pages)
-        self.logits = lent.empty(PENDING, config.n_vocab)
-        self._ops = ops = Ops(config, self.batch, prefill=False, empty=lent.empty)
+        self.logits = lent.alloc(PENDING, config.n_vocab)
+        self._ops = ops = Ops(config, self.batch, prefill=False, empty=lent.alloc)
         self.layers = Layers(weights, config, pools, ops)
         head = weights.matrix("token_embd.weight" if config.tied else "output.weight")
         self.head = ops.linear(self.layers.space.wanted, [head], [self.logits])
@@ -211,7 +211,7 @@ class PrefillPass:
 
     Attributes
     ----------
-    lent : Lent
+    lent : ScratchArena
         Memory that means nothing between passes.
     """
 
@@ -219,7 +219,7 @@ class PrefillPass:
         self.batch = DeviceBatch(rows, PROMPTS, pages)
         ops = Ops(config, self.batch, prefill=True)
         self.layers = Layers(weights, config, pools, ops)
-        self.lent = Lent([self.layers.space.arena, *ops.scratch])
+        self.lent = ScratchArena([self.layers.space.arena, *ops.scratch])
 
     def __call__(self, tokens: NDArray[np.int32], rows: Ragged, capture: tuple[int, ...]) -> None:
         """Run; the results lie in `layers`."""

@@ -7,7 +7,7 @@ from dflash.kernels.conv import cuda as conv
 from dflash.kernels.delta import cuda as delta
 from dflash.kernels.gpu import device
 from dflash.model.config import Config
-from dflash.model.state.pools import Memories, Place
+from dflash.model.state.pools import Backend, Memories
 
 
 def memories(config: Config, slots: int) -> Memories:
@@ -27,14 +27,14 @@ def memories(config: Config, slots: int) -> Memories:
     def of_layer(i: int, arrays: dict[str, Any]) -> dict[str, Any]:
         return {name: array[i] for name, array in arrays.items()}
 
-    def kept_by(slot: int) -> list[Any]:
+    def slot_views(slot: int) -> list[Any]:
         return [convs["tail"][:, slot], deltas["state"][:, slot]]
 
     return Memories(
         [conv.Memory(**of_layer(i, convs)) for i in range(n)],
         [delta.Memory(**of_layer(i, deltas)) for i in range(n)],
-        kept_by,
+        slot_views,
     )
 
 
-DEVICE = Place(device.zeros, memories, compact, device.clone)
+DEVICE = Backend(device.zeros, memories, compact, device.clone)

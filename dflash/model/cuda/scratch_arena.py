@@ -11,7 +11,7 @@ from dflash.kernels.gpu import device
 _LINE = 256
 
 
-class Lent:
+class ScratchArena:
     """Hands out arrays that lie in memory of somebody else, and in their own where that does not do.
 
     All of it is used by launches of one stream, and what one use leaves there nobody reads after another has begun.
@@ -25,11 +25,11 @@ class Lent:
     def __init__(self, memories: Iterable[Any]) -> None:
         self._left = [memory.reshape(-1).view(np.uint8) for memory in memories]
 
-    def again(self) -> "Lent":
+    def fork(self) -> "ScratchArena":
         """What is left, for somebody else: what both are lent overlaps."""
-        return Lent(self._left)
+        return ScratchArena(self._left)
 
-    def empty(self, *shape: int, dtype: Any = np.float32) -> Any:
+    def alloc(self, *shape: int, dtype: Any = np.float32) -> Any:
         """An array, its values being what lay there."""
         n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         for i, left in enumerate(self._left):

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from dflash.errors import KernelError
-from dflash.kernels.gpu.lazy_array import Later
+from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.ragged import PENDING
-from dflash.model.batch import Span, rows_above
+from dflash.model.batch import Span, row_parents
 
 
 def grouped(spans: Sequence[Span], chunk: int, prompts: int) -> list[list[int]]:
@@ -21,7 +21,7 @@ def grouped(spans: Sequence[Span], chunk: int, prompts: int) -> list[list[int]]:
         used = room
         for i, span in enumerate(spans):
             n = len(span.tokens)
-            if span.whole != whole:
+            if span.prefill != whole:
                 continue
             if n > room:
                 raise KernelError(f"forward: {n} rows of one text, at most {room} fit")
@@ -35,5 +35,5 @@ def grouped(spans: Sequence[Span], chunk: int, prompts: int) -> list[list[int]]:
 
 def parents_of(span: Span) -> Sequence[int]:
     """Parents of the rows of a span, later if they are being made."""
-    guess = span.guess
-    return span.parents if guess is None else Later(lambda: rows_above(guess), len(span.tokens))
+    guess = span.device_draft
+    return span.parents if guess is None else LazyArray(lambda: row_parents(guess), len(span.tokens))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dflash.kernels import conv
 from dflash.kernels.formats import BLOCKS, Matrix
-from dflash.kernels.formats.cuda import TILE_ROWS, Tiles
+from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.moe import Experts
@@ -54,11 +54,11 @@ class DeviceWeights:
         """Bytes of all that was asked for."""
         return sum(_size(made) for made in self._made.values())
 
-    def matrix(self, name: str) -> Tiles:
+    def matrix(self, name: str) -> PackedWeight:
         """A matrix, or a stack of them."""
         return self._once(name, lambda: self._packed(self.host.matrix(name)))
 
-    def stacks(self, names: Sequence[str]) -> list[tuple[Tiles, list[str]]]:
+    def stacks(self, names: Sequence[str]) -> list[tuple[PackedWeight, list[str]]]:
         """Matrices of one width, to be asked for before any of them is: those of a type lie one below the other.
 
         Returns
@@ -75,27 +75,27 @@ class DeviceWeights:
             called.setdefault(kind, []).append(name)
         return [(self._stack(found, called[kind]), called[kind]) for kind, found in of_type.items()]
 
-    def _stack(self, matrices: Sequence[Matrix], names: Sequence[str]) -> Tiles:
+    def _stack(self, matrices: Sequence[Matrix], names: Sequence[str]) -> PackedWeight:
         if len(matrices) == 1:
             return self.matrix(names[0])
         ends = np.cumsum([matrix.shape[0] for matrix in matrices]).tolist()
-        tall = Tiles.empty(matrices[0].type, (ends[-1], matrices[0].shape[1]), names[0])
+        tall = PackedWeight.empty(matrices[0].type, (ends[-1], matrices[0].shape[1]), names[0])
         for matrix, name, end in zip(matrices, names, ends, strict=True):
             part = tall.rows(slice(end - matrix.shape[0], end))
             self._fill(part, matrix, 0)
             self._made[self._prefix + name] = part
         return tall
 
-    def halves(self, name: str) -> Tiles:
+    def halves(self, name: str) -> PackedWeight:
         """A matrix, float32 as float16: for products alone, which round it anyway."""
         return self._once(f"{name} in halves", lambda: self._packed(_rounded(self.host.matrix(name))))
 
-    def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[Tiles, ...]:
+    def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[PackedWeight, ...]:
         """Several matrices; where the file has them in one, one below the other, parts of that."""
         key = f"{fused} in parts"
         return self._once(key, lambda: self._parts(names, fused, rows))
 
-    def sides(self, name: str) -> tuple[Tiles, Tiles]:
+    def sides(self, name: str) -> tuple[PackedWeight, PackedWeight]:
         """The left and the right half of a matrix."""
         return self._once(f"{name} in sides", lambda: tuple(map(self._packed, _sides(self.host.matrix(name)))))
 
@@ -134,14 +134,14 @@ class DeviceWeights:
             self._made[key] = make()
         return self._made[key]
 
-    def _parts(self, names: tuple[str, ...], fused: str, rows: tuple[int, ...]) -> tuple[Tiles, ...]:
+    def _parts(self, names: tuple[str, ...], fused: str, rows: tuple[int, ...]) -> tuple[PackedWeight, ...]:
         return tuple(map(self._packed, self.host.matrices(*names, fused=fused, rows=rows)))
 
-    def _packed(self, matrix: Matrix) -> Tiles:
+    def _packed(self, matrix: Matrix) -> PackedWeight:
         kind = matrix.type
         if not matrix.native:
             kind = self.expressed[matrix.type] = "F16"
-        tiles = Tiles.empty(kind, matrix.shape, matrix.name)
+        tiles = PackedWeight.empty(kind, matrix.shape, matrix.name)
         if matrix.data.ndim == 3 and matrix.data.flags.c_contiguous and matrix.shape[1] % TILE_ROWS == 0:
             # no matrix of the stack is filled up, so that its tiles are those of one tall matrix
             tall = copy(tiles)
@@ -154,7 +154,7 @@ class DeviceWeights:
             self._fill(tiles, matrix, 0)
         return tiles
 
-    def _fill(self, tiles: Tiles, matrix: Matrix, number: int) -> None:
+    def _fill(self, tiles: PackedWeight, matrix: Matrix, number: int) -> None:
         """Send the rows of a matrix, which is number `number` of a stack."""
         step = max(1, self._staging.room // (tiles.row_bytes * TILE_ROWS)) * TILE_ROWS
         for start in range(0, matrix.shape[0], step):
@@ -188,4 +188,4 @@ def _as_halves(matrix: Matrix) -> NDArray[np.uint8]:
 
 def _size(made: Any) -> int:
     parts: Iterable[Any] = made if isinstance(made, tuple) else (made,)
-    return sum(part.data.nbytes if isinstance(part, Tiles) else part.nbytes for part in parts)
+    return sum(part.data.nbytes if isinstance(part, PackedWeight) else part.nbytes for part in parts)

@@ -16,7 +16,7 @@ from dflash.model.state.pools import KV_TYPES
 _LINE = 256
 
 HALF, SINGLE = np.dtype(np.float16), np.dtype(np.float32)
-Parts = dict[str, tuple[np.dtype, int]]
+LayerContext = dict[str, tuple[np.dtype, int]]
 
 
 def workspace(config: Config, n_rows: int, kv: str) -> SimpleNamespace:
@@ -55,13 +55,13 @@ def workspace_bytes(config: Config, n_rows: int, kv: str) -> int:
     """Bytes that `workspace` takes."""
     always, parts = _shapes(config, kv)
 
-    def size(part: Parts) -> int:
+    def size(part: LayerContext) -> int:
         return sum(n_rows * width * dtype.itemsize + _LINE for dtype, width in part.values())
 
     return size(always) + max(map(size, parts))
 
 
-def _shapes(config: Config, kv: str) -> tuple[Parts, tuple[Parts, ...]]:
+def _shapes(config: Config, kv: str) -> tuple[LayerContext, tuple[LayerContext, ...]]:
     """What is always there, and what shares memory."""
     width, head = config.width, config.heads * config.head_size
     values = config.delta_value_heads * config.delta_size

@@ -4,7 +4,17 @@ from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.files import is_draft, open_draft
 from dflash.model.draft.load import load_draft
 from dflash.model.draft.model import BlockDraft
-from dflash.model.draft.request import Ask, Wish
+from dflash.model.draft.request import DeviceDraftRequest, DraftRequest
 from dflash.model.draft.state import DraftSnapshot, DraftState
 
-__all__ = ["Ask", "BlockDraft", "DraftConfig", "DraftSnapshot", "DraftState", "Wish", "is_draft", "load_draft", "open_draft"]
+__all__ = [
+    "BlockDraft",
+    "DeviceDraftRequest",
+    "DraftConfig",
+    "DraftRequest",
+    "DraftSnapshot",
+    "DraftState",
+    "is_draft",
+    "load_draft",
+    "open_draft",
+]

@@ -10,14 +10,14 @@ from dflash.kernels.profile import timed
 from dflash.model.candidates import Candidates
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.markov import Markov
-from dflash.model.draft.request import Ask
+from dflash.model.draft.request import DraftRequest
 from dflash.model.draft.selector import Selector
 from dflash.model.draft.source import Source
 from dflash.model.draft.vocabulary import Vocabulary
 
 Floats = NDArray[np.float32]
 
-Chooser = Callable[[Sequence[Ask], Floats, Floats], list[Candidates]]
+Chooser = Callable[[Sequence[DraftRequest], Floats, Floats], list[Candidates]]
 """From asks, the rows that guess (R, H) after the final norm and their logits (R, V), one text after another."""
 
 find = timed("candidates")(sample.candidates)
@@ -34,22 +34,22 @@ class Likeliest:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._targets = vocabulary.targets
 
-    def __call__(self, asks: Sequence[Ask], hidden: Floats, logits: Floats) -> list[Candidates]:  # noqa: ARG002
+    def __call__(self, requests: Sequence[DraftRequest], hidden: Floats, logits: Floats) -> list[Candidates]:  # noqa: ARG002
         """See `Chooser`."""
-        width = max(ask.width for ask in asks)
-        laws = [ask.law for ask in asks for _ in range(ask.n)]
-        positions = [ask.state.length + 1 + i for ask in asks for i in range(ask.n)]
+        width = max(request.n_candidates for request in requests)
+        laws = [request.params for request in requests for _ in range(request.n_draft)]
+        positions = [request.state.length + 1 + i for request in requests for i in range(request.n_draft)]
         ids, scores = np.empty((len(laws), width), np.int32), np.empty((len(laws), width), np.float32)
         find(logits, laws, positions, width, ids=ids, scores=scores, targets=self._targets)
         found, start = [], 0
-        for ask in asks:
-            part = slice(start, start + ask.n)
-            found.append(Candidates(ids[part, : ask.width], scores[part, : ask.width]))
-            start += ask.n
+        for request in requests:
+            part = slice(start, start + request.n_draft)
+            found.append(Candidates(ids[part, : request.n_candidates], scores[part, : request.n_candidates]))
+            start += request.n_draft
         return found
 
 
-def chooser(config: DraftConfig, source: Source, vocabulary: Vocabulary, slots: int, confidence: float) -> Chooser:
+def chooser(config: DraftConfig, source: Source, vocabulary: Vocabulary, slots: int, min_confidence: float) -> Chooser:
     """Make what a kind of draft chooses its candidates by.
 
     Parameters
@@ -59,11 +59,11 @@ def chooser(config: DraftConfig, source: Source, vocabulary: Vocabulary, slots: 
     vocabulary : Vocabulary
     slots : int
         Most asks at a time.
-    confidence : float
+    min_confidence : float
         As for `BlockDraft`.
     """
     if config.kind == "dflash2":
         return Selector(config, source, vocabulary.targets)
     if config.kind == "dspark":
-        return Markov(config, source, vocabulary, slots, confidence)
+        return Markov(config, source, vocabulary, slots, min_confidence)
     return Likeliest(vocabulary)

@@ -35,7 +35,7 @@ class DraftConfig:
         Rows of a block, the anchor (the last token of the text) included.
     mask : int
         Token of the other rows.
-    taps : tuple of int
+    target_layer_ids : tuple of int
         Layers of the target, from 0, whose outputs it reads.
     windows : tuple of int
         For each layer, how many positions a row sees, itself included; 0 for all.
@@ -70,7 +70,7 @@ class DraftConfig:
     rope_scaling: RopeScaling | None
     block: int
     mask: int
-    taps: tuple[int, ...]
+    target_layer_ids: tuple[int, ...]
     windows: tuple[int, ...]
     causal: tuple[bool, ...]
     conv_width: int = 0
@@ -109,13 +109,19 @@ class DraftConfig:
                 raise Unsupported(f"draft: {what} {size}, must be a multiple of {_LANES}")
         if not 1 + self.lead <= self.block <= ROWS:
             raise Unsupported(f"draft: blocks of {self.block} rows, must be {1 + self.lead} to {ROWS}")
-        if len(set(self.taps)) != len(self.taps) or not 1 <= len(self.taps) <= MAX_TAPS or min(self.taps) < 0:
-            raise FormatError(f"draft: reads the target's layers {self.taps}, must be 1 to {MAX_TAPS} different ones")
+        if (
+            len(set(self.target_layer_ids)) != len(self.target_layer_ids)
+            or not 1 <= len(self.target_layer_ids) <= MAX_TAPS
+            or min(self.target_layer_ids) < 0
+        ):
+            raise FormatError(
+                f"draft: reads the target's layers {self.target_layer_ids}, must be 1 to {MAX_TAPS} different ones"
+            )
         if self.conv_group and self.width % self.conv_group:
             raise FormatError(f"draft: convolutions in groups of {self.conv_group} columns do not divide {self.width}")
 
 
-def default_taps(n_layers: int, n_target_layers: int) -> tuple[int, ...]:
+def default_target_layer_ids(n_layers: int, n_target_layers: int) -> tuple[int, ...]:
     """Layers that a draft reads if its file does not say which.
 
     Parameters

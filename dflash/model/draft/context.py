@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels import block_attention
-from dflash.kernels.linear import Launch
+from dflash.kernels.linear import PackedLinear
 from dflash.kernels.profile import timed
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.layers import rms_norm, turn
@@ -41,11 +41,11 @@ class Context:
         self._config, self._rings = config, rings
         self._space = space = context_space(config, min(CHUNK, rings.size))
         a, blocks = space.all, [Block(source, i) for i in range(config.n_layers)]
-        self._fuse = Launch(a.features, [source.matrix("fc.weight")], [a.fused], name="fc")
+        self._fuse = PackedLinear(a.features, [source.matrix("fc.weight")], [a.fused], name="fc")
         self._norm = source.vector("enc.output_norm.weight")
         matrices = [block.matrix(name) for block in blocks for name in ("attn_k.weight", "attn_v.weight")]
         outs = [getattr(a, f"{part}{i}") for i in range(config.n_layers) for part in ("key", "value")]
-        self._project = Launch(a.fused, matrices, outs, name="context projections")
+        self._project = PackedLinear(a.fused, matrices, outs, name="context projections")
         self._k_norms = [block.vector("attn_k_norm.weight") for block in blocks]
         self._inv_freq, self._gain = inverse_frequencies(config)
         self._slots, self._positions = np.empty((2, space.n_rows), np.int32)
@@ -67,7 +67,7 @@ class Context:
 
     def _wanted(self, state: DraftState, rows: Rows, features: Features) -> range | NDArray[np.intp]:
         """The rows that are read: without those that later ones of the same call would push out."""
-        n_rows = len(features[self._config.taps[0]])
+        n_rows = len(features[self._config.target_layer_ids[0]])
         wanted = range(n_rows)[rows] if isinstance(rows, slice) else np.asarray(rows, np.intp)
         skipped = max(len(wanted) - state.rings.size, 0)
         state.length += skipped
@@ -78,7 +78,7 @@ class Context:
         n, width = len(rows), self._config.width
         index = slice(rows.start, rows.stop, rows.step) if isinstance(rows, range) else rows
         target = self._space.all.features
-        for i, tap in enumerate(self._config.taps):
+        for i, tap in enumerate(self._config.target_layer_ids):
             part = features[tap][index]
             target[at : at + n, i * width : (i + 1) * width] = part.get() if hasattr(part, "get") else part
         self._slots[at : at + n] = state.slot

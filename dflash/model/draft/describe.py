@@ -49,7 +49,7 @@ def _draft(config: DraftConfig) -> dict[str, Any]:
         "block": config.block,
         "guesses": config.most,
         "mask": config.mask,
-        "taps": list(config.taps),
+        "taps": list(config.target_layer_ids),
         "width": config.width,
         "layers": [
             {"window": window, "causal": causal} for window, causal in zip(config.windows, config.causal, strict=True)

@@ -7,7 +7,7 @@ import numpy as np
 
 from dflash.errors import FormatError, Unsupported
 from dflash.model.config_sizes import MAX_BLOCKS, MAX_WIDTH, MIN_YARN_BETA, RopeScaling
-from dflash.model.draft.config import DraftConfig, default_taps
+from dflash.model.draft.config import DraftConfig, default_target_layer_ids
 from dflash.model.draft.gguf_dialects import (
     MAX_CONV,
     MAX_HEAD_SIZE,
@@ -108,7 +108,7 @@ def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
         rope_scaling=scaling,
         block=keys.integer("block_size", 16, high=1 << 16),
         mask=keys.integer("mask_token_id", low=0),
-        taps=_taps(keys, n_layers, exported=exported),
+        target_layer_ids=_taps(keys, n_layers, exported=exported),
         windows=windows,
         causal=_causal(keys, slides),
         logit_scale=keys.number("output_multiplier", 1.0, low=-1e6, high=1e6),
@@ -165,7 +165,7 @@ def _taps(keys: Settings, n_layers: int, *, exported: bool) -> tuple[int, ...]:
     if exported:
         return tuple(tap - 1 for tap in keys.integers("aux_hidden_state_layer_ids", low=1, high=MAX_BLOCKS))
     if "target_layer_ids" not in keys:
-        return default_taps(n_layers, keys.integer("num_target_layers", high=MAX_BLOCKS))
+        return default_target_layer_ids(n_layers, keys.integer("num_target_layers", high=MAX_BLOCKS))
     return keys.integers("target_layer_ids", high=MAX_BLOCKS)
 
 

@@ -20,7 +20,7 @@ class Dialect(NamedTuple):
 
     Parameters
     ----------
-    block, taps : str
+    block, target_layer_ids : str
         Keys under the architecture.
     shift : int
         What is added to a tap in the file.
@@ -29,7 +29,7 @@ class Dialect(NamedTuple):
     """
 
     block: str
-    taps: str
+    target_layer_ids: str
     shift: int
     masks: tuple[str, ...]
 
@@ -88,7 +88,9 @@ def config_of(metadata: Mapping[str, Value], shapes: Mapping[str, tuple[int, ...
         rope_scaling=scaling,
         block=keys.integer(dialect.block, high=1 << 16),
         mask=_mask(metadata, dialect),
-        taps=tuple(tap - dialect.shift for tap in keys.integers(dialect.taps, low=dialect.shift, high=MAX_BLOCKS)),
+        target_layer_ids=tuple(
+            tap - dialect.shift for tap in keys.integers(dialect.target_layer_ids, low=dialect.shift, high=MAX_BLOCKS)
+        ),
         windows=windows,
         causal=causality(kind, windows, _flag(keys, "attention.causal", default=False) or None),
         logit_scale=keys.number("logit_scale", 1.0, low=-1e6, high=1e6),

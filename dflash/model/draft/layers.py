@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from dflash.kernels import block_attention, block_conv, norm, rope
 from dflash.kernels.block_attention import Blocks
-from dflash.kernels.linear import Launch
+from dflash.kernels.linear import PackedLinear
 from dflash.kernels.profile import timed
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.source import Block
@@ -20,7 +20,7 @@ block_attend, convolve = timed("attention")(block_attention.block_attend), timed
 Floats = NDArray[np.float32]
 
 
-class Around:
+class ConvPair:
     """The convolutions before and after a sublayer of DFlash 2, with taps made from the sublayer's input.
 
     Reads `normed`; the sublayer reads `mixed` and leaves `product`, which is added to `stream`.
@@ -29,7 +29,7 @@ class Around:
     def __init__(self, weights: Block, part: str, space: Rows) -> None:
         a = space.all
         self.conv_base = weights.vector(f"{part}_conv_base")
-        self.conv_proj = Launch(a.normed, [weights.matrix(f"{part}_conv_proj.weight")], [a.change], name="conv taps")
+        self.conv_proj = PackedLinear(a.normed, [weights.matrix(f"{part}_conv_proj.weight")], [a.change], name="conv taps")
 
     def before(self, s: SimpleNamespace, blocks: Blocks, n: int) -> None:
         """Make the taps, and the sublayer's input."""
@@ -58,8 +58,10 @@ class Attention:
     ) -> None:
         a = space.all
         names = "attn_q.weight", "attn_k.weight", "attn_v.weight"
-        self.project = Launch(x, [weights.matrix(name) for name in names], [a.query, a.key, a.value], name="projections")
-        self.attn_output = Launch(
+        self.project = PackedLinear(
+            x, [weights.matrix(name) for name in names], [a.query, a.key, a.value], name="projections"
+        )
+        self.attn_output = PackedLinear(
             a.attended, [weights.matrix("attn_output.weight")], [out], add=add, name="attention output"
         )
         self.attn_q_norm, self.attn_k_norm = weights.vector("attn_q_norm.weight"), weights.vector("attn_k_norm.weight")
@@ -83,8 +85,8 @@ class FeedForward:
     def __init__(self, weights: Block, space: Rows, *, x: Floats, out: Floats, add: bool) -> None:
         inner = space.all.inner
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
-        self.gate_up = Launch(x, gate_up, [inner], gated=True, name="ffn gate up")
-        self.ffn_down = Launch(inner, [weights.matrix("ffn_down.weight")], [out], add=add, name="ffn down")
+        self.gate_up = PackedLinear(x, gate_up, [inner], gated=True, name="ffn gate up")
+        self.ffn_down = PackedLinear(inner, [weights.matrix("ffn_down.weight")], [out], add=add, name="ffn down")
 
     def __call__(self, n: int) -> None:
         """Run the first `n` rows of the workspace."""
@@ -98,7 +100,7 @@ class Layer:
     def __init__(self, weights: Block, config: DraftConfig, space: Rows, rings: Rings, layer: int) -> None:
         a, has_convs = space.all, config.conv_width > 0
         self.attn_norm, self.ffn_norm = weights.vector("attn_norm.weight"), weights.vector("ffn_norm.weight")
-        self.attn_conv, self.ffn_conv = (Around(weights, part, space) if has_convs else None for part in ("attn", "ffn"))
+        self.attn_conv, self.ffn_conv = (ConvPair(weights, part, space) if has_convs else None for part in ("attn", "ffn"))
         ends = {"x": a.mixed, "out": a.product} if has_convs else {"x": a.normed, "out": a.stream}
         self.attention = Attention(weights, config, space, rings, layer, **ends, add=not has_convs)
         self.ffn = FeedForward(weights, space, **ends, add=not has_convs)

@@ -32,8 +32,8 @@ def load_draft(
     sequences: int,
     context: int | None = None,
     causal: bool | None = None,
-    short: bool = False,
-    confidence: float = 0.0,
+    trim_block: bool = False,
+    min_confidence: float = 0.0,
     draft_vocab: int | None = None,
 ) -> "BlockDraft | DeviceBlockDraft":
     """Load the draft model of a target.
@@ -53,7 +53,7 @@ def load_draft(
         Last positions that layers without a window see; 4,096 if None, or the target's context if that is less.
     causal : bool, optional
         Whether rows of a block see only those before them, in all layers; None does what the file says.
-    short, confidence
+    trim_block, min_confidence
         As of `BlockDraft`.
     draft_vocab : int, optional
         Guess from the first so many tokens, and the special ones, alone; see `vocabulary`. None is all of them; on a GPU, of
@@ -77,15 +77,15 @@ def load_draft(
         If there is too little memory.
     """
     device = device or target.device
-    if sequences < 1 or (context is not None and context < 1) or not 0 <= confidence <= 1:
+    if sequences < 1 or (context is not None and context < 1) or not 0 <= min_confidence <= 1:
         raise RequestError(
-            f"draft: sequences {sequences} and context {context} must be at least 1, confidence {confidence} 0 to 1"
+            f"draft: sequences {sequences} and context {context} must be at least 1, confidence {min_confidence} 0 to 1"
         )
     if device not in {"cpu", "cuda"} or (device == "cuda" and target.device == "cpu"):
         raise Unsupported(f"draft: device {device!r} with a target on {target.device!r} is not run")
     with memory_errors(name, "use another strategy"):
         config, source = open_draft(resolve(name, folders=True))
-        settings = {"causal": causal, "short": short, "confidence": confidence, "draft_vocab": draft_vocab}
+        settings = {"causal": causal, "trim_block": trim_block, "min_confidence": min_confidence, "draft_vocab": draft_vocab}
         return _build(config, source, target, device=device, sequences=sequences, context=context, **settings)
 
 
@@ -98,8 +98,8 @@ def _build(
     sequences: int,
     context: int | None,
     causal: bool | None,
-    short: bool,
-    confidence: float,
+    trim_block: bool,
+    min_confidence: float,
     draft_vocab: int | None,
 ) -> Any:
     """Make a draft model from its open file, which is closed if that fails."""
@@ -109,12 +109,12 @@ def _build(
             config = replace(config, causal=(causal,) * config.n_layers)
         room, known = min(context or DEFAULT_CONTEXT, target.config.context), vocabulary(source, target, draft_vocab)
         if device == "cuda":
-            settings = {"sequences": sequences, "context": room, "short": short, "confidence": confidence}
+            settings = {"sequences": sequences, "context": room, "trim_block": trim_block, "min_confidence": min_confidence}
             some = common(target) if draft_vocab is None and not known.own else ()
             return _on_gpu(config, source, target, known, common=some, **settings)
         tables = _tables(source, target, known)
         settings = {"slots": sequences, "size": places(config, room), "kv": target.pools.kv, "threads": target.threads}
-        return BlockDraft(config, source, tables, **settings, short=short, confidence=confidence)
+        return BlockDraft(config, source, tables, **settings, trim_block=trim_block, min_confidence=min_confidence)
     except BaseException:
         source.close()
         raise
@@ -148,8 +148,8 @@ def fitted(config: DraftConfig, source: Source, target: Any) -> DraftConfig:
         raise Unsupported(f"{name} is for a vocabulary of {config.n_vocab} tokens, this model has {of.n_vocab}")
     if config.mask >= of.n_vocab:
         raise Unsupported(f"{name} has mask token {config.mask}, this model's ids are 0 to {of.n_vocab - 1}")
-    if max(config.taps) >= of.n_layers:
-        raise Unsupported(f"{name} reads layer {max(config.taps)}, this model has layers 0 to {of.n_layers - 1}")
+    if max(config.target_layer_ids) >= of.n_layers:
+        raise Unsupported(f"{name} reads layer {max(config.target_layer_ids)}, this model has layers 0 to {of.n_layers - 1}")
     _same_words(source, target, name)
     check_tensors(config, source.shapes, of.n_vocab)
     if source.fork and config.rope_base != of.rope_base:

@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.kernels.confidence import reach, trust
+from dflash.kernels.confidence import confidence, reach
 from dflash.kernels.embed import embed
 from dflash.kernels.linear import linear
 from dflash.kernels.sample import candidates
 from dflash.model.candidates import Candidates
 from dflash.model.draft.config import DraftConfig
-from dflash.model.draft.request import Ask
+from dflash.model.draft.request import DraftRequest
 from dflash.model.draft.selector import drawn
 from dflash.model.draft.source import Source
 from dflash.model.draft.vocabulary import Vocabulary
@@ -26,7 +26,7 @@ class Walked(NamedTuple):
 
     ids: Ids
     scores: Floats
-    trust: Floats
+    confidence: Floats
 
 
 class Markov:
@@ -42,12 +42,14 @@ class Markov:
     vocabulary : Vocabulary
     slots : int
         Most asks at a time.
-    confidence : float
+    min_confidence : float
         Positions end where the product of the confidences falls below it.
     """
 
-    def __init__(self, config: DraftConfig, source: Source, vocabulary: Vocabulary, slots: int, confidence: float) -> None:
-        self._vocabulary, self._least = vocabulary, confidence
+    def __init__(
+        self, config: DraftConfig, source: Source, vocabulary: Vocabulary, slots: int, min_confidence: float
+    ) -> None:
+        self._vocabulary, self._least = vocabulary, min_confidence
         self._w1, self._w2 = source.matrix("markov_w1.weight"), source.matrix("markov_w2.weight")
         self._parts = [(self._w2.rows(part), at) for part, at in zip(vocabulary.parts, vocabulary.columns(), strict=True)]
         self._corrected = np.empty((slots, len(vocabulary)), np.float32)
@@ -56,28 +58,28 @@ class Markov:
         if config.has_confidence:
             self._trust, self._bias = confidence_head(source)
 
-    def __call__(self, asks: Sequence[Ask], hidden: Floats, logits: Floats) -> list[Candidates]:
+    def __call__(self, requests: Sequence[DraftRequest], hidden: Floats, logits: Floats) -> list[Candidates]:
         """See `Chooser`."""
-        walked, found, start = self._walk(asks, hidden, logits), [], 0
-        for ask in asks:
-            part = slice(start, start + ask.n)
-            ids, scores = walked.ids[part, : ask.width], walked.scores[part, : ask.width]
-            edges = self._edges(ask, ids, scores, logits[part]) if ask.width > 1 else None
-            n = reach(walked.trust[part], self._least)
+        walked, found, start = self._walk(requests, hidden, logits), [], 0
+        for request in requests:
+            part = slice(start, start + request.n_draft)
+            ids, scores = walked.ids[part, : request.n_candidates], walked.scores[part, : request.n_candidates]
+            edges = self._edges(request, ids, scores, logits[part]) if request.n_candidates > 1 else None
+            n = reach(walked.confidence[part], self._least)
             found.append(Candidates(ids[:n], scores[:n], None if edges is None else edges[:n]))
-            start += ask.n
+            start += request.n_draft
         return found
 
-    def _walk(self, asks: Sequence[Ask], hidden: Floats, logits: Floats) -> Walked:
+    def _walk(self, requests: Sequence[DraftRequest], hidden: Floats, logits: Floats) -> Walked:
         """Position after position, all texts together."""
-        starts = np.cumsum([0, *(ask.n for ask in asks)])
-        width, n_rows = max(ask.width for ask in asks), int(starts[-1])
+        starts = np.cumsum([0, *(request.n_draft for request in requests)])
+        width, n_rows = max(request.n_candidates for request in requests), int(starts[-1])
         walked = Walked(
             np.empty((n_rows, width), np.int32), np.empty((n_rows, width), np.float32), np.ones(n_rows, np.float32)
         )
-        before = np.array([ask.anchor for ask in asks], np.int32)
-        for t in range(max(ask.n for ask in asks)):
-            going = [i for i, ask in enumerate(asks) if ask.n > t]
+        before = np.array([request.anchor for request in requests], np.int32)
+        for t in range(max(request.n_draft for request in requests)):
+            going = [i for i, request in enumerate(requests) if request.n_draft > t]
             rows = starts[going] + t
             codes = np.empty((len(going), self._w1.shape[1]), np.float32)
             embed(before[going], self._w1, codes)
@@ -85,26 +87,28 @@ class Markov:
             linear(codes, [part for part, _ in self._parts], [corrected[:, at] for _, at in self._parts])
             corrected += logits[rows]
             ids, scores = np.empty((len(going), width), np.int32), np.empty((len(going), width), np.float32)
-            laws, positions = zip(*((asks[i].law, asks[i].state.length + 1 + t) for i in going), strict=True)
+            row_params, positions = zip(
+                *((requests[i].params, requests[i].state.length + 1 + t) for i in going), strict=True
+            )
             targets = self._vocabulary.targets
-            candidates(corrected, laws, positions, width, ids=ids, scores=scores, targets=targets)
+            candidates(corrected, row_params, positions, width, ids=ids, scores=scores, targets=targets)
             walked.ids[rows], walked.scores[rows] = ids, scores
             before[going] = np.maximum(ids[:, 0], 0)
             if self._trust is not None:
-                walked.trust[rows] = trust(hidden[rows], codes, self._trust, self._bias)
+                walked.confidence[rows] = confidence(hidden[rows], codes, self._trust, self._bias)
         return walked
 
-    def _edges(self, ask: Ask, ids: Ids, scores: Floats, logits: Floats) -> Floats:
+    def _edges(self, request: DraftRequest, ids: Ids, scores: Floats, logits: Floats) -> Floats:
         n, width = ids.shape
         before, after = np.empty((2, n * width, self._w1.shape[1]), np.float32)
         known = np.maximum(ids, 0)
         column = self._vocabulary.column(known)
-        embed(np.concatenate([np.full(width, ask.anchor, np.int32), known[:-1].reshape(-1)]), self._w1, before)
+        embed(np.concatenate([np.full(width, request.anchor, np.int32), known[:-1].reshape(-1)]), self._w1, before)
         embed(self._vocabulary.row(known).reshape(-1), self._w2, after)
         before, after = (rows.reshape(n, width, -1) for rows in (before, after))
         base = np.where(ids >= 0, np.take_along_axis(logits, column, axis=1), np.float32(-np.inf))
-        edges = drawn(base[:, None] + before @ after.transpose(0, 2, 1), ids, ask.law, ask.state.length + 1)
-        if ask.law.scale is None:
+        edges = drawn(base[:, None] + before @ after.transpose(0, 2, 1), ids, request.params, request.state.length + 1)
+        if request.params.scale is None:
             # of what is no candidate there is about as much after any token as there is along the walk
             edges += np.log(np.exp(scores).sum(axis=1))[:, None, None]
         return edges

@@ -11,14 +11,14 @@ from dflash.kernels.block_attention import Blocks
 from dflash.kernels.cpu.jit import use_threads
 from dflash.kernels.embed import embed
 from dflash.kernels.formats import Matrix
-from dflash.kernels.sample import Law
+from dflash.kernels.sample import SampleParams
 from dflash.kernels.soft_cap import soft_cap
 from dflash.model.candidates import Candidates
 from dflash.model.draft.candidates import chooser
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Context, Rows
 from dflash.model.draft.layers import Layer, rms_norm
-from dflash.model.draft.request import Ask
+from dflash.model.draft.request import DraftRequest
 from dflash.model.draft.source import Block, Source
 from dflash.model.draft.state import DraftState, Rings
 from dflash.model.draft.vocabulary import Vocabulary
@@ -62,22 +62,22 @@ class BlockDraft:
         A key of `dflash.model.state.pools.KV_TYPES`: how the context is stored.
     threads : int
         Cores to use.
-    short : bool
+    trim_block : bool
         Whether blocks of a draft whose rows see each other are made no longer than wanted, too. Cheaper, and the rows are
         still about the same positions, but they miss masks that they were trained with. The demo's draft, one of whose
         layers looks both ways, loses 1 % of the tokens a step on code and 3 % in chats with 7 guesses.
-    confidence : float
+    min_confidence : float
         A DSpark draft guesses no further than the product of its confidences stays at or above this.
 
     Attributes
     ----------
     config : DraftConfig
-    common : tuple
+    draft_vocabs : tuple
         None: a draft on a GPU may do with some tokens of its vocabulary for some texts.
     """
 
     device = "cpu"
-    common = ()
+    draft_vocabs = ()
 
     def __init__(
         self,
@@ -89,10 +89,10 @@ class BlockDraft:
         size: int,
         kv: str = "f16",
         threads: int,
-        short: bool = False,
-        confidence: float = 0.0,
+        trim_block: bool = False,
+        min_confidence: float = 0.0,
     ) -> None:
-        self.config, self.threads, self.short = config, threads, short
+        self.config, self.threads, self.trim_block = config, threads, trim_block
         self._source, self._n_vocab, self._embedding = source, tables.n_vocab, tables.embedding
         self._rings = rings = Rings(config, slots, size, kv)
         self._space = block_space(config, slots * config.block)
@@ -100,7 +100,7 @@ class BlockDraft:
         self._layers = [Layer(Block(source, i), config, self._space, rings, i) for i in range(config.n_layers)]
         self._norm = source.vector("output_norm.weight")
         self._head = Head(tables.output, slots * config.most, tables.vocabulary.parts)
-        self._choose = chooser(config, source, tables.vocabulary, slots, confidence)
+        self._choose = chooser(config, source, tables.vocabulary, slots, min_confidence)
         self._inv_freq, self._gain = inverse_frequencies(config)
         self._whole = not all(config.causal)
 
@@ -141,17 +141,18 @@ class BlockDraft:
         items : sequence of (DraftState, slice or sequence of int)
             Which rows of the features belong to a text, in its order; they are text now.
         features : Mapping of int to float32 (N, H)
-            Outputs of the layers ``config.taps`` of the target, such as `Forward.captured`; arrays of a device are fetched.
+            Outputs of the layers ``config.target_layer_ids`` of the target, such as `Forward.captured`; arrays of a device
+            are fetched.
         """
         use_threads(self.threads)
         self._context.read(items, features)
 
-    def propose(self, asks: Sequence[Ask]) -> list[Candidates]:
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Candidates]:
         """Guess what follows the last token of each text.
 
         Parameters
         ----------
-        asks : sequence of Ask
+        requests : sequence of DraftRequest
             Of different states.
 
         Returns
@@ -170,32 +171,32 @@ class BlockDraft:
         -----
         Nothing is kept. A text has the same bits whatever else is asked.
         """
-        if not asks:
+        if not requests:
             return []
-        self._check(asks)
+        self._check(requests)
         use_threads(self.threads)
-        config, sizes = self.config, [self._n_rows(ask) for ask in asks]
-        blocks = _blocks(asks, sizes)
+        config, sizes = self.config, [self._n_rows(request) for request in requests]
+        blocks = _blocks(requests, sizes)
         n = int(blocks.first[-1])
         s = self._space.first(n)
         tokens = np.full(n, config.mask, np.int32)
-        tokens[blocks.first[:-1]] = [ask.anchor for ask in asks]
+        tokens[blocks.first[:-1]] = [request.anchor for request in requests]
         embed(tokens, self._embedding, s.stream)
         if config.embed_scale != 1:
             s.stream *= np.float32(config.embed_scale)
         tabulate(positions(blocks, n), self._inv_freq, self._gain, s)
         for layer in self._layers:
             layer(s, blocks, n)
-        hidden, logits = self._project(s.stream, asks, blocks)
-        return self._choose(asks, hidden, logits)
+        hidden, logits = self._project(s.stream, requests, blocks)
+        return self._choose(requests, hidden, logits)
 
     def compile(self) -> None:
         """Guess once, for a text of no meaning, so that kernels are compiled; nobody else may use the draft meanwhile."""
         state = self.state()
         try:
             nothing = np.zeros((2, self.config.width), np.float32)
-            self.read(state, dict.fromkeys(self.config.taps, nothing), slice(0, 2))
-            self.propose([Ask(state, 0, self.config.most, Law())])
+            self.read(state, dict.fromkeys(self.config.target_layer_ids, nothing), slice(0, 2))
+            self.propose([DraftRequest(state, 0, self.config.most, SampleParams())])
         finally:
             state.close()
 
@@ -203,20 +204,22 @@ class BlockDraft:
         """Let go of the file."""
         self._source.close()
 
-    def _n_rows(self, ask: Ask) -> int:
+    def _n_rows(self, request: DraftRequest) -> int:
         """Rows of a block: if none sees a later one, those after the last wanted change nothing."""
-        return self.config.block if self._whole and not self.short else ask.n + self.config.lead
+        return self.config.block if self._whole and not self.trim_block else request.n_draft + self.config.lead
 
     def _project(
-        self, stream: NDArray[np.float32], asks: Sequence[Ask], blocks: Blocks
+        self, stream: NDArray[np.float32], requests: Sequence[DraftRequest], blocks: Blocks
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Rows that guess after the final norm, one text after another, and their logits."""
         config, at = self.config, 0
-        hidden = self._head.rows(sum(ask.n for ask in asks))
-        for ask, start in zip(asks, blocks.first[:-1].tolist(), strict=True):
+        hidden = self._head.rows(sum(request.n_draft for request in requests))
+        for request, start in zip(requests, blocks.first[:-1].tolist(), strict=True):
             first = start + config.lead
-            rms_norm(stream[first : first + ask.n], self._norm, config.norm_eps, out=hidden[at : at + ask.n])
-            at += ask.n
+            rms_norm(
+                stream[first : first + request.n_draft], self._norm, config.norm_eps, out=hidden[at : at + request.n_draft]
+            )
+            at += request.n_draft
         logits = self._head(at)
         if config.logit_scale != 1:
             logits *= np.float32(config.logit_scale)
@@ -224,14 +227,16 @@ class BlockDraft:
             soft_cap(logits, config.logit_cap)
         return hidden, logits
 
-    def _check(self, asks: Sequence[Ask]) -> None:
-        if len({ask.state.slot for ask in asks}) < len(asks) or any(ask.state.closed for ask in asks):
+    def _check(self, requests: Sequence[DraftRequest]) -> None:
+        if len({request.state.slot for request in requests}) < len(requests) or any(
+            request.state.closed for request in requests
+        ):
             raise KernelError("propose: every ask must be of another state, which is not closed")
-        for ask in asks:
-            if not 0 <= ask.anchor < self._n_vocab:
-                raise RequestError(f"token {ask.anchor} is not in the vocabulary: ids are 0 to {self._n_vocab - 1}")
-            if not 1 <= ask.n <= self.config.most:
-                raise RequestError(f"n is {ask.n}, this draft guesses 1 to {self.config.most} positions")
+        for request in requests:
+            if not 0 <= request.anchor < self._n_vocab:
+                raise RequestError(f"token {request.anchor} is not in the vocabulary: ids are 0 to {self._n_vocab - 1}")
+            if not 1 <= request.n_draft <= self.config.most:
+                raise RequestError(f"n is {request.n_draft}, this draft guesses 1 to {self.config.most} positions")
 
 
 def positions(blocks: Blocks, n: int) -> NDArray[np.int32]:
@@ -240,7 +245,7 @@ def positions(blocks: Blocks, n: int) -> NDArray[np.int32]:
     return np.arange(n, dtype=np.int32) + np.repeat(blocks.length - blocks.first[:-1], sizes)
 
 
-def _blocks(asks: Sequence[Ask], sizes: Sequence[int]) -> Blocks:
-    where = np.array([(ask.state.slot, ask.state.begin, ask.state.length) for ask in asks], np.int32).T
+def _blocks(requests: Sequence[DraftRequest], sizes: Sequence[int]) -> Blocks:
+    where = np.array([(request.state.slot, request.state.begin, request.state.length) for request in requests], np.int32).T
     slot, begin, length = np.ascontiguousarray(where)
     return Blocks(np.array([0, *np.cumsum(sizes)], np.int32), slot, begin, length)

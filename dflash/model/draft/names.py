@@ -92,7 +92,7 @@ def expected(config: DraftConfig, n_vocab: int, n_head: int) -> Shapes:
     """
     h, q, kv, rank = config.width, config.heads * config.head_size, config.kv_heads * config.head_size, config.selector_rank
     outside: Shapes = {
-        "fc.weight": (h, len(config.taps) * h),
+        "fc.weight": (h, len(config.target_layer_ids) * h),
         "enc.output_norm.weight": (h,),
         "output_norm.weight": (h,),
         "token_embd.weight": (n_vocab, h),

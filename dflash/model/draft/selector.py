@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from dflash.kernels import sample
 from dflash.kernels.embed import embed
 from dflash.kernels.linear import linear
-from dflash.kernels.sample import Law
+from dflash.kernels.sample import SampleParams
 from dflash.model.candidates import Candidates
 from dflash.model.draft.config import DraftConfig
-from dflash.model.draft.request import Ask
+from dflash.model.draft.request import DraftRequest
 from dflash.model.draft.source import Source
 
 Floats = NDArray[np.float32]
@@ -40,7 +40,7 @@ class Selector:
             source.matrix(f"selector_{side}.weight") for side in ("predecessor", "successor")
         )
 
-    def __call__(self, asks: Sequence[Ask], hidden: Floats, logits: Floats) -> list[Candidates]:
+    def __call__(self, requests: Sequence[DraftRequest], hidden: Floats, logits: Floats) -> list[Candidates]:
         """See `Chooser`."""
         gates = np.empty((len(hidden), self._rank), np.float32)
         linear(hidden, (self._hidden,), (gates,))
@@ -50,17 +50,17 @@ class Selector:
             sample.top_k(row, ids=of_row, values=value)
         if self._targets is not None:
             ids = np.where(ids < 0, ids, self._targets[ids])
-        for ask in asks:
-            part = slice(start, start + ask.n)
-            found.append(self._pairs(ask, gates[part], ids[part], values[part]))
-            start += ask.n
+        for request in requests:
+            part = slice(start, start + request.n_draft)
+            found.append(self._pairs(request, gates[part], ids[part], values[part]))
+            start += request.n_draft
         return found
 
-    def _pairs(self, ask: Ask, gates: Floats, ids: Ids, values: Floats) -> Candidates:
+    def _pairs(self, request: DraftRequest, gates: Floats, ids: Ids, values: Floats) -> Candidates:
         n, width = ids.shape
         before, after = np.empty((2, n * width, self._rank), np.float32)
         known = np.maximum(ids, 0)
-        embed(np.concatenate([np.full(width, ask.anchor, np.int32), known[:-1].reshape(-1)]), self._predecessor, before)
+        embed(np.concatenate([np.full(width, request.anchor, np.int32), known[:-1].reshape(-1)]), self._predecessor, before)
         embed(known.reshape(-1), self._successor, after)
         before, after = (rows.reshape(n, width, self._rank) for rows in (before, after))
         with np.errstate(all="ignore"):
@@ -68,11 +68,11 @@ class Selector:
         scores = values[:, None] + lift
         broken = ~np.isfinite(scores).all(axis=2, where=ids[:, None] >= 0)
         scores[broken] = np.broadcast_to(values[:, None], scores.shape)[broken]
-        position = ask.state.length + 1
-        return Candidates(ids, log_softmax(values), drawn(scores, ids, ask.law, position))
+        position = request.state.length + 1
+        return Candidates(ids, log_softmax(values), drawn(scores, ids, request.params, position))
 
 
-def drawn(scores: Floats, ids: Ids, law: Law, first: int) -> Floats:
+def drawn(scores: Floats, ids: Ids, params: SampleParams, first: int) -> Floats:
     """Log-probabilities of candidates after each one before, with the noise that a law draws by.
 
     Parameters
@@ -81,7 +81,7 @@ def drawn(scores: Floats, ids: Ids, law: Law, first: int) -> Floats:
         Logits of candidate j at position t after candidate i at the one before.
     ids : int32 (D, K)
         -1 where there are fewer.
-    law : Law
+    params : SampleParams
     first : int
         Position of the text that row 0 is about.
 
@@ -90,21 +90,25 @@ def drawn(scores: Floats, ids: Ids, law: Law, first: int) -> Floats:
     float32 (D, K, K)
         Normalised over j.
     """
-    if law.scale is None:
+    if params.scale is None:
         return log_softmax(scores)
-    scaled = (scores - scores.max(axis=2, keepdims=True)) * np.float32(law.scale)
-    least = np.maximum(_least(scaled, law), np.float32(law.floor))
+    scaled = (scores - scores.max(axis=2, keepdims=True)) * np.float32(params.scale)
+    least = np.maximum(_least(scaled, params), np.float32(params.floor))
     noise = np.empty(ids.shape, np.float32)
     for t, (tokens, of_row) in enumerate(zip(ids, noise, strict=True)):
-        sample.gumbel(law.seed, first + t, np.maximum(tokens, 0), out=of_row)
+        sample.gumbel(params.seed, first + t, np.maximum(tokens, 0), out=of_row)
     return log_softmax(np.where(scaled >= least, scaled + noise[:, None], np.float32(-np.inf)))
 
 
-def _least(scaled: Floats, law: Law) -> Floats:
+def _least(scaled: Floats, params: SampleParams) -> Floats:
     """What the law's top-k and top-p leave at least, (D, K, 1), as if there were no other tokens."""
-    ordered = -np.sort(-scaled, axis=2)[..., : law.top_k or None]
+    ordered = -np.sort(-scaled, axis=2)[..., : params.top_k or None]
     mass = np.cumsum(np.exp(ordered, dtype=np.float64), axis=2)
-    kept = np.count_nonzero(mass[..., :-1] < law.top_p * mass[..., -1:], axis=2) if law.top_p < 1 else ordered.shape[2] - 1
+    kept = (
+        np.count_nonzero(mass[..., :-1] < params.top_p * mass[..., -1:], axis=2)
+        if params.top_p < 1
+        else ordered.shape[2] - 1
+    )
     return np.take_along_axis(ordered, np.broadcast_to(kept, ordered.shape[:2])[..., None], axis=2)
 
 

@@ -43,7 +43,7 @@ def context_space(config: DraftConfig, n_rows: int) -> Rows:
     Rows
         ``features``, ``fused``, ``cos``, ``sin``, and for each layer ``key0``, ``value0``, ``key1``, ...
     """
-    widths = {"features": len(config.taps) * config.width, "fused": config.width}
+    widths = {"features": len(config.target_layer_ids) * config.width, "fused": config.width}
     widths |= {"cos": config.n_rot // 2, "sin": config.n_rot // 2}
     for i in range(config.n_layers):
         widths |= dict.fromkeys((f"key{i}", f"value{i}"), config.kv_heads * config.head_size)

@@ -29,7 +29,7 @@ class Pools:
         Sequences that may live at a time.
     kv : str
         A key of `KV_TYPES`.
-    place : Place
+    backend : Backend
         Where the arrays lie.
 
     Attributes
@@ -42,14 +42,14 @@ class Pools:
         What nobody holds.
     """
 
-    def __init__(self, config: Config, *, pages: int, slots: int, kv: str = "f16", place: "Place | None" = None) -> None:
-        place = place or HOST
+    def __init__(self, config: Config, *, pages: int, slots: int, kv: str = "f16", backend: "Backend | None" = None) -> None:
+        backend = backend or HOST
         attention_layers = config.n_layers - sum(config.recurrent)
         shape = (attention_layers, pages, PAGE, config.kv_heads, config.head_size)
         self.pages, self.slots, self.kv = pages, slots, kv
-        self.k, self.v = (place.zeros(*shape, dtype=KV_TYPES[kv]) for _ in range(2))
-        self.conv, self.delta, self._kept_by = place.memories(config, slots)
-        self._place = place
+        self.k, self.v = (backend.zeros(*shape, dtype=KV_TYPES[kv]) for _ in range(2))
+        self.conv, self.delta, self._slot_views = backend.memories(config, slots)
+        self._backend = backend
         self._free_pages = list(range(pages - 1, -1, -1))
         self._free_slots = list(range(slots - 1, -1, -1))
         self._holders = [0] * pages
@@ -98,25 +98,25 @@ class Pools:
             raise PoolExhausted(f"all {self.slots} sequences are in use")
         slot = self._free_slots.pop()
         try:
-            for kept in self.kept_by(slot):
+            for kept in self.slot_views(slot):
                 kept[:] = 0
         except BaseException:
             self._free_slots.append(slot)
             raise
         return slot
 
-    def kept_by(self, slot: int) -> list[Any]:
+    def slot_views(self, slot: int) -> list[Any]:
         """Views of all that a slot knows of its committed text beside keys and values."""
-        return self._kept_by(slot)
+        return self._slot_views(slot)
 
-    def copies_of(self, slot: int) -> list[Any]:
-        """Copies of what `kept_by` gives."""
-        return [self._place.clone(array) for array in self.kept_by(slot)]
+    def clone_slot(self, slot: int) -> list[Any]:
+        """Copies of what `slot_views` gives."""
+        return [self._backend.clone(array) for array in self.slot_views(slot)]
 
     def compact(self, pages: list[int], length: int, path: list[int]) -> None:
         """Move the keys and values of an accepted path to where its text stands, `length` tokens into `pages`."""
         where = np.array(pages, np.int32)
-        self._place.compact(self.k, self.v, pages=where, length=length, path=np.array(path, np.int32))
+        self._backend.compact(self.k, self.v, pages=where, length=length, path=np.array(path, np.int32))
 
     def return_slot(self, slot: int) -> None:
         """Take a slot back."""
@@ -130,13 +130,13 @@ class Memories(NamedTuple):
     ----------
     conv, delta : list of Memory
         One a layer.
-    kept_by : callable
+    slot_views : callable
         From a slot to views of all that it holds of its committed text.
     """
 
     conv: list[Any]
     delta: list[Any]
-    kept_by: Callable[[int], list[Any]]
+    slot_views: Callable[[int], list[Any]]
 
     @classmethod
     def on_host(cls, config: Config, slots: int) -> "Memories":
@@ -147,13 +147,13 @@ class Memories(NamedTuple):
         convs = [conv.Memory.empty(slots, config.conv_width, channels) for _ in range(n)]
         deltas = [delta.Memory.empty(slots, *heads, size, size) for _ in range(n)]
 
-        def kept_by(slot: int) -> list[Any]:
+        def slot_views(slot: int) -> list[Any]:
             return [memory.tail[slot] for memory in convs] + [memory.state[slot] for memory in deltas]
 
-        return cls(convs, deltas, kept_by)
+        return cls(convs, deltas, slot_views)
 
 
-class Place(NamedTuple):
+class Backend(NamedTuple):
     """Where the arrays of a pool lie.
 
     Parameters
@@ -174,4 +174,4 @@ class Place(NamedTuple):
     clone: Callable[[Any], Any]
 
 
-HOST = Place(zeros, Memories.on_host, compact, np.copy)
+HOST = Backend(zeros, Memories.on_host, compact, np.copy)

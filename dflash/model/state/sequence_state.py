@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dflash.errors import DFlashError
-from dflash.kernels.gpu.lazy_array import Later
+from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.ragged import PAGE
 from dflash.model.state.pools import Pools
 
@@ -99,16 +99,16 @@ class State:
         if missing > 0:
             self.pages += self.pools.take_pages(missing)
 
-    def advanced(self, parents: Sequence[int], *, whole: bool) -> None:
+    def mark_read(self, parents: Sequence[int], *, prefill: bool) -> None:
         """Note that a forward has read rows with these parents (the model calls this)."""
         self.kept = []
         self.side ^= 1
-        if whole:
+        if prefill:
             self.length += len(parents)
             self._pending = None
         else:
             # parents that a device has made are looked at when rows are committed
-            self._pending = parents if isinstance(parents, Later) else tuple(parents)
+            self._pending = parents if isinstance(parents, LazyArray) else tuple(parents)
 
     def commit(self, path: Sequence[int]) -> None:
         """Make some rows of the last forward text.
@@ -136,7 +136,7 @@ class State:
 
     def cut(self, length: int) -> None:
         """Forget all but the first `length` tokens; only where keys and values are all that is remembered."""
-        assert not self.pools.kept_by(self.slot), "a recurrent state can't be cut back"
+        assert not self.pools.slot_views(self.slot), "a recurrent state can't be cut back"
         self.length, self.kept, self._pending = length, [], None
 
     def snapshot(self) -> Snapshot:
@@ -153,8 +153,8 @@ class State:
         whole, rest = divmod(self.length, PAGE)
         last = pools.take_pages(1 if rest else 0)
         try:
-            self._settle()
-            recurrent = pools.copies_of(self.slot)
+            self._flush_accepted()
+            recurrent = pools.clone_slot(self.slot)
             if rest:
                 pools.copy_page(self.pages[whole], last[0])
         except BaseException:
@@ -188,7 +188,7 @@ class State:
         pools.share_pages(snapshot.pages[:whole])
         pools.return_pages(self.pages)
         self.pages = snapshot.pages[:whole] + last
-        for array, was in zip(pools.kept_by(self.slot), snapshot.recurrent, strict=True):
+        for array, was in zip(pools.slot_views(self.slot), snapshot.recurrent, strict=True):
             array[:] = was
         self.length, self.kept, self._pending = snapshot.length, [], None
 
@@ -200,7 +200,7 @@ class State:
             # a flush belongs to a model, which may remember this state
             self._pools, self._flush, self._pending, self.pages = None, _no_flush, None, []
 
-    def _settle(self) -> None:
+    def _flush_accepted(self) -> None:
         """Bring the recurrent state up to the committed text, and drop what is pending."""
         if self.kept:
             self._flush(self.slot, self.kept, self.side)

@@ -46,7 +46,7 @@ def kind(request):
 def model(kind):
     model = load(kind.name, kv="f16")
     kind.drafter.prepare(model)
-    companion = model.companions[kind.drafter]
+    companion = model.attachments[kind.drafter]
     both = model.pools, getattr(companion, "model", companion).pools
     yield model
     for pools in both:

@@ -30,14 +30,14 @@ def lm():
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_text_is_that_of_plain_decoding(lm, tmp_path, kind, shape, temperature, vocab):
     sizes = lm.model.config
-    config = replace(KINDS[kind], width=sizes.width, n_vocab=sizes.n_vocab, mask=sizes.n_vocab - 1, taps=(0, 2))
+    config = replace(KINDS[kind], width=sizes.width, n_vocab=sizes.n_vocab, mask=sizes.n_vocab - 1, target_layer_ids=(0, 2))
     path = write_gguf(tmp_path / "draft.gguf", config, random_weights(config))
     settings = {"max_tokens": 24, "temperature": temperature, "seed": 3}
     plain = lm.generate(PROMPTS, **settings)
-    drafter = DFlash(path, confidence=0.1, draft_vocab=vocab)
+    drafter = DFlash(path, min_confidence=0.1, draft_vocab=vocab)
     guessed = lm.generate(PROMPTS, strategy=Strategy(drafter, shape), **settings)
     assert [one.tokens for one in guessed] == [one.tokens for one in plain]
-    draft = lm.model.companions[drafter]
+    draft = lm.model.attachments[drafter]
     assert draft.config.kind == kind
     if vocab:
         tokens = {int(token) for one in guessed for step in one.steps for token in step.draft.tokens}

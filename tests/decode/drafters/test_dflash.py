@@ -26,9 +26,9 @@ PROMPT = np.random.default_rng(2).integers(0, 200, 90).tolist()
 def model():
     model = load(NAME, kv="f16")
     yield model
-    for each in model.companions.values():
+    for each in model.attachments.values():
         assert getattr(each, "free_slots", 12) == model.pools.slots == 12
-    model.companions.close()
+    model.attachments.close()
     assert (model.pools.free_pages, model.pools.free_slots) == (model.pools.pages, model.pools.slots)
 
 
@@ -40,7 +40,7 @@ def path(model, tmp_path, monkeypatch):
 def write(model, folder, monkeypatch, *, edit=None, **changes):
     """A draft of random weights; all of its layers have windows."""
     n_vocab = model.config.n_vocab
-    sizes = {"width": model.config.width, "n_vocab": n_vocab, "mask": 5, "taps": (0, model.config.n_layers - 1)}
+    sizes = {"width": model.config.width, "n_vocab": n_vocab, "mask": 5, "target_layer_ids": (0, model.config.n_layers - 1)}
     made = replace(drafts.SMALL, **sizes, **changes)
     monkeypatch.setattr(drafts, "VOCAB", n_vocab)
     weights = drafts.random_weights(made, n_head=n_vocab)
@@ -82,7 +82,7 @@ def test_company_changes_no_guess(model, path):
 def test_what_a_long_prompt_would_push_out_is_not_read(model, tmp_path, monkeypatch):
     path = write(model, tmp_path, monkeypatch, windows=(20,) * 3)
     DFlash(path).prepare(model)
-    draft = model.companions[DFlash(path)]
+    draft = model.attachments[DFlash(path)]
     prompt, read = (PROMPT * 4)[:300], []
     old = draft.read_many
 
@@ -132,8 +132,8 @@ def test_broken_weights_are_told_of(model, tmp_path, monkeypatch, caplog):
 
 def test_as_a_value(model):
     assert DFlash("a.gguf") == DFlash(draft="a.gguf") != DFlash("a.gguf", context=9)
-    assert DSpark("a.gguf", confidence=0.5) == DFlash("a.gguf", confidence=0.5)
-    assert DDTree("a.gguf", 9, short=True) == Strategy(DFlash("a.gguf", short=True), Tree(9))
+    assert DSpark("a.gguf", min_confidence=0.5) == DFlash("a.gguf", min_confidence=0.5)
+    assert DDTree("a.gguf", 9, trim_block=True) == Strategy(DFlash("a.gguf", trim_block=True), Tree(9))
     assert DDTree(DFlash("a.gguf")) == Strategy(DFlash("a.gguf"), Tree(22))
     with pytest.raises(NotFound):
         DFlash("nowhere.gguf").prepare(model)

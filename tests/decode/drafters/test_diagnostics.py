@@ -5,18 +5,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from dflash.decode.drafters.diagnostics import Health, warnings_of
+from dflash.decode.drafters.diagnostics import DraftDiagnostics, warnings_of
 from dflash.decode.session import Session
 
 
 @pytest.fixture
 def model():
-    return SimpleNamespace(companions={})
+    return SimpleNamespace(attachments={})
 
 
 def health(model, name="Draft()"):
     session = Session([1])
-    return session, Health(session, model, name)
+    return session, DraftDiagnostics(session, model, name)
 
 
 def test_never_right(model, caplog):

@@ -21,7 +21,7 @@ def model():
     model = load(NAME, kv="f16")
     ITSELF.prepare(model)
     yield model
-    for pools in (model.pools, model.companions[ITSELF].model.pools):
+    for pools in (model.pools, model.attachments[ITSELF].model.pools):
         assert (pools.free_pages, pools.free_slots) == (pools.pages, pools.slots)
 
 

@@ -35,20 +35,20 @@ def test_the_first_that_has_a_guess():
     knows, errs = oracle(toy), oracle(toy, "wrong")
     # each oracle asserts that it has seen every row there is
     for session in run(toy, knows, errs, n=2):
-        assert session.tokens == truth
+        assert session.output_ids == truth
         assert session.n_drafted > 0
-    asked = [session.n_accepted for session in run(toy, PromptLookup(shortest=8), errs, knows)]
+    asked = [session.n_accepted for session in run(toy, PromptLookup(min_ngram=8), errs, knows)]
     assert asked[0] < run(toy, knows)[0].n_accepted
-    assert run(toy, PromptLookup(shortest=8))[0].tokens == truth
+    assert run(toy, PromptLookup(min_ngram=8))[0].tokens == truth
     assert toy.leaked == (0, 0, 0)
 
 
 def test_captures_are_united():
     toy = Toy()
     session = Session(PROMPT)
-    drafting = FirstOf(PromptLookup(), oracle(toy)).start(session, toy)
-    assert drafting.capture == (3,)
-    drafting.close()
+    drafter_state = FirstOf(PromptLookup(), oracle(toy)).start(session, toy)
+    assert drafter_state.capture == (3,)
+    drafter_state.close()
 
 
 class Fragile(Oracle):
@@ -60,13 +60,13 @@ class Counted(PromptLookup):
     closed = 0
 
     def start(self, session, model, snapshot=None):
-        drafting = super().start(session, model, snapshot)
+        drafter_state = super().start(session, model, snapshot)
 
         def close():
             Counted.closed += 1
 
-        drafting.close = close
-        return drafting
+        drafter_state.close = close
+        return drafter_state
 
 
 def test_one_that_does_not_start_lets_go_of_the_others():
@@ -90,15 +90,15 @@ GIVEN = []
 class Remembers(PromptLookup):
     def start(self, session, model, snapshot=None):
         GIVEN.append(snapshot)
-        drafting = super().start(session, model)
-        drafting.snapshot = Memory
-        return drafting
+        drafter_state = super().start(session, model)
+        drafter_state.snapshot = Memory
+        return drafter_state
 
 
 def test_each_gets_its_own_snapshot_back():
-    drafter = FirstOf(PromptLookup(), Remembers(shortest=3))
-    drafting = drafter.start(Session(PROMPT), None)
-    snapshot = drafting.snapshot()
+    drafter = FirstOf(PromptLookup(), Remembers(min_ngram=3))
+    drafter_state = drafter.start(Session(PROMPT), None)
+    snapshot = drafter_state.snapshot()
     drafter.start(Session(PROMPT), None, snapshot)
     assert [None, snapshot.parts[1]] == GIVEN
     memory = snapshot.parts[1]
@@ -107,9 +107,9 @@ def test_each_gets_its_own_snapshot_back():
 
 
 def test_a_value():
-    one = FirstOf(PromptLookup(), PromptLookup(longest=9))
-    assert one == FirstOf(PromptLookup(), PromptLookup(longest=9)) != FirstOf(PromptLookup())
-    assert hash(one) == hash(FirstOf(PromptLookup(), PromptLookup(longest=9)))
+    one = FirstOf(PromptLookup(), PromptLookup(max_ngram=9))
+    assert one == FirstOf(PromptLookup(), PromptLookup(max_ngram=9)) != FirstOf(PromptLookup())
+    assert hash(one) == hash(FirstOf(PromptLookup(), PromptLookup(max_ngram=9)))
     assert repr(one) == "FirstOf(PromptLookup(), PromptLookup(9))"
     with pytest.raises(RequestError, match="at least one"):
         FirstOf()

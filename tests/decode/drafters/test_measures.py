@@ -3,7 +3,7 @@
 import pytest
 from paced import FLAT, GOOD, STEEP, WEAK, Timed, written
 
-from dflash.decode.drafters.adaptive.controller import Option
+from dflash.decode.drafters.adaptive.controller import DraftOption
 from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.first_of import FirstOf
@@ -32,10 +32,10 @@ def n_forwards(model, drafter):
 
 
 def test_another_lookup_measures_nothing_anew(model):
-    assert n_forwards(model, Adaptive(PromptLookup(most=3))) > 0
+    assert n_forwards(model, Adaptive(PromptLookup(n_draft=3))) > 0
     for most in range(4, 60):
-        assert n_forwards(model, Adaptive(PromptLookup(most=most))) == 0
-        assert n_forwards(model, Adaptive(PromptLookup(most=most), PromptLookup(most=2))) == 0
+        assert n_forwards(model, Adaptive(PromptLookup(n_draft=most))) == 0
+        assert n_forwards(model, Adaptive(PromptLookup(n_draft=most), PromptLookup(n_draft=2))) == 0
 
 
 @pytest.mark.parametrize("shaped", [Chain, Tree], ids=["chain", "tree"])
@@ -50,8 +50,8 @@ def test_sizes_are_measured_on_one_grid(model, shaped):
 def test_settings_of_what_takes_no_time_make_no_other_form(model):
     assert n_forwards(model, Adaptive(FirstOf(PromptLookup(), GOOD))) > 0
     for most in range(2, 30):
-        assert n_forwards(model, Adaptive(FirstOf(PromptLookup(most=most), GOOD))) == 0
-        assert n_forwards(model, Adaptive(FirstOf(PromptLookup(most=most), PromptLookup(), GOOD, GOOD))) == 0
+        assert n_forwards(model, Adaptive(FirstOf(PromptLookup(n_draft=most), GOOD))) == 0
+        assert n_forwards(model, Adaptive(FirstOf(PromptLookup(n_draft=most), PromptLookup(), GOOD, GOOD))) == 0
     assert n_forwards(model, Adaptive(FirstOf(PromptLookup(), GOOD, WEAK))) > 0
 
 
@@ -71,14 +71,14 @@ def test_pieces_are_short_and_hold_nothing(clock, curve):
 
 
 def test_a_thousand_names_leave_little_behind(model):
-    first = Adaptive(PromptLookup(most=1), GOOD)
+    first = Adaptive(PromptLookup(n_draft=1), GOOD)
     first.prepare(model)
     measured = len(model.forwards)
-    n_companions = len(model.companions)
+    n_companions = len(model.attachments)
     for number in range(1000):
-        Adaptive(PromptLookup(most=2 + number), Strategy(GOOD, Chain(1 + number % 15))).prepare(model)
+        Adaptive(PromptLookup(n_draft=2 + number), Strategy(GOOD, Chain(1 + number % 15))).prepare(model)
     measures = measures_of(model)
-    assert len(model.companions) == n_companions
+    assert len(model.attachments) == n_companions
     assert len(measures.choices) == measures.choices.capacity <= 64
     assert len(measures.points) <= 12
     assert len(model.forwards) - measured < 12 * 12
@@ -88,12 +88,12 @@ def test_a_thousand_names_leave_little_behind(model):
     session = Session([1, 2], strategy=Strategy(first), max_tokens=20)
     for _ in Engine(model).stream(session):
         pass
-    assert session.text == written(1, 2)[:22]
+    assert session.token_ids == written(1, 2)[:22]
     assert len(model.forwards) - before <= len(session.steps)
 
 
 def test_a_choice_that_is_dropped_while_it_is_used_goes_on(model):
-    strategies = [Strategy(Adaptive(PromptLookup(most=most), GOOD)) for most in range(1, 100)]
+    strategies = [Strategy(Adaptive(PromptLookup(n_draft=most), GOOD)) for most in range(1, 100)]
     engine = Engine(model)
     session = engine.add(Session([1, 2], strategy=strategies[0], max_tokens=60))
     for strategy in strategies:
@@ -103,15 +103,15 @@ def test_a_choice_that_is_dropped_while_it_is_used_goes_on(model):
     other = engine.add(Session([3, 4], strategy=strategies[0], max_tokens=30))
     while engine.busy:
         engine.step()
-    assert session.text == written(1, 2)[:62]
+    assert session.token_ids == written(1, 2)[:62]
     assert other.text == written(3, 4)[:32]
     assert model.leaked == (0, 0, 0)
 
 
 def test_no_name_asks_for_more_than_a_forward_verifies():
-    assert Option(Strategy(GOOD, Chain(9999)), 0).most == PENDING - 1
-    assert Option(Strategy(GOOD, Tree(9999)), 0).most == PENDING - 1
-    assert Option(Strategy(GOOD, Chain(5)), 0).most == 5
+    assert DraftOption(Strategy(GOOD, Chain(9999)), 0).most == PENDING - 1
+    assert DraftOption(Strategy(GOOD, Tree(9999)), 0).most == PENDING - 1
+    assert DraftOption(Strategy(GOOD, Chain(5)), 0).most == 5
 
 
 def test_memory_that_is_all_in_use_is_no_failure(clock):
@@ -123,7 +123,7 @@ def test_memory_that_is_all_in_use_is_no_failure(clock):
     session = Session([1, 2], strategy=Strategy(Adaptive(GOOD, PromptLookup())), max_tokens=20)
     for _ in Engine(model).stream(session):
         pass
-    assert session.text == written(1, 2)[:22]
+    assert session.token_ids == written(1, 2)[:22]
 
 
 def test_a_part_that_is_refused(model, monkeypatch):

@@ -23,7 +23,7 @@ SPECIAL = 480
 def model():
     model = load(NAME, kv="f16")
     MTP().prepare(model)
-    both = model.pools, model.companions[MTP()].pools
+    both = model.pools, model.attachments[MTP()].pools
     yield model
     for pools in both:
         assert (pools.free_pages, pools.free_slots) == (pools.pages, pools.slots)
@@ -38,24 +38,24 @@ def test_the_head_has_read_just_the_text(model):
     session = Session(prompt(), max_tokens=40, strategy=Strategy(MTP(), Tree(12)))
     engine = Engine(model)
     engine.add(session)
-    head = model.companions[MTP()]
+    head = model.attachments[MTP()]
     while session.n_tokens < 30:
         engine.step()
-    drafting = session.drafting
-    text, n = np.array(session.text, np.int32), drafting._state.length
+    drafter_state = session.drafter_state
+    text, n = np.array(session.token_ids, np.int32), drafter_state._state.length
     assert n > 40
     state, other = model.state(), head.state()
     hidden = model.forward([span_of(state, text[:n])]).hidden.copy()
     head.read(other, text[1 : n + 1], hidden)
     for cache in (head.pools.k, head.pools.v):
-        got, want = (cache[0, each.pages].reshape(-1, *cache.shape[3:])[:n] for each in (drafting._state, other))
+        got, want = (cache[0, each.pages].reshape(-1, *cache.shape[3:])[:n] for each in (drafter_state._state, other))
         assert_same_bits("cache", got, want)
     for each in (state, other, engine):
         each.close()
 
 
 def span_of(state, tokens):
-    return Span(state, tokens, np.arange(-1, len(tokens) - 1, dtype=np.int32), whole=True, logits=False)
+    return Span(state, tokens, np.arange(-1, len(tokens) - 1, dtype=np.int32), prefill=True, logits=False)
 
 
 def drafts_of(model, session):
@@ -73,7 +73,7 @@ def test_a_snapshot_knows_the_prompt(model, n):
     engine = Engine(model)
     engine.add(reader)
     engine.step()
-    assert reader.n_read == n
+    assert reader.n_prefilled == n
     snapshot = reader.snapshot()
     engine.close()
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_guesses_of_the_first_tokens_alone(model, shape):
     run(model, want)
     session = Session(prompt(), max_tokens=20, strategy=Strategy(MTP(draft_vocab=90), shape))
     drafts = drafts_of(model, session)
-    assert session.tokens == want.tokens
+    assert session.output_ids == want.tokens
     guesses = {token for tokens, _ in drafts for token in tokens}
     assert guesses
     assert not guesses & set(range(90, SPECIAL))

@@ -27,16 +27,16 @@ def guess(prompt, room=64, shape=None, **settings):
 
 def test_what_followed_the_longest_and_then_the_latest():
     text = [1, 2, 3, 40, 2, 3, 50, 9, 2, 3, 60, 1, 2, 3]
-    assert guess(text, shortest=1, most=2) == [40, 2]
-    assert guess(text, shortest=1, longest=2, most=2) == [60, 1]
-    assert guess([5, 6, 7], shortest=1) == []
-    assert guess([4, 4], shortest=1, most=3) == [4, 4, 4]
-    assert guess([4, 4], shortest=2) == []
+    assert guess(text, min_ngram=1, n_draft=2) == [40, 2]
+    assert guess(text, min_ngram=1, max_ngram=2, n_draft=2) == [60, 1]
+    assert guess([5, 6, 7], min_ngram=1) == []
+    assert guess([4, 4], min_ngram=1, n_draft=3) == [4, 4, 4]
+    assert guess([4, 4], min_ngram=2) == []
 
 
 def test_the_longer_the_run_the_surer():
-    longer = PromptLookup(shortest=1).start(Session([1, 2, 3, 9, 4, 1, 2, 3]), None).propose(4).scores
-    shorter = PromptLookup(shortest=1).start(Session([1, 2, 3, 9, 4, 3]), None).propose(4).scores
+    longer = PromptLookup(min_ngram=1).start(Session([1, 2, 3, 9, 4, 1, 2, 3]), None).propose(4).scores
+    shorter = PromptLookup(min_ngram=1).start(Session([1, 2, 3, 9, 4, 3]), None).propose(4).scores
     assert (shorter < longer).all()
     assert (longer < 0).all()
     assert (np.diff(longer) > 0).all()
@@ -44,11 +44,11 @@ def test_the_longer_the_run_the_surer():
 
 def test_bounds():
     text = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2]
-    assert guess(text, most=5) == [3, 4, 5, 6, 7]
+    assert guess(text, n_draft=5) == [3, 4, 5, 6, 7]
     assert guess(text, room=3) == [3, 4, 5]
     assert guess(text, room=0) == []
     assert guess(text, shape=Chain(2)) == [3, 4]
-    assert guess(text, shape=Chain(), most=1) == [3]
+    assert guess(text, shape=Chain(), n_draft=1) == [3]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
@@ -62,13 +62,13 @@ def test_no_guess_changes_the_text(sampling):
     toy = Toy(law=law)
     truth = naive(toy, PROMPT, sampling, 60, seed=sampling.seed)
     sessions = [
-        Session(PROMPT[:n], sampling=sampling, strategy=Strategy(PromptLookup(most=most)), max_tokens=60)
+        Session(PROMPT[:n], sampling=sampling, strategy=Strategy(PromptLookup(n_draft=most)), max_tokens=60)
         for n, most in ((13, 4), (13, 30), (1, 4))
     ]
     engine = Engine(toy, chunk=5)
     for _ in engine.run(sessions):
         pass
-    assert [session.tokens for session in sessions[:2]] == [truth, truth]
+    assert [session.output_ids for session in sessions[:2]] == [truth, truth]
     assert sessions[0].n_accepted > 10
     assert toy.leaked == (0, 0, 0)
 
@@ -84,7 +84,7 @@ def test_it_reads_what_was_produced_and_begins_anywhere():
     session = Session([0, 1, 2, 3], strategy=Strategy(PromptLookup()), max_tokens=60, prefix=prefix)
     for _ in Engine(toy).run([session]):
         pass
-    assert session.tokens == [(4 + i) % 13 for i in range(60)]
+    assert session.output_ids == [(4 + i) % 13 for i in range(60)]
     # the first round is new, and so are the two tokens that must be known
     assert session.n_accepted == session.n_drafted > 30
     prefix.close()
@@ -92,9 +92,15 @@ def test_it_reads_what_was_produced_and_begins_anywhere():
 
 
 def test_a_value():
-    assert PromptLookup(longest=5) == PromptLookup(longest=5) != PromptLookup()
+    assert PromptLookup(max_ngram=5) == PromptLookup(max_ngram=5) != PromptLookup()
     assert pickle.loads(pickle.dumps(PromptLookup())) == PromptLookup()
-    assert repr(PromptLookup(most=4)) == "PromptLookup(most=4)"
-    for settings in ({"shortest": 0}, {"shortest": 5, "longest": 4}, {"most": 0}, {"most": "a"}, {"longest": 8.0}):
+    assert repr(PromptLookup(n_draft=4)) == "PromptLookup(n_draft=4)"
+    for settings in (
+        {"min_ngram": 0},
+        {"min_ngram": 5, "max_ngram": 4},
+        {"n_draft": 0},
+        {"n_draft": "a"},
+        {"max_ngram": 8.0},
+    ):
         with pytest.raises(RequestError, match="PromptLookup"):
             PromptLookup(**settings)

@@ -8,10 +8,10 @@ from dflash.decode.drafting.device_draft import DeferredDraft
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
-from dflash.decode.sampling.sampler import Picker
+from dflash.decode.sampling.sampler import Sampler
 from dflash.errors import DFlashError
-from dflash.kernels.gpu.lazy_array import Later
-from dflash.model.batch import guesses_of, rows_above, settled
+from dflash.kernels.gpu.lazy_array import LazyArray
+from dflash.model.batch import device_drafts_of, resolved, row_parents
 
 TOKENS, PARENTS = [7, 8, 9, 7, 5], [-1, 0, 1, -1, 3]
 
@@ -34,7 +34,7 @@ class Guesses:
 
 class Session:
     def __init__(self, state=None):
-        self.state, self.text = state, [1, 2, 3]
+        self.state, self.token_ids = state, [1, 2, 3]
 
 
 def test_it_is_the_draft_once_somebody_looks():
@@ -55,15 +55,15 @@ def test_nobody_waits_to_plan_a_step():
     spans = [_decode_span(Session(), draft) for draft in cut]
     assert [len(span.tokens) for span in spans] == [6, 4]
     plain = _decode_span(Session(), Draft([]))
-    assert guesses_of(spans) == {guesses: [0, 1]}
-    assert guesses_of([spans[1], plain, spans[0]]) == {guesses: [2, 0]}
-    assert guesses_of([plain, spans[1]]) == {guesses: [-1, 1]}
-    picker, history = Picker(Sampling(temperature=1.0), 0), History([1, 2, 3])
-    ask = picker.ask(cut[0], history)
+    assert device_drafts_of(spans) == {guesses: [0, 1]}
+    assert device_drafts_of([spans[1], plain, spans[0]]) == {guesses: [2, 0]}
+    assert device_drafts_of([plain, spans[1]]) == {guesses: [-1, 1]}
+    sampler, history = Sampler(Sampling(temperature=1.0), 0), History([1, 2, 3])
+    ask = sampler.request(cut[0], history)
     assert len(ask.positions) == 6
     assert guesses.looked == 0
     assert list(ask.positions) == [3, 4, 5, 6, 4, 5]
-    assert guesses_of(spans) == {guesses: [-1, 1]}, "after a look they are as any other"
+    assert device_drafts_of(spans) == {guesses: [-1, 1]}, "after a look they are as any other"
 
 
 def test_positions_of_a_chain_are_known():
@@ -82,18 +82,18 @@ def test_children_of_a_chain_are_those_of_the_draft():
 
 
 def test_a_span_is_written_out():
-    span = settled(_decode_span(Session(), DeferredDraft(Guesses(), 1, 5, chain=False)))
+    span = resolved(_decode_span(Session(), DeferredDraft(Guesses(), 1, 5, chain=False)))
     assert span.tokens.tolist() == [3, 8, 9, 10, 8, 6]
     assert span.parents.tolist() == [-1, 0, 1, 2, 0, 4]
-    assert span.guess is None
-    assert settled(span) is span
+    assert span.device_draft is None
+    assert resolved(span) is span
 
 
 def test_rows_are_committed_by_parents_that_come_later(lm, pools):
     guesses, state = Guesses(), lm.model.state()
     draft = DeferredDraft(guesses, 0, 5, chain=False)
     state.reserve(6)
-    state.advanced(Later(lambda: rows_above(draft), 6), whole=False)
+    state.mark_read(LazyArray(lambda: row_parents(draft), 6), prefill=False)
     assert guesses.looked == 0
     with pytest.raises(DFlashError, match="no path"):
         state.commit([0, 2])

@@ -10,13 +10,13 @@ from dflash.decode.engine import Engine
 from dflash.decode.recoveries.empty_retry import EmptyRetry
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.special_tokens import Marks
+from dflash.decode.special_tokens import SpecialTokens
 from dflash.decode.strategy import Strategy
 from dflash.errors import PoolExhausted
 from dflash.model.load import load_model
 
 END, BLANK, PROMPT = 0, 1, [3, 8, 5, 2]
-KNOWN = {"eos": [END], "marks": Marks(silent=frozenset([BLANK]))}
+KNOWN = {"eos": [END], "special_tokens": SpecialTokens(silent=frozenset([BLANK]))}
 
 
 class Wavering(Toy):
@@ -27,7 +27,7 @@ class Wavering(Toy):
         self.wrong, self.before_forward = [*wrong, END], self.look
 
     def look(self, spans):
-        self.guessed = any(not span.whole and len(span.tokens) > 1 for span in spans)
+        self.guessed = any(not span.prefill and len(span.tokens) > 1 for span in spans)
 
     def expect(self, memory, text):
         logits = super().expect(memory, text)
@@ -55,7 +55,7 @@ def test_it_is_written_once_more(kind, n_blank, truth):
     assert written(Wavering(wrong), PROMPT, strategy, **KNOWN).tokens == [*wrong, END]
 
     session = written(Wavering(wrong), PROMPT, strategy | EmptyRetry(), **KNOWN)
-    assert session.tokens == truth
+    assert session.output_ids == truth
     (done,) = session.interventions
     assert (done.recovery, done.action) == ("EmptyRetry", "restart")
     assert session.steps[done.step].note == str(done)
@@ -75,7 +75,7 @@ def test_without_memory_to_remember_the_prompt_is_read_again(truth):
     toy = Wavering()
     toy.state = lambda: Full(toy.pools)
     session = written(toy, PROMPT, way("right", [*PROMPT, END]) | EmptyRetry(), **KNOWN)
-    assert session.tokens == truth
+    assert session.output_ids == truth
     assert sum(step.prefilled for step in session.steps) == 2 * (len(PROMPT) - 1)
 
 
@@ -84,20 +84,20 @@ def test_a_prompt_of_one_token():
     session = Session([5], strategy=way("right", [5, END]) | EmptyRetry(), max_tokens=3, eos=[END])
     toy.expect = lambda memory, text: [9, 0, 0] + [toy.guessed * -99 + 20] + [0] * 9
     list(Engine(toy).stream(session))
-    assert session.tokens == [3, 3, 3]
+    assert session.output_ids == [3, 3, 3]
 
 
 def test_plain_decoding_is_not_tried_again():
     toy = Toy(law=lambda text: [text[-1] == token for token in range(13)])
     for strategy in (way("plain", ()), way("right", [4, 0], size=0)):
         session = written(toy, [4, 0], strategy | EmptyRetry(), eos=[0])
-        assert (session.tokens, session.interventions) == ([0], [])
+        assert (session.output_ids, session.interventions) == ([0], [])
 
 
 def test_only_once():
     toy = Toy(law=lambda text: [9] + [0] * 12)
     session = written(toy, PROMPT, way("right", [*PROMPT, 0]) | EmptyRetry() | EmptyRetry(), eos=[0])
-    assert session.tokens == [0]
+    assert session.output_ids == [0]
     assert len(session.interventions) == 1
 
 
@@ -106,7 +106,7 @@ def test_another_end_is_not_tried_again(end):
     toy = Toy(law=lambda text: [0, 9] + [0] * 11)
     most, recovery = (4, EmptyRetry()) if end == "max_tokens" else (20, EmptyRetry(patience=6))
     session = written(toy, PROMPT, way("right", [*PROMPT, *[1] * 9]) | recovery, max_tokens=most, **KNOWN)
-    assert (session.tokens, session.finish_reason, session.interventions) == ([1] * most, "length", [])
+    assert (session.output_ids, session.finish_reason, session.interventions) == ([1] * most, "length", [])
 
 
 @pytest.mark.parametrize("kind", ["chain", "tree"])
@@ -118,14 +118,14 @@ def test_what_begins_unseen_is_handed_on_whole_with_the_first_token_that_is(kind
     session = Session(PROMPT, strategy=strategy | EmptyRetry(), **KNOWN)
     engine = Engine(toy)
     engine.add(session)
-    while not session.tokens[5:6]:
-        assert not session.told
-        assert not any(event.step.tokens for event in engine.step() if len(session.tokens) < 6)
-    assert session.told
+    while not session.output_ids[5:6]:
+        assert not session.has_emitted
+        assert not any(event.step.tokens for event in engine.step() if len(session.output_ids) < 6)
+    assert session.has_emitted
     while engine.busy:
         engine.step()
     assert [(step.tokens, step.accepted) for step in session.steps] == [(step.tokens, step.accepted) for step in bare.steps]
-    assert session.tokens == text
+    assert session.output_ids == text
     assert toy.leaked == (0, 0, 0)
 
 
@@ -145,9 +145,9 @@ def test_an_observer_may_stop_inside_what_was_held_back():
         sampling=Sampling(logprobs=0),
     )
     list(Engine(toy).stream(session))
-    assert (session.tokens, session.finish_reason) == ([BLANK] * 3, "stop")
-    assert [token for step in session.steps for token in step.tokens] == session.tokens
-    assert [entry.token for entry in session.logprobs] == session.tokens
+    assert (session.output_ids, session.finish_reason) == ([BLANK] * 3, "stop")
+    assert [token for step in session.steps for token in step.tokens] == session.output_ids
+    assert [entry.token for entry in session.logprobs] == session.output_ids
     assert toy.leaked == (0, 0, 0)
 
 
@@ -157,11 +157,11 @@ def test_cancelled_while_it_is_held_back():
     session = engine.add(Session(PROMPT, strategy=way("right", [*PROMPT, *[1] * 30], size=2) | EmptyRetry(), **KNOWN))
     for _ in range(4):
         engine.step()
-    assert session.held
+    assert session.held_steps
     session.cancel()
     engine.step()
     assert session.finish_reason == "cancelled"
-    assert [token for step in session.steps for token in step.tokens] == session.tokens == [1] * session.n_tokens
+    assert [token for step in session.steps for token in step.tokens] == session.output_ids == [1] * session.n_tokens
     assert toy.leaked == (0, 0, 0)
 
 
@@ -189,7 +189,7 @@ def test_where_every_page_is_taken(n_prompt, read):
         engine.step()
     assert session.error is None
     assert [each.action for each in session.interventions] == ["restart"]
-    assert session.tokens == plain.tokens[: plain.tokens.index(plain.tokens[5]) + 1]
+    assert session.output_ids == plain.tokens[: plain.tokens.index(plain.tokens[5]) + 1]
     assert sum(step.prefilled for step in session.steps) == read
     assert (model.pools.free_pages, model.pools.free_slots) == (model.pools.pages, model.pools.slots)
 
@@ -198,7 +198,7 @@ def test_log_probabilities_are_those_of_the_second_try(truth):
     wrong = [BLANK] * 4
     strategy = way("right", [*PROMPT, *wrong, END], size=1) | EmptyRetry()
     session = written(Wavering(wrong), PROMPT, strategy, sampling=Sampling(logprobs=0), **KNOWN)
-    assert session.tokens == truth
+    assert session.output_ids == truth
     assert [entry.token for entry in session.logprobs] == truth
 
 
@@ -209,8 +209,8 @@ def test_patience_ends():
     engine, session = Engine(toy), Session(PROMPT, strategy=strategy, max_tokens=30, **KNOWN)
     engine.add(session)
     while session.n_tokens < 6:
-        assert not session.told
+        assert not session.has_emitted
         engine.step()
-    assert session.told
-    assert (session.origin, toy.pools.snapshots) == (None, 0)
+    assert session.has_emitted
+    assert (session.prompt_snapshot, toy.pools.snapshots) == (None, 0)
     engine.close()

@@ -8,7 +8,7 @@ from toy import Toy
 from watching import WAYS, script, way, written
 
 from dflash.decode.recoveries.loop_guard import LoopGuard
-from dflash.decode.special_tokens import Marks
+from dflash.decode.special_tokens import SpecialTokens
 from dflash.errors import RequestError
 
 PROMPT, CALL = [7, 7, 7, 7], (11, 12)
@@ -48,7 +48,7 @@ def test_it_ends_where_the_definition_says(data):
     toy = Toy(law=script(len(PROMPT), text))
     kind = draw(st.sampled_from(WAYS))
     session = written(toy, PROMPT, way(kind, [*PROMPT, *text]) | guard, max_tokens=200, eos=[0])
-    assert session.tokens == (text[:end] if end is not None else [*text, 0])
+    assert session.output_ids == (text[:end] if end is not None else [*text, 0])
     assert session.finish_reason == ("length" if end is not None else "stop")
     assert [each.action for each in session.interventions] == ["cut"] * (end is not None)
 
@@ -59,8 +59,8 @@ def test_a_call_that_stays_open(kind, n):
     text = [1, 11, 2, 3, 12, 4, 5, 6, 11, *[1, 2, 3, 4, 5, 6, 7, 8, 9, 10] * 3]
     toy = Toy(law=script(len(PROMPT), text))
     strategy = way(kind, [*PROMPT, *text]) | LoopGuard(body=n)
-    session = written(toy, PROMPT, strategy, eos=[0], marks=Marks(call=CALL))
-    assert session.tokens == text[: 9 + n]
+    session = written(toy, PROMPT, strategy, eos=[0], special_tokens=SpecialTokens(call=CALL))
+    assert session.output_ids == text[: 9 + n]
     assert session.finish_reason == "length"
     assert "still open" in str(session.interventions[0])
     assert written(toy, PROMPT, strategy, eos=[0]).finish_reason == "stop"
@@ -74,7 +74,7 @@ def test_long_periods_over_a_long_text():
     for kind in WAYS:
         strategy = way(kind, [*PROMPT, *text]) | LoopGuard(max_period=130)
         session = written(toy, PROMPT, strategy, max_tokens=None, eos=[0])
-        assert session.tokens == text[: 700 + 3 * 130]
+        assert session.output_ids == text[: 700 + 3 * 130]
         assert "the last 130 tokens came 3 times" in str(session.interventions[0])
         session = written(toy, PROMPT, way(kind, [*PROMPT, *text]) | LoopGuard(max_period=129), max_tokens=None, eos=[0])
         assert session.finish_reason == "stop"

@@ -37,16 +37,16 @@ def test_it_is_a_mask_of_the_first_places(sampling, n):
     for kind in WAYS:
         strategy = way(kind, PROMPT + truth) | MinTokens(n)
         session = written(toy, PROMPT, strategy, sampling=sampling, eos=ENDS)
-        assert session.tokens == truth
-        assert not session.watches
-        assert len(session.picker.rules) == bool(sampling.before)
+        assert session.output_ids == truth
+        assert not session.recovery_states
+        assert len(session.sampler.processors) == bool(sampling.before)
 
 
 @pytest.mark.parametrize("kind", WAYS)
 def test_every_end_that_was_held_off_is_told(kind):
     toy = Toy(law=lambda text: [5, 0, 0, 3, 4] + [0] * 8 if len(text) % 2 else [0, 0, 4, 3, 2] + [0] * 8)
     session = written(toy, PROMPT, way(kind, [*PROMPT, 2, 4, 2, 4, 2, 0]) | MinTokens(5), eos=ENDS)
-    assert session.tokens == [2, 4, 2, 4, 2, 0]
+    assert session.output_ids == [2, 4, 2, 4, 2, 0]
     assert [(each.action, each.reason) for each in session.interventions] == [
         ("mask", "an end was likeliest after 1 tokens, of at least 5"),
         ("mask", "an end was likeliest after 3 tokens, of at least 5"),
@@ -57,11 +57,11 @@ def test_where_only_an_end_can_follow_it_does():
     only = np.full(13, -np.inf)
     only[0] = 1
     session = written(Toy(law=lambda text: only), PROMPT, way("plain", ()) | MinTokens(5), eos=ENDS)
-    assert session.tokens == [0]
+    assert session.output_ids == [0]
 
 
 def test_none_is_off():
     session = written(Toy(law=lambda text: [9] + [0] * 12), PROMPT, way("plain", ()) | MinTokens(0), eos=ENDS)
-    assert (session.tokens, session.picker.rules) == ([0], ())
+    assert (session.output_ids, session.sampler.processors) == ([0], ())
     with pytest.raises(RequestError, match="min_tokens: must be 0 or more, got -1"):
         MinTokens(-1)

@@ -14,13 +14,13 @@ from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.recoveries.tool_stall import ToolStall
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.special_tokens import Marks
+from dflash.decode.special_tokens import SpecialTokens
 from dflash.decode.strategy import Plain
 
 PROMPT = [12, 8, 7, 4]
 END, BLANK, COLON, OPEN, CLOSE, NAME, WORD = range(7)
 SAID = [WORD, 9, WORD, COLON]
-MARKS = Marks(silent=frozenset([BLANK]), call=(OPEN, CLOSE))
+MARKS = SpecialTokens(silent=frozenset([BLANK]), call=(OPEN, CLOSE))
 RECOVERIES = {
     "empty": EmptyRetry(),
     "stall": ToolStall((OPEN, NAME), ((COLON,),)),
@@ -50,7 +50,7 @@ class Agent(Toy):
         self.wavers, self.before_forward = wavers, self.look
 
     def look(self, spans):
-        self.guessed = any(not span.whole and len(span.tokens) > 1 for span in spans)
+        self.guessed = any(not span.prefill and len(span.tokens) > 1 for span in spans)
 
     def expect(self, memory, text):
         new = text[len(PROMPT) :]
@@ -90,11 +90,11 @@ def test_two_at_a_time(kind, names):
     for name in names:
         strategy |= RECOVERIES[name]
     toy = Agent(wavers="empty" in names)
-    session = written(toy, PROMPT, strategy, eos=[END], marks=MARKS)
+    session = written(toy, PROMPT, strategy, eos=[END], special_tokens=MARKS)
     done = [each.recovery for each in session.interventions]
     if kind != "plain" and "empty" in names and not any("min" in name for name in names):
         assert done.pop(0) == "EmptyRetry"
-    assert session.tokens == truth
+    assert session.output_ids == truth
     assert done.count("ToolStall") == (OPEN in truth)
     assert done.count("LoopGuard") == (session.finish_reason == "length" and len(truth) < 40)
 
@@ -107,8 +107,8 @@ def test_what_holds_for_the_first_try_holds_for_the_second():
         strategy = way("right", [*PROMPT, BLANK, BLANK, END])
         for name in names:
             strategy |= RECOVERIES[name]
-        session = written(toy, PROMPT, strategy, eos=[END], marks=MARKS)
-        assert session.tokens == [BLANK, BLANK, END]
+        session = written(toy, PROMPT, strategy, eos=[END], special_tokens=MARKS)
+        assert session.output_ids == [BLANK, BLANK, END]
         assert [each.action for each in session.interventions] == ["restart", "mask", "mask"]
 
 
@@ -124,7 +124,7 @@ def test_a_thousand_sessions_that_come_and_go():
             for name in chosen:
                 strategy |= RECOVERIES[name]
             sampling = Sampling(temperature=float(rng.choice([0.0, 3.0])), seed=1)
-            settings = {"max_tokens": int(rng.integers(0, 40)), "sampling": sampling, "eos": [END], "marks": MARKS}
+            settings = {"max_tokens": int(rng.integers(0, 40)), "sampling": sampling, "eos": [END], "special_tokens": MARKS}
             sessions.append(engine.add(Session(PROMPT, strategy=strategy, **settings)))
         if sessions and rng.random() < 0.3:
             sessions[-int(rng.integers(1, 9)) % len(sessions)].cancel()
@@ -135,15 +135,15 @@ def test_a_thousand_sessions_that_come_and_go():
     actions = {each.action for session in sessions for each in session.interventions}
     assert actions == {"restart", "inject", "cut", "mask"}
     for session in sessions:
-        assert [token for step in session.steps for token in step.tokens] == session.tokens
-        assert (session.state, session.drafting, session.origin, session.held) == (None, None, None, [])
+        assert [token for step in session.steps for token in step.tokens] == session.output_ids
+        assert (session.state, session.drafter_state, session.prompt_snapshot, session.held_steps) == (None, None, None, [])
     assert toy.leaked == (0, 0, 0)
 
 
 def test_they_are_off_until_asked_for():
     assert Plain().recoveries == ()
-    session = written(Agent(wavers=False), PROMPT, Plain(), eos=[END], marks=MARKS)
-    assert (session.tokens, session.interventions, session.watches) == ([*SAID, END], [], [])
+    session = written(Agent(wavers=False), PROMPT, Plain(), eos=[END], special_tokens=MARKS)
+    assert (session.output_ids, session.interventions, session.recovery_states) == ([*SAID, END], [], [])
 
 
 def looped(kind, said, recoveries, text):
@@ -161,7 +161,7 @@ def test_what_a_cut_undoes_is_not_told(kind):
     recoveries = [ToolStall((OPEN, NAME), ((COLON,),)), LoopGuard(same=0, min_period=2, max_period=2)]
     for order in permutations(recoveries):
         session = looped(kind, [*text, COLON], order, [*text, COLON, END])
-        assert (session.tokens, session.finish_reason) == (text, "length")
+        assert (session.output_ids, session.finish_reason) == (text, "length")
         assert [each.recovery for each in session.interventions] == ["LoopGuard"]
 
 
@@ -172,5 +172,5 @@ def test_a_circle_through_what_was_injected(kind):
     recoveries = [ToolStall((OPEN, NAME), ((COLON,),)), LoopGuard(same=0, min_period=3, max_period=3)]
     for order in permutations(recoveries):
         session = looped(kind, [*text[:6], END, END, *text[8:], WORD], order, text)
-        assert (session.tokens, session.finish_reason) == (text, "length")
+        assert (session.output_ids, session.finish_reason) == (text, "length")
         assert [each.recovery for each in session.interventions] == ["ToolStall", "LoopGuard"]

@@ -8,7 +8,7 @@ from watching import WAYS, script, way, written
 
 from dflash.decode.recoveries.tool_stall import ToolStall
 from dflash.decode.sampling.params import Sampling
-from dflash.decode.special_tokens import Marks
+from dflash.decode.special_tokens import SpecialTokens
 from dflash.errors import RequestError
 
 PROMPT = [12, 8, 7, 4]
@@ -21,7 +21,7 @@ def announces(ids):
 
 
 STALL = ToolStall((OPEN, NAME), ((COLON,),), announces, lead_ids=(LEAD,), tail=6)
-MARKS = Marks(silent=frozenset([BLANK]), call=(OPEN, CLOSE), think=(THINK, THOUGHT))
+MARKS = SpecialTokens(silent=frozenset([BLANK]), call=(OPEN, CLOSE), think=(THINK, THOUGHT))
 ANNOUNCED = [WORD, I, WILL, WORD, COLON]
 
 
@@ -41,7 +41,7 @@ def agent(said, prompt=PROMPT):
 
 def ended(kind, said, recovery=STALL, prompt=PROMPT, **settings):
     strategy = way(kind, [*prompt, *said, END, END, END])
-    settings = {"eos": [END], "marks": MARKS} | settings
+    settings = {"eos": [END], "special_tokens": MARKS} | settings
     return written(agent(said, prompt), prompt, strategy | recovery if recovery else strategy, **settings)
 
 
@@ -50,7 +50,7 @@ def ended(kind, said, recovery=STALL, prompt=PROMPT, **settings):
 def test_a_call_is_opened(kind, size):
     assert ended(kind, ANNOUNCED, None).tokens == [*ANNOUNCED, END]
     session = ended(kind, ANNOUNCED)
-    assert session.tokens == [*ANNOUNCED, LEAD, OPEN, NAME, WORD, CLOSE, END]
+    assert session.output_ids == [*ANNOUNCED, LEAD, OPEN, NAME, WORD, CLOSE, END]
     (done,) = session.interventions
     assert (done.recovery, done.action, done.step) == ("ToolStall", "inject", session.steps.index(noted(session)))
     (forced,) = [step for step in session.steps if step.injected]
@@ -81,7 +81,7 @@ def noted(session):
 )
 def test_anything_else_is_left_alone(kind, said):
     session = ended(kind, said)
-    assert (session.tokens, session.interventions) == ([*said, END], [])
+    assert (session.output_ids, session.interventions) == ([*said, END], [])
 
 
 def test_the_prompt_does_not_count():
@@ -104,21 +104,21 @@ def test_unless_asked_every_colon_is_an_announcement():
 @pytest.mark.parametrize("kind", WAYS)
 def test_white_space_after_the_colon_separates(kind):
     session = ended(kind, [*ANNOUNCED, BLANK])
-    assert session.tokens == [*ANNOUNCED, BLANK, OPEN, NAME, WORD, CLOSE, END]
+    assert session.output_ids == [*ANNOUNCED, BLANK, OPEN, NAME, WORD, CLOSE, END]
 
 
 @pytest.mark.parametrize("kind", WAYS)
 @pytest.mark.parametrize("most", [5, 6, 7, 8, 9])
 def test_the_limit_holds_for_what_is_put_in(kind, most):
     session = ended(kind, ANNOUNCED, max_tokens=most)
-    assert session.tokens == [*ANNOUNCED, LEAD, OPEN, NAME, WORD][:most]
+    assert session.output_ids == [*ANNOUNCED, LEAD, OPEN, NAME, WORD][:most]
     assert session.finish_reason == "length"
 
 
 def test_log_probabilities_are_the_models_own():
     session = ended("tree", ANNOUNCED, sampling=Sampling(logprobs=2))
-    assert [entry.token for entry in session.logprobs] == session.tokens
-    forced = session.logprobs[session.tokens.index(LEAD)]
+    assert [entry.token for entry in session.logprobs] == session.output_ids
+    forced = session.logprobs[session.output_ids.index(LEAD)]
     assert forced.top[0][0] == END
     assert forced.logprob < forced.top[0][1]
 
@@ -138,7 +138,7 @@ def test_ids_of_another_vocabulary_end_this_session_alone():
 def test_whoever_has_called_is_left_alone(kind):
     said = [OPEN, NAME, CLOSE, *ANNOUNCED]
     session = ended(kind, said)
-    assert (session.tokens, session.interventions) == ([*said, END], [])
+    assert (session.output_ids, session.interventions) == ([*said, END], [])
 
 
 @pytest.mark.parametrize("kind", WAYS)
@@ -148,7 +148,7 @@ def test_only_once(kind):
     strategy = way(kind, [*PROMPT, *said]) | ToolStall((NAME, NAME), ((COLON,),))
     toy = Toy(law=script(len(PROMPT), [*ANNOUNCED, END, NAME, *ANNOUNCED]))
     session = written(toy, PROMPT, strategy, eos=[END])
-    assert session.tokens == [*said, END]
+    assert session.output_ids == [*said, END]
     assert len(session.interventions) == 1
 
 
@@ -157,6 +157,6 @@ def test_an_opening_longer_than_a_step(kind):
     opening = (OPEN, *[NAME, WORD] * 50)
     toy = Toy(law=lambda text: [9 * (token == (COLON if len(text) == len(PROMPT) else END)) for token in range(13)])
     strategy = way(kind, [*PROMPT, COLON, END]) | ToolStall(opening, ((COLON,),))
-    session = written(toy, PROMPT, strategy, max_tokens=200, eos=[END], marks=MARKS)
-    assert session.tokens == [COLON, *opening, END]
+    session = written(toy, PROMPT, strategy, max_tokens=200, eos=[END], special_tokens=MARKS)
+    assert session.output_ids == [COLON, *opening, END]
     assert sum(step.injected for step in session.steps) == len(opening)

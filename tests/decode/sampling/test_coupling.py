@@ -45,13 +45,13 @@ def two_tokens(drafter, shape, sampling, seed):
     """The first two tokens after token 3 by the verifier, and how many of them were guessed."""
     options = Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, seed=seed)
     session = Session([3], sampling=options, strategy=Strategy(drafter, shape), max_tokens=8)
-    session.limit, drafting, accepted = 9, drafter.start(session, None), 0
+    session.max_length, drafter_state, accepted = 9, drafter.start(session, None), 0
     while session.n_tokens < 2:
-        draft = drafting.propose(6)
-        kept = verify(draft, TARGET[[session.text[-1], *draft.tokens]], session)
-        session.take(kept)
-        accepted += kept.accepted
-    return session.tokens[:2], accepted
+        draft = drafter_state.propose(6)
+        kept = verify(draft, TARGET[[session.token_ids[-1], *draft.tokens]], session)
+        session.append(kept)
+        accepted += kept.n_accepted
+    return session.output_ids[:2], accepted
 
 
 @pytest.mark.parametrize(("shape", "sampling"), CASES, ids=repr)
@@ -83,11 +83,11 @@ def agreement(p, q):
 def test_how_often_the_first_guess_is_right(sampling):
     for row in range(2):
         p, q = (law_of(table[row], sampling) for table in (TARGET, DRAFT))
-        law = Session([0], sampling=sampling).picker.law
+        law = Session([0], sampling=sampling).sampler.params
         laws_ = [law._replace(seed=seed) for seed in range(N)]
         ids, scores = np.empty((N, 1), np.int32), np.empty((N, 1), np.float32)
         sample.candidates(np.repeat(DRAFT[row : row + 1], N, axis=0), laws_, [5] * N, 1, ids=ids, scores=scores)
-        drawn = np.array([sample.draw_one(TARGET[row], law, 5) for law in laws_])
+        drawn = np.array([sample.sample_one(TARGET[row], law, 5) for law in laws_])
         found, expected = (ids[:, 0] == drawn).mean(), agreement(p, q)
         assert abs(found / expected - 1) < 0.05
         assert abs(found - expected) < 4 * np.sqrt(expected * (1 - expected) / N)

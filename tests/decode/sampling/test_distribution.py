@@ -7,7 +7,7 @@ from toy import Toy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
-from dflash.decode.sampling.sampler import Picker
+from dflash.decode.sampling.sampler import Sampler
 from dflash.decode.session import Session
 
 
@@ -49,17 +49,17 @@ def test_one_token(sampling):
     logits = (1.5 * np.random.default_rng(2).standard_normal(n_vocab)).astype(np.float32)
     history, counts = History([1, 2, 3]), np.zeros(n_vocab)
     for seed in range(20_000):
-        counts[Picker(sampling, seed).pick(logits, history)] += 1
+        counts[Sampler(sampling, seed).sample(logits, history)] += 1
     assert_follows(counts, law_of(logits, sampling))
 
 
 def test_one_seed_along_a_text():
     logits = np.random.default_rng(2).standard_normal(40).astype(np.float32)
-    picker, history, counts = Picker(Sampling(temperature=1.0), 5), History([1]), np.zeros((40, 40))
-    last = picker.pick(logits, history)
+    sampler, history, counts = Sampler(Sampling(temperature=1.0), 5), History([1]), np.zeros((40, 40))
+    last = sampler.sample(logits, history)
     for _ in range(20_000):
-        history.text.append(0)
-        token = picker.pick(logits, history)
+        history.token_ids.append(0)
+        token = sampler.sample(logits, history)
         counts[last, token] += 1
         last = token
     law = law_of(logits, Sampling(temperature=1.0))
@@ -73,7 +73,7 @@ def test_pairs():
         pass
     counts, law = np.zeros((4, 4)), np.zeros((4, 4))
     for session in sessions:
-        counts[tuple(session.tokens)] += 1
+        counts[tuple(session.output_ids)] += 1
     first = law_of(toy.after([1, 2]), Sampling(**sampling))
     for token in range(4):
         law[token] = first[token] * law_of(toy.after([1, 2, token]), Sampling(**sampling))

@@ -9,7 +9,7 @@ from toy import Toy
 
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
-from dflash.decode.sampling.sampler import Picker
+from dflash.decode.sampling.sampler import Sampler
 from dflash.errors import DFlashError
 
 RNG = np.random.default_rng(8)
@@ -48,13 +48,13 @@ def test_the_fold_is_the_rules(law, n_vocab):
             row[RNG.integers(0, n_vocab, n_vocab // 2)] = -np.inf
         text = RNG.integers(0, n_vocab, 20).tolist()
         history = History(text[:12])
-        picker = Picker(sampling, 2**63 + trial)
+        sampler = Sampler(sampling, 2**63 + trial)
         if sampling.penalties:
             history.count()
         for token in text[12:]:
             history.push(token)
         before = row.copy()
-        got = picker.pick(row, history)
+        got = sampler.sample(row, history)
         assert got == drawn(ruled(row, text, 12, sampling), sampling, 2**63 + trial, 20)
         assert (row == before).all()
 
@@ -69,7 +69,7 @@ def test_counts_follow_the_text():
         else:
             history.cut(int(RNG.integers(3, len(history) + 1)))
         counts = history.counts
-        produced = Counter(history.text[3:])
+        produced = Counter(history.token_ids[3:])
         got = dict(zip(counts.ids.tolist(), counts.produced.tolist(), strict=True))
         assert got == {token: produced[token] for token in {4, 5, *produced}}
         checked.append(len(history))
@@ -79,32 +79,32 @@ def test_counts_follow_the_text():
 def test_log_probabilities_are_the_models_own():
     row = RNG.standard_normal(50).astype(np.float32)
     exact = row - np.log(np.exp(row.astype(np.float64)).sum())
-    picker = Picker(Sampling(temperature=2.0, top_k=3, logit_bias={7: 9.0}, logprobs=4), 0)
-    found = picker.logprobs(row, 7)
+    sampler = Sampler(Sampling(temperature=2.0, top_k=3, logit_bias={7: 9.0}, logprobs=4), 0)
+    found = sampler.logprobs(row, 7)
     assert found.token == 7
     assert found.logprob == pytest.approx(exact[7], abs=1e-5)
     best = np.argsort(-row)[:4]
     assert [token for token, _ in found.top] == best.tolist()
     assert [value for _, value in found.top] == pytest.approx(exact[best], abs=1e-5)
-    assert Picker(Sampling(logprobs=0), 0).logprobs(row, 7).top == ()
-    assert len(Picker(Sampling(logprobs=99), 0).logprobs(row, 7).top) == 50
-    assert Picker(Sampling(), 0).logprobs(row, 7) is None
+    assert Sampler(Sampling(logprobs=0), 0).logprobs(row, 7).top == ()
+    assert len(Sampler(Sampling(logprobs=99), 0).logprobs(row, 7).top) == 50
+    assert Sampler(Sampling(), 0).logprobs(row, 7) is None
 
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_nothing_to_pick(law, value):
-    assert Picker(law, 0).pick(np.full(70, value, np.float32), History([1])) == -1
+    assert Sampler(law, 0).sample(np.full(70, value, np.float32), History([1])) == -1
 
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 def test_masks_of_the_lowest_float(law):
     row = np.full(70, np.finfo(np.float32).min)
     row[5] = 3
-    assert Picker(law, 0).pick(row, History([1])) == 5
+    assert Sampler(law, 0).sample(row, History([1])) == 5
 
 
 def test_a_processor_must_return_a_row():
-    picker = Picker(Sampling(), 0, [lambda logits, history: logits[:3]])
+    sampler = Sampler(Sampling(), 0, [lambda logits, history: logits[:3]])
     with pytest.raises(DFlashError, match=r"must return float32 \(13,\), got \(3,\)"):
-        picker.pick(Toy().after([1]), History([1]))
+        sampler.sample(Toy().after([1]), History([1]))

@@ -6,10 +6,10 @@ import pytest
 
 from dflash.decode.recoveries.base import Inject
 from dflash.decode.session import Session
-from dflash.decode.verify import Kept
+from dflash.decode.verify import Accepted
 from dflash.generation.recovery.announcements import PHRASES, Phrases
 from dflash.generation.recovery.names import Language, recoveries
-from dflash.generation.recovery.special_tokens import marks_of
+from dflash.generation.recovery.special_tokens import special_tokens_of
 from dflash.generation.recovery.tool_stall import Stall
 
 READ = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}
@@ -70,12 +70,16 @@ def see(lm, stall, said):
     """What a watch says of a text that ends here."""
     tokenizer = lm.tokenizer
     session = Session(lm.encode([{"role": "user", "content": "Go on."}], enable_thinking=False), eos=tokenizer.eos_ids)
-    session.marks = marks_of(tokenizer)
+    session.special_tokens = special_tokens_of(tokenizer)
     for token in tokenizer.encode(said):
         session.history.push(token)
     watch = stall.start(session)
-    session.watches = [watch]
-    return "inject" if isinstance(watch.see(session, Kept([min(session.eos)], [0], 0, [], "stop")), Inject) else "pass"
+    session.recovery_states = [watch]
+    return (
+        "inject"
+        if isinstance(watch.check_step(session, Accepted([min(session.eos)], [0], 0, [], "stop")), Inject)
+        else "pass"
+    )
 
 
 @pytest.fixture

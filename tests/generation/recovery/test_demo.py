@@ -68,7 +68,7 @@ def test_words_that_only_look_like_a_stall(lm, said):
 
     class Says:
         def start(self, session):
-            session.forced = tuple(ids)
+            session.forced_ids = tuple(ids)
 
     answer = ask(lm, "Go on.", [COUNT], strategy=PromptLookup() | Says(), recover="stall")
     assert (answer.tokens, answer.interventions) == (ids, [])

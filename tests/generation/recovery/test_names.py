@@ -8,7 +8,7 @@ from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.recoveries.tool_stall import ToolStall
 from dflash.errors import RequestError
 from dflash.generation.recovery.names import LEAST, STALL, Language, check, from_environment, recoveries
-from dflash.generation.recovery.special_tokens import marks_of
+from dflash.generation.recovery.special_tokens import special_tokens_of
 from dflash.generation.recovery.tool_call_prefix import opening
 from dflash.model.text.chat_template import ChatTemplate
 
@@ -151,7 +151,7 @@ def test_the_words_of_a_stall(lm):
 
 
 def test_marks(lm):
-    marks = marks_of(lm.tokenizer)
+    marks = special_tokens_of(lm.tokenizer)
     one = lm.tokenizer.id_of
     assert marks.call == (one("<tool_call>"), one("</tool_call>"))
     assert marks.think == (one("<think>"), one("</think>"))

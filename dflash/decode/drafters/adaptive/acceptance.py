@@ -27,7 +27,7 @@ _BORDERS = [-log1p(exp(-(half + 0.5) / 2)) for half in range(-4, 10)]
 """Log-probabilities between which guesses are taken for alike."""
 
 
-class Odds:
+class AcceptanceRates:
     """For each guess of a drafter, the chance that it is right if the one before it is; older steps count less.
 
     Guess i of a tree is the i-th that was added to it; there it is the ratio of the two chances.
@@ -91,7 +91,7 @@ class Odds:
         return given, hoped
 
 
-class Clues:
+class Calibration:
     """How often a guess is right that its drafter finds so likely, if those before it are; older guesses count less.
 
     What is known is kept by log-odds, in halves: the last ones are far apart as probabilities, and so are texts that are
@@ -115,7 +115,7 @@ class Clues:
             self._tried[i] = _MEMORY * self._tried[i] + 1
 
 
-class Ease:
+class RequestBias:
     """How much more or less often guesses fail in one text than in others, whoever makes them."""
 
     def __init__(self) -> None:

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dflash.decode.drafters.adaptive.acceptance import Clues, Odds
-from dflash.decode.drafters.adaptive.cost_model import Prices
-from dflash.decode.drafters.adaptive.draft_choice import Bet, Others, Placed
-from dflash.decode.drafters.adaptive.latency import Extra, Forwards
-from dflash.decode.drafters.composite import Together
+from dflash.decode.drafters.adaptive.acceptance import AcceptanceRates, Calibration
+from dflash.decode.drafters.adaptive.cost_model import CostTable
+from dflash.decode.drafters.adaptive.draft_choice import BatchLoad, DraftChoice, PlacedChoice
+from dflash.decode.drafters.adaptive.latency import DraftLatency, ForwardLatency
+from dflash.decode.drafters.composite import CompositeState
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.drafting.shapes import Chain, Shape, Tree
@@ -30,7 +30,7 @@ _UNSETTLED = 16
 """Steps that are remembered until prices are asked for. One whose texts were begun anew is never heard of, and makes way."""
 
 
-class Known:
+class DraftStats:
     """How good guesses are: before they are made, and by what their drafter thinks of them.
 
     Parameters
@@ -40,16 +40,16 @@ class Known:
     """
 
     def __init__(self, n: int) -> None:
-        self.odds, self.clues = Odds(n), Clues()
+        self.rates, self.calibration = AcceptanceRates(n), Calibration()
 
     def given(self, draft: Draft) -> list[float]:
         """For each guess of a draft, the chance that it is right if those before it are."""
         if draft.scores is None:
-            return self.odds.given[: len(draft)]
-        return self.clues.given(draft.scores.tolist())
+            return self.rates.given[: len(draft)]
+        return self.calibration.given(draft.scores.tolist())
 
 
-class Option:
+class DraftOption:
     """One drafter and the shape that it may fill.
 
     Parameters
@@ -69,9 +69,9 @@ class Option:
         Guesses that it may be asked for: no more than a forward can verify, whatever its name says.
     sizes : list of int
         Numbers of guesses to choose from.
-    known : (Known, Known)
+    known : (DraftStats, DraftStats)
         Of its guesses over all texts, those whose tokens are the likeliest and those whose tokens are drawn.
-    extra : Extra
+    extra : DraftLatency
         What a step that asks it takes, on a CPU beside its forward, when that takes as long as it was measured.
     filled : float
         How many of the guesses that were asked for it makes.
@@ -83,8 +83,8 @@ class Option:
         most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or _DEPTH
         self.most = min(most, PENDING - 1)
         self.sizes = sorted({n for n in sizes if n < self.most} | {self.most})
-        self.known = Known(self.most), Known(self.most)
-        self.extra, self.filled = Extra(), 1.0
+        self.known = DraftStats(self.most), DraftStats(self.most)
+        self.extra, self.filled = DraftLatency(), 1.0
 
     def sized(self, n: int) -> Shape:
         """The shape of so many guesses."""
@@ -103,33 +103,33 @@ class Option:
         _shape(part, self.sized(n))
 
 
-class Choice:
+class Controller:
     """Options, and what their steps take on this device; `dflash.decode.drafters.measures` makes one.
 
     Parameters
     ----------
     strategies : sequence of Strategy
         Drafters and the largest shapes that they may fill.
-    forwards : Forwards
+    forwards : ForwardLatency
         Of the model that is guessed for; all choices of a model that capture the same layers share it.
     on_host : bool
         Whether that runs on the CPU.
     """
 
-    def __init__(self, strategies: Sequence[Strategy], forwards: Forwards, *, on_host: bool) -> None:
+    def __init__(self, strategies: Sequence[Strategy], forwards: ForwardLatency, *, on_host: bool) -> None:
         self.drafters: list[Drafter] = list(dict.fromkeys(each.drafter for each in strategies))
         self._on_host = on_host
         sizes = SIZES if on_host else FULL
-        self.options = [Option(each, self.drafters.index(each.drafter), sizes) for each in strategies]
-        self.forwards, self.overhead = forwards, Extra()
+        self.options = [DraftOption(each, self.drafters.index(each.drafter), sizes) for each in strategies]
+        self.forwards, self.overhead = forwards, DraftLatency()
         self.instant = [option for option in self.options if option.instant]
         self.n_steps = 0
-        self._placed: deque[list[Placed]] = deque(maxlen=_UNSETTLED)
+        self._placed: deque[list[PlacedChoice]] = deque(maxlen=_UNSETTLED)
 
-    def prices(self, others: Others) -> Prices:
+    def prices(self, others: BatchLoad) -> CostTable:
         """What steps take at present."""
         self._settle()
-        rows, forwards, slow = others.rows + 1, self.forwards.seconds, self.forwards.slowness
+        rows, forwards, slow = others.rows + 1, self.forwards.seconds, self.forwards.scale
         forward = [forwards(rows + n) for n in range(1 + max((option.most for option in self.options), default=0))]
         # on a GPU, a forward and what is beside it go on at the same time: known is the whole step of one text
         more = forward if self._on_host else [seconds - forwards(1 + n) for n, seconds in enumerate(forward)]
@@ -145,9 +145,9 @@ class Choice:
             for option in self.options
             if option.instant and option.extra.is_known
         }
-        return Prices(unasked, waiting, asked, others.tokens)
+        return CostTable(unasked, waiting, asked, others.tokens)
 
-    def placed(self, bets: list[Placed]) -> None:
+    def placed(self, bets: list[PlacedChoice]) -> None:
         """Remember the bets of a step that is about to be run."""
         self.n_steps += 1
         self._placed.append(bets)
@@ -164,7 +164,7 @@ class Choice:
             if steps[0].batch == batch and all(step.tokens and not step.prefilled for step in steps):
                 self._learn([each.bet for each in placed], steps)
 
-    def _learn(self, bets: Sequence[Bet], steps: Sequence[Step]) -> None:
+    def _learn(self, bets: Sequence[DraftChoice], steps: Sequence[Step]) -> None:
         """From one step of some sessions."""
         first, option = steps[0], bets[0].option
         took = first.propose + first.forward + sum([step.verify + step.commit for step in steps])
@@ -175,11 +175,11 @@ class Choice:
             n = round(sum([bet.n for bet in bets]) / len(bets)) if option is not None and not option.instant else 0
             forwards = self.forwards.seconds
             forward = first.forward if self._on_host else forwards(first.batch) - forwards(1 + n)
-            extra.learn(n, max(took - forward, 0.0) / self.forwards.slowness)
+            extra.learn(n, max(took - forward, 0.0) / self.forwards.scale)
 
 
 def _shape(part: Any, shape: Shape) -> None:
-    if isinstance(part, Together):
+    if isinstance(part, CompositeState):
         for each in part.parts:
             _shape(each, shape)
     else:

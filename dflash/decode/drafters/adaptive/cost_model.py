@@ -9,23 +9,23 @@ from operator import mul
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dflash.decode.drafters.adaptive.controller import Option
+    from dflash.decode.drafters.adaptive.controller import DraftOption
 
 
 _TRIED = 1.7
 """What a step may take, of a plain one, to see whether guesses are any good."""
 
 
-class Prices:
+class CostTable:
     """Seconds of the steps of one session, beside what the others have in them.
 
     Parameters
     ----------
     unasked : list of float
         Of a step that nobody is asked for, with so many guesses.
-    waiting : dict of Option to float
+    waiting : dict of DraftOption to float
         How much longer it takes if they were found in the text, for which a GPU has to wait.
-    asked : dict of Option to list of (int, float)
+    asked : dict of DraftOption to list of (int, float)
         Numbers of guesses to choose from, ascending, and of a step whose drafter is asked for so many.
     tokens : float
         Tokens that the others have in a step.
@@ -41,39 +41,39 @@ class Prices:
     def __init__(
         self,
         unasked: list[float],
-        waiting: dict[Option, float],
-        asked: dict[Option, list[tuple[int, float]]],
+        waiting: dict[DraftOption, float],
+        asked: dict[DraftOption, list[tuple[int, float]]],
         tokens: float,
     ) -> None:
         self.unasked, self.waiting, self.asked, self.tokens = unasked, waiting, asked, tokens
         self.plain = (tokens + 1) / unasked[0]
         self.cheap = max(bisect_right(unasked, _TRIED * unasked[0]) - 1, 1)
 
-    def best(self, option: Option, given: Sequence[float], room: int) -> tuple[float, int]:
+    def best(self, option: DraftOption, given: Sequence[float], max_draft: int) -> tuple[float, int]:
         """Most tokens a second that an option gives, and with how many guesses: at least 1, if there is room for that.
 
         Parameters
         ----------
-        option : Option
+        option : DraftOption
             Whom to ask.
         given : sequence of float
             For each guess the chance that it is right if those before it are.
-        room : int
+        max_draft : int
             Most guesses.
         """
         tokens = self._tokens(given)
         best, most = 0.0, 0
         for n, seconds in self.asked[option]:
-            if n <= room and tokens[n] >= best * seconds:
+            if n <= max_draft and tokens[n] >= best * seconds:
                 best, most = tokens[n] / seconds, n
         return best, most
 
-    def gain(self, option: Option, given: Sequence[float], rate: float) -> tuple[float, int]:
+    def gain(self, option: DraftOption, given: Sequence[float], rate: float) -> tuple[float, int]:
         """How many tokens more than the forward's time is worth some guesses give, and how many of them to verify for that.
 
         Parameters
         ----------
-        option : Option
+        option : DraftOption
             Who made them; what it took to ask is spent.
         given : sequence of float
             Their chances.

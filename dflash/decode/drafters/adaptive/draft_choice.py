@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from dflash.decode.drafters.adaptive.controller import Option
+    from dflash.decode.drafters.adaptive.controller import DraftOption
     from dflash.decode.session import Session
     from dflash.decode.step import Step
 
 
-class Bet(NamedTuple):
+class DraftChoice(NamedTuple):
     """Guesses of one session's step.
 
     Parameters
     ----------
-    option : Option or None
+    option : DraftOption or None
         None is plain.
     n : int
         Guesses to ask for.
@@ -25,25 +25,25 @@ class Bet(NamedTuple):
         Whether the step before was of the same kind, so that a drafter has read all but the last tokens, and a GPU is ahead.
     """
 
-    option: Option | None
+    option: DraftOption | None
     n: int = 0
     rate: float = 0.0
     ready: bool = True
 
 
-class Others(NamedTuple):
+class BatchLoad(NamedTuple):
     """Rows and tokens that the other sessions have in a step."""
 
     rows: float = 0.0
     tokens: float = 0.0
 
 
-class Placed(NamedTuple):
+class PlacedChoice(NamedTuple):
     """A bet, and where to see what became of it.
 
     Parameters
     ----------
-    bet : Bet
+    bet : DraftChoice
     drafted : int
         Guesses that were made.
     session : Session
@@ -51,7 +51,7 @@ class Placed(NamedTuple):
         Steps of the session before it.
     """
 
-    bet: Bet
+    bet: DraftChoice
     drafted: int
     session: Session
     n_steps: int
@@ -59,7 +59,7 @@ class Placed(NamedTuple):
     @property
     def step(self) -> Step | None:
         """The step that was made of it, once it is over."""
-        steps, held = self.session.steps, self.session.held
+        steps, held = self.session.steps, self.session.held_steps
         if self.n_steps < len(steps):
             return steps[self.n_steps]
         return held[self.n_steps - len(steps)] if self.n_steps < len(steps) + len(held) else None

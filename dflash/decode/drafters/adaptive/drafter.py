@@ -6,17 +6,17 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dflash.decode.drafters.adaptive.controller import Choice, Option
-from dflash.decode.drafters.adaptive.draft_choice import Bet
-from dflash.decode.drafters.adaptive.session import Adapting, settle_others
-from dflash.decode.drafters.composite import Snapshots, start_all
+from dflash.decode.drafters.adaptive.controller import Controller, DraftOption
+from dflash.decode.drafters.adaptive.draft_choice import DraftChoice
+from dflash.decode.drafters.adaptive.session import AdaptiveState, share_batch_load
+from dflash.decode.drafters.composite import CompositeSnapshot, start_all
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.measures import measured_choice, measures_of
 from dflash.decode.drafters.measuring import Parts, finished
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import NOTHING, Drafter, Drafting, Foreseen, Nothing, foreseen
+from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, DrafterState, NextStep, Nothing, planned_next
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.strategy import Strategy
 from dflash.errors import DFlashError, RequestError
@@ -30,7 +30,7 @@ _PASSES = 7
 """Guesses of an MTP head, which takes a pass for each."""
 
 
-_USUAL = Strategy(DFlash()), Strategy(MTP(), Chain(_PASSES)), Strategy(PromptLookup(most=15))
+_USUAL = Strategy(DFlash()), Strategy(MTP(), Chain(_PASSES)), Strategy(PromptLookup(n_draft=15))
 """What there is to choose from where nothing is said, as far as it can be had."""
 
 
@@ -94,19 +94,19 @@ class Adaptive(Drafter):
         choice = yield from measured_choice(strategies, model)
         measures_of(model).choices.keep(self, choice)
 
-    def start(self, session: Session, model: Any, snapshot: Snapshots | None = None) -> Drafting:
+    def start(self, session: Session, model: Any, snapshot: CompositeSnapshot | None = None) -> DrafterState:
         """Begin with each drafter."""
         self.prepare(model)
-        choice: Choice = measures_of(model).choices.recall(self)
-        return Adapting(choice, session, start_all(choice.drafters, session, model, snapshot))
+        choice: Controller = measures_of(model).choices.recall(self)
+        return AdaptiveState(choice, session, start_all(choice.drafters, session, model, snapshot))
 
-    def propose(self, draftings: Sequence[Adapting], rooms: Sequence[int]) -> list[Draft]:
+    def propose(self, drafter_states: Sequence[AdaptiveState], max_drafts: Sequence[int]) -> list[Draft]:
         """Choose for each session, then ask each drafter once."""
-        return _propose(draftings, rooms)
+        return _propose(drafter_states, max_drafts)
 
-    def foresee(self, draftings: Sequence[Adapting], drafts: Sequence[Draft]) -> list[Foreseen]:
+    def plan_next(self, drafter_states: Sequence[AdaptiveState], drafts: Sequence[Draft]) -> list[NextStep]:
         """Choose for the step after the one under way."""
-        return _foresee(draftings, drafts)
+        return _plan_next(drafter_states, drafts)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Adaptive) and self.strategies == other.strategies)
@@ -119,55 +119,57 @@ class Adaptive(Drafter):
         return f"Adaptive({', '.join(parts)})"
 
 
-def _propose(draftings: Sequence[Adapting], rooms: Sequence[int]) -> list[Draft]:
-    # on a GPU this is what the next forward waits for, so that most is done while a step is under way: see `_foresee`
-    if any(drafting.next is None for drafting in draftings):
-        settle_others(draftings)
-    asked: dict[Option, list[int]] = {}
-    for j, (drafting, room) in enumerate(zip(draftings, rooms, strict=True)):
-        if drafting.open:
-            drafting.look(room)
-        option = drafting.decide(room).option
+def _propose(drafter_states: Sequence[AdaptiveState], max_drafts: Sequence[int]) -> list[Draft]:
+    # on a GPU this is what the next forward waits for, so that most is done while a step is under way: see `_plan_next`
+    if any(drafter_state.next is None for drafter_state in drafter_states):
+        share_batch_load(drafter_states)
+    asked: dict[DraftOption, list[int]] = {}
+    for j, (drafter_state, max_draft) in enumerate(zip(drafter_states, max_drafts, strict=True)):
+        if drafter_state.open:
+            drafter_state.look(max_draft)
+        option = drafter_state.decide(max_draft).option
         if option is not None and not option.instant:
             asked.setdefault(option, []).append(j)
-    drafts = [drafting.taken() for drafting in draftings]
+    drafts = [drafter_state.taken() for drafter_state in drafter_states]
     for option, which in asked.items():
-        found = option.ask([draftings[j].parts[option.part] for j in which], [draftings[j].bet.n for j in which])
+        found = option.ask([drafter_states[j].parts[option.part] for j in which], [drafter_states[j].bet.n for j in which])
         for j, draft in zip(which, found, strict=True):
-            drafts[j] = draftings[j].worth_verifying(draft)
-    draftings[0].choice.placed([drafting.place(draft) for drafting, draft in zip(draftings, drafts, strict=True)])
+            drafts[j] = drafter_states[j].worth_verifying(draft)
+    drafter_states[0].choice.placed(
+        [drafter_state.place(draft) for drafter_state, draft in zip(drafter_states, drafts, strict=True)]
+    )
     return drafts
 
 
-def _foresee(draftings: Sequence[Adapting], drafts: Sequence[Draft]) -> list[Foreseen]:
-    if any(drafting.next is not None for drafting in draftings):
+def _plan_next(drafter_states: Sequence[AdaptiveState], drafts: Sequence[Draft]) -> list[NextStep]:
+    if any(drafter_state.next is not None for drafter_state in drafter_states):
         # nobody was asked: the step under way is the plain one that was foreseen
-        for drafting in draftings:
-            drafting.bet, drafting.next = drafting.next or Bet(None), None
-        draftings[0].choice.placed([drafting.place(EMPTY) for drafting in draftings])
-    settle_others(draftings)
-    return [_follow(drafting, draft) for drafting, draft in zip(draftings, drafts, strict=True)]
+        for drafter_state in drafter_states:
+            drafter_state.bet, drafter_state.next = drafter_state.next or DraftChoice(None), None
+        drafter_states[0].choice.placed([drafter_state.place(EMPTY) for drafter_state in drafter_states])
+    share_batch_load(drafter_states)
+    return [_follow(drafter_state, draft) for drafter_state, draft in zip(drafter_states, drafts, strict=True)]
 
 
-def _room(drafting: Adapting, draft: Draft) -> int:
+def _room(drafter_state: AdaptiveState, draft: Draft) -> int:
     """Guesses that there is room for after a step, if it gives as many tokens as others."""
-    tokens = min(1 + len(draft), round(drafting.tokens))
-    return min(drafting.room, drafting.session.limit - len(drafting.session.text) - tokens - 1)
+    tokens = min(1 + len(draft), round(drafter_state.tokens))
+    return min(drafter_state.max_draft, drafter_state.session.max_length - len(drafter_state.session.token_ids) - tokens - 1)
 
 
-def _follow(drafting: Adapting, draft: Draft) -> Foreseen:
+def _follow(drafter_state: AdaptiveState, draft: Draft) -> NextStep:
     """What one session does next; nothing is known where what was found lately would have paid, and may still."""
-    room = _room(drafting, draft)
-    drafting.look(room)
-    drafting.open = True
-    if room < 1 or drafting.session.forced:
+    max_draft = _room(drafter_state, draft)
+    drafter_state.look(max_draft)
+    drafter_state.open = True
+    if max_draft < 1 or drafter_state.session.forced_ids:
         return None
-    drafting.next = bet = drafting.choose(room)
-    drafting.open = drafting.looked_up(bet) is not None
-    if drafting.open:
+    drafter_state.next = bet = drafter_state.choose(max_draft)
+    drafter_state.open = drafter_state.looked_up(bet) is not None
+    if drafter_state.open:
         return None
     if bet.option is None:
-        return NOTHING
-    part = drafting.parts[bet.option.part]
+        return NO_DRAFT
+    part = drafter_state.parts[bet.option.part]
     bet.option.tell(part, bet.n)
-    return foreseen(bet.option.drafter, [part], [draft])[0]
+    return planned_next(bet.option.drafter, [part], [draft])[0]

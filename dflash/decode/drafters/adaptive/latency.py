@@ -11,7 +11,7 @@ _OFF = 1.5
 """What is off by more than this factor is taken for a hiccup of the machine."""
 
 
-class Forwards:
+class ForwardLatency:
     """Seconds of a forward, by its rows: measured once, then followed.
 
     Parameters
@@ -23,22 +23,22 @@ class Forwards:
 
     Attributes
     ----------
-    slowness : float
+    scale : float
         How much longer all of them take than when they were measured.
     """
 
     def __init__(self, rows: Sequence[int], seconds: Sequence[float]) -> None:
         self._rows, self._seconds = list(rows), list(seconds)
-        self.slowness = 1.0
+        self.scale = 1.0
 
     def seconds(self, rows: float) -> float:
         """Of a forward with so many rows; beyond the last measure in proportion."""
         grid, known = self._rows, self._seconds
         if rows >= grid[-1]:
-            return self.slowness * known[-1] * rows / grid[-1]
+            return self.scale * known[-1] * rows / grid[-1]
         at = bisect_right(grid, rows) or 1
         share = (rows - grid[at - 1]) / (grid[at] - grid[at - 1])
-        return self.slowness * (known[at - 1] + share * (known[at] - known[at - 1]))
+        return self.scale * (known[at - 1] + share * (known[at] - known[at - 1]))
 
     def learn(self, rows: int, seconds: float) -> None:
         """A forward with so many rows took so long."""
@@ -48,12 +48,12 @@ class Forwards:
         share = min(max((rows - self._rows[at - 1]) / (self._rows[at] - self._rows[at - 1]), 0.0), 1.0)
         change = seconds / expected - 1
         # other work slows down all alike; the rest is this point's own
-        self.slowness *= 1 + 0.2 * change
+        self.scale *= 1 + 0.2 * change
         self._seconds[at] *= 1 + 0.05 * share * change
         self._seconds[at - 1] *= 1 + 0.05 * (1 - share) * change
 
 
-class Extra:
+class DraftLatency:
     """Seconds of steps, or of what is beside their forwards, by their guesses: measured once, then followed as a whole.
 
     Parameters

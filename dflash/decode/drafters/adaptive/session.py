@@ -5,72 +5,72 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from dflash.decode.drafters.adaptive.acceptance import Ease, all_right
-from dflash.decode.drafters.adaptive.controller import Choice, Option
-from dflash.decode.drafters.adaptive.draft_choice import Bet, Others, Placed
-from dflash.decode.drafters.composite import Together
+from dflash.decode.drafters.adaptive.acceptance import RequestBias, all_right
+from dflash.decode.drafters.adaptive.controller import Controller, DraftOption
+from dflash.decode.drafters.adaptive.draft_choice import BatchLoad, DraftChoice, PlacedChoice
+from dflash.decode.drafters.composite import CompositeState
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafting, Rows
+from dflash.decode.drafting.drafter import DrafterState, Rows
 
 if TYPE_CHECKING:
-    from dflash.decode.drafters.adaptive.cost_model import Prices
+    from dflash.decode.drafters.adaptive.cost_model import CostTable
     from dflash.decode.session import Session
     from dflash.model.batch import Forward
 
 _KEPT = 8
 """Steps for which prices are taken to be what they were."""
 
-_NOBODY = Others()
+_NOBODY = BatchLoad()
 
 
 class _Seen(NamedTuple):
     """What became of a draft: the guesses that were right, of those that were verified."""
 
-    bet: Bet
+    bet: DraftChoice
     draft: Draft
     given: list[float] | None
     drafted: int
     right: list[int]
 
 
-class Adapting(Together):
+class AdaptiveState(CompositeState):
     """Bets of one session.
 
     Attributes
     ----------
-    choice : Choice
-    bet : Bet
+    choice : Controller
+    bet : DraftChoice
         Of the step under way.
-    next : Bet or None
+    next : DraftChoice or None
         Of the step after it, if that was chosen already.
     drafted : int
         Guesses that are verified in the step under way.
     rows, tokens : float
         Of its steps, on average.
-    others : Others
+    others : BatchLoad
         Rows and tokens of the steps of the other sessions.
-    room : int
+    max_draft : int
         Most guesses in the last step that had any choice.
     open : bool
         Whether what can be found without taking time is to be looked at before the next step.
-    found : dict of Option to (Draft, list of float)
+    found : dict of DraftOption to (Draft, list of float)
         Guesses that took no time, so that they are known before anything is chosen, and their chances.
     """
 
-    def __init__(self, choice: Choice, session: Session, parts: list[Drafting]) -> None:
+    def __init__(self, choice: Controller, session: Session, parts: list[DrafterState]) -> None:
         super().__init__(parts)
-        self.choice, self.session, self.bet, self.drafted = choice, session, Bet(None), 0
-        self.next: Bet | None = None
-        self.rows, self.tokens, self.others, self.room = 1.0, 1.0, _NOBODY, 0
+        self.choice, self.session, self.bet, self.drafted = choice, session, DraftChoice(None), 0
+        self.next: DraftChoice | None = None
+        self.rows, self.tokens, self.others, self.max_draft = 1.0, 1.0, _NOBODY, 0
         self.open = True
-        self.found: dict[Option, tuple[Draft, list[float]]] = {}
+        self.found: dict[DraftOption, tuple[Draft, list[float]]] = {}
         self._found_at = 0
-        self._drawn = session.picker.law.scale is not None
-        self._guessed, self._looked_up = Ease(), Ease()
+        self._drawn = session.sampler.params.scale is not None
+        self._guessed, self._looked_up = RequestBias(), RequestBias()
         self._draft, self._given = EMPTY, None
         self._reach = 0
         self._seen: list[_Seen] = []
-        self._prices: Prices
+        self._prices: CostTable
         self._left = 0
 
     def observe(self, out: Forward, rows: Rows) -> None:
@@ -85,57 +85,57 @@ class Adapting(Together):
             right = [row - first for row in rows[1:]]
             self._seen.append(_Seen(self.bet, self._draft, self._given, self.drafted, right))
 
-    def look(self, room: int) -> None:
+    def look(self, max_draft: int) -> None:
         """Let those guess whom it costs no time, after it was learned what the last guesses were worth."""
         self._look_back()
-        for option in self.choice.instant if room > 0 else ():
-            [draft] = option.ask([self.parts[option.part]], [min(option.most, room)])
+        for option in self.choice.instant if max_draft > 0 else ():
+            [draft] = option.ask([self.parts[option.part]], [min(option.most, max_draft)])
             if len(draft):
                 self.found[option] = draft, option.known[self._drawn].given(draft)
-        self._found_at = len(self.session.text)
+        self._found_at = len(self.session.token_ids)
 
-    def decide(self, room: int) -> Bet:
+    def decide(self, max_draft: int) -> DraftChoice:
         """Bet on the next step, unless that was done before."""
         bet, looked, self.next, self.open = self.next, self.open, None, True
-        if room < 1 or self.session.forced:
-            self.bet = Bet(None)
+        if max_draft < 1 or self.session.forced_ids:
+            self.bet = DraftChoice(None)
             return self.bet
-        self.room = room
-        bet = self.choose(room) if bet is None else bet._replace(n=min(bet.n, room))
+        self.max_draft = max_draft
+        bet = self.choose(max_draft) if bet is None else bet._replace(n=min(bet.n, max_draft))
         self.bet = (self.looked_up(bet) if looked else None) or bet
         return self.bet
 
-    def looked_up(self, bet: Bet) -> Bet | None:
+    def looked_up(self, bet: DraftChoice) -> DraftChoice | None:
         """Rather what was found, if that pays more: a little of it, and twice as much as was right the last time."""
         best, most = None, 0.0
         for option, (_, given) in self.found.items():
             chances = self._looked_up.here(given)[: max(self._reach, self._prices.cheap)]
             gain, n = self._prices.gain(option, chances, bet.rate)
             if n and gain > most:
-                best, most = Bet(option, n, bet.rate), gain
+                best, most = DraftChoice(option, n, bet.rate), gain
         return best
 
-    def choose(self, room: int) -> Bet:
+    def choose(self, max_draft: int) -> DraftChoice:
         """Choose whom to ask, and for how much, by what was seen up to the step before: of what is to come nothing is known.
 
         Parameters
         ----------
-        room : int
+        max_draft : int
             Most guesses, at least 1.
         """
         if not self._left:
             self._prices, self._left = self.choice.prices(self.others), _KEPT
             for option in self._prices.asked:
-                option.known[self._drawn].odds.pass_time(self.choice.n_steps)
+                option.known[self._drawn].rates.pass_time(self.choice.n_steps)
         self._left -= 1
         self._guessed.fade()
         self._looked_up.fade()
         best, most, used = self._prices.plain, 0, None
         for option in self._prices.asked:
-            rate, n = self._prices.best(option, self._guessed.here(option.known[self._drawn].odds.hoped), room)
+            rate, n = self._prices.best(option, self._guessed.here(option.known[self._drawn].rates.hoped), max_draft)
             if rate > best:
                 best, most, used = rate, n, option
-        return Bet(used, most, best, used is self.bet.option)
+        return DraftChoice(used, most, best, used is self.bet.option)
 
     def worth_verifying(self, draft: Draft) -> Draft:
         """Those guesses of a drafter that was asked which are sure enough."""
@@ -149,11 +149,11 @@ class Adapting(Together):
         draft, _ = self.found.get(self.bet.option, (EMPTY, None))
         return draft.cut(self.bet.n)
 
-    def place(self, draft: Draft) -> Placed:
+    def place(self, draft: Draft) -> PlacedChoice:
         """The step under way has these guesses."""
         option, self.drafted = self.bet.option, len(draft)
         self.by = type(option.drafter).__name__ if option and len(draft) else ""
-        return Placed(self.bet, self.drafted, self.session, len(self.session.steps) + len(self.session.held))
+        return PlacedChoice(self.bet, self.drafted, self.session, len(self.session.steps) + len(self.session.held_steps))
 
     def _look_back(self) -> None:
         """Learn of the guesses that were verified, and of those that took no time, whether they were used or not."""
@@ -162,7 +162,7 @@ class Adapting(Together):
         self._seen = []
         if not self.found:
             return
-        new, found, self.found = self.session.text[self._found_at :], self.found, {}
+        new, found, self.found = self.session.token_ids[self._found_at :], self.found, {}
         for option, (draft, given) in found.items():
             n = min(len(draft), len(new))
             if n == 0:
@@ -172,11 +172,11 @@ class Adapting(Together):
             known = option.known[self._drawn]
             self._looked_up.learn(float(len(path) < n), sum([1 - chance for chance in given[: len(path) + 1][:n]]))
             if draft.scores is None:
-                known.odds.learn([float(i in path) for i in range(n)])
+                known.rates.learn([float(i in path) for i in range(n)])
             else:
-                known.clues.learn(draft.scores[:n].tolist(), len(path))
+                known.calibration.learn(draft.scores[:n].tolist(), len(path))
 
-    def _learn(self, bet: Bet, draft: Draft, given: list[float] | None, drafted: int, right: list[int]) -> None:
+    def _learn(self, bet: DraftChoice, draft: Draft, given: list[float] | None, drafted: int, right: list[int]) -> None:
         """Of one draft, of which so many guesses were verified."""
         option = bet.option
         known = option.known[self._drawn]
@@ -185,8 +185,8 @@ class Adapting(Together):
         else:
             # what it thinks of all its guesses tells more than the one outcome, once it is known how far that can be trusted
             chances = all_right(given)
-            known.clues.learn(draft.scores[:drafted].tolist(), len(right))
-        self._guessed.learn(1 - chances[-1], known.odds.learn(chances))
+            known.calibration.learn(draft.scores[:drafted].tolist(), len(right))
+        self._guessed.learn(1 - chances[-1], known.rates.learn(chances))
         option.filled += 0.05 * (len(draft) / bet.n - option.filled)
 
 
@@ -202,12 +202,12 @@ def _right(draft: Draft, tokens: Sequence[int]) -> list[int]:
     return found
 
 
-def settle_others(draftings: Sequence[Adapting]) -> None:
+def share_batch_load(drafter_states: Sequence[AdaptiveState]) -> None:
     """Tell each what the others have in a step: it stands in the same forward."""
-    if len(draftings) == 1:
-        draftings[0].others = _NOBODY
+    if len(drafter_states) == 1:
+        drafter_states[0].others = _NOBODY
         return
-    rows = sum([drafting.rows for drafting in draftings])
-    tokens = sum([drafting.tokens for drafting in draftings])
-    for drafting in draftings:
-        drafting.others = Others(rows - drafting.rows, tokens - drafting.tokens)
+    rows = sum([drafter_state.rows for drafter_state in drafter_states])
+    tokens = sum([drafter_state.tokens for drafter_state in drafter_states])
+    for drafter_state in drafter_states:
+        drafter_state.others = BatchLoad(rows - drafter_state.rows, tokens - drafter_state.tokens)

@@ -34,13 +34,13 @@ class Chain:
         if self.depth is not None:
             check_whole(f"{self!r}: depth", self.depth, 1)
 
-    def wants(self, most: int, room: int) -> tuple[int, int]:
+    def wants(self, max_depth: int, max_draft: int) -> tuple[int, int]:
         """One candidate for each position."""
-        return max(min(most, room, self.depth or most), 0), 1
+        return max(min(max_depth, max_draft, self.depth or max_depth), 0), 1
 
-    def draft(self, candidates: Candidates, room: int) -> Draft:
+    def draft(self, candidates: Candidates, max_draft: int) -> Draft:
         """Take the best as long as there is one."""
-        n = max(min(len(candidates), room, self.depth or room), 0)
+        n = max(min(len(candidates), max_draft, self.depth or max_draft), 0)
         if candidates.edges is not None:
             return grown(candidates, n)
         best = candidates.ids[:n, 0]

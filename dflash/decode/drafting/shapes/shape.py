@@ -9,14 +9,14 @@ from dflash.model.candidates import Candidates
 class Shape(Protocol):
     """Makes guesses of what a draft model thinks. A frozen value without request state."""
 
-    def wants(self, most: int, room: int) -> tuple[int, int]:
+    def wants(self, max_depth: int, max_draft: int) -> tuple[int, int]:
         """Say what to ask a draft for.
 
         Parameters
         ----------
-        most : int
+        max_depth : int
             Positions that it can look ahead.
-        room : int
+        max_draft : int
             Guesses that can be verified.
 
         Returns
@@ -26,6 +26,6 @@ class Shape(Protocol):
         """
         ...
 
-    def draft(self, candidates: Candidates, room: int) -> Draft:
-        """Make at most `room` guesses of them."""
+    def draft(self, candidates: Candidates, max_draft: int) -> Draft:
+        """Make at most `max_draft` guesses of them."""
         ...

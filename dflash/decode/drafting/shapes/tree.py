@@ -47,16 +47,16 @@ class Tree:
             if value is not None or name == "budget":
                 check_whole(f"{self!r}: {name}", value, 1)
 
-    def wants(self, most: int, room: int) -> tuple[int, int]:
+    def wants(self, max_depth: int, max_draft: int) -> tuple[int, int]:
         """At a position there may be as many guesses as there are in all."""
-        n = min(self.budget, room)
-        positions = max(min(most, n, self.depth or most), 0)
+        n = min(self.budget, max_draft)
+        positions = max(min(max_depth, n, self.depth or max_depth), 0)
         # the chain alone takes a guess at each position
         return positions, max(min(n - positions + 1, self.width or POOL, POOL), 1)
 
-    def draft(self, candidates: Candidates, room: int) -> Draft:
+    def draft(self, candidates: Candidates, max_draft: int) -> Draft:
         """Grow the tree."""
-        return grown(candidates, min(self.budget, room), self.depth, self.width)
+        return grown(candidates, min(self.budget, max_draft), self.depth, self.width)
 
 
 def grown(candidates: Candidates, n: int, depth: int | None = None, width: int | None = None) -> Draft:

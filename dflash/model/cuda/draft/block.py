@@ -9,10 +9,10 @@ import numpy as np
 from dflash.kernels.attention.cuda import Workspace
 from dflash.kernels.block_attention.cuda import DeviceBlocks
 from dflash.kernels.embed.cuda import Embed
-from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.buffers import DeviceArrays
-from dflash.kernels.linear.cuda import Launch, fetch_ahead
+from dflash.kernels.linear.cuda import PackedLinear, fetch_ahead
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import carried, sums
 from dflash.kernels.ragged import PAGE, PENDING
@@ -21,16 +21,16 @@ from dflash.kernels.sample.cuda import LAW
 from dflash.kernels.sample.cuda_candidates import Candidates, Largest, describe
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.soft_cap.cuda import SoftCap
-from dflash.kernels.tree.cuda import OUTLINE, Grow, guesses
-from dflash.model.cuda.draft.layers import Layer, Norm, Norms, Parts, Where, split_norm
+from dflash.kernels.tree.cuda import OUTLINE, BuildTree, guesses
+from dflash.model.cuda.draft.layers import DraftBatch, DraftLayerContext, DraftLayerNorms, Layer, Norm, split_norm
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.mask_logits import bury
-from dflash.model.cuda.scratch_arena import Lent
+from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
-from dflash.model.draft.request import Wish, common_of
+from dflash.model.draft.request import DeviceDraftRequest, shared_draft_vocab
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.rope import inverse_frequencies
 
@@ -45,14 +45,14 @@ class Size(NamedTuple):
         Whether all that is wanted is the likeliest token at each position.
     pairs : bool
         Whether scores of pairs are wanted where they are made for trees alone.
-    common : int, optional
+    draft_vocab : int, optional
         Which common tokens' logits do.
     """
 
     texts: int
     chains: bool
     pairs: bool
-    common: int | None
+    draft_vocab: int | None
 
 
 class Block:
@@ -63,16 +63,16 @@ class Block:
     weights : DeviceWeights
     config : DraftConfig
     rings : DeviceRings
-    tables : tuple of Tiles (V, D)
+    tables : tuple of PackedWeight (V, D)
         Embedding and head, mostly those of the target.
     vocabulary : Vocabulary
     common : sequence of Vocabulary
         The tokens that do for texts that keep to them; from fewer to more.
     n_texts : int
         Most at a time.
-    confidence : float
+    min_confidence : float
         As of `BlockDraft`.
-    scratch : Lent
+    scratch : ScratchArena
         For what lasts no longer than a pass.
 
     Attributes
@@ -93,119 +93,124 @@ class Block:
         weights: DeviceWeights,
         config: DraftConfig,
         rings: DeviceRings,
-        tables: tuple[Tiles, Tiles],
+        tables: tuple[PackedWeight, PackedWeight],
         *,
         vocabulary: Vocabulary,
         common: Sequence[Vocabulary],
         n_texts: int,
-        confidence: float,
-        scratch: Lent,
+        min_confidence: float,
+        scratch: ScratchArena,
     ) -> None:
         self._config, self._rings, n = config, rings, PENDING
         text, row = (n_texts,), (n,)
         shapes = {
             "counts": (2,),
             "first": (n_texts + 1,),
-            "laws": (n_texts, LAW.itemsize // 4),
+            "row_params": (n_texts, LAW.itemsize // 4),
             "outlines": (n_texts, OUTLINE),
         }
         shapes |= dict.fromkeys(("slot", "begin", "seen", "length"), text)
         shapes |= dict.fromkeys(("sequence", "tokens", "position"), row)
         self.arrays = a = DeviceArrays(**shapes)
         s = _space(config, n)
-        self._logits = s.logits = scratch.empty(n, len(vocabulary))
+        self._logits = s.logits = scratch.alloc(n, len(vocabulary))
         self._embed = Embed(a.tokens, tables[0], s.stream, scale=config.embed_scale)
         inv_freq, gain = inverse_frequencies(config)
         self._angles = Angles(a.position, device.array(inv_freq), s.cos, s.sin, gain=gain)
         blocks = DeviceBlocks(a.counts, a.first, a.slot, a.seen, a.length)
         # row i of the batch is written at place i of the one page
         own = rows_of(a, pages=device.zeros(n_texts, 1, dtype=np.int32), length=a.first)
-        where = Where(rings, blocks, own, Workspace(scratch.empty))
+        where = DraftBatch(rings, blocks, own, Workspace(scratch.alloc))
         gain, eps = weights.vector("output_norm.weight"), config.norm_eps
         last: Norm = RmsNorm(s.stream, gain, eps, half=s.wanted) if config.conv_width else split_norm(s, gain, eps, s.wanted)
-        parts = [Parts(weights, config, s, where, i) for i in range(config.n_layers)]
-        norms = [Norms.of(of_layer) for of_layer in parts]
+        parts = [DraftLayerContext(weights, config, s, where, i) for i in range(config.n_layers)]
+        norms = [DraftLayerNorms.of(of_layer) for of_layer in parts]
         behind = [*(norm.attention for norm in norms[1:]), last]
         self._layers = [Layer(*of_layer) for of_layer in zip(parts, norms, behind, strict=True)]
         self._norm = last if config.conv_width else None
 
-        def head(of: Vocabulary, columns: Sequence[slice]) -> Launch:
+        def head(of: Vocabulary, columns: Sequence[slice]) -> PackedLinear:
             rows, outs = [tables[1].rows(part) for part in of.parts], [s.logits[:, part] for part in columns]
-            return Launch(s.wanted, rows, outs, scale=config.logit_scale, **carried(before=last))
+            return PackedLinear(s.wanted, rows, outs, scale=config.logit_scale, **carried(before=last))
 
         self._head = head(vocabulary, vocabulary.columns())
         self._common = [head(of, of.parts) for of in common]
         fetch_ahead([launch for layer in self._layers for launch in layer.multiplies] + [*self._common, self._head][:1])
         self._cap = SoftCap(s.logits, config.logit_cap) if config.logit_cap else None
         self.out = guesses(n_texts)
-        self._gate: Launch | None = None
+        self._gate: PackedLinear | None = None
         targets = None if vocabulary.targets is None else device.array(vocabulary.targets)
         if config.kind == "dflash2":
-            self._gate = Launch(s.wanted, [weights.matrix("selector_hidden.weight")], [s.gates])
+            self._gate = PackedLinear(s.wanted, [weights.matrix("selector_hidden.weight")], [s.gates])
             codes = weights.matrix("selector_predecessor.weight"), weights.matrix("selector_successor.weight")
             shape = {"each": config.block, "lead": config.lead, "top": min(config.selector_top, len(vocabulary))}
-            given = {"laws": a.laws, "position": a.position, "tokens": a.tokens, "targets": targets}
+            given = {"row_params": a.row_params, "position": a.position, "tokens": a.tokens, "targets": targets}
             self.candidates: Candidates | Markov | Pairs = Pairs(s.logits, s.gates, codes, **given, **shape)
         elif config.kind == "dspark":
-            given = {"vocabulary": vocabulary, "targets": targets, "stream": s.stream, "confidence": confidence}
+            given = {"vocabulary": vocabulary, "targets": targets, "stream": s.stream, "min_confidence": min_confidence}
             self.candidates = Markov(weights, config, s.logits, a, **given)
         else:
             about = {"each": config.block, "shift": 1 - config.lead, "targets": targets}
-            self.candidates = Candidates(s.logits, a.laws, a.position, **about)
+            self.candidates = Candidates(s.logits, a.row_params, a.position, **about)
         found = self.candidates
         ranked = found.edges if isinstance(found, Pairs) else found.scores
         self.reach = found.reach if isinstance(found, Markov) else None
-        self._grow = Grow(found.ids, ranked, a.outlines, self.out, reach=self.reach)
+        self._grow = BuildTree(found.ids, ranked, a.outlines, self.out, reach=self.reach)
         if isinstance(found, Markov):
-            self._grow_pairs = Grow(found.pairs.ids, found.pairs.edges, a.outlines, self.out, reach=self.reach)
+            self._grow_pairs = BuildTree(found.pairs.ids, found.pairs.edges, a.outlines, self.out, reach=self.reach)
         self._largest: Largest | Markov | None = None
         if isinstance(found, Candidates):
             self._largest = Largest(s.logits)
-            self._grow_largest = Grow(self._largest.ids, self._largest.scores, a.outlines, self.out, targets=targets)
+            self._grow_largest = BuildTree(self._largest.ids, self._largest.scores, a.outlines, self.out, targets=targets)
         elif isinstance(found, Markov) and targets is None:
             self._largest = found
-            self._grow_largest = Grow(*found.largest, a.outlines, self.out, reach=self.reach)
+            self._grow_largest = BuildTree(*found.largest, a.outlines, self.out, reach=self.reach)
         self._graphs = Graphs(self._launch, self._clear)
         self._laid: Any = None
 
-    def lay(self, wishes: Sequence[Wish], anchors: Sequence[int] | None = None) -> None:
+    def lay(self, requests: Sequence[DeviceDraftRequest], anchors: Sequence[int] | None = None) -> None:
         """Say for which texts to guess, and under which tokens unless a kernel does.
 
         Parameters
         ----------
-        wishes : sequence of Wish
+        device_requests : sequence of DeviceDraftRequest
         anchors : sequence of int, optional
             The last token of each text. Without, what the device knows already is not sent again.
         """
-        laid = None if anchors is not None else [(wish, wish.state.begin) for wish in wishes]
+        laid = None if anchors is not None else [(request, request.state.begin) for request in requests]
         if laid is not None and laid == self._laid:
             return
         host, config = self.arrays.host, self._config
-        n, size = len(wishes), config.block
+        n, size = len(requests), config.block
         host.counts[:] = n * size, n
         host.first[: n + 1] = np.arange(n + 1) * size
         host.sequence[: n * size] = np.repeat(np.arange(n, dtype=np.int32), size)
-        describe(host.laws, [wish.law for wish in wishes])
-        pairs = self._wants_pairs(wishes)
-        for i, wish in enumerate(wishes):
-            state = wish.state
+        describe(host.row_params, [request.params for request in requests])
+        pairs = self._wants_pairs(requests)
+        for i, request in enumerate(requests):
+            state = request.state
             host.slot[i], host.begin[i] = state.slot, state.begin
-            host.outlines[i] = i * size + config.lead, wish.positions, self.width(wish.width, pairs=pairs), wish.nodes
+            host.outlines[i] = (
+                i * size + config.lead,
+                request.positions,
+                self.width(request.n_candidates, pairs=pairs),
+                request.nodes,
+            )
         if anchors is not None:
             host.tokens[: n * size] = config.mask
             host.tokens[: n * size : size] = anchors
-            lengths = np.array([wish.state.length for wish in wishes], np.int32)
+            lengths = np.array([request.state.length for request in requests], np.int32)
             host.length[:n] = lengths
             host.seen[:n] = np.maximum(host.begin[:n], lengths - self._rings.reach)
             host.position[: n * size] = (lengths[:, None] + np.arange(size)).reshape(-1)
         self.arrays.upload()
         self._laid = laid
 
-    def prepare(self, wishes: Sequence[Wish], *, candidates: bool = False) -> Size:
+    def prepare(self, requests: Sequence[DeviceDraftRequest], *, candidates: bool = False) -> Size:
         """Make ready to guess; what `run` is told. With `candidates`, all that there are will be asked for."""
-        greedy = all(wish.nodes <= wish.positions and wish.law.scale is None for wish in wishes)
-        chains, pairs = greedy and not candidates and self._largest is not None, self._wants_pairs(wishes)
-        size = Size(len(wishes), chains, pairs, common_of(wishes))
+        greedy = all(request.nodes <= request.positions and request.params.scale is None for request in requests)
+        chains, pairs = greedy and not candidates and self._largest is not None, self._wants_pairs(requests)
+        size = Size(len(requests), chains, pairs, shared_draft_vocab(requests))
         self._graphs.prepare(size)
         return size
 
@@ -216,9 +221,9 @@ class Block:
             return min(wanted, most) if wanted > 1 else most  # a chain is the best of all
         return self._config.selector_top or wanted
 
-    def _wants_pairs(self, wishes: Sequence[Wish]) -> bool:
+    def _wants_pairs(self, requests: Sequence[DeviceDraftRequest]) -> bool:
         """Whether a draft that makes pairs for trees alone has to."""
-        return isinstance(self.candidates, Markov) and any(wish.width > 1 for wish in wishes)
+        return isinstance(self.candidates, Markov) and any(request.n_candidates > 1 for request in requests)
 
     def run(self, size: Size) -> None:
         """Guess as the arrays say."""
@@ -227,8 +232,8 @@ class Block:
     def _launch(self, size: Size) -> None:
         n = size.texts * self._config.block
         head = self._head
-        if size.common is not None:
-            head = self._common[size.common]
+        if size.draft_vocab is not None:
+            head = self._common[size.draft_vocab]
             bury(self._logits[:n])
         self._embed(n)
         self._angles(n)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dflash.kernels.gpu import device
-from dflash.kernels.tree.cuda import Keep
+from dflash.kernels.tree.cuda import StashRows
 from dflash.model.draft.context import Rows
 from dflash.model.draft.state import DraftState
 
@@ -17,7 +17,7 @@ _PLACES = 4
 """Sets of arrays that are known; those of decode passes are always the same."""
 
 
-class Kept:
+class FeatureBuffer:
     """Features of the last rows of texts that the draft has not read.
 
     Parameters
@@ -33,7 +33,7 @@ class Kept:
         self._taps, self._shape = tuple(taps), (len(taps), slots * ROOM, width)
         self._rows: Any = None
         self._features: dict[int, Any] = {}
-        self._keeps: dict[tuple[int, ...], Keep] = {}
+        self._keeps: dict[tuple[int, ...], StashRows] = {}
         self._counts: dict[DraftState, int] = {}
 
     def add(self, state: DraftState, features: Mapping[int, Any], rows: Rows) -> bool:
@@ -59,12 +59,12 @@ class Kept:
                 items.append((state, np.arange(n, dtype=np.int32) + state.slot * ROOM))
         return items, self._features
 
-    def _keep(self, sources: tuple[int, ...]) -> Keep | None:
+    def _keep(self, sources: tuple[int, ...]) -> StashRows | None:
         if sources not in self._keeps:
             if len(self._keeps) == _PLACES:
                 return None
             if self._rows is None:
                 self._rows = device.empty(*self._shape)
                 self._features = dict(zip(self._taps, self._rows, strict=True))
-            self._keeps[sources] = Keep(device.array(np.array(sources, np.uint64)), self._rows)
+            self._keeps[sources] = StashRows(device.array(np.array(sources, np.uint64)), self._rows)
         return self._keeps[sources]

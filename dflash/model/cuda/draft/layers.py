@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from dflash.kernels.attention.cuda import Workspace
 from dflash.kernels.block_attention.cuda import BlockAttend, DeviceBlocks
 from dflash.kernels.block_conv.cuda import BlockConv
-from dflash.kernels.linear.cuda import Launch
+from dflash.kernels.linear.cuda import PackedLinear
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import SplitNorm, carried
@@ -19,7 +19,7 @@ from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
 
 
-class Where(NamedTuple):
+class DraftBatch(NamedTuple):
     """Where the rows of blocks belong.
 
     Parameters
@@ -43,7 +43,7 @@ class Where(NamedTuple):
 Norm = RmsNorm | SplitNorm
 
 
-class Parts(NamedTuple):
+class DraftLayerContext(NamedTuple):
     """What the launches of a layer are made of.
 
     Parameters
@@ -52,7 +52,7 @@ class Parts(NamedTuple):
     config : DraftConfig
     space : SimpleNamespace
         Arrays between the launches.
-    where : Where
+    where : DraftBatch
     i : int
         Which layer it is.
     """
@@ -60,7 +60,7 @@ class Parts(NamedTuple):
     weights: DeviceWeights
     config: DraftConfig
     space: SimpleNamespace
-    where: Where
+    where: DraftBatch
     i: int
 
     def matrix(self, name: str) -> Any:
@@ -72,14 +72,14 @@ class Parts(NamedTuple):
         return self.weights.vector(f"blk.{self.i}.{name}.weight")
 
 
-class Norms(NamedTuple):
+class DraftLayerNorms(NamedTuple):
     """Of a layer: before attention, before the feed forward."""
 
     attention: Norm
     ffn: Norm
 
     @classmethod
-    def of(cls, parts: Parts) -> "Norms":
+    def of(cls, parts: DraftLayerContext) -> "DraftLayerNorms":
         """Make them."""
         s, eps, found = parts.space, parts.config.norm_eps, list[Norm]()
         for part in ("attn", "ffn"):
@@ -98,15 +98,15 @@ def split_norm(space: SimpleNamespace, gain: Any, eps: float, half: Any) -> Spli
     return SplitNorm(space.stream, gain, eps, half=half, squares=space.squares)
 
 
-class Around:
+class ConvPair:
     """The convolutions before and after a sublayer of DFlash 2, with taps made from the sublayer's input.
 
     Reads `normed` and `whole`; the sublayer reads `mixed` and leaves `product`, which is added to `stream`.
     """
 
-    def __init__(self, parts: Parts, part: str) -> None:
+    def __init__(self, parts: DraftLayerContext, part: str) -> None:
         s = parts.space
-        self.conv_proj = Launch(s.normed, [parts.matrix(f"{part}_conv_proj")], [s.change])
+        self.conv_proj = PackedLinear(s.normed, [parts.matrix(f"{part}_conv_proj")], [s.change])
         taps = s.change, parts.weights.vector(f"blk.{parts.i}.{part}_conv_base")
         self.mix = BlockConv(s.whole, *taps, each=parts.config.block, side=0, out=s.mixed)
         self.after = BlockConv(s.product, *taps, each=parts.config.block, side=1, out=s.stream)
@@ -120,10 +120,10 @@ class Around:
 class Attention:
     """Softmax attention over the context and the block; reads `x` and leaves or adds its output in `out`."""
 
-    def __init__(self, parts: Parts, norms: Norms) -> None:
+    def __init__(self, parts: DraftLayerContext, norms: DraftLayerNorms) -> None:
         _, config, s, where, i = parts
         matrices = [parts.matrix(name) for name in ("attn_q", "attn_k", "attn_v")]
-        self.project = Launch(s.x, matrices, [s.query, s.key, s.value], **carried(before=norms.attention))
+        self.project = PackedLinear(s.x, matrices, [s.query, s.key, s.value], **carried(before=norms.attention))
         gains = parts.vector("attn_q_norm"), parts.vector("attn_k_norm")
         inputs = s.query, s.key, s.value, *gains, s.cos, s.sin, where.own
         self.rotate = Rotate(*inputs, eps=config.norm_eps, q=s.rotated, k=s.k, v=s.v)
@@ -141,7 +141,7 @@ class Attention:
             workspace=where.workspace,
         )
         output, adds = parts.matrix("attn_output"), s.out is s.stream
-        self.attn_output = Launch(s.attended, [output], [s.out], add=adds, **carried(behind=norms.ffn))
+        self.attn_output = PackedLinear(s.attended, [output], [s.out], add=adds, **carried(behind=norms.ffn))
 
     def __call__(self, n: int, n_sequences: int) -> None:
         """Run `n` rows."""
@@ -154,13 +154,13 @@ class Attention:
 class FeedForward:
     """``down(silu(gate x) * up x)``; reads `x` and leaves or adds its output in `out`."""
 
-    def __init__(self, parts: Parts, norm: Norm, behind: Norm) -> None:
+    def __init__(self, parts: DraftLayerContext, norm: Norm, behind: Norm) -> None:
         s = parts.space
         matrices = [parts.matrix(name) for name in ("ffn_gate", "ffn_up")]
-        self.gate_up = Launch(s.x, matrices, [s.inner], gated=True, **carried(before=norm))
+        self.gate_up = PackedLinear(s.x, matrices, [s.inner], gated=True, **carried(before=norm))
         adds, scale = s.out is s.stream, 1 / INNER_SCALE
         down = parts.matrix("ffn_down")
-        self.ffn_down = Launch(s.inner, [down], [s.out], add=adds, scale=scale, **carried(behind=behind))
+        self.ffn_down = PackedLinear(s.inner, [down], [s.out], add=adds, scale=scale, **carried(behind=behind))
 
     def __call__(self, n: int) -> None:
         """Run `n` rows."""
@@ -174,11 +174,11 @@ class Layer:
     `behind` is the norm that comes next; `multiplies` are the launches that read the layer's weights, but for convolutions.
     """
 
-    def __init__(self, parts: Parts, norms: Norms, behind: Norm) -> None:
+    def __init__(self, parts: DraftLayerContext, norms: DraftLayerNorms, behind: Norm) -> None:
         has_convs = parts.config.conv_width > 0
         self.attn_norm = norms.attention if has_convs or parts.i == 0 else None
         self.ffn_norm = norms.ffn if has_convs else None
-        self.attn_conv, self.ffn_conv = (Around(parts, part) if has_convs else None for part in ("attn", "ffn"))
+        self.attn_conv, self.ffn_conv = (ConvPair(parts, part) if has_convs else None for part in ("attn", "ffn"))
         self.attention = Attention(parts, norms)
         self.ffn = FeedForward(parts, norms.ffn, behind)
         self.multiplies = [self.attention.project, self.attention.attn_output, self.ffn.gate_up, self.ffn.ffn_down]

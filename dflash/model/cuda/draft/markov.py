@@ -7,11 +7,11 @@ import numpy as np
 from dflash.kernels.confidence.cuda import Reach
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.gpu import device
-from dflash.kernels.linear.cuda import Launch
+from dflash.kernels.linear.cuda import PackedLinear
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda_candidates import Candidates, Largest
 from dflash.kernels.sample.cuda_pairs import Pairs
-from dflash.kernels.tree.cuda import Features, Pick
+from dflash.kernels.tree.cuda import Features, GatherTop1
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.markov import confidence_head
@@ -29,9 +29,9 @@ class _Step(NamedTuple):
 
     embed: Embed
     halve: Features
-    correct: Launch
+    correct: PackedLinear
     founds: tuple[list[Candidates], list[Largest]]
-    picks: tuple[Pick, Pick]
+    picks: tuple[GatherTop1, GatherTop1]
 
 
 class Markov:
@@ -53,7 +53,7 @@ class Markov:
         As of `Candidates`.
     stream : float32 (R, D)
         The rows before the last norm.
-    confidence : float
+    min_confidence : float
         As of `BlockDraft`.
 
     Attributes
@@ -78,16 +78,16 @@ class Markov:
         vocabulary: Vocabulary,
         targets: Any,
         stream: Any,
-        confidence: float,
+        min_confidence: float,
     ) -> None:
         n, vocab = logits.shape
-        texts, a = len(arrays.laws), arrays
+        texts, a = len(arrays.row_params), arrays
         self._config = config
         self.ids, self.scores = device.zeros(n, POOL, dtype=np.int32), device.zeros(n, POOL)
         rank, w1 = config.markov_rank, weights.matrix("markov_w1.weight")
         before, codes = device.zeros(texts, dtype=np.int32), device.zeros(config.block, texts, rank)
         halves, order = device.empty(texts, rank, dtype=np.float16), device.array(np.arange(texts, dtype=np.int32))
-        self._begin = Pick(a.tokens, config.block, before)
+        self._begin = GatherTop1(a.tokens, config.block, before)
         w2 = [weights.matrix("markov_w2.weight").rows(part) for part in vocabulary.parts]
         by_text = logits[: texts * config.block].reshape(texts, config.block, vocab)
         self.largest = device.zeros(n, 1, dtype=np.int32), device.zeros(n, 1)
@@ -96,22 +96,31 @@ class Markov:
             outs = [by_text[:, t, columns] for columns in vocabulary.columns()]
             address = device.array(np.array([codes[t].data.ptr], np.uint64))
             code = Embed(before, w1, codes[t]), Features(address, a.counts, order, rank, halves, which=1)
-            correct = Launch(halves, w2, outs, add=True)
+            correct = PackedLinear(halves, w2, outs, add=True)
             found, largest = list[Candidates](), list[Largest]()
             for i in range(texts):
                 one = slice(i * config.block + t, i * config.block + t + 1)
                 own = {"out": (self.ids[one], self.scores[one]), "targets": targets, "shift": 1 - config.lead}
-                found.append(Candidates(logits[one], a.laws[i : i + 1], a.position[one], each=1, **own))
+                found.append(Candidates(logits[one], a.row_params[i : i + 1], a.position[one], each=1, **own))
                 largest.append(Largest(logits[one], out=(self.largest[0][one], self.largest[1][one])))
-            picks = Pick(self.ids[t:], POOL * config.block, before), Pick(self.largest[0][t:], config.block, before)
+            picks = (
+                GatherTop1(self.ids[t:], POOL * config.block, before),
+                GatherTop1(self.largest[0][t:], config.block, before),
+            )
             self._steps.append(_Step(*code, correct, (found, largest), picks))
         self._trust: Reach | None = None
-        if config.has_confidence and confidence > 0:
+        if config.has_confidence and min_confidence > 0:
             weight, bias = confidence_head(weights.host)
             gain, about = weights.host.vector("output_norm.weight"), {"eps": config.norm_eps, "lead": config.lead}
-            self._trust = Reach(stream, codes, gain, weight, bias=bias, least=confidence, **about)
+            self._trust = Reach(stream, codes, gain, weight, bias=bias, least=min_confidence, **about)
         self.reach = self._trust.reach if self._trust else None
-        about = {"laws": a.laws, "position": a.position, "tokens": a.tokens, "each": config.block, "lead": config.lead}
+        about = {
+            "row_params": a.row_params,
+            "position": a.position,
+            "tokens": a.tokens,
+            "each": config.block,
+            "lead": config.lead,
+        }
         about |= {"top": min(PAIRED, vocab), "targets": targets, "own": vocabulary.own}
         self.pairs = Pairs(logits, codes, (w1, weights.matrix("markov_w2.weight")), **about)
 

@@ -9,21 +9,21 @@ from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.device import DeviceBatch
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PENDING
-from dflash.kernels.sample import Law
+from dflash.kernels.sample import SampleParams
 from dflash.kernels.sample.cuda_pairs import Pairs
-from dflash.kernels.tree.cuda import SEQUENCES, Plant, Walk
+from dflash.kernels.tree.cuda import SEQUENCES, AcceptPath, WriteDraft
 from dflash.model.candidates import Candidates
-from dflash.model.cuda.device_drafts import Guesses, may_follow, most_rows
+from dflash.model.cuda.device_drafts import DeviceDrafts, may_follow, most_rows
 from dflash.model.cuda.draft.block import Block
 from dflash.model.cuda.draft.context import Context
-from dflash.model.cuda.draft.feature_buffer import Kept
+from dflash.model.cuda.draft.feature_buffer import FeatureBuffer
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings
 from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Rows
-from dflash.model.draft.request import Ask, Wish
+from dflash.model.draft.request import DeviceDraftRequest, DraftRequest
 from dflash.model.draft.source import Source
 from dflash.model.draft.state import DraftSnapshot, DraftState
 from dflash.model.draft.vocabulary import Vocabulary
@@ -43,15 +43,15 @@ class DeviceBlockDraft:
         Its embedding and head are used unless the file has others, and its batches are followed.
     vocabulary : Vocabulary
         The tokens that are guessed.
-    common : sequence of Vocabulary
+    draft_vocabs : sequence of Vocabulary
         Those that do for texts that keep to them, from fewer to more; not of a draft with a soft cap on its logits.
     sequences : int
         Texts that may be in work at a time.
     context : int
         Positions that layers without a window see.
-    short : bool
+    trim_block : bool
         Taken as False: rows of a block cost the same up to 16.
-    confidence : float
+    min_confidence : float
         As of `BlockDraft`. What lies further stands in the pass as guesses that are nearly never right, so that the step can
         be launched before anybody knows how far it goes.
 
@@ -62,9 +62,9 @@ class DeviceBlockDraft:
         Most positions of a text that are kept.
     most_texts : int
         Most that one pass guesses for.
-    common : sequence of Vocabulary
+    draft_vocabs : sequence of Vocabulary
         As given, where they are used.
-    latest : Guesses or None
+    latest : DeviceDrafts or None
         Those that lie on the device.
 
     Raises
@@ -87,13 +87,13 @@ class DeviceBlockDraft:
         common: Sequence[Vocabulary] = (),
         sequences: int,
         context: int,
-        short: bool = False,  # noqa: ARG002
-        confidence: float = 0.0,
+        trim_block: bool = False,  # noqa: ARG002
+        min_confidence: float = 0.0,
     ) -> None:
         _refuse(config)
         self.config, self._source, self._target = config, source, target
         # a cap would bring what lies far below up to all others
-        self.common = common = () if config.logit_cap else common
+        self.draft_vocabs = common = () if config.logit_cap else common
         self._rings = rings = DeviceRings(config, sequences, context)
         self.reach = rings.reach
         self.most_texts = n = max(1, min(PENDING // config.block, sequences, SEQUENCES))
@@ -103,16 +103,16 @@ class DeviceBlockDraft:
             output = "token_embd.weight" if target.config.tied else "output.weight"
             head = weights.matrix("output.weight") if source.has("output.weight") else theirs.matrix(output)
             self._context = Context(weights, config, rings)
-            about = {"n_texts": n, "confidence": confidence, "scratch": target.scratch()}
+            about = {"n_texts": n, "min_confidence": min_confidence, "scratch": target.scratch()}
             self._block = Block(weights, config, rings, (embedding, head), vocabulary=vocabulary, common=common, **about)
         self.weights = weights
         shape = {"rows": config.block, "places": rings.size, "mask": config.mask}
         context, block = self._context.arrays, self._block.arrays
-        self._walk = Walk(target.batch, target.drawn, context, self._block.out, block=block, **shape)
-        self._plant = Plant(self._block.out, target.batch)
-        self._kept = Kept(config.taps, rings.slots, config.width)
-        self._ahead: Guesses | None = None
-        self.latest: Guesses | None = None
+        self._walk = AcceptPath(target.batch, target.sampled_ids, context, self._block.out, block=block, **shape)
+        self._plant = WriteDraft(self._block.out, target.batch)
+        self._kept = FeatureBuffer(config.target_layer_ids, rings.slots, config.width)
+        self._ahead: DeviceDrafts | None = None
+        self.latest: DeviceDrafts | None = None
         jit.warm()
 
     @property
@@ -123,14 +123,14 @@ class DeviceBlockDraft:
     def warm(self) -> Iterator[None]:
         """Capture the target's passes, and those of a chain for one text, one between two ``yield``."""
         for n in (1, self.config.most + 1):
-            self._target.prepare([n], tuple(sorted(self.config.taps)))
+            self._target.prepare([n], tuple(sorted(self.config.target_layer_ids)))
             yield
             self._context.prepare(n)
             yield
         state, most = self.state(), self.config.most
         try:
-            for law, some in product((Law(), Law(1.0)), (None, *range(len(self.common)))):
-                self._block.prepare([Wish(state, law, most, 1, most, some)])
+            for params, some in product((SampleParams(), SampleParams(1.0)), (None, *range(len(self.draft_vocabs)))):
+                self._block.prepare([DeviceDraftRequest(state, params, most, 1, most, some)])
                 yield
         finally:
             state.close()
@@ -150,8 +150,8 @@ class DeviceBlockDraft:
         """
         unread: list[tuple[DraftState, Rows]] = []
         for state, rows in items:
-            if self._ahead is not None and self._ahead.expects(state, features):
-                self._ahead.told(state, len(range(PENDING)[rows]) if isinstance(rows, slice) else len(rows))
+            if self._ahead is not None and self._ahead.awaits(state, features):
+                self._ahead.record_accepted(state, len(range(PENDING)[rows]) if isinstance(rows, slice) else len(rows))
             elif not self._kept.add(state, features, rows):
                 self.catch_up([state])
                 if not self._kept.add(state, features, rows):
@@ -169,75 +169,85 @@ class DeviceBlockDraft:
         """Drop what was kept of a text."""
         self._kept.take([state])
 
-    def propose(self, asks: Sequence[Ask]) -> list[Candidates]:
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Candidates]:
         """Guess what follows the last token of each text; see `BlockDraft.propose`."""
-        if asks:
-            self._check(asks)
+        if requests:
+            self._check(requests)
         found: list[Candidates] = []
-        for start in range(0, len(asks), self.most_texts):
-            part = asks[start : start + self.most_texts]
-            wishes = [Wish(ask.state, ask.law, ask.n, ask.width, ask.n, ask.common) for ask in part]
-            self._guess(wishes, [ask.anchor for ask in part], candidates=True)
+        for start in range(0, len(requests), self.most_texts):
+            part = requests[start : start + self.most_texts]
+            device_requests = [
+                DeviceDraftRequest(
+                    request.state,
+                    request.params,
+                    request.n_draft,
+                    request.n_candidates,
+                    request.n_draft,
+                    request.draft_vocab,
+                )
+                for request in part
+            ]
+            self._guess(device_requests, [request.anchor for request in part], candidates=True)
             with device.device_errors("a draft"):
                 reach = [self.config.most] * len(part) if self._block.reach is None else self._block.reach.get().tolist()
-                for i, ask in enumerate(part):
+                for i, request in enumerate(part):
                     first = i * self.config.block + self.config.lead
-                    found.append(self._found(ask, slice(first, first + min(ask.n, reach[i]))))
+                    found.append(self._found(request, slice(first, first + min(request.n_draft, reach[i]))))
         return found
 
-    def _found(self, ask: Ask, rows: slice) -> Candidates:
+    def _found(self, request: DraftRequest, rows: slice) -> Candidates:
         """What the rows of a block have found, fetched."""
         found: Any = self._block.candidates
-        if isinstance(found, Markov) and ask.width > 1:
+        if isinstance(found, Markov) and request.n_candidates > 1:
             found = found.pairs
-        width = self._block.width(ask.width, pairs=isinstance(found, Pairs))
+        width = self._block.width(request.n_candidates, pairs=isinstance(found, Pairs))
         edges = found.edges[rows].get()[:, :width, :width] if isinstance(found, Pairs) else None
         return Candidates(found.ids[rows].get()[:, :width], found.scores[rows].get()[:, :width], edges)
 
-    def guess(self, wishes: Sequence[Wish], anchors: Sequence[int]) -> Guesses | None:
+    def guess(self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]) -> DeviceDrafts | None:
         """Guess trees that stay on the device, unless that was begun by `follow`.
 
         Parameters
         ----------
-        wishes : sequence of Wish
+        device_requests : sequence of DeviceDraftRequest
         anchors : sequence of int
             The last token of each text.
 
         Returns
         -------
-        Guesses or None
+        DeviceDrafts or None
             They may still be being computed. None if there are too many texts for one pass.
         """
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.fit(wishes, anchors):
+        if ahead is not None and ahead.matches(device_requests, anchors):
             return ahead
-        if len(wishes) > self.most_texts:
+        if len(device_requests) > self.most_texts:
             return None
-        self._guess(wishes, anchors)
-        self.latest = Guesses(self, wishes, self._block.out, anchors)
+        self._guess(device_requests, anchors)
+        self.latest = DeviceDrafts(self, device_requests, self._block.out, anchors)
         return self.latest
 
-    def follow(self, wishes: Sequence[Wish], order: Sequence[int]) -> bool:
-        """As `Guesser` says."""
-        target, n = self._target, len(wishes)
-        self.catch_up([wish.state for wish in wishes])
-        if n > self.most_texts or not may_follow(target, wishes, order):
+    def follow(self, device_requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
+        """As `DeviceDrafter` says."""
+        target, n = self._target, len(device_requests)
+        self.catch_up([device_request.state for device_request in device_requests])
+        if n > self.most_texts or not may_follow(target, device_requests, order):
             return False
         features = target.latest.captured
-        if not all(tap in features for tap in self.config.taps):
+        if not all(tap in features for tap in self.config.target_layer_ids):
             return False
         size = self._context.prepare(most_rows(target, order))
-        block = self._block.prepare(wishes)
-        self._context.lay([wish.state for wish in wishes], features)
-        self._block.lay(wishes)
+        block = self._block.prepare(device_requests)
+        self._context.lay([device_request.state for device_request in device_requests], features)
+        self._block.lay(device_requests)
         self._walk(order)
         self._context.run(size)
         self._block.run(block)
-        self._ahead = self.latest = Guesses(self, wishes, self._block.out, None).follows(features)
+        self._ahead = self.latest = DeviceDrafts(self, device_requests, self._block.out, None).follows(features)
         return True
 
-    def planter(self, batch: DeviceBatch) -> Plant:
-        """As `Guesser` says."""
+    def writer(self, batch: DeviceBatch) -> WriteDraft:
+        """As `DeviceDrafter` says."""
         assert batch is self._target.batch
         return self._plant
 
@@ -245,21 +255,27 @@ class DeviceBlockDraft:
         """Let go of the file."""
         self._source.close()
 
-    def _guess(self, wishes: Sequence[Wish], anchors: Sequence[int], *, candidates: bool = False) -> None:
-        self.catch_up([wish.state for wish in wishes])
-        size = self._block.prepare(wishes, candidates=candidates)
+    def _guess(
+        self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int], *, candidates: bool = False
+    ) -> None:
+        self.catch_up([device_request.state for device_request in device_requests])
+        size = self._block.prepare(device_requests, candidates=candidates)
         self._ahead = self.latest = None
-        self._block.lay(wishes, anchors)
+        self._block.lay(device_requests, anchors)
         self._block.run(size)
 
-    def _check(self, asks: Sequence[Ask]) -> None:
-        if len({ask.state.slot for ask in asks}) < len(asks) or any(ask.state.closed for ask in asks):
+    def _check(self, requests: Sequence[DraftRequest]) -> None:
+        if len({request.state.slot for request in requests}) < len(requests) or any(
+            request.state.closed for request in requests
+        ):
             raise KernelError("propose: every ask must be of another state, which is not closed")
-        for ask in asks:
-            if not 0 <= ask.anchor < self._target.n_vocab:
-                raise RequestError(f"token {ask.anchor} is not in the vocabulary: ids are 0 to {self._target.n_vocab - 1}")
-            if not 1 <= ask.n <= self.config.most:
-                raise RequestError(f"n is {ask.n}, this draft guesses 1 to {self.config.most} positions")
+        for request in requests:
+            if not 0 <= request.anchor < self._target.n_vocab:
+                raise RequestError(
+                    f"token {request.anchor} is not in the vocabulary: ids are 0 to {self._target.n_vocab - 1}"
+                )
+            if not 1 <= request.n_draft <= self.config.most:
+                raise RequestError(f"n is {request.n_draft}, this draft guesses 1 to {self.config.most} positions")
 
 
 class _State(DraftState):

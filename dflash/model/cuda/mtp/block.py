@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dflash.kernels.embed.cuda import Embed
-from dflash.kernels.formats.cuda import Tiles
+from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
-from dflash.kernels.linear.cuda import Launch
+from dflash.kernels.linear.cuda import PackedLinear
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.rope.cuda import Angles
 from dflash.model.config import Config
 from dflash.model.cuda import layers
 from dflash.model.cuda.ops import Ops
-from dflash.model.cuda.scratch_arena import Lent
+from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.cuda.workspace import workspace
 from dflash.model.draft.vocabulary import Vocabulary
@@ -23,7 +23,7 @@ from dflash.model.rope import inverse_frequencies
 from dflash.model.state.pools import Pools
 
 
-class Parts(NamedTuple):
+class MtpContext(NamedTuple):
     """What a head is made of.
 
     Parameters
@@ -34,7 +34,7 @@ class Parts(NamedTuple):
         Of one layer.
     pools : Pools
         Keys and values of the block.
-    embedding, output : Tiles (V, D)
+    embedding, output : PackedWeight (V, D)
         Mostly those of the trunk.
     norm : float32 (D,)
         The last one.
@@ -42,19 +42,19 @@ class Parts(NamedTuple):
         The tokens that are guessed.
     common : sequence of Vocabulary
         The tokens that do for texts that keep to them; from fewer to more.
-    scratch : Lent
+    scratch : ScratchArena
         For what lasts no longer than a pass.
     """
 
     weights: DeviceWeights
     config: Config
     pools: Pools
-    embedding: Tiles
-    output: Tiles
+    embedding: PackedWeight
+    output: PackedWeight
     norm: Any
     known: Vocabulary
     common: Sequence[Vocabulary]
-    scratch: Lent
+    scratch: ScratchArena
 
 
 class Reading:
@@ -64,7 +64,7 @@ class Reading:
 
     Parameters
     ----------
-    parts : Parts
+    parts : MtpContext
     batch : SimpleNamespace
         As a `DeviceBatch`.
     hidden : float32 (N, D)
@@ -76,23 +76,23 @@ class Reading:
         What it leaves, not normed.
     """
 
-    def __init__(self, parts: Parts, batch: SimpleNamespace, hidden: Any) -> None:
+    def __init__(self, parts: MtpContext, batch: SimpleNamespace, hidden: Any) -> None:
         weights, config, n = parts.weights, parts.config, batch.max_rows
         space = workspace(config, n, parts.pools.kv)
         embedded = device.empty(n, config.width)
         left_half, right_half = (device.empty(n, config.width, dtype=np.float16) for _ in range(2))
-        ops, eps = Ops(config, batch, prefill=False, empty=parts.scratch.again().empty), config.norm_eps
+        ops, eps = Ops(config, batch, prefill=False, empty=parts.scratch.fork().alloc), config.norm_eps
         inv_freq, gain = inverse_frequencies(config)
         left, right = weights.sides("nextn.eh_proj.weight")
-        block = layers.Parts(weights, config, space, ops)
-        norms = layers.Norms.of(block, first=True)
+        block = layers.LayerContext(weights, config, space, ops)
+        norms = layers.LayerNorms.of(block, first=True)
         mixer = layers.FullAttention(block, (parts.pools.k[0], parts.pools.v[0]), norms)
         self._launches = (
             Embed(batch.tokens, parts.embedding, embedded),
             RmsNorm(embedded, weights.vector("nextn.enorm.weight"), eps, half=left_half),
             RmsNorm(hidden, weights.vector("nextn.hnorm.weight"), eps, half=right_half),
-            Launch(left_half, [left], [space.stream]),
-            Launch(right_half, [right], [space.stream], add=True),
+            PackedLinear(left_half, [left], [space.stream]),
+            PackedLinear(right_half, [right], [space.stream], add=True),
             Angles(batch.position, device.array(inv_freq), space.cos, space.sin, gain=gain),
             layers.Block(block, mixer, norms),
         )

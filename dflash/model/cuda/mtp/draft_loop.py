@@ -8,17 +8,17 @@ import numpy as np
 
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.buffers import DeviceArrays
-from dflash.kernels.linear.cuda import BUCKETS, Launch
+from dflash.kernels.linear.cuda import BUCKETS, PackedLinear
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda import LAW
 from dflash.kernels.sample.cuda_candidates import Candidates, Largest, describe
-from dflash.kernels.tree.cuda import OUTLINE, SEQUENCES, Features, Grow, Pick, context_shapes, guesses
+from dflash.kernels.tree.cuda import OUTLINE, SEQUENCES, BuildTree, Features, GatherTop1, context_shapes, guesses
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.mask_logits import bury
-from dflash.model.cuda.mtp.block import Parts, Reading
-from dflash.model.draft.request import Wish, common_of
+from dflash.model.cuda.mtp.block import MtpContext, Reading
+from dflash.model.draft.request import DeviceDraftRequest, shared_draft_vocab
 from dflash.model.state.sequence_state import State
 
 MOST = 8
@@ -36,7 +36,7 @@ class Size(NamedTuple):
         For how many how many guesses are made below each other.
     chains : bool
         Whether all that is wanted is the likeliest token each time.
-    common : int, optional
+    draft_vocab : int, optional
         Which common tokens' logits do.
     """
 
@@ -44,7 +44,7 @@ class Size(NamedTuple):
     texts: int
     depth: int
     chains: bool
-    common: int | None
+    draft_vocab: int | None
 
 
 class _Step(NamedTuple):
@@ -53,7 +53,7 @@ class _Step(NamedTuple):
     Of `picks` and `candidates`, the first one takes all candidates, the second one the likeliest token.
     """
 
-    picks: tuple[Pick, Pick] | None
+    picks: tuple[GatherTop1, GatherTop1] | None
     read: Reading | None
     norm: RmsNorm
     candidates: tuple[Candidates, Largest]
@@ -64,7 +64,7 @@ class Chain:
 
     Parameters
     ----------
-    parts : Parts
+    parts : MtpContext
     pages : int
         Most of a text.
 
@@ -79,16 +79,16 @@ class Chain:
         What was guessed; see `dflash.kernels.tree.cuda.guesses`.
     """
 
-    def __init__(self, parts: Parts, pages: int) -> None:
+    def __init__(self, parts: MtpContext, pages: int) -> None:
         self._parts, s, width = parts, SEQUENCES, parts.config.width
-        shapes = {"pages": (s, pages), "laws": (s, LAW.itemsize // 4), "outlines": (s, OUTLINE), "sources": (2,)}
+        shapes = {"pages": (s, pages), "row_params": (s, LAW.itemsize // 4), "outlines": (s, OUTLINE), "sources": (2,)}
         self.arrays = a = DeviceArrays(**context_shapes(), **shapes, alone=(2,), next=(MOST, s))
         room = {"pages": a.pages, "max_pages": pages, "max_sequences": s}
         own = {name: getattr(a, name) for name in ("counts", "first", "sequence", "parent", "depth", "length", "position")}
         hidden = device.empty(PENDING, width)
         self._take = Features(a.sources.view(np.uint64), a.counts, a.row, width, hidden)
         batch = SimpleNamespace(**own, tokens=a.token, max_rows=PENDING, **room)
-        self._logits = parts.scratch.empty(s, parts.config.n_vocab)
+        self._logits = parts.scratch.alloc(s, parts.config.n_vocab)
         self._reading = reading = Reading(parts, batch, hidden)
         stream = device.array(np.array([reading.stream.data.ptr], np.uint64))
         self._last, self._seen = device.empty(s, width), device.empty(s, width)
@@ -96,14 +96,14 @@ class Chain:
         self._wanted = device.empty(s, width, dtype=np.float16)
         self._known = parts.known, *parts.common
         self._heads = [
-            Launch(self._wanted, [parts.output.rows(p) for p in of.parts], [self._logits[:, p] for p in of.parts])
+            PackedLinear(self._wanted, [parts.output.rows(p) for p in of.parts], [self._logits[:, p] for p in of.parts])
             for of in self._known
         ]
         self.ids, self.scores = device.zeros(MOST * s, POOL, dtype=np.int32), device.zeros(MOST * s, POOL)
         self._largest = device.zeros(MOST * s, 1, dtype=np.int32), device.zeros(MOST * s, 1)
         self.out = guesses(s)
         found = (self.ids, self.scores), self._largest
-        self._grow, self._grow_largest = (Grow(*pair, a.outlines, self.out, apart=s) for pair in found)
+        self._grow, self._grow_largest = (BuildTree(*pair, a.outlines, self.out, apart=s) for pair in found)
         every, none = np.arange(s + 1, dtype=np.int32), np.zeros(s, np.int32)
         fixed = {"first": every, "sequence": every[:s], "parent": none - 1, "depth": none}
         self._fixed = {name: device.array(values) for name, values in fixed.items()} | room
@@ -111,13 +111,15 @@ class Chain:
         self._graphs = Graphs(self._launch, self._clear)
         self._laid: Any = None
 
-    def lay(self, states: Sequence[State], hidden: Any, wishes: Sequence[Wish] = (), *, follows: bool = False) -> None:
+    def lay(
+        self, states: Sequence[State], hidden: Any, requests: Sequence[DeviceDraftRequest] = (), *, follows: bool = False
+    ) -> None:
         """Say which texts are read, where the trunk's rows lie and what is wanted.
 
         What else there is must lie in ``arrays.host``; or it `follows`, and a kernel says it: then what the device knows
         already is not sent again.
         """
-        laid = [tuple(state.pages) for state in states], hidden.data.ptr, list(wishes)
+        laid = [tuple(state.pages) for state in states], hidden.data.ptr, list(requests)
         if follows and laid == self._laid:
             return
         host = self.arrays.host
@@ -125,24 +127,24 @@ class Chain:
         for i, state in enumerate(states):
             host.pages[i, : len(state.pages)] = state.pages
         host.sources.view(np.uint64)[0] = hidden.data.ptr
-        if wishes:
-            describe(host.laws, [wish.law for wish in wishes])
-            for i, wish in enumerate(wishes):
-                host.outlines[i] = i, wish.positions, wish.width, wish.nodes
+        if requests:
+            describe(host.row_params, [request.params for request in requests])
+            for i, request in enumerate(requests):
+                host.outlines[i] = i, request.positions, request.n_candidates, request.nodes
         self.arrays.upload()
         self._laid = laid if follows else None
 
-    def prepare(self, n_rows: int, wishes: Sequence[Wish] = (), *, candidates: bool = False) -> Size:
+    def prepare(self, n_rows: int, requests: Sequence[DeviceDraftRequest] = (), *, candidates: bool = False) -> Size:
         """Make ready to read up to `n_rows` rows and to guess as is wished; what `run` is told.
 
         With `candidates`, all that there are will be asked for.
         """
-        depth = max((wish.positions for wish in wishes), default=0)
-        greedy = all(wish.nodes <= wish.positions and wish.law.scale is None for wish in wishes)
+        depth = max((request.positions for request in requests), default=0)
+        greedy = all(request.nodes <= request.positions and request.params.scale is None for request in requests)
         for t in range(len(self._steps), depth):
             self._bind(t)
         rows = next(bucket for bucket in BUCKETS if bucket >= n_rows)
-        size = Size(rows, len(wishes), depth, greedy and not candidates, common_of(wishes))
+        size = Size(rows, len(requests), depth, greedy and not candidates, shared_draft_vocab(requests))
         self._graphs.prepare(size)
         return size
 
@@ -155,17 +157,17 @@ class Chain:
         part, picks, read = slice(t * s, (t + 1) * s), None, None
         if t:
             tokens, where, before = device.zeros(s, dtype=np.int32), a.next[t - 1], slice((t - 1) * s, t * s)
-            picks = Pick(self.ids[before], POOL, tokens), Pick(self._largest[0][before], 1, tokens)
+            picks = GatherTop1(self.ids[before], POOL, tokens), GatherTop1(self._largest[0][before], 1, tokens)
             own = {"counts": a.alone, "length": where, "position": where, "tokens": tokens, "max_rows": s}
             read = Reading(self._parts, SimpleNamespace(**self._fixed, **own), self._seen)
             source = read.stream
         norm = RmsNorm(source, self._parts.norm, self._parts.config.norm_eps, half=self._wanted, full=self._seen)
         out, largest = ((ids[part], scores[part]) for ids, scores in ((self.ids, self.scores), self._largest))
-        candidates = Candidates(self._logits, a.laws, a.next[t], each=1, shift=1, out=out)
+        candidates = Candidates(self._logits, a.row_params, a.next[t], each=1, shift=1, out=out)
         self._steps.append(_Step(picks, read, norm, (candidates, Largest(self._logits, out=largest))))
 
     def _launch(self, size: Size) -> None:
-        which = 0 if size.common is None else 1 + size.common
+        which = 0 if size.draft_vocab is None else 1 + size.draft_vocab
         head = self._heads[which]
         if len(self._known[which]) < self._parts.config.n_vocab:
             bury(self._logits[: size.texts])

@@ -14,21 +14,21 @@ from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.device import DeviceBatch
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PAGE, PENDING
-from dflash.kernels.sample import Law
+from dflash.kernels.sample import SampleParams
 from dflash.kernels.sample.candidates import POOL
-from dflash.kernels.tree.cuda import SEQUENCES, Plant, Walk
+from dflash.kernels.tree.cuda import SEQUENCES, AcceptPath, WriteDraft
 from dflash.model.candidates import Candidates
 from dflash.model.config import Config
-from dflash.model.cuda.device_drafts import Guesses, may_follow, most_rows
+from dflash.model.cuda.device_drafts import DeviceDrafts, may_follow, most_rows
 from dflash.model.cuda.model import DeviceModel
-from dflash.model.cuda.mtp.block import Parts
+from dflash.model.cuda.mtp.block import MtpContext
 from dflash.model.cuda.mtp.draft_loop import MOST, Chain
 from dflash.model.cuda.recurrent_pools import DEVICE
 from dflash.model.cuda.weights import DeviceWeights
-from dflash.model.draft.request import Wish
+from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.gguf.file import GGUFFile
-from dflash.model.mtp import Ask
+from dflash.model.mtp import MtpRequest
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
@@ -53,16 +53,16 @@ class DeviceMtpHead:
         That one, if it is not the trunk's: to be closed with the head.
     known : Vocabulary
         The tokens that are guessed.
-    common : sequence of Vocabulary
+    draft_vocabs : sequence of Vocabulary
         Those that do for texts that keep to them; from fewer to more.
 
     Attributes
     ----------
     pools : Pools
         As of `MtpHead`.
-    latest : Guesses or None
+    latest : DeviceDrafts or None
         Those that lie on the device.
-    common : sequence of Vocabulary
+    draft_vocabs : sequence of Vocabulary
         As given.
     """
 
@@ -79,10 +79,10 @@ class DeviceMtpHead:
         common: Sequence[Vocabulary] = (),
     ) -> None:
         self.config = config = replace(config, n_layers=1, recurrent=(False,))
-        self._target, self._file, self.common = model, file, common
+        self._target, self._file, self.draft_vocabs = model, file, common
         slots, host = model.pools.slots, weights.host if isinstance(weights, DeviceWeights) else weights
         # a copied last page, and chained guesses beyond the end of a text
-        self.pools = Pools(config, pages=model.pools.pages + 2 * slots, slots=slots, kv=model.pools.kv, place=DEVICE)
+        self.pools = Pools(config, pages=model.pools.pages + 2 * slots, slots=slots, kv=model.pools.kv, backend=DEVICE)
         with device.device_errors("the MTP head"), Staging(model.threads) as staging:
             own, theirs = DeviceWeights(host, staging), model.weights
             output = "token_embd.weight" if model.config.tied else "output.weight"
@@ -96,15 +96,15 @@ class DeviceMtpHead:
             norm = "nextn.shared_head_norm.weight"
             last = own.vector(norm) if norm in host else theirs.vector("output_norm.weight")
             pages = -(-(model.config.context + 3 * PENDING) // PAGE)
-            self._chain = Chain(Parts(own, config, self.pools, *tables, last, known, common, model.scratch()), pages)
+            self._chain = Chain(MtpContext(own, config, self.pools, *tables, last, known, common, model.scratch()), pages)
         self.weights = own
         arrays, out = self._chain.arrays, self._chain.out
-        self._walk = Walk(model.batch, model.drawn, arrays, out, rows=MOST, position=arrays.next)
-        self._plant = Plant(out, model.batch)
+        self._walk = AcceptPath(model.batch, model.sampled_ids, arrays, out, rows=MOST, position=arrays.next)
+        self._plant = WriteDraft(out, model.batch)
         self._hidden = device.empty(PENDING, config.width)
         self._shelves: WeakKeyDictionary[State, Any] = WeakKeyDictionary()
-        self._ahead: Guesses | None = None
-        self.latest: Guesses | None = None
+        self._ahead: DeviceDrafts | None = None
+        self.latest: DeviceDrafts | None = None
         jit.warm()
 
     def warm(self, depth: int) -> Iterator[None]:
@@ -113,8 +113,8 @@ class DeviceMtpHead:
         try:
             self._target.prepare([1 + depth])
             yield
-            for rows, some in product((1, 1 + depth), (None, *range(len(self.common)))):
-                self._chain.prepare(rows, [Wish(state, Law(), depth, 1, depth, some)])
+            for rows, some in product((1, 1 + depth), (None, *range(len(self.draft_vocabs)))):
+                self._chain.prepare(rows, [DeviceDraftRequest(state, SampleParams(), depth, 1, depth, some)])
                 yield
         finally:
             state.close()
@@ -158,32 +158,40 @@ class DeviceMtpHead:
             self._chain.lay([state], hidden)
             self._chain.run(size)
 
-    def propose(self, asks: Sequence[Ask]) -> list[Candidates]:
+    def propose(self, requests: Sequence[MtpRequest]) -> list[Candidates]:
         """Read what is new of some texts, and guess how each goes on; see `MtpHead.propose`."""
         found: list[Candidates] = []
-        for start in range(0, len(asks), SEQUENCES):
-            part = asks[start : start + SEQUENCES]
-            wishes = [Wish(ask.state, ask.law, n := min(ask.n, MOST), 1, n, ask.common) for ask in part]
-            self._guess(wishes, [(ask.tokens, ask.hidden) for ask in part], candidates=True)
+        for start in range(0, len(requests), SEQUENCES):
+            part = requests[start : start + SEQUENCES]
+            device_requests = [
+                DeviceDraftRequest(request.state, request.params, n := min(request.n_draft, MOST), 1, n, request.draft_vocab)
+                for request in part
+            ]
+            self._guess(device_requests, [(request.tokens, request.hidden) for request in part], candidates=True)
             with device.device_errors("an MTP head"):
                 ids, scores = (array.get().reshape(MOST, SEQUENCES, POOL) for array in (self._chain.ids, self._chain.scores))
             found += [
-                Candidates(ids[: wish.positions, i, : ask.width], scores[: wish.positions, i, : ask.width])
-                for i, (ask, wish) in enumerate(zip(part, wishes, strict=True))
+                Candidates(
+                    ids[: device_request.positions, i, : request.n_candidates],
+                    scores[: device_request.positions, i, : request.n_candidates],
+                )
+                for i, (request, device_request) in enumerate(zip(part, device_requests, strict=True))
             ]
         return found
 
-    def ready(self, wishes: Sequence[Wish], anchors: Sequence[int]) -> Guesses | None:
+    def ready(self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]) -> DeviceDrafts | None:
         """Take the guesses that `follow` has begun, if they are what is wanted under these tokens."""
         ahead, self._ahead = self._ahead, None
-        return ahead if ahead is not None and ahead.fit(wishes, anchors) else None
+        return ahead if ahead is not None and ahead.matches(device_requests, anchors) else None
 
-    def guess(self, wishes: Sequence[Wish], anchors: Sequence[int], unread: Sequence[Unread]) -> Guesses | None:
+    def guess(
+        self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int], unread: Sequence[Unread]
+    ) -> DeviceDrafts | None:
         """Read what is new of some texts, and guess trees that stay on the device.
 
         Parameters
         ----------
-        wishes : sequence of Wish
+        device_requests : sequence of DeviceDraftRequest
             All of as many positions.
         anchors : sequence of int
             The last token of each text.
@@ -192,26 +200,30 @@ class DeviceMtpHead:
 
         Returns
         -------
-        Guesses or None
+        DeviceDrafts or None
             They may still be being computed. None if that is too much for one pass.
         """
-        if len(wishes) > SEQUENCES or max(wish.positions for wish in wishes) > MOST:
+        if len(device_requests) > SEQUENCES or max(device_request.positions for device_request in device_requests) > MOST:
             return None
-        self._guess(wishes, unread)
-        self.latest = Guesses(self, wishes, self._chain.out, anchors)
+        self._guess(device_requests, unread)
+        self.latest = DeviceDrafts(self, device_requests, self._chain.out, anchors)
         return self.latest
 
-    def told(self, state: State, hidden: Any, n_rows: int) -> bool:
+    def record_accepted(self, state: State, hidden: Any, n_rows: int) -> bool:
         """Hear that so many rows of a text are text now; whether `follow` has read them."""
-        if self._ahead is None or not self._ahead.expects(state, hidden):
+        if self._ahead is None or not self._ahead.awaits(state, hidden):
             return False
-        self._ahead.told(state, n_rows)
+        self._ahead.record_accepted(state, n_rows)
         return True
 
-    def follow(self, wishes: Sequence[Wish], order: Sequence[int]) -> bool:
-        """As `Guesser` says."""
-        target, depth, states = self._target, max(wish.positions for wish in wishes), [wish.state for wish in wishes]
-        if not may_follow(target, wishes, order) or len(wishes) > SEQUENCES or depth > MOST:
+    def follow(self, device_requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
+        """As `DeviceDrafter` says."""
+        target, depth, states = (
+            self._target,
+            max(device_request.positions for device_request in device_requests),
+            [device_request.state for device_request in device_requests],
+        )
+        if not may_follow(target, device_requests, order) or len(device_requests) > SEQUENCES or depth > MOST:
             return False
         rows = most_rows(target, order)
         try:
@@ -219,16 +231,16 @@ class DeviceMtpHead:
                 state.reserve(rows + depth)
         except PoolExhausted:
             return False
-        size = self._chain.prepare(rows, wishes)
+        size = self._chain.prepare(rows, device_requests)
         hidden = target.latest.hidden
-        self._chain.lay(states, hidden, wishes, follows=True)
+        self._chain.lay(states, hidden, device_requests, follows=True)
         self._walk(order)
         self._chain.run(size)
-        self._ahead = self.latest = Guesses(self, wishes, self._chain.out, None).follows(hidden)
+        self._ahead = self.latest = DeviceDrafts(self, device_requests, self._chain.out, None).follows(hidden)
         return True
 
-    def planter(self, batch: DeviceBatch) -> Plant:
-        """As `Guesser` says."""
+    def writer(self, batch: DeviceBatch) -> WriteDraft:
+        """As `DeviceDrafter` says."""
         assert batch is self._target.batch
         return self._plant
 
@@ -237,9 +249,15 @@ class DeviceMtpHead:
         if self._file is not None:
             self._file.close()
 
-    def _guess(self, wishes: Sequence[Wish], unread: Sequence[Unread], *, candidates: bool = False) -> None:
+    def _guess(
+        self, device_requests: Sequence[DeviceDraftRequest], unread: Sequence[Unread], *, candidates: bool = False
+    ) -> None:
         self._ahead = self.latest = None
-        unread, states, depth = list(unread), [wish.state for wish in wishes], max(wish.positions for wish in wishes)
+        unread, states, depth = (
+            list(unread),
+            [device_request.state for device_request in device_requests],
+            max(device_request.positions for device_request in device_requests),
+        )
         if sum(len(tokens) for tokens, _ in unread) > PENDING:
             for i, (state, (tokens, hidden)) in enumerate(zip(states, unread, strict=True)):
                 self.read(state, tokens[:-1], hidden[:-1])
@@ -248,10 +266,10 @@ class DeviceMtpHead:
         for _, hidden in unread:
             device.copy(self._hidden[at : at + len(hidden)], hidden)
             at += len(hidden)
-        size = self._chain.prepare(at, wishes, candidates=candidates)
+        size = self._chain.prepare(at, device_requests, candidates=candidates)
         rows = np.cumsum([0, *(len(tokens) for tokens, _ in unread)]).tolist()
         self._lay(states, [tokens for tokens, _ in unread], rows, depth)
-        self._chain.lay(states, self._hidden, wishes)
+        self._chain.lay(states, self._hidden, device_requests)
         self._chain.run(size)
 
     def _lay(self, states: Sequence[State], tokens: Sequence[Ints], rows: Sequence[int], depth: int = 0) -> None:
@@ -266,7 +284,7 @@ class DeviceMtpHead:
             host.sequence[part], host.length[i] = i, state.length
             host.parent[part], host.depth[part] = order - 1, order
             host.position[part], host.row[part], host.token[part] = state.length + order, row + order, some
-            state.advanced(order - 1, whole=True)
+            state.mark_read(order - 1, prefill=True)
             host.next[:, i] = state.length + np.arange(MOST)
             at += n
 

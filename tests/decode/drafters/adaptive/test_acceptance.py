@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dflash.decode.drafters.adaptive.acceptance import Clues, Ease, Odds, all_right
+from dflash.decode.drafters.adaptive.acceptance import AcceptanceRates, Calibration, RequestBias, all_right
 
 
 def outcomes(rng, given):
@@ -12,54 +12,54 @@ def outcomes(rng, given):
 
 
 def test_chances_are_those_of_the_law_and_go_on_beyond_what_was_tried():
-    rng, odds = np.random.default_rng(1), Odds(15)
+    rng, rates = np.random.default_rng(1), AcceptanceRates(15)
     law = np.array([0.95, 0.9, 0.8, 0.8, 0.7, 0.7])
     for _ in range(600):
-        odds.learn(outcomes(rng, law))
-    assert np.abs(np.array(odds.given[:6]) - law).max() < 0.12
-    assert all(0.9 < after / before <= 1 for before, after in zip(odds.given[5:], odds.given[6:], strict=False))
+        rates.learn(outcomes(rng, law))
+    assert np.abs(np.array(rates.given[:6]) - law).max() < 0.12
+    assert all(0.9 < after / before <= 1 for before, after in zip(rates.given[5:], rates.given[6:], strict=False))
     for _ in range(300):
-        odds.learn(outcomes(rng, law / 2))
-    assert odds.given[0] == pytest.approx(law[0] / 2, abs=0.12)
+        rates.learn(outcomes(rng, law / 2))
+    assert rates.given[0] == pytest.approx(law[0] / 2, abs=0.12)
 
 
 def test_who_is_not_asked_is_as_good_as_new_in_the_end():
-    odds, new = Odds(6), Odds(6).given
+    rates, new = AcceptanceRates(6), AcceptanceRates(6).given
     for step in range(100):
-        odds.learn([0.0] * 6)
-        odds.pass_time(step)
-    assert odds.given[0] < 0.15
+        rates.learn([0.0] * 6)
+        rates.pass_time(step)
+    assert rates.given[0] < 0.15
     for step in range(100, 4000, 8):
-        odds.pass_time(step)
-    assert odds.given == pytest.approx(new, abs=0.01)
+        rates.pass_time(step)
+    assert rates.given == pytest.approx(new, abs=0.01)
 
 
 def test_hope_is_for_whom_little_is_known_of():
-    odds = Odds(6)
-    begun = np.subtract(odds.hoped, odds.given)
+    rates = AcceptanceRates(6)
+    begun = np.subtract(rates.hoped, rates.given)
     for _ in range(5):
-        odds.learn([0.0] * 6)
-    unlucky = odds.hoped[0]
+        rates.learn([0.0] * 6)
+    unlucky = rates.hoped[0]
     for _ in range(300):
-        odds.learn([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
-    known = np.subtract(odds.hoped, odds.given)
+        rates.learn([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
+    known = np.subtract(rates.hoped, rates.given)
     assert (begun > 0.05).all()
     assert unlucky > odds_of(5, 0.0).given[0] + 0.05
     assert known[0] < 0.03 < begun[0]
-    assert (np.array(odds.hoped) <= 1).all()
+    assert (np.array(rates.hoped) <= 1).all()
 
 
 def odds_of(n, chance):
     """After n guesses that were right as often."""
-    odds = Odds(6)
+    rates = AcceptanceRates(6)
     for _ in range(n):
-        odds.learn([chance] * 6)
-    return odds
+        rates.learn([chance] * 6)
+    return rates
 
 
 def test_what_is_only_likely_counts_for_as_much():
     """A draft that knows its chances tells in one step what outcomes tell in many."""
-    known, seen, law = Odds(4), Odds(4), [0.9, 0.8, 0.7, 0.6]
+    known, seen, law = AcceptanceRates(4), AcceptanceRates(4), [0.9, 0.8, 0.7, 0.6]
     rng = np.random.default_rng(2)
     for _ in range(800):
         known.learn(all_right(law))
@@ -69,25 +69,25 @@ def test_what_is_only_likely_counts_for_as_much():
 
 
 def test_in_a_tree_a_guess_may_be_right_where_the_one_before_is_not():
-    odds = Odds(4)
+    rates = AcceptanceRates(4)
     for turn in range(400):
-        odds.learn([1.0, 0.0, 1.0, 0.0] if turn % 2 else [1.0, 1.0, 0.0, 0.0])
-    assert sum(all_right(odds.given)) == pytest.approx(2.0, abs=0.2)
+        rates.learn([1.0, 0.0, 1.0, 0.0] if turn % 2 else [1.0, 1.0, 0.0, 0.0])
+    assert sum(all_right(rates.given)) == pytest.approx(2.0, abs=0.2)
 
 
 def test_what_a_drafter_thinks_is_believed_until_it_errs():
-    rng, clues, scores = np.random.default_rng(3), Clues(), np.log([0.9, 0.9, 0.3])
-    assert clues.given(scores) == pytest.approx([0.9, 0.9, 0.3])
+    rng, calibration, scores = np.random.default_rng(3), Calibration(), np.log([0.9, 0.9, 0.3])
+    assert calibration.given(scores) == pytest.approx([0.9, 0.9, 0.3])
     for _ in range(400):
-        clues.learn(scores, int(sum(outcomes(rng, np.array([0.6, 0.6, 0.3])))))
-    assert clues.given(scores) == pytest.approx([0.6, 0.6, 0.3], abs=0.12)
-    assert clues.given([np.log(0.99)]) == pytest.approx([0.99])
-    assert clues.given([0.0, -1e9]) == pytest.approx([1.0, 0.0], abs=1e-6)
+        calibration.learn(scores, int(sum(outcomes(rng, np.array([0.6, 0.6, 0.3])))))
+    assert calibration.given(scores) == pytest.approx([0.6, 0.6, 0.3], abs=0.12)
+    assert calibration.given([np.log(0.99)]) == pytest.approx([0.99])
+    assert calibration.given([0.0, -1e9]) == pytest.approx([1.0, 0.0], abs=1e-6)
 
 
 @pytest.mark.parametrize("factor", [0.4, 1.0, 2.5])
 def test_a_text_in_which_guesses_fail_more_or_less_often(factor):
-    rng, ease, given = np.random.default_rng(4), Ease(), [0.9, 0.85, 0.8]
+    rng, ease, given = np.random.default_rng(4), RequestBias(), [0.9, 0.85, 0.8]
     assert ease.here(given) == pytest.approx(given)
     law = 1 - factor * (1 - np.array(given))
     found = []

@@ -11,10 +11,10 @@ from paced import CHEAP, FLAT, GOOD, STEEP, USELESS, WEAK, N, Paced, Timed, writ
 
 from dflash.decode.drafters import measures
 from dflash.decode.drafters.adaptive.drafter import Adaptive
-from dflash.decode.drafters.adaptive.latency import Extra
+from dflash.decode.drafters.adaptive.latency import DraftLatency
 from dflash.decode.drafters.measuring import measured_extra
 from dflash.decode.drafters.prompt_lookup import PromptLookup
-from dflash.decode.drafting.drafter import Follow
+from dflash.decode.drafting.drafter import LaunchDraft
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.loop_guard import LoopGuard
@@ -38,7 +38,7 @@ def rate(clock, curve, strategy, n_together=1):
         for _ in engine.run(sessions):
             pass
         for session, prompt in zip(sessions, prompts, strict=True):
-            assert session.text == written(*prompt)[: 3 + N]
+            assert session.token_ids == written(*prompt)[: 3 + N]
         if start >= 5:
             spent, tokens = spent + clock.now - began, tokens + N * len(sessions)
     assert model.leaked == (0, 0, 0)
@@ -70,7 +70,7 @@ def test_who_never_helps_is_hardly_asked(clock):
 def test_who_was_measured_while_other_work_went_on_is_tried_all_the_same(clock, curve, monkeypatch):
     def measured(model, strategies, forwards, seen):
         extra = yield from measured_extra(model, strategies, forwards, seen)
-        return Extra([(n, 2 * extra.seconds(n)) for n in (1, 15)]) if strategies[0].drafter is GOOD else extra
+        return DraftLatency([(n, 2 * extra.seconds(n)) for n in (1, 15)]) if strategies[0].drafter is GOOD else extra
 
     monkeypatch.setattr(measures, "measured_extra", measured)
     best = max(rate(clock, curve, Strategy(GOOD, Chain(n))) for n in (4, 8, 15))
@@ -83,10 +83,10 @@ class BeginsBadly(Paced):
 
     where: tuple = ()
 
-    def propose(self, draftings, rooms):
-        drafts = super().propose(draftings, rooms)
-        for drafting, draft in zip(draftings, drafts, strict=True):
-            if (drafting.session.ids[0], len(drafting.session.text)) in self.where:
+    def propose(self, drafter_states, max_drafts):
+        drafts = super().propose(drafter_states, max_drafts)
+        for drafter_state, draft in zip(drafter_states, drafts, strict=True):
+            if (drafter_state.session.ids[0], len(drafter_state.session.token_ids)) in self.where:
                 draft.tokens[:] = (draft.tokens + 1) % 13
         return drafts
 
@@ -134,7 +134,7 @@ def test_what_costs_no_time_is_looked_at_first(clock):
     session = Session([1, 2, 3] * 8, strategy=Strategy(Adaptive(PromptLookup(), USELESS)), max_tokens=N)
     for _ in Engine(model).stream(session):
         pass
-    assert session.tokens == naive(model, [1, 2, 3] * 8, Sampling(), N)
+    assert session.output_ids == naive(model, [1, 2, 3] * 8, Sampling(), N)
     assert {step.by for step in session.steps} >= {"", "PromptLookup"}
 
 
@@ -142,10 +142,10 @@ def verified(clock, text):
     """How much of what was found was verified, step by step, and how much of it was right."""
     model = Timed(clock, STEEP)
     model.law = lambda seen: np.eye(model.n_vocab, dtype=np.float32)[text[len(seen)]]
-    session = Session(text[:80], strategy=Strategy(Adaptive(PromptLookup(most=15))), max_tokens=N)
+    session = Session(text[:80], strategy=Strategy(Adaptive(PromptLookup(n_draft=15))), max_tokens=N)
     for _ in Engine(model).stream(session):
         pass
-    assert session.text == text[: 80 + N]
+    assert session.token_ids == text[: 80 + N]
     return [(step.drafted, step.accepted) for step in session.steps if step.by]
 
 
@@ -170,17 +170,17 @@ class Foresees(Paced):
 
     followed: list = field(default_factory=list, compare=False)
 
-    def foresee(self, draftings, drafts):
-        return [Follow(self, (drafting, drafting.shape.depth)) for drafting in draftings]
+    def plan_next(self, drafter_states, drafts):
+        return [LaunchDraft(self, (drafter_state, drafter_state.shape.depth)) for drafter_state in drafter_states]
 
     def follow(self, wishes, order):
         self.followed.append(dict(wishes))
 
-    def propose(self, draftings, rooms):
+    def propose(self, drafter_states, max_drafts):
         if self.followed:
             wanted, self.followed[-1] = self.followed[-1], {}
-            assert all(drafting.shape.depth <= wanted.get(drafting, 15) for drafting in draftings)
-        return super().propose(draftings, rooms)
+            assert all(drafter_state.shape.depth <= wanted.get(drafter_state, 15) for drafter_state in drafter_states)
+        return super().propose(drafter_states, max_drafts)
 
 
 @pytest.mark.parametrize("n_together", [1, 2])
@@ -194,7 +194,7 @@ def test_what_is_foreseen_is_done(clock, p, n_together):
     for _ in Engine(model).run(sessions):
         pass
     for session, prompt in zip(sessions, prompts, strict=True):
-        assert session.text == written(*prompt)[: 3 + N]
+        assert session.token_ids == written(*prompt)[: 3 + N]
     assert len(drafter.followed) > 5 if p > 0.5 else model.ahead > N / 3
     assert model.leaked == (0, 0, 0)
 
@@ -212,7 +212,7 @@ def test_with_nothing_to_choose_from_it_is_plain(clock):
     session = Session([1, 2], strategy=Strategy(Adaptive(Plain())), max_tokens=N)
     for _ in Engine(Timed(clock, FLAT)).stream(session):
         pass
-    assert session.text == written(1, 2)[: 2 + N]
+    assert session.token_ids == written(1, 2)[: 2 + N]
     assert not any(step.drafted for step in session.steps)
 
 

@@ -6,7 +6,7 @@ import pytest
 from paced import FLAT, GOOD, STEEP, Timed
 
 from dflash.decode.drafters import measuring
-from dflash.decode.drafters.adaptive.latency import Extra
+from dflash.decode.drafters.adaptive.latency import DraftLatency
 from dflash.decode.drafters.measuring import finished, measured_extra, measured_forwards
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.strategy import Strategy
@@ -71,18 +71,18 @@ def test_a_step_that_was_seen_in_part_does_not_make_more_guesses_cheaper(monkeyp
 
 
 def test_fewer_guesses_than_were_measured_cost_something():
-    assert Extra([(3, 0.001), (7, 0.009)]).seconds(1) == 0.001
+    assert DraftLatency([(3, 0.001), (7, 0.009)]).seconds(1) == 0.001
 
 
 def test_of_what_was_not_measured_the_first_step_tells():
-    extra = Extra()
+    extra = DraftLatency()
     assert extra.seconds(7) == 0
     extra.learn(7, 0.004)
     assert extra.seconds(7) == pytest.approx(0.004)
 
 
 def test_the_first_steps_correct_a_bad_measure():
-    extra = Extra([(1, 0.0056), (15, 0.014)])
+    extra = DraftLatency([(1, 0.0056), (15, 0.014)])
     for _ in range(3):
         extra.learn(15, 0.010)
     assert extra.seconds(15) == pytest.approx(0.010, rel=0.12)
