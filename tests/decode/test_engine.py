@@ -68,7 +68,7 @@ def test_sessions_join_and_leave_between_steps():
     assert [event.session for event in events] == [first, second]
     assert engine.active == 2
     finish(engine)
-    assert second.tokens == first.tokens[:2]
+    assert second.output_ids == first.output_ids[:2]
     assert toy.leaked == (0, 0, 0)
     assert engine.step() == []
 

@@ -89,4 +89,6 @@ def _measured_sizes(most: int, *, on_host: bool) -> Sequence[int]:
 def _taps(model: Any, drafters: Sequence[Drafter]) -> tuple[int, ...]:
     """Layers of the model that draft models look at: a forward that keeps them is another one on a GPU."""
     drafts = [model.attachments.get(drafter) for drafter in drafters]
-    return tuple(sorted({layer for draft in drafts for layer in getattr(getattr(draft, "config", None), "taps", ())}))
+    return tuple(
+        sorted({layer for draft in drafts for layer in getattr(getattr(draft, "config", None), "target_layer_ids", ())})
+    )

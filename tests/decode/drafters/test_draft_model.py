@@ -55,7 +55,7 @@ def test_a_snapshot_and_the_lack_of_one(model):
         engine.step()
     snapshot = reader.snapshot()
     assert snapshot.length > 31
-    text = list(reader.text)
+    text = list(reader.token_ids)
     engine.close()
     for prefix in (snapshot, snapshot.state):
         session = Session(text, max_tokens=12, strategy=strategy, prefix=prefix)

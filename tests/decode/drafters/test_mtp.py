@@ -91,7 +91,7 @@ def test_guesses_of_the_first_tokens_alone(model, shape):
     run(model, want)
     session = Session(prompt(), max_tokens=20, strategy=Strategy(MTP(draft_vocab=90), shape))
     drafts = drafts_of(model, session)
-    assert session.output_ids == want.tokens
+    assert session.output_ids == want.output_ids
     guesses = {token for tokens, _ in drafts for token in tokens}
     assert guesses
     assert not guesses & set(range(90, SPECIAL))

@@ -52,7 +52,7 @@ def truth():
 def test_it_is_written_once_more(kind, n_blank, truth):
     wrong = [BLANK] * n_blank
     strategy = way(kind, [*PROMPT, *wrong, END], size=3)
-    assert written(Wavering(wrong), PROMPT, strategy, **KNOWN).tokens == [*wrong, END]
+    assert written(Wavering(wrong), PROMPT, strategy, **KNOWN).output_ids == [*wrong, END]
 
     session = written(Wavering(wrong), PROMPT, strategy | EmptyRetry(), **KNOWN)
     assert session.output_ids == truth
@@ -183,13 +183,13 @@ def test_where_every_page_is_taken(n_prompt, read):
             watch._silent = frozenset(range(model.n_vocab))
             return watch
 
-    strategy = Strategy(Remembers((*prompt, *plain.tokens), 4)) | Blind()
-    session = engine.add(Session(prompt, strategy=strategy, eos=[plain.tokens[5]]))
+    strategy = Strategy(Remembers((*prompt, *plain.output_ids), 4)) | Blind()
+    session = engine.add(Session(prompt, strategy=strategy, eos=[plain.output_ids[5]]))
     while engine.busy:
         engine.step()
     assert session.error is None
     assert [each.action for each in session.interventions] == ["restart"]
-    assert session.output_ids == plain.tokens[: plain.tokens.index(plain.tokens[5]) + 1]
+    assert session.output_ids == plain.output_ids[: plain.output_ids.index(plain.output_ids[5]) + 1]
     assert sum(step.prefilled for step in session.steps) == read
     assert (model.pools.free_pages, model.pools.free_slots) == (model.pools.pages, model.pools.slots)
 
