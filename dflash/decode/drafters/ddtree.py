@@ -3,13 +3,12 @@
 import os
 from typing import Any
 
-from dflash.decode.drafters.dflash import DFlash
-from dflash.decode.drafting.drafter import Drafter
-from dflash.decode.drafting.shapes import Tree
-from dflash.decode.strategy import Strategy
+from dflash.decode.drafters.dflash import DRAFT_OPTIONS, DFlash
+from dflash.decode.drafting.drafter import Drafter, Strategy
+from dflash.decode.drafting.shapes.tree import BUDGET, Tree
+from dflash.decode.registry import register
 
-BUDGET = 22
-"""Guesses of a tree, unless told otherwise."""
+register("ddtree", number="NODES", shape=Tree, default=BUDGET, takes=DRAFT_OPTIONS)(DFlash)
 
 
 def DDTree(draft: str | os.PathLike[str] | Drafter = "demo-draft", budget: int = BUDGET, **settings: Any) -> Strategy:  # noqa: N802

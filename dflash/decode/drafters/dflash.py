@@ -18,6 +18,7 @@ from dflash.decode.drafting.device_draft import DeferredDraft, can_defer
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import DrafterState, LaunchDraft, NextStep, Rows
 from dflash.decode.drafting.shapes import Chain
+from dflash.decode.registry import register
 from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft import DeviceDraftRequest, DraftRequest, load_draft
@@ -34,6 +35,11 @@ DEPTH = 7
 """Guesses of a chain on a CPU where the shape leaves that open: with the last token 8 rows, beyond which rows cost more."""
 
 
+DRAFT_OPTIONS = {name: name for name in ("draft", "draft_device", "draft_vocab")}
+"""Draft options that names of `DFlash` take, each with the parameter that it sets."""
+
+
+@register("dflash", "dspark", number="DEPTH", shape=Chain, takes=DRAFT_OPTIONS)
 @dataclass(frozen=True, repr=False)
 class DFlash(LoadingDrafter):
     """Guess with a DFlash, DFlash 2 or DSpark draft model.

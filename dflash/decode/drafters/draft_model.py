@@ -14,6 +14,7 @@ from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import DrafterState, Rows
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.engine import Engine
+from dflash.decode.registry import register
 from dflash.decode.settings import spelled
 from dflash.decode.warmup import warm
 from dflash.kernels.ragged import PENDING
@@ -30,6 +31,13 @@ DEPTH = 4
 """Tokens to guess where the shape leaves that open."""
 
 
+@register(
+    "draft-model",
+    number="DEPTH",
+    shape=Chain,
+    takes={"draft": "model", "draft_device": "draft_device"},
+    needs_draft="the file of a small model",
+)
 @dataclass(frozen=True, repr=False)
 class DraftModel(LoadingDrafter):
     """Let a small model write ahead; under a tree its first choices are followed.

@@ -7,14 +7,38 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.decode.drafters.composite import CompositeSnapshot, CompositeState, start_all
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, DrafterState, LaunchDraft, NextStep, is_prepared, planned_next
-from dflash.decode.strategy import Strategy
+from dflash.decode.drafting.drafter import (
+    Drafter,
+    DrafterState,
+    LaunchDraft,
+    NextStep,
+    Strategy,
+    is_prepared,
+    planned_next,
+)
+from dflash.decode.registry import NameCall, Named, name, register
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
 
 
+def _from_name(call: NameCall) -> Named:
+    shapes = [part.shape for part in call.inner if part.shape is not None]
+    if len(set(shapes)) > 1:
+        raise RequestError(f"strategy {call.text!r:.80}: first(...) guesses in one shape, got {shapes}")
+    drafters = dict.fromkeys(part.drafter for part in call.inner)
+    return Named(FirstOf(*drafters), shapes[0] if shapes else None)
+
+
+def _to_name(strategy: Strategy) -> str:
+    parts = [Strategy(part) for part in strategy.drafter.drafters]
+    if strategy.shape is not None:
+        parts[-1] = Strategy(parts[-1].drafter, strategy.shape)
+    return f"first({', '.join(map(name, parts))})"
+
+
+@register("first", brackets="always", make=_from_name, spell=_to_name)
 class FirstOf(Drafter):
     """The guess of the first drafter that has one, for each session; the others see what is read all the same.
 

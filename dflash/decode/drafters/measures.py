@@ -8,8 +8,7 @@ from typing import Any
 from dflash.decode.drafters.adaptive.controller import FULL, SIZES, Controller
 from dflash.decode.drafters.adaptive.latency import DraftLatency, ForwardLatency, whole
 from dflash.decode.drafters.measuring import Parts, measured_extra, measured_forwards, measured_steps
-from dflash.decode.drafting.drafter import Drafter
-from dflash.decode.strategy import Strategy
+from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.model.attachments import Recent
 
 _KEY = "measures"

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dflash.decode.drafters.adaptive.latency import DraftLatency, ForwardLatency, whole
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.decode.step import Step
-from dflash.decode.strategy import Strategy
 from dflash.errors import PoolExhausted
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span

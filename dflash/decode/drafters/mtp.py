@@ -14,7 +14,9 @@ from dflash.decode.drafters.vocab_tracker import VocabTracker
 from dflash.decode.drafting.device_draft import DeferredDraft, can_defer
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import DrafterState, LaunchDraft, NextStep, Rows
-from dflash.decode.drafting.shapes import Chain
+from dflash.decode.drafting.shapes import Chain, Tree
+from dflash.decode.drafting.shapes.tree import BUDGET
+from dflash.decode.registry import register
 from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft import DeviceDraftRequest
@@ -31,6 +33,11 @@ DEPTH = 3
 """Tokens to guess where the shape leaves that open: each costs a pass of the head, and is right less often."""
 
 
+_DRAFT_OPTIONS = {"draft": "file", "draft_vocab": "draft_vocab"}
+
+
+@register("mtp-tree", number="NODES", shape=Tree, default=BUDGET, takes=_DRAFT_OPTIONS, spare_draft=True)
+@register("mtp", number="DEPTH", shape=Chain, takes=_DRAFT_OPTIONS, spare_draft=True)
 @dataclass(frozen=True, repr=False)
 class MTP(LoadingDrafter):
     """Let the MTP head of the model's file guess, a token after another; under a tree its first choices are followed.

@@ -9,6 +9,7 @@ import numpy as np
 
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Rows
+from dflash.decode.registry import register
 from dflash.decode.sampling.params import check_whole
 from dflash.decode.settings import spelled
 from dflash.errors import RequestError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _EXPECTED = 1024
 
 
+@register("lookup", number="TOKENS", parameter="n_draft")
 @dataclass(frozen=True, repr=False)
 class PromptLookup(Drafter):
     """Find the longest run of tokens that ends the text and occurred in it before, and guess what followed.

@@ -12,9 +12,8 @@ from dflash.decode.drafters.adaptive.draft_choice import BatchLoad, DraftChoice,
 from dflash.decode.drafters.adaptive.latency import DraftLatency, ForwardLatency
 from dflash.decode.drafters.composite import CompositeState
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.drafting.shapes import Chain, Shape, Tree
-from dflash.decode.strategy import Strategy
 from dflash.kernels.ragged import PENDING
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ from dflash.decode.drafters.adaptive.controller import Controller, DraftOption
 from dflash.decode.drafters.adaptive.draft_choice import DraftChoice
 from dflash.decode.drafters.adaptive.session import AdaptiveState, share_batch_load
 from dflash.decode.drafters.composite import CompositeSnapshot, start_all
-from dflash.decode.drafters.dflash import DFlash
+from dflash.decode.drafters.dflash import DRAFT_OPTIONS, DFlash
 from dflash.decode.drafters.measures import measured_choice, measures_of
 from dflash.decode.drafters.measuring import Parts, finished
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, DrafterState, NextStep, Nothing, planned_next
+from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, DrafterState, NextStep, Nothing, Strategy, planned_next
 from dflash.decode.drafting.shapes import Chain
-from dflash.decode.strategy import Strategy
+from dflash.decode.registry import NameCall, Named, name, register
 from dflash.errors import DFlashError, RequestError
 
 if TYPE_CHECKING:
@@ -34,6 +34,18 @@ _USUAL = Strategy(DFlash()), Strategy(MTP(), Chain(_PASSES)), Strategy(PromptLoo
 """What there is to choose from where nothing is said, as far as it can be had."""
 
 
+def _from_name(call: NameCall) -> Named:
+    if call.inner is not None:
+        return Named(Adaptive(*(Strategy(*part) for part in call.inner)))
+    return Named(Adaptive(DFlash(**call.options), PromptLookup()) if call.options else Adaptive())
+
+
+def _to_name(strategy: Strategy) -> str:
+    strategies = strategy.drafter.strategies
+    return f"adaptive({', '.join(map(name, strategies))})" if strategies else "adaptive"
+
+
+@register("adaptive", brackets="optional", takes=DRAFT_OPTIONS, make=_from_name, spell=_to_name)
 class Adaptive(Drafter):
     """Guess with whatever gives most tokens a second at the moment, as much as pays, or not at all.
 

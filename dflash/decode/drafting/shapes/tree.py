@@ -11,6 +11,9 @@ from dflash.kernels.sample import POOL
 from dflash.kernels.tree import grow
 from dflash.model.candidates import Candidates
 
+BUDGET = 22
+"""Draft tokens of a tree if no number is given."""
+
 
 @dataclass(frozen=True, repr=False)
 class Tree:
