@@ -11,7 +11,7 @@ from dflash.decode.batch_plan import Part, capture_of, plan
 from dflash.decode.drafting.draft import EMPTY
 from dflash.decode.errands import Errands
 from dflash.decode.overlap import OverlappedStep, launch_next
-from dflash.decode.recoveries.base import apply_recoveries
+from dflash.decode.recoveries.apply import apply_recoveries
 from dflash.decode.recoveries.emit import show
 from dflash.decode.session import Session, Step
 from dflash.decode.verify import Samples, sample_rows, verify, wait

@@ -58,7 +58,7 @@ class NameCall(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RegisteredDrafter:
     """One registered word; `register` documents the fields."""
 
     word: str
@@ -120,7 +120,7 @@ class Entry:
         return self.word if number is None else f"{self.word}:{number}"
 
 
-_TABLE: dict[str, Entry] = {}
+_TABLE: dict[str, RegisteredDrafter] = {}
 
 
 def register(word: str, *aliases: str, **settings: Any) -> Callable[[T], T]:
@@ -174,7 +174,7 @@ def register(word: str, *aliases: str, **settings: Any) -> Callable[[T], T]:
             # a class may be defined again, as in a notebook's cell
             if known is not None and (known.kind.__module__, known.kind.__name__) != (kind.__module__, kind.__name__):
                 raise ValueError(f"register: {each!r} is the name of {known.kind.__name__}; choose another")
-            _TABLE[each] = Entry(each, kind, **settings)
+            _TABLE[each] = RegisteredDrafter(each, kind, **settings)
         return kind
 
     return add
@@ -268,7 +268,7 @@ def check_no_draft_options(arguments: Iterable[str]) -> None:
             raise RequestError(f"{argument}: belongs to the strategy, as strategy=DFlash('draft.gguf', draft_vocab=32768)")
 
 
-def _option_takers(text: str) -> Iterator[Entry]:
+def _option_takers(text: str) -> Iterator[RegisteredDrafter]:
     """Yield the entries of a name that use draft options themselves: a word before brackets leaves them to its parts."""
     for word, bracket in _WORD_AND_BRACKET.findall(text):
         if not bracket and word in _TABLE:

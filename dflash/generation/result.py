@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dflash.decode import metrics as acceptance
 from dflash.decode.drafting.drafter import Strategy
-from dflash.decode.recoveries.base import Intervention
+from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
 

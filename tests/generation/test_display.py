@@ -4,7 +4,7 @@ import pytest
 
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Plain
-from dflash.decode.recoveries.base import Intervention
+from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Step
 from dflash.generation.display import summary

@@ -10,7 +10,7 @@ from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Rows
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
 
 
@@ -74,7 +74,7 @@ class CompositeSnapshot:
 
 
 def start_all(
-    drafters: Sequence[Drafter], session: Session, model: Any, snapshot: CompositeSnapshot | None
+    drafters: Sequence[Drafter], session: SessionView, model: Any, snapshot: CompositeSnapshot | None
 ) -> list[DrafterState]:
     """Begin with each drafter; with none if one fails."""
     known = snapshot.parts if snapshot is not None else [None] * len(drafters)

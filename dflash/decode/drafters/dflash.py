@@ -25,7 +25,7 @@ from dflash.model.draft import DeviceDraftRequest, DraftRequest, load_draft
 
 if TYPE_CHECKING:
     from dflash.decode.drafting.shapes import Shape
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
 
@@ -96,7 +96,7 @@ class DFlash(LoadingDrafter):
         """Capture the passes of a draft on a GPU."""
         return companion.warm() if companion.device == "cuda" else ()
 
-    def start(self, session: Session, model: Any, snapshot: Any = None) -> DrafterState:
+    def start(self, session: SessionView, model: Any, snapshot: Any = None) -> DrafterState:
         """Take a place for the session's context."""
         self.prepare(model)
         return _DFlashState(model.attachments[self], session, DraftDiagnostics(session, model, repr(self)), snapshot)
@@ -129,7 +129,7 @@ class _DFlashState:
         Features of rows that come next, of a few tokens at most.
     """
 
-    def __init__(self, draft: Any, session: Session, health: DraftDiagnostics, snapshot: Any) -> None:
+    def __init__(self, draft: Any, session: SessionView, health: DraftDiagnostics, snapshot: Any) -> None:
         self.draft, self.capture, self.session = draft, draft.config.target_layer_ids, session
         self.shape: Shape = session.strategy.shape or Chain()
         self.unread: list[Features] = []

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class DraftDiagnostics:
         Of the drafter.
     """
 
-    def __init__(self, session: Session, model: Any, name: str) -> None:
+    def __init__(self, session: SessionView, model: Any, name: str) -> None:
         self._session, self._model, self._name = session, model, name
         self._in_vain, self._waiting, self._quiet = 0, False, False
 

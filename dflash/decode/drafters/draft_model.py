@@ -23,7 +23,7 @@ from dflash.model.candidates import Candidates, fill, put
 from dflash.model.load_small import load_small
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.state.sequence_state import Snapshot
 
@@ -68,7 +68,7 @@ class DraftModel(LoadingDrafter):
         if companion.model.device == "cpu":
             warm(Engine(companion.model), companion.kind, lambda _: None)
 
-    def start(self, session: Session, model: Any, snapshot: Snapshot | None = None) -> DrafterState:
+    def start(self, session: SessionView, model: Any, snapshot: Snapshot | None = None) -> DrafterState:
         """Hold all the memory that the session may need."""
         self.prepare(model)
         health = DraftDiagnostics(session, model, repr(self))
@@ -89,7 +89,7 @@ class _DraftModelState:
     capture: tuple[int, ...] = ()
 
     def __init__(
-        self, small: Any, n_vocab: int, session: Session, health: DraftDiagnostics, snapshot: Snapshot | None
+        self, small: Any, n_vocab: int, session: SessionView, health: DraftDiagnostics, snapshot: Snapshot | None
     ) -> None:
         self.small, self.n_vocab, self.session, self.health = small, n_vocab, session, health
         self.shape = session.strategy.shape or Chain()

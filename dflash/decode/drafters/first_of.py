@@ -20,7 +20,7 @@ from dflash.decode.registry import NameCall, Named, name, register
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
 
 
 def _from_name(call: NameCall) -> Named:
@@ -72,7 +72,7 @@ class FirstOf(Drafter):
         """There is nothing beside the parts."""
         yield from ()
 
-    def start(self, session: Session, model: Any, snapshot: CompositeSnapshot | None = None) -> DrafterState:
+    def start(self, session: SessionView, model: Any, snapshot: CompositeSnapshot | None = None) -> DrafterState:
         """Begin with each."""
         return CompositeState(start_all(self.drafters, session, model, snapshot))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dflash.decode.drafters.adaptive.controller import FULL, SIZES, Controller
+from dflash.decode.drafters.adaptive.controller import FULL, Controller
+from dflash.decode.drafters.adaptive.draft_option import SIZES
 from dflash.decode.drafters.adaptive.latency import DraftLatency, ForwardLatency, whole
 from dflash.decode.drafters.measuring import Parts, measured_extra, measured_forwards, measured_steps
 from dflash.decode.drafting.drafter import Drafter, Strategy

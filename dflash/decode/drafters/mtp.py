@@ -24,7 +24,7 @@ from dflash.model.load_mtp import load_mtp
 from dflash.model.mtp import MtpRequest
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
     from dflash.model.state.sequence_state import Snapshot
@@ -68,7 +68,7 @@ class MTP(LoadingDrafter):
         """Capture the passes of a head on a GPU."""
         return companion.warm(DEPTH) if companion.device == "cuda" else ()
 
-    def start(self, session: Session, model: Any, snapshot: _MtpSnapshot | None = None) -> DrafterState:
+    def start(self, session: SessionView, model: Any, snapshot: _MtpSnapshot | None = None) -> DrafterState:
         """Hold all the memory that the session may need."""
         self.prepare(model)
         return _MtpState(model.attachments[self], session, DraftDiagnostics(session, model, repr(self)), snapshot)
@@ -150,7 +150,7 @@ class _MtpState:
 
     capture: tuple[int, ...] = ()
 
-    def __init__(self, head: Any, session: Session, health: DraftDiagnostics, memory: _MtpSnapshot | None) -> None:
+    def __init__(self, head: Any, session: SessionView, health: DraftDiagnostics, memory: _MtpSnapshot | None) -> None:
         self.head, self.session, self.shape = head, session, session.strategy.shape or Chain()
         self._health, self._seen, self.is_read = health, session.n_prefilled, False
         self._vocab_tracker = VocabTracker(head.draft_vocabs, head.config.n_vocab, session.draft_vocab_steps)

@@ -16,7 +16,7 @@ from dflash.errors import RequestError
 from dflash.kernels.lookup import Index
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
 
 _EXPECTED = 1024
@@ -58,7 +58,7 @@ class PromptLookup(Drafter):
         if self.max_ngram < self.min_ngram:
             raise RequestError(f"{self!r}: max_ngram must not be below min_ngram")
 
-    def start(self, session: Session, model: Any, snapshot: Any = None) -> DrafterState:  # noqa: ARG002
+    def start(self, session: SessionView, model: Any, snapshot: Any = None) -> DrafterState:  # noqa: ARG002
         """All that it must know is in the text of the session."""
         return _PromptLookupState(self, session)
 
@@ -66,7 +66,7 @@ class PromptLookup(Drafter):
 class _PromptLookupState:
     capture: tuple[int, ...] = ()
 
-    def __init__(self, drafter: PromptLookup, session: Session) -> None:
+    def __init__(self, drafter: PromptLookup, session: SessionView) -> None:
         self._session, self.shape = session, session.strategy.shape
         self._n_draft = drafter.n_draft
         self._index = Index(drafter.min_ngram, drafter.max_ngram, session.n_prompt + _EXPECTED)

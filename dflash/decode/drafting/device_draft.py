@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dflash.decode.drafting.draft import Draft, Ints
+from dflash.decode.view import SessionView
 from dflash.kernels.gpu.lazy_array import LazyArray
-
-if TYPE_CHECKING:
-    from dflash.decode.session import Session
 
 
 class DeferredDraft(Draft):
@@ -76,7 +74,7 @@ class DeferredDraft(Draft):
         return self._found
 
 
-def can_defer(session: Session) -> bool:
+def can_defer(session: SessionView) -> bool:
     """Whether nothing on the host must see the guesses of a session, or its tokens, before they are verified together."""
     sampler = session.sampler
     return not (sampler.processors or session.recovery_states or session.forced_ids) and sampler.params.n_top is None

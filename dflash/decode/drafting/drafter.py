@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.registry import parse, register
+from dflash.decode.view import SessionView
 from dflash.errors import RequestError
 from dflash.model.batch import Forward
 from dflash.model.draft.request import DeviceDraftRequest
-
-if TYPE_CHECKING:
-    from dflash.decode.session import Session
 
 Rows = slice | Sequence[int]
 """Rows of `Forward.hidden` and `Forward.captured`."""
@@ -119,7 +117,7 @@ class Drafter(Protocol):
         yield
         self.prepare(model)
 
-    def start(self, session: Session, model: Any, snapshot: Any = None) -> DrafterState:
+    def start(self, session: SessionView, model: Any, snapshot: Any = None) -> DrafterState:
         """Begin with a session.
 
         Parameters
@@ -188,7 +186,7 @@ def planned_next(drafter: Drafter, drafter_states: Sequence[DrafterState], draft
 class Nothing(Drafter):
     """Guesses nothing: plain decoding."""
 
-    def start(self, session: Session, model: Any, snapshot: Any = None) -> DrafterState:  # noqa: ARG002
+    def start(self, session: SessionView, model: Any, snapshot: Any = None) -> DrafterState:  # noqa: ARG002
         """There is nothing to remember of any session."""
         return _NO_DRAFT_STATE
 

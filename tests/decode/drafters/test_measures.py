@@ -3,7 +3,7 @@
 import pytest
 from paced import FLAT, GOOD, STEEP, WEAK, Timed, written
 
-from dflash.decode.drafters.adaptive.controller import DraftOption
+from dflash.decode.drafters.adaptive.draft_option import DraftOption
 from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.first_of import FirstOf

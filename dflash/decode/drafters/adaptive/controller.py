@@ -4,102 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dflash.decode.drafters.adaptive.acceptance import AcceptanceRates, Calibration
 from dflash.decode.drafters.adaptive.cost_model import CostTable
 from dflash.decode.drafters.adaptive.draft_choice import BatchLoad, DraftChoice, PlacedChoice
+from dflash.decode.drafters.adaptive.draft_option import SIZES, DraftOption
 from dflash.decode.drafters.adaptive.latency import DraftLatency, ForwardLatency
-from dflash.decode.drafters.composite import CompositeState
-from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import Drafter, Strategy
-from dflash.decode.drafting.shapes import Chain, Shape, Tree
-from dflash.kernels.ragged import PENDING
 
 if TYPE_CHECKING:
     from dflash.decode.step import Step
 
-SIZES = (1, 2, 3, 4, 5, 7, 10, 15, 22, 31, 47, 63)
 FULL = (1, 3, 7, 15, 23, 31, 47, 63)
 """On a GPU, where the rows of a forward are rounded up and each size is prepared once, guesses that fill it."""
 
-_DEPTH = 15
-
 _UNSETTLED = 16
 """Steps that are remembered until prices are asked for. One whose texts were begun anew is never heard of, and makes way."""
-
-
-class DraftStats:
-    """How good guesses are: before they are made, and by what their drafter thinks of them.
-
-    Parameters
-    ----------
-    n : int
-        Most guesses.
-    """
-
-    def __init__(self, n: int) -> None:
-        self.rates, self.calibration = AcceptanceRates(n), Calibration()
-
-    def given(self, draft: Draft) -> list[float]:
-        """For each guess of a draft, the chance that it is right if those before it are."""
-        if draft.scores is None:
-            return self.rates.given[: len(draft)]
-        return self.calibration.given(draft.scores.tolist())
-
-
-class DraftOption:
-    """One drafter and the shape that it may fill.
-
-    Parameters
-    ----------
-    strategy : Strategy
-        Drafter and largest shape.
-    part : int
-        Which of the drafters it is.
-    sizes : sequence of int
-        Numbers of guesses that make sense on the device.
-
-    Attributes
-    ----------
-    instant : bool
-        Whether its guesses take no time.
-    most : int
-        Guesses that it may be asked for: no more than a forward can verify, whatever its name says.
-    sizes : list of int
-        Numbers of guesses to choose from.
-    known : (DraftStats, DraftStats)
-        Of its guesses over all texts, those whose tokens are the likeliest and those whose tokens are drawn.
-    extra : DraftLatency
-        What a step that asks it takes, on a CPU beside its forward, when that takes as long as it was measured.
-    filled : float
-        How many of the guesses that were asked for it makes.
-    """
-
-    def __init__(self, strategy: Strategy, part: int, sizes: Sequence[int] = SIZES) -> None:
-        self.drafter, self.shape, self.part = strategy.drafter, strategy.shape or Chain(), part
-        self.instant = strategy.drafter.instant
-        most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or _DEPTH
-        self.most = min(most, PENDING - 1)
-        self.sizes = sorted({n for n in sizes if n < self.most} | {self.most})
-        self.known = DraftStats(self.most), DraftStats(self.most)
-        self.extra, self.filled = DraftLatency(), 1.0
-
-    def sized(self, n: int) -> Shape:
-        """The shape of so many guesses."""
-        if isinstance(self.shape, Tree):
-            return Tree(n, self.shape.depth, self.shape.width)
-        return Chain(n)
-
-    def ask(self, parts: Sequence[Any], sizes: Sequence[int]) -> list[Draft]:
-        """Its guesses for some texts, so many for each."""
-        for part, n in zip(parts, sizes, strict=True):
-            self.tell(part, n)
-        return self.drafter.propose(parts, sizes)
-
-    def tell(self, part: Any, n: int) -> None:
-        """Let what knows about one text, or all that it asks in turn, guess so much."""
-        _shape(part, self.sized(n))
 
 
 class Controller:
@@ -175,11 +95,3 @@ class Controller:
             forwards = self.forwards.seconds
             forward = first.forward if self._on_host else forwards(first.batch) - forwards(1 + n)
             extra.learn(n, max(took - forward, 0.0) / self.forwards.scale)
-
-
-def _shape(part: Any, shape: Shape) -> None:
-    if isinstance(part, CompositeState):
-        for each in part.parts:
-            _shape(each, shape)
-    else:
-        part.shape = shape

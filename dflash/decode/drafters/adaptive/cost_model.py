@@ -9,7 +9,7 @@ from operator import mul
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dflash.decode.drafters.adaptive.controller import DraftOption
+    from dflash.decode.drafters.adaptive.draft_option import DraftOption
 
 
 _TRIED = 1.7

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from dflash.decode.drafters.adaptive.controller import DraftOption
-    from dflash.decode.session import Session
+    from dflash.decode.drafters.adaptive.draft_option import DraftOption
     from dflash.decode.step import Step
+    from dflash.decode.view import SessionView
 
 
 class DraftChoice(NamedTuple):
@@ -53,7 +53,7 @@ class PlacedChoice(NamedTuple):
 
     bet: DraftChoice
     drafted: int
-    session: Session
+    session: SessionView
     n_steps: int
 
     @property

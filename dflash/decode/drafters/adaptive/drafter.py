@@ -6,8 +6,9 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dflash.decode.drafters.adaptive.controller import Controller, DraftOption
+from dflash.decode.drafters.adaptive.controller import Controller
 from dflash.decode.drafters.adaptive.draft_choice import DraftChoice
+from dflash.decode.drafters.adaptive.draft_option import DraftOption
 from dflash.decode.drafters.adaptive.session import AdaptiveState, share_batch_load
 from dflash.decode.drafters.composite import CompositeSnapshot, start_all
 from dflash.decode.drafters.dflash import DRAFT_OPTIONS, DFlash
@@ -22,7 +23,7 @@ from dflash.decode.registry import NameCall, Named, name, register
 from dflash.errors import DFlashError, RequestError
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class Adaptive(Drafter):
         choice = yield from measured_choice(strategies, model)
         measures_of(model).choices.keep(self, choice)
 
-    def start(self, session: Session, model: Any, snapshot: CompositeSnapshot | None = None) -> DrafterState:
+    def start(self, session: SessionView, model: Any, snapshot: CompositeSnapshot | None = None) -> DrafterState:
         """Begin with each drafter."""
         self.prepare(model)
         choice: Controller = measures_of(model).choices.recall(self)

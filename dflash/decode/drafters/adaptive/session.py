@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from dflash.decode.drafters.adaptive.acceptance import RequestBias, all_right
-from dflash.decode.drafters.adaptive.controller import Controller, DraftOption
+from dflash.decode.drafters.adaptive.controller import Controller
 from dflash.decode.drafters.adaptive.draft_choice import BatchLoad, DraftChoice, PlacedChoice
+from dflash.decode.drafters.adaptive.draft_option import DraftOption
 from dflash.decode.drafters.composite import CompositeState
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import DrafterState, Rows
 
 if TYPE_CHECKING:
     from dflash.decode.drafters.adaptive.cost_model import CostTable
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
 
 _KEPT = 8
@@ -57,7 +58,7 @@ class AdaptiveState(CompositeState):
         Guesses that took no time, so that they are known before anything is chosen, and their chances.
     """
 
-    def __init__(self, choice: Controller, session: Session, parts: list[DrafterState]) -> None:
+    def __init__(self, choice: Controller, session: SessionView, parts: list[DrafterState]) -> None:
         super().__init__(parts)
         self.choice, self.session, self.bet, self.drafted = choice, session, DraftChoice(None), 0
         self.next: DraftChoice | None = None
