@@ -6,16 +6,16 @@ from contextlib import closing
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from dflash.decode.admission import admit, check, readmit, save_prompt_snapshot
-from dflash.decode.batch_plan import Part, capture_of, plan
 from dflash.decode.drafting.draft import EMPTY
-from dflash.decode.errands import Errands
-from dflash.decode.overlap import OverlappedStep, launch_next
 from dflash.decode.recoveries.apply import apply_recoveries
 from dflash.decode.recoveries.emit import show
+from dflash.decode.scheduling.admission import admit, check, readmit, save_prompt_snapshot
+from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, plan
+from dflash.decode.scheduling.errands import Errands
+from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
+from dflash.decode.scheduling.waiting import WaitingQueue
 from dflash.decode.session import Session, Step
 from dflash.decode.verify import Samples, sample_rows, verify, wait
-from dflash.decode.waiting import WaitingQueue
 from dflash.errors import EngineFailed, PoolExhausted, QueueFull, RequestError
 from dflash.kernels.gpu.lost import is_lost
 from dflash.model.batch import Forward
@@ -329,7 +329,7 @@ class Engine:
         if self._failure is None:
             self._failure = f"the engine has failed and takes no more work: {reason}"
 
-    def _read(self, part: Part, out: Forward, shared: Step) -> None:
+    def _read(self, part: BatchPart, out: Forward, shared: Step) -> None:
         session = part.session
         session.n_prefilled += part.n_prefill
         session.drafter_state.observe(out, slice(part.start, part.stop))
@@ -337,7 +337,7 @@ class Engine:
             save_prompt_snapshot(session)
         self._emit(session, shared._replace(prefilled=part.n_prefill))
 
-    def _decode(self, part: Part, out: Forward, samples: Samples | None, shared: Step) -> None:
+    def _decode(self, part: BatchPart, out: Forward, samples: Samples | None, shared: Step) -> None:
         session, began, n_before = part.session, perf_counter(), len(part.session.interventions)
         # rows that decode come first in a forward, and they alone want logits
         decision = apply_recoveries(session, verify(part.draft, out.logits[part.start : part.stop], session, samples))
