@@ -163,7 +163,7 @@ def test_how_what_was_meant_is_written(text, part, meant):
 def test_what_does_not_go_together():
     with pytest.raises(RequestError, match="draft-model needs a draft"):
         strategy("draft-model")
-    with pytest.raises(RequestError, match="guesses in one shape"):
+    with pytest.raises(RequestError, match="drafts in one shape"):
         strategy("first(dflash:3, mtp:4)")
 
 

@@ -1,4 +1,4 @@
-"""The draft tree by its own name."""
+"""Draft trees of a DFlash model (DDTree)."""
 
 import os
 from typing import Any
@@ -12,16 +12,20 @@ register("ddtree", number="NODES", shape=Tree, default=BUDGET, takes=DRAFT_OPTIO
 
 
 def DDTree(draft: str | os.PathLike[str] | Drafter = "demo-draft", budget: int = BUDGET, **settings: Any) -> Strategy:  # noqa: N802
-    """Guess a tree of tokens with a draft model.
+    """Return a strategy that drafts a tree of tokens with a draft model.
 
     Parameters
     ----------
     draft : str, path or Drafter
-        A draft model as `DFlash` takes it, or any drafter that leaves the shape open.
+        A draft model as for `DFlash`, or any drafter whose shape can be chosen.
     budget : int
-        Guesses in all.
+        Number of draft tokens.
     **settings
-        Further ones of `DFlash`.
+        Further settings of `DFlash`.
+
+    References
+    ----------
+    DDTree, arXiv 2604.12989.
     """
     drafter = DFlash(draft, **settings) if isinstance(draft, str | os.PathLike) else draft
     return Strategy(drafter, Tree(budget))
