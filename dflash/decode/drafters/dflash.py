@@ -157,7 +157,8 @@ class _DFlashState:
     def device_request(self) -> tuple[DeviceDraftRequest, int]:
         """Return the request for a draft on a GPU, and the number of its tokens to use.
 
-        The first tokens of a tree form a tree, too. A chain is requested with the whole block, which costs nothing, so that one captured graph serves every depth.
+        The first tokens of a tree form a tree, too. A chain is requested with the whole block, which costs nothing, so that
+        one captured graph serves every depth.
         """
         most, params = self.draft.config.most, self.session.sampler.params
         n, width = self.shape.wants(most, PENDING - 1)

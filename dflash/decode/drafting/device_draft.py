@@ -40,22 +40,22 @@ class DeferredDraft(Draft):
 
     @property
     def tokens(self) -> Ints:
-        """As for `Draft`."""
+        """See `Draft`."""
         return self._tree()[0]
 
     @property
     def parents(self) -> Ints:
-        """As for `Draft`."""
+        """See `Draft`."""
         return np.arange(-1, self._n - 1, dtype=np.int32) if self._chain else self._tree()[1]
 
     def positions(self, n: int) -> Sequence[int]:
-        """As for `Draft`; lazy for a tree."""
+        """See `Draft`; lazy for a tree."""
         if self._chain:
             return range(n, n + 1 + self._n)
         return LazyArray(lambda: np.append(n, n + self.depths), 1 + self._n)
 
     def child(self, node: int, token: int) -> int:
-        """As for `Draft`."""
+        """See `Draft`."""
         if not self._chain:
             return super().child(node, token)
         if self._line is None:
@@ -63,7 +63,7 @@ class DeferredDraft(Draft):
         return node + 1 if node + 1 < self._n and self._line[node + 1] == token else -1
 
     def cut(self, n: int) -> DeferredDraft:
-        """As for `Draft`."""
+        """See `Draft`."""
         return self if n >= self._n else DeferredDraft(self.guesses, self.index, max(n, 0), chain=self._chain)
 
     def _tree(self) -> tuple[Ints, Ints]:

@@ -1,4 +1,4 @@
-"""What there is to choose from, and what is known of it, for all sessions of a model."""
+"""Draft options of one `Adaptive`, with statistics over all sessions of a model."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from dflash.decode.step import Step
 
 FULL = (1, 3, 7, 15, 23, 31, 47, 63)
-"""On a GPU, where the rows of a forward are rounded up and each size is prepared once, guesses that fill it."""
+"""Draft sizes on a GPU: each fills a captured graph, whose rows are rounded up."""
 
 _UNSETTLED = 16
-"""Steps that are remembered until prices are asked for. One whose texts were begun anew is never heard of, and makes way."""
+"""Most steps that are stored until the next cost table. A step of restarted sessions never finishes and is dropped."""
 
 
 class Controller:
-    """Options, and what their steps take on this device; `dflash.decode.drafters.measures` makes one.
+    """Draft options and their measured latencies on this device. `dflash.decode.drafters.measures` makes one.
 
     Parameters
     ----------
     strategies : sequence of Strategy
         Drafters and the largest shapes that they may fill.
     forwards : ForwardLatency
-        Of the model that is guessed for; all choices of a model that capture the same layers share it.
+        Forwards of the target; shared by all controllers of a model that capture the same layers.
     on_host : bool
-        Whether that runs on the CPU.
+        True if the target runs on the CPU.
     """
 
     def __init__(self, strategies: Sequence[Strategy], forwards: ForwardLatency, *, on_host: bool) -> None:
@@ -45,12 +45,12 @@ class Controller:
         self.n_steps = 0
         self._placed: deque[list[PlacedChoice]] = deque(maxlen=_UNSETTLED)
 
-    def prices(self, others: BatchLoad) -> CostTable:
-        """What steps take at present."""
-        self._settle()
+    def costs(self, others: BatchLoad) -> CostTable:
+        """Return what steps cost at present, beside the load of the other sessions."""
+        self._learn_from_finished()
         rows, forwards, slow = others.rows + 1, self.forwards.seconds, self.forwards.scale
         forward = [forwards(rows + n) for n in range(1 + max((option.most for option in self.options), default=0))]
-        # on a GPU, a forward and what is beside it go on at the same time: known is the whole step of one text
+        # on a GPU, drafting and forward overlap: the latency of a whole step of one session was measured
         more = forward if self._on_host else [seconds - forwards(1 + n) for n, seconds in enumerate(forward)]
         asked = {
             option: [(n, more[round(option.filled * n)] + slow * option.extra.seconds(n)) for n in option.sizes]
@@ -66,32 +66,33 @@ class Controller:
         }
         return CostTable(unasked, waiting, asked, others.tokens)
 
-    def placed(self, bets: list[PlacedChoice]) -> None:
-        """Remember the bets of a step that is about to be run."""
+    def record(self, choices: list[PlacedChoice]) -> None:
+        """Store the choices of the step that runs next."""
         self.n_steps += 1
-        self._placed.append(bets)
+        self._placed.append(choices)
 
-    def _settle(self) -> None:
-        """See what became of those whose steps are over."""
-        all_placed, self._placed = self._placed, deque(maxlen=_UNSETTLED)
-        for placed in all_placed:
-            steps = [each.step for each in placed]
+    def _learn_from_finished(self) -> None:
+        """Learn from the stored choices whose steps have finished."""
+        records, self._placed = self._placed, deque(maxlen=_UNSETTLED)
+        for record in records:
+            steps = [each.step for each in record]
             if None in steps:
-                self._placed.append(placed)
+                self._placed.append(record)
                 continue
-            batch = sum([1 + each.drafted for each in placed])
+            batch = sum([1 + each.drafted for each in record])
             if steps[0].batch == batch and all(step.tokens and not step.prefilled for step in steps):
-                self._learn([each.bet for each in placed], steps)
+                self._learn([each.choice for each in record], steps)
 
-    def _learn(self, bets: Sequence[DraftChoice], steps: Sequence[Step]) -> None:
-        """From one step of some sessions."""
-        first, option = steps[0], bets[0].option
+    def _learn(self, choices: Sequence[DraftChoice], steps: Sequence[Step]) -> None:
+        """Update latencies with one step of one or more sessions."""
+        first, option = steps[0], choices[0].option
         took = first.propose + first.forward + sum([step.verify + step.commit for step in steps])
         if self._on_host:
             self.forwards.learn(first.batch, first.forward)
-        if all(bet.ready and bet.option is option for bet in bets):
+        if all(choice.ready and choice.option is option for choice in choices):
             extra = self.overhead if option is None else option.extra
-            n = round(sum([bet.n for bet in bets]) / len(bets)) if option is not None and not option.instant else 0
+            asks = option is not None and not option.instant
+            n = round(sum([choice.n for choice in choices]) / len(choices)) if asks else 0
             forwards = self.forwards.seconds
             forward = first.forward if self._on_host else forwards(first.batch) - forwards(1 + n)
             extra.learn(n, max(took - forward, 0.0) / self.forwards.scale)

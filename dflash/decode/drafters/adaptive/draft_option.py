@@ -14,55 +14,58 @@ from dflash.decode.drafting.shapes import Chain, Shape, Tree
 from dflash.kernels.ragged import PENDING
 
 SIZES = (1, 2, 3, 4, 5, 7, 10, 15, 22, 31, 47, 63)
+"""Draft sizes to choose from on a CPU."""
 
 _DEPTH = 15
+"""Most draft tokens of a chain whose depth is not given."""
 
 
 class DraftStats:
-    """How good guesses are: before they are made, and by what their drafter thinks of them.
+    """Acceptance statistics of one drafter: by position, and by its own scores.
 
     Parameters
     ----------
     n : int
-        Most guesses.
+        Most draft tokens.
     """
 
     def __init__(self, n: int) -> None:
         self.rates, self.calibration = AcceptanceRates(n), Calibration()
 
-    def given(self, draft: Draft) -> list[float]:
-        """For each guess of a draft, the chance that it is right if those before it are."""
+    def expected(self, draft: Draft) -> list[float]:
+        """Return the acceptance rate of each draft token, given that those before it are accepted."""
         if draft.scores is None:
-            return self.rates.given[: len(draft)]
-        return self.calibration.given(draft.scores.tolist())
+            return self.rates.expected[: len(draft)]
+        return self.calibration.expected(draft.scores.tolist())
 
 
 class DraftOption:
-    """One drafter and the shape that it may fill.
+    """One drafter and its largest shape.
 
     Parameters
     ----------
     strategy : Strategy
         Drafter and largest shape.
     part : int
-        Which of the drafters it is.
+        Index of the drafter in `Controller.drafters`.
     sizes : sequence of int
-        Numbers of guesses that make sense on the device.
+        Draft sizes that are useful on the device.
 
     Attributes
     ----------
     instant : bool
-        Whether its guesses take no time.
+        True if drafting takes next to no time.
     most : int
-        Guesses that it may be asked for: no more than a forward can verify, whatever its name says.
+        Largest draft: at most what a forward can verify, even if the shape is larger.
     sizes : list of int
-        Numbers of guesses to choose from.
+        Draft sizes to choose from, ascending.
     known : (DraftStats, DraftStats)
-        Of its guesses over all texts, those whose tokens are the likeliest and those whose tokens are drawn.
+        Statistics over all greedy sessions and over all sampled sessions.
     extra : DraftLatency
-        What a step that asks it takes, on a CPU beside its forward, when that takes as long as it was measured.
+        Seconds of a step with this drafter: on a CPU those beside the forward, on a GPU all. Relative to a forward that
+        takes as long as it did when it was measured.
     filled : float
-        How many of the guesses that were asked for it makes.
+        Average share of the requested draft tokens that the drafter makes.
     """
 
     def __init__(self, strategy: Strategy, part: int, sizes: Sequence[int] = SIZES) -> None:
@@ -75,19 +78,19 @@ class DraftOption:
         self.extra, self.filled = DraftLatency(), 1.0
 
     def sized(self, n: int) -> Shape:
-        """The shape of so many guesses."""
+        """Return the shape with `n` draft tokens."""
         if isinstance(self.shape, Tree):
             return Tree(n, self.shape.depth, self.shape.width)
         return Chain(n)
 
-    def ask(self, parts: Sequence[Any], sizes: Sequence[int]) -> list[Draft]:
-        """Its guesses for some texts, so many for each."""
+    def propose(self, parts: Sequence[Any], sizes: Sequence[int]) -> list[Draft]:
+        """Return drafts of the given sizes for several sessions."""
         for part, n in zip(parts, sizes, strict=True):
-            self.tell(part, n)
+            self.set_size(part, n)
         return self.drafter.propose(parts, sizes)
 
-    def tell(self, part: Any, n: int) -> None:
-        """Let what knows about one text, or all that it asks in turn, guess so much."""
+    def set_size(self, part: Any, n: int) -> None:
+        """Set the draft size of one session's state, and of all states in it."""
         _shape(part, self.sized(n))
 
 
