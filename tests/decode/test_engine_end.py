@@ -6,10 +6,10 @@ from guessers import Oracle, naive
 from toy import Toy
 
 from dflash.decode.drafters.first_of import FirstOf
+from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.engine import MAX_FAILURES, Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import DeviceLost, EngineFailed, KernelError
 from dflash.kernels.gpu.lost import is_lost
 

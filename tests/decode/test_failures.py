@@ -9,11 +9,10 @@ from guessers import Oracle, naive
 from toy import Toy
 
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 from dflash.errors import DFlashError, KernelError, PoolExhausted
 
 PROMPT = [1, 2, 3]

@@ -11,12 +11,11 @@ from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.drafter import Drafter, Plain, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
-from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import DFlashError, PoolExhausted, RequestError
 from dflash.model.load import load_model
 

@@ -11,11 +11,10 @@ from golden import PRIMARY, load, recorded
 from guessers import Remembers
 
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 from dflash.model.load import load_model
 
 SAMPLINGS = [

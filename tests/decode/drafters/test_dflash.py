@@ -11,11 +11,11 @@ from golden import load
 from dflash.decode.drafters.ddtree import DDTree
 from dflash.decode.drafters.dflash import DFlash, DSpark
 from dflash.decode.drafters.diagnostics import warnings_of
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
-from dflash.decode.strategy import Strategy
 from dflash.errors import NotFound
 
 NAME = "qwen35-r2-untied-F32"

@@ -6,10 +6,10 @@ from toy import Toy
 
 from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 from dflash.errors import RequestError
 
 PROMPT = [7, 7, 2, 11]

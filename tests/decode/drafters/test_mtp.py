@@ -7,10 +7,10 @@ from golden import load, recorded
 from written import run
 
 from dflash.decode.drafters.mtp import MTP
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 from dflash.errors import Unsupported
 from dflash.model.batch import Span
 

@@ -6,12 +6,12 @@ from guessers import Remembers, naive
 from toy import Toy
 from watching import script, way, written
 
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.empty_retry import EmptyRetry
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.special_tokens import SpecialTokens
-from dflash.decode.strategy import Strategy
 from dflash.errors import PoolExhausted
 from dflash.model.load import load_model
 

@@ -8,13 +8,12 @@ from ahead_toy import AheadToy
 from guessers import naive
 
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft
+from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft, Plain, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.loop_guard import LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Plain, Strategy
 from dflash.model.batch import Span
 
 PROMPT = [1, 5, 2, 8]

@@ -5,12 +5,12 @@ from guessers import Oracle, naive
 from toy import Toy
 
 from dflash.decode.drafting.draft import EMPTY, Draft
+from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.sampling.sampler import Sampler
 from dflash.decode.session import Session
-from dflash.decode.strategy import Plain, Strategy
 from dflash.kernels.sample.params import HostSampleResult
 from dflash.model.batch import Forward
 
