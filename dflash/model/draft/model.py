@@ -231,12 +231,12 @@ class BlockDraft:
         if len({request.state.slot for request in requests}) < len(requests) or any(
             request.state.closed for request in requests
         ):
-            raise KernelError("propose: every ask must be of another state, which is not closed")
+            raise KernelError("propose: two requests have the same state, or a state is closed")
         for request in requests:
             if not 0 <= request.anchor < self._n_vocab:
                 raise RequestError(f"token {request.anchor} is not in the vocabulary: ids are 0 to {self._n_vocab - 1}")
             if not 1 <= request.n_draft <= self.config.most:
-                raise RequestError(f"n is {request.n_draft}, this draft guesses 1 to {self.config.most} positions")
+                raise RequestError(f"n_draft is {request.n_draft}, must be 1 to {self.config.most} for this draft")
 
 
 def positions(blocks: Blocks, n: int) -> NDArray[np.int32]:
