@@ -314,9 +314,9 @@ def test_a_recovery_is_told(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--recover stal", "recover: 'stal' is none of empty, stall"),
+        ("--recover stal", "recover: 'stal' is not one of empty, stall"),
         ("--strategy guess", "guess"),
-        ("--recover min:x", "recover: 'min:x' is none of"),
+        ("--recover min:x", "recover: 'min:x' is not one of"),
     ],
 )
 def test_what_there_is_not_is_said_before_anything_is_loaded(capsys, monkeypatch, command, words, message):

@@ -99,7 +99,7 @@ def test_names_and_what_is_refused(lm):
         ("a", "plain", "sequence"),
         ("a", dflash.MTP(), "sequence"),
         ("a", None, "sequence"),
-        (None, ["plain"], "prompt: wanted a text"),
+        (None, ["plain"], "prompt: must be a text"),
         ("a", ["nothing-such"], "nothing-such"),
         ("a", ["plain", dflash.Plain()], "twice"),
     ):
