@@ -180,8 +180,8 @@ def test_choices_share_what_their_prompt_is_made_of():
     sampling = Sampling(temperature=1.0, logit_bias=dict.fromkeys(range(100), 1.0), seed=5)
     one, other = (Session(prompt, sampling=sampling.with_seed(seed)) for seed in (5, 6))
     assert one.ids is other.ids
-    assert all(a is b for a, b in zip(one.text, other.text, strict=True))
-    assert one.text is not other.text
+    assert all(a is b for a, b in zip(one.token_ids, other.token_ids, strict=True))
+    assert one.token_ids is not other.token_ids
     assert (one.seed, other.seed) == (5, 6)
     assert one.sampling.logit_bias is other.sampling.logit_bias
     assert one.sampling == sampling
@@ -280,7 +280,7 @@ def test_a_client_that_takes_nothing_is_gone(lm, monkeypatch):
 
 def test_prompt_lookup_of_the_library_is_not_bounded():
     """Limits are of names; objects are the caller's own."""
-    assert PromptLookup(n_draft=5000).most == 5000
+    assert PromptLookup(n_draft=5000).n_draft == 5000
 
 
 def test_the_page_of_limits_is_true():
