@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from dflash.kernels.gpu.device import device_errors
+
 _RING = 4
 _LINE = 32  # numbers in a cache line
 
@@ -82,8 +84,6 @@ class Download:
 
     def wait(self) -> SimpleNamespace:
         """The arrays, once they are there; they last until a few more copies are begun, unless they are kept."""
-        from dflash.kernels.gpu.device import device_errors
-
         if not self._is_there:
             with device_errors("waiting for a draft"):
                 self._done.synchronize()

@@ -14,27 +14,6 @@ from numpy.typing import NDArray
 
 from dflash.errors import KernelError, OutOfMemory
 from dflash.kernels.gpu import driver
-from dflash.kernels.gpu.batch import DeviceBatch
-
-__all__ = [
-    "DeviceBatch",
-    "array",
-    "captured",
-    "clone",
-    "copy",
-    "current_stream",
-    "description",
-    "device_errors",
-    "empty",
-    "free_memory",
-    "launches",
-    "new_stream",
-    "pinned",
-    "release",
-    "synchronize",
-    "trouble",
-    "zeros",
-]
 
 OLDEST = 8, 0
 """Compute capability that the kernels need."""
