@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dflash.kernels.delta.cuda import Flush
 from dflash.kernels.gpu import device, jit
-from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 from dflash.kernels.sample.cuda import DeviceSampler

@@ -12,7 +12,7 @@ from dflash.kernels.attention import cuda as attention
 from dflash.kernels.delta import cuda as delta
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
-from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.linear import cuda as linear
 from dflash.kernels.linear import cuda_prefill
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.gpu import device
-from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.linear.cuda import fetch_ahead
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING, Ragged

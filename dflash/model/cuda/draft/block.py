@@ -17,8 +17,8 @@ from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import carried, sums
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.rope.cuda import Angles
-from dflash.kernels.sample.cuda import LAW
 from dflash.kernels.sample.cuda_candidates import Candidates, Largest, describe
+from dflash.kernels.sample.cuda_layout import LAW
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.soft_cap.cuda import SoftCap
 from dflash.kernels.tree.cuda import OUTLINE, BuildTree, guesses

@@ -6,7 +6,7 @@ from typing import Any
 
 from dflash.errors import KernelError, RequestError, Unsupported
 from dflash.kernels.gpu import device, jit
-from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.sample import SampleParams

@@ -12,8 +12,8 @@ from dflash.kernels.linear.cuda import BUCKETS, PackedLinear
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.sample.candidates import POOL
-from dflash.kernels.sample.cuda import LAW
 from dflash.kernels.sample.cuda_candidates import Candidates, Largest, describe
+from dflash.kernels.sample.cuda_layout import LAW
 from dflash.kernels.tree.cuda import OUTLINE, SEQUENCES, BuildTree, Features, GatherTop1, context_shapes, guesses
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.mask_logits import bury

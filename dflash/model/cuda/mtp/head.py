@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dflash.errors import PoolExhausted
 from dflash.kernels.gpu import device, jit
-from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.sample import SampleParams
