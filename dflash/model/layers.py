@@ -1,4 +1,4 @@
-"""The layers of the family. Each reads top to bottom as its formula; attributes are called as the tensors in the file."""
+"""The layers of target models. Each reads top to bottom as its formula; attributes are named like tensors in the file."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ rotate, attend = timed("rope")(rope.rotate), timed("attention")(attention.attend
 
 
 class LinearAttention:
-    """Gated delta net: a convolution, then a memory that is decayed, corrected and read once a token.
+    """Gated DeltaNet: a convolution, then a recurrent state that each token decays, corrects and reads.
 
     Reads `normed`, adds to `stream`.
     """
@@ -48,7 +48,7 @@ class LinearAttention:
 
 
 class FullAttention:
-    """Softmax attention over the whole text; in Qwen3.5 each head's result passes a gate.
+    """Softmax attention over the whole sequence; in Qwen3.5 each head's output is multiplied by a gate.
 
     Reads `normed`, adds to `stream`.
     """
@@ -93,7 +93,7 @@ class FeedForward:
 
 
 def experts(weights: Weights, config: Config) -> Experts:
-    """The experts of a block."""
+    """Return the experts of a block."""
     gate, up = weights.matrices(
         "ffn_gate_exps.weight", "ffn_up_exps.weight", fused="ffn_gate_up_exps.weight", rows=(config.expert_ffn,) * 2
     )
@@ -126,9 +126,9 @@ class Block:
         self.attn_norm, self.ffn_norm = weights.vector("attn_norm.weight"), weights.vector(after)
         self.mixer = mixer
         if config.experts:
-            of_block = experts(weights, config)
-            scratch[:] = scratch or [Scratch(space.n_rows, of_block)]
-            self.ffn: FeedForward | Moe = Moe(a.normed, of_block, a.stream, scratch[0])
+            block_experts = experts(weights, config)
+            scratch[:] = scratch or [Scratch(space.n_rows, block_experts)]
+            self.ffn: FeedForward | Moe = Moe(a.normed, block_experts, a.stream, scratch[0])
         else:
             self.ffn = FeedForward(weights, space)
         self.eps, self.space = config.norm_eps, space
