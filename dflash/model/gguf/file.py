@@ -20,9 +20,9 @@ _PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gg
 
 
 class GGUFFile:
-    """An open model: one GGUF file, or all parts of a split one.
+    """An open model: one GGUF file, or all parts of a split model.
 
-    Opening reads and checks the header alone; weights are mapped and come from the disk when they are used.
+    Opening reads and checks only the header; weights are memory-mapped and read from disk when they are used.
 
     Attributes
     ----------
@@ -54,16 +54,16 @@ class GGUFFile:
         Parameters
         ----------
         path : str or path
-            The file, or any part of a split one (``...-00001-of-00003.gguf``).
+            The file, or any part of a split model (``...-00001-of-00003.gguf``).
         progress : callable, optional
-            Called after each file with the number of files opened so far and of all.
+            Called after each file with the number of files opened so far and the number of all files.
 
         Raises
         ------
         NotFound
             If there is no such file, or a part of a split model is missing.
         FormatError
-            If a file is damaged or is not what it claims to be; names the thing, its value and the file offset.
+            If a file is damaged or not a GGUF file; the message names the item, its value and the file offset.
         Unsupported
             If a file is of another GGUF version or big-endian.
         """
@@ -84,7 +84,7 @@ class GGUFFile:
             raise
 
     def data(self, name: str) -> np.ndarray:
-        """Return the bytes of a tensor as they are in the file.
+        """Return the bytes of a tensor as stored in the file.
 
         Parameters
         ----------
@@ -131,7 +131,7 @@ class GGUFFile:
         raise FormatError(f"{self.path.name}: {quoted(name)} must be F32, F16 or BF16, is {tensor.type}")
 
     def close(self) -> None:
-        """Let go of the files; the mapping ends with the last array that `data` has lent."""
+        """Release the files; the mapping ends with the last array that `data` has returned."""
         self._data = ()
 
     def __enter__(self) -> Self:
@@ -180,7 +180,7 @@ def _part_paths(path: Path) -> list[Path]:
 
 
 def _check_split(part: Part, number: int, count: int) -> None:
-    """The split keys of a part must agree with its name."""
+    """Check that the split keys of a part agree with its name."""
     for key, want, absent in (("split.count", count, 1), ("split.no", number, 0)):
         got = part.metadata.get(key, absent)
         if type(got) is not int or got != want:
