@@ -14,7 +14,7 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
 from dflash.model.state.budget import Need, n_cores
 from dflash.model.text.chat_template import ChatTemplate
-from dflash.model.text.vocabulary import UNUSED, Vocabulary
+from dflash.model.text.vocabulary import UNUSED, TokenizerVocabulary
 
 _NORMALIZER = "NFC, as the original tokenizer; llama.cpp does not normalize"
 _GIVEN = {"messages", "tools", "documents", "add_generation_prompt"}
@@ -47,7 +47,7 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, dev
     """
     place = describe(device, threads)
     config = Config.from_gguf(file.metadata, file.tensors)
-    vocabulary = Vocabulary.from_gguf(file.metadata)
+    vocabulary = TokenizerVocabulary.from_gguf(file.metadata)
     return {
         "model": _model(file, config) | _draft_vocabularies(config.n_vocab, place["kind"]),
         "quantization": _quantization(file),
@@ -143,7 +143,7 @@ def _memory(file: GGUFFile, config: Config, kv: str) -> dict[str, int]:
     }
 
 
-def _tokenizer(vocabulary: Vocabulary) -> dict[str, Any]:
+def _tokenizer(vocabulary: TokenizerVocabulary) -> dict[str, Any]:
     return {
         "model": "byte-level BPE",
         "pre": vocabulary.pre,
@@ -155,7 +155,7 @@ def _tokenizer(vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _template(file: GGUFFile, vocabulary: Vocabulary) -> dict[str, Any] | None:
+def _template(file: GGUFFile, vocabulary: TokenizerVocabulary) -> dict[str, Any] | None:
     source = Keys(file.metadata, "tokenizer").text("chat_template", None)
     if source is None:
         return None

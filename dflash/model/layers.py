@@ -9,7 +9,7 @@ from dflash.kernels.profile import timed
 from dflash.kernels.ragged import Ragged
 from dflash.model.config import Config
 from dflash.model.weights import Weights
-from dflash.model.workspace import Workspace
+from dflash.model.workspace import ModelWorkspace
 
 causal_conv, gated_delta = timed("conv")(conv.causal_conv), timed("delta")(delta.gated_delta)
 rms_norm, gated_rms_norm = timed("norm")(norm.rms_norm), timed("gated norm")(norm.gated_rms_norm)
@@ -23,7 +23,7 @@ class LinearAttention:
     """
 
     def __init__(
-        self, weights: Weights, config: Config, space: Workspace, conv_memory: conv.Memory, delta_memory: delta.Memory
+        self, weights: Weights, config: Config, space: ModelWorkspace, conv_memory: conv.Memory, delta_memory: delta.Memory
     ) -> None:
         a = space.all
         names = ("attn_qkv.weight", "attn_gate.weight", "ssm_alpha.weight", "ssm_beta.weight")
@@ -53,7 +53,7 @@ class FullAttention:
     Reads `normed`, adds to `stream`.
     """
 
-    def __init__(self, weights: Weights, config: Config, space: Workspace, k: np.ndarray, v: np.ndarray) -> None:
+    def __init__(self, weights: Weights, config: Config, space: ModelWorkspace, k: np.ndarray, v: np.ndarray) -> None:
         a = space.all
         sizes = tuple(array.shape[1] for array in (a.query, a.key, a.value))
         names = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
@@ -80,7 +80,7 @@ class FullAttention:
 class FeedForward:
     """``down(silu(gate x) * up x)``; reads `normed`, adds to `stream`."""
 
-    def __init__(self, weights: Weights, space: Workspace) -> None:
+    def __init__(self, weights: Weights, space: ModelWorkspace) -> None:
         a = space.all
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
         self.gate_up = PackedLinear(a.normed, gate_up, [a.inner], gated=True, name="ffn gate up")
@@ -117,7 +117,7 @@ class Block:
         self,
         weights: Weights,
         config: Config,
-        space: Workspace,
+        space: ModelWorkspace,
         mixer: LinearAttention | FullAttention,
         scratch: list[Scratch],
     ) -> None:

@@ -21,7 +21,7 @@ from dflash.model.rope import inverse_frequencies, tabulate
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
-from dflash.model.workspace import Workspace
+from dflash.model.workspace import ModelWorkspace
 
 CHUNK = 512
 """Default number of prompt tokens in one prefill forward."""
@@ -76,7 +76,7 @@ class Model:
         self.metadata, self.attachments = file.metadata, Attachments()
         self.weights = Weights(file, config)
         self.pools = Pools(config, pages=pages, slots=slots, kv=kv)
-        self._space = space = Workspace(config, rows)
+        self._space = space = ModelWorkspace(config, rows)
         self._blocks = self._build_blocks(space)
         self._output_norm = self.weights.vector("output_norm.weight")
         self.embedding = self.weights.matrix("token_embd.weight")
@@ -84,7 +84,7 @@ class Model:
         self._head = Head(self.output, rows)
         self._inv_freq, self._rope_gain = inverse_frequencies(config)
 
-    def _build_blocks(self, space: Workspace) -> list[Block]:
+    def _build_blocks(self, space: ModelWorkspace) -> list[Block]:
         blocks, attention, scratch = [], 0, list[Scratch]()
         for i, recurrent in enumerate(self.config.recurrent):
             weights = self.weights.block(i)

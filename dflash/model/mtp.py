@@ -26,7 +26,7 @@ from dflash.model.rope import inverse_frequencies, tabulate
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
-from dflash.model.workspace import Workspace
+from dflash.model.workspace import ModelWorkspace
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -106,7 +106,7 @@ class MtpHead:
         slots = model.pools.slots
         # one more page per slot than the trunk: snapshots copy the last, partly filled page of a sequence
         self.pools = Pools(config, pages=model.pools.pages + slots, slots=slots, kv=model.pools.kv)
-        self._space = space = Workspace(config, self.rows)
+        self._space = space = ModelWorkspace(config, self.rows)
         self._joined = empty(self.rows, 2 * config.width)
         mixer = FullAttention(weights, config, space, self.pools.k[0], self.pools.v[0])
         self._block = Block(weights, config, space, mixer, [])

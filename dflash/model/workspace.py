@@ -12,7 +12,7 @@ from dflash.kernels.arrays import empty
 from dflash.model.config import Config
 
 
-class Rows:
+class RowArrays:
     """Named arrays of `n_rows` rows; `first` returns views of fewer rows.
 
     Parameters
@@ -40,7 +40,7 @@ class Rows:
         return views
 
 
-class Workspace(Rows):
+class ModelWorkspace(RowArrays):
     """Intermediate arrays of a target model.
 
     Parameters

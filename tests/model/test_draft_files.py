@@ -111,7 +111,7 @@ def test_windows_of_a_gguf(tmp_path):
     assert got(**{pattern: None}) == ((20,) * 3, (True,) * 3)
     assert got(**{"attention.causal": True}) == ((20, 0, 20), (True,) * 3)
     assert from_gguf(tmp_path, SECOND).causal == (False,) * 3
-    with pytest.raises(FormatError, match="'attention.sliding_window' is missing"):
+    with pytest.raises(FormatError, match=r"'attention\.sliding_window' is missing"):
         got(**{window: 0})
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dflash.errors import FormatError, ModelError, NotFound
 from dflash.model.gguf.header import Value, quoted
-from dflash.model.gguf.part import Part, TensorInfo, open_part
+from dflash.model.gguf.part import GGUFPart, TensorInfo, open_part
 
 __all__ = ["GGUFFile", "TensorInfo"]
 
@@ -36,7 +36,7 @@ class GGUFFile:
         Tensors of all files, in file order.
     """
 
-    def __init__(self, parts: tuple[Part, ...]) -> None:
+    def __init__(self, parts: tuple[GGUFPart, ...]) -> None:
         self.path = parts[0].path
         self.parts = tuple(part.path for part in parts)
         self.metadata: Mapping[str, Value] = MappingProxyType(parts[0].metadata)
@@ -69,7 +69,7 @@ class GGUFFile:
         """
         path = Path(path)
         paths = _part_paths(path)
-        parts: list[Part] = []
+        parts: list[GGUFPart] = []
         try:
             for number, part in enumerate(paths):
                 parts.append(open_part(part, number))
@@ -179,7 +179,7 @@ def _part_paths(path: Path) -> list[Path]:
     return paths
 
 
-def _check_split(part: Part, number: int, count: int) -> None:
+def _check_split(part: GGUFPart, number: int, count: int) -> None:
     """Check that the split keys of a part agree with its name."""
     for key, want, absent in (("split.count", count, 1), ("split.no", number, 0)):
         got = part.metadata.get(key, absent)
@@ -190,7 +190,7 @@ def _check_split(part: Part, number: int, count: int) -> None:
             )
 
 
-def _check_total(parts: list[Part]) -> None:
+def _check_total(parts: list[GGUFPart]) -> None:
     want = parts[0].metadata.get("split.tensors.count")
     got = sum(len(part.tensors) for part in parts)
     if len(parts) > 1 and (type(want) is not int or want != got):

@@ -47,7 +47,7 @@ class TensorInfo(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GGUFPart:
     """One open file of a model."""
 
     path: Path
@@ -56,7 +56,7 @@ class Part:
     tensors: dict[str, TensorInfo]
 
 
-def open_part(path: Path, number: int = 0) -> Part:
+def open_part(path: Path, number: int = 0) -> GGUFPart:
     """Map a file, then read and check its header.
 
     Parameters
@@ -80,7 +80,7 @@ def open_part(path: Path, number: int = 0) -> Part:
         n_tensors, n_keys = _read_counts(reader, data)
         metadata = _read_metadata(reader, n_keys)
         tensors = _read_tensors(reader, n_tensors, number)
-        return Part(path, data, metadata, _place(reader, tensors, metadata, len(data)))
+        return GGUFPart(path, data, metadata, _place(reader, tensors, metadata, len(data)))
     except BaseException:
         data.close()
         raise

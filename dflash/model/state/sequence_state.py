@@ -34,7 +34,7 @@ class Snapshot:
         return self._pools is None
 
 
-class Flush(Protocol):
+class FlushFunction(Protocol):
     """Function of a model that applies accepted rows to the recurrent state of a slot."""
 
     def __call__(self, slot: int, kept: Sequence[int], side: int) -> None:
@@ -61,7 +61,7 @@ class State:
         Committed tokens.
     """
 
-    def __init__(self, pools: Pools, flush: Flush) -> None:
+    def __init__(self, pools: Pools, flush: FlushFunction) -> None:
         self.slot = pools.take_slot()
         self.pages: list[int] = []
         self.length = 0

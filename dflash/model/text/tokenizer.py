@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dflash.errors import ContextOverflow, FormatError, RequestError
-from dflash.model.text.vocabulary import BYTE_LETTERS, CONTROL, NORMAL, PATTERNS, UNUSED, USER, Vocabulary
+from dflash.model.text.vocabulary import BYTE_LETTERS, CONTROL, NORMAL, PATTERNS, UNUSED, USER, TokenizerVocabulary
 
 if TYPE_CHECKING:
     import tokenizers
@@ -43,7 +43,7 @@ class Tokenizer:
 
     normalizer = "NFC"
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: TokenizerVocabulary) -> None:
         self._texts, self._types = vocabulary.texts, vocabulary.types
         self._full, self._untrusted = _build(vocabulary)
         self.pre = vocabulary.pre
@@ -79,7 +79,7 @@ class Tokenizer:
         -----
         Takes about a second for Qwen3.5's 248,320 tokens and 247,587 merges.
         """
-        return cls(Vocabulary.from_gguf(metadata))
+        return cls(TokenizerVocabulary.from_gguf(metadata))
 
     def encode(self, text: str, *, special: bool = True, max_tokens: int | None = None) -> list[int]:
         """Convert text to token ids.
@@ -196,7 +196,7 @@ class Tokenizer:
         return self._types[token]
 
 
-def _build(vocabulary: Vocabulary) -> tuple[tokenizers.Tokenizer, tokenizers.Tokenizer]:
+def _build(vocabulary: TokenizerVocabulary) -> tuple[tokenizers.Tokenizer, tokenizers.Tokenizer]:
     """Make a tokenizer with all added tokens and one without control tokens; they share the BPE."""
     from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 

@@ -34,7 +34,7 @@ BYTE_LETTERS = _byte_letters()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Vocabulary:
+class TokenizerVocabulary:
     """Tokens, merges and special ids of a byte-level BPE.
 
     Attributes
@@ -63,7 +63,7 @@ class Vocabulary:
     add_bos: bool
 
     @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any]) -> Vocabulary:
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> TokenizerVocabulary:
         """Read and check the keys ``tokenizer.ggml.*``.
 
         Parameters
