@@ -1,4 +1,4 @@
-"""What a model is: sizes and kinds of layers, from the metadata of its file."""
+"""Configuration of a model: sizes and kinds of layers, from the metadata of its file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,48 +23,48 @@ from dflash.model.gguf.part import TensorInfo
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Sizes of a model, in words.
+    """Sizes and settings of a model.
 
     Parameters
     ----------
     architecture : str
         One of `ARCHITECTURES`.
     n_layers : int
-        Trunk layers; blocks from here on are MTP blocks.
+        Number of trunk layers; blocks with this index and above are MTP blocks.
     n_mtp : int
         MTP blocks that the file holds.
     width : int
-        Of the residual stream.
+        Width of the residual stream.
     n_vocab : int
-        Rows of the embedding; not every one need be a token.
+        Rows of the embedding, which may include padding rows that are no tokens.
     context : int
-        Longest text the model was trained for, in tokens.
+        Longest sequence that the model was trained for, in tokens.
     ffn : int
         Inner size of the feed forward; 0 with experts.
     heads, kv_heads, head_size : int
-        Of the attention layers.
+        Query heads, KV heads and head size of the attention layers.
     norm_eps : float
         Added to the mean square in every norm.
     rope_base : float
-        Rotation base.
+        Base of the rotary embedding.
     n_rot : int
-        Dimensions of a head that rotate, from the first on.
+        Dimensions of a head with rotary embedding, counted from the first.
     rope_sections : tuple of int
-        Rotation pairs for time, height, width and extra positions; empty where a model has none.
+        Rotation pairs for time, height, width and extra positions; empty if the model has none.
     rope_scaling : RopeScaling or None
-        Only in files made for a longer context.
+        Context extension of the rotary embedding; None in most files.
     recurrent : tuple of bool
         For each trunk layer, whether it is linear attention.
     delta_key_heads, delta_value_heads, delta_size : int
-        Of the linear layers; keys and values are of one size; 0 if there are none.
+        Heads of linear attention, and the size of both keys and values; 0 without linear attention.
     conv_width : int
-        Tokens that the convolution of a linear layer sees.
+        Taps of the convolution of a linear layer.
     experts, experts_used : int
-        In all and per token; 0 without experts.
+        Number of experts, and of experts used per token; 0 without experts.
     expert_ffn, shared_ffn : int
         Inner sizes of an expert and of the shared expert.
     tied : bool
-        Whether the embedding is the LM head, too.
+        Whether the embedding is also the LM head.
     """
 
     architecture: str
@@ -95,23 +95,23 @@ class Config:
 
     @property
     def n_blocks(self) -> int:
-        """Trunk layers and MTP blocks."""
+        """Number of trunk layers and MTP blocks."""
         return self.n_layers + self.n_mtp
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Value], tensors: Mapping[str, TensorInfo]) -> Self:
-        """Read the sizes of a model.
+        """Read the configuration of a model.
 
         Parameters
         ----------
         metadata : Mapping of str to Value
         tensors : Mapping of str to TensorInfo
-            Tell the size of the vocabulary, whether the head is tied, and whether MTP blocks are really there.
+            Determine the vocabulary size, whether the LM head is tied, and which MTP blocks exist.
 
         Raises
         ------
         FormatError
-            If a key is missing or its value makes no sense; the message names the key.
+            If a key is missing or has an invalid value; the message names the key.
         Unsupported
             If dflash does not run the architecture or one of its settings.
         """

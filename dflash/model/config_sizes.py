@@ -1,4 +1,4 @@
-"""The groups of numbers that a `Config` is made of, each read from metadata and checked."""
+"""Groups of sizes in a `Config`, each read from metadata and checked."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +9,7 @@ from dflash.errors import Unsupported
 from dflash.model.gguf.architectures import Architecture
 from dflash.model.gguf.keys import Keys
 
+# Limits on sizes in metadata, far above those of published models: larger values are taken for a damaged file.
 MAX_BLOCKS = 1024
 MAX_WIDTH = 1 << 20
 _MAX_HEADS = 4096
@@ -16,10 +17,10 @@ _MAX_HEAD_SIZE = 1024
 _MAX_EXPERTS = 1 << 16
 
 MIN_YARN_BASE = 2.0
-"""Smallest rotation base with YaRN, which divides by its logarithm; published models have 10,000 and more."""
+"""Smallest rotation base with YaRN, which divides by the base's logarithm; published models have 10,000 and more."""
 
 MIN_YARN_BETA = 1e-6
-"""Smallest number of turns with YaRN, which divides by it; published models have 1 and 32."""
+"""Smallest ``beta_fast`` and ``beta_slow`` (turns) of YaRN, which divides by them; published models have 32 and 1."""
 
 _RUNNABLE = {
     "ssm.v_head_reordered": (True,),
@@ -27,23 +28,23 @@ _RUNNABLE = {
     "expert_weights_norm": (True,),
     "expert_weights_scale": (0, 1),  # not given, none
 }
-"""Keys that change the mathematics, and the values of them that dflash computes."""
+"""Keys that change the formulas of a model, and the values that dflash supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """How rotation angles are stretched to a longer context.
+    """Scaling of the rotary embedding to a longer context.
 
     Parameters
     ----------
     kind : str
         ``"linear"`` or ``"yarn"``.
     factor : float
-        By how much the context grows.
+        Factor by which the context grows.
     original_context : int
-        Context that the model was trained on.
+        Context length before scaling, in tokens.
     attn_factor, ext_factor, beta_fast, beta_slow : float
-        The settings of YaRN.
+        Settings of YaRN.
     """
 
     kind: str
@@ -56,7 +57,7 @@ class RopeScaling:
 
     @classmethod
     def from_keys(cls, keys: Keys) -> "RopeScaling | None":
-        """Read the scaling, if there is one."""
+        """Read the scaling; None if the metadata has none."""
         kind = keys.text("rope.scaling.type", "none")
         if kind == "none":
             return None
@@ -75,12 +76,12 @@ class RopeScaling:
 
     @staticmethod
     def smallest_base(scaling: "RopeScaling | None") -> float:
-        """Return the smallest rotation base that the formulas of a scaling take."""
+        """Return the smallest rotation base for which the formulas of a scaling are defined."""
         return MIN_YARN_BASE if scaling is not None and scaling.kind == "yarn" else 1.0
 
 
 def refuse_other_mathematics(keys: Keys) -> None:
-    """Raise `Unsupported` if a key asks for what dflash does not compute."""
+    """Raise `Unsupported` if a key selects a formula that dflash does not compute."""
     for name, runnable in _RUNNABLE.items():
         value = keys.value(name, runnable[0])
         if isinstance(value, np.ndarray) or value not in runnable:
@@ -90,7 +91,8 @@ def refuse_other_mathematics(keys: Keys) -> None:
 def recurrent_blocks(keys: Keys, architecture: Architecture, n_blocks: int, n_layers: int) -> tuple[bool, ...]:
     """Return for each block whether it is linear attention.
 
-    A list of recurrent layers wins over KV head counts of 0, and these over the interval, which some files hold wrongly.
+    A list of recurrent layers has priority over KV head counts of 0, and these over the interval, which is wrong in some
+    files.
     """
     if not architecture.linear:
         return (False,) * n_blocks
@@ -132,7 +134,7 @@ def attention_sizes(keys: Keys, architecture: Architecture, recurrent: tuple[boo
 
 
 def delta_sizes(keys: Keys, architecture: Architecture) -> dict[str, int]:
-    """Return the sizes of linear attention, all 0 in an architecture without."""
+    """Return the sizes of linear attention; all 0 in an architecture without it."""
     if not architecture.linear:
         return dict.fromkeys(("delta_key_heads", "delta_value_heads", "delta_size", "conv_width"), 0)
     key_heads = keys.integer("ssm.group_count", high=_MAX_HEADS)
@@ -167,7 +169,7 @@ def ffn_sizes(keys: Keys, architecture: Architecture, n_blocks: int) -> dict[str
 
 
 def _same(keys: Keys, name: str, blocks: list[int], n_blocks: int, *, high: int) -> int:
-    """Read a number that a file may give for each block and that must be one and the same for `blocks`."""
+    """Read a number that a file may give per block; it must be the same for all of `blocks`."""
     values = keys.per_block(name, n_blocks, high=high)
     found = {values[i] for i in blocks} or {max(values)}
     if min(found) < 1:
@@ -201,5 +203,5 @@ def _sections(keys: Keys, n_rot: int) -> tuple[int, ...]:
 
 
 def _first(keys: Keys, *names: str) -> str:
-    """Return the first of these scaling keys that is there, else the last."""
+    """Return the first of these scaling keys that is present, else the last."""
     return next((name for name in (f"rope.scaling.{name}" for name in names) if name in keys), f"rope.scaling.{names[-1]}")

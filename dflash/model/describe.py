@@ -1,4 +1,4 @@
-"""What a model file holds and what running it takes, told from its header alone."""
+"""Describe a model file, and the memory that running it takes, from its header alone."""
 
 import math
 from collections import Counter
@@ -14,14 +14,14 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
 from dflash.model.state.budget import Need, n_cores
 from dflash.model.text.chat_template import ChatTemplate
-from dflash.model.text.vocabulary import UNUSED, Vocabulary
+from dflash.model.text.vocabulary import UNUSED, TokenizerVocabulary
 
 _NORMALIZER = "NFC, as the original tokenizer; llama.cpp does not normalize"
 _GIVEN = {"messages", "tools", "documents", "add_generation_prompt"}
 
 
 def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, device: str = "cpu") -> dict[str, Any]:
-    """Tell what a model is, without reading a weight.
+    """Describe a model without reading a weight.
 
     Parameters
     ----------
@@ -30,9 +30,9 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, dev
     kv : str
         Type of the KV cache, ``"f16"`` or ``"f32"``.
     threads : int, optional
-        Threads that the kernels would use; every core that this process may run on if None.
+        Threads that the kernels would use; by default every core that this process may run on.
     device : str
-        Where the model runs, ``"cpu"``, ``"cuda"``, or ``"auto"``: where it would.
+        ``"cpu"``, ``"cuda"``, or ``"auto"`` for the device that loading would choose.
 
     Returns
     -------
@@ -47,9 +47,9 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, dev
     """
     place = describe(device, threads)
     config = Config.from_gguf(file.metadata, file.tensors)
-    vocabulary = Vocabulary.from_gguf(file.metadata)
+    vocabulary = TokenizerVocabulary.from_gguf(file.metadata)
     return {
-        "model": _model(file, config) | _guessed_from(config.n_vocab, place["kind"]),
+        "model": _model(file, config) | _draft_vocabularies(config.n_vocab, place["kind"]),
         "quantization": _quantization(file),
         "memory": _memory(file, config, kv),
         "tokenizer": _tokenizer(vocabulary),
@@ -62,14 +62,14 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, dev
 
 
 def describe(device: str, threads: int | None = None) -> dict[str, Any]:
-    """Tell where the kernels run: a processor, its threads and SIMD; or a GPU, its memory and architecture.
+    """Describe the device of the kernels: a processor with threads and SIMD, or a GPU with memory and architecture.
 
     Parameters
     ----------
     device : str
-        As for `overview`.
+        See `overview`.
     threads : int, optional
-        As for `overview`.
+        See `overview`.
     """
     trouble = None if device == "cpu" else gpu.trouble()
     if device != "cpu" and trouble is None:
@@ -119,8 +119,8 @@ def _model(file: GGUFFile, config: Config) -> dict[str, Any]:
     return model
 
 
-def _guessed_from(n_vocab: int, device: str) -> dict[str, Any]:
-    """From how many tokens block drafts and MTP heads guess on a GPU while a text keeps to them, where that is not all."""
+def _draft_vocabularies(n_vocab: int, device: str) -> dict[str, Any]:
+    """Return the sizes of the draft vocabularies of block drafts and MTP heads on a GPU, if there are several."""
     common = list(n_common(n_vocab)) if device == "cuda" else []
     return {"draft_vocab_steps": {"common": common, "all": n_vocab}} if common else {}
 
@@ -143,7 +143,7 @@ def _memory(file: GGUFFile, config: Config, kv: str) -> dict[str, int]:
     }
 
 
-def _tokenizer(vocabulary: Vocabulary) -> dict[str, Any]:
+def _tokenizer(vocabulary: TokenizerVocabulary) -> dict[str, Any]:
     return {
         "model": "byte-level BPE",
         "pre": vocabulary.pre,
@@ -155,7 +155,7 @@ def _tokenizer(vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _template(file: GGUFFile, vocabulary: Vocabulary) -> dict[str, Any] | None:
+def _template(file: GGUFFile, vocabulary: TokenizerVocabulary) -> dict[str, Any] | None:
     source = Keys(file.metadata, "tokenizer").text("chat_template", None)
     if source is None:
         return None

@@ -1,4 +1,4 @@
-"""Memory of the machine that this process may still take."""
+"""Memory that this process may still allocate."""
 
 import os
 from collections.abc import Iterator
@@ -6,18 +6,18 @@ from pathlib import Path
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return how many bytes could be had without swapping and without the process being killed.
+    """Return the bytes that can be allocated without swapping and without the process being killed.
 
     Parameters
     ----------
     root : Path
-        Root of the file system; tests give another one.
+        Root of the file system; tests use another one.
 
     Returns
     -------
     int
-        The least of the machine's available memory and of what each control group of the process has left (versions 1 and 2,
-        parents included): a container sees the memory of its host in ``/proc/meminfo``.
+        The minimum of the machine's available memory and of the memory left in each control group of the process (versions 1
+        and 2, parents included). In a container, ``/proc/meminfo`` shows the host's memory, so that both are needed.
     """
     return max(0, min([_of_machine(root), *_of_groups(root)]))
 
@@ -31,7 +31,7 @@ def _of_machine(root: Path) -> int:
 
 
 def _of_groups(root: Path) -> Iterator[int]:
-    """Bytes below the limit of each group that has one; pages of files that can be dropped count as free."""
+    """Yield the bytes left in each control group with a limit; inactive file pages count as free."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -46,7 +46,7 @@ def _of_groups(root: Path) -> Iterator[int]:
         else:
             continue
         group = root / mount / path.strip("/")
-        # inside a container the path may be that of the host, while the container's own group is the mount itself
+        # inside a container the path may be the host's, while the root of the mount is the container's own group
         for folder in (group, *group.parents):
             left = _left(folder, limit, used, inactive)
             if left is not None:

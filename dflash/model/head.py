@@ -1,4 +1,4 @@
-"""The output matrix, for the rows whose logits are wanted."""
+"""The LM head, for the rows whose logits are requested."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -14,15 +14,15 @@ Floats = NDArray[np.float32]
 
 
 class Head:
-    """Multiplies rows with the output matrix; its arrays grow to the most rows that were wanted.
+    """Multiplies rows with the output matrix; its arrays grow to the largest number of rows so far.
 
     Parameters
     ----------
     output : Matrix (V, D)
     most : int
-        Rows that will ever be wanted at a time.
+        Most rows of a call.
     parts : sequence of slice, optional
-        Of the output matrix, whose products alone are made, side by side; all of it if not told.
+        Ranges of rows of the output matrix to multiply with, whose logits stand side by side; by default all rows.
     """
 
     def __init__(self, output: Matrix, most: int, parts: Sequence[slice] = (slice(None),)) -> None:
@@ -32,7 +32,7 @@ class Head:
         self._launch: PackedLinear | None = None
 
     def rows(self, n: int) -> Floats:
-        """Where `n` rows (n, D) are to be put."""
+        """Return the input array (n, D), for the caller to fill before the call."""
         if n > len(self._rows):
             room = max(n, min(2 * len(self._rows), self._most))
             self._rows, self._logits = (empty(room, array.shape[1]) for array in (self._rows, self._logits))
@@ -41,7 +41,7 @@ class Head:
         return self._rows[:n]
 
     def __call__(self, n: int) -> Floats:
-        """Logits (n, V) of these rows; they last until the next call."""
+        """Return the logits (n, V) of the first `n` input rows; valid until the next call."""
         if n:
             self._launch(n)
         return self._logits[:n]

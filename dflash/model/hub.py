@@ -1,4 +1,4 @@
-"""From the name of a model to a file on this machine: a path, the packaged demo, or a repository of the Hugging Face hub."""
+"""Resolve the name of a model to a local file: a path, the packaged demo, or a repository of the Hugging Face hub."""
 
 import os
 import re
@@ -14,15 +14,15 @@ from dflash.model.gguf.choose import choose_files
 from dflash.model.gguf.header import quoted
 
 PACKAGED = {"demo": "demo-Q4_K_M.gguf", "demo-draft": "draft-Q4_K_M.gguf"}
-"""Models that come with dflash."""
+"""File names of the models in the package, by name."""
 
 Choose = Callable[[Iterable[str]], list[str]]
-"""From the files of a repository to those of the model that is meant, the one to open first."""
+"""Selects the files of one model from those of a repository; the first returned file is the one to open."""
 
 _FOLDER = (".json", ".safetensors")
 _MAIN = "main"
 _REVISION = re.compile(r"(?!.*(?:\.\.|//|/\.|\.lock(?:/|$)))[A-Za-z0-9_][\w.+/-]{0,199}(?<![./])", re.ASCII)
-"""Names that git allows for branches and tags and that are plain in paths; commits are among them."""
+"""Names that git allows for branches, tags and commits and that are safe in a path."""
 
 _PART = re.compile(r"-\d+-of-\d+\.gguf$")
 _DATA = Path(__file__).parent.parent / "data"
@@ -42,30 +42,31 @@ def resolve(
     ----------
     name : str or path
         A GGUF file; ``demo`` or ``demo-draft``; or ``hf:org/repo@revision:quant``. The revision is a branch, tag or commit,
-        by default ``main`` as it is now; only a commit never changes. The quantization is named in any case
-        (``hf:org/repo:q4_k_m``) or as a file name; without it Q4_K_M, if the repository has it.
+        by default the current ``main``; only a commit never changes. The quantization is a name in upper or lower case
+        (``hf:org/repo:q4_k_m``) or a file name; by default Q4_K_M, if the repository has it.
     folders : bool
-        Whether a repository without GGUF files may hold ``config.json`` and safetensors files, as drafts are published.
+        Whether a repository without GGUF files may hold ``config.json`` and safetensors files, as draft models often do.
     progress : type, optional
-        A class like `tqdm.tqdm` that draws the download; by default the hub client's own.
+        A class like `tqdm.tqdm` that shows the progress of the download; by default the hub client's own.
     endpoint, cache_dir : str or path, optional
-        Another hub, another cache than the client's own.
+        Hub and cache folder to use instead of the hub client's defaults.
 
     Returns
     -------
     Path
-        The file; the first one of a split model, whose other parts lie beside it; the ``config.json`` of a folder.
+        The file; of a split model the first part, with the other parts beside it; of a folder its ``config.json``.
 
     Raises
     ------
     NotFound
-        If there is no such file, repository, revision or quantization; the message says what there is.
+        If there is no such file, repository, revision or quantization; the message lists what exists.
     DownloadError
         If the hub can't be reached or answers with an error, and the model is not in the cache.
 
     Notes
     -----
-    Resuming, caching and drawing are the hub client's. If the hub can't be reached, a model in the cache will do.
+    The hub client resumes downloads, caches files and shows progress. If the hub can't be reached, a model in the cache is
+    used.
     """
     name = os.fspath(name)
     if name in PACKAGED:
@@ -86,18 +87,18 @@ def resolve(
 
 
 def stamp(name: str) -> tuple[tuple[str, int, int], ...] | None:
-    """Describe the files of a model on this machine, so that a change shows.
+    """Return a fingerprint of the local files of a model, to detect changes.
 
     Parameters
     ----------
     name : str
-        As for `resolve`, folders allowed.
+        See `resolve`; folders are allowed.
 
     Returns
     -------
     tuple or None
-        Name, time of the last change in nanoseconds and bytes of each file; empty if there is none. None if the model is on
-        the hub, where nothing can be told without asking.
+        Name, modification time in nanoseconds and bytes of each file; empty if there is none. None for a model on the hub,
+        whose state is not known without a request.
     """
     if name.startswith("hf:"):
         return None
@@ -116,7 +117,7 @@ def stamp(name: str) -> tuple[tuple[str, int, int], ...] | None:
 
 
 def _split_revision(place: str) -> tuple[str, str]:
-    """Split ``org/repo@revision`` and check the revision, which is ``main`` if none is named."""
+    """Split ``org/repo@revision`` and check the revision, which is ``main`` by default."""
     repo, at, revision = place.partition("@")
     if at and not _REVISION.fullmatch(revision):
         raise NotFound(
@@ -162,7 +163,7 @@ def _from_hub(
 
 
 def _from_cache(repo: str, revision: str, choose: Choose, cache_dir: Any) -> Path | None:
-    """Return a model of this revision that an earlier call has downloaded."""
+    """Return the path of a model of this revision in the cache; None if it is not there."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -184,7 +185,7 @@ def _from_cache(repo: str, revision: str, choose: Choose, cache_dir: Any) -> Pat
 
 @contextmanager
 def _hub_errors(repo: str, revision: str) -> Iterator[None]:
-    """Turn whatever the hub's client raises into the errors of dflash."""
+    """Translate exceptions of the hub client to errors of dflash."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,

@@ -1,4 +1,4 @@
-"""The layers of the family. Each reads top to bottom as its formula; attributes are called as the tensors in the file."""
+"""The layers of target models. Each reads top to bottom as its formula; attributes are named like tensors in the file."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from dflash.kernels.profile import timed
 from dflash.kernels.ragged import Ragged
 from dflash.model.config import Config
 from dflash.model.weights import Weights
-from dflash.model.workspace import Workspace
+from dflash.model.workspace import ModelWorkspace
 
 causal_conv, gated_delta = timed("conv")(conv.causal_conv), timed("delta")(delta.gated_delta)
 rms_norm, gated_rms_norm = timed("norm")(norm.rms_norm), timed("gated norm")(norm.gated_rms_norm)
@@ -17,13 +17,13 @@ rotate, attend = timed("rope")(rope.rotate), timed("attention")(attention.attend
 
 
 class LinearAttention:
-    """Gated delta net: a convolution, then a memory that is decayed, corrected and read once a token.
+    """Gated DeltaNet: a convolution, then a recurrent state that each token decays, corrects and reads.
 
     Reads `normed`, adds to `stream`.
     """
 
     def __init__(
-        self, weights: Weights, config: Config, space: Workspace, conv_memory: conv.Memory, delta_memory: delta.Memory
+        self, weights: Weights, config: Config, space: ModelWorkspace, conv_memory: conv.Memory, delta_memory: delta.Memory
     ) -> None:
         a = space.all
         names = ("attn_qkv.weight", "attn_gate.weight", "ssm_alpha.weight", "ssm_beta.weight")
@@ -48,12 +48,12 @@ class LinearAttention:
 
 
 class FullAttention:
-    """Softmax attention over the whole text; in Qwen3.5 each head's result passes a gate.
+    """Softmax attention over the whole sequence; in Qwen3.5 each head's output is multiplied by a gate.
 
     Reads `normed`, adds to `stream`.
     """
 
-    def __init__(self, weights: Weights, config: Config, space: Workspace, k: np.ndarray, v: np.ndarray) -> None:
+    def __init__(self, weights: Weights, config: Config, space: ModelWorkspace, k: np.ndarray, v: np.ndarray) -> None:
         a = space.all
         sizes = tuple(array.shape[1] for array in (a.query, a.key, a.value))
         names = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
@@ -80,7 +80,7 @@ class FullAttention:
 class FeedForward:
     """``down(silu(gate x) * up x)``; reads `normed`, adds to `stream`."""
 
-    def __init__(self, weights: Weights, space: Workspace) -> None:
+    def __init__(self, weights: Weights, space: ModelWorkspace) -> None:
         a = space.all
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
         self.gate_up = PackedLinear(a.normed, gate_up, [a.inner], gated=True, name="ffn gate up")
@@ -93,7 +93,7 @@ class FeedForward:
 
 
 def experts(weights: Weights, config: Config) -> Experts:
-    """The experts of a block."""
+    """Return the experts of a block."""
     gate, up = weights.matrices(
         "ffn_gate_exps.weight", "ffn_up_exps.weight", fused="ffn_gate_up_exps.weight", rows=(config.expert_ffn,) * 2
     )
@@ -117,7 +117,7 @@ class Block:
         self,
         weights: Weights,
         config: Config,
-        space: Workspace,
+        space: ModelWorkspace,
         mixer: LinearAttention | FullAttention,
         scratch: list[Scratch],
     ) -> None:
@@ -126,9 +126,9 @@ class Block:
         self.attn_norm, self.ffn_norm = weights.vector("attn_norm.weight"), weights.vector(after)
         self.mixer = mixer
         if config.experts:
-            of_block = experts(weights, config)
-            scratch[:] = scratch or [Scratch(space.n_rows, of_block)]
-            self.ffn: FeedForward | Moe = Moe(a.normed, of_block, a.stream, scratch[0])
+            block_experts = experts(weights, config)
+            scratch[:] = scratch or [Scratch(space.n_rows, block_experts)]
+            self.ffn: FeedForward | Moe = Moe(a.normed, block_experts, a.stream, scratch[0])
         else:
             self.ffn = FeedForward(weights, space)
         self.eps, self.space = config.norm_eps, space

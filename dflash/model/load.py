@@ -1,4 +1,4 @@
-"""From a name to a model: file, tokenizer, template, weights, memory."""
+"""Load a model by name: file, tokenizer, chat template, memory and weights."""
 
 import logging
 import os
@@ -33,26 +33,27 @@ Tell = Callable[[str], None]
 DEVICES = ("auto", "cpu", "cuda")
 
 MAX_SEQUENCES = 1024
+"""Most sequences at a time, which bounds the memory of slots."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loaded:
-    """A model and what goes with it.
+    """A loaded model with its file, tokenizer and chat template.
 
     Parameters
     ----------
     file : GGUFFile
         Open.
     model : Model or DeviceModel
-        Its arithmetic, ids in and logits out; ``model.config.context`` is what a text may have here.
+        Computes logits from token ids; ``model.config.context`` is the most tokens of a sequence here.
     tokenizer : Tokenizer
-        Text to ids and back.
+        Converts text to token ids and back.
     template : ChatTemplate or None
-        Messages to text, if the file has one.
+        Renders messages as text; None if the file has no template.
     sequences : int
-        Texts that may be in work at a time; the model has one slot more, to read a given text beside them.
+        Sequences that may be open at a time. The model has one more slot, for scoring a given text beside them.
     trouble : str or None
-        Why the model runs on the CPU though a GPU would have been taken.
+        Reason why the model runs on the CPU although ``device="auto"`` prefers a GPU.
     """
 
     file: GGUFFile
@@ -64,7 +65,7 @@ class Loaded:
 
     @property
     def kind(self) -> str:
-        """Models of one kind use the same kernels."""
+        """Identifier of the kernels that the model uses: equal for models that share all compiled kernels."""
         config, types = self.model.config, sorted({tensor.type for tensor in self.file.tensors.values()})
         sizes = config.head_size, config.delta_size, config.conv_width, bool(config.experts)
         return f"{self.model.device} {config.architecture} {self.model.pools.kv} {sizes} {types}"
@@ -87,17 +88,18 @@ def load_model(
     name : str or path
         A path, ``demo``, or ``hf:org/repo@revision:quant``.
     device : str
-        One of `DEVICES`; ``"auto"`` is a GPU where one can be used.
+        One of `DEVICES`; ``"auto"`` is a GPU if one is usable, else the CPU.
     threads : int, optional
-        Cores to use; all that this process may run on if None. On a GPU, those that read the file.
+        Cores to use; by default all that this process may run on. For a model on a GPU, threads that read the file.
     context : int, optional
-        Tokens that a text may have; if None the model's own, or what fits (in half of the free memory) if that is less.
+        Most tokens of a sequence. By default the model's own limit, or less if that does not fit: on the CPU, sequences get
+        half of the free memory.
     sequences : int
-        Texts that may be in work at a time.
+        Sequences that may be open at a time.
     kv : str
-        A key of `KV_TYPES`.
+        Type of the KV cache, a key of `KV_TYPES`.
     progress : callable, optional
-        Told what is about to be done; if given, downloads show a bar, too.
+        Called with the name of each phase before it begins. If given, downloads also show a progress bar.
 
     Returns
     -------
@@ -108,7 +110,7 @@ def load_model(
     NotFound, DownloadError
         If there is no such model, or the hub can't be reached.
     FormatError, Unsupported
-        If the file is damaged, or dflash does not run its kind.
+        If the file is damaged, or dflash does not run this kind of model.
     RequestError
         If an argument is out of range, or the context does not fit the memory.
     OutOfMemory
@@ -149,7 +151,7 @@ def _load(
 
 
 def _trouble(device: str) -> str | None:
-    """Why no GPU is used though one would be welcome."""
+    """Return the reason why no GPU is used; None if one is used or ``"cpu"`` was requested."""
     trouble = None if device == "cpu" else gpu.trouble()
     if trouble and device == "cuda":
         raise Unsupported(f"device 'cuda': {trouble}")
@@ -192,7 +194,7 @@ def _template(file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
 
 
 class _Silent(tqdm):
-    """A bar that draws nothing."""
+    """A progress bar that shows nothing."""
 
     def __init__(self, *args: object, **settings: object) -> None:
         super().__init__(*args, **{**settings, "disable": True})

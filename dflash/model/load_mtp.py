@@ -24,23 +24,23 @@ def load_mtp(model: Any, name: str | os.PathLike[str] | None = None, *, draft_vo
     model : Model or DeviceModel
         The trunk.
     name : str or path, optional
-        Of a file that holds the head, as for `load_model`; the trunk's own if None.
+        Name of a file that holds the head, as for `load_model`; by default the trunk's own file.
     draft_vocab : int, optional
-        As of `load_draft`.
+        See `load_draft`.
 
     Returns
     -------
     MtpHead or DeviceMtpHead
-        On the device of the trunk.
+        The head, on the device of the trunk.
 
     Raises
     ------
     Unsupported
         If there is no head, or it belongs to another model.
     NotFound, DownloadError, FormatError
-        If the file is not there or damaged.
+        If the file is missing or damaged.
     RequestError
-        If the trunk has fewer tokens than are to be guessed from.
+        If the trunk has fewer than `draft_vocab` tokens.
     OutOfMemory
         If there is too little memory.
     """
@@ -77,7 +77,7 @@ def _head(model: Any, weights: Any, config: Config, file: GGUFFile | None, n: in
 def _refuse_draft(file: GGUFFile, name: str) -> None:
     kind = Keys(file.metadata, "general").text("architecture", None)
     if kind in DIALECTS:
-        raise Unsupported(f"a draft model ({kind}), no MTP head: dflash, dspark and ddtree guess with it", path=name)
+        raise Unsupported(f"a draft model ({kind}), not an MTP head: use it with dflash, dspark or ddtree", path=name)
 
 
 def _check(trunk: Config, config: Config, name: str) -> None:

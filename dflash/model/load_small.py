@@ -1,4 +1,4 @@
-"""A small model of the same vocabulary, to guess what a large one will say."""
+"""Load a small model with the vocabulary of a large one, as a draft model for it."""
 
 import os
 from typing import Any
@@ -13,35 +13,35 @@ _TOKENS = "tokenizer.ggml.tokens"
 
 
 class Small:
-    """A model that goes with another.
+    """A complete model that drafts for another one.
 
     Attributes
     ----------
     model : Model or DeviceModel
     kind : str
-        Models of one kind use the same kernels.
+        See `Loaded.kind`.
     """
 
     def __init__(self, loaded: Loaded) -> None:
         self.model, self.kind, self._file = loaded.model, loaded.kind, loaded.file
 
     def close(self) -> None:
-        """Close its file, and what was loaded for it."""
+        """Close the file and all attachments of the model."""
         self.model.attachments.close()
         self._file.close()
 
 
 def load_small(large: Any, name: str | os.PathLike[str], device: str | None = None) -> Small:
-    """Load a model that reads and writes the tokens of another.
+    """Load a model that has the same tokens as another one.
 
     Parameters
     ----------
     large : Model or DeviceModel
-        The other; it tells how many texts there are and how long they get.
+        The target model; the small model gets its number of sequences, its context and its type of KV cache.
     name : str or path
-        As for `load_model`.
+        See `load_model`.
     device : str, optional
-        As for `load_model`; that of the other if None.
+        See `load_model`; by default the target's device.
 
     Returns
     -------
@@ -50,9 +50,9 @@ def load_small(large: Any, name: str | os.PathLike[str], device: str | None = No
     Raises
     ------
     Unsupported
-        If its tokens are not those of the other.
+        If the two models have different tokens.
     DFlashError
-        What `load_model` raises.
+        As raised by `load_model`.
     """
     path = resolve(name)
     file = GGUFFile.open(path)
@@ -77,7 +77,7 @@ def _check(large: Any, config: Config, tokens: Any, name: str) -> None:
     if config.n_vocab < large.n_vocab or type(tokens) is not type(wanted) or tokens != wanted:
         n = [len(each) if isinstance(each, list) else 0 for each in (tokens, wanted)]
         raise Unsupported(
-            f"has another vocabulary ({config.n_vocab} ids, {n[0]} tokens) than the model it should guess for "
+            f"has another vocabulary ({config.n_vocab} ids, {n[0]} tokens) than its target "
             f"({large.n_vocab} ids, {n[1]} tokens)",
             path=name,
         )

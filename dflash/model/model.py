@@ -21,13 +21,13 @@ from dflash.model.rope import inverse_frequencies, tabulate
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
-from dflash.model.workspace import Workspace
+from dflash.model.workspace import ModelWorkspace
 
 CHUNK = 512
-"""Prompt tokens that a forward reads at a time, unless told otherwise."""
+"""Default number of prompt tokens in one prefill forward."""
 
 ROWS = 1024
-"""Most rows of a forward, unless told otherwise."""
+"""Default maximum of rows in a forward."""
 
 
 class Model:
@@ -36,13 +36,13 @@ class Model:
     Parameters
     ----------
     file : GGUFFile
-        Open; weights stay packed and mapped.
+        Open; weights stay packed and memory-mapped.
     config : Config
-        Of the same file.
+        Configuration of the same file.
     pages, slots : int
-        KV pages in all, and sequences that may live at a time.
+        KV pages in all, and sequences that may be open at a time.
     kv : str
-        ``"f16"`` or ``"f32"``: how keys and values are stored.
+        ``"f16"`` or ``"f32"``: type of stored keys and values.
     threads : int
         Cores to use.
     rows : int
@@ -54,17 +54,17 @@ class Model:
     pools : Pools
     weights : Weights
     embedding, output : Matrix (V, D)
-        Token table and head, which drafts may share.
+        Embedding and LM head, which draft models may share.
     metadata : dict
-        Of the file.
+        Metadata of the file.
     attachments : Attachments
-        What drafters have loaded for it.
+        Draft models that drafters have loaded for this model.
     prefill_chunk : int
-        Prompt tokens to read at a time.
+        Prompt tokens to read in one forward.
     chunk_alignment : int
-        Prompts may be cut where the position is a multiple of this.
+        Prompt chunks must begin at multiples of this position.
     can_overlap : bool
-        Whether it can read tokens that are still being drawn.
+        Whether a forward can read tokens that the device is still sampling.
     """
 
     device, prefill_chunk, chunk_alignment, can_overlap = "cpu", CHUNK, 1, False
@@ -76,7 +76,7 @@ class Model:
         self.metadata, self.attachments = file.metadata, Attachments()
         self.weights = Weights(file, config)
         self.pools = Pools(config, pages=pages, slots=slots, kv=kv)
-        self._space = space = Workspace(config, rows)
+        self._space = space = ModelWorkspace(config, rows)
         self._blocks = self._build_blocks(space)
         self._output_norm = self.weights.vector("output_norm.weight")
         self.embedding = self.weights.matrix("token_embd.weight")
@@ -84,7 +84,7 @@ class Model:
         self._head = Head(self.output, rows)
         self._inv_freq, self._rope_gain = inverse_frequencies(config)
 
-    def _build_blocks(self, space: Workspace) -> list[Block]:
+    def _build_blocks(self, space: ModelWorkspace) -> list[Block]:
         blocks, attention, scratch = [], 0, list[Scratch]()
         for i, recurrent in enumerate(self.config.recurrent):
             weights = self.weights.block(i)
@@ -101,7 +101,7 @@ class Model:
 
     @property
     def n_vocab(self) -> int:
-        """Rows of the embedding: ids are below."""
+        """Rows of the embedding; ids are smaller."""
         return self.config.n_vocab
 
     def state(self) -> State:
@@ -120,9 +120,9 @@ class Model:
         Parameters
         ----------
         spans : sequence of Span
-            At most one a sequence, `max_rows` tokens in all, each at most `PENDING` unless it is `whole`.
+            At most one per sequence and `max_rows` tokens in all; a span that is not `prefill` has at most `PENDING` tokens.
         capture : tuple of int
-            Layers, counted from 0, whose output is wanted.
+            Layers, counted from 0, whose output to return.
 
         Returns
         -------
@@ -133,13 +133,13 @@ class Model:
         RequestError
             If a token is not in the vocabulary, a parent out of order, or a layer does not exist.
         PoolExhausted
-            If there are no pages for the tokens.
+            If there are not enough pages for the tokens.
         KernelError
-            If the spans don't fit a launch.
+            If there are too many rows, a span is empty, or two spans belong to one sequence.
 
         Notes
         -----
-        Every token has the same bits whatever else is in the batch. Nothing is kept: see `State.commit`.
+        Results of a token have the same bits in every batch. Rows of decode spans stay pending: see `State.commit`.
         """
         check(spans, capture, self.config, self.max_rows)
         tokens, positions, rows = ragged(spans)
@@ -161,10 +161,10 @@ class Model:
         return Forward(logits, s.hidden, captured, tuple(spans))
 
     def finish(self) -> None:
-        """Wait for what was begun; here a forward is done when it returns."""
+        """Wait for launched work; on the CPU a forward has finished when it returns."""
 
     def _project(self, spans: Sequence[Span], rows: Ragged, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Logits of the rows that want them."""
+        """Return the logits of all spans with `logits`."""
         wanted = [slice(*rows.first[i : i + 2]) for i, span in enumerate(spans) if span.logits]
         n = sum(part.stop - part.start for part in wanted)
         space, at = self._head.rows(n), 0
@@ -175,7 +175,7 @@ class Model:
         return self._head(n)
 
     def _flush(self, slot: int, kept: Sequence[int], side: int) -> None:
-        """Apply the kept rows of one slot to the recurrent state of all layers."""
+        """Apply the accepted rows `kept` of one slot to the recurrent state of all layers."""
         one = np.zeros((3, 1), np.int32)
         one[:, 0] = slot, len(kept), side
         rows = np.zeros((1, PENDING), np.int32)

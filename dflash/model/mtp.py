@@ -1,4 +1,4 @@
-"""The MTP head of a model (NextN): one more block, which guesses the token after the next."""
+"""The MTP head of a model (NextN): one more block, which predicts the token after the next."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,33 +26,33 @@ from dflash.model.rope import inverse_frequencies, tabulate
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
-from dflash.model.workspace import Workspace
+from dflash.model.workspace import ModelWorkspace
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 
 class MtpRequest(NamedTuple):
-    """What is wanted of the head for one text.
+    """Request for candidates of one sequence.
 
     Parameters
     ----------
     state : State
-        What the head has read of it.
+        State of the sequence in the head.
     tokens : int32 (m,)
-        Not read yet, up to the last token of the text; at least one.
+        Unread tokens, up to the last token of the sequence; at least one.
     hidden : float32 (m, D)
-        For each of them what the trunk had seen before it: ``Forward.hidden`` of the token above.
+        The trunk's hidden state at the position before each token, from `Forward.hidden`.
     n_draft : int
-        Tokens to guess.
+        Tokens to draft.
     params : SampleParams
-        How the target draws them.
+        Sampling parameters of the target.
     position : int
-        Of the first guess in the text.
+        Position of the first draft token in the sequence.
     n_candidates : int
-        Candidates for each.
+        Candidates of each position.
     draft_vocab : int, optional
-        Which common tokens do; see `dflash.model.draft.request.MtpRequest`.
+        Index of a smaller draft vocabulary; see `dflash.model.draft.request.DraftRequest`.
     """
 
     state: State
@@ -66,33 +66,33 @@ class MtpRequest(NamedTuple):
 
 
 class MtpHead:
-    """Reads what the trunk has read, a token ahead of it, and goes on by itself from there.
+    """MTP head of a trunk: reads the trunk's tokens, shifted by one, then drafts from its own hidden states.
 
     Parameters
     ----------
     model : Model
-        The trunk, whose table, head, rotation and threads it shares.
+        The trunk, whose embedding, LM head, rotary frequencies and threads the head shares.
     weights : Weights
-        Of the block.
+        Weights of the block.
     config : Config
-        Of the file that holds the block.
+        Configuration of the file that holds the block.
     file : GGUFFile, optional
-        That one, if it is not the trunk's: to be closed with the head.
+        The file that holds the block, if it is not the trunk's; closed with the head.
     known : Vocabulary
-        The tokens that are guessed.
+        Draft vocabulary.
 
     Attributes
     ----------
     pools : Pools
-        Keys and values of the block: slot j of a text holds ``(token j + 1, hidden j)``.
+        Keys and values of the block; position j of a sequence is made from token j + 1 and the trunk's hidden state j.
     draft_vocabs : tuple
-        None: a head on a GPU may do with some tokens of its vocabulary for some texts.
+        Empty: only a head on a GPU has smaller draft vocabularies.
 
     Notes
     -----
-    ``x = eh_proj [rms(embedding(token)); rms(hidden)]``, then a block of full attention, then ``h = rms(x)``, and ``head h``
-    are the logits of the token after. To guess on, `h` takes the place of the trunk's hidden state; what was read that way
-    is forgotten after each step, so that nothing but the trunk's own states stays in the cache.
+    ``x = eh_proj [rms(embedding(token)); rms(hidden)]``, then a block of full attention, then ``h = rms(x)``; ``head h`` are
+    the logits of the next token. For further draft tokens, `h` replaces the trunk's hidden state. Positions read in this way
+    are removed after each proposal, so that the cache holds only positions made from the trunk's hidden states.
     """
 
     device = "cpu"
@@ -104,9 +104,9 @@ class MtpHead:
         self.config = config = replace(config, n_layers=1, recurrent=(False,))
         self.threads, self.rows, self._file = model.threads, model.max_rows, file
         slots = model.pools.slots
-        # snapshots copy the last page of a text, which the trunk's pages need not all have in common with these
+        # one more page per slot than the trunk: snapshots copy the last, partly filled page of a sequence
         self.pools = Pools(config, pages=model.pools.pages + slots, slots=slots, kv=model.pools.kv)
-        self._space = space = Workspace(config, self.rows)
+        self._space = space = ModelWorkspace(config, self.rows)
         self._joined = empty(self.rows, 2 * config.width)
         mixer = FullAttention(weights, config, space, self.pools.k[0], self.pools.v[0])
         self._block = Block(weights, config, space, mixer, [])
@@ -122,7 +122,7 @@ class MtpHead:
         self._inv_freq, self._rope_gain = inverse_frequencies(config)
 
     def state(self) -> State:
-        """Begin a text.
+        """Begin a sequence.
 
         Raises
         ------
@@ -132,46 +132,48 @@ class MtpHead:
         return State(self.pools, _nothing_to_flush)
 
     def join(self, parts: Sequence[Floats]) -> Floats:
-        """Hidden states (N, D) of some parts, one after another, in memory of their own."""
+        """Concatenate hidden states to one new array (N, D)."""
         return np.concatenate([np.empty((0, self.config.width), np.float32), *parts])
 
     def extended(self, state: State, unread: Floats, hidden: Floats, rows: slice | Sequence[int]) -> Floats:  # noqa: ARG002
-        """What a text has unread, and some rows more; it lasts until it is extended again."""
+        """Return the unread hidden states of a sequence with `rows` of `hidden` appended; valid until the next call."""
         return self.join([unread, hidden[rows]])
 
     def record_accepted(self, state: State, hidden: Floats, n_rows: int) -> bool:  # noqa: ARG002
-        """Hear that so many rows are text now; whether they were read before that was known: never here."""
+        """Record that `n_rows` rows were accepted; return True if the head has read them already, never on the CPU."""
         return False
 
     def read(self, state: State, tokens: Ints, hidden: Floats) -> None:
-        """Read tokens (m,) of a text that it goes on with, with the trunk's hidden states (m, D) of those above them.
+        """Read the next tokens (m,) of a sequence with the trunk's hidden states (m, D) of the positions before them.
 
         Raises
         ------
         PoolExhausted
-            If there are no pages for them.
+            If there are not enough pages for the tokens.
         """
         for start in range(0, len(tokens), self.rows):
             part = slice(start, start + self.rows)
             self._run([state], [tokens[part]], hidden[part])
 
     def propose(self, requests: Sequence[MtpRequest]) -> list[Candidates]:
-        """Read what is new of some texts, and guess how each goes on: the first candidate of each position is followed.
+        """Read the unread tokens of some sequences and find candidates for the tokens after them.
+
+        Each further position is drafted from the first candidate of the position before.
 
         Parameters
         ----------
-        requests : sequence of DraftRequest
-            Of different texts.
+        requests : sequence of MtpRequest
+            Requests with different states.
 
         Returns
         -------
         list of Candidates
-            As many positions and candidates as each wants.
+            `n_draft` positions of `n_candidates` for each request.
 
         Raises
         ------
         PoolExhausted
-            If there are no pages for the new tokens or for the guesses.
+            If there are not enough pages for the unread tokens or for the draft tokens.
         """
         states = [request.state for request in requests]
         h = self._run(
@@ -195,7 +197,7 @@ class MtpHead:
         return found
 
     def compile(self) -> None:
-        """Guess once, for a text of no meaning, so that kernels are compiled; nobody else may use the head meanwhile."""
+        """Run one proposal on dummy data, so that kernels are compiled; no other thread may use the head meanwhile."""
         state = self.state()
         try:
             tokens, hidden = np.zeros(2, np.int32), np.zeros((2, self.config.width), np.float32)
@@ -204,18 +206,18 @@ class MtpHead:
             state.close()
 
     def close(self) -> None:
-        """Close the file, if it is its own."""
+        """Close the file if the head has its own."""
         if self._file is not None:
             self._file.close()
 
     def _fill(self, found: list[Candidates], requests: list[MtpRequest], h: Floats, depth: int) -> None:
-        """Find candidates of one more position of some texts, whose last states are `h` (n, D)."""
+        """Find the candidates of position `depth` from hidden states `h` (n, D) of the position before."""
         self._head.rows(len(requests))[:] = h
         row_params, first = [request.params for request in requests], [request.position for request in requests]
         fill(found, depth, self._head(len(requests)), row_params, first, targets=self._targets)
 
     def _run(self, states: Sequence[State], tokens: Sequence[Ints], hidden: Floats) -> Floats:
-        """Read tokens of some texts, together as many as `hidden` has rows; the states (N, D) that it makes of them."""
+        """Read tokens of some sequences, N in all, with their hidden states (N, D); return the head's states (N, D)."""
         spans = [Span(s, t, np.arange(-1, len(t) - 1, dtype=np.int32), True) for s, t in zip(states, tokens, strict=True)]
         for span in spans:
             span.state.reserve(len(span.tokens))
@@ -242,4 +244,4 @@ def _own(weights: Weights, name: str, shared: Matrix) -> Matrix:
 
 
 def _nothing_to_flush(slot: int, kept: Sequence[int], side: int) -> None:
-    """Keys and values are all that a block of full attention remembers."""
+    """Do nothing: a block of full attention has no recurrent state."""

@@ -1,4 +1,4 @@
-"""Rotation frequencies of a model, stretched if its file says so."""
+"""Frequencies of a model's rotary embedding, scaled to a longer context if its file says so."""
 
 import math
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from dflash.model.config_sizes import RopeScaling
 
 
 class Rotation(Protocol):
-    """What a configuration says of it: dimensions that rotate, the base, and how angles are stretched."""
+    """Rotary settings of a configuration: number of rotated dimensions, base, and scaling."""
 
     @property
     def n_rot(self) -> int: ...  # noqa: D102
@@ -23,7 +23,7 @@ class Rotation(Protocol):
 
 
 def tabulate(positions: NDArray[np.int32], inv_freq: NDArray[np.float32], gain: float, s: Any) -> None:
-    """Fill `cos` and `sin` (N, R) of a workspace for rows at some positions (N,)."""
+    """Fill `cos` and `sin` (N, R) of a workspace for rows at the given positions (N,)."""
     angles(positions, inv_freq, cos=s.cos, sin=s.sin)
     if gain != 1:
         s.cos *= gain
@@ -31,7 +31,7 @@ def tabulate(positions: NDArray[np.int32], inv_freq: NDArray[np.float32], gain: 
 
 
 def inverse_frequencies(config: Rotation) -> tuple[NDArray[np.float32], float]:
-    """Radians per position of each rotated pair, and a gain for cosine and sine.
+    """Return radians per position of each rotated pair, and a gain for cosine and sine.
 
     Parameters
     ----------
@@ -40,10 +40,10 @@ def inverse_frequencies(config: Rotation) -> tuple[NDArray[np.float32], float]:
     Returns
     -------
     inv_freq : float32 (n_rot / 2,)
-        ``base ** (-2 j / n_rot)``; with linear scaling divided by the factor; with YaRN the slow pairs are divided, the fast
-        ones kept, and those between are blended.
+        ``base ** (-2 j / n_rot)``, divided by the factor with linear scaling. With YaRN, slow pairs are divided, fast pairs
+        are unchanged, and pairs between are blended.
     gain : float
-        1, but for YaRN.
+        1, except with YaRN.
 
     Raises
     ------
@@ -65,11 +65,11 @@ def inverse_frequencies(config: Rotation) -> tuple[NDArray[np.float32], float]:
 
     smallest = RopeScaling.smallest_base(scaling)
     if config.rope_base < smallest:
-        # readers refuse such a file, but some drafts take the rotation base of their target
+        # readers refuse such a file, but some draft models get the rotation base of their target afterwards
         raise FormatError(f"the rotation base is {config.rope_base:g}, must be at least {smallest:g} with YaRN")
 
     def pair_of(turns: float) -> float:
-        """The pair that makes so many turns over the original context."""
+        """Return the index (real-valued) of the pair that makes `turns` turns over the original context."""
         return n * math.log(scaling.original_context / (turns * 2 * math.pi)) / (2 * math.log(config.rope_base))
 
     low = max(math.floor(pair_of(scaling.beta_fast)), 0)

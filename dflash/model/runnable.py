@@ -1,23 +1,23 @@
-"""Sizes of a sound model that the kernels do not run, refused when it is loaded."""
+"""Limits of the kernels on the sizes of a model, checked when it is loaded."""
 
 from dflash.errors import Unsupported
 from dflash.model.config import Config
 
 LANES = 16
-"""Numbers that kernels read at a time; rows of weights, heads and states must be multiples of it."""
+"""Elements that kernels read at a time; sizes of rows, heads and states must be multiples of it."""
 
 MAX_DELTA_SIZE = {"cpu": 256, "cuda": 128}
-"""Largest key and value of a linear-attention head, by device; a head's state lies in registers or in a cache."""
+"""Largest key and value size of a linear-attention head, by device: its state must fit registers (GPU) or a cache (CPU)."""
 
 MAX_HEAD_SIZE = {"cpu": 1024, "cuda": 256}
-"""Largest attention head, by device; 1,024 is what metadata may say at all."""
+"""Largest attention head, by device; 1,024 is also the limit on metadata."""
 
 MAX_GROUP = 64
-"""Most query heads that may share a KV head on a GPU, where they share a tile."""
+"""Most query heads per KV head on a GPU, where they share a tile."""
 
 
 def refuse_sizes(config: Config, device: str) -> None:
-    """Raise if a kernel would refuse the sizes of a model.
+    """Raise if the kernels do not support the sizes of a model.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Turn what the system raises for want of memory into one error of the tree."""
+"""Translate out-of-memory errors of the system to `OutOfMemory`."""
 
 import errno
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from dflash.model.gguf.header import quoted
 
 @contextmanager
 def memory_errors(name: object, remedy: str) -> Iterator[None]:
-    """Raise `OutOfMemory` in place of MemoryError, and of an OSError that says the same.
+    """Raise `OutOfMemory` in place of MemoryError and of an OSError with ENOMEM.
 
     Parameters
     ----------
     name : object
-        Model that is being loaded, for the message.
+        Name of the model that is being loaded, for the message.
     remedy : str
-        What takes less memory, for the message.
+        Advice that reduces the memory needed, for the message.
 
     Raises
     ------
@@ -27,7 +27,7 @@ def memory_errors(name: object, remedy: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, OSError) as error:
-        # mmap says ENOMEM, NumPy a MemoryError
+        # mmap raises an OSError with ENOMEM, NumPy a MemoryError
         if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise
         raise OutOfMemory(f"{quoted(str(name))}: out of memory while it was loaded ({error}): {remedy}") from error

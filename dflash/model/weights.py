@@ -1,4 +1,4 @@
-"""The weights of a file by name, packed as they are."""
+"""Weights of a file by name, in the file's packed format."""
 
 from collections.abc import Collection, Mapping
 
@@ -19,21 +19,21 @@ class Weights:
     Parameters
     ----------
     file : GGUFFile
-        Open; its mapping stays alive as long as a weight is used.
+        Open; its mapping stays valid as long as a weight is in use.
     config : Config
-        Of the same file.
+        Configuration of the same file.
     trunk : bool
-        False for a file of the MTP block alone.
+        False for a file that holds only the MTP block.
 
     Raises
     ------
     FormatError
-        If tensors are missing or of another shape.
+        If a tensor is missing or has a wrong shape.
 
     Attributes
     ----------
     unused : tuple of str
-        Tensors of the file that nothing here needs.
+        Tensors of the file that the model does not need.
     """
 
     def __init__(self, file: GGUFFile, config: Config, *, trunk: bool = True) -> None:
@@ -42,16 +42,16 @@ class Weights:
 
     @property
     def tensors(self) -> Collection[TensorInfo]:
-        """Those of the file that a model uses."""
+        """Tensors of the file that the model uses."""
         return self._tensors.values()
 
     @property
     def metadata(self) -> Mapping[str, Value]:
-        """Keys of the file."""
+        """Metadata of the file."""
         return self._file.metadata
 
     def block(self, i: int) -> "Weights":
-        """The weights of block i, named without ``blk.i.``."""
+        """Return the weights of block i, named without ``blk.i.``."""
         weights = object.__new__(Weights)
         weights._file, weights._tensors, weights.unused = self._file, self._tensors, self.unused
         weights._prefix = f"blk.{i}."
@@ -61,18 +61,18 @@ class Weights:
         return self._prefix + name in self._tensors
 
     def matrix(self, name: str) -> Matrix:
-        """A matrix, or a stack of them, that stays packed; a vector is one row."""
+        """Return a matrix, or a stack of matrices, without unpacking it; a vector becomes one row."""
         tensor = self._tensors[self._prefix + name]
         data = self._file.data(tensor.name)
         return Matrix(data.reshape(1, -1) if data.ndim == 1 else data, tensor.type, self._prefix + name)
 
     def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[Matrix, ...]:
-        """Several matrices; where the file has them in one, one below the other, parts of that."""
+        """Return several matrices; where the file stores them fused in one, the row ranges of that."""
         if fused not in self or names[0] in self:
             return tuple(self.matrix(name) for name in names)
         whole, ends = self.matrix(fused), np.cumsum(rows)
         return tuple(whole.rows(slice(end - n, end)) for end, n in zip(ends.tolist(), rows, strict=True))
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A small tensor as float32."""
+        """Return a small tensor as float32."""
         return np.ascontiguousarray(self._file.array(self._tensors[self._prefix + name].name))

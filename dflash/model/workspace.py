@@ -1,6 +1,6 @@
-"""Arrays between the ops of a forward, made once for the most rows that it takes.
+"""Intermediate arrays of a forward, allocated once for its largest number of rows.
 
-Linear attention, full attention and the feed forward never run at a time: their arrays lie in the same memory.
+Linear attention, full attention and the feed forward never run at the same time, so that their arrays share memory.
 """
 
 import math
@@ -12,8 +12,8 @@ from dflash.kernels.arrays import empty
 from dflash.model.config import Config
 
 
-class Rows:
-    """Named arrays of `n_rows` rows; `first` gives the same for fewer rows.
+class RowArrays:
+    """Named arrays of `n_rows` rows; `first` returns views of fewer rows.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Rows:
         self.all = SimpleNamespace(**arrays)
 
     def first(self, n: int) -> SimpleNamespace:
-        """The first `n` rows of every array."""
+        """Return views of the first `n` rows of every array."""
         views = self._views.get(n)
         if views is None:
             views = SimpleNamespace(**{name: array[:n] for name, array in self._arrays.items()})
@@ -40,13 +40,13 @@ class Rows:
         return views
 
 
-class Workspace(Rows):
-    """What lies between the ops of a target.
+class ModelWorkspace(RowArrays):
+    """Intermediate arrays of a target model.
 
     Parameters
     ----------
     config : Config
-        Widths.
+        Sizes of the model.
     n_rows : int
         Most rows of a forward.
 
@@ -55,11 +55,11 @@ class Workspace(Rows):
     stream, normed, hidden : float32 (N, D)
         Residual stream, input of a mixer or feed forward, output of the last norm.
     mixed, convolved, gate, alpha, beta, read, heads
-        Of linear attention; see `LinearAttention`.
+        Arrays of linear attention; see `LinearAttention`.
     query, key, value, rotated, attended, cos, sin
-        Of full attention; see `FullAttention`.
+        Arrays of full attention; see `FullAttention`.
     inner : float32 (N, F)
-        Of the dense feed forward.
+        Gated inner activation of the dense feed forward.
     """
 
     def __init__(self, config: Config, n_rows: int) -> None:
@@ -92,7 +92,7 @@ class Workspace(Rows):
                 size = n_rows * math.prod(shape)
                 arrays[name] = arena[at : at + size].reshape(n_rows, *shape)
                 at += size
-        # the delta rule no longer needs what the conv has read, and the gated norm may write where its gate is
+        # the delta rule no longer needs the input of the convolution, and the gated norm may overwrite its gate
         arrays["read"] = arrays["mixed"].reshape(-1)[: n_rows * values].reshape(n_rows, -1, max(d, 1))
         arrays["heads"] = arrays["gate"]
         super().__init__(n_rows, arrays)

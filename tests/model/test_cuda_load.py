@@ -74,7 +74,7 @@ def test_a_driver_that_does_not_answer(monkeypatch):
     [
         (3 * GIB // 4, 1, None, OutOfMemory, "its weights take 33 MiB, 1 sequences"),
         (7 * GIB // 4, 60, None, OutOfMemory, "60 sequences 1[0-9]{3} MiB"),
-        (7 * GIB // 4, 45, 32768, RequestError, "the GPU has beside all else"),
+        (7 * GIB // 4, 45, 32768, RequestError, "the memory left on the GPU is"),
     ],
 )
 def test_too_little_memory(monkeypatch, file, free, sequences, context, error, words):

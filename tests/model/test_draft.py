@@ -277,8 +277,8 @@ def test_asks_out_of_range(tmp_path):
     for bad, text in (
         (DraftRequest(state, VOCAB, 1, GREEDY), "not in the vocabulary"),
         (DraftRequest(state, -1, 1, GREEDY), "not in the vocabulary"),
-        (DraftRequest(state, 0, 6, GREEDY), "1 to 5 positions"),
-        (DraftRequest(state, 0, 0, GREEDY), "1 to 5 positions"),
+        (DraftRequest(state, 0, 6, GREEDY), "must be 1 to 5"),
+        (DraftRequest(state, 0, 0, GREEDY), "must be 1 to 5"),
     ):
         with pytest.raises(RequestError, match=text):
             bench.draft.propose([bad])

@@ -198,7 +198,7 @@ def test_no_head_to_be_had():
         load_mtp(load("qwen35-r2-untied-F32"))
     with pytest.raises(Unsupported, match=r"qwen35-r2-untied-F32\.gguf: holds no MTP block"):
         load_mtp(load(NAME), path_of("qwen35-r2-untied-F32"))
-    with pytest.raises(Unsupported, match=r"demo-draft: a draft model \(dflash\), no MTP head"):
+    with pytest.raises(Unsupported, match=r"demo-draft: a draft model \(dflash\), not an MTP head"):
         load_mtp(load(NAME), "demo-draft")
     with pytest.raises(Unsupported, match="another model: its width is 96, the model's"):
         load_mtp(load("qwen35-r3-tied-k-IQ4_XS"), path_of(NAME))

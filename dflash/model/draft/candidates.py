@@ -23,7 +23,7 @@ Chooser = Callable[[Sequence[DraftRequest], Floats, Floats], list[Candidates]]
 find = timed("candidates")(sample.candidates)
 
 
-class Likeliest:
+class IndependentTokens:
     """Finds the likeliest tokens of each row, independently of the other rows.
 
     Parameters
@@ -67,4 +67,4 @@ def chooser(config: DraftConfig, source: Source, vocabulary: Vocabulary, slots: 
         return Selector(config, source, vocabulary.targets)
     if config.kind == "dspark":
         return Markov(config, source, vocabulary, slots, min_confidence)
-    return Likeliest(vocabulary)
+    return IndependentTokens(vocabulary)

@@ -11,7 +11,7 @@ from dflash.kernels.linear import PackedLinear
 from dflash.kernels.profile import timed
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.layers import rms_norm, turn
-from dflash.model.draft.source import Block, Source
+from dflash.model.draft.source import DraftLayerWeights, Source
 from dflash.model.draft.state import DraftState, Rings
 from dflash.model.draft.workspace import context_space
 from dflash.model.rope import inverse_frequencies, tabulate
@@ -40,7 +40,7 @@ class Context:
     def __init__(self, source: Source, config: DraftConfig, rings: Rings) -> None:
         self._config, self._rings = config, rings
         self._space = space = context_space(config, min(CHUNK, rings.size))
-        a, blocks = space.all, [Block(source, i) for i in range(config.n_layers)]
+        a, blocks = space.all, [DraftLayerWeights(source, i) for i in range(config.n_layers)]
         self._fuse = PackedLinear(a.features, [source.matrix("fc.weight")], [a.fused], name="fc")
         self._norm = source.vector("enc.output_norm.weight")
         matrices = [block.matrix(name) for block in blocks for name in ("attn_k.weight", "attn_v.weight")]

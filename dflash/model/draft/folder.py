@@ -30,7 +30,7 @@ _KINDS = {
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
-class Settings(Keys):
+class JsonKeys(Keys):
     """Keys of a ``config.json``, looked up in several objects in turn; null counts as absent."""
 
     def __init__(self, *places: Mapping[str, Any]) -> None:
@@ -82,12 +82,12 @@ def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
     Unsupported
         If the model is not a draft of a known kind.
     """
-    top = Settings(config)
+    top = JsonKeys(config)
     name, kind = _class(top)
     inner = top.object("dflash_config")
     refuse_lilicorr({**config, **inner})
     exported = name.endswith("Speculator")
-    keys = Settings(inner, config, *([top.object("transformer_layer_config")] if exported else []))
+    keys = JsonKeys(inner, config, *([top.object("transformer_layer_config")] if exported else []))
     _refuse_other_mathematics(keys)
     n_layers = keys.integer("num_hidden_layers", high=MAX_BLOCKS)
     heads, width = keys.integer("num_attention_heads", high=MAX_HEADS), keys.integer("hidden_size", high=MAX_WIDTH)
@@ -118,7 +118,7 @@ def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
     )
 
 
-def _class(top: Settings) -> tuple[str, str]:
+def _class(top: JsonKeys) -> tuple[str, str]:
     names = top.value("architectures")
     name = names[0] if isinstance(names, list) and names else names
     if not isinstance(name, str) or name not in _KINDS:
@@ -126,7 +126,7 @@ def _class(top: Settings) -> tuple[str, str]:
     return name, _KINDS[name]
 
 
-def _refuse_other_mathematics(keys: Settings) -> None:
+def _refuse_other_mathematics(keys: JsonKeys) -> None:
     if keys.flag("attention_bias", default=False):
         raise Unsupported("drafts with biases (attention_bias) are not run")
     act = keys.text("hidden_act", "silu")
@@ -137,7 +137,7 @@ def _refuse_other_mathematics(keys: Settings) -> None:
         raise Unsupported(f"DSpark drafts with a {head!r:.40} Markov head are not run, only 'vanilla'")
 
 
-def _slides(keys: Settings, n_layers: int) -> tuple[bool, ...]:
+def _slides(keys: JsonKeys, n_layers: int) -> tuple[bool, ...]:
     types = keys.value("layer_types", [_FULL] * n_layers)
     if not isinstance(types, list) or len(types) != n_layers or any(kind not in (_SLIDING, _FULL) for kind in types):
         raise keys.wrong("layer_types", types, f"{n_layers} of {_SLIDING!r} and {_FULL!r}")
@@ -146,7 +146,7 @@ def _slides(keys: Settings, n_layers: int) -> tuple[bool, ...]:
     return tuple(kind == _SLIDING for kind in types)
 
 
-def _windows(keys: Settings, slides: tuple[bool, ...]) -> tuple[int, ...]:
+def _windows(keys: JsonKeys, slides: tuple[bool, ...]) -> tuple[int, ...]:
     if not any(slides) or not keys.flag("use_sliding_window", default=True):
         return (0,) * len(slides)
     name = "swa_window_size" if "sliding_window" not in keys and "swa_window_size" in keys else "sliding_window"
@@ -154,14 +154,14 @@ def _windows(keys: Settings, slides: tuple[bool, ...]) -> tuple[int, ...]:
     return tuple(window if slide else 0 for slide in slides)
 
 
-def _causal(keys: Settings, slides: tuple[bool, ...]) -> tuple[bool, ...]:
+def _causal(keys: JsonKeys, slides: tuple[bool, ...]) -> tuple[bool, ...]:
     given = keys.flag("is_causal", default=keys.flag("causal", default=None))
     if given is None and keys.flag("sliding_window_non_causal", default=False):
         given = False
     return slides if given is None else (given,) * len(slides)
 
 
-def _taps(keys: Settings, n_layers: int, *, exported: bool) -> tuple[int, ...]:
+def _taps(keys: JsonKeys, n_layers: int, *, exported: bool) -> tuple[int, ...]:
     if exported:
         return tuple(tap - 1 for tap in keys.integers("aux_hidden_state_layer_ids", low=1, high=MAX_BLOCKS))
     if "target_layer_ids" not in keys:
@@ -169,13 +169,13 @@ def _taps(keys: Settings, n_layers: int, *, exported: bool) -> tuple[int, ...]:
     return keys.integers("target_layer_ids", high=MAX_BLOCKS)
 
 
-def _rope(keys: Settings) -> Settings:
-    return Settings(keys.object("rope_parameters"), {"rope_theta": keys.value("rope_theta", None)})
+def _rope(keys: JsonKeys) -> JsonKeys:
+    return JsonKeys(keys.object("rope_parameters"), {"rope_theta": keys.value("rope_theta", None)})
 
 
-def _scaling(keys: Settings) -> RopeScaling | None:
+def _scaling(keys: JsonKeys) -> RopeScaling | None:
     """Read the rotary scaling as Hugging Face configurations store it."""
-    rope = Settings(keys.object("rope_scaling"), keys.object("rope_parameters"))
+    rope = JsonKeys(keys.object("rope_scaling"), keys.object("rope_parameters"))
     kind = rope.text("rope_type", rope.text("type", "default"))
     if kind == "default":
         return None
@@ -196,7 +196,7 @@ def _scaling(keys: Settings) -> RopeScaling | None:
     )
 
 
-def _extras(keys: Settings, kind: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int | bool]:
+def _extras(keys: JsonKeys, kind: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int | bool]:
     if kind == "dflash2":
         return {
             "conv_width": keys.integer("conv_kernel_size", 2, high=MAX_CONV),

@@ -10,9 +10,9 @@ from dflash.kernels.block_attention import Blocks
 from dflash.kernels.linear import PackedLinear
 from dflash.kernels.profile import timed
 from dflash.model.draft.config import DraftConfig
-from dflash.model.draft.source import Block
+from dflash.model.draft.source import DraftLayerWeights
 from dflash.model.draft.state import Rings
-from dflash.model.workspace import Rows
+from dflash.model.workspace import RowArrays
 
 rms_norm, turn = timed("norm")(norm.rms_norm), timed("rope")(rope.turn)
 block_attend, convolve = timed("attention")(block_attention.block_attend), timed("conv")(block_conv.block_conv)
@@ -26,7 +26,7 @@ class ConvPair:
     Reads `normed`. The sublayer reads `mixed` and writes `product`, which is added to `stream`.
     """
 
-    def __init__(self, weights: Block, part: str, space: Rows) -> None:
+    def __init__(self, weights: DraftLayerWeights, part: str, space: RowArrays) -> None:
         a = space.all
         self.conv_base = weights.vector(f"{part}_conv_base")
         self.conv_proj = PackedLinear(a.normed, [weights.matrix(f"{part}_conv_proj.weight")], [a.change], name="conv taps")
@@ -46,9 +46,9 @@ class Attention:
 
     def __init__(
         self,
-        weights: Block,
+        weights: DraftLayerWeights,
         config: DraftConfig,
-        space: Rows,
+        space: RowArrays,
         rings: Rings,
         layer: int,
         *,
@@ -82,7 +82,7 @@ class Attention:
 class FeedForward:
     """``down(silu(gate x) * up x)``; reads `x` and writes or adds its output to `out`."""
 
-    def __init__(self, weights: Block, space: Rows, *, x: Floats, out: Floats, add: bool) -> None:
+    def __init__(self, weights: DraftLayerWeights, space: RowArrays, *, x: Floats, out: Floats, add: bool) -> None:
         inner = space.all.inner
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
         self.gate_up = PackedLinear(x, gate_up, [inner], gated=True, name="ffn gate up")
@@ -97,7 +97,7 @@ class FeedForward:
 class Layer:
     """Norm, attention, add; norm, feed forward, add; in DFlash 2 with convolutions around both."""
 
-    def __init__(self, weights: Block, config: DraftConfig, space: Rows, rings: Rings, layer: int) -> None:
+    def __init__(self, weights: DraftLayerWeights, config: DraftConfig, space: RowArrays, rings: Rings, layer: int) -> None:
         a, has_convs = space.all, config.conv_width > 0
         self.attn_norm, self.ffn_norm = weights.vector("attn_norm.weight"), weights.vector("ffn_norm.weight")
         self.attn_conv, self.ffn_conv = (ConvPair(weights, part, space) if has_convs else None for part in ("attn", "ffn"))

@@ -19,7 +19,7 @@ from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Context, Rows
 from dflash.model.draft.layers import Layer, rms_norm
 from dflash.model.draft.request import DraftRequest
-from dflash.model.draft.source import Block, Source
+from dflash.model.draft.source import DraftLayerWeights, Source
 from dflash.model.draft.state import DraftState, Rings
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.draft.workspace import block_space
@@ -97,7 +97,7 @@ class BlockDraft:
         self._rings = rings = Rings(config, slots, size, kv)
         self._space = block_space(config, slots * config.block)
         self._context = Context(source, config, rings)
-        self._layers = [Layer(Block(source, i), config, self._space, rings, i) for i in range(config.n_layers)]
+        self._layers = [Layer(DraftLayerWeights(source, i), config, self._space, rings, i) for i in range(config.n_layers)]
         self._norm = source.vector("output_norm.weight")
         self._head = Head(tables.output, slots * config.most, tables.vocabulary.parts)
         self._choose = chooser(config, source, tables.vocabulary, slots, min_confidence)

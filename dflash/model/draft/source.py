@@ -62,7 +62,7 @@ class Source(Protocol):
         ...
 
 
-class Block:
+class DraftLayerWeights:
     """The tensors of one layer, named without ``blk.i.``."""
 
     def __init__(self, source: Source, i: int) -> None:

@@ -2,10 +2,10 @@
 
 from dflash.kernels.arrays import empty
 from dflash.model.draft.config import DraftConfig
-from dflash.model.workspace import Rows
+from dflash.model.workspace import RowArrays
 
 
-def block_space(config: DraftConfig, n_rows: int) -> Rows:
+def block_space(config: DraftConfig, n_rows: int) -> RowArrays:
     """Allocate the arrays for the rows of blocks.
 
     Parameters
@@ -16,7 +16,7 @@ def block_space(config: DraftConfig, n_rows: int) -> Rows:
 
     Returns
     -------
-    Rows
+    RowArrays
         ``stream``, ``normed``, ``query``, ``key``, ``value``, ``attended``, ``inner``, ``cos``, ``sin``; a DFlash 2 draft
         also has ``change`` (dynamic taps of the convolutions), ``mixed`` (input of a sublayer) and ``product`` (its output).
     """
@@ -29,7 +29,7 @@ def block_space(config: DraftConfig, n_rows: int) -> Rows:
     return _rows(n_rows, widths)
 
 
-def context_space(config: DraftConfig, n_rows: int) -> Rows:
+def context_space(config: DraftConfig, n_rows: int) -> RowArrays:
     """Allocate the arrays for context rows.
 
     Parameters
@@ -40,7 +40,7 @@ def context_space(config: DraftConfig, n_rows: int) -> Rows:
 
     Returns
     -------
-    Rows
+    RowArrays
         ``features``, ``fused``, ``cos``, ``sin``, and for each layer ``key0``, ``value0``, ``key1``, ...
     """
     widths = {"features": len(config.target_layer_ids) * config.width, "fused": config.width}
@@ -50,5 +50,5 @@ def context_space(config: DraftConfig, n_rows: int) -> Rows:
     return _rows(n_rows, widths)
 
 
-def _rows(n_rows: int, widths: dict[str, int]) -> Rows:
-    return Rows(n_rows, {name: empty(n_rows, width) for name, width in widths.items()})
+def _rows(n_rows: int, widths: dict[str, int]) -> RowArrays:
+    return RowArrays(n_rows, {name: empty(n_rows, width) for name, width in widths.items()})

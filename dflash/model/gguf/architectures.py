@@ -1,7 +1,7 @@
-"""The architectures that dflash runs as targets: what the blocks of each are made of.
+"""The architectures that dflash runs as targets, and the tensors in the blocks of each.
 
-A table maps the name of a tensor within its block to its NumPy shape, in the axes that `dflash.model.gguf.tensor_check`
-gives numbers to: ``"QKV H"`` is QKV rows over H columns.
+A table maps the name of a tensor within its block to its NumPy shape, written in axis names: ``"KV H"`` is a matrix of KV
+rows and H columns. `dflash.model.gguf.tensor_check` assigns a size to each axis name.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ Shapes = dict[str, str]
 
 OUTSIDE: Shapes = {"token_embd.weight": "V H", "output_norm.weight": "H"}
 HEAD: Shapes = {"output.weight": "V H"}
-"""Absent where the embedding is the head, too."""
+"""Absent where the embedding is also the LM head."""
 
 LINEAR: Shapes = {
     "attn_norm.weight": "H",
@@ -54,7 +54,7 @@ MTP_OPTIONAL: Shapes = {
 
 
 class Fused(NamedTuple):
-    """A tensor that some files hold in place of several, their rows one after the other."""
+    """A tensor that some files hold in place of several, with the rows of these one after the other."""
 
     name: str
     shape: str
@@ -65,11 +65,11 @@ _FUSED_EXPERTS = Fused("ffn_gate_up_exps.weight", "E 2FE H", ("ffn_gate_exps.wei
 _QKV = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
 
 ALIASES = {"ssm_dt": "ssm_dt.bias"}
-"""Names that some converters use, and those that are meant."""
+"""Tensor names that some converters write, and the usual name of each."""
 
 
 class Architecture(NamedTuple):
-    """What an architecture is made of.
+    """Tensors of an architecture.
 
     Parameters
     ----------
@@ -78,11 +78,11 @@ class Architecture(NamedTuple):
     full : dict
         Mixer of a full-attention block.
     ffn : dict
-        Feed forward of every block, with the norm before it.
+        Feed forward of every block, including the norm before it.
     experts : bool
         Whether the feed forward has experts.
     fused : tuple of Fused
-        Other ways to store the tensors of a full-attention mixer and of a feed forward.
+        Fused tensors that may replace those of a full-attention mixer or of a feed forward.
     """
 
     linear: Shapes | None

@@ -1,4 +1,4 @@
-"""Which of the GGUF files in a repository is meant."""
+"""Choose the GGUF files of one model from those of a repository."""
 
 import re
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from dflash.errors import NotFound
 from dflash.model.gguf.file import part_names
 
 PREFERRED = ("Q4_K_M", "Q4_K_XL", "Q4_K_S", "Q5_K_M", "IQ4_XS", "Q4_0", "Q6_K", "Q8_0", "BF16", "F16")
-"""What is taken when no quantization is asked for, the best first."""
+"""Quantizations in the order of preference when none is requested."""
 
 _BESIDE_A_MODEL = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)
 _QUANT = re.compile(r"(?:UD-)?(?:I?Q\d\w*|TQ\d_\d|[MN][XV]FP4\w*|BF16|F16|F32)$", re.IGNORECASE)
@@ -17,23 +17,23 @@ _PART = re.compile(r"-\d{5}-of-\d{5}$")
 
 
 def choose_files(repo: str, files: Iterable[str], quant: str | None, *, folders: bool = False) -> list[str]:
-    """Return the files of one model: one, or all parts of a split one.
+    """Return the files of one model: a single file, or all parts of a split model.
 
     Parameters
     ----------
     repo : str
-        For messages.
+        Name of the repository, for messages.
     files : iterable of str
         Paths within the repository.
     quant : str, optional
-        Name of a quantization or of a file, in any case. Without it the first of `PREFERRED` that is there.
+        Name of a quantization or of a file, in upper or lower case. By default the first of `PREFERRED` that exists.
     folders : bool
-        Whether ``config.json`` and the safetensors files beside it will do where there is no GGUF file.
+        Whether to return ``config.json`` and the safetensors files beside it if there is no GGUF file.
 
     Raises
     ------
     NotFound
-        If there is no such model or parts of it are missing; the message lists what there is.
+        If there is no such model or parts of it are missing; the message lists the quantizations that exist.
     """
     files = set(files)
     models = {names[0]: names for names in map(part_names, sorted(files)) if names[0].lower().endswith(".gguf")}

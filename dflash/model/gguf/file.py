@@ -12,7 +12,7 @@ import numpy as np
 
 from dflash.errors import FormatError, ModelError, NotFound
 from dflash.model.gguf.header import Value, quoted
-from dflash.model.gguf.part import Part, TensorInfo, open_part
+from dflash.model.gguf.part import GGUFPart, TensorInfo, open_part
 
 __all__ = ["GGUFFile", "TensorInfo"]
 
@@ -20,9 +20,9 @@ _PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gg
 
 
 class GGUFFile:
-    """An open model: one GGUF file, or all parts of a split one.
+    """An open model: one GGUF file, or all parts of a split model.
 
-    Opening reads and checks the header alone; weights are mapped and come from the disk when they are used.
+    Opening reads and checks only the header; weights are memory-mapped and read from disk when they are used.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class GGUFFile:
         Tensors of all files, in file order.
     """
 
-    def __init__(self, parts: tuple[Part, ...]) -> None:
+    def __init__(self, parts: tuple[GGUFPart, ...]) -> None:
         self.path = parts[0].path
         self.parts = tuple(part.path for part in parts)
         self.metadata: Mapping[str, Value] = MappingProxyType(parts[0].metadata)
@@ -54,22 +54,22 @@ class GGUFFile:
         Parameters
         ----------
         path : str or path
-            The file, or any part of a split one (``...-00001-of-00003.gguf``).
+            The file, or any part of a split model (``...-00001-of-00003.gguf``).
         progress : callable, optional
-            Called after each file with the number of files opened so far and of all.
+            Called after each file with the number of files opened so far and the number of all files.
 
         Raises
         ------
         NotFound
             If there is no such file, or a part of a split model is missing.
         FormatError
-            If a file is damaged or is not what it claims to be; names the thing, its value and the file offset.
+            If a file is damaged or not a GGUF file; the message names the item, its value and the file offset.
         Unsupported
             If a file is of another GGUF version or big-endian.
         """
         path = Path(path)
         paths = _part_paths(path)
-        parts: list[Part] = []
+        parts: list[GGUFPart] = []
         try:
             for number, part in enumerate(paths):
                 parts.append(open_part(part, number))
@@ -84,7 +84,7 @@ class GGUFFile:
             raise
 
     def data(self, name: str) -> np.ndarray:
-        """Return the bytes of a tensor as they are in the file.
+        """Return the bytes of a tensor as stored in the file.
 
         Parameters
         ----------
@@ -131,7 +131,7 @@ class GGUFFile:
         raise FormatError(f"{self.path.name}: {quoted(name)} must be F32, F16 or BF16, is {tensor.type}")
 
     def close(self) -> None:
-        """Let go of the files; the mapping ends with the last array that `data` has lent."""
+        """Release the files; the mapping ends with the last array that `data` has returned."""
         self._data = ()
 
     def __enter__(self) -> Self:
@@ -179,8 +179,8 @@ def _part_paths(path: Path) -> list[Path]:
     return paths
 
 
-def _check_split(part: Part, number: int, count: int) -> None:
-    """The split keys of a part must agree with its name."""
+def _check_split(part: GGUFPart, number: int, count: int) -> None:
+    """Check that the split keys of a part agree with its name."""
     for key, want, absent in (("split.count", count, 1), ("split.no", number, 0)):
         got = part.metadata.get(key, absent)
         if type(got) is not int or got != want:
@@ -190,7 +190,7 @@ def _check_split(part: Part, number: int, count: int) -> None:
             )
 
 
-def _check_total(parts: list[Part]) -> None:
+def _check_total(parts: list[GGUFPart]) -> None:
     want = parts[0].metadata.get("split.tensors.count")
     got = sum(len(part.tensors) for part in parts)
     if len(parts) > 1 and (type(want) is not int or want != got):

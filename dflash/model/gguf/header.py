@@ -1,4 +1,4 @@
-"""Reading the values of a GGUF header: numbers, strings and arrays, none of them trusted."""
+"""Read the values of a GGUF header (numbers, strings and arrays) with bounds checks."""
 
 from mmap import mmap
 from typing import NoReturn, TypeAlias
@@ -8,10 +8,10 @@ import numpy as np
 from dflash.errors import FormatError, Unsupported
 
 Value: TypeAlias = bool | int | float | str | np.ndarray | list[str]
-"""What a metadata key may hold; an array is a NumPy array if of numbers or bools, a list if of strings."""
+"""Value of a metadata key; an array of numbers or bools is a NumPy array, an array of strings a list."""
 
 MAX_HEADER = 1 << 27
-"""Bytes that metadata and tensor list may take; those of a vocabulary of 250,000 tokens take 11 MB."""
+"""Most bytes of metadata and tensor list (128 MiB); with a vocabulary of 250,000 tokens they take 11 MB."""
 
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _NUMBERS = {
@@ -27,32 +27,32 @@ _NUMBERS = {
     12: np.dtype("<f8"),
 }
 _SMALLEST = {_BOOL: 1, _STRING: 8} | {kind: dtype.itemsize for kind, dtype in _NUMBERS.items()}
-"""Bytes that an element of an array takes at least."""
+"""Smallest number of bytes of an array element, by value type."""
 
 
 def quoted(name: str) -> str:
-    """Return `name` as it may stand in a message, however long it is."""
+    """Return `name` in quotes for a message, shortened to 80 characters."""
     return repr(name if len(name) <= 80 else name[:77] + "...")
 
 
 class HeaderReader:
-    """Walks a header from its start and never past its end.
+    """Reads a header from its start, never past its end.
 
     Parameters
     ----------
     data : mmap
         The whole file.
     file : str
-        Its name, for messages.
+        Name of the file, for messages.
 
     Attributes
     ----------
     file : str
-        That name.
+        Name of the file.
     position : int
-        File offset of what is read next.
+        File offset of the next value.
     end : int
-        File offset that nothing of the header may cross.
+        File offset at which the header must have ended.
     """
 
     def __init__(self, data: mmap, file: str) -> None:
@@ -62,7 +62,7 @@ class HeaderReader:
         self.end = min(len(data), MAX_HEADER)
 
     def fail(self, problem: str, at: int | None = None) -> NoReturn:
-        """Raise `FormatError` that names the file, the problem and the file offset (by default the present one)."""
+        """Raise a `FormatError` that names the file, the problem and a file offset (by default `position`)."""
         raise FormatError(f"{self.file}: {problem} (file offset {self.position if at is None else at:#x})")
 
     def require(self, n_bytes: int, what: str) -> None:
@@ -81,7 +81,7 @@ class HeaderReader:
         return value
 
     def count(self, what: str, *, smallest: int) -> int:
-        """Read how many items follow, each of at least `smallest` bytes, and check that they can be there."""
+        """Read the number of items that follow, each of at least `smallest` bytes, and check that they fit the header."""
         at = self.position
         n = self.number("<u8", what)
         if n * smallest > self.end - self.position:
@@ -93,7 +93,7 @@ class HeaderReader:
         return self._strings(1, what)[0]
 
     def value(self, what: str) -> Value:
-        """Read a value type and a value of it."""
+        """Read a value type and then a value of this type."""
         kind = self.number("<u4", f"the type of {what}")
         if kind in _NUMBERS:
             return self.number(_NUMBERS[kind], what)
@@ -132,7 +132,7 @@ class HeaderReader:
         return raw.astype(bool)
 
     def _strings(self, n: int, what: str) -> list[str]:
-        # A vocabulary has 250,000 strings: one slice for the length, one for the text, one comparison each.
+        # Kept to two slices and one comparison per string: a vocabulary has 250,000 strings.
         data, end, start, stop = self._data, self.end, self.position, self.position
         strings = []
         try:

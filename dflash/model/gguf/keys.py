@@ -1,4 +1,4 @@
-"""The one way to read a model's metadata: a missing or absurd key names itself."""
+"""Checked access to a model's metadata; errors name the missing or invalid key."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class Keys:
     metadata : Mapping of str to Value
         All keys of a file.
     architecture : str
-        Prefix of the keys that are asked for: ``integer("block_count")`` reads ``qwen35.block_count``.
+        Prefix of the keys: with ``"qwen35"``, ``integer("block_count")`` reads ``qwen35.block_count``.
     """
 
     def __init__(self, metadata: Mapping[str, Value], architecture: str) -> None:
@@ -72,7 +72,7 @@ class Keys:
         return tuple(int(item) for item in value.tolist())
 
     def per_block(self, name: str, n_blocks: int, *, low: int = 0, high: int = 2**31 - 1) -> tuple[int, ...]:
-        """Return one whole number for each block, from an array or from a number that holds for all; raises as `integer`."""
+        """Return one whole number per block, from an array or from one number for all blocks; raises as `integer`."""
         if not isinstance(self.value(name, _REQUIRED), np.ndarray):
             return (self.integer(name, low=low, high=high),) * n_blocks
         values = self.integers(name, low=low, high=high)
@@ -81,13 +81,13 @@ class Keys:
         return values
 
     def wrong(self, name: str, value: object, wanted: str) -> FormatError:
-        """Return the error for a key that holds `value` in place of what is `wanted`."""
+        """Return the error for a key that holds `value` where `wanted` describes the valid values."""
         shown = repr(value[:20].tolist() if isinstance(value, np.ndarray) else value)
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         return FormatError(f"key {self._prefix + name!r} is {shown}, must be {wanted}")
 
     def value(self, name: str, default: Any = _REQUIRED) -> Any:
-        """Return what a key holds, unchecked; raises `FormatError` if it is missing and has no default."""
+        """Return the value of a key without a check; raises `FormatError` if it is missing and has no default."""
         value = self._metadata.get(self._prefix + name, default)
         if value is _REQUIRED:
             raise FormatError(f"key {self._prefix + name!r} is missing")

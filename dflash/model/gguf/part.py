@@ -1,4 +1,4 @@
-"""One GGUF file: its header read and checked, its weights mapped and not touched."""
+"""One GGUF file: a checked header and memory-mapped weights, which are not read."""
 
 import math
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ _ALIGNMENT = "general.alignment"
 
 
 class TensorInfo(NamedTuple):
-    """Where a tensor lies, and what its bytes are.
+    """Location, shape and type of a tensor.
 
     Parameters
     ----------
     name : str
     shape : tuple of int
-        NumPy order: rows before the row length, which GGUF lists first.
+        Shape in NumPy order: the row length is last, which GGUF lists first.
     type : str
         Name of the block type, such as ``"Q4_K"``.
     offset : int
-        Of its first byte, from the start of its file.
+        Offset of the first byte from the start of the file.
     n_bytes : int
     part : int
-        Which file of a split model, from 0.
+        Index of the file in a split model, from 0.
     """
 
     name: str
@@ -47,7 +47,7 @@ class TensorInfo(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GGUFPart:
     """One open file of a model."""
 
     path: Path
@@ -56,23 +56,23 @@ class Part:
     tensors: dict[str, TensorInfo]
 
 
-def open_part(path: Path, number: int = 0) -> Part:
-    """Map a file, read its header and check all of it.
+def open_part(path: Path, number: int = 0) -> GGUFPart:
+    """Map a file, then read and check its header.
 
     Parameters
     ----------
     path : Path
     number : int
-        Which file of a split model it is, from 0.
+        Index of the file in a split model, from 0.
 
     Raises
     ------
     NotFound
         If there is no such file.
     FormatError
-        If it is damaged or no GGUF file.
+        If the file is damaged or not a GGUF file.
     Unsupported
-        If it is of another version or byte order.
+        If the file has another GGUF version or byte order.
     """
     data = _map(path)
     try:
@@ -80,7 +80,7 @@ def open_part(path: Path, number: int = 0) -> Part:
         n_tensors, n_keys = _read_counts(reader, data)
         metadata = _read_metadata(reader, n_keys)
         tensors = _read_tensors(reader, n_tensors, number)
-        return Part(path, data, metadata, _place(reader, tensors, metadata, len(data)))
+        return GGUFPart(path, data, metadata, _place(reader, tensors, metadata, len(data)))
     except BaseException:
         data.close()
         raise
@@ -132,7 +132,7 @@ def _read_metadata(reader: HeaderReader, n_keys: int) -> dict[str, Value]:
 
 
 def _read_tensors(reader: HeaderReader, n_tensors: int, part: int) -> dict[str, TensorInfo]:
-    """Read the tensor list; the offsets in it still count from the start of the data."""
+    """Read the tensor list; its offsets count from the start of the data section."""
     tensors = {}
     for i in range(n_tensors):
         at = reader.position
@@ -165,7 +165,7 @@ def _read_tensor(reader: HeaderReader, name: str, part: int) -> TensorInfo:
 def _place(
     reader: HeaderReader, tensors: dict[str, TensorInfo], metadata: dict[str, Value], size: int
 ) -> dict[str, TensorInfo]:
-    """Turn offsets into file offsets; all must be aligned, inside the file and apart."""
+    """Convert offsets to file offsets; check that tensors are aligned, inside the file and do not overlap."""
     alignment = metadata.get(_ALIGNMENT, 32)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         reader.fail(f"key {_ALIGNMENT!r} is {alignment!r:.40}, must be a power of two")

@@ -1,4 +1,4 @@
-"""Which tensors a model must hold, and which of them a file holds under which name."""
+"""Match the tensors that a model needs with those of a file."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
@@ -13,14 +13,14 @@ _SHOWN = 8
 
 
 class Matched(NamedTuple):
-    """The tensors of a file, sorted by whether the model needs them.
+    """Tensors of a file, split into those that the model needs and others.
 
     Parameters
     ----------
     known : dict of str to TensorInfo
-        By the name that dflash uses, which is the file's but for ``ssm_dt`` (here ``ssm_dt.bias``).
+        Tensors that the model needs, by the name in dflash: the file's name, except ``ssm_dt.bias`` for ``ssm_dt``.
     unknown : tuple of str
-        Names in the file of what the model has no use for.
+        Names in the file of tensors that the model does not use.
     """
 
     known: dict[str, TensorInfo]
@@ -34,13 +34,13 @@ def expected_tensors(config: Config, present: Collection[str] = ()) -> dict[str,
     ----------
     config : Config
     present : collection of str
-        Names of the tensors of a file. Where they say that projections are fused, so is the answer; optional tensors
-        are in it if they are here.
+        Names of the tensors in a file. They determine which projections are expected in fused form, and which optional
+        tensors are expected.
 
     Returns
     -------
     dict of str to tuple of int
-        NumPy shape of each, in the order of the blocks. An axis of 1 in front is as good as none.
+        NumPy shape of each tensor, in the order of the blocks. Leading axes of 1 are not significant.
     """
     architecture, axes = ARCHITECTURES[config.architecture], _axes(config)
     shapes = OUTSIDE | ({} if config.tied else HEAD)
@@ -57,7 +57,7 @@ def match_tensors(config: Config, tensors: Mapping[str, TensorInfo], *, trunk: b
     config : Config
     tensors : Mapping of str to TensorInfo
     trunk : bool
-        False for a file of the MTP block alone, whose trunk is in another file.
+        False for a file that holds only the MTP block, whose trunk is in another file.
 
     Returns
     -------
@@ -66,9 +66,9 @@ def match_tensors(config: Config, tensors: Mapping[str, TensorInfo], *, trunk: b
     Raises
     ------
     FormatError
-        If tensors are missing, which the message lists, or one is of another shape.
+        If tensors are missing, which the message lists, or a tensor has a wrong shape.
     Unsupported
-        If the file is an MTP block alone though `trunk` is wanted, or weights carry a scale of their own.
+        If the file holds only an MTP block although `trunk` is True, or weights have separate scale tensors.
     """
     named = {_meant(name, tensors): tensor for name, tensor in tensors.items()}
     expected = expected_tensors(config, named.keys())
@@ -133,7 +133,7 @@ def _meant(name: str, tensors: Mapping[str, TensorInfo]) -> str:
 
 
 def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Without the axes of 1 in front, which a file may have or not."""
+    """Remove leading axes of 1, which only some files have."""
     return _trimmed(shape[1:]) if shape and shape[0] == 1 else shape
 
 

@@ -1,4 +1,4 @@
-"""How much memory a model's texts take, and how many fit."""
+"""Memory that sequences of a model take, and the number of KV pages that fit."""
 
 import os
 from typing import NamedTuple
@@ -13,16 +13,16 @@ from dflash.model.state.pools import KV_TYPES
 
 
 class Need(NamedTuple):
-    """Bytes that texts take beside the weights.
+    """Bytes that sequences take beside the weights.
 
     Parameters
     ----------
     page : int
-        `PAGE` positions of keys and values, all layers.
+        Keys and values of `PAGE` positions, all layers.
     state : int
         Recurrent and convolution state of a sequence.
     pending : int
-        What its pending tokens leave behind until the next forward.
+        Inputs of a sequence's pending rows, stored until the next forward applies the accepted ones.
     """
 
     page: int
@@ -31,7 +31,7 @@ class Need(NamedTuple):
 
     @classmethod
     def of(cls, config: Config, kv: str) -> "Need":
-        """Work it out from the sizes of a model; `kv` is a key of `KV_TYPES`."""
+        """Compute the bytes from the sizes of a model; `kv` is a key of `KV_TYPES`."""
         n_recurrent = sum(config.recurrent)
         row = 2 * config.kv_heads * config.head_size * np.dtype(KV_TYPES[kv]).itemsize
         keys = config.delta_key_heads * config.delta_size
@@ -47,24 +47,25 @@ class Need(NamedTuple):
 
 
 def n_pages(config: Config, *, context: int | None, sequences: int, kv: str, room: int | None = None) -> tuple[int, int]:
-    """Decide how many KV pages to hold.
+    """Choose the number of KV pages to allocate.
 
     Parameters
     ----------
     config : Config
         Sizes of the model.
     context : int, optional
-        Tokens that a text must be able to have; if None the model's own or what fits.
+        Tokens that one sequence must be able to have; by default the model's own limit, or less if that does not fit.
     sequences : int
-        Texts at a time; their contexts need not all fit at once.
+        Sequences at a time; their full contexts need not fit all at once.
     kv : str
         A key of `KV_TYPES`.
     room : int, optional
-        Bytes of a GPU that are there for pages; if None, half of the machine's free memory is for texts.
+        Bytes of GPU memory available for pages. If None, sequences get half of the machine's free memory.
 
     Returns
     -------
     pages, context : int
+        Pages to allocate, and most tokens of a sequence.
 
     Raises
     ------
@@ -73,8 +74,8 @@ def n_pages(config: Config, *, context: int | None, sequences: int, kv: str, roo
 
     Notes
     -----
-    In the machine's memory, pages that no text reaches are never touched. On a GPU they are taken at once: unless a context
-    was asked for, all texts together get a quarter of the room, or one context if that is more.
+    Host memory of pages that no sequence reaches is never touched, so that it costs nothing. GPU memory is allocated at
+    once. There, without a given `context`, all pages together take a quarter of `room`, or one full context if that is more.
     """
     if context is not None and context > config.context:
         raise RequestError(f"context is {context}, the model was trained for {config.context} tokens")
@@ -83,7 +84,7 @@ def n_pages(config: Config, *, context: int | None, sequences: int, kv: str, roo
     fit = max(budget // need.page, 0) if need.page else sequences * config.context
     wanted = -(-(context or config.context) // PAGE)
     if context is not None and wanted > fit:
-        whose = "half of the free memory is" if room is None else "the GPU has beside all else"
+        whose = "half of the free memory is" if room is None else "the memory left on the GPU is"
         raise RequestError(
             f"context is {context}: its KV cache takes {wanted * need.page >> 20} MiB, {whose} {max(budget, 0) >> 20} MiB"
         )
@@ -95,7 +96,7 @@ def n_pages(config: Config, *, context: int | None, sequences: int, kv: str, roo
 
 
 def n_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""The memory that sequences share: pages of keys and values, and slots of recurrent state."""
+"""Memory pools that sequences share: pages of keys and values, and slots of recurrent state."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,33 +13,33 @@ from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 
 KV_TYPES = {"f16": np.uint16, "f32": np.float32}
-"""What keys and values are stored as; halves as their bits."""
+"""Array types of stored keys and values; uint16 holds the bits of float16."""
 
 
 class Pools:
-    """Pages and slots, counted.
+    """KV pages with reference counts, and recurrent slots.
 
     Parameters
     ----------
     config : Config
-        What a page and a slot must hold.
+        Sizes of the model, which determine those of a page and a slot.
     pages : int
         Pages of `PAGE` positions in all.
     slots : int
-        Sequences that may live at a time.
+        Sequences that may be open at a time.
     kv : str
         A key of `KV_TYPES`.
     backend : Backend
-        Where the arrays lie.
+        Allocates the arrays, on the host by default.
 
     Attributes
     ----------
     k, v : uint16 or float32 (L, pages, PAGE, KV heads, head size)
-        Caches of the attention layers.
+        KV caches of the attention layers.
     conv, delta : list of Memory
-        What the convolution and the delta rule of each linear-attention layer remember.
+        State of the convolution and of the delta rule of each linear-attention layer.
     free_pages, free_slots : int
-        What nobody holds.
+        Numbers of free pages and slots.
     """
 
     def __init__(self, config: Config, *, pages: int, slots: int, kv: str = "f16", backend: "Backend | None" = None) -> None:
@@ -56,16 +56,16 @@ class Pools:
 
     @property
     def free_pages(self) -> int:
-        """Pages that nobody holds."""
+        """Number of free pages."""
         return len(self._free_pages)
 
     @property
     def free_slots(self) -> int:
-        """Slots that nobody holds."""
+        """Number of free slots."""
         return len(self._free_slots)
 
     def take_pages(self, n: int) -> list[int]:
-        """Lend `n` pages, or none: `PoolExhausted`."""
+        """Take `n` free pages; raise `PoolExhausted`, and take none, if there are fewer."""
         if n > len(self._free_pages):
             raise PoolExhausted(
                 f"{n} KV pages of {PAGE} tokens are wanted, {len(self._free_pages)} of {self.pages} are free"
@@ -76,24 +76,24 @@ class Pools:
         return taken
 
     def share_pages(self, pages: list[int]) -> None:
-        """Count one more holder of each page."""
+        """Increment the reference count of each page."""
         for page in pages:
             self._holders[page] += 1
 
     def return_pages(self, pages: list[int]) -> None:
-        """Count one holder less; a page without holders is free."""
+        """Decrement the reference count of each page; a page with count 0 becomes free."""
         for page in pages:
             self._holders[page] -= 1
             if self._holders[page] == 0:
                 self._free_pages.append(page)
 
     def copy_page(self, source: int, target: int) -> None:
-        """Copy the keys and values of all layers."""
+        """Copy the keys and values of a page, all layers."""
         self.k[:, target] = self.k[:, source]
         self.v[:, target] = self.v[:, source]
 
     def take_slot(self) -> int:
-        """Lend a slot whose state is that of an empty text."""
+        """Take a free slot and reset its state to that of an empty sequence; raise `PoolExhausted` if there is none."""
         if not self._free_slots:
             raise PoolExhausted(f"all {self.slots} sequences are in use")
         slot = self._free_slots.pop()
@@ -106,32 +106,32 @@ class Pools:
         return slot
 
     def slot_views(self, slot: int) -> list[Any]:
-        """Views of all that a slot knows of its committed text beside keys and values."""
+        """Return views of the recurrent state of a slot."""
         return self._slot_views(slot)
 
     def clone_slot(self, slot: int) -> list[Any]:
-        """Copies of what `slot_views` gives."""
+        """Return copies of the arrays of `slot_views`."""
         return [self._backend.clone(array) for array in self.slot_views(slot)]
 
     def compact(self, pages: list[int], length: int, path: list[int]) -> None:
-        """Move the keys and values of an accepted path to where its text stands, `length` tokens into `pages`."""
+        """Move the keys and values of the accepted rows `path` to consecutive positions from `length` on in `pages`."""
         where = np.array(pages, np.int32)
         self._backend.compact(self.k, self.v, pages=where, length=length, path=np.array(path, np.int32))
 
     def return_slot(self, slot: int) -> None:
-        """Take a slot back."""
+        """Return a slot to the free ones."""
         self._free_slots.append(slot)
 
 
 class Memories(NamedTuple):
-    """What the linear-attention layers remember.
+    """Recurrent state of the linear-attention layers.
 
     Parameters
     ----------
     conv, delta : list of Memory
-        One a layer.
+        One memory per layer.
     slot_views : callable
-        From a slot to views of all that it holds of its committed text.
+        Returns views of the recurrent state of a slot, given its index.
     """
 
     conv: list[Any]
@@ -140,7 +140,7 @@ class Memories(NamedTuple):
 
     @classmethod
     def on_host(cls, config: Config, slots: int) -> "Memories":
-        """Make those of `slots` empty texts."""
+        """Allocate the memories of `slots` empty sequences in host memory."""
         n, size = sum(config.recurrent), config.delta_size
         heads = config.delta_key_heads, config.delta_value_heads
         channels = (2 * heads[0] + heads[1]) * size
@@ -154,18 +154,18 @@ class Memories(NamedTuple):
 
 
 class Backend(NamedTuple):
-    """Where the arrays of a pool lie.
+    """Functions that allocate and move the arrays of a pool on one device.
 
     Parameters
     ----------
     zeros : callable
-        ``zeros(*shape, dtype=)``.
+        Allocates an array: ``zeros(*shape, dtype=)``.
     memories : callable
-        ``memories(config, slots)`` gives `Memories`.
+        ``memories(config, slots)`` returns `Memories`.
     compact : callable
-        As `dflash.kernels.attention.compact`.
+        See `dflash.kernels.attention.compact`.
     clone : callable
-        A copy of an array.
+        Returns a copy of an array.
     """
 
     zeros: Callable[..., Any]

@@ -1,4 +1,4 @@
-"""What one sequence has seen, and how it is taken back."""
+"""State of one sequence in a model, with commit of accepted rows, snapshot and restore."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from dflash.model.state.pools import Pools
 
 
 class Snapshot:
-    """A place to come back to: the pages of a text, shared, and a copy of its recurrent state.
+    """Snapshot of a sequence: its pages, shared with the sequence, and a copy of its recurrent state.
 
     Attributes
     ----------
@@ -23,36 +23,37 @@ class Snapshot:
         self._pools: Pools | None = pools
 
     def close(self) -> None:
-        """Let go of the pages; harmless if done before."""
+        """Return the pages; later calls have no effect."""
         if self._pools is not None:
             self._pools.return_pages(self.pages)
             self._pools = None
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True once `close` was called."""
         return self._pools is None
 
 
-class Flush(Protocol):
-    """Applies the kept rows of a slot to its recurrent state."""
+class FlushFunction(Protocol):
+    """Function of a model that applies accepted rows to the recurrent state of a slot."""
 
     def __call__(self, slot: int, kept: Sequence[int], side: int) -> None:
-        """Do it for the rows `kept` of the pass that wrote `side`."""
+        """Apply the rows `kept` of the last forward, whose inputs it stored in buffer `side` (0 or 1)."""
 
 
 class State:
     """KV pages and recurrent slot of one sequence.
 
-    Between steps it stands at all tokens of the text but the last. A forward leaves its rows pending; `commit` says which of
-    them are text, and the next forward applies these to the recurrent state. What is not committed never was.
+    Between steps, the state includes all tokens of the text except the last. A decode forward leaves its rows pending.
+    `commit` accepts some of them, and the next forward applies the accepted rows to the recurrent state. Rejected rows have
+    no effect.
 
     Parameters
     ----------
     pools : Pools
-        Where pages and the slot come from.
+        Provide pages and the slot.
     flush : callable
-        Applies kept rows to the recurrent state (a snapshot needs it to be complete).
+        Applies accepted rows to the recurrent state; used before a snapshot, which needs the complete state.
 
     Attributes
     ----------
@@ -60,7 +61,7 @@ class State:
         Committed tokens.
     """
 
-    def __init__(self, pools: Pools, flush: Flush) -> None:
+    def __init__(self, pools: Pools, flush: FlushFunction) -> None:
         self.slot = pools.take_slot()
         self.pages: list[int] = []
         self.length = 0
@@ -72,61 +73,61 @@ class State:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True once `close` was called."""
         return self._pools is None
 
     @property
     def pending(self) -> tuple[int, ...] | None:
-        """Parents of the rows that were read and may still become text; None if there are none."""
+        """Parents of the pending rows, which `commit` may accept; None if there are none."""
         return None if self._pending is None else tuple(self._pending)
 
     @property
     def pools(self) -> Pools:
-        """Where pages come from; an error once the state is closed."""
+        """Pools that own the pages; raises `DFlashError` once the state is closed."""
         if self._pools is None:
             raise DFlashError("the state of this sequence is closed")
         return self._pools
 
     def reserve(self, n: int) -> None:
-        """Hold pages for `n` tokens beyond the committed ones.
+        """Take pages for `n` tokens beyond the committed ones.
 
         Raises
         ------
         PoolExhausted
-            If there are not enough; nothing is taken then.
+            If there are not enough pages; none is taken then.
         """
         missing = -(-(self.length + n) // PAGE) - len(self.pages)
         if missing > 0:
             self.pages += self.pools.take_pages(missing)
 
     def mark_read(self, parents: Sequence[int], *, prefill: bool) -> None:
-        """Note that a forward has read rows with these parents (the model calls this)."""
+        """Record that a forward has read rows with these parents; called by the model."""
         self.kept = []
         self.side ^= 1
         if prefill:
             self.length += len(parents)
             self._pending = None
         else:
-            # parents that a device has made are looked at when rows are committed
+            # parents that a device computes are fetched when rows are committed
             self._pending = parents if isinstance(parents, LazyArray) else tuple(parents)
 
     def commit(self, path: Sequence[int]) -> None:
-        """Make some rows of the last forward text.
+        """Accept some rows of the last forward; the others are rejected.
 
         Parameters
         ----------
         path : sequence of int
-            Rows of the span, each the child of the one before; the first follows the committed text. May be empty.
+            Rows of the span, each the child of the row before; the first follows the committed text. May be empty.
 
         Raises
         ------
         DFlashError
-            If there are no such pending rows or they are no path.
+            If a row is not pending or not the child of the row before it.
         """
         above, pending = -1, self._pending
         for row in path:
             if pending is None or not 0 <= row < len(pending) or pending[row] != above:
-                raise DFlashError(f"commit: {list(path)} is no path through the pending rows {self.pending}")
+                raise DFlashError(f"commit: {list(path)} is not a path through the pending rows {self.pending}")
             above = row
         if any(row != i for i, row in enumerate(path)):
             self.pools.compact(self.pages, self.length, list(path))
@@ -135,19 +136,19 @@ class State:
         self._pending = None
 
     def cut(self, length: int) -> None:
-        """Forget all but the first `length` tokens; only where keys and values are all that is remembered."""
+        """Remove all but the first `length` tokens; only valid for a model without recurrent state."""
         assert not self.pools.slot_views(self.slot), "a recurrent state can't be cut back"
         self.length, self.kept, self._pending = length, [], None
 
     def snapshot(self) -> Snapshot:
-        """Remember the committed text.
+        """Take a snapshot of the committed text.
 
         Raises
         ------
         PoolExhausted
-            If there is no page for the last, partly filled one; nothing changes then.
+            If there is no page for a copy of the last, partly filled one; nothing changes then.
         OutOfMemory
-            If the GPU has no room for the recurrent state.
+            If a copy of the recurrent state does not fit the GPU memory.
         """
         pools = self.pools
         whole, rest = divmod(self.length, PAGE)
@@ -165,7 +166,7 @@ class State:
         return Snapshot(pools, self.length, shared + last, recurrent)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Stand again where a snapshot was taken, of this sequence or of another of the same model.
+        """Return to a snapshot of this sequence or of another one of the same model.
 
         Raises
         ------
@@ -193,15 +194,15 @@ class State:
         self.length, self.kept, self._pending = snapshot.length, [], None
 
     def close(self) -> None:
-        """Give pages and slot back; harmless if done before."""
+        """Return pages and slot; later calls have no effect."""
         if self._pools is not None:
             self._pools.return_pages(self.pages)
             self._pools.return_slot(self.slot)
-            # a flush belongs to a model, which may remember this state
+            # the model that owns the flush may hold a reference to this state: break the cycle
             self._pools, self._flush, self._pending, self.pages = None, _no_flush, None, []
 
     def _flush_accepted(self) -> None:
-        """Bring the recurrent state up to the committed text, and drop what is pending."""
+        """Apply accepted rows to the recurrent state, and drop pending ones."""
         if self.kept:
             self._flush(self.slot, self.kept, self.side)
         self.kept, self._pending = [], None

@@ -1,4 +1,4 @@
-"""Messages to the prompt that the model was trained on."""
+"""Render messages as a prompt by the chat template of a model."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     import jinja2
 
 MAX_SOURCE = 1 << 18
-"""Characters of a template; the longest that are published have some 20,000."""
+"""Most characters of a template (262,144); the longest published ones have about 20,000."""
 
 MAX_MESSAGE = 300
-"""Characters of a template's own message that an error repeats."""
+"""Most characters of a template's own error message that are passed on."""
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a chat template knows, found out by rendering with it.
+    """Features that a chat template supports, found by rendering test messages.
 
     Attributes
     ----------
     system : bool
-        Accepts and shows a system message.
+        The prompt includes a system message.
     tools : bool
-        Shows the tools it is given.
+        The prompt includes the given tools.
     parallel_calls : bool
-        Shows all tool calls of a message that has several.
+        The prompt includes all tool calls of a message that has several.
     thinking : bool
         ``enable_thinking`` changes the prompt.
     variables : frozenset of str
-        Names that it reads and does not surely set itself, settings such as ``preserve_thinking`` among them.
+        Names that the template reads and may not set itself, including settings such as ``preserve_thinking``.
     """
 
     system: bool
@@ -55,9 +55,9 @@ class ChatTemplate:
     Parameters
     ----------
     source : str
-        Jinja text. It is compiled at the first use, in a sandbox.
+        Jinja source. It is compiled at first use, in a sandbox.
     tokens : mapping of str to str
-        Texts of special tokens by the name that templates use, as ``eos_token``.
+        Texts of special tokens by the name that templates use, such as ``eos_token``.
     """
 
     def __init__(self, source: str, *, tokens: Mapping[str, str]) -> None:
@@ -73,26 +73,26 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **kwargs: Any,
     ) -> str:
-        """Write messages as the text that the model reads.
+        """Render messages as the prompt text of the model.
 
         Parameters
         ----------
         messages : sequence of mapping
-            Each with ``role`` and ``content``, and what else the template knows: ``reasoning_content``,
-            ``tool_calls``. Keys whose value is None count as absent. Tool calls may have ``arguments`` as JSON
-            text, the OpenAI form. The caller's objects are not changed.
+            Messages with ``role`` and ``content``, and other keys that the template supports, such as
+            ``reasoning_content`` and ``tool_calls``. Keys whose value is None count as absent. Tool calls may have
+            ``arguments`` as JSON text, as in OpenAI's API. The caller's objects are not changed.
         tools, documents : sequence of mapping, optional
-            Given to the template as they are; tools are JSON schemas, best in OpenAI's form.
+            Passed to the template unchanged; tools are JSON schemas, preferably in OpenAI's format.
         add_generation_prompt : bool
-            Whether the text ends where the model's answer begins.
+            Whether the prompt ends with the beginning of the model's message.
         **kwargs
-            Settings of the template, as ``enable_thinking``; they win over `tokens`.
+            Settings of the template, such as ``enable_thinking``; they take precedence over `tokens`.
 
         Raises
         ------
         TemplateError
-            If the template refuses or can't take the messages, or is not valid Jinja; the message is its own. Also if it
-            takes more steps or makes more text than a conversation of this size can need.
+            If the template refuses the messages, fails on them or is not valid Jinja; the error repeats the template's
+            message. Also if rendering takes more steps or makes more text than a conversation of this size can need.
         """
         if not messages:
             raise TemplateError("messages is empty: a chat template needs at least one message")
@@ -111,12 +111,12 @@ class ChatTemplate:
 
     @cached_property
     def abilities(self) -> Abilities:
-        """What the template knows; found out at the first use.
+        """Features that the template supports, found at first use.
 
         Raises
         ------
         TemplateError
-            If the template is not valid Jinja, or takes more than a rendering may cost.
+            If the template is not valid Jinja, or exceeds the budget of a rendering.
         """
         from jinja2 import meta
 
@@ -186,7 +186,7 @@ class ChatTemplate:
 
 
 def _short(error: Exception) -> str:
-    """Return what an error says, which a template may have made as long as it likes."""
+    """Return the message of an error, shortened: a template controls its length."""
     text = str(error)
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 3] + "..."
 
@@ -223,7 +223,7 @@ def _shown(value: Any) -> str:
 
 
 def _call(call: Any, where: str) -> Any:
-    """Turn the arguments of a tool call from JSON text into a mapping, which templates walk through."""
+    """Convert the arguments of a tool call from JSON text to a mapping, over which templates iterate."""
     if not isinstance(call, dict):
         return call
     if isinstance(call.get("function"), dict):
@@ -241,7 +241,7 @@ def _call(call: Any, where: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Rebuild a value from JSON types only: other objects have methods that a template must not reach."""
+    """Copy a value with JSON types only; other objects have methods that a template must not call."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if type(value) is dict or isinstance(value, Mapping):  # the first is a fast path

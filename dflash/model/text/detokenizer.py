@@ -1,4 +1,4 @@
-"""Ids in, text out as soon as it is certain."""
+"""Streaming conversion of token ids to text."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 class TextStream:
-    """Streaming decoder of one text, with stop strings.
+    """Streaming decoder of one sequence, with stop strings.
 
-    What all calls return, joined, is `Tokenizer.decode` of all ids, up to the first stop string, however the ids
-    are split over the calls. Text is held back only while it ends inside a character or may be the start of a
-    stop string. Where the last id ends inside a character, the bytes of that character are left out.
+    The joined results of all calls are `Tokenizer.decode` of all ids, up to the first stop string, however the ids are split
+    over the calls. Text is held back only while it ends inside a character or may be the start of a stop string. If the last
+    id ends inside a character, the bytes of that character are dropped.
 
     Parameters
     ----------
     tokenizer : Tokenizer
-        Knows the bytes of each id.
+        Provides the bytes of each id.
     stop : sequence of str
-        The text ends before the one of these that is complete first; of two that end together, before the longer.
+        Stop strings. The text ends before the first one that is complete; of two that end together, before the longer.
     skip_special : bool
         Whether control tokens are left out of the text.
     min_tokens : int
-        Stop strings are looked for only in what follows the text of so many ids; one may begin before that, as in vLLM.
+        Number of first ids whose text can't complete a stop string. A stop string may begin in it, as in vLLM.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class TextStream:
 
     Notes
     -----
-    Costs a few steps a byte, whatever came before.
+    Takes constant time per byte on average.
     """
 
     def __init__(
@@ -64,22 +64,22 @@ class TextStream:
 
     @property
     def n_tokens(self) -> int:
-        """How many of the ids the text returned so far is made of.
+        """Number of ids that contributed to the text returned so far.
 
-        An id that also reaches into what is held back, or into the stop string, counts; one that begins there
-        does not. After `finish` without a stop string it is all of them.
+        Includes an id whose text begins in the returned text and ends in held text or in the stop string. After `finish`
+        without a stop string, all ids count.
         """
         if self._finished and self.stopped is None:
             return len(self._ends)
         return bisect_left(self._ends, self._n_emitted) + 1 if self._n_emitted else 0
 
     def push(self, ids: Iterable[int]) -> str:
-        """Take ids and return the new text that no later id can change.
+        """Decode more ids and return the new text that no later id can change.
 
         Parameters
         ----------
         ids : iterable of int
-            The next ids; what follows a stop string is ignored.
+            The next ids; ids after a stop string are ignored.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class TextStream:
         return "".join(shown)
 
     def finish(self) -> str:
-        """Return what was held back: no id follows."""
+        """Return the held text; call this after the last id."""
         if self._finished or self.stopped is not None:
             self._finished = True
             return ""
@@ -111,7 +111,7 @@ class TextStream:
         return shown
 
     def _show(self, text: str) -> str:
-        """Add decoded text to what is held and take from there what is certain."""
+        """Append decoded text to the held text; remove and return the part that is certain."""
         n_before = len(self._held)
         self._held += text
         n_certain = self._search(text, n_before) if self._searches else len(self._held)
@@ -122,7 +122,7 @@ class TextStream:
         return shown
 
     def _search(self, text: str, n_before: int) -> int:
-        """Go through new text and return how much of what is held, new text included, is certain."""
+        """Search new text for stop strings; return how many characters of the held text, new text included, are certain."""
         may_stop = len(self._ends) > self._min_tokens
         for index, letter in enumerate(text):
             found = [search.stop for search in self._searches if search.feed(letter)]
@@ -133,16 +133,16 @@ class TextStream:
 
 
 def _rest(data: bytes) -> str:
-    """Decode what a decoder still holds at the end of a text: nothing if it is the start of a character.
+    """Decode bytes that a decoder still holds at the end of a text; drop them if they are the start of a character.
 
-    Python's decoder also waits behind the bytes ED A0 to ED BF, which no third byte makes a character.
+    Python's decoder also holds the bytes ED A0 to ED BF (surrogates), which no third byte completes to a character.
     """
     is_surrogate = len(data) > 1 and data[0] == 0xED and data[1] >= 0xA0
     return data.decode("utf-8", "replace") if is_surrogate else ""
 
 
 class _Search:
-    """Looks for one string a letter at a time (Knuth, Morris, Pratt 1977)."""
+    """Searches for one string, one character at a time (Knuth, Morris, Pratt 1977)."""
 
     def __init__(self, stop: str) -> None:
         if not isinstance(stop, str) or not stop:
@@ -152,19 +152,19 @@ class _Search:
         self._shorter = _borders(stop)
 
     def feed(self, letter: str) -> bool:
-        """Take the next letter; true if the string ends with it."""
+        """Read the next character; return True if the string ends with it."""
         while self.matched and self.stop[self.matched] != letter:
             self.matched = self._shorter[self.matched - 1]
         self.matched += self.stop[self.matched] == letter
         if self.matched < len(self.stop):
             return False
-        self.matched = self._shorter[-1]  # where the search goes on if the string may not stop the text yet
+        self.matched = self._shorter[-1]  # continue the search, since the stop string is ignored before `min_tokens`
         return True
 
 
 @lru_cache(maxsize=64)
 def _borders(stop: str) -> tuple[int, ...]:
-    """Length of the longest proper border of each prefix; streams with the same stop string share the table."""
+    """Return the length of the longest proper border of each prefix; cached, since many requests share stop strings."""
     lengths = [0] * len(stop)
     for end in range(1, len(stop)):
         border = lengths[end - 1]

@@ -1,4 +1,4 @@
-"""The Jinja that chat templates are written for: that of Transformers, which runs them as untrusted code."""
+"""Jinja environment for chat templates, compatible with Transformers; templates are untrusted code."""
 
 from __future__ import annotations
 
@@ -35,12 +35,20 @@ from dflash.model.text.template_guards import (
 )
 
 MAX_TIME_FORMAT = 1000
-"""Characters of a format of times."""
+"""Most characters of a format string for ``strftime_now``."""
 
 _CHUNKS = 1000
+"""Pieces of output joined before their characters are counted."""
+
 _REMEMBERED = 1000
+"""Most cached answers about attributes that are safe."""
+
 _MANY = 100
+"""Arguments of a call beyond which their number is counted as steps."""
+
 _LONG = 1 << 12
+"""Characters beyond which examining a string costs steps."""
+
 _SCALARS = frozenset({int, float, bool, type(None)})
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _SCOPES = ("_loop_vars", "_block_vars")
@@ -50,13 +58,13 @@ class Refusal(TemplateError):
     """The template called ``raise_exception``."""
 
 
-class Generation(Extension):
-    """``{% generation %}``, which marks what the model wrote and leaves the text alone."""
+class GenerationTag(Extension):
+    """The block ``{% generation %}``, which marks text written by the model and does not change it."""
 
     tags = frozenset({"generation"})
 
     def parse(self, parser: Parser) -> nodes.CallBlock:
-        """Turn the block into a call, whose variables stay inside as they do in Transformers."""
+        """Convert the block to a call, so that its variables are local, as in Transformers."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_text"), [], [], body).set_lineno(line)
@@ -80,7 +88,7 @@ class PlainNamespace(Namespace):
         super().__setitem__(name, value)
 
     def __repr__(self) -> str:
-        # without what it holds: namespaces that hold each other would take forever
+        # without attributes: the text of namespaces that refer to each other would be unbounded
         return "<Namespace>"
 
 
@@ -97,10 +105,10 @@ class PlainDict:
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """A sandbox in which time, memory and output are bounded, too.
+    """A sandbox that also bounds time, memory and output.
 
-    Whatever can grow or loop is counted against the budget of `template_budget.spending`, in which templates must be
-    compiled and rendered. The generated code calls `step`, `made`, `examined`, `shown` and `glued`.
+    Every operation that can loop or create large values is counted against a budget. Templates must be compiled and rendered
+    inside `template_budget.spending`. The generated code calls `step`, `made`, `examined`, `shown` and `glued`.
     """
 
     code_generator_class = CountingCodeGenerator
@@ -113,7 +121,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self._safe: dict[tuple[type, str], bool] = {}
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Look up an attribute or item; a faster way to the same for the fields of a message."""
+        """Look up an attribute or item, with a fast path for the fields of a message."""
         if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
             try:
                 return obj[attribute]
@@ -122,7 +130,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Return whether a template may have an attribute, which depends on the type alone and is remembered."""
+        """Return whether a template may read an attribute; cached, since the answer depends on the type alone."""
         key = type(obj), attr
         safe = self._safe.get(key)
         if safe is None:
@@ -133,13 +141,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def step(n: int) -> bool:
-        """Count `n` steps; true, so that a condition can begin with it."""
+        """Count `n` steps and return True, so that a condition can begin with this call."""
         current().step(n)
         return True
 
     @staticmethod
     def examined(value: Any) -> Any:
-        """Count what it takes to compare, search or hash a value; return it, an iterator as one that counts."""
+        """Count the cost of comparing, searching or hashing a value; return the value, wrapping iterators in `Counted`."""
         kind = type(value)
         if kind is str:
             if len(value) > _LONG:
@@ -152,7 +160,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def shown(value: Any) -> str:
-        """Return a value as it is written into the text."""
+        """Return a value as text for the output."""
         if type(value) is str:
             return value
         current().examine(value)
@@ -160,7 +168,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def glued(join: Callable[[tuple[Any, ...]], str], values: tuple[Any, ...]) -> str:
-        """Join what stands between ``~``."""
+        """Join the operands of ``~``."""
         for value in values:
             if type(value) is not str:
                 current().examine(value)
@@ -168,7 +176,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def concat(chunks: Iterable[str]) -> str:
-        """Join the pieces of a text, which are counted as they come."""
+        """Join the pieces of the output, counting their characters as they are generated."""
         budget = current()
         if type(chunks) is list:
             budget.make(sum(map(len, chunks)))
@@ -180,7 +188,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return "".join(parts)
 
     def call(__self, __context: Context, __callable: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """Call an object from a template; names as in the base class, since a template may use any other."""
+        """Call an object from a template; parameter names are those of the base class, so that keywords can't collide."""
         kind = type(__callable)
         if len(args) > _MANY:
             current().step(len(args))
@@ -197,7 +205,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return made(super().call(__context, __callable, *args, **kwargs, **scope))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Return what a template gets for ``format`` and ``format_map`` of a string, None for anything else."""
+        """Return a bounded replacement for ``format`` or ``format_map`` of a string; None for any other value."""
         if not isinstance(value, BuiltinMethodType | MethodType) or value.__name__ not in ("format", "format_map"):
             return None
         text = value.__self__
@@ -216,15 +224,15 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class BoundedFormatter(SandboxedFormatter):
-    """``str.format`` with bounded widths, each field counted as it is made."""
+    """``str.format`` with bounded widths; the characters of each field are counted."""
 
     def convert_field(self, value: Any, conversion: Any) -> Any:
-        """Measure what ``!r`` and ``!s`` write."""
+        """Convert a field by ``!r`` or ``!s``, counting its size."""
         current().examine(value)
         return super().convert_field(value, conversion)
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Write one field."""
+        """Format one field."""
         budget = current()
         for width in re.findall(r"\d+", format_spec):
             budget.afford(int(width[:18]))
@@ -233,7 +241,7 @@ class BoundedFormatter(SandboxedFormatter):
 
 
 class BoundedEscapeFormatter(BoundedFormatter, SandboxedEscapeFormatter):
-    """The same for text that is marked as HTML."""
+    """`BoundedFormatter` for text that is marked as HTML."""
 
 
 def environment() -> BoundedEnvironment:
@@ -242,10 +250,10 @@ def environment() -> BoundedEnvironment:
     Returns
     -------
     BoundedEnvironment
-        Trims blocks, knows loop controls, ``generation``, ``raise_exception``, ``strftime_now`` and a ``tojson``
-        that keeps the order of keys and does not escape HTML. Jinja's ``lipsum`` is not there.
+        Trims blocks; has loop controls, ``generation``, ``raise_exception``, ``strftime_now`` and a ``tojson`` that keeps
+        the order of keys and does not escape HTML. Jinja's ``lipsum`` is removed.
     """
-    sandbox = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    sandbox = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
     sandbox.filters["tojson"] = _tojson
     sandbox.filters = guarded_filters(sandbox.filters)
     sandbox.tests = guarded_tests(sandbox.tests)
@@ -267,7 +275,7 @@ def _raise_exception(message: str) -> NoReturn:
 
 def _strftime_now(format: str) -> str:  # noqa: A002
     if len(format) > MAX_TIME_FORMAT:
-        raise ValueError(f"a format of times has {len(format)} characters, must have at most {MAX_TIME_FORMAT}")
+        raise ValueError(f"the format of strftime_now has {len(format)} characters, must have at most {MAX_TIME_FORMAT}")
     return datetime.now().strftime(format)
 
 

@@ -1,4 +1,4 @@
-"""What one rendering of a chat template may cost, counted while it runs."""
+"""Budget of steps and characters for one rendering of a chat template."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateError
 
 STEPS = 10_000_000
-"""Steps (nodes of the template that are passed, values that are walked through); a few seconds of one core.
+"""Steps (template nodes executed and values examined) of a rendering; a few seconds on one core.
 
 The demo's template takes about 20,000 for an empty conversation."""
 
@@ -19,46 +19,48 @@ STEPS_PER_VALUE = 5_000
 """Further steps for each value of the messages and tools. The demo's template takes about 150 for each."""
 
 STEPS_PER_ITEM = 8
-"""Steps of a filter for each item, which it looks at in Python."""
+"""Steps of a filter for each item, since filters iterate in Python."""
 
 CHARACTERS = 1 << 26
-"""Characters of all strings that are made, memory and output alike; at most 256 MiB."""
+"""Characters of all strings that a rendering makes, output and temporary ones: 2 ** 26, at most 256 MiB."""
 
 CHARACTERS_PER_CHARACTER = 64
 """Further characters for each one of the messages and tools. Real templates copy each about 10 times."""
 
 SECONDS = 60.0
-"""Seconds after which a rendering ends wherever it is: the last resort, on a machine that is very slow."""
+"""Seconds after which a rendering is stopped in any case: a last resort on a very slow machine."""
 
 MAX_DEPTH = 1000
-"""Containers in containers. Python's own hash of a tuple has no bound and would overflow the stack."""
+"""Most levels of nested containers. Python's hash of a tuple recurses without a limit and would overflow the stack."""
 
 MAX_LAZY = 100
-"""Filters in a row that yield one item at a time, each of which takes a part of the stack."""
+"""Most chained filters that yield one item at a time; each takes a stack frame."""
 
 MAX_BITS = 1 << 14
-"""Bits of an integer, those of the 4,300 digits that Python reads and writes."""
+"""Most bits of an integer: about the 4,300 decimal digits that Python converts from and to text."""
 
 _BETWEEN_LOOKS = 50_000
+"""Steps between two checks of the clock."""
+
 _PAGE = 1 << 12
-"""Characters that are searched or copied in about the time of a step."""
+"""Characters that are searched or copied in about the time of one step."""
 
 _SCALARS = frozenset({int, float, bool, type(None)})
 
 
 class Excess(TemplateError):
-    """A template asked for more than a rendering may cost."""
+    """A template exceeded the budget of its rendering."""
 
 
 class Weight(NamedTuple):
-    """Size of a container, as it would be written out.
+    """Size of a container, as if it were converted to text.
 
     Parameters
     ----------
     value : object
-        The container; it must not go while its id is remembered.
+        The container, kept alive because its id is a cache key.
     characters, values, depth : int
-        Characters, values at every depth, containers in containers. What is there twice counts twice.
+        Characters; values at all levels; levels of nested containers. A value that occurs twice counts twice.
     """
 
     value: Any
@@ -68,17 +70,17 @@ class Weight(NamedTuple):
 
 
 class Budget:
-    """Steps and characters that are left of a rendering.
+    """Steps and characters left for a rendering.
 
     Parameters
     ----------
     variables : mapping
-        What the template is rendered with; large conversations may cost more.
+        Variables of the rendering; large conversations get a larger budget.
 
     Notes
     -----
-    Counts do not depend on the machine: a template that renders once always renders. Containers are measured once each,
-    since nothing in the sandbox can change one.
+    Counts do not depend on the machine: a template that renders once always renders. Each container is measured once, since
+    no template can change one in the sandbox.
     """
 
     __slots__ = ("_deadline", "_extended", "_items", "_look", "_variables", "_weights", "characters", "steps")
@@ -98,27 +100,27 @@ class Budget:
             self._look_around()
 
     def make(self, n: int) -> None:
-        """Count `n` characters that were made."""
+        """Count `n` characters of new text."""
         self.characters -= n
         if self.characters < 0:
             self.afford(0)
 
     def afford(self, n: int) -> None:
-        """Refuse to make `n` characters if there are not so many left."""
+        """Raise `Excess` if fewer than `n` characters are left, without counting them."""
         if n > self.characters:
             self._extend()
             if n > self.characters:
                 raise Excess("it makes more text than a conversation of this size can need")
 
     def is_given(self, value: Any) -> bool:
-        """Whether a value is an item of what the template was given, as a tool is: then it is no larger than that."""
+        """Return True if a value is an item of a list variable, such as a tool; its size is bounded by the request's."""
         if self._items is None:
             lists = [value for value in self._variables.values() if type(value) is list]
             self._items = {id(item) for items in lists for item in items}
         return id(value) in self._items
 
     def examine(self, value: Any) -> None:
-        """Count what it takes to walk through a value: to search, compare, hash or write it."""
+        """Count the steps of one walk through a value, as in searching, comparing, hashing or printing it."""
         kind = type(value)
         if kind is str or isinstance(value, str):
             if len(value) > _PAGE:
@@ -128,7 +130,7 @@ class Budget:
             self.step(weight[2] + weight[1] // _PAGE)
 
     def weigh(self, value: Any) -> Weight:
-        """Measure a value; refuse one that is too large to be written out."""
+        """Measure a value; raise `Excess` if its text would exceed the budget."""
         known = self._weights.get(id(value))
         if known is not None:
             return known
@@ -165,7 +167,7 @@ class Budget:
             raise Excess(f"it takes more than {SECONDS:g} seconds")
 
     def _extend(self) -> None:
-        """Add what a large conversation may cost beyond a small one; only now, since measuring one takes time."""
+        """Add the part of the budget that depends on the conversation; done late, since measuring takes time."""
         if not self._extended:
             self._extended = True
             left, self.steps, self.characters = (self.steps, self.characters), 1 << 62, 1 << 62
@@ -177,12 +179,12 @@ class Budget:
 _CURRENT: ContextVar[Budget] = ContextVar("budget")
 
 current = _CURRENT.get
-"""Budget of the rendering that goes on in this thread."""
+"""Returns the budget of the rendering in this thread."""
 
 
 @contextmanager
 def spending(budget: Budget) -> Iterator[None]:
-    """Take what templates cost from `budget` within the block."""
+    """Make `budget` the current one within the block."""
     token = _CURRENT.set(budget)
     try:
         yield
@@ -191,18 +193,18 @@ def spending(budget: Budget) -> Iterator[None]:
 
 
 class Counted:
-    """An iterator with some steps for each item.
+    """An iterator that counts `STEPS_PER_ITEM` steps for each item.
 
     Parameters
     ----------
     items : iterable
     depth : int
-        Iterators that this one reads through, one after the other.
+        Number of chained iterators below this one.
 
     Raises
     ------
     Excess
-        If they are so many that Python could not walk through them.
+        If more than `MAX_LAZY` iterators are chained, which would overflow the stack.
     """
 
     __slots__ = ("_budget", "_next", "depth")
@@ -221,7 +223,7 @@ class Counted:
 
 
 def _items_of(value: Any) -> Collection[Any] | None:
-    """Return what a container holds, None for anything else."""
+    """Return the items of a container; None for any other value."""
     kind = type(value)
     if kind is list:
         return value

@@ -1,4 +1,4 @@
-"""Chat templates as Python that counts what it does."""
+"""Code generator that compiles chat templates to Python code with budget checks."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame, optimizeconst
 
 _CALL = 50
-"""Steps that the call of a macro takes beside those of its nodes."""
+"""Steps of a macro call in addition to those of its nodes."""
 
 _ORDINARY = (nodes.Const, nodes.TemplateData)
 
 
 class CountingCodeGenerator(CodeGenerator):
-    """Jinja's own code with calls of the environment where work could grow without bound.
+    """Jinja's code generator with calls to the environment where work could grow without bound.
 
-    Each body of a loop or macro counts its nodes when it is entered. Values that are written, joined, compared, sliced or
-    looked up go through `dflash.model.text.jinja_sandbox.BoundedEnvironment`, which measures them.
+    Each body of a loop or macro counts its nodes when it is entered. Values that are printed, joined, compared, sliced or
+    looked up pass through `dflash.model.text.jinja_sandbox.BoundedEnvironment`, which measures them.
     """
 
     def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:  # noqa: N802
-        """Put the counts in before the code is made."""
+        """Insert the counting nodes before code is generated."""
         for loop in list(node.find_all(nodes.For)):
             if loop.test is not None:
                 loop.test = nodes.And(_count(loop.test, self), loop.test).set_lineno(loop.lineno)
@@ -29,7 +29,7 @@ class CountingCodeGenerator(CodeGenerator):
         super().visit_Template(node, frame)
 
     def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:  # noqa: N802
-        """Write the counts as plain calls, everything else as the sandbox has it."""
+        """Generate plain calls for counting nodes, and sandboxed calls otherwise."""
         if isinstance(node.node, nodes.EnvironmentAttribute):
             self.write(f"environment.{node.node.name}({node.args[0].value})")
         else:
@@ -37,7 +37,7 @@ class CountingCodeGenerator(CodeGenerator):
 
     @optimizeconst
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
-        """Measure what ``~`` joins and makes."""
+        """Measure operands and result of ``~``."""
         self.write("environment.glued(")
         if frame.eval_ctx.volatile:
             self.write("(markup_join if context.eval_ctx.volatile else str_join)")
@@ -51,7 +51,7 @@ class CountingCodeGenerator(CodeGenerator):
 
     @optimizeconst
     def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:  # noqa: N802
-        """Measure the sides of a comparison, unless one is a constant: that makes it a short one."""
+        """Measure the operands of a comparison unless one is a constant, which bounds its cost."""
         searches = any(operand.op in ("in", "notin") for operand in node.ops)
         constant = any(isinstance(side, _ORDINARY) for side in (node.expr, *(operand.expr for operand in node.ops)))
         self.write("(")

@@ -1,4 +1,4 @@
-"""What operators, methods of strings and filters of a template would make, found out before they make it."""
+"""Guards that bound the results of a template's operators, string methods and filters before these run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from jinja2.exceptions import SecurityError
 from dflash.model.text.template_budget import MAX_BITS, STEPS_PER_ITEM, Budget, Counted, Excess, current
 
 _PART = 64
-"""Bytes that a short string takes, and characters that each part of a split string counts for."""
+"""Bytes of a short string object; each part of a split string counts as this many characters."""
 
 _MAX_COUNT = 100_000
-"""Most groups that a filter makes, as Jinja's sandbox allows for `range`."""
+"""Most groups of a filter, equal to the limit of Jinja's sandbox for `range`."""
 
 _SHORT = 1 << 12
 _PLAIN = frozenset({str, list, dict, tuple})
@@ -28,7 +28,7 @@ Guard = Callable[..., None]
 
 
 def made(value: Any) -> Any:
-    """Count a new value; return it, an iterator as one that counts."""
+    """Count the size of a new value; return the value, wrapping iterators in `Counted`."""
     kind = type(value)
     if kind is str:
         current().make(len(value))
@@ -53,7 +53,7 @@ def plus(left: Any, right: Any) -> Any:
 
 
 def minus(left: Any, right: Any) -> Any:
-    """``left - right``, which of keys of a mapping makes a set."""
+    """``left - right``; the difference of two mappings' keys is a set."""
     if type(left) is not int:
         current().examine(left)
         current().examine(right)
@@ -61,7 +61,7 @@ def minus(left: Any, right: Any) -> Any:
 
 
 def times(left: Any, right: Any) -> Any:
-    """``left * right``, of a bounded size."""
+    """``left * right`` with a bounded size."""
     if isinstance(left, int) and isinstance(right, int):
         if left.bit_length() + right.bit_length() > MAX_BITS:
             raise Excess(f"it makes an integer of more than {MAX_BITS} bits")
@@ -73,14 +73,14 @@ def times(left: Any, right: Any) -> Any:
 
 
 def power(left: Any, right: Any) -> Any:
-    """``left ** right``, of a bounded size."""
+    """``left ** right`` with a bounded size."""
     if isinstance(left, int) and isinstance(right, int) and abs(left) > 1 and left.bit_length() * right > MAX_BITS:
         raise Excess(f"it makes an integer of more than {MAX_BITS} bits")
     return left**right
 
 
 def percent(left: Any, right: Any) -> Any:
-    """``left % right``, with bounded widths where `left` is a format."""
+    """``left % right``, with bounded widths if `left` is a format string."""
     if isinstance(left, str):
         _check_percent(current(), left, right)
         return made(left % right)
@@ -97,7 +97,7 @@ def _check_percent(budget: Budget, text: str, values: Any) -> None:
         if text.startswith("(", at):
             at = _after_key(text, at)
         field = _FIELD.match(text, at)
-        assert field is not None  # it matches nothing, too
+        assert field is not None  # the pattern also matches the empty string
         for width in field.groups():
             size += _number(values, width)
         fields += 1
@@ -107,7 +107,7 @@ def _check_percent(budget: Budget, text: str, values: Any) -> None:
 
 
 def _after_key(text: str, at: int) -> int:
-    """Return where the key in brackets ends that begins at `at`; brackets may stand in it."""
+    """Return the end of the bracketed key that begins at `at`; the key may contain brackets."""
     depth = 0
     for i in range(at, len(text)):
         depth += (text[i] == "(") - (text[i] == ")")
@@ -131,7 +131,7 @@ def _width(digits: str) -> int:
 
 
 def call_text_method(method: Callable[..., Any], text: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a method of a string if what it makes can be afforded."""
+    """Call a method of a string if its result fits the budget."""
     budget, name = current(), method.__name__
     budget.step(len(text) >> 12)
     guard = _TEXT_METHODS.get(name)
@@ -198,7 +198,7 @@ def _split_lines(budget: Budget, text: str, *_: Any, **__: Any) -> None:
 
 
 def _n_lines(text: str) -> int:
-    """Return how many lines `splitlines` finds, or a few more."""
+    """Return an upper bound of the number of lines that `splitlines` returns."""
     return 1 + sum(text.count(end) for end in "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 
 
@@ -227,7 +227,7 @@ _TEXT_METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 
 
 def check_method(name: str, owner: Any) -> None:
-    """Refuse methods of numbers that make bytes of any length, and count what those of containers walk through."""
+    """Refuse methods of integers that make bytes of any length; count the items that methods of containers examine."""
     if isinstance(owner, int) and name in ("to_bytes", "from_bytes"):
         _refuse_bytes()
     if isinstance(owner, list | tuple | range):
@@ -238,7 +238,7 @@ def check_method(name: str, owner: Any) -> None:
 
 
 def guarded_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """Return the filters with a guard around each that can make or walk through much."""
+    """Return the filters, with a guard around each whose cost or result is not bounded."""
     return {
         name: call if name in CHEAP_FILTERS else _guarded(call, FILTER_GUARDS.get(name), whole=name in _WHOLE_FILTERS)
         for name, call in filters.items()
@@ -255,7 +255,7 @@ def guarded_tests(tests: Mapping[str, Callable[..., Any]]) -> dict[str, Callable
 CHEAP_FILTERS = frozenset(
     {"abs", "attr", "count", "d", "default", "filesizeformat", "first", "float", "last", "length", "random", "safe"}
 )
-"""Filters whose cost does not grow with what they are given."""
+"""Filters whose cost does not depend on the size of their arguments."""
 
 _WHOLE_FILTERS = frozenset({"sum", "join"})
 """Filters whose guards must see all items at once."""
@@ -268,7 +268,7 @@ def _guarded(call: Callable[..., Any], guard: Guard | None, *, whole: bool = Fal
     def run(*args: Any, **kwargs: Any) -> Any:
         value = args[skipped] if len(args) > skipped else None
         if type(value) is str and len(value) <= _SHORT and len(args) == skipped + 1 and not kwargs:
-            return made(call(*args))  # nothing small can become large without an argument
+            return made(call(*args))  # without further arguments, the result of a short string is short
         budget, depth = current(), 0
         if type(value) not in _PLAIN and isinstance(value, Iterator):
             items = value if type(value) is Counted else Counted(value)
@@ -332,7 +332,7 @@ def _filter_striptags(budget: Budget, value: Any) -> None:
 
 
 def _filter_slow(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> None:
-    """Filters that look at each character in Python, or write constants beside what they find."""
+    """Guard filters that examine each character in Python, or insert constant text."""
     for each in (*args, *kwargs.values()):
         if isinstance(each, str) and len(each) > _MAX_ARGUMENT:
             raise Excess(f"an argument of a filter has {len(each)} characters, more than {_MAX_ARGUMENT}")
@@ -372,7 +372,7 @@ def _filter_tojson(  # noqa: PLR0917
     sort_keys: bool = False,  # noqa: ARG001
 ) -> None:
     if indent is None and separators is None:
-        if not budget.is_given(x):  # most often a tool, which need not be measured
+        if not budget.is_given(x):  # usually a tool, whose size is bounded by the request
             budget.examine(x)
         return
     weight, width = budget.weigh(x), len(indent) if isinstance(indent, str) else indent
@@ -403,4 +403,4 @@ FILTER_GUARDS: Mapping[str, Guard] = MappingProxyType(
         "wordwrap": _filter_wordwrap,
     }
 )
-"""What is checked before a filter runs, beside the size of its arguments."""
+"""Guards that run before a filter, in addition to the check of its arguments' size."""

@@ -1,4 +1,4 @@
-"""Text to token ids and back."""
+"""Convert text to token ids and back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dflash.errors import ContextOverflow, FormatError, RequestError
-from dflash.model.text.vocabulary import BYTE_LETTERS, CONTROL, NORMAL, PATTERNS, UNUSED, USER, Vocabulary
+from dflash.model.text.vocabulary import BYTE_LETTERS, CONTROL, NORMAL, PATTERNS, UNUSED, USER, TokenizerVocabulary
 
 if TYPE_CHECKING:
     import tokenizers
@@ -17,7 +17,7 @@ _BYTE_TO_LETTER = dict(enumerate(BYTE_LETTERS))
 _END_TEXTS = ("<|endoftext|>", "<|im_end|>")
 
 _UNCERTAIN_PIECES = 16
-"""Last pieces of a beginning that may be cut otherwise in the whole text: a spelled-out control token has about ten."""
+"""Last pieces of a prefix that may differ from those of the whole text: a spelled-out control token has about ten pieces."""
 
 
 class Tokenizer:
@@ -26,24 +26,24 @@ class Tokenizer:
     Attributes
     ----------
     n_vocab : int
-        Rows of the embedding, with those that only fill it up.
+        Rows of the embedding, including padding rows.
     n_tokens : int
-        Ids below it may be tokens; the rows from here on are fill.
+        Smaller ids may be tokens; rows from here on are padding.
     eos, bos, pad : int or None
-        As the file has them.
+        Special ids in the file.
     eos_ids : tuple of int
-        Ids that end a text: `eos` first, then ``<|endoftext|>`` and ``<|im_end|>`` where they exist.
+        Ids that end a completion: `eos` first, then ``<|endoftext|>`` and ``<|im_end|>`` if they exist.
     add_bos : bool
         Whether `encode` starts with `bos`.
     pre : str
-        Name of the pattern that cuts text into pieces.
+        Name of the pattern that splits text into pieces before BPE.
     normalizer : str
-        Unicode form that text is brought to between added tokens.
+        Unicode normalization form applied to text between added tokens.
     """
 
     normalizer = "NFC"
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: TokenizerVocabulary) -> None:
         self._texts, self._types = vocabulary.texts, vocabulary.types
         self._full, self._untrusted = _build(vocabulary)
         self.pre = vocabulary.pre
@@ -71,7 +71,7 @@ class Tokenizer:
         Raises
         ------
         Unsupported
-            If it is not a byte-level BPE, or cuts text by a pattern that dflash does not know.
+            If the tokenizer is not a byte-level BPE, or splits text by a pattern that dflash does not know.
         FormatError
             If a key is missing or the keys contradict each other.
 
@@ -79,28 +79,28 @@ class Tokenizer:
         -----
         Takes about a second for Qwen3.5's 248,320 tokens and 247,587 merges.
         """
-        return cls(Vocabulary.from_gguf(metadata))
+        return cls(TokenizerVocabulary.from_gguf(metadata))
 
     def encode(self, text: str, *, special: bool = True, max_tokens: int | None = None) -> list[int]:
-        """Turn a text into ids.
+        """Convert text to token ids.
 
         Parameters
         ----------
         text : str
             Any text.
         special : bool
-            Whether control tokens (``<|im_end|>``) that are spelled out in the text become that token. False
-            for text that nobody vouches for, and for pieces of a text: then no `bos` is added either. Tokens
-            that are added but not control (``<think>``) are recognised in both cases.
+            Whether a control token spelled out in the text (``<|im_end|>``) becomes that token. Use False for untrusted text
+            and for parts of a text; no `bos` is added then. Added tokens that are not control tokens (``<think>``) are
+            recognized in both cases.
         max_tokens : int, optional
-            Most tokens that the text may have. A text far beyond is refused after a part of it was read.
+            Most tokens that the text may have. A much longer text is refused without encoding all of it.
 
         Raises
         ------
         RequestError
-            If the text holds half of a surrogate pair, which no UTF-8 can.
+            If the text contains half of a surrogate pair, which UTF-8 can't encode.
         ContextOverflow
-            If there are more than `max_tokens`.
+            If the text has more than `max_tokens` tokens.
         """
         if max_tokens is not None:
             self._check_length(text, max_tokens, special=special)
@@ -111,10 +111,10 @@ class Tokenizer:
         return self.encode_batch([text], special=special)[0]
 
     def _check_length(self, text: str, max_tokens: int, *, special: bool) -> None:
-        """Raise a ContextOverflow if the beginning of a text has more tokens than allowed already.
+        """Raise a ContextOverflow if a prefix of the text already has more tokens than allowed.
 
-        Costs at most as much as the whole text. Text is cut into pieces before merges, so a beginning has the tokens that it
-        has in the text, but for the pieces next to its end.
+        Costs at most as much as encoding the whole text. BPE merges inside pieces of text, so that a prefix has the same
+        tokens as in the whole text, except for the pieces next to its end.
         """
         inner = self._full if special else self._untrusted
         n = 4 * max(max_tokens, 1024)
@@ -130,7 +130,7 @@ class Tokenizer:
             n *= 2
 
     def encode_batch(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
-        """Turn many texts into ids, in parallel; otherwise `encode` of each."""
+        """Convert several texts to ids in parallel; see `encode`."""
         inner = self._full if special else self._untrusted
         try:
             encodings = inner.encode_batch_fast(texts, add_special_tokens=False)
@@ -144,12 +144,12 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
-        """Turn ids into text: their bytes, joined, with U+FFFD where those are not UTF-8.
+        """Convert ids to text: their joined bytes, with U+FFFD where they are not UTF-8.
 
         Parameters
         ----------
         ids : iterable of int
-            Ids below `n_vocab`; rows of fill have no bytes.
+            Ids below `n_vocab`; padding rows have no bytes.
         skip_special : bool
             Whether control tokens are left out.
 
@@ -163,18 +163,18 @@ class Tokenizer:
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
 
     def token_bytes(self, token: int) -> bytes:
-        """Bytes that a token adds to the text, which may be part of a character."""
+        """Return the bytes of a token, which may be part of a character."""
         kind = self._kind(token)
         if kind == NORMAL:
             return self._texts[token].translate(_LETTER_TO_BYTE).encode("latin-1")
         return b"" if kind == UNUSED else self._texts[token].encode()
 
     def is_special(self, token: int) -> bool:
-        """Whether a token is a control token, one that is no part of the text."""
+        """Return True if a token is a control token."""
         return self._kind(token) == CONTROL
 
     def id_of(self, text: str) -> int | None:
-        """Id of the token that reads exactly so, added tokens first; None if there is none."""
+        """Return the id of the token with exactly this text, added tokens first; None if there is none."""
         try:
             letters = text.encode().decode("latin-1").translate(_BYTE_TO_LETTER)
         except UnicodeEncodeError:
@@ -186,7 +186,7 @@ class Tokenizer:
         return None
 
     def special_texts(self) -> dict[str, str]:
-        """Texts of the special ids under the names that chat templates know: ``eos_token`` and so on."""
+        """Return the texts of special tokens by the names that chat templates use, such as ``eos_token``."""
         ids = {"bos_token": self.bos, "eos_token": self.eos, "pad_token": self.pad}
         return {name: self._texts[token] for name, token in ids.items() if token is not None}
 
@@ -196,15 +196,15 @@ class Tokenizer:
         return self._types[token]
 
 
-def _build(vocabulary: Vocabulary) -> tuple[tokenizers.Tokenizer, tokenizers.Tokenizer]:
-    """Make the tokenizer that knows all added tokens and the one that ignores control tokens; they share the BPE."""
+def _build(vocabulary: TokenizerVocabulary) -> tuple[tokenizers.Tokenizer, tokenizers.Tokenizer]:
+    """Make a tokenizer with all added tokens and one without control tokens; they share the BPE."""
     from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
     texts, types = vocabulary.texts, vocabulary.types
     ids = {text: index for index, text in enumerate(texts) if types[index] != UNUSED}
     problem = vocabulary.bad_merge()
     if problem:
-        # found beforehand: the library panics at some merges, which is a BaseException and prints a Rust message
+        # checked first: the library panics at some merges, which raises a BaseException and prints a Rust message
         raise FormatError(problem)
     try:
         bpe = models.BPE(vocab=ids, merges=vocabulary.merges)

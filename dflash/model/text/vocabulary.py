@@ -1,4 +1,4 @@
-"""What a GGUF file says about its tokenizer, checked."""
+"""Vocabulary and settings of the tokenizer in a GGUF file, checked."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def _byte_letters() -> list[str]:
 
 
 BYTE_LETTERS = _byte_letters()
-"""The letter that stands for each byte in the text of a normal token (GPT-2's alphabet)."""
+"""The character that represents each byte in the text of a normal token (GPT-2's alphabet)."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Vocabulary:
+class TokenizerVocabulary:
     """Tokens, merges and special ids of a byte-level BPE.
 
     Attributes
     ----------
     texts : list of str
-        Text of each id: normal tokens in `BYTE_LETTERS`, added ones plain.
+        Text of each id: in `BYTE_LETTERS` for normal tokens, plain for added tokens.
     types : bytes
-        Of each id, one of `NORMAL`, `CONTROL`, `USER` and `UNUSED`.
+        Type of each id: `NORMAL`, `CONTROL`, `USER` or `UNUSED`.
     merges : list of (str, str)
-        Best first.
+        Merges in the order of priority.
     pre : str
-        Name of the pattern that cuts text into pieces, a key of `PATTERNS`.
+        Name of the pattern that splits text into pieces, a key of `PATTERNS`.
     eos, bos, pad : int or None
-        Special ids, where the file names them.
+        Special ids; None if the file does not name them.
     add_bos : bool
         Whether text must start with `bos`.
     """
@@ -63,7 +63,7 @@ class Vocabulary:
     add_bos: bool
 
     @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any]) -> Vocabulary:
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> TokenizerVocabulary:
         """Read and check the keys ``tokenizer.ggml.*``.
 
         Parameters
@@ -103,7 +103,7 @@ class Vocabulary:
         )
 
     def bad_merge(self) -> str | None:
-        """Describe the first merge that does not join two tokens to a token; None if all do."""
+        """Describe the first merge that does not join two tokens to a token; None if there is no such merge."""
         known = {text for text, kind in zip(self.texts, self.types, strict=True) if kind != UNUSED}
         in_pairs = set(map(len, self.merges)) <= {2}
         if in_pairs and known.issuperset(chain.from_iterable(self.merges)) and known.issuperset(map("".join, self.merges)):
@@ -163,7 +163,7 @@ def _types(metadata: Mapping[str, Any], n_tokens: int) -> bytes:
 
 
 def _check_alphabet(texts: list[str], types: bytes) -> None:
-    """See to it that every text can be encoded and every token decoded."""
+    """Check that every text can be encoded and every token decoded."""
     if len(set(texts)) != len(texts):
         first: dict[str, int] = {}
         twice = next(index for index, text in enumerate(texts) if first.setdefault(text, index) != index)
