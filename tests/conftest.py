@@ -1,4 +1,4 @@
-"""What several test folders share."""
+"""Fixtures shared by several test folders."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ LONG = (
     "decode/test_real.py",
     "kernels/cpu/test_jit.py",
 )
-"""Files that take long, in the order in which they begin: CUDA in one process while another one fills the cache of numba."""
+"""Slow files in order of start: CUDA compiles in one process while another one fills the numba cache."""
 
 
 def pytest_collection_modifyitems(items):
@@ -39,14 +39,14 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def lm():
-    """The demo model on one thread, since tests run side by side; eight texts at a time."""
+    """Demo model on one thread, since tests run in parallel; batches of eight."""
     with dflash.load("demo", device="cpu", threads=1, context=8192) as lm:
         yield lm
 
 
 @pytest.fixture
 def pools(lm):
-    """The demo's memory, which a test must leave as it found it."""
+    """Pools of the demo, which a test must leave as they were."""
     pools = lm.model.pools
     before = pools.free_pages, pools.free_slots
     assert before == (pools.pages, pools.slots), "an earlier test has left something behind"
@@ -56,7 +56,7 @@ def pools(lm):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """What tells the loop, and those who choose by it, the time."""
+    """Simulated clock of the engine and of adaptive drafters."""
     clock = Clock()
     monkeypatch.setattr("dflash.decode.engine.perf_counter", clock)
     monkeypatch.setattr("dflash.decode.drafters.measuring.perf_counter", clock)

@@ -1,4 +1,4 @@
-"""What was closed and let go of is gone at once: the memory of a GPU does not wait for the collector of cycles."""
+"""Closed objects are freed at once: GPU memory must not wait for the garbage collector."""
 
 import pytest
 from closing import USES, left, no_collector

@@ -1,7 +1,7 @@
 """Examples in docs/: Python blocks run, CUDA blocks compile.
 
 A block that begins with a comment ``dflash/PATH`` is a new file of the package. It is written to a temporary folder that
-extends the package, and later blocks import it. A block after a comment ``<!-- not run: REASON -->`` is only parsed or compiled.
+extends the package, and later blocks import it. A block after ``<!-- not run: REASON -->`` is only parsed or compiled.
 """
 
 import importlib

@@ -258,7 +258,11 @@ def test_profile_counts_ops(lm):
         ({"prompt": "a", "max_tokens": "5"}, RequestError, "max_tokens: must be a whole number"),
         ({"prompt": "a", "strategy": "plain", "draft": "d.gguf"}, RequestError, "draft: belongs to the strategy, as "),
         ({"prompt": "a", "strategy": "mtp", "draft_vocab": 9}, RequestError, "draft_vocab: belongs to the strategy, as "),
-        ({"prompt": "a", "strategy": dflash.MTP(draft_vocab="9")}, RequestError, "draft_vocab is '9', must be a whole number from 1 to"),
+        (
+            {"prompt": "a", "strategy": dflash.MTP(draft_vocab="9")},
+            RequestError,
+            "draft_vocab is '9', must be a whole number from 1 to",
+        ),
     ],
 )
 def test_what_can_not_be_is_refused_and_leaves_nothing(lm, pools, arguments, error, words):

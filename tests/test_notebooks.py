@@ -1,4 +1,4 @@
-"""Notebooks run from top to bottom, and are committed as they ran."""
+"""Notebooks run from top to bottom, and are committed as executed."""
 
 import json
 import os

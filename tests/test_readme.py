@@ -1,4 +1,4 @@
-"""What the README promises."""
+"""Examples and claims of the README."""
 
 import contextlib
 import io

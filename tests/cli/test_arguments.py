@@ -1,4 +1,4 @@
-"""What the command line takes, and what it says when it can't."""
+"""Command-line arguments and their error messages."""
 
 import argparse
 import io
@@ -240,7 +240,7 @@ def test_info_of_a_draft(capsys):
 
 
 def test_bench(capsys, monkeypatch):
-    """What is measured is laid out as text and as JSON."""
+    """Measurements are printed as text and as JSON."""
     measure, measured = bench.measure, []
 
     def once(*given):

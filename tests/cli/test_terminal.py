@@ -1,4 +1,4 @@
-"""What a model wrote and what its file says must not steer the terminal that shows it."""
+"""Text from a model or its file can't control the terminal."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""Strategies side by side: what is counted, and that a text that differs is told loudly."""
+"""Comparison of strategies: measurements, and a clear report of differing outputs."""
 
 import json
 import sys
@@ -116,7 +116,7 @@ def test_names_and_what_is_refused(lm):
 
 
 @pytest.mark.parametrize(
-    ("strategies", "told", "message"),
+    ("strategies", "options", "message"),
     [
         (["plain", "lookup:4"], {"draft": "d.gguf"}, "draft='d.gguf': strategy 'plain', 'lookup:4' does not take it; "),
         (["mtp"], {"draft_device": "cpu"}, "draft_device='cpu': strategy 'mtp' does not take it; "),
@@ -124,9 +124,9 @@ def test_names_and_what_is_refused(lm):
         ([dflash.DFlash()], {"draft_vocab": 9}, "draft_vocab=9: no strategy is named; those that do are dflash, "),
     ],
 )
-def test_what_is_said_in_vain_about_a_draft(lm, strategies, told, message):
+def test_unused_draft_options_are_refused(lm, strategies, options, message):
     with pytest.raises(RequestError, match=f"^{message}"):
-        dflash.compare(lm, "a", strategies, **told)
+        dflash.compare(lm, "a", strategies, **options)
 
 
 def test_what_is_said_of_the_tokens_of_an_mtp_head(lm):

@@ -1,4 +1,4 @@
-"""What a process takes beside the weights and the cache."""
+"""Memory of a process beside weights and KV cache."""
 
 import subprocess
 import sys

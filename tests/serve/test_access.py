@@ -1,4 +1,4 @@
-"""Who may use the server: keys, hosts, types of bodies."""
+"""Access control of the server: keys, hosts, content types."""
 
 import asyncio
 from types import MappingProxyType

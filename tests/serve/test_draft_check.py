@@ -1,4 +1,4 @@
-"""What the command line names is checked at the start: a draft that can't be used is one sentence, whatever the strategy."""
+"""The draft model is checked at start: an unusable one is a one-line error with every strategy."""
 
 import pytest
 from drafts import SMALL, random_weights, write_gguf
@@ -50,11 +50,11 @@ def nobody_listens(monkeypatch):
 def refusal(capsys, *words):
     """The one line of a command that fails."""
     assert main(list(words)) == 1
-    told = capsys.readouterr()
-    lines = [line for line in told.err.splitlines() if line.startswith("dflash: ") and "loading" not in line]
-    assert len(lines) == 1, told.err
-    assert "Traceback" not in told.err
-    assert not told.out
+    output = capsys.readouterr()
+    lines = [line for line in output.err.splitlines() if line.startswith("dflash: ") and "loading" not in line]
+    assert len(lines) == 1, output.err
+    assert "Traceback" not in output.err
+    assert not output.out
     return lines[0]
 
 
@@ -104,7 +104,7 @@ class FakeWorker:
             raise Unsupported(f"{strategy.drafter!r} is of another model")
 
 
-def test_the_kind_of_a_file_says_who_guesses_with_it():
+def test_the_kind_of_a_file_selects_the_strategies():
     whole, with_head = str(path_of("qwen35-r2-untied-F32")), str(path_of("qwen35-r2-mtp-F16"))
     for draft, refused, asked in (
         ("demo-draft", (), [DFlash("demo-draft")]),
@@ -119,7 +119,7 @@ def test_the_kind_of_a_file_says_who_guesses_with_it():
         prepare_draft(FakeWorker(MTP, DraftModel), Defaults(draft=with_head))
 
 
-def test_what_the_own_strategy_guesses_with_is_not_loaded_twice():
+def test_the_draft_of_the_default_strategy_is_not_loaded_twice():
     worker = FakeWorker()
     prepare_draft(worker, Defaults())
     prepare_draft(worker, Defaults(Strategy("adaptive(lookup, dflash)"), draft="demo-draft"))

@@ -1,4 +1,4 @@
-"""How the process of a server ends: after a failure of its engine, and by signals."""
+"""Exit of the server process after an engine failure and after signals."""
 
 import json
 import signal
@@ -15,7 +15,7 @@ GUARD = 120
 """Seconds after which a test that hangs fails."""
 
 POISON = 4242
-"""A token whose forward fails as `FAULT` says."""
+"""Token whose forward executes `FAULT`."""
 
 SERVER = """
 import sys, time

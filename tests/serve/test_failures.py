@@ -1,4 +1,4 @@
-"""Engines that fail under a real server: every client gets an end, and the server says how it is."""
+"""Engine failures under a real server: every request ends, and ``/health`` shows the state."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

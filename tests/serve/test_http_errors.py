@@ -1,4 +1,4 @@
-"""What a client is told of an error, and what it is not."""
+"""Contents of error responses: what clients see, and what stays in the log."""
 
 import errno
 import json
@@ -26,7 +26,7 @@ from dflash.serve.http_errors import INTERNAL, MAX_MESSAGE, problem_of
 
 
 def wrapped(error, prefix=""):
-    """What the server makes of an error of a strategy."""
+    """Return the response to an error of a strategy."""
     try:
         try:
             raise error

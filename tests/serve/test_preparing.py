@@ -58,7 +58,7 @@ def worker():
 
 
 class Loads:
-    """What becomes of attempts to load, by name: blocked until told, then loaded or refused."""
+    """Fake loading by name: blocks until released, then loads or fails."""
 
     def __init__(self):
         self.go, self.begun, self.errors = threading.Event(), threading.Event(), {}
@@ -312,7 +312,7 @@ def test_who_gives_up_waiting_ends_nothing(worker, loads):
 
 
 def test_only_so_many_requests_wait(worker, loads, monkeypatch):
-    """The others are told so at once, while those that need nothing go on."""
+    """Further requests are refused at once; requests that need no preparation continue."""
     monkeypatch.setattr(worker._preparation, "_crowd", threading.Semaphore(2))
 
     async def ask():
@@ -418,7 +418,7 @@ class Hashed:
 
 
 def test_kernels_of_a_draft_are_compiled_beside_the_engine(lm, monkeypatch):
-    """On a CPU: a draft guesses once before anybody uses it, in the thread that has loaded it."""
+    """On a CPU a draft model runs once in the thread that loaded it, before its first use."""
     threads = []
 
     def noted(original):

@@ -30,19 +30,19 @@ def post(http, body, **more):
 
 
 def same(one, other):
-    """What two answers say, apart from their names, times and counts of guesses."""
+    """Compare two responses without ids, times and draft token counts."""
     for answer in (one, other):
         answer["usage"].pop("completion_tokens_details", None)
     return {**one, "id": 0, "created": 0} == {**other, "id": 0, "created": 0}
 
 
 def test_a_strategy_changes_no_answer(http):
-    plain, guessed = post(http, LIST), post(http, LIST, strategy="lookup")
-    details = guessed["usage"]["completion_tokens_details"]
+    plain, drafted = post(http, LIST), post(http, LIST, strategy="lookup")
+    details = drafted["usage"]["completion_tokens_details"]
     assert details["accepted_prediction_tokens"] > 4
     assert details["rejected_prediction_tokens"] >= 0
     assert "completion_tokens_details" not in plain["usage"]
-    assert same(plain, guessed)
+    assert same(plain, drafted)
     assert same(plain, post(http, LIST, strategy="plain"))
 
 
@@ -117,8 +117,8 @@ def test_a_text_in_circles(http):
 def test_a_stream_tells_interventions_with_its_end(client):
     body = {"min_tokens": 12, "chat_template_kwargs": CAPITAL["chat_template_kwargs"]}
     chunks = client.chat.completions.create(model="demo", messages=CAPITAL["messages"], stream=True, extra_body=body)
-    told = [hasattr(chunk, "interventions") for chunk in chunks]
-    assert told == [False] * (len(told) - 1) + [True]
+    found = [hasattr(chunk, "interventions") for chunk in chunks]
+    assert found == [False] * (len(found) - 1) + [True]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_fields_that_say_nothing():
 
 
 def asked_of(server, defaults, *bodies):
-    """What a server with these defaults answers."""
+    """Return the response of a server with these defaults."""
     app = build_app(Backend(server.worker, server.loaded.tokenizer, server.loaded.template, ["demo"], defaults))
 
     async def ask():
@@ -215,7 +215,7 @@ def test_strategies_that_are_allowed(server):
 
 
 def test_what_the_server_does_unasked(server):
-    """Its flags hold where a request says nothing."""
+    """The server's options apply to requests that set nothing."""
     defaults = Defaults(Strategy(PromptLookup()), recover="min:12")
     unasked, asked = asked_of(server, defaults, CAPITAL, {**CAPITAL, "recover": "", "strategy": "plain"})
     assert unasked["usage"]["completion_tokens"] >= 12

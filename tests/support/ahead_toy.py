@@ -1,4 +1,4 @@
-"""The toy as a model that begins with its next forward before the tokens are told."""
+"""Toy model that starts its next forward before the sampled tokens reach the host."""
 
 import numpy as np
 from toy import Snapshot, State, Toy, fold
@@ -7,7 +7,7 @@ from dflash.model.batch import Forward
 
 
 class AheadState(State):
-    """Of the toy, with rows that are pending in a forward nobody has told it of."""
+    """State of the toy, with rows pending in a forward whose result is not known yet."""
 
     def __init__(self, pools):
         self.rows = self.next_rows = None

@@ -1,4 +1,4 @@
-"""How tests compare numbers."""
+"""Comparison of arrays in tests."""
 
 import numpy as np
 from numpy.typing import ArrayLike

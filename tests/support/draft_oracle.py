@@ -96,7 +96,7 @@ class Oracle:
         return self.conv(layer, part, 1, run(layer, self.conv(layer, part, 0, x, change)), change)
 
     def block(self, anchor, rows):
-        """Hidden rows after the last norm (rows, H) and logits, those of rows that don't guess included."""
+        """Return hidden rows after the last norm (rows, H) and logits, also of rows without draft tokens."""
         c = self.c
         u = self.embedding[[anchor] + [c.mask] * (rows - 1)] * c.embed_scale
         for layer in range(c.n_layers):

@@ -13,7 +13,7 @@ from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.names import expected
 
 VOCAB, WIDTH, LAYERS = 203, 48, 9
-"""Of the target."""
+"""Sizes of the target."""
 
 SMALL = DraftConfig(
     kind="dflash",

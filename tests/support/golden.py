@@ -65,7 +65,7 @@ def prefill(model, state, tokens, *, chunk=512, logits=True, capture=()):
 
 
 def step(model, state, tokens, parents=None):
-    """Read pending tokens, a chain unless told otherwise; their logits."""
+    """Read pending tokens, by default a chain; return their logits."""
     tokens = np.asarray(tokens, np.int32)
     parents = chain(len(tokens)) if parents is None else np.asarray(parents, np.int32)
     return host(model.forward([Span(state, tokens, parents)]).logits)

@@ -1,4 +1,4 @@
-"""What must hold of the loop on every device: no guess and no company changes a text.
+"""Laws of the engine on every device: neither drafts nor the batch change an output.
 
 A test file brings the fixture `model_and_prompt` and imports all of this. On a GPU a tree changes no text but near a tie.
 """
@@ -81,14 +81,14 @@ def written(model, prompt, sampling, **settings):
 
 @pytest.mark.parametrize("kind", [Chain, Remembers])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=IDS)
-def test_guesses_change_nothing(model_and_prompt, sampling, kind):
+def test_drafts_change_nothing(model_and_prompt, sampling, kind):
     model, prompt = model_and_prompt
     plain = written(model, prompt, sampling)
     for size in (2, 15, 60):
-        guessed = written(model, prompt, sampling, strategy=Strategy(kind(tuple(plain.token_ids), size)))
-        assert guessed.output_ids == plain.output_ids
-        assert guessed.n_accepted > N / 4
-        assert len(guessed.steps) < len(plain.steps)
+        drafted = written(model, prompt, sampling, strategy=Strategy(kind(tuple(plain.token_ids), size)))
+        assert drafted.output_ids == plain.output_ids
+        assert drafted.n_accepted > N / 4
+        assert len(drafted.steps) < len(plain.steps)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=IDS)
@@ -96,10 +96,10 @@ def test_company_changes_nothing(model_and_prompt, sampling):
     model, prompt = model_and_prompt
     prompts = [prompt, prompt[:3], prompt[::-1]]
     alone = [written(model, each, sampling).output_ids for each in prompts]
-    guesser = Strategy(Chain(tuple(prompt + alone[0]), 12))
+    drafting = Strategy(Chain(tuple(prompt + alone[0]), 12))
     together = [
         Session(each, sampling=sampling, max_tokens=N, strategy=strategy)
-        for each, strategy in zip(prompts, (guesser, Strategy(), Strategy()), strict=True)
+        for each, strategy in zip(prompts, (drafting, Strategy(), Strategy()), strict=True)
     ]
     for _ in Engine(model, chunk=max(5, model.chunk_alignment)).run(together):
         pass
@@ -107,7 +107,7 @@ def test_company_changes_nothing(model_and_prompt, sampling):
 
 
 def test_a_snapshot_of_the_whole_prompt(model_and_prompt):
-    """What was read once is not read again, and the text goes on as it did."""
+    """A prefilled prefix is not read again, and the output is the same."""
     model, prompt = model_and_prompt
     plain = written(model, prompt, SAMPLINGS[1])
     session, engine = Session(prompt, max_tokens=1), Engine(model)

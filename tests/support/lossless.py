@@ -1,4 +1,4 @@
-"""What shows that no guess changes a text: the demo's prompts, samplings, and every drafter in every shape."""
+"""Tests that drafts change no output: the demo's prompts, samplings, and every drafter in every shape."""
 
 import json
 import os
@@ -85,7 +85,7 @@ def compare(model, prompt, strategies, n, *, tie=0.0, **settings):
 
 
 def margin(model, session, at, token):
-    """How large random errors of all logits have to be before another token is picked at a place of a text that was written.
+    """Return the size of random logit errors at which another token would be sampled at a position of an output.
 
     No single logit tells: which token is the last of a nucleus hangs on the sum of all above it.
     """
@@ -106,7 +106,7 @@ def margin(model, session, at, token):
 
 
 def assert_nothing_is_held(model):
-    """Of the model, and of all that was loaded to go with it."""
+    """Pools of the model and of all attached draft models."""
     pools = [model.pools, *(each.pools for each in model.attachments.values() if hasattr(each, "pools"))]
     for pool in pools:
         assert (pool.free_pages, pool.free_slots) == (pool.pages, pool.slots)

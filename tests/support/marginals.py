@@ -28,7 +28,7 @@ def follows(table):
 class Marginals(Drafter):
     """Takes each of the next positions for one after what `table` finds likeliest before it.
 
-    coupled : whether it is told the noise of the target; else it takes the likeliest
+    coupled : True to sample with the noise of the target; else greedy
     """
 
     table: np.ndarray

@@ -80,7 +80,7 @@ class Mixer:
         return made
 
     def definition(self, tokens, rows, memories):
-        """What the layer should say, in float64; the memories move on."""
+        """Return the expected output of the layer in float64, and update the state."""
         n = len(tokens)
         mixed, read = np.empty((n, self.n_channels)), np.empty((n, self.n_heads, self.n_values))
         causal_conv(tokens.mixed, self.taps, rows, memories.conv, out=mixed)

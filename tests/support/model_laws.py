@@ -1,4 +1,4 @@
-"""What must hold of a model on every device: chunks, steps, trees, batches, snapshots; for small random models.
+"""Laws of a model on every device: chunks, steps, trees, batches, snapshots; for small random models.
 
 A test file brings the fixture `model` and imports all of this. On a CPU bits are equal everywhere; on a GPU they are between
 pending rows and between prompts that are cut where they may be, and close between the two and in trees.

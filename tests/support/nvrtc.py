@@ -16,7 +16,7 @@ from dflash.kernels.gpu.jit import macros, source
 KERNELS = Path(dflash.kernels.__file__).parent
 ARCHITECTURES = 80, 86, 89, 90, 100, 120
 GENERATIONS = 80, 90, 120
-"""Of what takes the compiler seconds and asks for no architecture: one of each kind of instructions."""
+"""Architectures for slow compilations that do not depend on one: one per instruction set."""
 
 
 def load():
@@ -35,7 +35,7 @@ needed = pytest.mark.skipif(LIBRARY is None, reason="the package nvidia-cuda-nvr
 
 
 def compiled(path, arch=90, **constants):
-    """Compile a file below ``dflash/kernels`` without a warning; how many bytes of registers it spills."""
+    """Compile a file below ``dflash/kernels`` without a warning; return the bytes of register spills."""
     log = _log(source(KERNELS / path), arch, macros(constants))
     assert "warning" not in log, log
     spills = [int(n) for n in re.findall(r"(\d+) bytes spill", log)]
@@ -44,7 +44,7 @@ def compiled(path, arch=90, **constants):
 
 
 def _log(text, arch, options):
-    """What the compiler says of a source that compiles; the same compiler says the same again, so it is asked once."""
+    """Return the compiler's log for a source that compiles. Logs are cached per compiler version."""
     made_from = "\0".join((text, str(arch), *OPTIONS, *options, _compiler()))
     name = hashlib.sha256(made_from.encode()).hexdigest()[:40]
     logs = cubin.code_cache(cubin.folder().with_name("nvrtc-logs"))
@@ -59,13 +59,13 @@ def _log(text, arch, options):
 
 @cache
 def _compiler():
-    """What tells the compiler from another one."""
+    """Return a digest of the compiler."""
     with Path(LIBRARY._name).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def compile_cubin(nvrtc, text, arch, options=()):
-    """Compile; the cubin and the compiler's log, which holds what ptxas says about registers and spills."""
+    """Compile; return the cubin and the log, which has ptxas' numbers of registers and spills."""
     program = ctypes.c_void_p()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None) == 0
     flags = [f"--gpu-architecture=sm_{arch}", "--ptxas-options=-v", *OPTIONS, *options]

@@ -1,4 +1,4 @@
-"""A model and drafters whose time is told by a clock that they alone move."""
+"""A model and drafters with a simulated clock."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -37,7 +37,7 @@ class Clock:
 
 
 class Timed(Toy):
-    """A forward takes what the curve says, give or take."""
+    """Advance the clock by the latency of the curve, with noise."""
 
     device = "cpu"
 
@@ -57,9 +57,9 @@ class Timed(Toy):
 
 @dataclass(frozen=True)
 class Paced(Drafter):
-    """Each guess is right with probability `p` if those before it are; guessing takes ``base + each n`` milliseconds.
+    """Each draft token is accepted with probability `p` if those before it are; a draft of n takes ``base + each n`` ms.
 
-    It may say which it thinks are right, which is true, though not as surely as it is.
+    It may give scores for its tokens, which are correct but underconfident.
     """
 
     p: float

@@ -1,4 +1,4 @@
-"""An engine that says what it is told to."""
+"""Fake engine with scripted output."""
 
 from dflash.decode.session import Step
 

@@ -11,7 +11,7 @@ WAYS = ["plain", "chain", "tree"]
 
 
 def way(kind, text, *, size=9):
-    """A strategy whose guesses know `text`, prompt included, more or less."""
+    """Return a strategy whose draft tokens come from `text`, prompt included, with some errors."""
     oracle = Oracle((tuple(text),), kind, p=0.9, size=size, greedy_for_room=True)
     return Plain() if kind == "plain" else Strategy(oracle)
 
@@ -24,11 +24,11 @@ def written(toy, prompt, strategy, *, max_tokens=40, **settings):
         seen.extend(tokens)
 
     session = Session(prompt, strategy=strategy, max_tokens=max_tokens, observer=observe, **settings)
-    told = list(Engine(toy).stream(session))
-    assert told == session.steps
-    assert [token for step in told for token in step.tokens] == session.output_ids == seen
-    assert all(len(step.rows) == len(step.tokens) for step in told)
-    assert [step.finish for step in told] == [None] * (len(told) - 1) + [session.finish_reason]
+    steps = list(Engine(toy).stream(session))
+    assert steps == session.steps
+    assert [token for step in steps for token in step.tokens] == session.output_ids == seen
+    assert all(len(step.rows) == len(step.tokens) for step in steps)
+    assert [step.finish for step in steps] == [None] * (len(steps) - 1) + [session.finish_reason]
     assert toy.leaked == (0, 0, 0)
     return session
 

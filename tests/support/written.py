@@ -74,7 +74,7 @@ def come_and_go(model, prompts, strategy, sampling):
 
 
 def demo_on_gpu(texts, **settings):
-    """What gives the demo and the tokens of some texts, and what continues them without guesses; each is done once."""
+    """Cached demo model, prompts, and their plain continuations; each is computed once."""
 
     @cache
     def demo():

@@ -1,4 +1,4 @@
-"""What is an announcement, in several languages, and what only ends like one."""
+"""Announcements in several languages, and texts that only end like one."""
 
 from dataclasses import replace
 
@@ -67,7 +67,7 @@ LEFT_ALONE = [
 
 
 def see(lm, stall, said):
-    """What a watch says of a text that ends here."""
+    """Return the verdict of a recovery at the end of a text."""
     tokenizer = lm.tokenizer
     session = Session(lm.encode([{"role": "user", "content": "Go on."}], enable_thinking=False), eos=tokenizer.eos_ids)
     session.special_tokens = special_tokens_of(tokenizer)
@@ -84,7 +84,7 @@ def see(lm, stall, said):
 
 @pytest.fixture
 def stall_of(lm):
-    """As asked for; it looks further back, since the demo has several tokens for a Chinese letter."""
+    """Build a recovery by name with a longer window: the demo has several tokens per Chinese character."""
     return lambda wanted, tail=72: replace(recoveries(wanted, Language(lm.tokenizer, lm.template, [READ]))[0], tail=tail)
 
 

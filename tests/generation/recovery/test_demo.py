@@ -63,7 +63,7 @@ def test_answers_that_are_right_are_left_alone(lm):
     "said", ["The colours are:", "It is done", "I'll say when it is done:", "Let me say this: it is done"]
 )
 def test_words_that_only_look_like_a_stall(lm, said):
-    """The model is made to say them, and then to end."""
+    """The model is forced to write these texts and then to end."""
     ids = [*lm.tokenizer.encode(said, special=False), lm.tokenizer.eos]
 
     class Says:

@@ -65,7 +65,7 @@ def test_the_opening_in_the_demos_words(lm, tools, choice, default, wanted):
     ],
 )
 def test_the_opening_in_a_template_that_calls_in_json(lm, tools, wanted):
-    """What may be part of a longer token with what follows, such as a quote, is left to the model."""
+    """A character that may merge with the next one into one token, as a quote, is left to the model."""
     text = opened(lm, JSON_CALLS, tools)
     assert text.startswith(f"<tool_call>\n{wanted}")
     assert len(text) <= len(f"<tool_call>\n{wanted}") + 3
@@ -83,7 +83,7 @@ def test_the_opening_in_a_template_that_calls_in_json(lm, tools, wanted):
     ],
 )
 def test_a_schema_that_says_little(lm, parameters, wanted):
-    """Whether a quote comes next is the model's to know."""
+    """The model decides if a quote comes next."""
     function = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     text = opened(lm, JSON_CALLS, [function])
     assert text.rstrip(" {").endswith(wanted.rstrip(" {"))
