@@ -125,7 +125,7 @@ def test_refuses_what_does_not_fit():
         ("ring_v is float32", (q, k, v, ring_k, ring_v[:1]), blocks, 0),
         ("must cover 5 rows", arrays, blocks._replace(first=blocks.first[[0, 1, 1]]), 0),
         ("slots must be", arrays, blocks._replace(slot=blocks.slot + 9), 0),
-        ("contexts from", arrays, blocks._replace(begin=blocks.length + 1), 0),
+        ("begin must be 0 to length", arrays, blocks._replace(begin=blocks.length + 1), 0),
         ("a window must be", arrays, blocks, -1),
     ]
     for message, given, where, window in refused:

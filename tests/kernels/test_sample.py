@@ -293,9 +293,9 @@ def test_refusals():
         sample.argmax(logits[:, ::2], out=np.zeros(2, np.int32))
     with pytest.raises(KernelError, match="allowed"):
         sample.argmax(logits, np.ones((2, 7), bool), out=np.zeros(2, np.int32))
-    with pytest.raises(KernelError, match="1 to 8 tokens, has for 9"):
+    with pytest.raises(KernelError, match="1 to 8 tokens, has room for 9"):
         sample.top_k(logits[0], ids=np.zeros(9, np.int32), values=np.zeros(9, np.float32))
-    with pytest.raises(KernelError, match="1 to 64 for each of 2 rows, got 65, 2 laws, 2 positions"):
+    with pytest.raises(KernelError, match="1 to 64 for each of 2 rows, got 65, 2 parameters, 2 positions"):
         sample.candidates(
             logits, [SampleParams()] * 2, [0, 1], 65, ids=np.zeros((2, 65), np.int32), scores=np.zeros((2, 65))
         )

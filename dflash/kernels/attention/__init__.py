@@ -1,4 +1,4 @@
-"""Attention of a ragged batch over a paged cache."""
+"""Attention of a ragged batch over a paged KV cache."""
 
 from collections.abc import Sequence
 
@@ -18,31 +18,32 @@ _CACHES = _F32, np.dtype(np.uint16)
 
 
 def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Floats | None = None) -> None:
-    """Let every row attend to its text: the committed one, its ancestors, itself.
+    """Let every row attend to the committed tokens of its sequence, to its ancestors and to itself.
 
     Parameters
     ----------
     q : float32 (N, H, D)
         Queries after norm and rotation, not scaled; D is a multiple of 16.
     k, v : uint16 or float32 (pages, PAGE, KV, D)
-        Cache of one layer, halves as their bits; head h reads head ``h // (H / KV)``. Those of the rows are in it already.
+        Cache of one layer; uint16 holds the bits of float16. Query head h reads head ``h // (H / KV)``. The keys and values
+        of the rows are in it already.
     rows : Ragged
-        Which row belongs where.
+        Description of the rows.
     out : float32 (N, H * D)
-        Where the result goes.
+        Receives the result.
     gate : float32 (N, H * 2 * D), optional
-        For each head D numbers that are not looked at (the query of the projection), then D gates.
+        For each head D ignored values (the query of the projection), then D gates.
 
     Raises
     ------
     KernelError
-        If a shape or a type does not fit or an array is strided; the message names it.
+        If a shape or a type does not fit, or an array is strided; the message names the array.
 
     Notes
     -----
-    ``out = softmax(q k^T / sqrt(D)) v``, times ``sigmoid(gate)`` if there is one. The sums run by text position inside
-    pages of PAGE positions and then page after page, so a row has the same bits alone, in a chain, in a tree, in a prefill
-    of any chunks, and on any number of threads. Memory-bound for few rows: ``2 * length * KV * D`` elements of the cache.
+    ``out = softmax(q k^T / sqrt(D)) v``, times ``sigmoid(gate)`` if given. Sums run by position within a page of PAGE
+    positions, then page by page. So a row has the same bits alone, in a chain, in a tree, in a prefill of any chunks, and on
+    any number of threads. Memory-bound for few rows: ``2 * length * KV * D`` elements of the cache.
 
     References
     ----------
@@ -65,27 +66,27 @@ def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Fl
 
 
 def compact(k: Cache, v: Cache, *, pages: NDArray[np.int32], length: int, path: Sequence[int]) -> None:
-    """Move the keys and values of an accepted path to where its text stands.
+    """Move the keys and values of an accepted path to the positions after the committed tokens.
 
     Parameters
     ----------
     k, v : uint16 or float32 (pages, PAGE, KV, D) or (layers, pages, PAGE, KV, D)
-        Caches; changed in place.
+        Caches, changed in place.
     pages : int32 (P,)
         Pages of the sequence: one row of ``Ragged.pages``.
     length : int
         Committed tokens before the path.
     path : sequence of int (n,)
-        Rows that are text now, root first; row i lies at ``length + i``.
+        Accepted rows, root first; row i is stored at ``length + i``.
 
     Raises
     ------
     KernelError
-        If a shape or a type does not fit or an array is strided.
+        If a shape or a type does not fit, or an array is strided.
 
     Notes
     -----
-    Moves ``4 * KV * D`` elements for each row that is not in its place yet; a chain costs nothing.
+    Moves ``4 * KV * D`` elements for each row that is not at its final position; a chain costs nothing.
     """
     _check_cache(k, v)
     cpu.compact(k, v, pages=pages, length=length, path=path)

@@ -1,4 +1,4 @@
-"""Paged attention in numba: threads draw tasks, and whoever finishes the last page of a unit puts its pages together."""
+"""Paged attention in numba: threads take tasks; the thread that finishes a unit's last page merges all its pages."""
 
 import numba
 import numpy as np
@@ -33,7 +33,7 @@ def attend(q, k, v, rows, *, out, gate=None):
 
 @inline
 def _straight(pages, page, places):
-    """Fill the places of a page whose text lies as it reads."""
+    """Fill the places of a page whose positions are stored in order."""
     place = np.int64(pages[page]) * PAGE
     for i in range(PAGE):
         places[i] = place + i
@@ -41,7 +41,7 @@ def _straight(pages, page, places):
 
 @inline
 def _follow(parent, depth, length, pages, row, page, places):
-    """Put a row and its ancestors in the places of a page where their text stands."""
+    """Write the places of a row and its ancestors at their positions within a page."""
     while row >= 0:
         at = length + depth[row] - page * PAGE
         if at >= 0 and at < PAGE:
@@ -52,7 +52,7 @@ def _follow(parent, depth, length, pages, row, page, places):
 
 @inline
 def _read(unit, page, k, v, group, first, parent, depth, length, pages, queries, counts, scores, records, places):
-    """Fill the records that the queries of a unit make of a page."""
+    """Compute the records of a unit's queries for one page."""
     s, width = unit[SEQUENCE], k.shape[3]
     parent, depth = parent[first[s] : first[s + 1]], depth[first[s] : first[s + 1]]
     length, pages, offset, address = length[s], pages[s], unit[HEAD] * width, places.ctypes.data
@@ -65,7 +65,7 @@ def _read(unit, page, k, v, group, first, parent, depth, length, pages, queries,
     while row < end:
         last, a = row + 1, (row - start) * group
         if counts[a] > 0:
-            # rows share places if the page is complete or their own text lies as it reads: a later one sees no fewer
+            # rows share places if the page is complete or their ancestors are stored in order: later rows see no fewer
             shared = complete or depth[row] == row
             while shared and last < end and (complete or depth[last] == last):
                 last += 1
@@ -79,7 +79,7 @@ def _read(unit, page, k, v, group, first, parent, depth, length, pages, queries,
 
 @inline
 def _gather(q, start, head, group, n, queries):
-    """Put the n queries of a unit side by side, scaled."""
+    """Copy the n queries of a unit side by side, scaled."""
     heads, width = q.shape[1], q.shape[2]
     scale = splat(np.float32(1.0 / np.sqrt(width)))
     for j in range(n):
@@ -90,7 +90,7 @@ def _gather(q, start, head, group, n, queries):
 
 @inline
 def _write(states, start, head, group, n, heads, width, gate, out):
-    """Finish the records of a unit; `gate` and `out` are (rows, heads, ...) of the batch."""
+    """Write the output of a unit from its records; `gate` and `out` are (rows, heads, ...) of the batch."""
     for j in range(n):
         at = (start + j // group) * heads + head + j % group
         opening = gate.ctypes.data + 4 * width * (2 * at + 1) if gate.size > 0 else 0
@@ -99,7 +99,7 @@ def _write(states, start, head, group, n, heads, width, gate, out):
 
 @inline
 def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, scratch, partials, tickets):
-    """Do tasks until none are left; ``tickets[0]`` is the next one, ``tickets[1 + u]`` counts a unit's finished pages."""
+    """Run tasks until none are left; ``tickets[0]`` is the next task, ``tickets[1 + u]`` counts a unit's finished pages."""
     heads, width = q.shape[1], q.shape[2]
     group, record = heads // k.shape[2], 4 * (width + 32)
     places, counts = np.empty(PAGE, np.int64), np.empty(most, np.int64)
@@ -142,7 +142,7 @@ def _attend(q, k, v, first, parent, depth, length, pages, gate, out, threads):
     tasks, most, records, products = cut_in_tasks(units, splits, group, width, threads)
     partials = np.empty(records * (width + 32), np.float32)
     tickets = new_tickets(1 + len(units))
-    # of every thread; numba frees an array after the last use of its name, whoever still has its address
+    # one array per thread; numba frees an array after the last use of its name, even if its address is still in use
     size = most * (width + PAGE + 2 * (width + 32))
     if products <= SERIAL or len(tasks) == 1:
         scratch = np.empty(size, np.float32)

@@ -1,4 +1,4 @@
-"""Attention on a GPU: shapes to grids and constants."""
+"""Attention on a GPU: grids and constants from shapes."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -18,21 +18,21 @@ from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.rope.cuda import HALVES, check_cache
 
 _HERE = Path(__file__).parent
-_SPLITS = 132
-_COMPACT = 128
+_SPLITS = 132  # splits times heads of the cache; the multiprocessors of an H100 or H200
+_COMPACT = 128  # threads of a block of compact.cu
 
 
 class Tiles(NamedTuple):
-    """How the queries and keys of a block are cut: constants of ``tiles.cuh``.
+    """Tile sizes of a block: constants of ``tiles.cuh``.
 
     Parameters
     ----------
     keys, queries : int
-        Of a tile.
+        Keys and queries of a tile.
     slots : int
-        Tiles of keys or values that a block holds.
+        Stages: tiles of keys or values in shared memory.
     hopper : bool
-        Whether four warps multiply together, and others copy for them.
+        Use warpgroup instructions and producer warps that copy.
     """
 
     keys: int
@@ -42,37 +42,37 @@ class Tiles(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 2 * self.queries + (0 if not self.hopper else 32 if self.queries == 64 else 128)
 
     def constants(self) -> dict[str, int]:
-        """Macros."""
+        """Return the macros of the kernel."""
         return {"TILE_KV": self.keys, "TILE_Q": self.queries, "STAGES": self.slots}
 
     def shared(self, width: int) -> int:
-        """Bytes of shared memory for heads of `width`."""
+        """Return the bytes of shared memory for heads of `width`."""
         return -(-width // 64) * 128 * (self.queries + self.slots * self.keys) + 1024
 
 
 def tiles(queries: int, group: int, *, hopper: bool) -> Tiles:
-    """Tiles for at least `queries` queries of a sequence; the bits of a row don't depend on how many those are."""
+    """Return the tiles for at least `queries` queries of a sequence; the bits of a row do not depend on that number."""
     if not hopper:
         return Tiles(32, 64, 4, hopper)
     return Tiles(64, 64, 5, hopper) if queries <= 64 else Tiles(64, 128, 5 if group > 3 else 4, hopper)
 
 
 def splits(kv: int) -> int:
-    """In how many parts a text is cut at most, so that the processors of a large GPU share it."""
+    """Return the largest number of KV splits of a sequence, so that all multiprocessors of a large GPU take part."""
     return max(1, min(66, _SPLITS // kv))
 
 
 class Workspace:
-    """Sums of parts, shared by all launches of a stream; it grows as launches are made (52 MB for 24 heads of 256).
+    """Partial results of KV splits, shared by all launches of a stream; 52 MB for 24 heads of 256.
 
     Parameters
     ----------
     empty : callable
-        Makes a float32 array of so many values. A launch reads of it what it has written, no more.
+        Allocates a float32 array of a given size. A launch reads only values that the launch itself has written.
     """
 
     def __init__(self, empty: Callable[[int], Any] = device.empty) -> None:
@@ -80,7 +80,7 @@ class Workspace:
         self.partial, self.stats = empty(0), empty(0)
 
     def reserve(self, queries: int, parts: int, width: int) -> None:
-        """Make room; launches made before keep the old."""
+        """Grow the arrays to the given size; launches bound before keep the old arrays."""
         if self.partial.size < queries * parts * width:
             self.partial = self._empty(queries * parts * width)
         if self.stats.size < 2 * queries * parts:
@@ -88,7 +88,7 @@ class Workspace:
 
 
 class _Attention:
-    """What pending rows and text have in common."""
+    """Checks and arguments that `Attend` and `Prefill` share."""
 
     def __init__(self, name: str, q: Any, k: Any, v: Any, batch: DeviceBatch, out: Any, gate: Any) -> None:
         check_cache(name, k, v, q)
@@ -96,7 +96,7 @@ class _Attention:
         self.kv = k.shape[2]
         self.group = self.heads // self.kv
         if self.group > 64:
-            raise KernelError(f"{name}: {self.heads} heads for {self.kv} of the cache, at most 64 share one")
+            raise KernelError(f"{name}: {self.heads} query heads for {self.kv} KV heads; at most 64 may share one")
         _check(f"{name}: out", out, (self.rows, self.heads * self.width), HALVES)
         if gate is not None:
             _check(f"{name}: gate", gate, (self.rows, self.heads * 2 * self.width), (cupy.float32,))
@@ -118,7 +118,7 @@ class _Attention:
             self._exact = made.bind((self.heads, 1), 256, (*self.arrays, *rows, gate, out))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
-        """Run for the first `n_rows` rows; those beyond the batch's are left alone."""
+        """Run for the first `n_rows` rows; rows beyond the batch's count are not written."""
         if self.exact:
             self._exact(stream, grid=(self.heads, n_rows))
         else:
@@ -134,28 +134,28 @@ class Attend(_Attention):
     Parameters
     ----------
     q : float16 (T, H, D), or float32 for a float32 cache
-        From `Rotate`.
+        Queries from `Rotate`.
     k, v : float16 or float32 (pages, PAGE, KV, D)
-        Cache of one layer. Those of the rows are in it already.
+        Cache of one layer. The keys and values of the rows are in it already.
     batch : DeviceBatch
-        Which row belongs where.
+        Description of the rows.
     out : float16 (T, H * D)
-        Where the result goes.
+        Receives the result.
     gate : float32 (T, H * 2 * D), optional
-        The projection of the queries, whose heads have D gates after the query.
+        Query projection whose heads hold D gates after the D query values.
     workspace : Workspace, optional
-        Of the stream; halves only. Any of the halves may be given as uint16.
+        Workspace of the stream, used for float16 caches only. Float16 arrays may be given as uint16.
 
     Raises
     ------
     KernelError
-        If a shape or a type does not fit or an array is strided; the message names it.
+        If a shape or a type does not fit, or an array is strided; the message names the array.
 
     Notes
     -----
-    Products of halves, sums and softmax in float32; weights are rounded to halves. Of a float32 cache all is float32. The
-    bits of a row depend on its text and on where it lies in the cache (``length`` plus its number) alone: a chain is one row
-    after another, bit for bit. Two launches, bound by memory: ``4 * length * KV * D`` bytes.
+    Products are of float16, sums and softmax are float32; weights are rounded to float16. With a float32 cache everything
+    is float32. The bits of a row depend only on its visible tokens and on its index in the cache (``length`` plus its row
+    number), so a chain equals single steps bit for bit. Two launches, memory-bound: ``4 * length * KV * D`` bytes.
 
     References
     ----------
@@ -199,12 +199,12 @@ class Attend(_Attention):
 
 
 class Prefill(_Attention):
-    """`dflash.kernels.attention.attend` of text, whose rows are chains, of any length; parameters as of `Attend`.
+    """`dflash.kernels.attention.attend` for prefill: chains of any length; parameters as for `Attend`.
 
     Notes
     -----
-    One launch, bound by products: ``4 * D * H`` for each row and position that it sees. The bits of a row depend on its text
-    alone, whatever chunks a prompt is read in; they are not those of `Attend`.
+    One launch, compute-bound: ``4 * D * H`` operations for each row and visible position. The bits of a row depend only on
+    its visible tokens, not on the chunks of the prompt; they differ from those of `Attend`.
     """
 
     def __init__(self, q: Any, k: Any, v: Any, batch: DeviceBatch, out: Any, *, gate: Any = None) -> None:
@@ -220,27 +220,27 @@ class Prefill(_Attention):
         self._few = 128 * _processors(cupy.cuda.Device().id) // (self.group * self.kv)
 
     def _launch(self, n_rows: int, stream: Any) -> None:
-        # few rows are cut in small tiles, to occupy more processors
+        # few rows take small tiles, to occupy more multiprocessors
         cut = tiles(64 if n_rows < self._few else 128, self.group, hopper=self.hopper)
         most = -(-n_rows * self.group // cut.queries) + min(n_rows, self.batch.max_sequences)
         self._prefill[cut](stream, grid=(most * self.kv,))
 
 
 class Compact:
-    """Move the keys and values of accepted paths of many sequences to where their text stands, in all layers.
+    """Moves the keys and values of accepted paths of several sequences to their final positions, in all layers.
 
     Parameters
     ----------
     k, v : float16 or float32 (pages, PAGE, KV, D) or (layers, pages, PAGE, KV, D)
-        Caches; changed in place.
+        Caches, changed in place.
     pages : int32 (S, P)
         Pages of the sequences.
     length : int32 (S,)
         Committed tokens before the paths.
     kept : int32 (S, PENDING)
-        Rows that are text now, root first; row i lies at ``length + i``.
+        Accepted rows, root first; row i is stored at ``length + i``.
     n_kept : int32 (S,)
-        How many.
+        Number of accepted rows.
 
     Notes
     -----
@@ -261,7 +261,7 @@ class Compact:
 
 
 def compact(k: Any, v: Any, *, pages: Any, length: int, path: Sequence[int], stream: Any = None) -> None:
-    """As `dflash.kernels.attention.compact`, of caches on the device; the rest may be on the host."""
+    """Run `dflash.kernels.attention.compact` on device caches; the other arguments may be on the host."""
     kept = np.zeros((1, PENDING), np.int32)
     kept[0, : len(path)] = path
     with stream or cupy.cuda.get_current_stream():

@@ -1,7 +1,7 @@
-"""What the tokens of one page of text add to attention: the largest score, the sum of weights, the weighted values.
+"""Attention over one page of the cache: largest score, sum of weights and weighted values.
 
-A *record* is what one query (a row and a head) makes of a page, or of all pages so far: `width` floats of weighted values,
-then 16 lanes that all hold the largest score, then 16 that all hold the sum of weights.
+A *record* is the result of one query (a row and a head) over a page, or over all pages so far: `width` weighted values,
+then 16 lanes that all hold the largest score, then 16 lanes that all hold the sum of weights.
 """
 
 import numpy as np
@@ -42,7 +42,7 @@ NOTHING = np.float32(-np.inf)
 
 @inline
 def _score(k, places, offset, width, queries, counts, first, last, scores):
-    """Scores of queries first .. last - 1; a query sees ``counts[query]`` places, a later one no fewer."""
+    """Compute the scores of queries first .. last - 1; a query sees ``counts[query]`` places, a later query no fewer."""
     stride, lines, j = 4 * width, width // 16, first
     while j < last:
         many = 4 if last - j >= 4 else 2 if last - j >= 2 else 1
@@ -62,7 +62,7 @@ def _score(k, places, offset, width, queries, counts, first, last, scores):
 
 @inline
 def _soften(scores, count, width, record):
-    """Turn `count` scores into weights, ``exp(score - largest)``; the largest and the sum go to the record."""
+    """Turn `count` scores into weights, ``exp(score - largest)``; write the largest and the sum to the record."""
     end = (count + 15) // 16 * 16
     for i in range(count, end):
         write_f32(scores + 4 * i, NOTHING)
@@ -81,7 +81,7 @@ def _soften(scores, count, width, record):
 
 @inline
 def _blend_some(v, places, offset, width, many, n, weights, out, stride):
-    """Add `n` places to the values of `many` (1, 2 or 4) queries."""
+    """Add the weighted values of `n` places to the records of `many` (1, 2 or 4) queries."""
     i = 0
     if many == 4:
         while i + 64 <= width:
@@ -108,7 +108,7 @@ def _blend_some(v, places, offset, width, many, n, weights, out, stride):
 
 @inline
 def _blend(v, places, offset, width, counts, first, last, scores, records):
-    """Weighted values of queries first .. last - 1; what only some of a tile's queries see is added alone."""
+    """Sum the values of queries first .. last - 1; places that only some queries of a tile see are added one by one."""
     stride, j = 4 * (width + 32), first
     while j < last:
         many = 4 if last - j >= 4 else 2 if last - j >= 2 else 1
@@ -127,7 +127,7 @@ def _blend(v, places, offset, width, counts, first, last, scores, records):
 
 @inline
 def read_page(k, v, places, offset, width, queries, counts, first, last, scores, records):
-    """Fill the records of queries first .. last - 1, which share the places of a page."""
+    """Compute the records of queries first .. last - 1, which share the places of a page."""
     _score(k, places, offset, width, queries, counts, first, last, scores)
     for j in range(first, last):
         _soften(scores + 4 * PAGE * j, counts[j], width, records + 4 * (width + 32) * j)
@@ -136,7 +136,7 @@ def read_page(k, v, places, offset, width, queries, counts, first, last, scores,
 
 @inline
 def clear(record, width):
-    """Make a record of no pages."""
+    """Initialise a record for no pages."""
     for i in range(0, width + 32, 16):
         store_f32(record + 4 * i, zeros())
     store_f32(record + 4 * width, splat(NOTHING))
@@ -144,7 +144,7 @@ def clear(record, width):
 
 @inline
 def merge(record, later, width):
-    """Add the record of the next page to that of all pages before it."""
+    """Merge the record of the next page into the record of all pages before it."""
     old, new = load_f32(record + 4 * width), load_f32(later + 4 * width)
     top = maximum(old, new)
     a, b = exp(sub(old, top)), exp(sub(new, top))
@@ -157,7 +157,7 @@ def merge(record, later, width):
 
 @inline
 def finish(record, width, gate, out):
-    """Divide by the sum of weights and multiply by the sigmoid of the gate, if there is one (an address, or 0)."""
+    """Divide by the sum of weights, and multiply by the sigmoid of a gate unless its address is 0."""
     total = load_f32(record + 4 * (width + 16))
     for i in range(0, width, 16):
         value = div(load_f32(record + 4 * i), total)

@@ -1,4 +1,4 @@
-"""How a batch of attention is cut for the threads; nothing here changes a bit of the result."""
+"""Partition of attention into units and tasks for the threads; the result's bits do not depend on it."""
 
 import numpy as np
 
@@ -6,29 +6,29 @@ from dflash.kernels.cpu.jit import inline
 from dflash.kernels.ragged import PAGE
 
 QUERIES = 96
-"""Most queries (rows times heads that share keys) of a unit; they share what is read of a page."""
+"""Largest number of queries (rows times heads that share keys) of a unit; they read a page together."""
 
 SERIAL = 1 << 17
-"""Products of queries and keys that cost less than waking the other threads."""
+"""Multiplications of queries with keys below which one thread is faster than waking the others."""
 
 SEQUENCE, FIRST, LAST, HEAD, TOKENS, PAGES, RECORDS, COLUMNS = range(8)
-"""Columns of a table of units: rows FIRST .. LAST - 1 of a batch by a HEAD of the cache read at most TOKENS tokens in PAGES
+"""Columns of a table of units: rows FIRST .. LAST - 1 of a SEQUENCE, by one KV HEAD, read at most TOKENS tokens in PAGES
 pages; if every page is a task, its records begin at RECORDS. COLUMNS is how many there are."""
 
 ALL = -1
-"""In place of a page: every page of the unit."""
+"""Page number of a task that reads all pages of its unit."""
 
-_MOST_RECORDS = 1 << 23  # floats; longer lists of pages are read by one thread after another
+_MOST_RECORDS = 1 << 23  # floats of all records; above this, pages of a unit are read by one thread in turn
 
 
 @inline
 def cut_in_units(first, depth, length, heads, group, width, threads):
-    """Table of units, and whether their pages may be tasks of their own."""
+    """Return a table of units, and whether their pages may be separate tasks."""
     n, most = first[-1], 0
     for s in range(length.size):
         most = max(most, -(-(length[s] + first[s + 1] - first[s]) // PAGE))
     splits = n * heads * group * most * (width + 32) <= _MOST_RECORDS
-    # all rows that fit read a page together, unless that leaves threads without work
+    # as many rows as fit read a page together, unless that leaves threads without work
     rows = max(-(-4 // group), min(QUERIES // group, n * heads * (most if splits else 1) // (2 * threads)))
     blocks = 0
     for s in range(length.size):
@@ -53,7 +53,7 @@ def cut_in_units(first, depth, length, heads, group, width, threads):
 
 @inline
 def cut_in_tasks(units, splits, group, width, threads):
-    """Tasks (unit, page or ALL), the last rows first; how many queries the largest unit has, how many records pages fill."""
+    """Return tasks (unit, page or ALL), last rows first, the queries of the largest unit, the records and the products."""
     pages, queries, records, products = 0, 0, 0, 0
     for unit in units:
         many = (unit[LAST] - unit[FIRST]) * group
@@ -73,5 +73,5 @@ def cut_in_tasks(units, splits, group, width, threads):
 
 @inline
 def new_tickets(n):
-    """`n` zeros; in a parallel function numba would make a launch of ``np.zeros``."""
+    """Return `n` zeros; inside a parallel function numba would turn ``np.zeros`` into a parallel launch."""
     return np.zeros(n, np.int64)

@@ -1,4 +1,4 @@
-"""The definition: for every row the keys and values of its text, one softmax in float64."""
+"""Definition in float64 NumPy: for every row, one softmax over all tokens that it sees."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from dflash.kernels.ragged import PAGE
 
 
 def attend(q, k, v, rows, *, out, gate=None):
-    """``out = softmax(q k^T / sqrt(D)) v``, times ``sigmoid(gate)``."""
+    """Compute ``out = softmax(q k^T / sqrt(D)) v``, times ``sigmoid(gate)``."""
     n, heads, width = q.shape
     for row in range(n):
         page, at = text(rows, row)
@@ -22,14 +22,14 @@ def attend(q, k, v, rows, *, out, gate=None):
 
 
 def compact(k, v, *, pages, length, path):
-    """The rows of the path become positions length, length + 1, ..."""
+    """Move the rows of the path to positions length, length + 1, ..."""
     source, target = length + np.asarray(path), length + np.arange(len(path))
     for cache in (k, v):
         cache[..., pages[target // PAGE], target % PAGE, :, :] = cache[..., pages[source // PAGE], source % PAGE, :, :]
 
 
 def text(rows, row):
-    """Page and place in it of every token that a row sees, itself last."""
+    """Return page and place in it of every token that a row sees, the row itself last."""
     s = rows.sequence[row]
     own, at = [], row - rows.first[s]
     while at >= 0:
@@ -40,12 +40,12 @@ def text(rows, row):
 
 
 def numbers(cache):
-    """The float64 that a cache stands for; NumPy knows its halves."""
+    """Return the values of a cache as float64; uint16 holds the bits of float16."""
     return (cache.view(np.float16) if cache.dtype == np.uint16 else cache).astype(np.float64)
 
 
 def cases():
-    """Name, sequences (committed length, rows, kind: chain, tree or whole), heads, heads of the cache, width."""
+    """Yield names, sequences (committed length, rows, kind: chain, tree or whole), query heads, KV heads, head size."""
     yield "first token", [(0, 1, "chain")], 4, 2, 64
     yield "one token", [(1, 1, "chain")], 4, 2, 256
     yield "last of a page", [(255, 1, "chain")], 2, 1, 32

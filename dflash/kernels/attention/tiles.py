@@ -1,9 +1,9 @@
-"""Tiles of attention that read a cache of halves or floats where it lies.
+"""Tiles of attention that read a float16 or float32 cache in place.
 
 A cache is an array (pages, PAGE, heads, width); *place* p is row ``p % PAGE`` of page ``p // PAGE``, `offset` counts
-elements from the start of a place. A tile takes an array of places, so a path through a tree costs what a straight text
-costs. A sum has one order whatever the shape of the tile: a score is `hsum` of 16 lanes that run through the width, a blend
-adds position after position.
+elements from the start of a place. A tile takes an array of places, so a path through a tree costs as much as a chain. The
+order of a sum does not depend on the tile's shape: a score is `hsum` of 16 lanes that run through the width, a blend adds
+position after position.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, call, const
 from dflash.kernels.ragged import PAGE
 
 _STORED = {types.uint16: ir.HalfType(), types.float32: F32}
-"""What the element type of a cache stands for."""
+"""LLVM type of a cache's elements by their NumPy type."""
 
 
 class _Rows:
@@ -31,7 +31,7 @@ class _Rows:
         self.stride = builder.mul(builder.mul(*shape), I64(self.size))
 
     def address(self, places: ir.Value, index: ir.Value, offset: ir.Value) -> ir.Value:
-        """Where element `offset` of the place at `index` lies."""
+        """Return the address of element `offset` of the place at `index`."""
         b = self.builder
         place = load(b, b.add(places, b.shl(index, I64(3))), I64)
         return b.add(b.add(self.base, b.mul(place, self.stride)), b.mul(offset, I64(self.size)))
@@ -75,7 +75,7 @@ def _scores(keys: int, queries: int) -> Any:
 
 
 def _blend(queries: int, lines: int) -> Any:
-    """Make the intrinsic that adds up rows of a cache, `lines` of 16 floats each, for `queries` sets of weights.
+    """Make the intrinsic that sums rows of a cache, `lines` of 16 floats each, with `queries` sets of weights.
 
     ``tile(cache, places, offset, n, weights, out, stride)``: n >= 1 places; addresses of weights (queries, PAGE) and of the
     sums so far, `stride` bytes apart.

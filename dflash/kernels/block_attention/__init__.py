@@ -1,4 +1,4 @@
-"""Attention of the blocks of a draft model: over a ring of context that the target gave, and over the block itself."""
+"""Attention of a draft model's blocks: over a ring of context from the target model, and over the block itself."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,20 +30,20 @@ def block_attend(
     k, v : float32 (N, KV, D)
         Keys, rotated, and values of the blocks themselves; head h reads head ``h // (H / KV)``.
     ring_k, ring_v : uint16 or float32 (slots, C, KV, D)
-        Context of one layer, halves as their bits; position p lies at place ``p % C``.
+        Context of one layer; uint16 holds the bits of float16. Position p is stored at place ``p % C``.
     blocks : Blocks
-        Which row belongs where.
+        Description of the rows.
     window : int
-        A row sees keys less than `window` positions away, on both sides; 0 for all.
+        A row sees keys less than `window` positions away, on both sides; 0 for no limit.
     causal : bool
-        Whether a row sees only those of the block that stand before it, and itself.
+        A row sees only itself and earlier rows of its block.
     out : float32 (N, H * D)
-        Where the result goes.
+        Receives the result.
 
     Raises
     ------
     KernelError
-        If a shape, a type or a number does not fit or an array is strided; the message names it.
+        If a shape, a type or a number does not fit, or an array is strided; the message names it.
 
     Notes
     -----
@@ -73,23 +73,23 @@ def block_attend(
 
 
 def append(k: Floats, v: Floats, ring_k: Ring, ring_v: Ring, *, slots: Ints, positions: Ints) -> None:
-    """Put the keys and values of context positions into rings.
+    """Write the keys and values of context positions to rings.
 
     Parameters
     ----------
     k, v : float32 (n, KV, D)
         Rows of any sequences, keys rotated.
     ring_k, ring_v : uint16 or float32 (slots, C, KV, D)
-        Context of one layer; halves are rounded to the nearest, ties to even. Changed in place.
+        Context of one layer, changed in place; float16 is rounded to nearest even.
     slots : int32 (n,)
-        Whose ring; a negative one skips the row.
+        Ring of each row; a negative number skips the row.
     positions : int32 (n,)
-        Where in the text, 0 or more; the place is ``position % C``. No two rows that are not skipped have the same place.
+        Position of each row, 0 or more, stored at place ``position % C``. Rows that are not skipped have distinct places.
 
     Raises
     ------
     KernelError
-        If a shape, a type or a number does not fit or an array is strided; the message names it.
+        If a shape, a type or a number does not fit, or an array is strided; the message names it.
     """
     _check_rings(ring_k, ring_v)
     n, room = len(k), ring_k.shape[0]
@@ -112,7 +112,7 @@ def _check_blocks(blocks: Blocks, n: int, slots: int) -> None:
     if (blocks.slot < 0).any() or (blocks.slot >= slots).any():
         raise KernelError(f"block_attend: slots must be 0 to {slots - 1}, got {blocks.slot}")
     if (blocks.begin < 0).any() or (blocks.begin > blocks.length).any():
-        raise KernelError(f"block_attend: contexts from {blocks.begin} to {blocks.length}")
+        raise KernelError(f"block_attend: begin must be 0 to length, got {blocks.begin} for {blocks.length}")
 
 
 def _check_rings(k: Ring, v: Ring) -> None:

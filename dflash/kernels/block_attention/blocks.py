@@ -1,4 +1,4 @@
-"""Which rows of a draft belong to which sequence, and where they stand."""
+"""Description of a draft model's batch: the rows of each block, and the context before it."""
 
 from typing import NamedTuple
 
@@ -6,24 +6,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROWS = 32
-"""Most rows that a block may have."""
+"""Largest number of rows of a block."""
 
 
 class Blocks(NamedTuple):
     """The rows of one forward of a draft model: a block for each of S sequences, after its context.
 
-    All arrays are int32 and C-contiguous. Row i of a block stands at position ``length + i``.
+    All arrays are int32 and C-contiguous. Row i of a block has position ``length + i``.
 
     Parameters
     ----------
     first : int32 (S + 1,)
         Rows of sequence s are ``first[s]:first[s + 1]``, at most `ROWS`; ``first[0]`` is 0.
     slot : int32 (S,)
-        Whose ring holds the context.
+        Ring that holds the context of the sequence.
     begin : int32 (S,)
-        The first position that the ring may hold: 0 unless the context was cut.
+        First position of the context: 0 unless the context was truncated.
     length : int32 (S,)
-        Positions ``begin .. length - 1`` are context, of which a ring of C places holds the last C.
+        Positions ``begin .. length - 1`` are context; a ring of C places holds the last C of them.
     """
 
     first: NDArray[np.int32]

@@ -1,7 +1,7 @@
-"""Attention of blocks in numba; a task is a head of the rings of one sequence, with all queries that read it.
+"""Attention of blocks in numba; a task is a KV head of one sequence, with all queries that read it.
 
-Places are taken from the newest back, and queries from the last row of the block to the first: a window ends later for a
-later row, so each query sees a prefix of the places, and no shorter one than the query before it, as `read_page` wants.
+Places run from the newest position back, and queries from the last row of the block to the first. A window ends later for a
+later row, so each query sees a prefix of the places, no shorter than the query before it, as `read_page` requires.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from dflash.kernels.cpu.simd import load_f32, mul, splat, store_f16, store_f32
 from dflash.kernels.ragged import PAGE
 
 _SERIAL = 1 << 18
-"""Products that one thread has done before the others are awake."""
+"""Multiplications below which one thread is faster than waking the others."""
 
 
 def block_attend(q, k, v, ring_k, ring_v, blocks, *, window, causal, out):
@@ -29,7 +29,7 @@ def append(k, v, ring_k, ring_v, *, slots, positions):
 
 @inline
 def _gather(q, start, rows, head, group, queries):
-    """Put the queries of a head side by side, scaled, the last row first."""
+    """Copy the queries of a head side by side, scaled, the last row first."""
     heads, width = q.shape[1], q.shape[2]
     scale = splat(np.float32(1.0 / np.sqrt(width)))
     for j in range(rows * group):
@@ -40,7 +40,7 @@ def _gather(q, start, rows, head, group, queries):
 
 @inline
 def _read(k, v, places, offset, width, queries, counts, first, last, scores, states, records):
-    """Add places to the states of queries first .. last - 1."""
+    """Merge places into the states of queries first .. last - 1."""
     size = 4 * (width + 32)
     read_page(k, v, places.ctypes.data, offset, width, queries, counts, first, last, scores, records)
     for j in range(first, last):
@@ -49,7 +49,7 @@ def _read(k, v, places, offset, width, queries, counts, first, last, scores, sta
 
 @inline
 def _read_ring(ring_k, ring_v, slot, begin, length, window, rows, head, group, queries, scores, states, records):
-    """Add the context."""
+    """Merge the context in the ring into the states."""
     capacity, width = ring_k.shape[1], ring_k.shape[3]
     oldest = max(begin, length - capacity)
     places, counts = np.empty(PAGE, np.int64), np.empty(rows * group, np.int64)
@@ -68,7 +68,7 @@ def _read_ring(ring_k, ring_v, slot, begin, length, window, rows, head, group, q
 
 @inline
 def _read_block(k, v, start, window, causal, rows, head, group, queries, scores, states, records):
-    """Add the rows of the block, for as many queries at a time as see the same ones."""
+    """Merge the rows of the block into the states, for all queries at a time that see the same rows."""
     width = k.shape[3]
     places, counts = np.full(PAGE, start, np.int64), np.empty(rows * group, np.int64)
     j = 0
@@ -89,7 +89,7 @@ def _read_block(k, v, start, window, causal, rows, head, group, queries, scores,
 
 @inline
 def _head(q, k, v, ring_k, ring_v, start, rows, slot, begin, length, window, causal, head, scratch, out):
-    """All queries of a sequence that read one head of the ring."""
+    """Compute all queries of a sequence that read one KV head."""
     heads, width = q.shape[1], q.shape[2]
     group = heads // k.shape[2]
     n = rows * group
@@ -113,7 +113,7 @@ def _task(q, k, v, ring_k, ring_v, first, slot, begin, length, window, causal, o
     s, head = task // kv, task % kv
     start, rows = np.int64(first[s]), np.int64(first[s + 1] - first[s])
     here, oldest, newest = np.int64(slot[s]), np.int64(begin[s]), np.int64(length[s])
-    # numba frees an array after the last use of its name, whoever still has its address: so it is made by the caller
+    # allocated by the caller: numba frees an array after the last use of its name, even if its address is still in use
     scratch = np.empty(rows * (q.shape[1] // kv) * (width + PAGE + 2 * (width + 32)), np.float32)
     _head(q, k, v, ring_k, ring_v, start, rows, here, oldest, newest, window, causal, head, scratch, out)
 
@@ -134,7 +134,7 @@ def _attend(q, k, v, ring_k, ring_v, first, slot, begin, length, window, causal,
 
 @inline
 def _keep(rows, row, ring, slot, position):
-    """Put a row into a ring."""
+    """Write a row to a ring."""
     size = rows.shape[1] * rows.shape[2]
     source = rows.ctypes.data + 4 * size * row
     target = ring.ctypes.data + ring.itemsize * size * (np.int64(slot) * ring.shape[1] + position % ring.shape[1])

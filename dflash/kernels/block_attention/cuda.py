@@ -1,4 +1,4 @@
-"""Attention of blocks on a GPU: shapes to grids and constants."""
+"""Attention of blocks on a GPU: grids and constants from shapes."""
 
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -13,13 +13,13 @@ from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.rope.cuda import HALVES
 
 _HERE = Path(__file__).parent
-_BLOCKS = 264  # of threads, for a sequence: two fit on a processor, and wait in turn
-_QUERIES = 64
-_ROOMY = 228 << 10
+_BLOCKS = 264  # thread blocks for a sequence: two for each of the 132 multiprocessors of an H100 or H200
+_QUERIES = 64  # queries of a tile
+_ROOMY = 228 << 10  # bytes of shared memory of a multiprocessor of Hopper
 
 
 class DeviceBlocks(NamedTuple):
-    """`Blocks` on the device, read anew by every launch; what lies beyond the counts is not looked at.
+    """`Blocks` on the device, read again by every launch; entries beyond the counts are ignored.
 
     Parameters
     ----------
@@ -38,23 +38,23 @@ class DeviceBlocks(NamedTuple):
 
     @classmethod
     def of(cls, blocks: Blocks) -> Self:
-        """Copy to the device."""
+        """Copy a description to the device."""
         counts = np.array([blocks.first[-1], len(blocks.slot)], np.int32)
         return cls(*(cupy.asarray(array) for array in (counts, *blocks)))
 
 
 def tiles(width: int, *, roomy: bool = False) -> Tiles:
-    """Tiles for heads of `width`; they fit in the shared memory of every GPU, or twice in that of a `roomy` processor."""
+    """Return tiles for heads of `width`: one block fits any GPU's shared memory; with `roomy`, two blocks fit 228 KiB."""
     return Tiles(64 if width <= 128 else 32, _QUERIES, 6 if roomy and width <= 128 else 4, hopper=False)
 
 
 def is_roomy() -> bool:
-    """Whether the processors of the GPU have 228 KiB."""
+    """Return whether the multiprocessors of the GPU have 228 KiB of shared memory."""
     return cupy.cuda.Device().attributes["MaxSharedMemoryPerMultiprocessor"] >= _ROOMY
 
 
 def splits(kv: int, positions: int, keys: int) -> int:
-    """In how many parts of two tiles of `keys` and more it is cut what a row can see: up to `positions`, and its block."""
+    """Return the number of KV splits for up to `positions` of context and a block; a split has at least two tiles."""
     tiles_seen = -(-positions // keys) + 2
     return max(1, min(66, _BLOCKS // kv, -(-tiles_seen // 2)))
 
@@ -62,7 +62,7 @@ def splits(kv: int, positions: int, keys: int) -> int:
 def constants(
     cut: Tiles, heads: int, kv: int, width: int, places: int, *, window: int, causal: bool
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Macros of the kernel that attends and of the one that combines."""
+    """Return the macros of the attention kernel and of the kernel that combines its splits."""
     parts = splits(kv, min(places, window or places), cut.keys)
     shape = {"HEAD_DIM": width, "GROUP_SIZE": heads // kv, "KV_HEADS": kv, "MAX_SPLITS": parts, "RING_SIZE": places}
     shape["WINDOW"] = window
@@ -79,28 +79,28 @@ class BlockAttend:
     k, v : float16 (T, KV, D)
         Keys, rotated, and values of the blocks themselves.
     ring_k, ring_v : float16 (slots, C, KV, D)
-        Context of one layer, C at least 64; position p lies at place ``p % C``.
+        Context of one layer, C at least 64; position p is stored at place ``p % C``.
     blocks : DeviceBlocks
-        Which row belongs where. It is read, as the rings are, before kernels in front are done, and may be written by a
-        copy or by kernels that nothing overtakes.
+        Description of the rows. Launches read it, and the rings, before previous kernels of the stream have finished. So it
+        may be written only by copies, or by kernels after which no dependent launch follows.
     window : int
-        A row sees keys less than `window` positions away, on both sides; 0 for all.
+        A row sees keys less than `window` positions away, on both sides; 0 for no limit.
     causal : bool
-        Whether a row sees only those of the block that stand before it, and itself.
+        A row sees only itself and earlier rows of its block.
     out : float16 (T, H * D)
-        Where the result goes, beyond 65504 as 65504. Any of the halves may be given as uint16.
+        Receives the result, clamped to 65504. Float16 arrays may be given as uint16.
     workspace : Workspace, optional
-        Of the stream.
+        Workspace of the stream.
 
     Raises
     ------
     KernelError
-        If a shape, a type or a number does not fit or an array is strided; the message names it.
+        If a shape, a type or a number does not fit, or an array is strided; the message names it.
 
     Notes
     -----
-    Products of halves, sums and softmax in float32; weights are rounded to halves. The bits of a row depend on its own
-    sequence alone. Two launches, bound by memory: ``4 * length * KV * D`` bytes of a sequence.
+    Products are of float16, sums and softmax are float32; weights are rounded to float16. The bits of a row depend only on
+    its own sequence. Two launches, memory-bound: ``4 * length * KV * D`` bytes of a sequence.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class BlockAttend:
         self._combine = made.bind(1, 256, (*cut_by, *sums, out.view(cupy.uint16)))
 
     def __call__(self, n_rows: int, stream: Any = None, *, n_sequences: int | None = None) -> None:
-        """Run up to `n_rows` rows of up to `n_sequences` sequences; those beyond the counts are left alone."""
+        """Run up to `n_rows` rows of up to `n_sequences` sequences; rows beyond the counts are not written."""
         assert 0 < n_rows <= self._rows
         sequences = min(n_sequences or self._sequences, self._sequences, n_rows)
         query_tiles = -(-min(ROWS, n_rows) // self._of_tile)

@@ -1,4 +1,4 @@
-"""The definition: for every row the keys and values that it sees, one softmax in float64."""
+"""Definition in float64 NumPy: for every row, one softmax over all keys that it sees."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from dflash.kernels.attention.reference import numbers
 
 
 def block_attend(q, k, v, ring_k, ring_v, blocks, *, window, causal, out):
-    """``out = softmax(q k^T / sqrt(D)) v`` over the context in the ring and the block itself."""
+    """Compute ``out = softmax(q k^T / sqrt(D)) v`` over the context in the ring and the block itself."""
     _, heads, width = q.shape
     for s, slot in enumerate(blocks.slot):
         start, end = blocks.first[s], blocks.first[s + 1]
@@ -24,7 +24,7 @@ def block_attend(q, k, v, ring_k, ring_v, blocks, *, window, causal, out):
 
 
 def append(k, v, ring_k, ring_v, *, slots, positions):
-    """Each row goes to its slot, at its position modulo the size of the ring."""
+    """Write each row to the ring of its slot, at its position modulo the ring's size."""
     for row, (slot, position) in enumerate(zip(slots, positions, strict=True)):
         if slot >= 0:
             for ring, rows in ((ring_k, k), (ring_v, v)):
@@ -33,7 +33,7 @@ def append(k, v, ring_k, ring_v, *, slots, positions):
 
 
 def visible(blocks, s, i, places, window, causal):
-    """Positions of the context and rows of the block that row i of sequence s sees."""
+    """Return the context positions and the rows of the block that row i of sequence s sees."""
     length = int(blocks.length[s])
     context = np.arange(max(int(blocks.begin[s]), length - places), length)
     own = np.arange(blocks.first[s + 1] - blocks.first[s])
@@ -45,7 +45,7 @@ def visible(blocks, s, i, places, window, causal):
 
 
 def cases():
-    """Name, sequences (begin, length, rows), heads, heads of the ring, width, places of a ring, window, causal."""
+    """Yield names, sequences (begin, length, rows), query heads, KV heads, head size, ring places, window, causal."""
     yield "no context", [(0, 0, 4)], 4, 2, 64, 64, 0, False
     yield "one row, one position", [(0, 1, 1)], 2, 1, 64, 64, 0, True
     yield "a block", [(0, 37, 16)], 4, 2, 128, 512, 0, False

@@ -1,4 +1,4 @@
-"""The short convolution of a draft's block, whose taps each row makes for itself."""
+"""The short convolution of a draft model's block, with taps that depend on the row."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from dflash.kernels.block_conv import cpu
 Floats = NDArray[np.float32]
 
 SIDES = 2
-"""Before a sublayer, and after it."""
+"""Number of places of the convolution in a sublayer: 0 before it, 1 after it."""
 
 
 def block_conv(
@@ -23,7 +23,7 @@ def block_conv(
     x : float32 (N, D)
         Rows of the blocks of several sequences.
     change : float32 (N, 2 * K * D / G)
-        What a row changes its taps by: for each side, tap and group of G columns, the side slowest.
+        Change of the taps by each row: for each side, tap and group of G columns, the side slowest.
     base : float32 (2, K, D)
         Taps of each side and column; tap 0 is for the row itself, tap t for the one t rows before.
     first : int32 (S + 1,)
@@ -31,14 +31,14 @@ def block_conv(
     side : int
         0 before the sublayer, 1 after it.
     out : float32 (N, D)
-        Where the result goes; not `x`.
+        Receives the result; must not be `x`.
     add : bool
         Add to what `out` holds (the residual stream) in place of overwriting it.
 
     Raises
     ------
     KernelError
-        If a shape, a type or a number does not fit or an array is strided; the message names it.
+        If a shape, a type or a number does not fit, or an array is strided; the message names it.
 
     Notes
     -----

@@ -1,11 +1,11 @@
-"""The convolution in numba; a task is a row."""
+"""The convolution of blocks in numba; a task is a row."""
 
 from numba import prange
 
 from dflash.kernels.cpu.jit import inline, kernel
 
 _SERIAL = 1 << 16
-"""Numbers that one thread has written before the others are awake."""
+"""Elements below which one thread is faster than waking the others."""
 
 
 def block_conv(x, change, base, first, *, side, out, add=False):
@@ -16,7 +16,7 @@ def block_conv(x, change, base, first, *, side, out, add=False):
 
 @inline
 def _row(x, change, base, side, out, add, row, above):
-    """One row, with `above` rows of its block before it."""
+    """Compute one row, which follows `above` rows of its block."""
     _, taps, width = base.shape
     groups = change.shape[1] // (2 * taps)
     size = width // groups

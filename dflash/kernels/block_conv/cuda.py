@@ -1,4 +1,4 @@
-"""The short convolution of a draft's block on a GPU."""
+"""The short convolution of a draft model's block on a GPU."""
 
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ _SOURCE = Path(__file__).with_name("block_conv.cu")
 
 
 class BlockConv:
-    """A `block_conv` on fixed arrays, of blocks that have as many rows each.
+    """A `block_conv` on fixed arrays, for blocks of equal size.
 
     Parameters
     ----------
     x : float32 (T, D)
-        Rows of the blocks, on the device as all arrays; D is a multiple of 4.
+        Rows of the blocks; all arrays are on the device, D is a multiple of 4.
     change : float32 (T, 2 * K * D / G)
     base : float32 (2, K, D)
     each : int
@@ -25,7 +25,7 @@ class BlockConv:
     side : int
         0 before the sublayer, 1 after it.
     out : float16 (T, D), or float32 to be added to
-        Halves beyond 65504 are written as 65504.
+        Receives the result; float16 is clamped to 65504.
 
     Raises
     ------

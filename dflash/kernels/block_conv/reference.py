@@ -1,4 +1,4 @@
-"""The definition, in float64, row by row."""
+"""Definition in float64 NumPy, row by row."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def block_conv(x, change, base, first, *, side, out, add=False):
-    """``sum of taps * rows``, a row before the block being zero."""
+    """Compute ``sum of taps * rows``; rows before the block are zero."""
     _, taps, width = base.shape
     change = change.reshape(len(x), 2, taps, -1).astype(np.float64)
     for start, end in pairwise(first):
@@ -19,7 +19,7 @@ def block_conv(x, change, base, first, *, side, out, add=False):
 
 
 def cases():
-    """Name, rows of each block, columns, groups, taps."""
+    """Yield names, rows of each block, columns, groups, taps."""
     yield "one row", [1], 32, 2, 2
     yield "a block", [16], 64, 4, 2
     yield "odd groups", [7], 45, 3, 2

@@ -1,4 +1,4 @@
-"""The short causal convolution in front of the delta rule, along a chain or a tree of tokens."""
+"""The short causal convolution before the delta rule, along a chain or a tree of tokens."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -20,14 +20,14 @@ _MOST_TAPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the conv of one layer remembers of each slot.
+    """Inputs that one layer's convolution stores for each slot.
 
     Parameters
     ----------
     tail : float32 (slots, K - 1, C)
-        The last inputs of the text, the oldest first; zeros for an empty text.
+        Last inputs of the committed tokens, oldest first; zeros for an empty sequence.
     inputs : float32 (2, slots, PENDING, C)
-        The inputs of the last pass, on the side that it wrote.
+        Inputs of the last pass, in the pending buffer that the pass wrote.
 
     Raises
     ------
@@ -45,17 +45,17 @@ class Memory:
 
     @classmethod
     def empty(cls, slots: int, n_taps: int, n_channels: int) -> Self:
-        """Make the memory of `slots` empty texts."""
+        """Allocate the inputs of `slots` empty sequences."""
         return cls(zeros(slots, n_taps - 1, n_channels), zeros(2, slots, PENDING, n_channels))
 
 
 def taps(weight: Floats) -> Floats:
-    """Turn the weight around, so that channels are neighbours.
+    """Transpose the weight, so that channels are contiguous.
 
     Parameters
     ----------
     weight : float32 (C, K)
-        As in the file; the last column meets the current token.
+        Weight as in the file; the last column applies to the current token.
 
     Returns
     -------
@@ -74,21 +74,21 @@ def taps(weight: Floats) -> Floats:
 
 
 def causal_conv(x: Floats, taps: Floats, batch: Ragged, memory: Memory, *, out: Floats) -> None:
-    """Convolve each channel with its own past, then SiLU.
+    """Convolve each channel along the ancestors of a row, then apply SiLU.
 
     Parameters
     ----------
     x : float32 (N, C)
-        Inputs, a row per token of the batch.
+        Inputs, one row per token of the batch.
     taps : float32 (K, C)
-        Weight, as `taps` makes it; the last row meets the token itself.
+        Weight as `taps` returns it; the last row applies to the token itself.
     batch : Ragged
-        Where the rows belong. Before a row come its ancestors, the kept rows of the slot's last pass, the tail.
+        Description of the rows. A row is preceded by its ancestors, then accepted rows of the last pass, then the tail.
     memory : Memory
-        Updated in place: the kept rows move into the tail; the rows of this pass follow them if the sequence is
-        `whole`, else they become the pending inputs of the other side.
+        Updated in place: accepted rows of the last pass move into the tail. The rows of this pass follow them if the
+        sequence is `whole`; else they become the pending inputs of the other buffer.
     out : float32 (N, C)
-        Where the result goes; not `x`.
+        Receives the result; must not be `x`.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def causal_conv(x: Floats, taps: Floats, batch: Ragged, memory: Memory, *, out: 
 
 
 def apply_kept(slot: Ints, kept: Ints, n_kept: Ints, side: Ints, memory: Memory) -> None:
-    """Move kept rows into the tail without reading any token, as before a snapshot.
+    """Move accepted rows of the last pass into the tail without a new token, as before a snapshot.
 
     Parameters
     ----------
@@ -123,6 +123,6 @@ def apply_kept(slot: Ints, kept: Ints, n_kept: Ints, side: Ints, memory: Memory)
     kept : int32 (S, PENDING)
         As in `Ragged`.
     memory : Memory
-        Its tail is updated in place; afterwards nothing counts as kept.
+        Its tail is updated in place; afterwards no accepted rows are outstanding.
     """
     cpu.apply_kept(slot, kept, n_kept, side, memory.tail, memory.inputs)

@@ -1,4 +1,4 @@
-"""The causal conv over parents with numba: a task is a sequence and a range of channels."""
+"""The causal convolution along parents with numba: a task is a sequence and a range of channels."""
 
 import numpy as np
 from numba import prange
@@ -7,14 +7,14 @@ from dflash.kernels.cpu import simd
 from dflash.kernels.cpu.jit import inline, kernel
 
 CHANNELS = 512
-"""Channels in a task."""
+"""Channels of a task."""
 
 _LINE = 4 * simd.LANES
 
 
 @inline
 def _copy(target, source, start, stop):
-    """Channels start to stop of one row, by address."""
+    """Copy channels start to stop of one row, by address."""
     at = 4 * start
     while at + _LINE <= 4 * stop:
         simd.store_f32(target + at, simd.load_f32(source + at))
@@ -26,7 +26,7 @@ def _copy(target, source, start, stop):
 
 @inline
 def fold_kept(s, start, stop, slot, kept, n_kept, side, tail, inputs):
-    """Move the kept inputs of sequence `s` into its tail, for channels start to stop."""
+    """Move the accepted inputs of sequence `s` into its tail, for channels start to stop."""
     slots, rows, n_channels = tail.shape
     stride, n = 4 * n_channels, n_kept[s]
     text = tail.ctypes.data + slot[s] * rows * stride
@@ -38,7 +38,7 @@ def fold_kept(s, start, stop, slot, kept, n_kept, side, tail, inputs):
 
 @inline
 def _remember(s, start, stop, x, first, slot, whole, side, tail, inputs):
-    """Keep the rows of this pass: in the tail if they are text, else as pending inputs."""
+    """Store the rows of this pass: in the tail if the sequence is `whole`, else as pending inputs."""
     slots, rows, n_channels = tail.shape
     stride, n = 4 * n_channels, first[s + 1] - first[s]
     read = x.ctypes.data + first[s] * stride
@@ -55,7 +55,7 @@ def _remember(s, start, stop, x, first, slot, whole, side, tail, inputs):
 
 @inline
 def _row(start, stop, above, taps, n_taps, stride, out):
-    """One row of `out` from the inputs at the addresses `above`, the oldest first."""
+    """Compute one row of `out` from the inputs at the addresses `above`, oldest first."""
     at = 4 * start
     while at + _LINE <= 4 * stop:
         total = simd.mul(simd.load_f32(taps + at), simd.load_f32(above[0] + at))
@@ -73,7 +73,7 @@ def _row(start, stop, above, taps, n_taps, stride, out):
 
 @inline
 def convolve(s, start, stop, x, taps, first, parent, slot, whole, kept, n_kept, side, tail, inputs, out):
-    """All rows of sequence `s`, for channels start to stop; these channels are touched by nobody else."""
+    """Process all rows of sequence `s` for channels start to stop; no other task uses these channels."""
     fold_kept(s, start, stop, slot, kept, n_kept, side, tail, inputs)
     n_taps, n_channels = taps.shape
     stride = 4 * n_channels
@@ -94,14 +94,14 @@ def convolve(s, start, stop, x, taps, first, parent, slot, whole, kept, n_kept, 
 
 @inline
 def causal_conv(x, taps, first, parent, slot, whole, kept, n_kept, side, tail, inputs, out):
-    """One thread: for few rows a parallel launch costs more than the work."""
+    """Run on one thread: for few rows a parallel launch costs more than the work."""
     for s in range(slot.shape[0]):
         convolve(s, 0, taps.shape[1], x, taps, first, parent, slot, whole, kept, n_kept, side, tail, inputs, out)
 
 
 @kernel
 def causal_conv_parallel(x, taps, first, parent, slot, whole, kept, n_kept, side, tail, inputs, out):
-    """All threads; sequences run fastest, so that threads get equal shares of long and short ones."""
+    """Run on all threads; sequences vary fastest, so that threads get equal shares of long and short ones."""
     n_sequences, n_channels = slot.shape[0], taps.shape[1]
     n_ranges = (n_channels + CHANNELS - 1) // CHANNELS
     for task in prange(n_ranges * n_sequences):
@@ -112,6 +112,6 @@ def causal_conv_parallel(x, taps, first, parent, slot, whole, kept, n_kept, side
 
 @inline
 def apply_kept(slot, kept, n_kept, side, tail, inputs):
-    """One thread: it only copies a few rows."""
+    """Move accepted inputs into the tails, on one thread: only a few rows are copied."""
     for s in range(slot.shape[0]):
         fold_kept(s, 0, tail.shape[2], slot, kept, n_kept, side, tail, inputs)

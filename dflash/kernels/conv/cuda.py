@@ -1,4 +1,4 @@
-"""What the convolution of a layer remembers on a GPU; it is computed by the kernels of the delta rule."""
+"""Stored inputs of a layer's convolution on a GPU; the kernels of the delta rule compute the convolution."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -10,20 +10,20 @@ from dflash.kernels.ragged import PENDING
 
 
 def shapes(slots: int, n_taps: int, n_channels: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of the arrays of a `Memory` by name, all float32."""
+    """Return the shapes of the arrays of a `Memory` by name; all are float32."""
     return {"tail": (slots, n_taps - 1, n_channels), "inputs": (2, slots, PENDING, n_channels)}
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the conv of one layer remembers of each slot; the same as on the CPU.
+    """Inputs that one layer's convolution stores for each slot; the layout is the CPU's.
 
     Parameters
     ----------
     tail : float32 (slots, K - 1, C)
-        The last inputs of the text, the oldest first; zeros for an empty text.
+        Last inputs of the committed tokens, oldest first; zeros for an empty sequence.
     inputs : float32 (2, slots, PENDING, C)
-        The inputs of the last pass, on the side that it wrote.
+        Inputs of the last pass, in the pending buffer that the pass wrote.
 
     Raises
     ------
@@ -41,5 +41,5 @@ class Memory:
 
     @classmethod
     def empty(cls, slots: int, n_taps: int, n_channels: int) -> Self:
-        """Make the memory of `slots` empty texts."""
+        """Allocate the inputs of `slots` empty sequences."""
         return cls(**{name: cupy.zeros(shape, cupy.float32) for name, shape in shapes(slots, n_taps, n_channels).items()})

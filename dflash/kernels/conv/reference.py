@@ -1,4 +1,4 @@
-"""The definition, in float64, one token after another."""
+"""Definition in float64 NumPy, token by token."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from dflash.kernels.cases import BATCHES
 
 
 def causal_conv(x, taps, batch, memory, *, out):
-    """``silu(sum of taps[j] * input)`` over the row and the K - 1 inputs above it."""
+    """Compute ``silu(sum of taps[j] * input)`` over the row and the K - 1 inputs before it."""
     apply_kept(batch.slot, batch.kept, batch.n_kept, batch.side, memory)
     n_taps = len(taps)
     for s, slot in enumerate(batch.slot):
@@ -26,14 +26,14 @@ def causal_conv(x, taps, batch, memory, *, out):
 
 
 def apply_kept(slot, kept, n_kept, side, memory):
-    """The tail becomes the last K - 1 inputs of the text, those kept included."""
+    """Set the tail to the last K - 1 inputs, accepted rows included."""
     for s, here in enumerate(slot):
         inputs = memory.inputs[side[s], here, kept[s, : n_kept[s]]]
         memory.tail[here] = np.concatenate([memory.tail[here], inputs])[len(inputs) :]
 
 
 def cases():
-    """Name, channels, taps, sequences."""
+    """Yield names, channels, taps, sequences."""
     for name, sequences in BATCHES.items():
         yield name, 80, 4, sequences
     for n_channels, n_taps in ((1, 2), (37, 3), (256, 8), (273, 5)):

@@ -1,4 +1,4 @@
-"""The gated delta rule: a memory that each token first fades, then corrects towards its value, then reads."""
+"""The gated delta rule: a recurrent state that each token decays, corrects towards its value, and reads."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -21,18 +21,18 @@ _WIDEST = 256
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the delta rule of one layer remembers of each slot: G key heads, H value heads, K key size, V value size.
+    """Recurrent state of one layer's delta rule, for each slot: G key heads, H value heads, K key size, V value size.
 
     Parameters
     ----------
     state : float32 (slots, H, V, K)
-        The memory itself, as the text left it (rows of the last pass that were kept come on top); zeros for an empty text.
+        State after the committed tokens, without accepted rows of the last pass; zeros for an empty sequence.
     k : float32 (2, slots, PENDING, G, K)
-        Unit keys of the last pass, on the side that it wrote.
+        Unit keys of the last pass, in the pending buffer that the pass wrote.
     u : float32 (2, slots, PENDING, H, V)
-        What each row of it adds along its key.
+        Update that each of its rows adds along its key.
     decay : float32 (2, slots, PENDING, H)
-        The part of the memory that each row of it keeps, 0 to 1.
+        Decay factor of each of its rows, 0 to 1.
 
     Raises
     ------
@@ -60,7 +60,7 @@ class Memory:
 
     @classmethod
     def empty(cls, slots: int, n_groups: int, n_heads: int, width: int, n_values: int) -> Self:
-        """Make the memory of `slots` empty texts, with G, H, K, V as given."""
+        """Allocate the states of `slots` empty sequences; the sizes are G, H, K and V."""
         return cls(
             state=zeros(slots, n_heads, n_values, width),
             k=zeros(2, slots, PENDING, n_groups, width),
@@ -80,7 +80,7 @@ def gated_delta(
     *,
     out: Floats,
 ) -> None:
-    """Run each row through the memory that its parent left, and read it out.
+    """Update the state of each row's parent by the row, and read it out.
 
     Parameters
     ----------
@@ -88,16 +88,16 @@ def gated_delta(
         Queries of all key heads, keys of all key heads, values of all value heads, after conv and SiLU. Value head `h`
         uses key head ``h % G`` (GGUF order).
     alpha, beta : float32 (N, H)
-        Projections from which the decay and the strength of a token are made.
+        Projections that determine decay and write strength of each token.
     ssm_a, dt_bias : float32 (H,)
-        As in the file: `ssm_a` is negative already.
+        Weights as in the file: `ssm_a` is negative already.
     batch : Ragged
-        Where the rows belong.
+        Description of the rows.
     memory : Memory
-        Updated in place: kept rows are applied to the state, then the rows of this pass if the sequence is `whole`; else
-        these become pending on the other side, and the state does not see them.
+        Updated in place: accepted rows of the last pass are applied to the state. Then the rows of this pass are applied if
+        the sequence is `whole`; else they become pending in the other buffer and leave the state unchanged.
     out : float32 (N, H, V)
-        Where the read-out goes.
+        Receives the read-out.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def gated_delta(
 
 
 def apply_kept(slot: Ints, kept: Ints, n_kept: Ints, side: Ints, memory: Memory) -> None:
-    """Apply kept rows to the state without reading any token, as before a snapshot.
+    """Apply accepted rows of the last pass to the state without a new token, as before a snapshot.
 
     Parameters
     ----------
@@ -143,14 +143,14 @@ def apply_kept(slot: Ints, kept: Ints, n_kept: Ints, side: Ints, memory: Memory)
     kept : int32 (S, PENDING)
         As in `Ragged`.
     memory : Memory
-        Its state is updated in place; afterwards nothing counts as kept.
+        Its state is updated in place; afterwards no accepted rows are outstanding.
     """
     lanes = (0,) * (memory.state.shape[3] // _LANES)
     cpu.apply_kept(lanes, slot, kept, n_kept, side, memory.state, memory.k, memory.u, memory.decay)
 
 
 def _values_per_task(n_heads: int, n_values: int) -> int:
-    """Value rows in a task: those of a whole head, unless there are too few heads for the threads."""
+    """Return the value rows of a task: those of a whole head, unless there are too few heads for the threads."""
     size = n_values
     while size % (2 * _LANES) == 0 and n_heads * (n_values // size) < 2 * get_num_threads():
         size //= 2

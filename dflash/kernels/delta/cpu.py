@@ -1,7 +1,7 @@
 """The gated delta rule with numba: a task is a sequence, a head and a range of its value rows.
 
-16 value rows at a time go through all tokens: each reads the state that its parent left, at most 64 states of 16 rows.
-So a path through a tree is computed exactly as a chain is, and a chain as single steps.
+16 value rows at a time process all tokens: each token starts from its parent's state, with at most 64 states of 16 rows. So
+a path through a tree has the bits of a chain, and a chain those of single steps.
 """
 
 import numpy as np
@@ -13,14 +13,14 @@ from dflash.kernels.delta import gates, tiles
 from dflash.kernels.ragged import PENDING
 
 CHUNK = 32
-"""Tokens of a prompt whose keys and queries are prepared at a time; they stay in the first cache."""
+"""Tokens of a prompt whose keys and queries are prepared at a time; they fit in the L1 cache."""
 
 _EPSILON = np.float32(1e-6)
 
 
 @inline
 def _scratch(n):
-    """`n` float32 that begin on a cache line. Compiled code frees an array after its last use by name, not by address."""
+    """Return `n` float32 aligned to a cache line. numba frees an array after its last use by name, not by address."""
     room = np.empty(n + simd.LANES, np.float32)
     start = -(room.ctypes.data // 4) % simd.LANES
     return room[start : start + n]
@@ -36,7 +36,7 @@ def unit_row(lanes, source, factor, target):
 
 @inline
 def _prepare(lanes, y, n_groups, group, start, n, vectors, overlaps):
-    """Unit key, scaled unit query (both at `vectors`) and their dot product, for `n` rows."""
+    """Compute unit key, scaled unit query (both at `vectors`) and their dot product, for `n` rows."""
     size = 64 * len(lanes)
     for i in range(n):
         query = y.ctypes.data + 4 * (start + i) * y.shape[1] + group * size
@@ -48,9 +48,9 @@ def _prepare(lanes, y, n_groups, group, start, n, vectors, overlaps):
 
 @inline
 def plan(parent, start, n, source, target):
-    """Where each row of a tree finds its state and leaves its own; returns the number of places needed.
+    """Plan where each row of a tree reads its parent's state and writes its own; return the number of places needed.
 
-    -1 in `source` is the committed state; -1 in `target`: nobody needs it. The last child of a row takes over its place.
+    -1 in `source` is the committed state; -1 in `target` means not stored. The last child of a row reuses its place.
     """
     last_child = np.full(n, -1, np.int64)
     for i in range(n):
@@ -72,7 +72,7 @@ def plan(parent, start, n, source, target):
 
 @inline
 def _apply_kept(lanes, rows, s, head, v, slot, kept, n_kept, side, state, k, u, decay):
-    """Apply the kept rows of sequence `s` to the 16 value rows at address `rows`: those from `v` on of a head."""
+    """Apply the accepted rows of sequence `s` to 16 value rows of a head, from row `v` on, at address `rows`."""
     slots, n_heads, n_values, width = state.shape
     pending, n_groups = k.shape[2], k.shape[3]
     for i in range(n_kept[s]):
@@ -85,7 +85,7 @@ def _apply_kept(lanes, rows, s, head, v, slot, kept, n_kept, side, state, k, u, 
 
 @inline
 def _remember(s, head, n, slot, side, vectors, table, k, decay):
-    """Keep the pending keys (by the first head of a group) and decays of `n` rows."""
+    """Store the pending keys (once for a key head) and decays of `n` rows."""
     n_groups, width = k.shape[3], k.shape[4]
     here, other = slot[s], 1 - side[s]
     for i in range(n):
@@ -99,7 +99,7 @@ def _remember(s, head, n, slot, side, vectors, table, k, decay):
 
 @inline
 def _read_token(lanes, rows, key, kept, strength, overlap, value, out):
-    """Store at `out` what 16 value rows read for a query; returns the change that the token makes along its key.
+    """Store the read-out of 16 value rows at `out`; return the update that the token makes along its key.
 
     ``u = strength * (value - kept * (rows @ key))``; the state after it, ``kept * rows + outer(u, key)``, is not needed for
     ``out = kept * (rows @ query) + (key @ query) * u``.
@@ -116,7 +116,7 @@ def advance(
     lanes, s, head, v_start, v_stop, y, alpha, beta, rate, shift,
     first, parent, slot, whole, kept, n_kept, side, state, k, u, decay, out,
 ):  # fmt: skip
-    """All rows of sequence `s`, for some value rows of a head; these rows of the state are touched by nobody else."""
+    """Process all rows of sequence `s` for some value rows of a head; no other task uses these rows of the state."""
     slots, n_heads, n_values, width = state.shape
     n_groups, chunk = k.shape[3], CHUNK if whole[s] else PENDING
     size, tile = 4 * width, 4 * width * tiles.ROWS
@@ -159,7 +159,7 @@ def gated_delta(
     lanes, size, y, alpha, beta, rate, shift,
     first, parent, slot, whole, kept, n_kept, side, state, k, u, decay, out,
 ):  # fmt: skip
-    """`size` value rows a task. Sequences run fastest, so that threads get equal shares of long and short ones."""
+    """Run tasks of `size` value rows. Sequences vary fastest, so that threads get equal shares of long and short ones."""
     n_sequences, n_heads, n_values = slot.shape[0], state.shape[1], state.shape[2]
     for task in prange(n_values // size * n_heads * n_sequences):
         s, part = task % n_sequences, task // n_sequences
@@ -172,7 +172,7 @@ def gated_delta(
 
 @kernel
 def apply_kept(lanes, slot, kept, n_kept, side, state, k, u, decay):
-    """A task is a sequence and a head."""
+    """Apply accepted rows to the state; a task is a sequence and a head."""
     n_heads, n_values, width = state.shape[1:]
     for task in prange(slot.shape[0] * n_heads):
         s, head = task // n_heads, task % n_heads

@@ -1,4 +1,4 @@
-"""The middle of a linear-attention layer on a GPU: conv, gated delta rule and gated norm."""
+"""The mixer of a linear-attention layer on a GPU: convolution, gated delta rule and gated norm."""
 
 import functools
 from collections.abc import Sequence
@@ -18,41 +18,41 @@ from dflash.kernels.ragged import PENDING
 __all__ = ["Flush", "Inputs", "Memory", "Prompt", "Scratch", "Step", "Weights", "scratch_bytes", "shapes"]
 
 _FOLDER = Path(__file__).parent
-_STATES_ASIDE = 2
-_FEW_ROWS = 4  # of a sequence
-_LEAST_FOR_FOUR = 32  # value rows of a block whose threads may have four: there must be 64 threads
-_LEAST_ROOM = 8  # rows of shared memory, for fewer launches of different sizes
-_KEPT_ROOM = 16  # as in apply_accepted.cuh
+_STATES_ASIDE = 2  # states of a tree that a block stores in shared memory
+_FEW_ROWS = 4  # rows of a sequence up to which a thread takes four value rows
+_LEAST_FOR_FOUR = 32  # value rows of a block from which threads may take four; the block then has 64 threads
+_LEAST_ROOM = 8  # smallest row capacity of shared memory, so that fewer launch variants are bound
+_KEPT_ROOM = 16  # accepted rows in shared memory, as in apply_accepted.cuh
 
 
 def split_of(n_values: int) -> int:
-    """How many blocks share a head, with 16 to 64 value rows each: few, as each of them convolves the queries and keys."""
+    """Return the blocks of a head, each with 16 to 64 value rows: few, as each block convolves the queries and keys."""
     return next(split for split in range(1, 9) if n_values % (16 * split) == 0 and n_values <= 64 * split)
 
 
 def threads_of(own: int, value_rows: int) -> int:
-    """Threads of a block, as in smem.cuh."""
+    """Return the threads of a block, as in smem.cuh."""
     return 8 * own // value_rows + 32 * (4 if value_rows == 2 else 2)
 
 
 class Step:
-    """Conv, delta rule and gated norm of a layer for pending rows, at most 64 in all.
+    """Convolution, delta rule and gated norm of a layer for pending rows, at most 64 in all.
 
     Parameters
     ----------
     inputs : Inputs
     weights : Weights
     batch : DeviceBatch
-        All its sequences have pending rows.
+        Batch in which the rows of all sequences become pending.
     conv_memory : conv.cuda.Memory
     memory : Memory
-        Both as after the same calls on the CPU.
+        Convolution inputs and recurrent state, updated as on the CPU.
     split : int, optional
-        How many blocks share a head; the norm differs in its last bits.
+        Blocks of a head; the norm differs in its last bits between values.
     value_rows : int, optional
-        Value rows of a thread, 2 or 4; no bit depends on it, and by default it is what was fastest.
+        Value rows of a thread, 2 or 4; the result does not depend on it. The default is the fastest in measurements.
     fused : bool, optional
-        Whether the norm is part of the launch; by default where the GPU has clusters.
+        Make the norm part of the launch; by default if the GPU has clusters, or a head has one block.
 
     Raises
     ------
@@ -61,8 +61,9 @@ class Step:
 
     Notes
     -----
-    A row has the same bits in a chain, in a tree and alone, whatever else is in the launch. Reads the memories and the batch
-    ahead of the kernel before it: a pass begins with the upload of its batch, and no other kernel of it touches them.
+    A row has the same bits in a chain, in a tree and alone, whatever else is in the launch. The kernel reads the states and
+    the batch before the previous kernel has finished. That is safe because a pass begins with the upload of its batch and
+    no other kernel of the pass writes them.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Step:
         self._bound: dict[tuple[int, int, bool], Any] = {}
 
     def __call__(self, n_rows: int, stream: Any = None, *, n_sequences: int | None = None) -> None:
-        """Run up to `n_rows` rows, with blocks for `n_sequences` sequences at a time (any number is right)."""
+        """Run up to `n_rows` rows, with blocks for `n_sequences` sequences at a time; any number gives the same result."""
         assert 0 < n_rows <= min(self._rows, PENDING)
         sequences = min(n_sequences or n_rows, n_rows, self._sequences)
         key = n_rows, self._rows_of_thread(n_rows, sequences), sequences > 1
@@ -109,13 +110,13 @@ class Step:
             self._norm(n_rows, stream)
 
     def _rows_of_thread(self, n_rows: int, sequences: int) -> int:
-        """Four make small blocks, of which two fit on a processor; two are faster on the way from row to row."""
+        """Return value rows of a thread: with 4, two small blocks fit a multiprocessor; 2 is faster from row to row."""
         if len(self._choices) == 1:
             return self._choices[0]
         return 4 if sequences > 1 and n_rows <= _FEW_ROWS * sequences else 2
 
     def _bind(self, n_rows: int, value_rows: int, several: bool) -> Any:
-        """With several sequences two blocks shall fit on a processor, if need be with fewer states put aside."""
+        """Bind a launch; for several sequences, store fewer states if that lets two blocks fit a multiprocessor."""
         room, places = max(n_rows, _LEAST_ROOM), _STATES_ASIDE if n_rows > 2 else 0
         most = most_shared(cupy.cuda.Device().id)
         staged = self._shared_bytes(room, 0, staged=True) <= most
@@ -133,14 +134,14 @@ class Step:
 
 
 class Flush:
-    """Applies kept rows to the memories of all layers without reading any token, as before a snapshot.
+    """Applies accepted rows to the states of all layers without a new token, as before a snapshot.
 
     Parameters
     ----------
     memories : sequence of (conv.cuda.Memory, Memory)
-        Of the layers, all of one shape.
+        States of the layers, all of one shape.
     batch : DeviceBatch
-        Of which counts, slot, kept, n_kept and side are read.
+        Batch; its counts, slot, kept, n_kept and side are read.
     """
 
     def __init__(self, memories: Sequence[tuple[conv.Memory, Memory]], batch: Any) -> None:
@@ -156,5 +157,5 @@ class Flush:
         self._run = run.bind(grid, 4 * own, arguments, 4 * _KEPT_ROOM * (width + own + 1))
 
     def __call__(self, stream: Any = None) -> None:
-        """Do it for the sequences of the batch; afterwards nothing counts as kept."""
+        """Run for the sequences of the batch; afterwards no accepted rows are outstanding."""
         self._run(stream)

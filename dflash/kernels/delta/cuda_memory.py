@@ -1,4 +1,4 @@
-"""What the delta rule of a layer remembers on a GPU, and the arrays that its kernels take."""
+"""Recurrent state of a layer's delta rule on a GPU, and the arguments of its kernels."""
 
 import functools
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from dflash.kernels.ragged import PENDING
 
 
 def shapes(slots: int, n_groups: int, n_heads: int, width: int, n_values: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of the arrays of a `Memory` by name, all float32."""
+    """Return the shapes of the arrays of a `Memory` by name; all are float32."""
     return {
         "state": (slots, n_heads, n_values, width),
         "k": (2, slots, PENDING, n_groups, width),
@@ -24,18 +24,18 @@ def shapes(slots: int, n_groups: int, n_heads: int, width: int, n_values: int) -
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the delta rule of one layer remembers of each slot; the same as on the CPU.
+    """Recurrent state of one layer's delta rule, for each slot; the layout is the CPU's.
 
     Parameters
     ----------
     state : float32 (slots, H, V, K)
-        The memory itself, as the text left it (rows of the last pass that were kept come on top); zeros for an empty text.
+        State after the committed tokens, without accepted rows of the last pass; zeros for an empty sequence.
     k : float32 (2, slots, PENDING, G, K)
-        Unit keys of the last pass, on the side that it wrote.
+        Unit keys of the last pass, in the pending buffer that the pass wrote.
     u : float32 (2, slots, PENDING, H, V)
-        What each row of it adds along its key.
+        Update that each of its rows adds along its key.
     decay : float32 (2, slots, PENDING, H)
-        The part of the memory that each row of it keeps, 0 to 1.
+        Decay factor of each of its rows, 0 to 1.
 
     Raises
     ------
@@ -60,13 +60,13 @@ class Memory:
 
     @classmethod
     def empty(cls, slots: int, n_groups: int, n_heads: int, width: int, n_values: int) -> Self:
-        """Make the memory of `slots` empty texts, with G, H, K, V as given."""
+        """Allocate the states of `slots` empty sequences; the sizes are G, H, K and V."""
         sizes = shapes(slots, n_groups, n_heads, width, n_values)
         return cls(**{name: cupy.zeros(shape, cupy.float32) for name, shape in sizes.items()})
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """G, H, K, V."""
+        """Key heads G, value heads H, key size K and value size V."""
         _, n_heads, n_values, width = self.state.shape
         return self.k.shape[3], n_heads, width, n_values
 
@@ -77,11 +77,11 @@ class Inputs(NamedTuple):
     Parameters
     ----------
     mixed : float32 (T, 2 * G * K + H * V)
-        Queries of all key heads, keys of all key heads, values of all value heads, before the conv.
+        Queries of all key heads, keys of all key heads, values of all value heads, before the convolution.
     gate : float32 (T, H * V)
     alpha, beta : float32 (T, H)
     out : float16 (T, H * V)
-        Where the result goes, beyond 65504 as 65504; may be given as its bits (uint16).
+        Receives the result, clamped to 65504; may be given as uint16.
     """
 
     mixed: Any
@@ -97,11 +97,11 @@ class Weights(NamedTuple):
     Parameters
     ----------
     taps : (K, C)
-        As `dflash.kernels.conv.taps` makes them.
+        Convolution weights, as `dflash.kernels.conv.taps` returns them.
     ssm_a, ssm_dt : (H,)
     ssm_norm : (V,)
     eps : float
-        Of the norm.
+        Added to the mean square in the norm.
     """
 
     taps: Any
@@ -113,18 +113,18 @@ class Weights(NamedTuple):
 
 @functools.cache
 def most_shared(device: int) -> int:
-    """Bytes of dynamic shared memory that a block may have."""
+    """Return the bytes of dynamic shared memory that a block may use."""
     return cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"] - 2048
 
 
 def constants(conv_memory: conv.Memory, memory: Memory) -> dict[str, int]:
-    """Macros of a model."""
+    """Return the macros that a model fixes."""
     names = "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM", "TAPS"
     return dict(zip(names, (*memory.sizes, conv_memory.tail.shape[1] + 1), strict=True))
 
 
 def rows_of(inputs: Inputs, weights: Weights, conv_memory: conv.Memory, memory: Memory) -> int:
-    """How many rows the arrays have, once all are found to fit."""
+    """Check that all arrays fit each other, and return their number of rows."""
     n_groups, n_heads, width, n_values = memory.sizes
     n, channels = len(inputs.mixed), 2 * n_groups * width + n_heads * n_values
     check("mixed", inputs.mixed, (n, channels))
@@ -138,14 +138,14 @@ def rows_of(inputs: Inputs, weights: Weights, conv_memory: conv.Memory, memory: 
     if inputs.out.shape != (n, n_heads * n_values):
         raise KernelError(f"out: wanted {(n, n_heads * n_values)}, got {inputs.out.shape}")
     if len(conv_memory.tail) != len(memory.state):
-        raise KernelError(f"delta: {len(memory.state)} slots, but {len(conv_memory.tail)} of the conv")
+        raise KernelError(f"delta: {len(memory.state)} slots, but the convolution has {len(conv_memory.tail)}")
     return n
 
 
 def step_arguments(
     inputs: Inputs, weights: Weights, batch: Any, conv_memory: conv.Memory, memory: Memory, readers: Any, read: Any
 ) -> tuple[Any, ...]:
-    """What `step.cu` takes, but the last two numbers."""
+    """Return the arguments of `step.cu` except the last two."""
     return (
         inputs.mixed, inputs.gate, inputs.alpha, inputs.beta, *weights, batch.counts, batch.first, batch.parent, batch.slot,
         batch.kept, batch.n_kept, batch.side, conv_memory.tail, conv_memory.inputs, memory.state, memory.k, memory.u,

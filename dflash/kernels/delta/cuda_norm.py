@@ -11,7 +11,7 @@ _HEADS_OF_BLOCK = 8
 
 
 class GatedNorm:
-    """``half(x / rms(x) * weight * silu(gate))`` of each head of a row; takes as many rows as the batch counts."""
+    """Computes ``float16(x / rms(x) * weight * silu(gate))`` for each head of the rows that the batch counts."""
 
     def __init__(self, read: Any, inputs: Inputs, weights: Weights, batch: Any, n_heads: int) -> None:
         shape = {"VALUE_HEADS": n_heads, "VALUE_DIM": len(weights.ssm_norm)}

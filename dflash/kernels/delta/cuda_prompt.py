@@ -1,4 +1,4 @@
-"""Rows of text through the middle of a linear-attention layer on a GPU, in chunks of 64 positions."""
+"""Prefill of a linear-attention layer's mixer on a GPU, in chunks of 64 positions."""
 
 import math
 from pathlib import Path
@@ -21,21 +21,21 @@ _ROWS_OF_WARP, _HEADS_OF_BLOCK = 16, 8
 
 
 class Scratch:
-    """Room for the rows of a prompt between the kernels, shared by all layers of one shape.
+    """Intermediate arrays of the prefill kernels, shared by all layers of one shape.
 
     Parameters
     ----------
     rows, sequences : int
-        Most of a pass.
+        Capacity of a pass.
     n_groups, n_heads, width, n_values : int
         G, H, K, V.
     memory : array, optional
-        Device memory to lie in, if it is large enough: what other ops of the same stream leave there need not outlive them.
+        Device memory to use if it is large enough. Other ops of the same stream may use it, too, between launches.
 
     Notes
     -----
-    Takes ``2 * (2 * G * K + 3 * H * V)`` bytes a row, and 33,536 bytes for each head of the
-    ``rows / 64 + 2 * sequences`` chunks that there may be.
+    Takes ``2 * (2 * G * K + 3 * H * V)`` bytes a row, and 33,536 bytes for each head of at most
+    ``rows / 64 + 2 * sequences`` chunks.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ _Shape = tuple[type, tuple[int, ...]]
 
 
 def scratch_bytes(rows: int, n_groups: int, n_heads: int, width: int, n_values: int, *, sequences: int) -> int:
-    """Bytes that a `Scratch` takes."""
+    """Return the bytes of a `Scratch`."""
     return sum(map(_whole_lines, _shapes(rows, n_groups, n_heads, width, n_values, sequences)))
 
 
@@ -83,25 +83,25 @@ def _whole_lines(array: _Shape) -> int:
 
 
 def most_chunks(rows: int, sequences: int) -> int:
-    """How many chunks so many rows of so many sequences are at most."""
+    """Return the largest number of chunks of a pass with these numbers of rows and sequences."""
     return min(rows, rows // _CHUNK + 2 * sequences)
 
 
 class Prompt:
-    """Conv, delta rule and gated norm of a layer for rows that are text, of sequences that are all `whole`.
+    """Convolution, delta rule and gated norm of a layer in prefill: all sequences are `whole`.
 
     Parameters
     ----------
     inputs : Inputs
     weights : Weights
     batch : DeviceBatch
-        Of no more sequences than `scratch` has room for.
+        Batch; its sequences must fit `scratch`.
     conv_memory : conv.cuda.Memory
     memory : Memory
-        Both as after the same calls on the CPU.
+        Convolution inputs and recurrent state, updated as on the CPU.
     scratch : Scratch
     value_slice : int, optional
-        Value rows of a block; no bit depends on it.
+        Value rows of a block; the result does not depend on it.
 
     Raises
     ------
@@ -110,8 +110,8 @@ class Prompt:
 
     Notes
     -----
-    Chunks begin at multiples of 64 positions of the text: a cut there changes no bit, nor does company. Queries, keys and
-    values are rounded to half, and so is the state where it is read, not where it is kept.
+    Chunks begin at multiples of 64 positions. Splitting a prompt there changes no bit, nor do other sequences of the batch.
+    Queries, keys and values are rounded to float16, as is the state when it is read; the stored state stays float32.
 
     References
     ----------
@@ -133,7 +133,7 @@ class Prompt:
         self._rows, self._heads = rows_of(inputs, weights, conv_memory, memory), n_heads
         self._sequences = min(scratch.sequences, batch.max_sequences)
         if len(scratch.read) < self._rows:
-            raise KernelError(f"delta: room for {len(scratch.read)} rows of a prompt, wanted {self._rows}")
+            raise KernelError(f"delta: scratch for {len(scratch.read)} rows of a prompt, wanted {self._rows}")
         names = constants(conv_memory, memory)
         of_heads = {name: names[name] for name in ("KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM")}
         ragged = batch.slot, batch.kept, batch.n_kept, batch.side
@@ -179,11 +179,11 @@ class Prompt:
 
 
 def slice_of(n_values: int) -> int:
-    """Value rows of a block. The chunks of a head follow one another: more blocks of fewer rows only fetch more."""
+    """Return the value rows of a block. The chunks of a head run in sequence, so smaller blocks only add memory traffic."""
     return next(own for own in (64, 48, 32, 16) if n_values % own == 0)
 
 
 def stage_bytes(width: int, own: int) -> int:
-    """Shared memory of a chunk in `chunk_scan.cu`."""
+    """Return the bytes of shared memory of a chunk in `chunk_scan.cu`."""
     halves = 2 * (width + 8) + own + 8 + _MATRICES * (_CHUNK + 8)
     return 2 * _CHUNK * halves + 4 * _GATES * _CHUNK

@@ -1,4 +1,4 @@
-"""What each head does with a token: how much memory it keeps, and how far it moves towards the new value."""
+"""Decay and write strength of each head for a token."""
 
 import numpy as np
 
@@ -6,15 +6,15 @@ from dflash.kernels.cpu import simd
 from dflash.kernels.cpu.jit import inline
 
 LOG_KEPT, KEPT, STRENGTH = 0, 1, 2
-"""Rows of a table of gates: log of the kept part, kept part, strength."""
+"""Rows of a table of gates: log of the decay, decay, write strength."""
 
-# log1p(t) = 2 artanh(t / (2 + t)): odd powers of z up to z**15, where z <= 1/3 leaves an error below 1e-9
+# log1p(t) = 2 artanh(z), z = t / (2 + t): odd powers up to z**15; with z <= 1/3 the error is below 1e-9
 _ODD = tuple(np.float32(1.0 / n) for n in (15, 13, 11, 9, 7, 5, 3))
 
 
 @inline
 def softplus(u):
-    """``log(1 + exp(u))`` of 16 lanes, exact to a few ulp for tiny results too."""
+    """Return ``log(1 + exp(u))`` of 16 lanes, exact to a few ulp for tiny results, too."""
     positive = simd.maximum(u, simd.zeros())
     t = simd.exp(simd.sub(u, simd.add(positive, positive)))
     z = simd.div(t, simd.add(t, simd.splat(np.float32(2))))
@@ -28,7 +28,7 @@ def softplus(u):
 
 @inline
 def fill(alpha, beta, head, rate, shift, start, n, table):
-    """Fill ``table (3, room)`` for `n` rows from row `start` on; the room is a multiple of 16.
+    """Fill ``table (3, capacity)`` for `n` rows from row `start` on; the capacity is a multiple of 16.
 
     ``log_kept = rate * softplus(alpha + shift)``, ``kept = exp(log_kept)``, ``strength = sigmoid(beta)``.
     """

@@ -1,4 +1,4 @@
-"""The definition, in float64, one token after another; and the same over a tree by matrix products."""
+"""Definition in float64 NumPy, token by token; and the same over a tree by matrix products."""
 
 import numpy as np
 
@@ -6,18 +6,18 @@ from dflash.kernels.cases import BATCHES, Rows
 
 
 def unit(x):
-    """``x / sqrt(sum(x ** 2) + 1e-6)`` over the last axis."""
+    """Return ``x / sqrt(sum(x ** 2) + 1e-6)`` over the last axis."""
     return x / np.sqrt((x**2).sum(axis=-1, keepdims=True) + 1e-6)
 
 
 def gates(alpha, beta, ssm_a, dt_bias):
-    """Log of the part of the memory that a head keeps, and how far it moves towards the value."""
+    """Return the log of the decay, and the write strength, of each token and head."""
     alpha, beta = alpha.astype(np.float64), beta.astype(np.float64)
     return ssm_a * np.logaddexp(0, alpha + dt_bias), 1 / (1 + np.exp(-beta))
 
 
 def step(state, q, k, v, decay, beta):
-    """``S = decay * S; u = beta * (v - S @ k); S += outer(u, k); o = S @ q``; returns u, o and the new state."""
+    """Compute ``S = decay * S; u = beta * (v - S @ k); S += outer(u, k); o = S @ q``; return u, o and the new state."""
     state = decay * state
     u = beta * (v - state @ k)
     state = state + np.outer(u, k)
@@ -25,7 +25,7 @@ def step(state, q, k, v, decay, beta):
 
 
 def gated_delta(y, alpha, beta, ssm_a, dt_bias, batch, memory, *, out):
-    """Each row goes on from the state of its parent."""
+    """Run the delta rule; each row continues from the state of its parent."""
     apply_kept(batch.slot, batch.kept, batch.n_kept, batch.side, memory)
     (_, n_heads, n_values, width), n_groups = memory.state.shape, memory.k.shape[3]
     log_decay, beta = gates(alpha, beta, ssm_a, dt_bias)
@@ -49,7 +49,7 @@ def gated_delta(y, alpha, beta, ssm_a, dt_bias, batch, memory, *, out):
 
 
 def apply_kept(slot, kept, n_kept, side, memory):
-    """``S = decay * S + outer(u, k)`` for each kept row, root first."""
+    """Apply ``S = decay * S + outer(u, k)`` for each accepted row, root first."""
     n_groups = memory.k.shape[3]
     for s, here in enumerate(slot):
         for head, state in enumerate(memory.state[here]):
@@ -59,7 +59,7 @@ def apply_kept(slot, kept, n_kept, side, memory):
 
 
 def tree_wy(q, k, v, log_decay, beta, state, parent):
-    """One head over a tree without its states: ``(u, o, log_kept)``, from q, k (N, K), v (N, V) and the state (V, K).
+    """Compute one head over a tree: ``(u, o, log_kept)`` from q, k (N, K), v (N, V) and the state (V, K) at the root.
 
     With Γ the product of decays from the root down to a row: ``u_a = beta_a (v_a - Γ_a S k_a - sum over b strictly above a
     of (Γ_a / Γ_b) (k_b . k_a) u_b)`` and ``o_a = Γ_a S q_a + sum over b above or equal a of (Γ_a / Γ_b) (k_b . q_a) u_b``.
@@ -80,14 +80,14 @@ def tree_wy(q, k, v, log_decay, beta, state, parent):
 
 
 def state_after(path, k, u, log_kept, state):
-    """State (V, K) once the rows of `path`, root to e, are text: ``Γ_e S + sum over b of (Γ_e / Γ_b) outer(u_b, k_b)``."""
+    """Return the state (V, K) after the rows of `path`, root to e: ``Γ_e S + sum over b of (Γ_e / Γ_b) outer(u_b, k_b)``."""
     end = log_kept[path[-1]]
     weights = np.exp(end - log_kept[path])
     return np.exp(end) * state + (weights[:, None] * u[path]).T @ k[path]
 
 
 def cases():
-    """Name, key heads, value heads, key size, value size, sequences."""
+    """Yield names, key heads, value heads, key size, value size, sequences."""
     for name, sequences in BATCHES.items():
         yield name, 2, 4, 32, 32, sequences
     mixture = [Rows(13, "tree", slot=2, kept=(0, 3)), Rows(2, kept=(1,), side=1), Rows(35, "whole", slot=1, kept=(0,))]

@@ -1,4 +1,4 @@
-"""Rows of a recurrent state against a key: the two steps of the delta rule on 16 value rows at a time.
+"""The two steps of the delta rule, read and update, on 16 value rows of a state at a time.
 
 A state row holds the K float32 of one value channel. `lanes` is a tuple of K / 16 zeros: its length, a part of its type,
 is the number of vectors in a row, so that all loops over K are unrolled. Addresses are int64. A dot product over K has one
@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 from dflash.kernels.cpu.simd.emit import F32, F32V, I32, I64, LANES, call, f32x16, fold, load, spread, store
 
 ROWS = LANES
-"""Value rows in a tile: lane r of a vector belongs to row r."""
+"""Value rows of a tile; lane r of a vector belongs to row r."""
 
 _LINE = 4 * LANES
 
@@ -32,7 +32,7 @@ def _row(builder, address, n):
 
 
 def _products(builder, a, b):
-    """Lane sums of ``a * b``: even vectors, odd vectors, then both."""
+    """Return the lane sums of ``a * b``: of even vectors, of odd vectors, then of both."""
     sums = []
     for i, (x, y) in enumerate(zip(a, b, strict=True)):
         if i < 2:
@@ -42,7 +42,7 @@ def _products(builder, a, b):
     return builder.fadd(*sums) if len(sums) == 2 else sums[0]
 
 
-# The levels of `simd.hsum`, two vectors at a time: lanes of the pair to add, and how far from them the others lie
+# The levels of `simd.hsum` on two vectors: lanes of the pair to add, and their distance to the other summands
 _PARTS = range(0, LANES, 4)
 _HALVES = [*range(8), *range(16, 24)], 8
 _QUARTERS = [*range(4), *range(8, 12), *range(16, 20), *range(24, 28)], 4
@@ -51,7 +51,7 @@ _SINGLES = [part + i for part in _PARTS for i in (0, 2, 16, 18)], 1
 
 
 def _fold(builder, a, b, level):
-    """One level of `simd.hsum` on two vectors, packed into one: lanes `low` and those a distance on are added."""
+    """Apply one level of `simd.hsum` to two vectors, packed into one: add lanes `low` and those at a distance."""
     low, distance = level
     kind = ir.VectorType(I32, LANES)
     masks = (ir.Constant(kind, low), ir.Constant(kind, [lane + distance for lane in low]))
@@ -60,7 +60,7 @@ def _fold(builder, a, b, level):
 
 @intrinsic
 def dot(typing_context, lanes, x, y):
-    """Dot product of two rows of K float32."""
+    """Return the dot product of two rows of K float32."""
 
     def codegen(context, builder, signature, args):
         a, b = (_row(builder, address, lanes.count) for address in args[1:])
@@ -71,14 +71,14 @@ def dot(typing_context, lanes, x, y):
 
 @intrinsic
 def read(typing_context, lanes, rows, key, query):
-    """``(rows @ key, rows @ query)`` of 16 value rows."""
+    """Return ``(rows @ key, rows @ query)`` of 16 value rows."""
 
     def codegen(context, builder, signature, args):
         n = lanes.count
         _, rows, key, query = args
         vectors = _row(builder, key, n), _row(builder, query, n)
         quarters = [cgutils.alloca_once(builder, ir.ArrayType(F32V, 4)) for _ in vectors]
-        # rows i, i + 4, i + 8, i + 12 at a time: with more, their sums would spill from the registers
+        # rows i, i + 4, i + 8, i + 12 at a time: sums of more rows would spill registers
         with cgutils.for_range(builder, I64(4)) as loop:
             first = builder.add(rows, builder.mul(loop.index, I64(_LINE * n)))
             group = [_row(builder, builder.add(first, I64(4 * _LINE * n * i)), n) for i in range(4)]
@@ -98,7 +98,7 @@ def read(typing_context, lanes, rows, key, query):
 
 @intrinsic
 def update(typing_context, lanes, source, target, decay, u, key):
-    """``target = decay * source + outer(u, key)`` of 16 value rows; `target` may be `source`."""
+    """Compute ``target = decay * source + outer(u, key)`` of 16 value rows; `target` may be `source`."""
 
     def codegen(context, builder, signature, args):
         n = lanes.count

@@ -1,4 +1,4 @@
-"""Multiply activations with weights that stay packed."""
+"""Matrix multiplies of activations with packed (quantised) weights."""
 
 from collections.abc import Sequence
 
@@ -14,33 +14,33 @@ from dflash.kernels.profile import timed
 
 Floats = NDArray[np.float32]
 
-_UNPACK_AT_ONCE = 1 << 22
+_UNPACK_AT_ONCE = 1 << 22  # weights of a type without native kernels that are unpacked at a time
 
 
 def linear(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats], *, add: bool = False) -> None:
-    """Multiply the same tokens with one or more weights, in one launch.
+    """Multiply the same tokens with one or more weight matrices, in one launch.
 
     Parameters
     ----------
     x : float32 (T, K)
-        Tokens; rows contiguous.
+        Activations of the tokens; rows contiguous.
     weights : sequence of Matrix (R, K)
-        Of any type.
+        Weights of any types.
     outs : sequence of float32 (T, R)
-        Where the products go, one for each weight; rows contiguous.
+        Receive the products, one array for each weight; rows contiguous.
     add : bool
-        Add to what `outs` hold (the residual stream) in place of overwriting it.
+        Add to the values of `outs` (the residual stream) instead of overwriting them.
 
     Raises
     ------
     KernelError
-        If a width or a number of rows does not fit; the message names the weight.
+        If a width or number of rows does not fit; the message names the weight.
 
     Notes
     -----
-    ``out = x @ W.T`` in float32 from the exact values of the weights. The order of the sum is fixed (lane i of 16 sums the
-    products i, i + 16, ... one after another; the lanes are added as a tree), so a token has the same bits in every batch.
-    Reads each weight once: ``R * row_bytes`` bytes, memory-bound for few tokens.
+    ``out = x @ W.T`` in float32, from the exact values of the weights. The order of a sum is fixed: lane i of 16 adds the
+    products i, i + 16, ... in turn, then the lanes are added as a tree. So a token has the same bits in every batch. Reads
+    each weight once, ``R * row_bytes`` bytes; memory-bound for few tokens.
     """
     _check(x, weights, outs)
     native = [(w, o) for w, o in zip(weights, outs, strict=True) if w.native]
@@ -53,21 +53,21 @@ def linear(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats], *, add:
 
 
 def gated_linear(x: Floats, gate: Matrix, up: Matrix, out: Floats) -> None:
-    """Multiply with two weights and join the products, in one launch.
+    """Multiply with a gate and an up projection and combine the products, in one launch.
 
     Parameters
     ----------
     x : float32 (T, K)
-        Tokens; rows contiguous.
+        Activations of the tokens; rows contiguous.
     gate, up : Matrix (R, K)
-        Of any types.
+        Weights of any types.
     out : float32 (T, R)
-        Where the result goes; rows contiguous.
+        Receives the result; rows contiguous.
 
     Raises
     ------
     KernelError
-        If a width or a number of rows does not fit.
+        If a width or number of rows does not fit.
 
     Notes
     -----
@@ -79,16 +79,16 @@ def gated_linear(x: Floats, gate: Matrix, up: Matrix, out: Floats) -> None:
 
 
 class PackedLinear:
-    """A `linear` or `gated_linear` on fixed arrays, checked and laid out once, to be run for any number of tokens.
+    """A `linear` or `gated_linear` on fixed arrays, planned once and run for any number of tokens.
 
     Parameters
     ----------
     x, weights, outs
-        As for `linear`; the arrays hold the largest number of tokens.
+        As for `linear`; the arrays' rows are the capacity in tokens.
     add, gated : bool
-        As `linear` with `add`, or as `gated_linear` with two weights and one `out`.
+        Compute `linear` with `add`, or `gated_linear` with two weights and one output.
     name : str
-        What a profile calls it.
+        Name in profiles.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ def _check(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats]) -> None
         raise KernelError(f"linear: x must be float32 (T, K) with contiguous rows, got {x.dtype} {x.shape}")
     for weight, out in zip(weights, outs, strict=True):
         if weight.shape[1] != x.shape[1]:
-            raise KernelError(f"{weight.name}: rows of {weight.shape[1]} weights can't meet tokens of {x.shape[1]}")
+            raise KernelError(f"{weight.name}: rows of {weight.shape[1]} weights do not fit tokens of {x.shape[1]}")
         if out.dtype != np.float32 or out.shape != (len(x), weight.shape[0]) or (len(x) and out.strides[1] != 4):
             raise KernelError(
                 f"{weight.name}: out must be float32 {(len(x), weight.shape[0])} with contiguous rows, "
@@ -155,7 +155,7 @@ def _plan(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats], modes: S
 
 
 def describe(row: NDArray[np.int64], weight: Matrix) -> None:
-    """Fill the columns of a plan's row that belong to the weight."""
+    """Fill the columns of a plan's row that describe the weight."""
     n_weights, _ = step_bytes(weight.type)
     row[cpu.DATA], row[cpu.ROWS], row[cpu.ROW_BYTES] = weight.address, weight.shape[-2], weight.row_bytes
     row[cpu.WIDTH], row[cpu.STEPS] = weight.shape[-1], weight.shape[-1] // n_weights
@@ -170,7 +170,7 @@ def _native(weight: Matrix) -> Matrix:
 
 
 def _linear_by_parts(x: Floats, weight: Matrix, out: Floats, add: bool) -> None:
-    """Multiply with a type that kernels don't read: unpack some rows, multiply, forget them."""
+    """Multiply with a type without native kernels: unpack some rows at a time and multiply them as float32."""
     at_once = max(1, _UNPACK_AT_ONCE // weight.shape[1])
     for start in range(0, weight.shape[0], at_once):
         rows = slice(start, start + at_once)

@@ -1,8 +1,8 @@
-"""Multiply packed weights with tokens on all cores.
+"""Matrix multiply of packed weights on all cores.
 
-A task is a tile of 16 rows. Few tokens: rows are unpacked in registers and multiplied at once. More tokens: a few rows are
-unpacked into a buffer that stays in the cache and every token is multiplied with them. Both sum in the same order, so a
-token has the same bits in every batch.
+A task is a tile of 16 rows. For few tokens, rows are unpacked in registers and multiplied directly. For more tokens, some
+rows are unpacked into a buffer that fits the cache, and every token is multiplied with them. Both ways sum in the same
+order, so a token has the same bits in every batch.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from dflash.kernels.formats.cpu import DOT_ROWS
 from dflash.kernels.linear.tiles import call_dot, call_unpack, sum_16, tile_1x1, tile_4x3, tile_4x4, tile_4x5
 
 STORE, ADD, GATE, UP = range(4)
-"""What becomes of a product: it is stored, added to what is there, or, of two weights, ``silu(gate) * up`` is stored."""
+"""Epilogue of a product: store it, add it to the output, or, for two weights, store ``silu(gate) * up``."""
 
 DATA, ROWS, ROW_BYTES, WIDTH, STEPS, UNPACK, MODE, TOKENS, X, X_BYTES, OUT, OUT_BYTES, DOT = range(13)
 """Columns of a plan, int64: a row is a weight, the tokens at address X that meet it, and where the products go. From DOT on
@@ -24,9 +24,9 @@ DOT_TOKENS = len(DOT_ROWS)
 COLUMNS = DOT + DOT_TOKENS
 
 TILE = 16
-_LANES_BYTES = (TILE + 4) * 64  # lane sums of a tile and a token; a dot function may write four rows' beyond the last
-_FEW = 16  # tokens that stay in the first cache beside four unpacked rows
-_BUFFER = 163840  # float32 weights to unpack at a time: 640 KiB, so that they and some tokens stay in the L2 cache
+_LANES_BYTES = (TILE + 4) * 64  # lane sums of a tile for one token; a dot function may write up to four rows beyond it
+_FEW = 16  # tokens that fit the L1 cache beside four unpacked rows
+_BUFFER = 163840  # float32 weights to unpack at a time: 640 KiB, which fit the L2 cache beside some tokens
 
 
 @inline
@@ -58,7 +58,7 @@ def _rows_by_tokens(rows, w, w_bytes, x, x_bytes, tokens, n, out):
 
 @inline
 def _unpack(weight, source, rows, buffer):
-    """Unpack `rows` rows at `source` into a buffer that has room for a multiple of 4."""
+    """Unpack `rows` rows at `source` into a buffer."""
     row_bytes, steps, w_bytes = weight[ROW_BYTES], weight[STEPS], 4 * weight[WIDTH]
     whole = rows // 4 * 4
     for r in range(0, whole, 4):
@@ -69,7 +69,7 @@ def _unpack(weight, source, rows, buffer):
 
 @inline
 def _tokens_at_once(left):
-    """Of so many tokens, at least 5, take 3 to 5, such that as many are left again, or none."""
+    """Return how many of `left` tokens to take: 3 to 5, such that at least 3 or none are left. `left` is 3 or more."""
     return 5 if left % 4 == 1 else 4 if left % 4 == 0 else 3
 
 
@@ -90,7 +90,7 @@ def _many_tokens(weight, source, rows, buffer, at_once, out):
 
 @inline
 def _write(weight, row, rows, products):
-    """Move the products of a tile, (tokens, 16) float32, to where they belong."""
+    """Write the products of a tile, (tokens, 16) float32, to the output."""
     for t in range(weight[TOKENS]):
         source = products + 64 * t
         target = weight[OUT] + t * weight[OUT_BYTES] + 4 * row
@@ -105,7 +105,7 @@ def _write(weight, row, rows, products):
 
 @inline
 def _tile(plan, i, tile, scratch, most_tokens):
-    lanes = (scratch.ctypes.data + 63) // 64 * 64  # a vector that crosses a cache line costs two loads
+    lanes = (scratch.ctypes.data + 63) // 64 * 64  # a vector load across two cache lines costs two loads
     products = lanes + DOT_TOKENS * _LANES_BYTES
     buffer = products + 2 * 64 * most_tokens
     weight = plan[i]
@@ -129,7 +129,7 @@ def _tile(plan, i, tile, scratch, most_tokens):
 
 @inline
 def _rows_at_once(width, tokens):
-    """How many rows to unpack before they are multiplied: few where the tokens stay in the first cache beside them."""
+    """Return the rows to unpack at a time: 4 if the tokens fit the L1 cache beside them."""
     if tokens <= _FEW:
         return 4
     return min(TILE, max(4, _BUFFER // width // 4 * 4))
@@ -142,13 +142,13 @@ def _n_tiles(weight):
 
 @inline
 def _new_counter():
-    """One zero; in a parallel function numba would make a launch of ``np.zeros``."""
+    """Return one zero; inside a parallel function numba would turn ``np.zeros`` into a parallel launch."""
     return np.zeros(1, np.int64)
 
 
 @kernel
 def multiply(plan, n_threads):
-    """Carry out a plan, int64 (W, COLUMNS): multiply every weight with its tokens."""
+    """Execute a plan, int64 (W, COLUMNS): multiply every weight with its tokens."""
     n_tiles, tokens, buffer_size = 0, 0, 0
     for i in range(len(plan)):
         n_tiles += _n_tiles(plan[i])

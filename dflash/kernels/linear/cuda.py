@@ -1,4 +1,4 @@
-"""The packed multiply of up to 64 tokens on a GPU: shapes to grids and constants."""
+"""The packed multiply of up to 64 tokens on a GPU: grids and constants from shapes."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -15,13 +15,13 @@ from dflash.kernels.linear.tile_config import Chip, cuts, shape
 from dflash.kernels.norm.split import SplitNorm
 
 BUCKETS = 8, 16, 24, 32, 48, 64
-"""Token counts past which a launch does more. Kernels are compiled for those up to `Chip.most`."""
+"""Token counts that kernels are compiled for, up to `Chip.most`; a launch uses the next larger one."""
 MOST = BUCKETS[-1]
 STORE, ADD, GATED, GATED_BY = range(4)
 ALONE, BEFORE, BEHIND = range(3)
 
 FETCH_AHEAD = 16 << 20
-"""Bytes that a launch asks for of what is read after it; the L2 cache has to hold them."""
+"""Bytes of later weights that a launch prefetches; they must fit the L2 cache."""
 
 _HERE = Path(__file__).parent
 _WEIGHTS, _TYPES = 4, 3
@@ -29,36 +29,37 @@ _HOPPER = 90
 
 
 class PackedLinear:
-    """Products of tokens with weights that share them, for any number of tokens up to 64.
+    """Products of the same tokens with several weights, for up to 64 tokens.
 
     Parameters
     ----------
     x : float16 (T, K)
-        The tokens, C-contiguous; T is at most 64.
+        Activations of the tokens, C-contiguous; T is at most 64.
     weights : sequence of PackedWeight (R, K)
-        Of any native types. Up to four, of three types, are one launch.
+        Weights of any native types. Up to four weights of up to three types share a launch.
     outs : sequence of float32 (T, R)
-        Where the products go; rows contiguous. Float16 if `gated`.
+        Receive the products; rows contiguous. Float16 if `gated`.
     add : bool
         Add to `outs`.
     gated : bool
-        Two weights of one shape, gate and up, and one `out`: ``silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, at most 65504.
+        Take two weights of one shape, gate and up, and one output: ``silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, clamped
+        to 65504.
     scale : float
-        Times every product.
+        Factor of every product.
     before : SplitNorm, optional
-        The norm that `x` has still to pass: `x` is its `half`.
+        Norm before the multiply: `x` is its `half`, and products are scaled by the inverse RMS.
     behind : SplitNorm, optional
-        A norm that is to be prepared, of the one stream that is added to.
+        Norm after the multiply; requires `add` and one weight. Its `half` and `squares` are written.
 
     Raises
     ------
     KernelError
-        If a width, a number of rows or a type of array does not fit; the message names the weight.
+        If a width, a number of rows or an array's type does not fit; the message names the weight.
 
     Notes
     -----
-    Products are summed in float32. The weights' values are exact but for BF16 below 2^-14 and F32, which are rounded to
-    float16. A token has the same bits for any number of tokens and whichever weights share the launch.
+    Products are summed in float32. Weights are exact, except for F32 and for BF16 below 2^-14, which are rounded to
+    float16. A token has the same bits for any number of tokens, whichever weights share the launch.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class PackedLinear:
     ) -> None:
         _check(x, weights, outs, gated=gated)
         if behind is not None and (not add or len(weights) > 1 or behind.half.shape[1:] != outs[0].shape[1:]):
-            raise KernelError(f"{weights[0].name}: a norm behind a multiply is of the one stream that it adds to")
+            raise KernelError(f"{weights[0].name}: a norm behind a multiply needs add=True and one weight of its width")
         pieces = -(-len(x) // _chip(cupy.cuda.Device().id).most)
         most = bucket(-(-len(x) // pieces))
         self._pieces = []
@@ -91,28 +92,28 @@ class PackedLinear:
 
     @property
     def n_bytes(self) -> int:
-        """Of all weights."""
+        """Bytes of all weights."""
         return sum(decode.n_bytes for decode in self._pieces[0][-1])
 
     def first(self, n_bytes: int) -> Any:
-        """The weights that are read first, about `n_bytes` of them.
+        """Return the pieces of memory, about `n_bytes` in all, that a launch reads first.
 
         Returns
         -------
         uint64 (P, 2)
-            Addresses and bytes of pieces.
+            Addresses and sizes in bytes.
         """
         share = min(1.0, n_bytes / self.n_bytes)
         return np.concatenate([decode.first(share) for decode in self._pieces[0][-1]])
 
     def fetch_ahead(self, pieces: Any) -> None:
-        """Bring pieces of memory, as `first` gives them, into the L2 cache while a launch ends; before the first one."""
+        """Prefetch pieces of memory, see `first`, to the L2 cache when launches end; call it before the first launch."""
         self._pieces[-1][-1][-1].ahead = cupy.asarray(pieces)
 
     def __call__(self, n_tokens: int, stream: Any = None, *, kept: Any = None) -> None:
-        """Run for the first `n_tokens` rows; allocates nothing and waits for nothing.
+        """Run for the first `n_tokens` rows; does not allocate or synchronise.
 
-        Where the one of `outs` is added to, what becomes of it may be `kept`, float32 (T, R), beside.
+        With `add` and one output, a copy of the sums can be written to `kept`, float32 (T, R).
         """
         for start, most, decodes in self._pieces:
             if n_tokens > start:
@@ -122,7 +123,7 @@ class PackedLinear:
 
 
 class _Norm(NamedTuple):
-    """What a kernel is told of the norms around it: which it is, gain, halves, squares, eps."""
+    """Arguments of a launch for its fused norm: kind, gain, halves, squares, eps."""
 
     kind: int = ALONE
     gain: Any = None
@@ -140,7 +141,7 @@ class _Norm(NamedTuple):
 
 
 class _Launch:
-    """Up to four weights of three types: one launch."""
+    """One launch for up to four weights of up to three types."""
 
     def __init__(
         self, x: Any, pairs: Sequence[tuple[PackedWeight, Any]], mode: int, scale: float, norm: _Norm, gates: Any = None
@@ -165,7 +166,7 @@ class _Launch:
         return sum(weight.data.nbytes for weight in self._weights)
 
     def first(self, share: float) -> Any:
-        """A share of the tiles of each slice of 16 rows."""
+        """Return a share of the tiles of each K slice of 16 rows."""
         one, pieces = self._shapes[BUCKETS[0]], []
         for weight in self._weights:
             size, width = tile_bytes(weight.type), tile_width(weight.type)
@@ -191,7 +192,7 @@ class _Launch:
 
 
 def fetch_ahead(launches: Sequence[PackedLinear]) -> None:
-    """Let launches that follow each other ask for what the next ones read first."""
+    """Let each of some consecutive launches prefetch what the next two read first."""
     for i, launch in enumerate(launches[:-1]):
         left, pieces = FETCH_AHEAD, []
         for later in launches[i + 1 : i + 3]:
@@ -202,7 +203,7 @@ def fetch_ahead(launches: Sequence[PackedLinear]) -> None:
 
 
 def _gated(x: Any, weights: Sequence[PackedWeight], out: Any, scale: float, norm: _Norm) -> list[_Launch]:
-    """Gate and up; of two types, one after the other."""
+    """Return the launches of gate and up: one, or two if their types differ."""
     gate, up = weights
     if gate.type == up.type:
         return [_Launch(x, [(gate, out), (up, out)], GATED, scale, norm)]
@@ -216,17 +217,17 @@ def _kernel(types: tuple[str, ...], n: int, mode: int, norm: int, constants: dic
 
 
 def linear(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, add: bool = False) -> None:
-    """As `dflash.kernels.linear.linear` with float16 `x`, once; `PackedLinear` says the rest."""
+    """Compute `dflash.kernels.linear.linear` once with float16 `x`; see `PackedLinear`."""
     PackedLinear(x, weights, outs, add=add)(len(x))
 
 
 def bucket(n_tokens: int) -> int:
-    """The least of `BUCKETS` that holds `n_tokens`."""
+    """Return the smallest of `BUCKETS` that holds `n_tokens`."""
     return next(n for n in BUCKETS if n >= n_tokens)
 
 
 def _parts(pairs: list[tuple[PackedWeight, Any]]) -> list[list[tuple[PackedWeight, Any]]]:
-    """In order, as few parts as launches hold."""
+    """Split weights, in order, into as few launches as possible."""
     parts: list[list[tuple[PackedWeight, Any]]] = [[]]
     for pair in pairs:
         if len(parts[-1]) == _WEIGHTS or len({w.type for w, _ in (*parts[-1], pair)}) > _TYPES:
@@ -252,7 +253,7 @@ def _check(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, gate
     kind = cupy.float16 if gated else cupy.float32
     for weight, out in zip(weights, (*outs, *outs) if gated else outs, strict=True):
         if weight.shape[1:] != x.shape[1:]:
-            raise KernelError(f"{weight.name}: rows of {weight.shape[-1]} weights can't meet tokens of {x.shape[1]}")
+            raise KernelError(f"{weight.name}: rows of {weight.shape[-1]} weights do not fit tokens of {x.shape[1]}")
         wanted = len(x), weight.shape[0]
         if out.dtype != kind or out.shape != wanted or out.strides[1] != out.itemsize:
             raise KernelError(

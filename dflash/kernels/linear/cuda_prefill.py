@@ -1,4 +1,4 @@
-"""The multiply of a prefill: weights are unpacked to halves, some rows at a time, and multiplied on tensor cores."""
+"""The matrix multiply of a prefill: weights are unpacked to float16, some rows at a time, for the tensor cores."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -17,12 +17,12 @@ from dflash.kernels.gpu.launch import Bound
 
 STORE, ADD, GATED = range(3)
 INNER_SCALE = 2.0**-6
-"""What a gated launch multiplies its results with, and the projection after it divides by (``scale=1 / INNER_SCALE``)."""
+"""Factor of a gated launch's results against overflow; the next projection undoes it (``scale=1 / INNER_SCALE``)."""
 
 TYPICAL_ROWS = 2048
-"""Tokens for which weights that do not fit into the scratch are cut."""
+"""Number of tokens that the partition of weights larger than the scratch is optimised for."""
 PACKED_ROWS = 128
-"""Up to so many tokens Hopper multiplies tiles as they are, without the scratch; with the same bits."""
+"""Largest number of tokens for which Hopper multiplies packed tiles without the scratch, with the same bits."""
 SCRATCH_BYTES = 1 << 28
 
 _HERE = Path(__file__).parent
@@ -36,12 +36,12 @@ _PLACED = 32
 
 
 class Scratch:
-    """Where weights are unpacked; one for all launches of a stream.
+    """Buffer for unpacked weights, shared by all launches of a stream.
 
     Parameters
     ----------
     n_bytes : int
-        Larger weights are taken in parts.
+        Size; larger weights are processed in parts.
     """
 
     def __init__(self, n_bytes: int = SCRATCH_BYTES) -> None:
@@ -49,7 +49,7 @@ class Scratch:
 
 
 class _Rows(NamedTuple):
-    """The rows of a weight: where they begin among the unpacked rows; which of a pair it is, 1 or 2, or 0."""
+    """The rows of a weight, their first unpacked row, and the weight's place in a gated pair: 1, 2, or 0 for none."""
 
     weight: PackedWeight
     n: int
@@ -58,35 +58,35 @@ class _Rows(NamedTuple):
 
 
 class PrefillLaunch:
-    """A `linear` or `gated_linear` on fixed arrays for any number of tokens; made for hundreds and more.
+    """A `linear` or `gated_linear` on fixed arrays for any number of tokens, optimised for hundreds or more.
 
     Parameters
     ----------
     x : float16 (T, K)
-        Tokens; C-contiguous.
+        Activations of the tokens; C-contiguous.
     weights : sequence of PackedWeight (R, K)
-        Of any types; with `gated` the gate and the up projection.
+        Weights of any types; with `gated` the gate and the up projection.
     outs : sequence of float32 (T, R)
-        Where the products go; rows contiguous. With `gated` one float16 array.
+        Receive the products; rows contiguous. With `gated` one float16 array.
     add : bool
-        ``out += scale * (x @ W.T)`` in place of ``out = scale * (x @ W.T)``.
+        Compute ``out += scale * (x @ W.T)`` instead of ``out = scale * (x @ W.T)``.
     gated : bool
-        ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, at most 65504.
+        Compute ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, clamped to 65504.
     scale : float
     scratch : Scratch
-        Of the stream.
+        Scratch of the stream.
 
     Raises
     ------
     KernelError
-        If a width or a number of rows does not fit; the message names the weight.
+        If a width or number of rows does not fit; the message names the weight.
 
     Notes
     -----
     Weights are rounded to float16, products are summed in float32 along K: RMS error at most 5e-4 of the RMS of the output.
-    A token has the same bits in every batch and wherever it stands in it; they differ between Hopper, which has a kernel of
-    its own, and other GPUs. Reads the packed weights, and writes and reads 2 bytes a weight, each time; of at most
-    `PACKED_ROWS` tokens, on Hopper, the packed weights alone.
+    A token has the same bits in every batch and at every place in it. Bits differ between Hopper, which has its own kernel,
+    and other GPUs. Each call reads the packed weights, and writes and reads 2 bytes a weight. On Hopper, up to
+    `PACKED_ROWS` tokens read only the packed weights.
     """
 
     def __init__(
@@ -108,12 +108,12 @@ class PrefillLaunch:
         laid, total = _lay_out(weights, gated)
         self._steps = [self._piece(laid, start, min(total, start + at_once)) for start in range(0, total, at_once)]
         self._packed = self._from_tiles(weights) if self._hopper else []
-        cupy.cuda.get_current_stream().synchronize()  # the tables are there, whatever stream the launches are on
+        cupy.cuda.get_current_stream().synchronize()  # so that launches on any stream find the tables
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
-        """Run for the first `n_rows` rows; allocates nothing and waits for nothing."""
+        """Run for the first `n_rows` rows; does not allocate or synchronise."""
         if not 0 < n_rows <= len(self._x):
-            raise KernelError(f"prefill: {n_rows} rows asked for, the arrays hold 1 to {len(self._x)}")
+            raise KernelError(f"prefill: rows must be 1 to {len(self._x)}, got {n_rows}")
         if self._packed and n_rows <= PACKED_ROWS:
             for multiply, strips in self._packed:
                 multiply(stream, grid=(-(-n_rows // 128), strips), n_rows=n_rows)
@@ -124,7 +124,7 @@ class PrefillLaunch:
             multiply(stream, grid=tile.grid(n_rows), n_rows=n_rows)
 
     def _piece(self, laid: list[_Rows], start: int, end: int) -> tuple[list[Bound], Bound, "_Tile"]:
-        """Unpack and multiply what stands at `start` to `end` of the unpacked rows."""
+        """Bind the unpacking and the multiply of unpacked rows `start` to `end`."""
         width = self._x.shape[1]
         halves = self._scratch.halves[: (end - start) * width].reshape(end - start, width)
         per = 2 if self._mode == GATED else 1
@@ -155,7 +155,7 @@ class PrefillLaunch:
         return launch.bind(1, 384, (*maps, *numbers), _HOPPER_SHARED), tile
 
     def _from_tiles(self, weights: Sequence[PackedWeight]) -> list[tuple[Bound, int]]:
-        """Launches that need no unpacking, one for each type, with their strips; none for a pair of two types."""
+        """Return launches on packed tiles, one for each type, with their strips; none for a gated pair of two types."""
         gated = self._mode == GATED
         types = dict.fromkeys(weight.type for weight in weights)
         if gated and len(types) > 1:
@@ -178,7 +178,7 @@ class PrefillLaunch:
 
 
 class _Tile(NamedTuple):
-    """What is taken at once of the tokens and of a number of columns, and how many blocks run at once, if that matters."""
+    """Tile size in tokens and columns, the columns in all, and the number of blocks that run at once, or 0."""
 
     rows: int
     columns: int
@@ -186,14 +186,14 @@ class _Tile(NamedTuple):
     at_once: int
 
     def grid(self, n_rows: int) -> int:
-        """Blocks: one a tile, or as many as run at once, where tiles can be halved."""
+        """Return the blocks: one for each tile, or, if tiles can be halved, at most as many as run at once."""
         tiles = -(-n_rows // self.rows) * -(-self.n_columns // self.columns)
         return min(2 * tiles, self.at_once) if self.at_once else tiles
 
 
 @cache
 def is_hopper(device: int) -> bool:
-    """Whether a device has the instructions of ``sm_90a``."""
+    """Return whether a device supports the instructions of ``sm_90a``."""
     return cupy.cuda.Device(device).compute_capability == "90"
 
 
@@ -204,12 +204,12 @@ def _processors(device: int) -> int:
 
 @cache
 def _portable_step(device: int) -> int:
-    """The longer step of K whose ring leaves room for two blocks."""
+    """Return the largest K step of a tile with which two blocks fit a multiprocessor."""
     return 64 if cupy.cuda.Device(device).attributes["MaxSharedMemoryPerMultiprocessor"] >= 132 * 1024 else 32
 
 
 def _rows_at_once(scratch: Scratch, width: int, hopper: bool, name: str) -> int:
-    """How many unpacked rows a launch takes: what fits, as full rounds of tiles if it is more than one."""
+    """Return the unpacked rows of a launch: as many as fit, rounded down to full waves of tiles on Hopper."""
     rows, columns = _HOPPER_TILE
     fit = scratch.halves.size // width // columns * columns
     if not fit:
@@ -220,7 +220,7 @@ def _rows_at_once(scratch: Scratch, width: int, hopper: bool, name: str) -> int:
 
 
 def _lay_out(weights: Sequence[PackedWeight], gated: bool) -> tuple[list[_Rows], int]:
-    """Where the rows of each weight stand among the unpacked ones, and how many these are."""
+    """Return the layout of the unpacked rows of all weights, and their total."""
     if gated:
         n = weights[0].shape[0]
         return [_Rows(w, n, 0, pair) for pair, w in enumerate(weights, 1)], -(-n // TILE_ROWS) * 2 * TILE_ROWS
@@ -232,7 +232,7 @@ def _lay_out(weights: Sequence[PackedWeight], gated: bool) -> tuple[list[_Rows],
 
 
 def _unpack(rows: _Rows, low: int, high: int, halves: Any, *, leads: bool) -> Bound:
-    """Unpack rows `low` to `high` of a weight, `low` begins a tile; `leads`: as the first of several."""
+    """Bind the unpacking of rows `low` to `high` of a weight; `low` begins a tile, `leads` marks the first of several."""
     weight = rows.weight
     n = high - low
     strip = weight.tiles_of_row * tile_bytes(weight.type)
@@ -250,7 +250,7 @@ def _check(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], gated: 
     dtype = cupy.float16 if gated else cupy.float32
     for weight, out in zip(weights, (*outs, *outs) if gated else outs, strict=True):
         if len(weight.shape) != 2 or weight.shape[1] != x.shape[1]:
-            raise KernelError(f"{weight.name}: a weight of shape {weight.shape} can't meet tokens of {x.shape[1]}")
+            raise KernelError(f"{weight.name}: a weight of shape {weight.shape} does not fit tokens of {x.shape[1]}")
         shape = x.shape[0], weight.shape[0]
         if out.dtype != dtype or out.shape != shape or out.strides[1] != out.itemsize:
             raise KernelError(

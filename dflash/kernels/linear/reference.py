@@ -1,23 +1,23 @@
-"""The definition: unpack, multiply, add up in float64."""
+"""Definition in float64 NumPy: unpack and multiply."""
 
 import numpy as np
 
 
 def linear(x, weights, outs, *, add=False):
-    """``out = x @ W.T``, or ``out += x @ W.T``."""
+    """Compute ``out = x @ W.T``, or ``out += x @ W.T``."""
     for weight, out in zip(weights, outs, strict=True):
         y = x.astype(np.float64) @ weight.unpacked().astype(np.float64).T
         out[:] = out + y if add else y
 
 
 def gated_linear(x, gate, up, out):
-    """``out = silu(x @ gate.T) * (x @ up.T)``."""
+    """Compute ``out = silu(x @ gate.T) * (x @ up.T)``."""
     g, u = (x.astype(np.float64) @ w.unpacked().astype(np.float64).T for w in (gate, up))
     out[:] = g / (1 + np.exp(-g)) * u
 
 
 def cases():
-    """Name, rows of each weight, width, tokens."""
+    """Yield names, rows of each weight, width, tokens."""
     yield "one row", (1,), 32, 1
     yield "three rows, three tokens", (3,), 256, 3
     yield "a tile", (16,), 512, 4

@@ -1,4 +1,4 @@
-"""Building blocks of the multiply: tiles of dot products, sums of lanes, calls through an address.
+"""Building blocks of the CPU multiply: tiles of dot products, sums of lanes, calls through an address.
 
 Lane i of an accumulator sums the products i, i + 16, i + 32 ... one after another and the lanes are added as a tree, so the
 bits of a dot product do not depend on the tile that computed it.
@@ -31,7 +31,7 @@ def _tile(rows: int, tokens: int) -> Any:
         sums = loop(builder, n, [constant(0.0, F32V)] * (rows * tokens), body)
         t = 0
         while t < tokens:
-            # as many tokens at a time as a vector has room for: their sums share instructions
+            # as many tokens at a time as fit a vector, so that their sums share instructions
             many = min(LANES // rows, 1 << (tokens - t).bit_length() - 1)
             total = sum_lanes(builder, sums[t * rows : (t + many) * rows])
             for i in range(many):
@@ -53,7 +53,7 @@ tile_4x3, tile_4x4, tile_4x5 = _tile(4, 3), _tile(4, 4), _tile(4, 5)
 
 @op(types.void, types.int64, types.int64)
 def sum_16(builder, lanes, out):
-    """Add up the lanes of 16 vectors at `lanes`; 16 sums go to `out`."""
+    """Sum the lanes of each of the 16 vectors at `lanes`; write the 16 sums to `out`."""
     vectors = [load(builder, builder.add(lanes, I64(4 * LANES * i)), F32V) for i in range(LANES)]
     store(builder, out, sum_lanes(builder, vectors))
 

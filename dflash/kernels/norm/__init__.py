@@ -1,4 +1,4 @@
-"""RMS norms: of a row, and of each head of a row with a gate."""
+"""RMS norms: of rows, and of the heads of rows with a gate."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ _PARALLEL_GATED_SIZE = 1 << 14
 
 
 def rms_norm(x: Floats, weight: Floats, eps: float, *, out: Floats) -> None:
-    """Scale rows to a root mean square of 1, then by a weight.
+    """Scale rows to a root mean square of 1, then multiply by a weight.
 
     Parameters
     ----------
@@ -29,11 +29,11 @@ def rms_norm(x: Floats, weight: Floats, eps: float, *, out: Floats) -> None:
     Raises
     ------
     KernelError
-        If an array is strided or of another shape; the message names it.
+        If an array is strided or has another shape; the message names it.
 
     Notes
     -----
-    ``out = x / sqrt(mean(x ** 2) + eps) * weight``. Moves ``8 * T * D`` bytes. The order of a sum depends on D alone.
+    ``out = x / sqrt(mean(x ** 2) + eps) * weight``. Moves ``8 * T * D`` bytes. The order of a sum depends only on D.
     """
     n, width = x.shape
     check("x", x, (n, width))
@@ -44,16 +44,16 @@ def rms_norm(x: Floats, weight: Floats, eps: float, *, out: Floats) -> None:
 
 
 def gated_rms_norm(x: Floats, z: Floats, weight: Floats, eps: float, *, out: Floats) -> None:
-    """Norm each head of a row, then let a gate through.
+    """Norm each head of a row, then multiply by the SiLU of a gate.
 
     Parameters
     ----------
     x : float32 (T, H, V)
-        What a recurrence read out.
+        Read-out of the delta rule.
     z : float32 (T, H * V)
-        The gate, before its SiLU.
+        Gate before SiLU.
     weight : float32 (V,)
-        Gain, the same for all heads.
+        Gain, shared by all heads.
     eps : float
         Added to the mean of the squares.
     out : float32 (T, H * V)
@@ -62,7 +62,7 @@ def gated_rms_norm(x: Floats, z: Floats, weight: Floats, eps: float, *, out: Flo
     Raises
     ------
     KernelError
-        If an array is strided or of another shape; the message names it.
+        If an array is strided or has another shape; the message names it.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""RMS norms with numba. The sum of squares of a row has one order: four vectors of lanes in turn, then the tail."""
+"""RMS norms with numba. The sum of squares has a fixed order: four vector accumulators in turn, then the tail."""
 
 import numpy as np
 from numba import prange
@@ -7,12 +7,12 @@ from dflash.kernels.cpu import simd
 from dflash.kernels.cpu.jit import inline, kernel
 
 _LINE = 4 * simd.LANES
-_ROWS = 8
+_ROWS = 8  # rows, or heads, of a task
 
 
 @inline
 def inverse_rms(x, width, eps):
-    """``1 / sqrt(mean(x ** 2) + eps)`` of `width` float32 at address `x`."""
+    """Return ``1 / sqrt(mean(x ** 2) + eps)`` of `width` float32 at address `x`."""
     a, b, c, d = simd.zeros(), simd.zeros(), simd.zeros(), simd.zeros()
     n = width // simd.LANES
     for i in range(0, n - 3, 4):
@@ -32,7 +32,7 @@ def inverse_rms(x, width, eps):
 
 @inline
 def norm_row(x, weight, width, eps, out):
-    """`rms_norm` of one row, all by address."""
+    """Compute `rms_norm` of one row; arrays are given by address."""
     factor = inverse_rms(x, width, eps)
     factors = simd.splat(factor)
     n = width // simd.LANES
@@ -44,7 +44,7 @@ def norm_row(x, weight, width, eps, out):
 
 @inline
 def gated_norm_row(x, z, weight, width, eps, out):
-    """`gated_rms_norm` of one head of one row, all by address."""
+    """Compute `gated_rms_norm` of one head of one row; arrays are given by address."""
     factor = inverse_rms(x, width, eps)
     factors = simd.splat(factor)
     n = width // simd.LANES
@@ -74,13 +74,13 @@ def _gated_norm_rows(x, z, weight, eps, out, start, stop):
 
 @inline
 def rms_norm(x, weight, eps, out):
-    """One thread: for few rows a parallel launch costs more than the work."""
+    """Run on one thread: for few rows a parallel launch costs more than the work."""
     _norm_rows(x, weight, eps, out, 0, x.shape[0])
 
 
 @kernel
 def rms_norm_parallel(x, weight, eps, out):
-    """All threads, `_ROWS` rows a task."""
+    """Run on all threads, `_ROWS` rows a task."""
     n = x.shape[0]
     for task in prange((n + _ROWS - 1) // _ROWS):
         _norm_rows(x, weight, eps, out, _ROWS * task, min(_ROWS * task + _ROWS, n))
@@ -88,13 +88,13 @@ def rms_norm_parallel(x, weight, eps, out):
 
 @inline
 def gated_rms_norm(x, z, weight, eps, out):
-    """One thread."""
+    """Run on one thread."""
     _gated_norm_rows(x, z, weight, eps, out, 0, z.size // weight.shape[0])
 
 
 @kernel
 def gated_rms_norm_parallel(x, z, weight, eps, out):
-    """All threads, `_ROWS` heads a task."""
+    """Run on all threads, `_ROWS` heads a task."""
     n = z.size // weight.shape[0]
     for task in prange((n + _ROWS - 1) // _ROWS):
         _gated_norm_rows(x, z, weight, eps, out, _ROWS * task, min(_ROWS * task + _ROWS, n))

@@ -13,36 +13,36 @@ _MOST_THREADS = 320
 
 
 class RmsNorm:
-    """An `rms_norm` on fixed arrays, to be run for any number of rows.
+    """An `rms_norm` on fixed arrays, for any number of rows.
 
     Parameters
     ----------
     x : float32 (T, D)
-        Rows, on the device as all arrays.
+        Rows; all arrays are on the device.
     weight : float32 (D,)
         Gain of each column.
     eps : float
         Added to the mean of the squares.
     half : float16 (T, D), optional
-        Where the rows go for a multiply, beyond 65504 as 65504; may be given as its bits (uint16).
+        Receives the result for a matrix multiply, clamped to 65504; may be given as uint16.
     full : float32 (T, D), optional
-        Where they go in full; may be `x`.
+        Receives the result as float32; may be `x`.
 
     Raises
     ------
     KernelError
-        If nothing is to be written, or an array is strided or of another type or shape.
+        If neither `half` nor `full` is given, or an array is strided or has another type or shape.
 
     Notes
     -----
-    ``out = x / sqrt(mean(x ** 2) + eps) * weight``. Reads ``4 * D`` bytes a row and writes 2 or 4 times D. A row has the
-    same bits in any company.
+    ``out = x / sqrt(mean(x ** 2) + eps) * weight``. Reads ``4 * D`` bytes a row and writes ``2 * D`` or ``4 * D``. A row
+    has the same bits whatever other rows are in the launch.
     """
 
     def __init__(self, x: Any, weight: Any, eps: float, *, half: Any = None, full: Any = None) -> None:
         width = x.shape[1]
         if half is None and full is None:
-            raise KernelError("norm: there must be a place for the rows, half or full")
+            raise KernelError("norm: half or full must be given, got neither")
         for name, array, shape in (("weight", weight, (width,)), ("half", half, x.shape), ("full", full, x.shape)):
             if array is not None and array.shape != shape:
                 raise KernelError(f"norm: {name} must be {shape}, got {array.shape}")
@@ -57,7 +57,7 @@ class RmsNorm:
 
 
 def threads(width: int) -> int:
-    """How many work on a row."""
+    """Return the threads that work on a row."""
     steps = -(-width // (1 if width % 4 else 4))
     each = -(-steps // _MOST_THREADS)
     return -(-steps // (32 * each)) * 32

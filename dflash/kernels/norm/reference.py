@@ -1,16 +1,16 @@
-"""The definition, in float64."""
+"""Definitions in float64 NumPy."""
 
 import numpy as np
 
 
 def rms_norm(x, weight, eps, *, out):
-    """``x / sqrt(mean(x ** 2) + eps) * weight``, the mean over a row."""
+    """Compute ``x / sqrt(mean(x ** 2) + eps) * weight``, with the mean over a row."""
     x = x.astype(np.float64)
     out[:] = x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps) * weight
 
 
 def gated_rms_norm(x, z, weight, eps, *, out):
-    """``rms_norm(x) * silu(z)``, the mean over a head."""
+    """Compute ``rms_norm(x) * silu(z)``, with the mean over a head."""
     x = x.astype(np.float64)
     gate = z.astype(np.float64).reshape(x.shape)
     normed = x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps) * weight
@@ -18,7 +18,7 @@ def gated_rms_norm(x, z, weight, eps, *, out):
 
 
 def cases():
-    """Name, rows, width of a row (of a head)."""
+    """Yield names, rows, width of a row or head."""
     yield "one short row", 1, 5
     yield "one row", 1, 512
     yield "three odd rows", 3, 67

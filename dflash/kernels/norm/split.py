@@ -1,35 +1,36 @@
-"""The RMS norm on a GPU in two parts, which the multiplies around it carry."""
+"""The RMS norm on a GPU, fused into the matrix multiplies before and after it."""
 
 from typing import Any
 
 from dflash.errors import KernelError
 
-_TILE = 16
+_TILE = 16  # columns of a sum of squares
 
 
 class SplitNorm:
-    """An RMS norm that is no launch of its own.
+    """An RMS norm without a launch of its own.
 
-    The multiply that adds to a stream and has this norm behind it writes the rows times the gain, and sums of their squares;
-    the one that has it before it applies the factor to its products (`dflash.kernels.linear.cuda.PackedLinear`).
+    The multiply before the norm, which adds to the residual stream, also writes the rows times the gain and sums of their
+    squares (epilogue). The multiply after the norm scales its products by the inverse RMS
+    (`dflash.kernels.linear.cuda.PackedLinear`).
 
     Parameters
     ----------
     x : float32 (T, D)
-        Rows, on the device as all arrays.
+        Rows; all arrays are on the device.
     weight : float32 (D,)
         Gain of each column.
     eps : float
         Added to the mean of the squares.
     half : float16 (T, D)
-        Where ``x * weight / 8`` goes, beyond 65504 as 65504.
+        Receives ``x * weight / 8``, clamped to 65504.
     squares : float32 (T, S)
-        Where sums of squares go, one for each 16 columns: S is D / 16, rounded up.
+        Receives sums of squares, one for each 16 columns; S is D / 16, rounded up.
 
     Raises
     ------
     KernelError
-        If an array is strided or of another type or shape.
+        If an array has another shape.
     """
 
     def __init__(self, x: Any, weight: Any, eps: float, *, half: Any, squares: Any) -> None:
@@ -42,10 +43,10 @@ class SplitNorm:
 
 
 def sums(width: int) -> int:
-    """How many sums of squares a row has."""
+    """Return the number of sums of squares of a row."""
     return -(-width // _TILE)
 
 
 def carried(**norms: Any) -> dict[str, SplitNorm]:
-    """Of the norms before and behind a multiply, those that it carries."""
+    """Return the norms that are fused into a multiply, out of those before and behind it."""
     return {place: norm for place, norm in norms.items() if isinstance(norm, SplitNorm)}

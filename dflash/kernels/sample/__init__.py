@@ -1,4 +1,4 @@
-"""What is asked of a row of logits: its largest, its sum, and a token drawn from it."""
+"""Operations on rows of logits: largest values, log-sum-exp, and sampling of tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -57,34 +57,34 @@ _OWN_NAMES = np.empty(0, np.int32)
 
 
 def sample_rows(logits: Any, requests: Sequence[SampleRequest]) -> SampleResult:
-    """Begin to draw tokens from some rows, each by its law.
+    """Start to sample tokens from some rows, each with its own parameters.
 
     Parameters
     ----------
     logits : float32 (R, V), or Logits
-        In the memory of the CPU, or `sample.cuda.Logits`, which stay on the device.
+        Array in host memory, or `sample.cuda.Logits`, which stay on the device.
     requests : sequence of SampleRequest
-        Of different rows.
+        Requests; no row is in two of them.
 
     Returns
     -------
     SampleResult
-        A token is a function of its row, its law and its position alone. The CPU makes them as they are looked at, a GPU
-        makes all of them at once.
+        Sampled tokens. A token depends only on its row, its parameters and its position. The CPU samples a token when it is
+        read; a GPU samples all of them at once.
     """
     return HostSampleResult(logits, requests) if isinstance(logits, np.ndarray) else logits.sample_rows(requests)
 
 
 def argmax(logits: Floats, allowed: NDArray[np.bool_] | None = None, *, out: Ids) -> None:
-    """Find the largest logit of each row; of equals the lowest id.
+    """Find the largest logit of each row; ties go to the lowest id.
 
     Parameters
     ----------
     logits : float32 (R, V)
     allowed : bool (R, V), optional
-        Tokens that may be chosen; all if None.
+        Tokens that may be chosen; all tokens if None.
     out : int32 (R,)
-        The ids; -1 where every logit is NaN, minus infinity or not allowed.
+        Receives the ids; -1 if every logit is NaN, minus infinity or not allowed.
 
     Raises
     ------
@@ -101,15 +101,15 @@ def argmax(logits: Floats, allowed: NDArray[np.bool_] | None = None, *, out: Ids
 
 
 def top_k(row: Floats, *, ids: Ids, values: Floats) -> None:
-    """Find the K largest logits, largest first, lower ids first among equals.
+    """Find the K largest logits, in descending order; among equals the lower id comes first.
 
     Parameters
     ----------
     row : float32 (V,)
     ids : int32 (K,)
-        K from 1 to V; -1 where there is nothing more above minus infinity.
+        Receives the tokens; -1 where no logits above minus infinity are left. K is 1 to V.
     values : float32 (K,)
-        Their logits.
+        Receives their logits.
 
     Raises
     ------
@@ -120,12 +120,12 @@ def top_k(row: Floats, *, ids: Ids, values: Floats) -> None:
     check("ids", ids, values.shape, np.int32)
     check("values", values, values.shape, np.float32)
     if not 1 <= len(ids) <= len(row):
-        raise KernelError(f"ids: must have room for 1 to {len(row)} tokens, has for {len(ids)}")
+        raise KernelError(f"ids: must hold 1 to {len(row)} tokens, has room for {len(ids)}")
     find_top(row, ids, values)
 
 
 def log_sum_exp(row: Floats, scale: float = 1.0) -> float:
-    """``log(sum(exp(scale * row)))``; a log-probability is a scaled logit minus this.
+    """Return ``log(sum(exp(scale * row)))``; a log-probability is a scaled logit minus this value.
 
     Parameters
     ----------
@@ -136,14 +136,14 @@ def log_sum_exp(row: Floats, scale: float = 1.0) -> float:
     Returns
     -------
     float
-        Error below 1e-6 or so; the order of the sum depends on V alone.
+        The error is about 1e-6 or less. The order of the sum depends only on V.
     """
     check("row", row, row.shape, np.float32)
     return cpu.log_sum_exp(row, float(scale))
 
 
 def likely(row: Floats, scale: float, floor: float, *, ids: Ids, scaled: Floats) -> tuple[int, float]:
-    """Find the tokens whose scaled logit ``(row - max(row)) * scale`` is not below a floor.
+    """Find the tokens whose scaled logit ``(row - max(row)) * scale`` is at least `floor`.
 
     Parameters
     ----------
@@ -151,18 +151,18 @@ def likely(row: Floats, scale: float, floor: float, *, ids: Ids, scaled: Floats)
     scale : float
         Inverse temperature; above 0.
     floor : float
-        At most 0.
+        Lowest scaled logit to include; at most 0.
     ids : int32 (V,)
-        The first ones become the tokens found, ascending.
+        Its first entries receive the tokens found, in ascending order.
     scaled : float32 (V,)
-        And these their scaled logits.
+        Its first entries receive their scaled logits.
 
     Returns
     -------
     n : int
-        How many were found.
+        Number of tokens found.
     total : float
-        ``sum(exp((row - max(row)) * scale))`` over all of the row.
+        ``sum(exp((row - max(row)) * scale))`` over the whole row.
     """
     check("row", row, row.shape, np.float32)
     check("ids", ids, row.shape, np.int32)
@@ -171,27 +171,27 @@ def likely(row: Floats, scale: float, floor: float, *, ids: Ids, scaled: Floats)
 
 
 def nucleus(ids: Ids, scaled: Floats, share: float, total: float = 0.0) -> int:
-    """Find the fewest tokens, likeliest first, lower ids first among equals, whose weights ``exp(scaled)`` reach a share.
+    """Find the fewest tokens, most probable first, whose weights ``exp(scaled)`` add up to a share of the total (top-p).
 
     Parameters
     ----------
     ids : int32 (N,)
-        Their order changes: those found come first.
+        Reordered in place: the tokens found come first; among equals the lower id comes first.
     scaled : float32 (N,)
-        Finite, changes with `ids`.
+        Finite scaled logits, reordered with `ids`.
     share : float
-        0 finds one; if all do not reach it, all are found.
+        Share to reach, 0 to 1. A share of 0 finds one token. If all tokens together stay below it, all are found.
     total : float, optional
-        What it is a share of; the weights given if 0.
+        Sum of weights that the share refers to; the sum over the given tokens if 0.
 
     Returns
     -------
     int
-        How many; 0 only if N is.
+        Number of tokens found; 0 only if N is 0.
 
     Notes
     -----
-    A few passes over N, no sort, whatever the values are.
+    Takes a few passes over the N tokens for any values, without sorting them.
     """
     check("ids", ids, scaled.shape, np.int32)
     check("scaled", scaled, ids.shape, np.float32)
@@ -199,22 +199,22 @@ def nucleus(ids: Ids, scaled: Floats, share: float, total: float = 0.0) -> int:
 
 
 def gumbel(seed: int, position: int, ids: Ids, *, out: Floats) -> None:
-    """Give the noise of some tokens at a position of a text.
+    """Compute the Gumbel noise of some tokens at a position.
 
     Parameters
     ----------
     seed : int
-        Its lowest 64 bits count.
+        Key of the generator; only its lowest 64 bits count.
     position : int
-        0 to 2**32 - 1.
+        Position of the sampled token in its sequence, 0 to 2**32 - 1.
     ids : int32 (N,)
-        Tokens; a token has the same noise whichever others are asked for.
+        Tokens. The noise of a token does not depend on the others.
     out : float32 (N,)
-        Independent draws of the standard Gumbel law, from -3.14 to 22.88.
+        Receives independent samples of the standard Gumbel distribution, from -3.14 to 22.88.
 
     Notes
     -----
-    ``argmax(log p + noise)`` is a draw from p (Gumbel-max). See `noise` for the generator, Philox4x32-10.
+    ``argmax(log p + noise)`` is a sample from p (Gumbel-max trick). See `sample.gumbel` for the generator, Philox4x32-10.
     """
     check("ids", ids, ids.shape, np.int32)
     check("out", out, ids.shape, np.float32)
@@ -222,7 +222,7 @@ def gumbel(seed: int, position: int, ids: Ids, *, out: Floats) -> None:
 
 
 def sample(row: Floats, scale: float, seed: int, position: int, floor: float = -np.inf) -> int:
-    """Draw a token with the noise of `gumbel`.
+    """Sample a token with the noise of `gumbel`.
 
     Parameters
     ----------
@@ -232,39 +232,39 @@ def sample(row: Floats, scale: float, seed: int, position: int, floor: float = -
     seed, position : int
         As for `gumbel`.
     floor : float
-        Tokens whose ``(row - max(row)) * scale`` is below it are left out.
+        Tokens whose ``(row - max(row)) * scale`` is below the floor are excluded.
 
     Returns
     -------
     int
-        ``argmax((row - max(row)) * scale + noise)``, the lowest id of equals; -1 if there is nothing above minus infinity.
+        ``argmax((row - max(row)) * scale + noise)``, the lowest id among equals; -1 if no logit is above minus infinity.
 
     Notes
     -----
-    Noise is made only where it can matter: for logits within 26 temperatures of the largest.
+    Noise is computed only where it can matter: for logits within 26 temperatures of the largest.
     """
     check("row", row, row.shape, np.float32)
     return cpu.sample(row, float(scale), signed(seed), position, float(floor))
 
 
 def sample_among(ids: Ids, scaled: Floats, seed: int, position: int, floor: float = -np.inf) -> int:
-    """Draw one of a few tokens with the noise of `gumbel`.
+    """Sample one of a few tokens with the noise of `gumbel`.
 
     Parameters
     ----------
     ids : int32 (N,)
     scaled : float32 (N,)
-        Their logits over the temperature.
+        Their logits, divided by the temperature.
     seed, position : int
         As for `gumbel`.
     floor : float
-        Tokens whose `scaled` is below it are left out.
+        Tokens whose scaled logit is below the floor are excluded.
 
     Returns
     -------
     int
-        ``ids[argmax(scaled + noise)]``, the lowest id of equals; -1 if there are none. Just what `sample` gives if `scaled`
-        is ``(row - max(row)) * scale`` and the other tokens are below its floor.
+        ``ids[argmax(scaled + noise)]``, the lowest id among equals; -1 if there are no tokens. Equal to the result of
+        `sample` if `scaled` is ``(row - max(row)) * scale`` and all other tokens are below its floor.
     """
     check("ids", ids, scaled.shape, np.int32)
     check("scaled", scaled, ids.shape, np.float32)
@@ -281,24 +281,25 @@ def candidates(
     scores: Floats,
     targets: Ids | None = None,
 ) -> None:
-    """Find what a draft proposes at each of some positions.
+    """Find the candidate tokens of a draft model at some positions.
 
     Parameters
     ----------
     logits : float32 (R, V)
-        Of the draft.
+        Logits of the draft model.
     row_params : sequence of SampleParams
-        How the target draws its own token there, one a row.
+        Parameters with which the target model samples its token at each row's position.
     positions : sequence of int
-        Of the text, that each row is about; as for `gumbel`.
+        Position in its sequence of the token that each row predicts; as for `gumbel`.
     width : int
-        Candidates a row, 1 to `POOL`.
+        Candidates of a row, 1 to `POOL`.
     ids : int32 (R, width)
-        Becomes the likeliest tokens, likeliest first; -1 where there are no more.
+        Receives the candidates, best first; -1 where there are no more.
     scores : float32 (R, width)
-        And these their scores, minus infinity where there are no more.
+        Receives their scores; minus infinity where there are no more.
     targets : int32 (V,), optional
-        What is told, and makes noise, in place of each token; of equals the one that stands first comes first.
+        Target token id of each draft token id (draft vocabulary). It is returned and selects the noise. Among equals the
+        lower draft id comes first.
 
     Raises
     ------
@@ -307,16 +308,16 @@ def candidates(
 
     Notes
     -----
-    Of a law without scale: log-probabilities, lower ids first among equals. Of another: of the `POOL` largest logits those
-    that the law's cuts leave, taken as if there were no others; ``x = (logit - max) * scale + noise``, the noise being that
-    of the target's draw, and the scores are ``x - log(sum(exp(x)))``. The first candidate is then right as often as two
-    draws agree that share their noise.
+    Greedy rows (no scale) are scored by log-probability; among equals the lower id comes first. Sampled rows use only the
+    `POOL` largest logits, reduced by the row's top-k, top-p and floor. With ``x = (logit - max) * scale + noise`` and the
+    noise of the target's own sampling, the scores are ``x - log(sum(exp(x)))``. The first candidate is then accepted as
+    often as two samples with the same noise agree.
     """
     n = len(logits)
     check("logits", logits, logits.shape, np.float32)
     if not 1 <= width <= POOL or len(row_params) != n or len(positions) != n:
-        laid = f"{len(row_params)} laws, {len(positions)} positions"
-        raise KernelError(f"candidates: wanted 1 to {POOL} for each of {n} rows, got {width}, {laid}")
+        given = f"{len(row_params)} parameters, {len(positions)} positions"
+        raise KernelError(f"candidates: wanted 1 to {POOL} for each of {n} rows, got {width}, {given}")
     check("ids", ids, (n, width), np.int32)
     check("scores", scores, (n, width), np.float32)
     names = _OWN_NAMES if targets is None else targets

@@ -1,4 +1,4 @@
-"""What the rows of a draft propose, with numba: their likeliest tokens, noise of their positions included."""
+"""Candidate tokens from rows of draft logits, with numba."""
 
 import numpy as np
 from numba import prange
@@ -8,14 +8,14 @@ from dflash.kernels.sample.cpu import gumbel, log_sum_exp
 from dflash.kernels.sample.top_k import top_k
 
 POOL = 64
-"""Most candidates of a row; where tokens are drawn, noise is made for so many of the likeliest."""
+"""Largest number of candidates of a row. In sampled rows, noise is added to this many of the largest logits."""
 
 _NOTHING = np.float32(-np.inf)
 
 
 @kernel
 def candidates(logits, scales, top_ks, shares, floors, seeds, positions, targets, ids, scores):
-    """Rows in parallel; a scale of 0 wants no noise, and tokens without `targets` keep their names."""
+    """Find the candidates of all rows in parallel; a scale of 0 means greedy, empty `targets` keep the token ids."""
     for r in prange(len(logits)):
         ids[r, :] = -1
         scores[r, :] = _NOTHING
@@ -28,7 +28,7 @@ def candidates(logits, scales, top_ks, shares, floors, seeds, positions, targets
 
 @inline
 def _likeliest(row, targets, ids, scores):
-    """Log-probabilities, over all of the row."""
+    """Take the largest logits of a greedy row; scores are log-probabilities over the whole row."""
     n = min(len(ids), len(row))
     top_k(row, ids[:n], scores[:n])
     _rename(ids[:n], targets)
@@ -40,7 +40,7 @@ def _likeliest(row, targets, ids, scores):
 
 @inline
 def _drawn(row, params, seed, position, targets, ids, scores):
-    """Scaled logits with noise, normalised over the pool that the cuts leave."""
+    """Take the largest scaled logits with noise of a sampled row; scores are normalised over its reduced pool."""
     n = min(POOL, len(row))
     scale, keep, share, floor = params
     pool, lifted = np.empty(n, np.int32), np.empty(n, np.float32)
@@ -73,7 +73,7 @@ def _rename(ids, targets):
 
 @inline
 def _cut(pool, values, scale, keep, share, floor):
-    """How many top-k, top-p and the floor leave of a descending pool; `values` are scaled, the largest to 0."""
+    """Count the tokens of a descending pool that pass top-k, top-p and the floor; `values` are scaled, the largest to 0."""
     n = min(keep, len(pool)) if keep > 0 else len(pool)
     highest, found = values[0], 0
     while found < n and pool[found] >= 0:

@@ -1,4 +1,4 @@
-"""Passes over a row of logits with numba: 64 of them at a time, the rest one by one."""
+"""Passes over a row of logits with numba, in blocks of 64 logits and a scalar tail."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ _NOTHING = np.float32(-np.inf)
 
 @inline
 def block_max(at):
-    """Largest of the 64 float32 at an address; NaN is ignored."""
+    """Return the largest of the 64 float32 at an address; NaN is ignored."""
     low = simd.maximum(simd.load_f32(at), simd.load_f32(at + _LINE))
     high = simd.maximum(simd.load_f32(at + 2 * _LINE), simd.load_f32(at + 3 * _LINE))
     return simd.hmax(simd.maximum(low, high))
@@ -21,7 +21,7 @@ def block_max(at):
 
 @inline
 def largest(row):
-    """Largest of a row, minus infinity if there is nothing but NaN."""
+    """Return the largest logit of a row; minus infinity if all are NaN."""
     at, n = row.ctypes.data, len(row)
     best = _NOTHING
     for block in range(n // BLOCK):
@@ -34,7 +34,7 @@ def largest(row):
 
 @inline
 def argmax_row(row):
-    """Lowest id of the largest logit, or -1."""
+    """Return the lowest id of the largest logit, or -1."""
     at, n = row.ctypes.data, len(row)
     best, where = _NOTHING, -1
     for block in range(n // BLOCK):
@@ -54,14 +54,14 @@ def argmax_row(row):
 
 @inline
 def argmax(logits, out):
-    """Row by row: a row takes less than a launch on all threads."""
+    """Find the largest logit of each row, on one thread: a row takes less time than a parallel launch."""
     for i in range(logits.shape[0]):
         out[i] = argmax_row(logits[i])
 
 
 @inline
 def argmax_allowed(logits, allowed, out):
-    """With a mask."""
+    """Find the largest allowed logit of each row."""
     for i in range(logits.shape[0]):
         best, found = _NOTHING, -1
         for token in range(logits.shape[1]):
@@ -72,7 +72,7 @@ def argmax_allowed(logits, allowed, out):
 
 @inline
 def sum_exp(row, highest, scale):
-    """``sum(exp((row - highest) * scale))``, NaN as minus infinity: two vectors of lanes in turn, then the tail."""
+    """Return ``sum(exp((row - highest) * scale))``, NaN as minus infinity: two accumulators in turn, then the tail."""
     at, n, scale32 = row.ctypes.data, len(row) // (2 * simd.LANES), np.float32(scale)
     a, b = simd.zeros(), simd.zeros()
     tops, scales, lowest = simd.splat(highest), simd.splat(scale32), simd.splat(_NOTHING)
@@ -90,14 +90,14 @@ def sum_exp(row, highest, scale):
 
 @inline
 def log_sum_exp(row, scale):
-    """In float64 from the sum on."""
+    """Return ``log(sum(exp(scale * row)))``, in float64 after the sum of exponentials."""
     highest = largest(row)
     return np.float64(highest) * np.float32(scale) + np.log(np.float64(sum_exp(row, highest, scale)))
 
 
 @inline
 def likely(row, scale, floor, ids, scaled):
-    """Blocks below the floor are passed over."""
+    """Find tokens above a floor; blocks of 64 below the floor are skipped."""
     n, found, scale32, floor32 = len(row), 0, np.float32(scale), np.float32(floor)
     highest = largest(row)
     for start in range(0, n, BLOCK):
@@ -115,7 +115,7 @@ def likely(row, scale, floor, ids, scaled):
 
 @inline
 def gumbel(seed, position, ids, out):
-    """16 tokens at a time."""
+    """Compute the noise of tokens, 16 at a time."""
     n = len(ids)
     some, noise = np.zeros(simd.LANES, np.int32), np.empty(simd.LANES, np.float32)
     for start in range(0, n, simd.LANES):
@@ -128,7 +128,7 @@ def gumbel(seed, position, ids, out):
 
 @inline
 def sample(row, scale, seed, position, floor):
-    """Blocks that can't win with the highest noise are passed over."""
+    """Sample a token; blocks of 64 that can't win even with the highest noise are skipped."""
     n, highest, scale32 = len(row), largest(row), np.float32(scale)
     tops, scales, floors = simd.splat(highest), simd.splat(scale32), simd.splat(np.float32(floor))
     nothing = simd.splat(_NOTHING)
@@ -157,7 +157,7 @@ def sample(row, scale, seed, position, floor):
 
 @inline
 def sample_among(ids, scaled, seed, position, floor):
-    """Ties go to the lowest id."""
+    """Sample one of a few tokens; ties go to the lowest id."""
     noise = np.empty(len(ids), np.float32)
     gumbel(seed, position, ids, noise)
     best, found = _NOTHING, -1

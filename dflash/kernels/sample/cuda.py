@@ -1,4 +1,4 @@
-"""Draws on a GPU: for all sequences of a step together, one upload of laws, two or three launches, one copy of ids back."""
+"""Sampling on a GPU: a step of all sequences takes one upload of parameters, two or three launches and one copy of ids."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,17 +27,17 @@ _NO_LAW["n_top"] = -1
 
 
 class DeviceSampler:
-    """Draws from rows of logits that stay on the device.
+    """Samples tokens from rows of logits that stay on the device.
 
     Parameters
     ----------
     logits : float32 (R, V)
-        Where a forward leaves its logits, on the device.
+        Device array that forwards write their logits to.
     stream : cupy.cuda.Stream, optional
-        Where it does; the one that is current in each call if None.
+        Stream of the forwards; the stream that is current in each call if None.
     position : int32 (R,), optional
-        Where the rows stand in their texts, on the device; a token drawn from a row comes one later. Asks then may leave
-        positions to be known `LazyArray`.
+        Device array with the position of each row in its sequence; the sampled token comes one position later. With it,
+        the positions of a request may be a `LazyArray`.
 
     Raises
     ------
@@ -46,9 +46,9 @@ class DeviceSampler:
 
     Notes
     -----
-    A greedy row reads ``4 * V`` bytes, one with noise those twice but for the parts that top-k and top-p leave out. The
-    noise has the same bits as on the CPU, so the same logits give the same token, but that the border of top-p may fall
-    differently where two sums agree to 7 digits. Two runs give the same, in any company.
+    A greedy row reads ``4 * V`` bytes. A sampled row reads them twice, except for parts that top-k and top-p exclude. The
+    noise has the same bits as on the CPU, so the same logits give the same token. The only exception is the limit of top-p,
+    which may differ if two sums agree to 7 digits. Two runs give the same tokens, whatever other rows are in the launch.
     """
 
     def __init__(self, logits: Any, *, stream: Any = None, position: Any = None) -> None:
@@ -92,15 +92,15 @@ class DeviceSampler:
         self._find = lambda found: top.bind(1, SELECT_THREADS, (logits, row_params, tops, sums, largest, ids, found))
 
     def rows(self, n: int) -> Logits:
-        """The first `n` rows, as a forward has left them."""
+        """Return the first `n` rows of the latest forward."""
         return Logits(self, 0, n)
 
     def largest(self, n_rows: int, stream: Any = None) -> None:
-        """Launch nothing but the search for the largest logit of the first rows, into `ids`."""
+        """Launch only the search for the largest logit of the first rows; results go to `ids`."""
         self._survey_plain(stream, grid=(self._chunks, n_rows))
 
     def sample_rows(self, requests: Sequence[SampleRequest], n_rows: int) -> DeviceSampleResult:
-        """Launch draws of some of the first rows."""
+        """Launch the sampling of tokens from some of the first `n_rows` rows."""
         if (latest := self._latest()) is not None:
             latest.wait()
         else:
@@ -130,7 +130,7 @@ class DeviceSampler:
         return draws
 
     def launch(self, row_params: Sequence[SampleParams], n_rows: int, stream: Any = None) -> None:
-        """Launch what rows with such laws need, which have been described."""
+        """Launch the kernels that rows with these parameters need; the parameters are on the device already."""
         self._survey(stream, grid=(self._chunks, n_rows))
         vocab = self.logits.shape[1]
         selected = [0 < params.top_k < vocab or params.top_p < 1 for params in row_params]
@@ -140,20 +140,20 @@ class DeviceSampler:
             self._draw(stream, grid=(max(8, min(self._blocks, _DRAW_BLOCKS // n_rows)), n_rows))
 
     def drawn(self, n_rows: int) -> tuple[list[int], NDArray[Any] | None]:
-        """Wait for the latest draws: the tokens, and what is told with them."""
+        """Wait for the latest samples; return the tokens, and records of log-probabilities if any were requested."""
         with device.device_errors("sampling"):
             self._event.synchronize()
         return self._ids.host[:n_rows].tolist(), None if self._found is None else self._found.host[:n_rows].copy()
 
     def candidates(self, rows: Sequence[int], row_params: Sequence[SampleParams], positions: Sequence[int]) -> Proposed:
-        """What some rows propose for positions of their texts: ids and scores (n, POOL)."""
+        """Return candidate ids and scores, each (n, POOL), of some rows for positions of their sequences."""
         if self._proposing is None:
             self._proposing = Proposing(self.logits)
         with device.device_errors("candidates"):
             return self._proposing(rows, row_params, positions)
 
     def row(self, i: int) -> NDArray[np.float32]:
-        """Copy a row back; what is returned lasts until another is asked for."""
+        """Copy a row of logits to the host; the next call overwrites the copy."""
         device.copy(self._row, self.logits[i], self.stream)
         self._event.record(self.stream or _current())
         with device.device_errors("logits"):
@@ -170,7 +170,7 @@ class DeviceSampler:
                 rows["position"] = positions
 
     def _tell(self, n_rows: int, stream: Any, *, anew: bool) -> None:
-        """Log-probabilities are those of the rows without edits."""
+        """Launch the search for log-probabilities; they are those of the rows without edits."""
         if self._found is None:
             self._found = Mirror(len(self.logits), FOUND)
             self._find = self._find(self._found.device)

@@ -1,4 +1,4 @@
-"""What the rows of a draft propose, on a GPU: three launches for all of them."""
+"""Candidate tokens from rows of draft logits on a GPU, in three launches for all rows."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ _FOUND_WORDS = 4 + 2 * POOL
 
 
 class Likeliest:
-    """The `POOL` largest logits of each row, in order.
+    """The `POOL` largest logits of each row, in descending order.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Likeliest:
     Attributes
     ----------
     found : int32 (R, words)
-        ``Found`` in logprobs.cu, with `POOL` places.
+        Records ``Found`` of logprobs.cu with `POOL` entries.
     largest : float32 (R,)
     """
 
@@ -62,12 +62,12 @@ class Largest:
     ----------
     logits : float32 (R, V)
     out : tuple of int32 and float32 (R, 1), optional
-        Where they go.
+        Arrays for ids and scores; allocated if None.
 
     Attributes
     ----------
     ids : int32 (R, 1)
-        Whose it is: of equals the lowest token, -1 where there is none.
+        Token of the largest logit: the lowest among equals, -1 if there is none.
     scores : float32 (R, 1)
     """
 
@@ -88,30 +88,30 @@ class Largest:
 
 
 class Candidates:
-    """`dflash.kernels.sample.candidates` on fixed arrays, to be run for any number of rows.
+    """`dflash.kernels.sample.candidates` on fixed arrays, for any number of rows.
 
     Parameters
     ----------
     logits : float32 (R, V)
-        Of the draft, on the device as all arrays.
+        Logits of the draft model; all arrays are on the device.
     row_params : int32 (S, words of `LAW`)
-        One for `each` rows; their positions are not looked at.
+        A record for every `each` rows; the positions in the records are ignored.
     position : int32 (R,)
-        Of the rows.
+        Positions of the rows.
     each : int
-        Rows that have the same law.
+        Number of consecutive rows with the same parameters.
     shift : int
-        Row r is about ``position[r] + shift``.
+        Row r predicts the token at ``position[r] + shift``.
     out : tuple of int32 and float32 (R, POOL), optional
-        Where ids and scores go.
+        Arrays for ids and scores; allocated if None.
     targets : int32 (V,), optional
-        What is told, and makes noise, in place of each token.
+        Target token id of each draft token id; it is returned and selects the noise.
 
     Attributes
     ----------
     ids : int32 (R, POOL)
     scores : float32 (R, POOL)
-        What was found; of greedy rows equal to what the CPU finds, of others but for the last bits of the scores.
+        Results. Greedy rows equal those of the CPU; the scores of sampled rows may differ in the last bits.
 
     Notes
     -----
@@ -153,7 +153,7 @@ class Candidates:
 
 
 class Proposing:
-    """Candidates of some rows, as they are asked for.
+    """Finds candidates of some rows for a call from the host.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ class Proposing:
         self._find = Candidates(logits, self._asked.row_params, self._asked.position, each=1, shift=0)
 
     def __call__(self, rows: Sequence[int], row_params: Sequence[SampleParams], positions: Sequence[int]) -> Proposed:
-        """Ids and scores (n, POOL) of the rows."""
+        """Return ids and scores, each (n, POOL), of the rows."""
         host, n = self._asked.host, max(rows) + 1
         everyone = [SampleParams()] * n
         for row, params, position in zip(rows, row_params, positions, strict=True):
@@ -178,7 +178,7 @@ class Proposing:
 
 
 def describe(row_params: Any, of: Sequence[SampleParams]) -> None:
-    """Write laws to the first rows of an int32 (S, words) host array."""
+    """Write records of sampling parameters to the first rows of an int32 (S, words) host array."""
     records = row_params.view(LAW)[:, 0]
     for i, params in enumerate(of):
         records[i] = record(params)

@@ -1,4 +1,4 @@
-"""Penalties and bias on a GPU, made before a draw and taken back after it."""
+"""Penalties and logit bias on a GPU: applied before sampling and undone after it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,12 +26,12 @@ _ROOM = 1 << 14
 
 
 class DeviceEdits:
-    """Edits of the rows of a step.
+    """Applies the logit edits of a step's rows, and restores the logits.
 
     Parameters
     ----------
     logits : float32 (R, V)
-        On the device.
+        Logits on the device.
     """
 
     def __init__(self, logits: Any) -> None:
@@ -43,7 +43,7 @@ class DeviceEdits:
         self._reserve(_ROOM, _ROOM)
 
     def make(self, requests: Sequence[SampleRequest], n_rows: int, stream: Any) -> None:
-        """Launch the edits that rows are asked to have."""
+        """Launch the edits of the requests."""
         asking = [request for request in requests if request.edits is not None]
         lists = [part for request in asking for part in _lists(request.edits)]
         n_entries = sum(len(part) for part in lists)
@@ -57,7 +57,7 @@ class DeviceEdits:
         self._make(stream, grid=n_rows)
 
     def undo(self, n_rows: int, stream: Any) -> None:
-        """Launch their removal: every bit is as it was."""
+        """Launch the restoration of the logits, bit for bit."""
         self._undo(stream, grid=n_rows)
 
     def _reserve(self, n_entries: int, n_saved: int) -> None:
@@ -66,7 +66,7 @@ class DeviceEdits:
         self._make, self._undo = (made.bind(1, _THREADS, args) for made in self._kernels)
 
     def _describe(self, asking: Sequence[SampleRequest], n_rows: int) -> int:
-        """Say where the lists of each row will lie; how many logits they are about."""
+        """Write the record of each row, with the offsets of its lists; return the number of logits to save."""
         rows = self._edits.host
         rows[:n_rows] = np.zeros(1, EDIT)
         at = saved = 0
@@ -84,13 +84,13 @@ class DeviceEdits:
 
 
 def _lists(edits: LogitEdits) -> list[Any]:
-    """Entries of a text, of the bias, and of each draft."""
+    """Return lists of entries: of the sequence's tokens, of the bias, and of each draft."""
     lists = [_entries(edits.ids, edits.produced), _entries(*edits.bias)]
     return lists + [np.array(list(own.items()), ENTRY) for own in edits.drafts]
 
 
 def _entries(tokens: Any, numbers: Any) -> Any:
-    """Lay tokens and their numbers side by side."""
+    """Return entries of tokens and their numbers."""
     out = np.empty(len(tokens), ENTRY)
     out["token"], out["number"] = tokens, numbers
     return out

@@ -7,7 +7,7 @@ import numpy as np
 from dflash.kernels.sample.params import SampleParams
 
 MOST_TOP = 128
-"""Likeliest tokens that are found on the device; for more a row is copied back."""
+"""Largest number of most probable tokens found on the device; for more, the row is copied to the host."""
 
 LAW = np.dtype(
     [
@@ -21,7 +21,7 @@ LAW = np.dtype(
         ("unused", np.int32),
     ]
 )
-"""``SampleParams`` in rows.cuh."""
+"""Record of `SampleParams` and a position; ``SampleParams`` in rows.cuh."""
 
 FOUND = np.dtype(
     [
@@ -32,7 +32,7 @@ FOUND = np.dtype(
         ("values", np.float32, MOST_TOP),
     ]
 )
-"""``Found`` in logprobs.cu."""
+"""Record of a row's log-probabilities; ``Found`` in logprobs.cu."""
 
 GROUP = 128
 """Logits of a row that share one maximum, as in rows.cuh."""
@@ -45,7 +45,7 @@ SELECT_THREADS = 1024
 
 
 def record(params: SampleParams) -> tuple[Any, ...]:
-    """A law as a row of `LAW`, without its position."""
+    """Return sampling parameters as a record of `LAW`; the position is 0."""
     n_top = -1 if params.n_top is None else min(params.n_top, MOST_TOP)
     if params.scale is None:
         return (0.0, 0.0, 0, 0, 0, 1.0, n_top, 0)

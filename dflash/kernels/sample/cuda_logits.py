@@ -1,4 +1,4 @@
-"""Logits that stay on the device, and what was drawn from them."""
+"""Logits that stay on the device, and the tokens sampled from them."""
 
 from collections.abc import Sequence
 from math import log
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dflash.kernels.gpu import device
 from dflash.kernels.sample.params import SampleParams, SampleRequest, Top, top_of
 
-_UNIT = 44 * log(2)
+_UNIT = 44 * log(2)  # log of 2**44: ``Found.total`` counts units of 2**-44
 
 Proposed = tuple[NDArray[np.int32], NDArray[np.float32]]
 
@@ -39,9 +39,9 @@ class LogitsSampler(Protocol):
 
 
 class Logits:
-    """Rows of logits on the device; they last until the next forward.
+    """Rows of logits on the device, valid until the next forward.
 
-    Its length is the number of rows, an index copies a row back, a slice gives a part, ``np.asarray`` copies everything.
+    Its length is the number of rows. An index copies a row to the host, a slice returns a view, ``np.asarray`` copies all.
     """
 
     def __init__(self, sampler: "LogitsSampler", start: int, stop: int) -> None:
@@ -66,12 +66,12 @@ class Logits:
     def candidates(
         self, rows: Sequence[int], row_params: Sequence[SampleParams], positions: Sequence[int], width: int
     ) -> Proposed:
-        """What some of these rows propose, ids and scores (n, width): as `dflash.kernels.sample.candidates` finds it."""
+        """Return candidate ids and scores, each (n, width), of some rows; see `dflash.kernels.sample.candidates`."""
         ids, scores = self._sampler.candidates([self._start + row for row in rows], row_params, positions)
         return ids[:, :width], scores[:, :width]
 
     def sample_rows(self, requests: Sequence[SampleRequest]) -> "DeviceSampleResult":
-        """Launch draws; rows of `requests` are counted from the first of these."""
+        """Launch the sampling of tokens; row numbers of `requests` count from the first of these rows."""
         if self._start:
             requests = [request._replace(first=request.first + self._start) for request in requests]
         draws = self._sampler.sample_rows(requests, self._stop)
@@ -80,7 +80,7 @@ class Logits:
 
 
 class DeviceSampleResult:
-    """Draws that the GPU makes; whoever looks waits for them."""
+    """Tokens that the GPU samples; reading one waits for the GPU."""
 
     def __init__(self, sampler: "LogitsSampler", requests: Sequence[SampleRequest], n_rows: int) -> None:
         self.first = 0
@@ -89,17 +89,17 @@ class DeviceSampleResult:
         self._found: NDArray[Any] | None = None
 
     def wait(self) -> None:
-        """As `SampleResult` says."""
+        """Wait for the GPU; see `SampleResult`."""
         if not self._tokens:
             self._tokens, self._found = self._sampler.drawn(self._n)
 
     def token(self, row: int) -> int:
-        """As `SampleResult` says."""
+        """Return the token of a row; see `SampleResult`."""
         self.wait()
         return self._tokens[self.first + row]
 
     def top(self, row: int) -> Top:
-        """As `SampleResult` says."""
+        """Return the log-probabilities of a row; see `SampleResult`."""
         token, row = self.token(row), self.first + row
         n = (
             next(

@@ -1,4 +1,4 @@
-"""Candidates of a DFlash 2 draft on a GPU, and how well they follow each other."""
+"""Candidates of a DFlash 2 draft model on a GPU, and scores of pairs of consecutive candidates."""
 
 from pathlib import Path
 from typing import Any
@@ -16,29 +16,29 @@ _HERE = Path(__file__).parent
 
 
 class Pairs:
-    """The largest logits of each row, and scores of all pairs of two rows in a row.
+    """The largest logits of each row, and scores of all pairs of candidates of consecutive rows.
 
     Parameters
     ----------
     logits : float32 (R, V)
-        Of the draft, on the device as all arrays.
+        Logits of the draft model; all arrays are on the device.
     gates : float32 (R, K)
-        Of each row. Or those of a walk, (each, S, K): codes of the tokens that the logits are corrected by, see
+        Gates of each row; or, for the sequential variant, (each, S, K): codes of the tokens that correct the logits, see
         edge_scores.cu.
     codes : tuple of PackedWeight (V, K)
-        Of tokens before, and after.
+        Codes of the preceding and of the following token of a pair.
     row_params, position
-        As of `Candidates`.
+        As for `Candidates`.
     tokens : int32 (R,)
-        The first of each block is the token before its first proposal.
+        The first entry of each block is the token before its first draft token.
     each, lead : int
-        Rows of a block, and how many of them propose nothing.
+        Rows of a block, and number of leading rows without draft tokens.
     top : int
         Candidates of a row, at most 32.
     targets : int32 (V,), optional
-        As of `Candidates`.
+        As for `Candidates`.
     own : bool
-        Whether codes of tokens after are in the order of the logits.
+        Codes of following tokens are in the order of the logits (draft vocabulary).
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Pairs:
         self._pairs = score.bind(1, top * top, args)
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
-        """Launch for the first `n_rows` rows, whole blocks."""
+        """Launch for the first `n_rows` rows, which are whole blocks."""
         self._likeliest(n_rows, stream)
         self._list(stream, grid=n_rows)
         for embed in self._embeds:

@@ -1,4 +1,4 @@
-"""Gumbel noise that is a function of (seed, position, token): a counter-based generator on 16 lanes.
+"""Gumbel noise as a function of (seed, position, token), from a counter-based generator on 16 lanes.
 
 Token t at position p draws word ``t // 16 % 4`` of Philox4x32-10 with the counter ``(t // 64 * 16 + t % 16, p, 0, 0)`` and
 the seed as key. So 64 tokens in a row take four words of 16 counters, in order, and any token can be drawn alone. A word w
@@ -17,10 +17,10 @@ from dflash.kernels.cpu.simd.emit import F32V, I32, I32V, I64, LANES, constant, 
 from dflash.kernels.sample.log import float_const, log_of_parts, split
 
 BLOCK = 4 * LANES
-"""Tokens that share their 16 counters."""
+"""Tokens whose noise comes from the same 16 counters."""
 
 HIGHEST = 22.88
-"""No noise is above this."""
+"""Upper bound of the noise."""
 
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 _KEY_STEPS = 0x9E3779B9, 0xBB67AE85
@@ -30,13 +30,13 @@ _QUARTER = 1 << 30
 
 
 def _multiply(builder: ir.IRBuilder, a: ir.Value, factor: int) -> tuple[ir.Value, ir.Value]:
-    """High and low half of a 32 x 32 bit product."""
+    """Return the high and the low half of a 32 x 32 bit product."""
     wide = builder.mul(builder.zext(a, _I64V), constant(factor, _I64V))
     return builder.trunc(builder.lshr(wide, constant(32, _I64V)), I32V), builder.trunc(wide, I32V)
 
 
 def _philox(builder: ir.IRBuilder, counters: ir.Value, position: ir.Value, seed: ir.Value) -> list[ir.Value]:
-    """Four words for each of 16 counters."""
+    """Return four random words for each of 16 counters."""
     keys = [builder.trunc(seed, I32), builder.trunc(builder.lshr(seed, I64(32)), I32)]
     keys = [spread(builder, key) for key in keys]
     zero = constant(0, I32V)
@@ -58,7 +58,7 @@ def _uniform(builder: ir.IRBuilder, words: ir.Value) -> ir.Value:
 
 
 def _gumbel(builder: ir.IRBuilder, words: ir.Value) -> ir.Value:
-    # below a quarter, 1 - v would lose the digits of v that make the largest noise; above it, v would those of 1 - v
+    # below a quarter, 1 - v would lose digits of v that determine the largest noise; above it, v would lose those of 1 - v
     small = builder.icmp_unsigned("<", words, constant(_QUARTER, I32V))
     minus_v = builder.fsub(constant(-0.0, F32V), _uniform(builder, words))
     f, e = split(builder, _uniform(builder, builder.not_(words)))
@@ -79,7 +79,7 @@ def gumbel_block(builder, seed, position, block, out):
 
 @op(i32x16, types.int64, types.int64, i32x16)
 def words_of(builder, seed, position, ids):
-    """The word of each of any 16 tokens."""
+    """Return the random word of each of 16 arbitrary tokens."""
     block = builder.shl(builder.lshr(ids, constant(6, I32V)), constant(4, I32V))
     counters = builder.add(block, builder.and_(ids, constant(LANES - 1, I32V)))
     which = builder.and_(builder.lshr(ids, constant(4, I32V)), constant(3, I32V))
@@ -92,5 +92,5 @@ def words_of(builder, seed, position, ids):
 
 @op(f32x16, i32x16)
 def gumbel_of(builder, words):
-    """The noise that 16 words stand for."""
+    """Convert 16 random words to noise."""
     return _gumbel(builder, words)

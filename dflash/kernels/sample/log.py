@@ -27,13 +27,13 @@ _MANTISSA = 0x007FFFFF
 
 
 def float_const(value: float) -> ir.Constant:
-    """`value`, rounded to float32, in every lane."""
+    """Return `value`, rounded to float32, in every lane."""
     return constant(float(np.float32(value)), F32V)
 
 
 def split(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Give f and e (as float32) with ``x = (1 + f) * 2**e`` for positive normal x."""
-    # taking sqrt(1/2) from the bits makes the exponent field change at sqrt(1/2) instead of at 1
+    """Return f and e, both float32, with ``x = (1 + f) * 2**e`` for positive normal x."""
+    # subtracting the bits of sqrt(1/2) makes the exponent field change at sqrt(1/2) instead of at 1
     shifted = builder.sub(builder.bitcast(x, I32V), constant(_SQRT_HALF_BITS, I32V))
     exponent = builder.ashr(shifted, constant(23, I32V))
     mantissa = builder.add(builder.and_(shifted, constant(_MANTISSA, I32V)), constant(_SQRT_HALF_BITS, I32V))
@@ -41,7 +41,7 @@ def split(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def log_of_parts(builder: ir.IRBuilder, f: ir.Value, e: ir.Value) -> ir.Value:
-    """``log(1 + f) + e ln 2`` for f from -0.293 to 0.415."""
+    """Return ``log(1 + f) + e ln 2`` for f from -0.293 to 0.415."""
     p = float_const(_POLYNOMIAL[0])
     for factor in _POLYNOMIAL[1:]:
         p = call(builder, "llvm.fma.v16f32", p, f, float_const(factor))
@@ -54,5 +54,5 @@ def log_of_parts(builder: ir.IRBuilder, f: ir.Value, e: ir.Value) -> ir.Value:
 
 @op(f32x16, f32x16)
 def log(builder, x):
-    """Natural logarithm of positive normal numbers, within 1 ulp except close to 1, where the error is below 1e-8."""
+    """Return the natural logarithm of positive normal numbers, within 1 ulp; close to 1 the error is below 1e-8."""
     return log_of_parts(builder, *split(builder, x))

@@ -1,4 +1,4 @@
-"""How a token is drawn from a row of logits, in one piece: `SampleParams`, and draws by it on the CPU."""
+"""Sampling parameters, requests and results, and sampling on the CPU."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -13,27 +13,27 @@ from dflash.kernels.sample.top_p import nucleus
 Row = NDArray[np.float32]
 Ids = NDArray[np.int32]
 
-_NEAR = -8.0
-_DEEPEST = -1000.0
+_NEAR = -8.0  # first floor of scaled logits for top-p; tokens above it often hold the share already
+_DEEPEST = -1000.0  # lower bound of scaled logits, which keeps them finite; its exponential is 0
 
 
 class SampleParams(NamedTuple):
-    """What is kept of a row, and how one of it is drawn.
+    """Parameters for sampling a token from a row of logits.
 
     Parameters
     ----------
     scale : float or None
-        Inverse temperature, a float32 above 0; None takes the largest logit, of equals the lowest id.
+        Inverse temperature, a float32 above 0. None means greedy: the largest logit, the lowest id among equals.
     top_k : int
-        Keep so many of the likeliest tokens, lower ids first among equals; 0 keeps all.
+        Number of most probable tokens to keep, lower ids first among equals; 0 keeps all.
     top_p : float
-        Of these keep the likeliest that together have this share; 1 keeps all.
+        Share of probability: of the remaining tokens keep the fewest most probable ones that reach it; 1 keeps all.
     floor : float
-        Of these keep those whose scaled logit, the largest made 0, is not below it.
+        Lowest scaled logit, relative to the largest, of the tokens to keep (min-p).
     seed : int
-        Key of the noise; its lowest 64 bits count.
+        Key of the noise; only its lowest 64 bits count.
     n_top : int or None
-        How many of the likeliest tokens are told with log-probabilities; None tells nothing.
+        Number of most probable tokens to return with log-probabilities. None returns no log-probabilities at all.
     """
 
     scale: float | None = None
@@ -52,7 +52,7 @@ class Offsets(NamedTuple):
     ids : int64 (N,)
         Token ids.
     values : float32 (N,)
-        What is added to the logit of each.
+        Value to add to the logit of each token.
     """
 
     ids: NDArray[np.int64]
@@ -60,18 +60,18 @@ class Offsets(NamedTuple):
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[int, float]]) -> "Offsets":
-        """Convert pairs of a token id and a number."""
+        """Return the offsets of pairs of a token id and a value."""
         n = len(pairs)
         ids = np.fromiter((token for token, _ in pairs), np.int64, n)
         return cls(ids, np.fromiter((value for _, value in pairs), np.float32, n))
 
     def add_to(self, row: Row) -> None:
-        """Add to a row (V,) in place, one pair after another where an id occurs twice."""
+        """Add the offsets to a row (V,) in place; an id that occurs twice is added twice, in order."""
         np.add.at(row, self.ids, self.values)
 
 
 NO_OFFSETS = Offsets.of(())
-"""Nothing to add."""
+"""Offsets of no tokens."""
 
 
 class LogitEdits(NamedTuple):
@@ -80,16 +80,16 @@ class LogitEdits(NamedTuple):
     Parameters
     ----------
     ids : int (N,)
-        Tokens of the text, each once.
+        Distinct tokens of the sequence.
     produced : float32 (N,)
-        How often each was produced; a token of the prompt alone never was.
+        Number of times that each token was generated; 0 for a token that occurs only in the prompt.
     drafts : sequence of dict
-        For each row, how often the tokens were produced that its own draft adds to the text.
+        For each row, the count of generated occurrences of the tokens that the row's own draft path adds to the sequence.
     repetition, presence, frequency : float
-        A logit above 0 of a token of the text is divided by the first, another multiplied; then `presence` is taken off if
-        the token was produced, and `frequency` as often as it was.
+        Penalties. The logit of a token of the sequence is divided by `repetition` if above 0, else multiplied. Then
+        `presence` is subtracted if the token was generated, and `frequency` times its count.
     bias : Offsets
-        Added at last; each token occurs once.
+        Added last; each token occurs once.
     """
 
     ids: NDArray[np.integer]
@@ -102,18 +102,18 @@ class LogitEdits(NamedTuple):
 
 
 class SampleRequest(NamedTuple):
-    """Draws that are wanted of some rows in turn.
+    """A request for tokens from consecutive rows.
 
     Parameters
     ----------
     params : SampleParams
-        The same for all of them.
+        Parameters of all these rows.
     first : int
-        The first row.
+        First row.
     positions : sequence of int
-        A position of the text for each row, which the noise depends on; may be known `LazyArray`.
+        Position of the sampled token of each row in its sequence; selects the noise. May be a `LazyArray`.
     edits : LogitEdits, optional
-        What is done to the rows before.
+        Edits of the logits before sampling.
     """
 
     params: SampleParams
@@ -123,36 +123,36 @@ class SampleRequest(NamedTuple):
 
 
 class Top(NamedTuple):
-    """Natural logarithms of probabilities: of one token, and the likeliest tokens with theirs, likeliest first."""
+    """Log-probabilities (natural): of the sampled token, and of the most probable tokens in descending order."""
 
     logprob: float
     top: tuple[tuple[int, float], ...]
 
 
 class SampleResult(Protocol):
-    """What was drawn; to be looked at before the next forward."""
+    """Sampled tokens of some rows; read them before the next forward, which overwrites the logits."""
 
     def wait(self) -> None:
-        """Until a device has drawn; what fails there is raised here."""
+        """Wait until all tokens are sampled; errors of the device are raised here."""
         ...
 
     def token(self, row: int) -> int:
-        """The token drawn from a row that was asked for, or -1 if there is nothing above minus infinity."""
+        """Return the token of a requested row, or -1 if no logit is above minus infinity."""
         ...
 
     def top(self, row: int) -> Top:
-        """Log-probabilities of that token and of the likeliest, by the row as it is, if the law asks for them."""
+        """Return log-probabilities of a row without its edits; call it only if `SampleParams.n_top` requests them."""
         ...
 
 
 class HostSampleResult:
-    """Draws on the CPU, one by one as they are looked at: of a draft, few rows are.
+    """Tokens sampled on the CPU when they are read; verifying a draft reads only few of its rows.
 
     Parameters
     ----------
     logits : float32 (R, V)
     requests : sequence of SampleRequest
-        Of different rows.
+        Requests; no row is in two of them.
     """
 
     def __init__(self, logits: NDArray[np.float32], requests: Sequence[SampleRequest]) -> None:
@@ -161,10 +161,10 @@ class HostSampleResult:
         self._tokens: dict[int, int] = {}
 
     def wait(self) -> None:
-        """There is nothing to wait for."""
+        """Return immediately; tokens are sampled when they are read."""
 
     def token(self, row: int) -> int:
-        """As `SampleResult` says."""
+        """Sample the token of a row; see `SampleResult`."""
         if row not in self._tokens:
             request, i = self._asked[row]
             logits = self._logits[row] if request.edits is None else edited(self._logits[row], request.edits, i)
@@ -172,12 +172,12 @@ class HostSampleResult:
         return self._tokens[row]
 
     def top(self, row: int) -> Top:
-        """As `SampleResult` says."""
+        """Return the log-probabilities of a row; see `SampleResult`."""
         return top_of(self._logits[row], self.token(row), self._asked[row][0].params.n_top or 0)
 
 
 def sample_one(row: Row, params: SampleParams, position: int) -> int:
-    """Draw a token from a row (V,), which need not be contiguous with others; -1 if there is none."""
+    """Sample a token from a contiguous row (V,) of logits; -1 if no logit is above minus infinity."""
     if params.scale is None:
         return int(cpu.argmax_row(row))
     seed = signed(params.seed)
@@ -187,7 +187,7 @@ def sample_one(row: Row, params: SampleParams, position: int) -> int:
 
 
 def edited(row: Row, edits: LogitEdits, i: int) -> Row:
-    """A copy of a row (V,), the i-th of those that `edits` are for, with these made."""
+    """Return a copy of a row (V,) with edits applied; it is row `i` of the request."""
     produced = dict(zip(edits.ids.tolist(), edits.produced.tolist(), strict=True)) | edits.drafts[i]
     ids, counts = np.array(list(produced), np.int64), np.array(list(produced.values()), np.float32)
     row = row.copy()
@@ -201,7 +201,7 @@ def edited(row: Row, edits: LogitEdits, i: int) -> Row:
 
 
 def top_of(row: Row, token: int, n: int) -> Top:
-    """Log-probabilities by a row (V,): of `token`, and of the `n` likeliest tokens above minus infinity."""
+    """Return log-probabilities by a row (V,): of `token`, and of the `n` most probable tokens above minus infinity."""
     total = cpu.log_sum_exp(row, 1.0)
     n = min(n, len(row))
     ids, values = np.empty(n, np.int32), np.empty(n, np.float32)
@@ -212,12 +212,12 @@ def top_of(row: Row, token: int, n: int) -> Top:
 
 
 def signed(seed: int) -> int:
-    """The lowest 64 bits as a kernel takes them."""
+    """Return the lowest 64 bits of a seed as a signed integer, for numba."""
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _kept(row: Row, params: SampleParams) -> tuple[Ids, Row]:
-    """What top-k and top-p leave, in any order: ids and scaled logits, the largest of them 0."""
+    """Return the tokens that pass top-k and top-p, in any order: ids and scaled logits, the largest of them 0."""
     if 0 < params.top_k < len(row):
         ids, values = np.empty(params.top_k, np.int32), np.empty(params.top_k, np.float32)
         top_k(row, ids, values)
@@ -231,8 +231,8 @@ def _kept(row: Row, params: SampleParams) -> tuple[Ids, Row]:
 
 
 def _likeliest(row: Row, params: SampleParams) -> tuple[Ids, Row, float]:
-    """All that top-p may leave of a row, and the weight of the whole row."""
-    # what is below the second floor has a share below 1 - P in all; often the first holds the share P, too
+    """Return a superset of the tokens that pass top-p, and the weight of the whole row."""
+    # all tokens below the second floor have a share below 1 - P together; often the first floor suffices
     ids, scaled, total = _above(row, params, _NEAR)
     if np.exp(scaled, dtype=np.float64).sum() < params.top_p * total:
         ids, scaled, total = _above(row, params, np.log(max(1 - params.top_p, 1e-16) / len(row)))

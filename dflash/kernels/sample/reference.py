@@ -1,4 +1,4 @@
-"""The definitions, in float64; Philox in Python's own integers."""
+"""Definitions in float64 NumPy; Philox in Python integers."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ _MASK = 0xFFFFFFFF
 
 
 def argmax(logits, allowed=None, *, out):
-    """Id of the largest logit of each row, the lowest of equals; -1 where there is nothing above minus infinity."""
+    """Find the id of each row's largest logit, the lowest among equals; -1 if no logit is above minus infinity."""
     for i, row in enumerate(logits):
         row = np.where(np.isnan(row), -np.inf, row)
         if allowed is not None:
@@ -15,20 +15,20 @@ def argmax(logits, allowed=None, *, out):
 
 
 def top_k(row, *, ids, values):
-    """Ids and values of the largest logits, descending, lower ids first among equals; -1 for minus infinity."""
+    """Find ids and values of the largest logits, descending, lower ids first among equals; id -1 for minus infinity."""
     ids[:] = np.lexsort((np.arange(len(row)), -row))[: len(ids)]
     values[:] = row[ids]
     ids[values == -np.inf] = -1
 
 
 def log_sum_exp(row, scale=1.0):
-    """``log(sum(exp(scale * row)))``."""
+    """Return ``log(sum(exp(scale * row)))``."""
     scaled = row.astype(np.float64) * np.float64(np.float32(scale))
     return float(scaled.max() + np.log(np.exp(scaled - scaled.max()).sum()))
 
 
 def likely(row, scale, floor, *, ids, scaled):
-    """Ids with ``(row - max(row)) * scale >= floor``, ascending, and these values: how many, the sum of all exponentials."""
+    """Find ids with ``(row - max(row)) * scale >= floor``, ascending; return their number and the sum of exponentials."""
     values = (row - row.max()) * np.float32(scale)
     found = np.flatnonzero(values >= np.float32(floor))
     ids[: len(found)], scaled[: len(found)] = found, values[found]
@@ -36,7 +36,7 @@ def likely(row, scale, floor, *, ids, scaled):
 
 
 def nucleus(ids, scaled, share, total=0.0):
-    """Sort, likeliest first, lower ids first among equals; say after how many ``exp(scaled)`` sum to a share of `total`."""
+    """Sort by probability, lower ids first among equals; return how many tokens reach a share of `total`."""
     order = np.lexsort((ids, -scaled))
     ids[:], scaled[:] = ids[order], scaled[order]
     mass = np.cumsum(np.exp(scaled.astype(np.float64)))
@@ -44,7 +44,7 @@ def nucleus(ids, scaled, share, total=0.0):
 
 
 def philox(counter, key):
-    """Four random words of four counter words and two key words (Philox4x32-10)."""
+    """Return four random words for four counter words and two key words (Philox4x32-10)."""
     (c0, c1, c2, c3), (k0, k1) = counter, key
     for _ in range(10):
         p0, p1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
@@ -54,14 +54,14 @@ def philox(counter, key):
 
 
 def gumbel(seed, position, ids, *, out):
-    """``-log(-log(1 - v))``, v being the token's own uniform number."""
+    """Compute ``-log(-log(1 - v))``, where v is the uniform number of the token."""
     for i, token in enumerate(ids.tolist()):
         words = philox((token // 64 * 16 + token % 16, position, 0, 0), (seed & _MASK, seed >> 32 & _MASK))
         out[i] = -np.log(-np.log1p(-(words[token // 16 % 4] + 0.5) / 2**32))
 
 
 def sample(row, scale, seed, position, floor=-np.inf):
-    """``argmax(scaled + noise)`` where ``scaled = (row - max(row)) * scale`` is not below `floor`, in float32."""
+    """Return ``argmax(scaled + noise)`` where ``scaled = (row - max(row)) * scale`` is at least `floor`, in float32."""
     noise = np.empty(len(row), np.float32)
     gumbel(seed, position, np.arange(len(row)), out=noise)
     scaled = (row - row.max()) * np.float32(scale)
@@ -69,7 +69,7 @@ def sample(row, scale, seed, position, floor=-np.inf):
 
 
 def sample_among(ids, scaled, seed, position, floor=-np.inf):
-    """The id with the largest ``scaled + noise``, the lowest of equals."""
+    """Return the id with the largest ``scaled + noise``, the lowest among equals."""
     ids, scaled = ids[scaled >= floor], scaled[scaled >= floor]
     noise = np.empty(len(ids), np.float32)
     gumbel(seed, position, ids, out=noise)
@@ -78,7 +78,7 @@ def sample_among(ids, scaled, seed, position, floor=-np.inf):
 
 
 def candidates(logits, row_params, positions, width, *, ids, scores):
-    """Log-probabilities of the likeliest; or the likeliest 64, cut by the law, with noise, as if there were no others."""
+    """Find candidates: by log-probability, or by scaled logits with noise among the 64 largest that pass all filters."""
     ids[:], scores[:] = -1, -np.inf
     for r, (row, params) in enumerate(zip(logits, row_params, strict=True)):
         n = min(len(row), width if params.scale is None else 64)
@@ -102,6 +102,6 @@ def candidates(logits, row_params, positions, width, *, ids, scores):
 
 
 def cases():
-    """Name, and the size of a vocabulary."""
+    """Yield names and vocabulary sizes."""
     for n in (1, 2, 15, 16, 63, 64, 65, 127, 1000, 1024, 1025, 4099):
         yield f"{n} tokens", n

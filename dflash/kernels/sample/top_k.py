@@ -1,4 +1,4 @@
-"""The largest of a row of logits, with numba, without sorting it."""
+"""Top-k of a row of logits with numba, without sorting the row."""
 
 import numpy as np
 
@@ -9,13 +9,13 @@ from dflash.kernels.sample.gumbel import BLOCK
 
 _BYTES = 4 * BLOCK
 _NOTHING = np.float32(-np.inf)
-_HALVINGS = 16
-_FEW = 256
+_HALVINGS = 16  # steps of the bisection for a bound
+_FEW = 256  # values above the bound up to which they are sorted
 
 
 @inline
 def top_k(row, ids, values):
-    """What reaches a bound that K values reach is sorted, if that is little; else a heap keeps the best so far."""
+    """Find a bound that at least K values reach, then sort the values above it, or use a heap if they are many."""
     maxima = np.empty(len(row) // BLOCK, np.float32)
     for block in range(len(maxima)):
         maxima[block] = block_max(row.ctypes.data + _BYTES * block)
@@ -32,7 +32,7 @@ def top_k(row, ids, values):
 
 @inline
 def _bound(maxima, k):
-    """Something that at least `k` of the maxima reach, mostly not many more; minus infinity if they are too few."""
+    """Return a bound that at least `k` block maxima reach, mostly not many more; minus infinity if there are too few."""
     low, high = np.float32(np.inf), _NOTHING
     for value in maxima:
         if value > _NOTHING:
@@ -58,7 +58,7 @@ def _count(values, bound):
 
 @inline
 def _above(row, maxima, below, ids, values):
-    """Gather what is above something, in order; how many, or more than there is room for."""
+    """Gather values above `below`, in order; return their number, or a larger number than fits if there are too many."""
     n, room = 0, len(ids)
     for block in range(len(maxima)):
         if not maxima[block] > below:
@@ -84,7 +84,7 @@ def _gather(row, start, stop, below, ids, values, n):
 
 @inline
 def _sort(ids, values, n):
-    """By insertion, descending; equals stay in order."""
+    """Sort by insertion, descending; equals keep their order."""
     for i in range(1, n):
         token, value = ids[i], values[i]
         j = i
@@ -96,7 +96,7 @@ def _sort(ids, values, n):
 
 @inline
 def _heap(row, maxima, below, ids, values):
-    """The worst on top; K values are above `below`, so that none of the places it begins with is left."""
+    """Keep the K largest values in a heap, the smallest on top; K values are above `below`, so no initial entry remains."""
     n, k = len(row), len(ids)
     values[:], ids[:] = below, n
     for block in range(len(maxima)):
@@ -119,7 +119,7 @@ def _worse(values, ids, a, b):
 
 @inline
 def _sift(values, ids, n):
-    """Let the root of a heap of `n`, worst first, sink to its place."""
+    """Move the root of a heap of `n` entries, smallest first, down to its place."""
     at = 0
     while 2 * at + 1 < n:
         child = 2 * at + 1

@@ -1,16 +1,16 @@
-"""Top-p without sorting a vocabulary."""
+"""Top-p with numba, without sorting the vocabulary."""
 
 import numpy as np
 
 from dflash.kernels.cpu.jit import inline
 
-_BINS = 1024
-_FEW = 32
+_BINS = 1024  # bins of equal width in each pass
+_FEW = 32  # tokens that are sorted by insertion instead
 
 
 @inline
 def nucleus(ids, scaled, share, total):
-    """Bins of equal width: all above the one where the sum crosses are in, that one is split again until few are left."""
+    """Select tokens by histograms: bins above the one that crosses the share are taken, that bin is split again."""
     weights = np.exp(scaled.astype(np.float64))
     wanted = share * (total if total > 0 else weights.sum())
     taken, stop, mass = 0, len(ids), 0.0
@@ -37,7 +37,7 @@ def _bin(value, high, factor):
 
 @inline
 def _crossing(scaled, weights, high, factor, wanted, mass):
-    """The bin where the sum reaches `wanted`, or the last one, and the sum above it."""
+    """Return the bin where the sum reaches `wanted`, or the last one, and the sum of the bins above."""
     bins = np.zeros(_BINS)
     for i in range(len(scaled)):
         bins[_bin(scaled[i], high, factor)] += weights[i]
@@ -50,7 +50,7 @@ def _crossing(scaled, weights, high, factor, wanted, mass):
 
 @inline
 def _split(ids, scaled, weights, taken, stop, high, factor, last):
-    """Move what is above the bin `last` to the front, its members behind it, and say where these begin and end."""
+    """Move tokens above bin `last` to the front, followed by those of the bin; return the range of the latter."""
     n = 0
     inside = np.empty(stop - taken, np.int64)
     kept_ids, kept_scaled, kept_weights = ids[taken:stop].copy(), scaled[taken:stop].copy(), weights[taken:stop].copy()
@@ -70,7 +70,7 @@ def _split(ids, scaled, weights, taken, stop, high, factor, last):
 
 @inline
 def _sort(ids, scaled, weights, start, stop):
-    """By insertion: likeliest first, lower ids first among equals. They are few, or come in order."""
+    """Sort by insertion: most probable first, lower ids first among equals. The tokens are few, or in order already."""
     for i in range(start + 1, stop):
         token, value, weight = ids[i], scaled[i], weights[i]
         j = i

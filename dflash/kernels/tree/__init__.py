@@ -1,4 +1,4 @@
-"""Guesses as a tree: the chain of the likeliest, then whatever prefix is likeliest. On a GPU also laid out and walked."""
+"""Draft trees: the most probable chain, then the most probable other prefixes; on a GPU also batch layout and acceptance."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,26 +11,26 @@ Floats = NDArray[np.float32]
 
 
 def grow(ids: Ids, scores: Floats, edges: Floats | None = None, *, tokens: Ids, parents: Ids) -> int:
-    """Grow a tree over candidates of the next positions.
+    """Build a draft tree from the candidates of the next positions.
 
     Parameters
     ----------
     ids : int32 (D, K)
-        Tokens of each position; -1 where there are fewer.
+        Candidate tokens of each position; -1 where there are fewer than K.
     scores : float32 (D, K)
-        Log-probabilities, descending; minus infinity where there are fewer.
+        Log-probabilities, descending; minus infinity where there are fewer than K.
     edges : float32 (D, K, K), optional
-        ``edges[t, i, j]`` is that of candidate j after candidate i of the position before, and takes the place of `scores`;
-        position 0 looks at ``edges[0, 0]``. Any order; minus infinity or NaN where j can't follow.
+        Replaces `scores`: ``edges[t, i, j]`` is the log-probability of candidate j after candidate i of the previous
+        position. Position 0 uses ``edges[0, 0]``. In any order; minus infinity or NaN if j can't follow i.
     tokens : int32 (N,)
-        The first ones become the tokens of the tree.
+        Its first entries receive the tokens of the nodes.
     parents : int32 (N,)
-        And these the nodes above them, -1 under the root. Parents come before children.
+        Its first entries receive the parent nodes; -1 for children of the root. Parents come before children.
 
     Returns
     -------
     int
-        How many nodes there are; less than N only if there are no more.
+        Number of nodes; less than N only if there are no more candidates.
 
     Raises
     ------
@@ -39,10 +39,10 @@ def grow(ids: Ids, scores: Floats, edges: Floats | None = None, *, tokens: Ids, 
 
     Notes
     -----
-    The chain that takes the best candidate at each position comes first, as far as N goes. Then, again and again, the node
-    with the largest weight is added of those whose parents are in; the weight is the sum of scores from the root, in
-    float64. Of equals the one that was found first: the siblings of the chain, from the root down, then of each new node its
-    next sibling and its first child. Without the chain this gives the N likeliest prefixes.
+    The chain of the best candidate at each position comes first, up to N nodes. Then nodes are added one by one: always the
+    node of largest weight whose parent is in the tree. The weight is the float64 sum of scores from the root. Among equals
+    the node found first wins: siblings of the chain from the root down, then the next sibling and the first child of each
+    new node. Without the chain this gives the N most probable prefixes.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Best-first search with a heap, with numba."""
+"""Draft trees by best-first search with a heap, in numba."""
 
 import numpy as np
 
@@ -7,12 +7,12 @@ from dflash.kernels.cpu.jit import inline
 
 @inline
 def grow(ids, table, tokens, parents):
-    """`table` is (D, K, K), or (D, 1, K) where nothing depends on the candidate before."""
+    """Build a tree; `table` is (D, K, K), or (D, 1, K) if scores do not depend on the previous candidate."""
     depth, above, width = table.shape
     order = np.empty((depth, above, width), np.int32)
     n_ranks = np.full((depth, above), -1, np.int32)
     room = len(tokens)
-    weights = np.empty(room + 1)  # the last one is that of the root
+    weights = np.empty(room + 1)  # the last entry belongs to the root
     weights[room] = 0.0
     picks, levels = np.zeros(room, np.int32), np.empty(room, np.int32)
     keys, entries = np.empty(2 * room + depth), np.empty((2 * room + depth, 3), np.int32)
@@ -57,7 +57,7 @@ def grow(ids, table, tokens, parents):
 
 @inline
 def _rank(ids, table, order, n_ranks, t, row):
-    """Sort the candidates that may follow, best first, if that was not done before."""
+    """Sort the candidates that may follow, best first, unless they are sorted already."""
     if n_ranks[t, row] >= 0:
         return
     scores, ranks, n = table[t, row], order[t, row], 0
@@ -87,7 +87,7 @@ def _swap(keys, entries, a, b):
 
 @inline
 def _push(keys, entries, size, found, weight, parent, rank):
-    """Put a node on the heap, the heaviest and of equals the first on top."""
+    """Push a node to the heap; the largest weight is on top, among equals the node found first."""
     keys[size] = weight
     entries[size, 0], entries[size, 1], entries[size, 2] = parent, rank, found
     at = size
@@ -99,7 +99,7 @@ def _push(keys, entries, size, found, weight, parent, rank):
 
 @inline
 def _pop(keys, entries, size):
-    """Take the top off."""
+    """Remove the top of the heap; return the new size."""
     size -= 1
     _swap(keys, entries, 0, size)
     at = 0

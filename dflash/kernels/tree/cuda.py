@@ -1,4 +1,4 @@
-"""Guesses on a GPU: grown, laid into a batch, walked. Arrays are fixed, and what they hold is read as a launch runs."""
+"""Draft trees on a GPU: build, write into a batch, accept. Arrays are fixed; each launch reads their current values."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,48 +11,49 @@ from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.gpu.jit import kernel
 
 MOST = 64
-"""Nodes of a tree that there is room for."""
+"""Capacity of a tree in nodes."""
 
 SEQUENCES = 16
-"""Most sequences of a walk."""
+"""Largest number of sequences of an `AcceptPath` launch."""
 
 OUTLINE = 4
-"""Numbers of an outline: first row, positions, candidates of each, nodes."""
+"""Integers of an outline: first row, positions, candidates of a position, nodes."""
 
 _HERE = Path(__file__).parent
-_ENDLESS = 1 << 30
+_ENDLESS = 1 << 30  # places of a ring that never wraps
 
 
 def guesses(sequences: int) -> DeviceArrays:
-    """Room for a tree of each sequence.
+    """Allocate a draft tree for each sequence.
 
     Returns
     -------
     DeviceArrays
-        tokens, parents, depths int32 (S, MOST): parents are -1 under the root, whose depth is 0. grown (S,): nodes that
-        are of candidates. anchors, lengths (S,): the token under which it grows, and how many are before that.
+        tokens, parents, depths int32 (S, MOST): nodes; parents are -1 for children of the root, whose depth is 0.
+        grown (S,): number of nodes built from candidates. anchors, lengths (S,): the root token, and the number of tokens
+        before it.
     """
     trees, each = (sequences, MOST), (sequences,)
     return DeviceArrays(tokens=trees, parents=trees, depths=trees, grown=each, anchors=each, lengths=each)
 
 
 class BuildTree:
-    """Trees of candidates, as `reference.grow` defines them.
+    """Builds draft trees from candidates, as `reference.grow` defines them.
 
     Parameters
     ----------
     ids : int32 (R, K)
-        Candidates, on the device as all arrays.
+        Candidates; all arrays are on the device.
     scores : float32 (R, K), or (R, K, K) if a score depends on the candidate above
     outlines : int32 (S, OUTLINE)
     out : DeviceArrays
-        See `guesses`.
+        Receives tokens, parents, depths and grown of the trees.
     apart : int
         Rows from one position of a sequence to the next.
     targets : int32 (V,), optional
-        What is told in place of each token.
+        Target token id of each draft token id.
     reach : int32 (S,), optional
-        How many positions of each sequence are guessed, if that may be fewer than its outline says.
+        Number of draft positions of each sequence, if it may be less than in the outline.
     """
 
     def __init__(
@@ -71,19 +72,19 @@ class BuildTree:
         self._run = made.bind(1, 32, (ids, scores, outlines, apart, targets, reach, *where))
 
     def __call__(self, n_sequences: int, stream: Any = None) -> None:
-        """Grow one for each sequence."""
+        """Build one tree for each of the first `n_sequences` sequences."""
         self._run(stream, grid=n_sequences)
 
 
 class WriteDraft:
-    """Trees as rows of a batch, under the roots of some of its sequences.
+    """Writes draft trees to the rows of a batch, below the root rows of its sequences.
 
     Parameters
     ----------
     grown : DeviceArrays
-        See `guesses`.
+        Tokens, parents and depths of the draft trees.
     batch : DeviceBatch
-        With as many rows for each as are to be planted.
+        Batch; each sequence has a root row and one row for every node to be written.
     """
 
     def __init__(self, grown: DeviceArrays, batch: DeviceBatch) -> None:
@@ -92,36 +93,37 @@ class WriteDraft:
         self._run = kernel(_HERE / "write_draft.cu", "write_draft").bind(1, MOST, (*trees, 0, 0, *where))
 
     def __call__(self, order: Sequence[int], stream: Any = None) -> None:
-        """Overwrite tokens, parents, depths and positions of the rows beside the roots.
+        """Overwrite tokens, parents, depths and positions of all rows except the roots.
 
         Parameters
         ----------
         order : sequence of int
-            The sequence of the batch that each tree is of; -1 for none.
+            Sequence of the batch for each tree; -1 for none.
         stream : optional
         """
         self._run(stream, grid=len(order), **_words(order))
 
 
 class AcceptPath:
-    """The way of the drawn tokens of some sequences, and what guesses next.
+    """Accepts the path of sampled tokens through the draft trees, and prepares the input of the next draft.
 
     Parameters
     ----------
     batch : DeviceBatch
-        Of the pass that was drawn from.
+        Batch of the verified pass.
     drawn : int32 (R,)
-        Its tokens.
+        Token sampled from each row of the pass.
     context : DeviceArrays
-        See `context_shapes`: rows of the pass that are text now.
+        Receives the accepted rows of the pass; see `context_shapes`.
     block : DeviceArrays or None
-        Where blocks come next: begin (S,) is read; tokens, position (S * rows,), length, seen (S,) are written.
+        Input of the next blocks, for block drafters: begin (S,) is read; tokens, position (S * rows,), length and
+        seen (S,) are written.
     position : int32 (rows, SEQUENCES)
-        Without blocks, where the tokens to be guessed are read.
+        Without blocks: receives the positions of the next draft rows.
     out : DeviceArrays
-        anchors and lengths of `guesses`.
+        Receives anchors and lengths of the draft trees.
     rows, places, mask : int
-        Rows of a block or positions, places of a ring, token of the rows to be guessed.
+        Rows of a block, or draft positions without blocks; places of a ring; token of draft rows (mask token).
     """
 
     def __init__(
@@ -149,44 +151,47 @@ class AcceptPath:
         self._run = made.bind(1, 32 * SEQUENCES, (*of_pass, *of_context, *of_next, out.anchors, out.lengths))
 
     def __call__(self, order: Sequence[int], stream: Any = None) -> None:
-        """Walk for these sequences of the batch, at most `SEQUENCES`; what is written is in their order."""
+        """Run for these sequences of the batch, at most `SEQUENCES`; results are in their order."""
         self._run(stream, n_sequences=len(order), **_words(order))
 
 
 def _words(order: Sequence[int]) -> dict[str, int]:
-    """An order as the numbers of slot_order.cuh."""
+    """Pack an order into the two 64-bit words of slot_order.cuh."""
     filled = bytes(s & 255 for s in order).ljust(SEQUENCES, b"\0")
     return {name: int.from_bytes(filled[at : at + 8], "little") for name, at in (("low", 0), ("high", 8))}
 
 
 def context_shapes() -> dict[str, tuple[int, ...]]:
-    """What a walk writes of the rows that are text now.
+    """Return the shapes of the arrays in which `AcceptPath` describes the accepted rows.
 
     Returns
     -------
     dict of str to tuple of int
-        counts (2,), first (S + 1,), length (S,), the place of the first row of each sequence, last (S,), its last row; of
-        each row sequence, position, row, which of the pass it is, token, the one after it, parent and depth.
+        counts (2,): rows and sequences. first (S + 1,): first row of each sequence. length (S,): ring position of its first
+        row. last (S,): its last row. For each row: sequence, position, row (its number in the pass), token (the token that
+        follows it), parent and depth.
     """
     each = dict.fromkeys(("sequence", "position", "row", "token", "parent", "depth"), (MOST,))
     return {"counts": (2,), "first": (SEQUENCES + 1,), "length": (SEQUENCES,), "last": (SEQUENCES,), **each}
 
 
 class Features:
-    """Rows of some arrays side by side, as halves or as they are.
+    """Gathers rows of several arrays side by side, as float16 or float32.
 
     Parameters
     ----------
     sources : uint64 (F,)
         Addresses of float32 (T, D) arrays.
     counts : int32
-        ``counts[which]`` is how many rows there are.
+        ``counts[which]`` is the number of rows to gather.
     row : int32
-        Which they are.
+        Numbers of the rows to gather.
     width : int
-        D.
+        Row size D.
     out : float16 or float32 (N, F * D)
+        Receives the rows.
     which : int
+        Index into `counts`.
     """
 
     def __init__(self, sources: Any, counts: Any, row: Any, width: int, out: Any, *, which: int = 0) -> None:
@@ -200,13 +205,14 @@ class Features:
 
 
 class StashRows:
-    """Rows of some arrays put aside.
+    """Copies rows of several arrays to a buffer.
 
     Parameters
     ----------
     sources : uint64 (F,)
         Addresses of float32 (T, D) arrays.
     out : float32 (F, N, D)
+        Buffer.
     """
 
     def __init__(self, sources: Any, out: Any) -> None:
@@ -214,20 +220,21 @@ class StashRows:
         self._n, self._run = len(out), made.bind(1, 256, (sources, 0, out, out.shape[1], 0))
 
     def __call__(self, first: int, n_rows: int, at: int, stream: Any = None) -> None:
-        """Copy rows from `first` on to those from `at` on."""
+        """Copy `n_rows` rows, from row `first` of the sources to row `at` of the buffer."""
         self._run(stream, grid=(self._n, n_rows), first=first, at=at)
 
 
 class GatherTop1:
-    """The first number of some rows as the tokens that are read next.
+    """Copies the first candidate of some rows to the tokens of the next pass.
 
     Parameters
     ----------
     ids : int32
-        Candidates, likeliest first; the first row begins where it does.
+        Candidates, most probable first; starts at the first row to copy.
     apart : int
-        Numbers from one row to the next.
+        Distance between consecutive rows in elements.
     out : int32 (R,)
+        Receives the tokens.
     """
 
     def __init__(self, ids: Any, apart: int, out: Any) -> None:
@@ -236,5 +243,5 @@ class GatherTop1:
         )
 
     def __call__(self, stream: Any = None) -> None:
-        """Copy them all."""
+        """Copy the tokens of all rows."""
         self._run(stream)

@@ -1,4 +1,4 @@
-"""The definitions: the tree of the heaviest prefixes, and the way that the target's own tokens take through one."""
+"""Definitions: the tree of the most probable prefixes, and the path of accepted tokens through a tree."""
 
 from itertools import product
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def grow(ids, scores, edges=None, *, tokens, parents):
-    """The chain, then the heaviest of all other prefixes; parents come first since no prefix weighs more than its own."""
+    """Add the chain, then the heaviest other prefixes; parents come first: no prefix weighs more than its parent."""
     depth, width = ids.shape
     found = {}
     for length in range(1, depth + 1):
@@ -24,13 +24,13 @@ def grow(ids, scores, edges=None, *, tokens, parents):
 
 
 def _score(ids, scores, edges, t, path):
-    """Of the step to position t of a path of candidates."""
+    """Return the score of the candidate at position t of a path."""
     score = scores[t, path[t]] if edges is None else edges[t, path[t - 1] if t else 0, path[t]]
     return score if ids[t, path[t]] >= 0 and not np.isnan(score) else -np.inf
 
 
 def _chain(ids, scores, edges, most):
-    """Prefixes of the path that takes the best candidate at each position, the first of equals."""
+    """Return the prefixes of the path that takes the best candidate at each position, the first among equals."""
     paths, path = [], ()
     for t in range(min(len(ids), most)):
         steps = [_score(ids, scores, edges, t, (*path, j)) for j in range(ids.shape[1])]
@@ -42,14 +42,14 @@ def _chain(ids, scores, edges, most):
 
 
 def walk(tokens, parents, drawn):
-    """Follow the drawn tokens from the root: rows of the way, the root's first, and the token after the last of them.
+    """Follow the sampled tokens from the root; return the accepted rows, root first, and the bonus token after the last.
 
     Parameters
     ----------
     tokens, parents : int (N,)
-        Rows of a sequence: the last token of its text, then its guesses; the parent of a row is a row.
+        Rows of a sequence: its last committed token, then its draft tokens; parents are row numbers.
     drawn : int (N,)
-        The token that follows each row.
+        Token sampled from each row.
     """
     path, below = [0], 0
     while below is not None:
@@ -60,7 +60,7 @@ def walk(tokens, parents, drawn):
 
 
 def cases():
-    """Name, positions, candidates, nodes, and whether a candidate depends on the one before it."""
+    """Yield names, positions, candidates, nodes, and whether scores depend on the previous candidate."""
     for depth, width, n, dependent in (
         (1, 1, 1, False),
         (1, 5, 9, False),
