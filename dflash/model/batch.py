@@ -126,7 +126,7 @@ def device_drafts_of(spans: Sequence[Span]) -> dict[Any, list[int]]:
     """The guesses of passes of drafts that still lie on the device, with the span that each of them is for; -1 is none."""
     found: dict[Any, list[int]] = {}
     for i, span in enumerate(spans):
-        guesses = None if span.device_draft is None else span.device_draft.guesses
+        guesses = None if span.device_draft is None else span.device_draft.drafts
         if span.device_draft is not None and guesses is not None and guesses.latest:
             found.setdefault(guesses, [-1] * len(guesses))[span.device_draft.index] = i
     return found
