@@ -1,8 +1,8 @@
-"""What a draft misses that leaves out tokens of a large vocabulary: their share of texts, and the guesses that are lost.
+"""Cost of a reduced draft vocabulary: share of tokens outside of it, and tokens per step that are lost.
 
 python benchmarks/draft_tokens.py MODEL FILE [FILE ...] [--right 0.85]
 
-Each text is written once more by chains whose guesses are right with one chance, whatever the token, if they may be it.
+Simulates decoding with chains. A draft token is accepted with a fixed probability if it is in the draft vocabulary.
 """
 
 import argparse
@@ -21,7 +21,7 @@ PROMPT, MOST = 300, 6000
 
 
 def steps_of(text, known, which, draws, depth):
-    """For each step in which a chain writes some of a text after its prompt, which of the known tokens it guesses from."""
+    """Simulate the steps of one text; return the index of the draft vocabulary that each step used, None for all tokens."""
     done, steps = text[:PROMPT], []
     while len(done) < len(text):
         one, at = which(done), len(done)
@@ -34,11 +34,11 @@ def steps_of(text, known, which, draws, depth):
 
 
 def main():
-    """Print shares, then tokens a step of each way to guess, and from what it guesses."""
+    """Print shares of tokens, then tokens per step for each choice of the draft vocabulary."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", help="a GGUF file; its tokenizer is all that is read")
+    parser.add_argument("model", help="a GGUF file; only its tokenizer is read")
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--right", type=float, default=0.85, metavar="P", help="chance of a guess")
+    parser.add_argument("--right", type=float, default=0.85, metavar="P", help="acceptance probability of a draft token")
     given = parser.parse_args()
     file = GGUFFile.open(given.model)
     tokenizer = Tokenizer.from_gguf(file.metadata)
@@ -46,10 +46,10 @@ def main():
     texts = [tokenizer.encode(path.read_text(encoding="utf-8")) for path in given.files]
     some = common(model)
     if not some:
-        parser.error(f"{given.model} has {tokenizer.n_vocab:,} tokens, of which a draft leaves out none")
-    ways = {"all tokens": ((), VocabTracker(()).select), "as texts go": (some, None)}
+        parser.error(f"{given.model} has {tokenizer.n_vocab:,} tokens: too few for a reduced draft vocabulary")
+    ways = {"all tokens": ((), VocabTracker(()).select), "adapted to the text": (some, None)}
     ways |= {f"the first {n:,}": ([Vocabulary((slice(0, n), *some[0].parts[1:]))], lambda _: 0) for n in FIRST}
-    print(f"{sum(map(len, texts)):,} tokens, of which not among")
+    print(f"{sum(map(len, texts)):,} tokens; share outside")
     for known in (*(ways[f"the first {n:,}"][0][0] for n in FIRST), *some):
         print(
             f"  the first {known.parts[0].stop:,}: {1 - np.mean([known.has(token) for text in texts for token in text]):.2%}"
@@ -64,7 +64,10 @@ def main():
             ]
             steps = [one for run in runs for one in run]
             shares = ", ".join(f"{steps.count(one) / len(steps):.0%}" for one in (*range(len(known)), None))
-            print(f"  chains of {depth}, {name}: {n / len(steps):.3f} tokens a step; of the steps {shares}", flush=True)
+            print(
+                f"  chains of {depth}, {name}: {n / len(steps):.3f} tokens per step; shares of the steps {shares}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

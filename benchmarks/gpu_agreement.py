@@ -1,8 +1,8 @@
-"""How far a GPU's logits are from those of the float32 CPU implementation, over the first layers of a file of any size.
+"""Difference of a GPU's logits from the float32 CPU implementation, over the first layers of a file of any size.
 
 python benchmarks/gpu_agreement.py FILE [--layers 8]
 
-A prompt, then a chain and a tree of pending rows. Then the whole file on the GPU: nothing may be NaN or infinite.
+Runs a prompt, then a chain and a tree of pending rows. Then runs the whole file on the GPU and checks for NaN and infinity.
 """
 
 import argparse
@@ -25,7 +25,7 @@ TREE = np.array([-1, 0, 1, 2, 3, 4, 5, 6, 0, 0, 1, 1, 8, 9, 2, 3], np.int32)
 
 
 def run(model, tokens):
-    """Logits (2, 16, V) of a chain and of a tree after a prompt."""
+    """Return logits (2, 16, V) of a chain and of a tree after a prompt."""
     state = model.state()
     prompt = tokens[:PROMPT]
     model.forward([Span(state, prompt, np.arange(-1, PROMPT - 1, dtype=np.int32), prefill=True, logits=False)])
@@ -39,7 +39,7 @@ def run(model, tokens):
 
 
 def finite(model, tokens):
-    """Read a prompt, then write; whether every hidden value and logit is finite."""
+    """Run prefill and decode; return True if every hidden value and logit is finite."""
     state, sound = model.state(), True
     n = len(tokens)
     out = model.forward([Span(state, tokens, np.arange(-1, n - 1, dtype=np.int32), prefill=True)])
@@ -53,7 +53,7 @@ def finite(model, tokens):
 
 
 def main():
-    """Print what was found."""
+    """Print the differences."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--layers", type=int, default=8)

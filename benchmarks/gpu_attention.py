@@ -1,8 +1,8 @@
-"""Attention and rope of a 27B model on a GPU, beside what a plain copy moves in the same run.
+"""Attention and rope of a 27B model on a GPU, compared with a plain copy in the same run.
 
 ``python benchmarks/gpu_attention.py [--json FILE] [--quick]``. A round is the 16 attention layers of the model, each with
-its own cache, as one CUDA graph; a figure is the median of the rounds, for one layer. Where PyTorch is installed its
-``scaled_dot_product_attention`` runs beside it, over keys and values that lie in one piece.
+its own cache, as one CUDA graph; a result is the median of the rounds, for one layer. If PyTorch is installed, its
+``scaled_dot_product_attention`` is measured too, on contiguous keys and values.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import numpy as np
 from timing import copy_bandwidth, microseconds
 
 from dflash.kernels.attention.cuda import Attend, Prefill, Workspace
-from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 from dflash.kernels.rope.cuda import Angles, Rotate
 
@@ -26,7 +26,7 @@ PROMPTS = (2048, 0), (8192, 0), (32768, 0), (2048, 30720), (256, 16384)
 
 
 def batch_of(length, rows, *, whole):
-    """One sequence in the first pages."""
+    """Return a batch of one sequence in the first pages."""
     n_pages = (length + rows - 1) // PAGE + 1
     one = np.zeros(1, np.int32)
     text = Ragged(
@@ -46,7 +46,7 @@ def batch_of(length, rows, *, whole):
 
 
 def halves(*shape):
-    """Normal numbers; of many, the same ones over and over."""
+    """Return normal numbers; large arrays repeat a block of them."""
     numbers = cupy.asarray(np.random.default_rng(5).standard_normal(1 << 20).astype(np.float16))
     return cupy.resize(numbers, shape)
 

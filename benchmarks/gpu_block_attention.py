@@ -1,4 +1,4 @@
-"""Attention of the blocks of a draft model on a GPU, microseconds a layer, beside what a plain copy moves in the same run.
+"""Attention of the blocks of a draft model on a GPU, microseconds per layer, compared with a plain copy in the same run.
 
 ``python benchmarks/gpu_block_attention.py``. 32 heads of 128 over 8 of the ring; a graph of 20 layers, each with its rings.
 """

@@ -1,7 +1,7 @@
-"""Microseconds a layer of the middle of linear attention on a GPU, on the shapes of real models.
+"""Microseconds per layer of convolution, delta rule and norm on a GPU, on the shapes of real models.
 
-The layers of a model, each with its own memories, are launched one after another in a CUDA graph; the median replay counts.
-`of copy` is the share of a plain copy's bandwidth that the bytes of the states alone would take.
+The layers of a model, each with its own state, are launched one after another in a CUDA graph; a result is the median
+replay. `of copy` is the bandwidth of reading and writing the states, relative to a plain copy.
 
     python benchmarks/gpu_delta.py                  # all models
     python benchmarks/gpu_delta.py --model 27B --sweep
@@ -25,7 +25,7 @@ from dflash.kernels.cases import Rows
 from dflash.kernels.conv import cuda as conv
 from dflash.kernels.delta import cuda
 from dflash.kernels.gpu import jit
-from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.batch import DeviceBatch
 
 MODELS = {"27B": (16, 48, 128, 128), "35B-A3B": (16, 32, 128, 128), "0.8B": (16, 16, 128, 128)}
 PASSES = {
@@ -44,7 +44,7 @@ RUNS = 9
 
 
 def seconds(run, repeats=3):
-    """Median of replays of a captured `run`."""
+    """Return the median time of replays of a captured `run`."""
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.get_current_stream().synchronize()
     with stream:
@@ -67,7 +67,7 @@ def seconds(run, repeats=3):
 
 
 class Model:
-    """Layers of one shape with memories of their own; inputs are shared."""
+    """Layers of one shape, each with its own state; inputs are shared."""
 
     def __init__(self, shape, *, layers, slots, rows, sequences):
         self.shape, self.mixer, self.rows = shape, Mixer(*shape), rows
@@ -95,7 +95,7 @@ class Model:
         return [cuda.Prompt(self.inputs, self.weights, self.batch, *memories, scratch) for memories in self.memories]
 
     def microseconds(self, ops, sequences, n=None, **options):
-        """One of `ops`, all launched in a row."""
+        """Launch one of `ops` for all layers."""
         forks = [like_a_draft(rows.n) if rows.form == "tree" else list(range(-1, rows.n - 1)) for rows in sequences]
         rows = batch(sequences, parents=forks)
         n = n or int(rows.first[-1])
@@ -104,7 +104,7 @@ class Model:
 
 
 def like_a_draft(n):
-    """Parents as drafts have them: mostly a trunk, with branches that get shorter."""
+    """Return parents as in typical draft trees: a trunk with branches of falling length."""
     if n < 8:
         return tree(np.random.default_rng(n), n)
     trunk = n // 2

@@ -1,7 +1,7 @@
-"""The packed multiply of a 27B model on a GPU, as a share of what a plain copy moves in the same run.
+"""The packed multiply of a 27B model on a GPU, as a share of a plain copy in the same run.
 
 ``python benchmarks/gpu_linear.py [--json FILE]``. Weights are random, rotated so that none is in the cache; the launches of
-a round are one CUDA graph; a figure is the median of the rounds. Each product is first compared with the definition.
+a round are one CUDA graph; a result is the median of the rounds. Each product is first compared with the definition.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def random_rows(kind, rows, width):
 
 
 def random_tiles(kind, rows, width):
-    """A weight, and its first rows as the file has them."""
+    """Return a weight, and its first rows in file format."""
     tiles, parts = PackedWeight.empty(kind, (rows, width)), []
     for start in range(0, rows, AT_ONCE):
         data = random_rows(kind, min(AT_ONCE, rows - start), width)
@@ -57,7 +57,7 @@ def random_tiles(kind, rows, width):
 
 
 def check(x, launch, outs, matrices, *, gated):
-    """Refuse to time what is wrong."""
+    """Check the product against the definition."""
     launch(len(x))
     products = [x.get().astype(np.float64) @ m.unpacked().astype(np.float64).T for m in matrices]
     if gated:

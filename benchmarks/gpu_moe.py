@@ -1,9 +1,9 @@
-"""The experts of a 35B-A3B model on a GPU: decode as a share of what a plain copy moves in the same run, and prompts.
+"""The experts of a 35B-A3B model on a GPU: decode as a share of a plain copy in the same run, and prefill.
 
-``python benchmarks/gpu_moe.py [--json FILE] [--rows N ...] [--prompts N ...]``. Layers are as many as keep their experts
-out of the cache, and rows choose experts at random; the launches of all layers are one CUDA graph; a figure is the median
-of its replays. Bytes are those of the experts that the rows chose, each once, and of the router. The arithmetic of a prompt
-is that of its tokens' experts, the shared one included.
+``python benchmarks/gpu_moe.py [--json FILE] [--rows N ...] [--prompts N ...]``. There are enough layers to keep their
+experts out of the cache, and rows choose experts at random. The launches of all layers are one CUDA graph; a result is the
+median of its replays. Bytes are those of the chosen experts, each once, and of the router. FLOP of a prompt are those of the
+chosen experts, the shared one included.
 """
 
 import argparse

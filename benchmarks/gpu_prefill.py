@@ -1,8 +1,8 @@
-"""The matmuls of a layer of a 27B model over a prompt, unpacking included, beside what cuBLAS makes of unpacked halves.
+"""The matmuls of a layer of a 27B model over a prompt, unpacking included, compared with cuBLAS on unpacked halves.
 
 ``python benchmarks/gpu_prefill.py [--rows 2048] [--type Q4_K] [--json FILE]``. Weights and tokens are random and normal; the
-launches of a round are one CUDA graph; a figure is the median of the rounds. cuBLAS is asked through PyTorch, where that is
-installed: for the same products from float16, and for a square one of 8192, which stands for the peak.
+launches of a round are one CUDA graph; a result is the median of the rounds. If PyTorch is installed, cuBLAS is measured
+through it: the same products in float16, and a square one of 8192 as the peak rate.
 """
 
 import argparse

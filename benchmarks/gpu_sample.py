@@ -1,7 +1,7 @@
-"""Norm, embedding and sampling of a 27B model on a GPU, as a share of what a plain copy moves in the same run.
+"""Norm, embedding and sampling of a 27B model on a GPU, as a share of a plain copy in the same run.
 
 ``python benchmarks/gpu_sample.py [--json FILE]``. Launches of a round are one CUDA graph, one after the other on the same
-arrays unless these are large; a figure is the median of the rounds. PyTorch stands beside where it is installed.
+arrays unless these are large; a result is the median of the rounds. PyTorch is measured too if it is installed.
 """
 
 import argparse
@@ -35,7 +35,7 @@ RNG = np.random.default_rng(3)
 
 
 def torch_times(rows):
-    """Microseconds of the same in PyTorch, eager, by name."""
+    """Return microseconds of the same operations in eager PyTorch, by name."""
     try:
         import torch
     except ImportError:
@@ -79,7 +79,7 @@ def embeddings(rows):
 
 
 def draws(rows, params):
-    """The launches of a draw from rows, without the copies to and from the host."""
+    """Return the launches that sample from rows, without copies to and from the host."""
     logits = 2.5 * cupy.random.standard_normal((rows, VOCAB), cupy.float32)
     sampler = DeviceSampler(logits)
     sampler.sample_rows([SampleRequest(params, 0, range(rows))], rows).wait()

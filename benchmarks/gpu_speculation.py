@@ -1,9 +1,9 @@
-"""A step of speculative decoding on a GPU: the whole, and its parts one by one.
+"""Latency of a step of speculative decoding on a GPU, as a whole and by parts.
 
 python benchmarks/gpu_speculation.py FILE DRAFT [DRAFT ...] [--draft-vocab N] [--mtp]
 
-Texts are random, and so nearly every guess is wrong: a step costs what it costs whether its guesses are right or not.
-Guesses are of the common tokens unless a line says otherwise, as in English and code.
+Prompts are random, so nearly every draft token is rejected; the latency of a step does not depend on that.
+The draft vocabulary is the reduced one, as for English and code, unless a line says otherwise.
 """
 
 import argparse
@@ -29,18 +29,18 @@ PROMPT, STEPS, SKIPPED, QUEUED = 300, 60, 10, 6
 
 
 class Runs:
-    """Timed runs on one model, in milliseconds."""
+    """Latencies of one model, in milliseconds."""
 
     def __init__(self, model, steps):
         self.model, self.n_steps = model, steps
         self._draws = np.random.default_rng(0)
 
     def ids(self, n):
-        """Random tokens."""
+        """Return `n` random token ids."""
         return self._draws.integers(0, 50_000, n, dtype=np.int32)
 
     def step(self, strategy, sampling, n_sessions=1):
-        """Median of a step of some texts together, through the whole loop, and tokens that it makes of each."""
+        """Return the median latency of an engine step with some sequences, and the tokens per step of each sequence."""
         engine, took = Engine(self.model, chunk=self.model.prefill_chunk), []
         most = 16 * (self.n_steps + SKIPPED + 1)
         sessions = [
@@ -61,7 +61,7 @@ class Runs:
         return 1e3 * statistics.median(took[SKIPPED:]), made
 
     def forward(self, n, capture):
-        """A forward of `n` rows, several being queued, so that the host does not count."""
+        """Return the latency of a forward of `n` rows; several are queued, so that host time is hidden."""
         state, tokens = self.model.state(), self.ids(n)
         parents = np.arange(-1, n - 1, dtype=np.int32)
 
@@ -74,7 +74,7 @@ class Runs:
         return took
 
     def draft(self, draft, nodes, *, common):
-        """Guesses for one text, and the reading of 1 and 16 rows, several being queued."""
+        """Return the latency of a draft for one sequence, and of reading 1 and 16 rows of features."""
         target, state = self.model.state(), draft.state()
         tokens = self.ids(PROMPT)
         span = Span(target, tokens, np.arange(-1, PROMPT - 1, dtype=np.int32), prefill=True, logits=False)
@@ -104,13 +104,13 @@ class Runs:
 
 
 def main():
-    """Print one figure a line."""
+    """Print one result per line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file")
     parser.add_argument("drafts", nargs="*")
     parser.add_argument("--mtp", action="store_true", help="the file has an MTP head")
     parser.add_argument(
-        "--draft-vocab", type=int, metavar="N", help="each draft once more, guessing from the first N tokens"
+        "--draft-vocab", type=int, metavar="N", help="measure each draft also with a draft vocabulary of the first N tokens"
     )
     parser.add_argument("--steps", type=int, default=STEPS)
     given = parser.parse_args()
@@ -124,7 +124,7 @@ def main():
         # what is written are tokens of all languages, as the weights are random
         vocab_tracker.FEW = vocab_tracker.RECENT if common else -1
         took, made = runs.step(strategy, sampling, n_sessions)
-        print(f"{name}: {took:.3f} ms, {took / plain:.3f} plain steps ({made:.2f} tokens a step)", flush=True)
+        print(f"{name}: {took:.3f} ms, {took / plain:.3f} plain steps ({made:.2f} tokens per step)", flush=True)
 
     for path in given.drafts:
         drafter = DFlash(path)
@@ -132,20 +132,20 @@ def main():
         draft = model.attachments[drafter]
         print(f"{path}: {draft.weights.n_bytes / 1e9:.2f} GB")
         tell("  chain of 15", Strategy(drafter, Chain()))
-        tell("  chain of 15, from all tokens", Strategy(drafter, Chain()), common=False)
-        tell("  chain of 15, drawn", Strategy(drafter, Chain()), drawn)
+        tell("  chain of 15, full draft vocabulary", Strategy(drafter, Chain()), common=False)
+        tell("  chain of 15, sampled", Strategy(drafter, Chain()), drawn)
         tell("  tree of 22", Strategy(drafter, Tree(22)))
-        tell("  tree of 22, from all tokens", Strategy(drafter, Tree(22)), common=False)
-        tell("  tree of 22, drawn", Strategy(drafter, Tree(22)), drawn)
+        tell("  tree of 22, full draft vocabulary", Strategy(drafter, Tree(22)), common=False)
+        tell("  tree of 22, sampled", Strategy(drafter, Tree(22)), drawn)
         tell("  four chains of 15", Strategy(drafter, Chain()), n_sessions=4)
         for name, nodes in (("chain of 15", draft.config.most), ("tree of 22", 22)):
             guess, one, many = runs.draft(draft, nodes, common=0 if draft.common else None)
             every, _, _ = runs.draft(draft, nodes, common=None)
             forward = runs.forward(nodes + 1, draft.config.target_layer_ids)
-            print(f"  {name}: guesses {guess:.3f} ms, {every:.3f} from all tokens")
+            print(f"  {name}: draft {guess:.3f} ms, {every:.3f} with the full draft vocabulary")
             print(f"  {name}: reading 1 / 16 rows {one:.3f} / {many:.3f}, forward {forward:.3f} ms")
         model.can_overlap = False
-        tell("  chain of 15, not looking ahead", Strategy(drafter, Chain()))
+        tell("  chain of 15, steps not overlapped", Strategy(drafter, Chain()))
         model.can_overlap = True
         if given.draft_vocab:
             fewer = DFlash(path, draft_vocab=given.draft_vocab)
@@ -154,8 +154,8 @@ def main():
         tell("  plain again", Plain())
     if given.mtp:
         tell("MTP chain of 3", Strategy(MTP(), Chain(3)))
-        tell("MTP chain of 3, from all tokens", Strategy(MTP(), Chain(3)), common=False)
-        tell("MTP chain of 3, drawn", Strategy(MTP(), Chain(3)), drawn)
+        tell("MTP chain of 3, full draft vocabulary", Strategy(MTP(), Chain(3)), common=False)
+        tell("MTP chain of 3, sampled", Strategy(MTP(), Chain(3)), drawn)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The demo model as a whole: reading, writing, wider forwards, starting. ``pytest benchmarks/test_demo.py``.
+"""The demo model as a whole: prefill, decode, wider forwards, start-up. ``pytest benchmarks/test_demo.py``.
 
 A figure that can be wrong has its own test: `tests/model/test_demo.py` holds the recorded tokens.
 """

@@ -1,4 +1,4 @@
-"""The packed multiply beside NumPy's on unpacked weights. ``pytest benchmarks/test_linear.py`` prints µs, GB/s, GFLOP/s."""
+"""The packed multiply and NumPy on unpacked weights. ``pytest benchmarks/test_linear.py`` prints µs, GB/s, GFLOP/s."""
 
 from statistics import median
 from time import perf_counter

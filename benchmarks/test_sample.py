@@ -1,4 +1,4 @@
-"""Picking a token, and what the loop costs around it. ``pytest benchmarks/test_sample.py`` prints µs."""
+"""Sampling of a token, and overhead of the engine. ``pytest benchmarks/test_sample.py`` prints µs."""
 
 from types import SimpleNamespace
 
@@ -26,7 +26,7 @@ STEPS = 300
 
 
 def logits_of(n_vocab):
-    """Spread as a language model's: most far below the best."""
+    """Return logits distributed as a language model's: most far below the largest."""
     draws = np.random.default_rng(1).standard_normal(n_vocab)
     return (2.5 * draws + 8 * (draws > 3)).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""How the benchmarks of single GPU ops take time, and what they compare it with."""
+"""Timing of single GPU ops, and the copy bandwidth that they are compared with."""
 
 import statistics
 
@@ -34,5 +34,5 @@ def microseconds(run, calls=1):
 
 
 def copy_bandwidth():
-    """What a plain copy reads and writes, in GB/s."""
+    """Return the bandwidth of a plain copy, reads plus writes, in GB/s."""
     return bandwidth("cuda") / 1e9

@@ -1,4 +1,4 @@
-"""Run Qwen3.5-type GGUF models and swap the way their tokens are decoded.
+"""Run GGUF models of the Qwen3.5 family with interchangeable decoding strategies.
 
 ::
 
@@ -8,9 +8,9 @@
     print(lm.generate("def fibonacci(n):", max_tokens=64))
     lm.generate([{"role": "user", "content": "What is the capital of France?"}])
 
-`load` gives an `LM`. A strategy says who guesses tokens ahead, in what shape, and what watches over the text, as in
-``Strategy(DFlash("draft.gguf"), Tree(22)) | LoopGuard()``; `Plain` guesses nothing. Importing this is cheap: kernels and
-numba come with the first use.
+`load` returns an `LM`. A strategy combines a drafter, a draft shape and recoveries, as in
+``Strategy(DFlash("draft.gguf"), Tree(22)) | LoopGuard()``; `Plain` drafts nothing. Importing this package is cheap: kernels
+and numba are imported at first use.
 """
 
 import os
@@ -113,19 +113,19 @@ def load(
     Parameters
     ----------
     name : str or path
-        A GGUF file; ``demo``, which comes with dflash; or ``hf:org/repo@revision:quant`` of the Hugging Face hub.
+        A GGUF file; ``demo``, the bundled model; or ``hf:org/repo@revision:quant`` on the Hugging Face hub.
     device : str
-        ``"cuda"``, ``"cpu"``, or ``"auto"``: a GPU where one can be used.
+        ``"cuda"``, ``"cpu"``, or ``"auto"``: the GPU if there is a usable one, else the CPU.
     threads : int, optional
-        Cores to use; all that this process may run on if None.
+        CPU threads; None is one for each core available to the process.
     context : int, optional
-        Tokens that a text may have; what the model was trained for if None.
+        Maximum tokens of a sequence, prompt and output together; None is the context in the model file.
     sequences : int
-        Texts that may be in work at a time; further ones wait.
+        Maximum sequences decoded at the same time; further requests wait.
     kv : str
-        How keys and values are stored: ``"f16"`` or ``"f32"``.
+        Type of the KV cache: ``"f16"`` or ``"f32"``.
     progress : bool
-        Draw bars on stderr while downloading, loading and compiling.
+        Draw progress bars on stderr while downloading, loading and compiling.
 
     Returns
     -------
@@ -136,7 +136,7 @@ def load(
     NotFound
         If there is no such file, name or repository.
     FormatError, Unsupported
-        If the file is damaged, or dflash does not run its kind.
+        If the file is damaged, or dflash does not support its architecture or types.
     RequestError
         If an argument is out of range.
     DownloadError
@@ -146,9 +146,9 @@ def load(
     from dflash.generation.progress import stages
     from dflash.lm import LM
 
-    with stages(progress) as tell:
+    with stages(progress) as report:
         settings = {"threads": threads, "context": context, "sequences": sequences, "kv": kv}
-        return LM(*start(name, device=device, progress=tell, **settings))
+        return LM(*start(name, device=device, progress=report, **settings))
 
 
 def __getattr__(name: str) -> Any:

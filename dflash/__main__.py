@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        What came after the program's name; that of this process if None.
+        Command-line arguments without the program's name; those of this process if None.
 
     Returns
     -------
@@ -41,20 +41,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # whoever read our output has left; Python would complain once more when it flushes at exit
+        # the reader of stdout has closed the pipe; without this Python reports the error again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def _with_command(words: list[str]) -> list[str]:
-    """`dflash MODEL "prompt"` is short for run."""
+    """Insert ``run`` if no command is given: `dflash MODEL "prompt"` is short for it."""
     if not words or words[0] in (*COMMANDS, "-h", "--help", "--version"):
         return words
     return ["run", *words]
 
 
 def _run(name: str, *words: str) -> int:
-    """Run a command; its options may stand before, between and after the model and the prompt."""
+    """Run a command. Options may come before, between and after the model and the prompt."""
     module = import_module(f"dflash.cli.{name}")
     parser = argparse.ArgumentParser(prog=f"python -m dflash {name}", description=module.HELP)
     module.add_arguments(parser)
@@ -62,22 +62,22 @@ def _run(name: str, *words: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """What answers when no command is given: help, version, or a usage error."""
+    """Return the parser for calls without a known command: help, version, or a usage error."""
     parser = argparse.ArgumentParser(
         prog="python -m dflash",
         description="Run Qwen3.5-type GGUF models.",
-        epilog='python -m dflash MODEL "prompt" is short for run; each command has a --help of its own',
+        epilog='python -m dflash MODEL "prompt" is short for run; each command has its own --help',
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(metavar="{run,chat,info,bench,serve}", required=True)
     for name in COMMANDS:
         commands.add_parser(name, help=import_module(f"dflash.cli.{name}").HELP)
-    commands.add_parser("serve", help="put a model behind OpenAI's HTTP API")
+    commands.add_parser("serve", help="serve a model with OpenAI's HTTP API")
     return parser
 
 
 class _Version(argparse.Action):
-    """Prints the version, which takes a look at the installed packages, only when asked."""
+    """Print the version. It is looked up only on demand, since that searches the installed packages."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         import dflash

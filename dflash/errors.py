@@ -1,4 +1,4 @@
-"""Every error that dflash raises on purpose.
+"""All errors that dflash raises on purpose.
 
 ::
 
@@ -6,17 +6,17 @@
     ├── ModelError            a model can't be used
     │   ├── NotFound          no such file, name or repository
     │   ├── FormatError       a file is damaged or is not what it claims to be (also a ValueError)
-    │   └── Unsupported       a sound file of a kind that dflash does not run
-    ├── RequestError          a caller asked for something impossible (also a ValueError)
+    │   └── Unsupported       a valid file of a kind that dflash does not support
+    ├── RequestError          an argument or a field of a request is not valid (also a ValueError)
     │   ├── ContextOverflow   the prompt is longer than the model's context
     │   └── TemplateError     the chat template refused the messages
-    ├── PoolExhausted         no KV pages or recurrent slots are free; later there may be
-    ├── QueueFull             too many sessions wait to start; later there may be fewer
-    ├── Cancelled             the caller went away before the work was done
-    ├── EngineFailed          the engine has ended after a failure and takes no more work
-    ├── KernelError           a kernel was given arrays that it can't take, or failed on the device
-    │   └── DeviceLost        the GPU failed in a way that only a new process can mend
-    ├── OutOfMemory           the memory of the GPU or the machine does not hold the model or its work
+    ├── PoolExhausted         no KV pages or recurrent slots are free; a later attempt may succeed
+    ├── QueueFull             too many sequences wait to start; a later attempt may succeed
+    ├── Cancelled             the request was cancelled before it was finished
+    ├── EngineFailed          the engine stopped after a failure and accepts no more requests
+    ├── KernelError           a kernel was given invalid arrays, or failed on the device
+    │   └── DeviceLost        the GPU failed and can be used again only by a new process
+    ├── OutOfMemory           the GPU or the machine has too little memory for the model or its workspace
     └── DownloadError         a hub could not be reached or answered with an error
 """
 
@@ -25,14 +25,14 @@ from pathlib import PurePath
 
 
 class DFlashError(Exception):
-    """Root of the tree: catch this to catch all of it.
+    """Base class of all errors of dflash.
 
     Parameters
     ----------
     *args : object
         The message.
     path : str or path, optional
-        File, folder or model that the error is about. `str` of the error begins with it.
+        File, folder or model that the error is about. The string of the error begins with it.
 
     Attributes
     ----------
@@ -49,12 +49,12 @@ class DFlashError(Exception):
 
 
 def public_message(error: BaseException) -> str:
-    """Return what an error says, with names of files in place of their paths.
+    """Return the message of an error with file names in place of full paths.
 
     Parameters
     ----------
     error : BaseException
-        Whose own paths, and those of the errors that it was raised from, are shortened.
+        Error whose paths are shortened, together with the paths of its causes.
     """
     message, seen = str(error), set()
     cause: BaseException | None = error
@@ -86,11 +86,11 @@ class FormatError(ModelError, ValueError):
 
 
 class Unsupported(ModelError):
-    """A sound file of a kind that dflash does not run."""
+    """A valid file of a kind that dflash does not support."""
 
 
 class RequestError(DFlashError, ValueError):
-    """A caller asked for something impossible; the message names the argument."""
+    """An argument or a field of a request is not valid; the message names it."""
 
 
 class ContextOverflow(RequestError):
@@ -104,7 +104,7 @@ class TemplateError(RequestError):
     ----------
     message : str
     argument : str
-        Which argument of `ChatTemplate.render` is to blame.
+        Argument of `ChatTemplate.render` that caused the error.
     """
 
     def __init__(self, message: str, *, argument: str = "messages") -> None:
@@ -117,27 +117,27 @@ class PoolExhausted(DFlashError):
 
 
 class QueueFull(DFlashError):
-    """Too many sessions wait to start."""
+    """Too many sequences wait to start."""
 
 
 class Cancelled(DFlashError):
-    """The caller went away before the work was done."""
+    """The request was cancelled before it was finished."""
 
 
 class EngineFailed(DFlashError):
-    """The engine has ended after a failure and takes no more work."""
+    """The engine stopped after a failure and accepts no more requests."""
 
 
 class KernelError(DFlashError):
-    """A kernel was given arrays that it can't take, or it failed on the device."""
+    """A kernel was given invalid arrays, or it failed on the device."""
 
 
 class DeviceLost(KernelError):
-    """The GPU failed in a way that only a new process can mend."""
+    """The GPU failed and can be used again only by a new process."""
 
 
 class OutOfMemory(DFlashError):
-    """The memory of the GPU or the machine does not hold the model or what it works on."""
+    """The GPU or the machine has too little memory for the model or its workspace."""
 
 
 class DownloadError(DFlashError):

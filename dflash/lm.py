@@ -1,4 +1,4 @@
-"""A loaded model, ready to write: the face that notebooks and scripts see."""
+"""A loaded model: the API of notebooks and scripts."""
 
 import os
 import threading
@@ -32,27 +32,27 @@ T = TypeVar("T")
 
 
 class LM:
-    """A model and the loop that writes with it. `dflash.load` makes one.
+    """A model and the thread that decodes with it. `dflash.load` makes one.
 
-    All methods may be called from any thread; what is asked at the same time shares each forward.
+    All methods may be called from any thread. Concurrent requests are batched into the same forwards.
 
     Parameters
     ----------
     loaded : Loaded
-        The model and what goes with it; from here on it belongs to the LM.
+        Model, tokenizer and template; owned by the LM from now on.
     worker : Worker
-        The thread that runs it.
+        Thread that runs the engine.
 
     Attributes
     ----------
     file : GGUFFile
-        Where the weights are.
+        File that holds the weights.
     model : Model
-        Ids in, logits out; to be called through `call` only.
+        Maps token ids to logits. Use it only inside `call`.
     tokenizer : Tokenizer
-        Text to ids and back.
+        Converts text to token ids and back.
     template : ChatTemplate or None
-        Messages to text.
+        Converts messages to text.
     """
 
     def __init__(self, loaded: Loaded, worker: Worker) -> None:
@@ -82,50 +82,49 @@ class LM:
         Parameters
         ----------
         prompt : str, list of dict, list of int, or a list of those
-            A text or its ids are continued as they are; messages (``{"role": ..., "content": ...}``) go through the model's
-            chat template. Several prompts are worked on together, each with the result that it has alone.
+            Text or token ids are continued as they are. Messages (``{"role": ..., "content": ...}``) go through the model's
+            chat template. Several prompts are decoded as a batch; each gets the same result as in a batch of one.
         tools : list of dict, optional
-            JSON schemas of functions, in OpenAI's form; the template shows them to the model.
+            JSON schemas of functions in OpenAI's format, passed to the chat template.
         strategy : Strategy, Drafter or str, optional
-            How tokens are guessed; `Plain()` if None. A name as ``"ddtree:22"`` stands for one (see
-            `dflash.decode.registry`).
-            Never changes the text.
+            Drafter, draft shape and recoveries, or a name as ``"ddtree:22"`` (see `dflash.decode.registry`); `Plain()` if
+            None. The drafter never changes the output.
         recover : str, Recovery or sequence of these, optional
-            What may step in where the text goes wrong, besides the recoveries of the strategy: names as
-            ``"empty,stall,loop,min:8"``, or objects, as `dflash.generation.recovery.tool_stall.Stall` with phrases of your
-            own. None asks the environment (see `dflash.generation.recovery.names`).
+            Recoveries in addition to those of the strategy: names as ``"empty,stall,loop,min:8"``, or objects, as
+            `dflash.generation.recovery.tool_stall.Stall` with your own phrases. None reads the environment variables of
+            `dflash.generation.recovery.names`.
         max_tokens : int, optional
-            Limit of new tokens; None goes on to the end token or the end of the context.
+            Maximum number of output tokens; None is the rest of the context.
         stop : str or sequence of str, optional
-            The text ends before the first of these.
+            Stop strings: the text ends before the first one.
         stream : bool
-            Return the `Stream` of one prompt instead of waiting for its end.
+            Return a `Stream` instead of waiting for the result. For one prompt only.
         dump : str or path, optional
-            Write down step by step how tokens are guessed and picked, a JSON object a line; see `dflash.decode.trace`.
+            File for a trace of all steps: drafting and sampling as one JSON object per line; see `dflash.decode.trace`.
         chat_template_kwargs : dict, optional
-            Settings of the template, as ``{"enable_thinking": False}``.
+            Variables of the chat template, as ``{"enable_thinking": False}``.
         **sampling
-            Fields of `Sampling`: ``temperature`` (0: always the likeliest token), ``top_k``, ``top_p``, ``min_p``,
+            Fields of `Sampling`: ``temperature`` (0 is greedy), ``top_k``, ``top_p``, ``min_p``,
             ``repetition_penalty``, ``presence_penalty``, ``frequency_penalty``, ``logit_bias``, ``seed``, ``logprobs``
-            (how many of the likeliest tokens to report at each place; 0 for the picked one alone).
+            (number of top tokens to report at each position; 0 reports only the sampled token).
 
         Returns
         -------
         Generation, list of Generation or Stream
-            One for one prompt, a list for a list.
+            A result for one prompt, a list of results for a list of prompts.
 
         Raises
         ------
         RequestError
             If an argument is of the wrong kind or out of range; the message names it.
         ModelError
-            If the strategy needs what can't be loaded or does not go with this model.
+            If a file of the strategy can't be loaded or does not match this model.
         ContextOverflow
             If a prompt is longer than the context.
         TemplateError
-            If the template refuses the messages, or there is none.
+            If the chat template refuses the messages, or the model has none.
         EngineFailed
-            If the engine has ended after a failure; load the model in a new process then.
+            If the engine has stopped after a failure. Load the model in a new process then.
         DFlashError
             In a forked process, and from the engine's own thread (an observer, a processor, a recorder, `call`).
         """
@@ -161,7 +160,7 @@ class LM:
         return generations if is_list else generations[0]
 
     def prepare(self, strategy: Strategy | Drafter | str) -> None:
-        """Load what a strategy needs, so that the first text with it does not wait; harmless if done before.
+        """Load the files and kernels of a strategy, so that its first request does not wait. Safe to call again.
 
         Parameters
         ----------
@@ -171,14 +170,14 @@ class LM:
         Raises
         ------
         RequestError
-            If there is no such strategy.
+            If the strategy is not known.
         ModelError
-            If it needs what can't be loaded or does not go with this model.
+            If a file of the strategy can't be loaded or does not match this model.
         """
         self._worker.prepare(Strategy.of(strategy))
 
     def stream(self, prompt: Prompt, **arguments: Any) -> Stream:
-        """Write step by step.
+        """Generate and return an iterator over the steps.
 
         Parameters
         ----------
@@ -190,8 +189,8 @@ class LM:
         Returns
         -------
         Stream
-            Iterator of `Delta` (``text``, ``logprobs``, ``step``); prompt chunks are steps without text. ``close()`` breaks
-            off, ``generation`` is all of it so far.
+            Iterator of `Delta` (``text``, ``logprobs``, ``step``); prompt chunks are steps without text. ``close()`` cancels
+            the request, ``generation`` is the result so far.
 
         Raises
         ------
@@ -201,22 +200,22 @@ class LM:
         return self.generate(prompt, stream=True, **arguments)
 
     def encode(self, prompt: Prompt, **template: Any) -> list[int]:
-        """Turn a text, or messages through the template, into ids; `template` are its settings."""
+        """Convert text or messages to token ids; `template` are variables of the chat template."""
         return prompts.encode(prompt, self.tokenizer, self.template, settings=template)
 
     def logits(self, tokens: str | Sequence[int]) -> NDArray[np.float32]:
-        """Return what the model expects after each token of a given text.
+        """Return the logits after each token of a given text.
 
         Parameters
         ----------
         tokens : sequence of int or str
-            T ids, or a text of that many.
+            T token ids, or text of T tokens.
 
         Returns
         -------
         float32 (T, V)
-            Row t is about the token after ``tokens[t]``. On a CPU each row has the bits that decoding there would have; on a
-            GPU it is rounded otherwise.
+            Row t are the logits of the token after ``tokens[t]``. On a CPU the rows are bit-identical to those of decoding;
+            on a GPU their rounding differs.
 
         Raises
         ------
@@ -230,23 +229,23 @@ class LM:
             return scoring.logits(self._worker, self.model, self._ids(tokens))
 
     def log_probabilities(self, tokens: str | Sequence[int]) -> NDArray[np.float64]:
-        """Return the natural log-probability that the model gives each token of a text but the first; see `logits`."""
+        """Return the natural log-probability of each token of a text except the first; see `logits`."""
         self._worker.check_caller()
         with self._scoring:
             return scoring.log_probabilities(self._worker, self.model, self._ids(tokens))
 
     def perplexity(self, text: str | Sequence[int]) -> float:
-        """Return how many equally likely tokens the model wavers between, on average over a text.
+        """Return the perplexity of a text.
 
         Parameters
         ----------
         text : str or sequence of int
-            Of at least 2 tokens.
+            Text of at least 2 tokens.
 
         Returns
         -------
         float
-            ``exp(-mean(log p(token | those before)))``; memory does not grow with the text beyond its KV cache.
+            ``exp(-mean(log p(token | tokens before)))``. Needs no memory beyond the KV cache of the text.
 
         Raises
         ------
@@ -258,7 +257,7 @@ class LM:
         return float(np.exp(-self.log_probabilities(text).mean()))
 
     def info(self) -> dict[str, Any]:
-        """Tell what the model is and what it takes to run it; see `dflash.model.describe`."""
+        """Return a description of the model, its memory and its device; see `dflash.model.describe`."""
         pools = self.model.pools
         about = describe.overview(self.file, kv=pools.kv, threads=self.model.threads, device=self.model.device)
         about["device"] |= self._device
@@ -275,27 +274,27 @@ class LM:
 
     @property
     def context(self) -> int:
-        """Tokens that a text may have."""
+        """Maximum tokens of a sequence, prompt and output together."""
         return self.model.config.context
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run something that uses the model, between two steps of the loop, in the thread that owns it.
+        """Run a function in the engine thread, between two steps.
 
         Parameters
         ----------
         function : callable
-            Takes nothing; what it returns is returned. It can't use the methods of this LM, which would wait for it.
+            Takes no arguments; its result is returned. It must not call methods of this LM, which would deadlock.
         """
         return self._worker.call(function)
 
     @contextmanager
     def profile(self) -> Iterator[dict[str, float]]:
-        """Sum up the seconds that each op takes until the block ends; yields op to seconds."""
+        """Measure the seconds of each op inside a ``with`` block; yields a dict of op name to seconds."""
         with profile() as seconds:
             yield seconds
 
     def close(self) -> None:
-        """Break off whatever runs and end the thread; the LM takes no more work."""
+        """Cancel all requests and end the engine thread. The LM accepts no more requests."""
         self._finalizer()
 
     def _ids(self, tokens: str | Sequence[int]) -> Sequence[int]:

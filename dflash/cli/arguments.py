@@ -1,4 +1,4 @@
-"""Arguments that several commands take, and what becomes of them."""
+"""Command-line arguments shared by several commands, and their conversion."""
 
 import argparse
 import json
@@ -14,40 +14,56 @@ if TYPE_CHECKING:
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """Add how tokens are picked and when to end."""
-    group = parser.add_argument_group("sampling (greedy unless asked otherwise)")
-    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest token")
-    group.add_argument("--top-k", type=int, default=0, metavar="K", help="of the K likeliest tokens; 0: of all")
-    group.add_argument("--top-p", type=float, default=1.0, metavar="P", help="of the likeliest that sum to P")
-    group.add_argument("--min-p", type=float, default=0.0, metavar="P", help="of those at least P times the likeliest")
-    group.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X", help="above 1: repeat less")
-    group.add_argument("--presence-penalty", type=float, default=0.0, metavar="X", help="off every token written before")
-    group.add_argument("--frequency-penalty", type=float, default=0.0, metavar="X", help="off for each time it was")
-    group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
-    group.add_argument("--max-tokens", type=int, metavar="N", help="limit of new tokens")
-    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT; may be repeated")
+    """Add the sampling arguments and those that end a completion."""
+    group = parser.add_argument_group("sampling (default: greedy)")
+    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")
+    group.add_argument("--top-k", type=int, default=0, metavar="K", help="sample from the K most likely tokens; 0: all")
+    group.add_argument(
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="sample from the most likely tokens whose probabilities sum to P",
+    )
+    group.add_argument(
+        "--min-p", type=float, default=0.0, metavar="P", help="drop tokens below P times the largest probability"
+    )
+    group.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X", help="1: off; above 1: repeat less")
+    group.add_argument(
+        "--presence-penalty",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="subtract X from the logit of every token in the output",
+    )
+    group.add_argument(
+        "--frequency-penalty", type=float, default=0.0, metavar="X", help="subtract X for each occurrence in the output"
+    )
+    group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same output")
+    group.add_argument("--max-tokens", type=int, metavar="N", help="maximum number of output tokens")
+    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop string; may be repeated")
 
 
 def add_strategy(parser: argparse.ArgumentParser) -> None:
-    """Add how tokens are guessed and what may step in."""
-    group = parser.add_argument_group("strategy (plain unless asked otherwise; no strategy changes the text)")
+    """Add the decoding strategy and the recoveries."""
+    group = parser.add_argument_group("strategy (default: plain; no drafter changes the output)")
     group.add_argument("--strategy", metavar="NAME", help="plain, dflash:15, ddtree:22, mtp:3, lookup, ...")
     add_draft(group)
     group.add_argument(
-        "--recover", metavar="NAME,...", help="step in where a text goes wrong: empty, stall[:TOOL], loop[:BODY], min:N"
+        "--recover", metavar="NAME,...", help="recoveries to turn on: empty, stall[:TOOL], loop[:BODY], min:N"
     )
 
 
 def add_template(parser: argparse.ArgumentParser) -> None:
-    """Add what goes through the chat template."""
+    """Add the arguments for the chat template."""
     group = parser.add_argument_group("chat template")
     group.add_argument("--system", metavar="TEXT", help="system message")
-    group.add_argument("--tools", type=Path, metavar="FILE", help="JSON array of tools, in OpenAI's form")
-    group.add_argument("--no-think", action="store_true", help="ask for no reasoning (enable_thinking = false)")
+    group.add_argument("--tools", type=Path, metavar="FILE", help="JSON array of tools in OpenAI's format")
+    group.add_argument("--no-think", action="store_true", help="turn reasoning off (enable_thinking = false)")
 
 
 def load(arguments: argparse.Namespace, *, sequences: int = 1) -> "LM":
-    """Load the model that the arguments name, with bars on a terminal."""
+    """Load the model that the arguments name; draw progress bars on a terminal."""
     import dflash
     from dflash.cli.terminal import has_terminal
 
@@ -63,19 +79,19 @@ def load(arguments: argparse.Namespace, *, sequences: int = 1) -> "LM":
 
 
 def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Take what `LM.generate` wants to know about picking and ending."""
+    """Return the sampling arguments and limits for `LM.generate`."""
     names = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens", "stop")
     penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
     return {name: getattr(arguments, name) for name in (*names, *penalties)}
 
 
 def strategy(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Take what `LM.generate` wants to know about guessing and recoveries.
+    """Return the strategy and recoveries for `LM.generate`.
 
     Raises
     ------
     RequestError
-        If there is no such strategy or recovery.
+        If the strategy or a recovery is not known.
     """
     from dflash.generation.recovery.names import settle
 
@@ -88,7 +104,7 @@ def named_strategy(arguments: argparse.Namespace) -> "Strategy":
     Raises
     ------
     RequestError
-        If there is no such strategy, or it has no use for what is said about a draft.
+        If the strategy is not known, or does not use a given draft option.
     """
     from dflash.serve.strategy_choice import named
 
@@ -98,7 +114,7 @@ def named_strategy(arguments: argparse.Namespace) -> "Strategy":
 
 
 def template_settings(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """Take the settings of the chat template."""
+    """Return the variables for the chat template."""
     return {"enable_thinking": False} if arguments.no_think else None
 
 
@@ -110,7 +126,7 @@ def tools(arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
     NotFound
         If there is no such file.
     RequestError
-        If it is no JSON array of objects.
+        If the file is not a JSON array of objects.
     """
     if arguments.tools is None:
         return None
@@ -121,5 +137,5 @@ def tools(arguments: argparse.Namespace) -> list[dict[str, Any]] | None:
     except ValueError as error:
         raise RequestError(f"{arguments.tools}: not valid JSON: {error}") from error
     if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
-        raise RequestError(f"{arguments.tools}: must hold a JSON array of tools, in OpenAI's form")
+        raise RequestError(f"{arguments.tools}: must hold a JSON array of tools in OpenAI's format")
     return value

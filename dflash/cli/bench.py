@@ -1,4 +1,4 @@
-"""`bench`: how fast a model reads and writes here."""
+"""`bench`: prefill and decode rates of a model on this machine."""
 
 import argparse
 import json
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from dflash.cli.measure import Bench
     from dflash.model.load import Loaded
 
-HELP = "measure prompt reading (pp), text generation (tg) and wider forwards; or strategies side by side"
+HELP = "measure prefill (pp), decode (tg) and wider forwards; or compare strategies"
 
 PROMPTS = {"cpu": [512], "cuda": [512, 2048, 8192, 32768]}
 DEPTHS = {"cpu": [0], "cuda": [0, 4096, 16384, 65536]}
-"""What is measured unless asked otherwise, as far as the context goes."""
+"""Default prompt lengths and depths in tokens; sizes beyond the context are left out."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser, default="demo")
     add_context(parser)
     parser.add_argument("-p", "--prompt", type=_sizes, metavar="N,...", help="prompt lengths (512; GPU: to 32768)")
-    parser.add_argument("-n", "--generate", type=_sizes, default=[128], metavar="N,...", help="texts to write (128)")
-    parser.add_argument("-d", "--depth", type=_sizes, metavar="N,...", help="tokens before those (0; GPU: to 65536)")
-    parser.add_argument("-r", "--repeat", type=int, metavar="N", help="repeats, as far as 3 s go (5)")
+    parser.add_argument("-n", "--generate", type=_sizes, default=[128], metavar="N,...", help="output lengths (128)")
+    parser.add_argument(
+        "-d", "--depth", type=_sizes, metavar="N,...", help="context tokens before the output (0; GPU: to 65536)"
+    )
+    parser.add_argument("-r", "--repeat", type=int, metavar="N", help="repetitions, fewer if they take more than 3 s (5)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     strategies.add_arguments(parser)
 
@@ -41,14 +43,14 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.strategies is not None:
         _refuse(arguments, ("prompt", "depth"), "--strategies")
         return strategies.main(arguments)
-    _refuse(arguments, ("prompts", "temperature", "seed"), "what is measured without --strategies")
+    _refuse(arguments, ("prompts", "temperature", "seed"), "measurements without --strategies")
     check_draft(arguments, [])
     from dflash.cli.measure import Bench
     from dflash.generation.progress import stages
     from dflash.model.describe import overview
     from dflash.model.load import load_model
 
-    with stages(has_terminal()) as tell:
+    with stages(has_terminal()) as report:
         loaded = load_model(
             arguments.model,
             device=arguments.device,
@@ -56,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
             context=arguments.context,
             sequences=2,
             kv=arguments.kv,
-            progress=tell,
+            progress=report,
         )
     about = overview(loaded.file, kv=arguments.kv, threads=loaded.model.threads, device=loaded.model.device)
     bench = Bench(loaded.model, repeat=arguments.repeat or 5)
@@ -72,13 +74,13 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def measure(bench: "Bench", loaded: "Loaded", arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run everything that was asked for.
+    """Run the requested measurements.
 
     Returns
     -------
     dict
-        JSON values only: ``rates`` by name, ``shares`` of time by name and op (not on a GPU, where ops run on after the
-        call), ``forward`` costs, and ``copy_gb_s`` that the rates of writing are held against.
+        JSON values: ``rates`` by name, ``shares`` of time by name and op (CPU only; on a GPU ops run asynchronously),
+        ``forward`` costs, and the copy bandwidth ``copy_gb_s`` that decode rates are compared with.
     """
     from dflash.cli.traffic import Traffic
     from dflash.kernels.copy import bandwidth
@@ -114,7 +116,7 @@ def measure(bench: "Bench", loaded: "Loaded", arguments: argparse.Namespace) -> 
 
 
 def as_text(about: dict[str, Any], results: dict[str, Any]) -> str:
-    """Lay out the results as Markdown tables.
+    """Format the results as Markdown tables.
 
     Parameters
     ----------
@@ -127,13 +129,13 @@ def as_text(about: dict[str, Any], results: dict[str, Any]) -> str:
     mix = next(iter(about["quantization"]))
     head = f"{model['name']} {mix}, {size(about['memory']['weights'])}, {model['parameters'] / 1e6:,.1f} M parameters\n"
     head += f"{device['processor']}, " + (f"{device['threads']} threads" if "threads" in device else device["architecture"])
-    head += f"; a copy moves {results['copy_gb_s']:,.1f} GB/s, read and written"
+    head += f"; copy bandwidth {results['copy_gb_s']:,.1f} GB/s, reads plus writes"
     parts = [head, _rates(results["rates"]), _shares(results["shares"]), _costs(results["forward"])]
     return "\n\n".join(part for part in parts if part)
 
 
 def _rates(rates: dict[str, dict[str, Any]]) -> str:
-    rows = [("test", "tokens/s", "ms a token", "GB/s", "of a copy", "host, µs a step")]
+    rows = [("test", "tokens/s", "ms per token", "GB/s", "share of copy", "host, µs per step")]
     for name, rate in rates.items():
         speed = name, f"{rate['mean']:,.2f} ± {rate['std']:.2f}", f"{1e3 / rate['mean']:.4g}"
         host = sum(rate["host_us"].values()) if "host_us" in rate else 0
@@ -149,22 +151,22 @@ def _shares(shares: dict[str, dict[str, float]]) -> str:
 
 
 def _costs(costs: list[dict[str, Any]]) -> str:
-    head = ["tokens in a forward", "ms", "of one token's", "host, µs", "launches"]
+    head = ["tokens in a forward", "ms", "relative to one", "host, µs", "launches"]
     rows = [[cost["tokens"], f"{cost['ms']:.3f}", f"{cost['relative']:.2f}", f"{cost['host_us']:.0f}"] for cost in costs]
     if "launches" not in costs[0]:
         return table([head[:3], *(row[:3] for row in rows)], right=range(3))
     return table([head, *([*row, cost["launches"]] for row, cost in zip(rows, costs, strict=True))], right=range(5))
 
 
-def _fitting(sizes: Sequence[int], room: int) -> list[int]:
-    return [n for n in sizes if n <= room]
+def _fitting(sizes: Sequence[int], limit: int) -> list[int]:
+    return [n for n in sizes if n <= limit]
 
 
 def _refuse(arguments: argparse.Namespace, names: Sequence[str], by: str) -> None:
-    """Refuse what would be said in vain."""
+    """Raise RequestError for arguments that this mode does not use."""
     for name in names:
         if getattr(arguments, name) is not None:
-            raise RequestError(f"--{name}: means nothing to {by}")
+            raise RequestError(f"--{name}: not used by {by}")
 
 
 def _sizes(text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""`chat`: several turns, with history."""
+"""`chat`: a conversation of several turns."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -11,13 +11,13 @@ from dflash.errors import RequestError, TemplateError
 if TYPE_CHECKING:
     from dflash.lm import LM
 
-HELP = "talk to a model"
+HELP = "chat with a model"
 
 COMMANDS = """\
-/help          this list
-/clear         forget the conversation
-/undo          forget the last question and its answer
-/system TEXT   set the system message and forget the conversation
+/help          show this list
+/clear         clear the conversation
+/undo          remove the last question and its answer
+/system TEXT   set the system message and clear the conversation
 /exit          leave (also Ctrl-D); Ctrl-C stops an answer"""
 
 
@@ -27,11 +27,11 @@ class Chat:
     Parameters
     ----------
     lm : LM
-        What answers.
+        Model that answers.
     system : str, optional
         System message.
     arguments : dict
-        For `LM.stream`.
+        Keyword arguments for `LM.stream`.
     """
 
     def __init__(self, lm: "LM", system: str | None, arguments: dict[str, Any]) -> None:
@@ -41,17 +41,17 @@ class Chat:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything but the system message."""
+        """Remove all messages except the system message."""
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
 
     def undo(self) -> None:
-        """Forget the last question and what came after it."""
+        """Remove the last user message and all messages after it."""
         users = [index for index, message in enumerate(self.messages) if message["role"] == "user"]
         if users:
             del self.messages[users[-1] :]
 
     def command(self, line: str) -> bool:
-        """Obey a line that starts with a slash; False says to leave."""
+        """Run a line that starts with a slash. Return False to end the chat."""
         name, _, rest = line.partition(" ")
         match name:
             case "/exit" | "/quit":
@@ -66,11 +66,11 @@ class Chat:
             case "/help":
                 say(COMMANDS)
             case _:
-                say(f"{name}: no such command\n{COMMANDS}")
+                say(f"{name}: unknown command\n{COMMANDS}")
         return True
 
     def answer(self, line: str) -> None:
-        """Stream the answer to a line; Ctrl-C keeps what has come."""
+        """Stream the answer to a line. Ctrl-C stops it and keeps the text so far."""
         self.messages.append({"role": "user", "content": line})
         try:
             stream = self.lm.stream(self.messages, **self.arguments)
@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Ask and answer until the end of the input."""
+    """Read user messages and answer them until the end of the input."""
     strategy = common.strategy(arguments)
     with common.load(arguments) as lm:
         if lm.template is None:
@@ -119,7 +119,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _read() -> str | None:
-    """Next line, None at the end of the input; Ctrl-C drops what was typed."""
+    """Return the next line, None at the end of the input. Ctrl-C discards the line."""
     import sys
 
     prompt = "> " if sys.stdin.isatty() else ""

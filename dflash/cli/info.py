@@ -1,4 +1,4 @@
-"""`info`: what a model is, from its header."""
+"""`info`: describe a model from its file header."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from typing import Any
 from dflash.cli.model_arguments import add_model
 from dflash.cli.terminal import put, size
 
-HELP = "tell what a model is and what it takes to run it"
+HELP = "describe a model and the memory it needs"
 
 _ABILITIES = {
     "system": "system message",
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print it; no weight is read and nothing is compiled."""
+    """Print the description. Reads no weights and compiles nothing."""
     from dflash.model.describe import overview
     from dflash.model.draft import is_draft
     from dflash.model.draft.describe import draft_overview
@@ -43,7 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def draft_as_text(about: dict[str, Any]) -> str:
-    """Lay out what a draft is for people.
+    """Format the description of a draft model as text.
 
     Parameters
     ----------
@@ -55,30 +55,30 @@ def draft_as_text(about: dict[str, Any]) -> str:
     lines = [
         ("draft", f"{draft['name']}, {draft['parameters'] / 1e6:,.0f} M parameters, for a model of width {draft['width']}"),
         ("file", draft["file"]),
-        ("block", f"{draft['block']} rows, {draft['guesses']} guesses, mask token {draft['mask']}"),
-        ("reads", f"outputs of layers {', '.join(map(str, draft['taps']))} of {draft['width']} numbers"),
+        ("block", f"{draft['block']} rows, {draft['guesses']} draft tokens, mask token {draft['mask']}"),
+        ("reads", f"outputs of target layers {', '.join(map(str, draft['taps']))}, width {draft['width']}"),
         *(("layers" if i == 0 else "", _layer(i, layer)) for i, layer in enumerate(draft["layers"])),
         ("heads", f"{heads} of {head_size}, {kv_heads} of keys and values, rotation base {draft['rope_base']:g}"),
     ]
     if "selector" in draft:
         selector, conv = draft["selector"], draft["convolution"]
-        lines.append(("selector", f"of {selector['candidates']} candidates, rank {selector['rank']}"))
+        lines.append(("selector", f"{selector['candidates']} candidates, rank {selector['rank']}"))
         lines.append(("convolution", f"{conv['taps']} taps, groups of {conv['group']}"))
     if "markov" in draft:
-        trust = "with confidences" if draft["confidence"] else "without confidences"
-        lines.append(("Markov head", f"rank {draft['markov']['rank']}, {trust}"))
+        confidence = "with confidence head" if draft["confidence"] else "without confidence head"
+        lines.append(("Markov head", f"rank {draft['markov']['rank']}, {confidence}"))
     lines.append(("weights", size(memory["weights"])))
     lines += [
         ("", f"{kind:<8} {part['tensors']:>5} tensors {size(part['bytes']):>10}")
         for kind, part in about["quantization"].items()
     ]
-    lines.append(("context", f"{size(memory['context_per_sequence'])} a sequence"))
+    lines.append(("context", f"{size(memory['context_per_sequence'])} per sequence"))
     return _aligned(lines)
 
 
 def _layer(i: int, layer: dict[str, Any]) -> str:
-    sees = f"the last {layer['window']} positions" if layer["window"] else "all positions"
-    return f"{i}: {sees}, in the block {'those before' if layer['causal'] else 'all rows'}"
+    context = f"the last {layer['window']} positions" if layer["window"] else "all positions"
+    return f"{i}: attends to {context}; inside the block {'to earlier rows' if layer['causal'] else 'to all rows'}"
 
 
 def _aligned(lines: list[tuple[str, str]]) -> str:
@@ -86,7 +86,7 @@ def _aligned(lines: list[tuple[str, str]]) -> str:
 
 
 def as_text(about: dict[str, Any]) -> str:
-    """Lay out an overview for people.
+    """Format the description of a model as text.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def as_text(about: dict[str, Any]) -> str:
         ("weights", size(memory["weights"])),
         *(("", _mix(kind, part, about["kernels"])) for kind, part in about["quantization"].items()),
         ("KV cache", f"{size(memory['kv_per_1000_tokens'])} for 1,000 tokens"),
-        ("state", f"{size(memory['state_per_sequence'])} a sequence, and for pending tokens {pending}"),
+        ("state", f"{size(memory['state_per_sequence'])} per sequence, {pending} for pending tokens"),
         (
             "tokenizer",
             f"{tokenizer['model']} ({tokenizer['pre']}), {tokenizer['tokens']:,} tokens, end {tokenizer['end']}",
@@ -116,12 +116,12 @@ def as_text(about: dict[str, Any]) -> str:
     if "no_gpu" in device:
         lines.append(("", f"no GPU: {device['no_gpu']}"))
     if "draft_vocab_steps" in model:
-        guessed = model["draft_vocab_steps"]
-        common, of = " or ".join(f"{n:,}" for n in guessed["common"]), f"{guessed['all']:,}"
-        who = "block drafts and the MTP head guess" if layers["mtp"] else "block drafts guess"
-        lines.append(("guesses", f"{who} from {common} of {of} tokens while a text keeps to them"))
+        vocabularies = model["draft_vocab_steps"]
+        reduced, full = " or ".join(f"{n:,}" for n in vocabularies["common"]), f"{vocabularies['all']:,}"
+        drafters = "block drafts and the MTP head" if layers["mtp"] else "block drafts"
+        lines.append(("draft vocab", f"{reduced} of {full} tokens for {drafters}, while the output stays within them"))
     if "experts" in model:
-        lines.insert(4, ("experts", f"{model['experts']['used']} of {model['experts']['all']} a token"))
+        lines.insert(4, ("experts", f"{model['experts']['used']} of {model['experts']['all']} per token"))
     return _aligned(lines)
 
 
@@ -140,5 +140,5 @@ def _template(template: dict[str, Any] | None) -> str:
         return "none"
     if "error" in template:
         return f"unusable: {template['error']}"
-    able = [word for name, word in _ABILITIES.items() if template[name]]
-    return ", ".join(able) or "messages only"
+    abilities = [label for name, label in _ABILITIES.items() if template[name]]
+    return ", ".join(abilities) or "messages only"

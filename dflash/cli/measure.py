@@ -1,4 +1,4 @@
-"""Timing a model: rates, shares of ops, the cost of a wider forward."""
+"""Benchmarks of one model: token rates, time shares of ops, cost of wider forwards."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -16,24 +16,24 @@ from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 
 DEPTH = 128
-"""Tokens of text before the forwards whose costs are compared."""
+"""Context tokens before the forwards whose costs are compared."""
 
 FORWARDS = (1, 2, 4, 8, 16, 23, 32, PENDING)
-"""Tokens of the forwards whose costs are compared; 23 are a tree of 22 and its root."""
+"""Tokens of the forwards whose costs are compared; 23 is a draft tree of 22 nodes and its root."""
 
 SECONDS = 3.0
-"""A figure is not taken again once its runs have lasted so long."""
+"""Seconds of runs after which a measurement is not repeated any more."""
 
 
 class Bench:
-    """Times one model on random tokens.
+    """Measure one model on random tokens.
 
     Parameters
     ----------
     model : Model or DeviceModel
-        With room for two texts. Nobody else uses it meanwhile.
+        Model with room for two sequences; no other thread uses it meanwhile.
     repeat : int
-        How often each figure is taken at most.
+        Maximum repetitions of each measurement.
     """
 
     def __init__(self, model: Any, *, repeat: int) -> None:
@@ -43,12 +43,12 @@ class Bench:
         self._prefix: Any = None
 
     def reading(self, n: int) -> dict[str, Any]:
-        """Tokens a second of reading a prompt of `n`, after one of at most two chunks that does not count."""
+        """Measure prefill of `n` tokens in tokens per second, after a warm-up of at most two chunks."""
         self.read(min(n, 2 * self.model.prefill_chunk))
         return self._rate(n, lambda: self.read(n))
 
     def writing(self, n: int, depth: int) -> dict[str, Any]:
-        """Tokens a second of writing `n` after `depth` others, and what the host does in a step, in microseconds."""
+        """Measure decode of `n` tokens after `depth` others: tokens per second, and host microseconds per step."""
         self.write(min(n, 16), depth)
         steps: list[Step] = []
         rate = self._rate(n, lambda: self.write(n, depth, steps))
@@ -56,14 +56,14 @@ class Bench:
         return {**rate, "depth": depth, "host_us": {part: mean * 1e6 for part, mean in means.items()}}
 
     def shares(self, run: Callable[[], float]) -> dict[str, float]:
-        """Share of the time of one more `run` that each op takes; ``other`` is what no op accounts for."""
+        """Return the share of time of each op in one more `run`; ``other`` is time outside of ops."""
         with profile() as self._ops:
             total = run()
         shares = {op: took / total for op, took in sorted(self._ops.items(), key=lambda item: -item[1])}
         return {**shares, "other": max(0.0, 1 - sum(shares.values()))}
 
     def read(self, n: int) -> float:
-        """Seconds to read a prompt of `n` tokens, in the loop's chunks."""
+        """Return the seconds of a prefill of `n` tokens, in the chunks of the engine."""
         state = self.model.state()
         try:
             start = self._start()
@@ -74,9 +74,9 @@ class Bench:
             state.close()
 
     def write(self, n: int, depth: int, steps: list[Step] | None = None) -> float:
-        """Seconds to write `n` tokens after `depth` others: one sequence, greedy, through the whole loop.
+        """Return the seconds to decode `n` tokens after `depth` others: one sequence, greedy, through the engine.
 
-        The others are read before, once for all texts of that depth; the steps that wrote are added to `steps`.
+        The context is prefilled before, once for all runs of one depth. Steps that produced tokens are added to `steps`.
         """
         if depth + 1 + n > self.model.config.context:
             raise RequestError(f"{depth + 1 + n} tokens don't fit the context of {self.model.config.context}")
@@ -88,7 +88,7 @@ class Bench:
         return perf_counter() - start
 
     def forward_costs(self, sizes: Sequence[int] = FORWARDS) -> list[dict[str, Any]]:
-        """What a forward of some pending tokens with their logits costs.
+        """Measure a forward of pending tokens with their logits, for several numbers of tokens.
 
         Returns
         -------
@@ -110,7 +110,7 @@ class Bench:
         return found
 
     def close(self) -> None:
-        """Give back the text that was read last."""
+        """Free the prefilled context."""
         if self._prefix is not None:
             self._prefix.close()
             self._prefix = None
@@ -124,7 +124,7 @@ class Bench:
         return {"mean": statistics.mean(rates), "std": deviation, "samples": rates}
 
     def _read_before(self, depth: int) -> Any:
-        """A snapshot of a text of `depth` tokens, which may grow out of the last one."""
+        """Return a snapshot of a context of `depth` tokens; extends the last snapshot if that is shorter."""
         if depth == 0 or (self._prefix is not None and self._prefix.length > depth):
             self.close()
         if depth and (self._prefix is None or self._prefix.length < depth):
@@ -140,12 +140,12 @@ class Bench:
         return self._prefix
 
     def _start(self) -> float:
-        """Begin to count time, here and in a profile."""
+        """Reset the profile and return the current time."""
         self._ops.clear()
         return perf_counter()
 
     def _forward(self, state: Any, n: int) -> tuple[float, float]:
-        """Median seconds of a forward and of the call alone, after one that does not count."""
+        """Return the median seconds of a forward and of its call on the host, after one warm-up."""
         parents = np.arange(-1, n - 1, dtype=np.int32)
         whole, host = [], []
         for _ in range(4 * self.repeat + 1):

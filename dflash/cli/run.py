@@ -1,4 +1,4 @@
-"""`run`: one answer, streamed."""
+"""`run`: stream one completion."""
 
 import argparse
 import json
@@ -17,29 +17,31 @@ if TYPE_CHECKING:
     from dflash.generation.stream import Stream
     from dflash.lm import LM
 
-HELP = "write one answer, or continue a text"
+HELP = "answer one prompt, or continue a text"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_model(parser)
     add_context(parser)
-    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to answer (default, or -: read from stdin)")
-    parser.add_argument("--raw", action="store_true", help="continue the prompt as it is, without the chat template")
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="prompt (default, or -: read from stdin)")
+    parser.add_argument("--raw", action="store_true", help="continue the prompt without the chat template")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of streaming the text")
-    parser.add_argument("--dump", type=Path, metavar="FILE", help="write down each step: candidates, rules, guesses, picks")
+    parser.add_argument(
+        "--dump", type=Path, metavar="FILE", help="write a trace: candidates, logits processors, draft tokens, samples"
+    )
     common.add_sampling(parser)
     common.add_strategy(parser)
     common.add_template(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write the answer; Ctrl-C ends it and keeps what is there."""
+    """Generate the completion. Ctrl-C stops it and keeps the text so far."""
     from dflash.generation.display import summary
 
     strategy = common.strategy(arguments)
     with common.load(arguments) as lm:
-        # what the command line names is checked before anybody types a prompt
+        # check the strategy before reading the prompt from a terminal
         lm.prepare(strategy["strategy"])
         text = _from_stdin() if arguments.prompt in (None, "-") else arguments.prompt
         prompt, template = _prompt(arguments, lm, text)
@@ -56,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _write(arguments: argparse.Namespace, stream: "Stream") -> tuple["Generation", bool]:
-    """Show a stream as it comes, unless JSON is wanted; what came of it, and whether Ctrl-C ended it."""
+    """Consume a stream, showing its text unless JSON is wanted. Return the result and True if Ctrl-C ended it."""
     interrupted = False
     with stream:
         try:
@@ -72,18 +74,18 @@ def _write(arguments: argparse.Namespace, stream: "Stream") -> tuple["Generation
 
 
 def _from_stdin() -> str:
-    """Read the prompt; somebody at a terminal is told that it is awaited."""
+    """Read the prompt from stdin; on a terminal, print a hint first."""
     if sys.stdin.isatty():
-        say("reading the prompt from here; Ctrl-D ends it")
+        say("reading the prompt from the terminal; Ctrl-D ends it")
     return sys.stdin.read()
 
 
 def _prompt(arguments: argparse.Namespace, lm: "LM", text: str) -> tuple["Prompt", dict[str, object]]:
-    """Make messages of the text, if the model has a template, and collect what else the template wants."""
+    """Convert the text to messages if the model has a chat template; return them with the template's arguments."""
     tools, settings = common.tools(arguments), common.template_settings(arguments)
     if lm.template is None or arguments.raw:
         if arguments.system or tools or settings:
-            reason = "--raw leaves it out" if lm.template is not None else "this model has none"
+            reason = "--raw turns it off" if lm.template is not None else "this model has none"
             raise RequestError(f"--system, --tools and --no-think need the chat template, and {reason}")
         return text, {}
     messages = [{"role": "system", "content": arguments.system}] if arguments.system else []

@@ -1,4 +1,4 @@
-"""`python -m dflash.serve`: a model behind OpenAI's HTTP API."""
+"""`python -m dflash.serve`: serve a model with OpenAI's HTTP API."""
 
 import argparse
 import gc
@@ -12,12 +12,12 @@ from dflash.model.hub import PACKAGED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Load a model, then listen until told to stop.
+    """Load a model and serve it until a signal ends the server.
 
     Parameters
     ----------
     arguments : sequence of str, optional
-        What came after the program's name; that of this process if None.
+        Command-line arguments without the program's name; those of this process if None.
 
     Returns
     -------
@@ -56,7 +56,10 @@ def _serve(arguments: argparse.Namespace) -> None:
         raise RequestError(f"--grace: must be 0 to {MAX_GRACE} seconds, got {arguments.grace:g}")
     key = read_key(arguments.api_key, arguments.api_key_file)
     if key is None and not is_loopback(arguments.host):
-        print(f"dflash: --host {arguments.host} without --api-key: whoever reaches this address may use it", file=sys.stderr)
+        print(
+            f"dflash: --host {arguments.host} without --api-key: every client that reaches this address can use the server",
+            file=sys.stderr,
+        )
     recover = settle(arguments.recover)
     settings = draft_settings(arguments)
     strategy = named(arguments.strategy, arguments.draft, **settings)
@@ -82,47 +85,51 @@ def _serve(arguments: argparse.Namespace) -> None:
         backend = Backend(worker, loaded.tokenizer, loaded.template, names, defaults, limits)
         app = build_app(backend, api_key=key, hosts=local_hosts(arguments.host, key))
         gc.collect()
-        gc.freeze()  # a full collection would stop every stream for as long as it takes to visit the model's objects
+        gc.freeze()  # keeps full collections short: they stall all streams while they visit the objects of the model
         Server(app, worker, host=arguments.host, port=arguments.port, grace=arguments.grace).run()
     except KeyboardInterrupt:
-        pass  # uvicorn has shut down in order and hands the signal on
+        pass  # uvicorn has shut down and raises the signal again
     finally:
         worker.close(MAX_CLOSING)
     if worker.error is not None:
-        raise EngineFailed(f"the server has ended, since its engine failed: {worker.error}") from worker.error
+        raise EngineFailed(f"the server has stopped because its engine failed: {worker.error}") from worker.error
 
 
 def default_name(model: str) -> str:
-    """What clients call a model unless told otherwise: a file without its ending, a repository without ``hf:``."""
+    """Return the default model name for clients: a file name without suffix, a repository without ``hf:``."""
     if model in PACKAGED:
         return model
     return model.removeprefix("hf:") if model.startswith("hf:") else Path(model).stem
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dflash.serve", description="put a model behind OpenAI's HTTP API")
+    parser = argparse.ArgumentParser(prog="python -m dflash.serve", description="serve a model with OpenAI's HTTP API")
     add_model(parser, default="demo")
     add_context(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000); 0 takes a free one")
-    parser.add_argument("--model-name", action="append", metavar="NAME", help="what clients call the model; may be repeated")
-    parser.add_argument("--api-key", metavar="KEY", help="refuse requests that do not carry it (or set DFLASH_API_KEY)")
-    parser.add_argument("--api-key-file", metavar="FILE", help="file that holds the key, so that no process list shows it")
-    parser.add_argument("--sequences", type=int, default=8, metavar="N", help="requests in work at a time (8)")
-    parser.add_argument("--strategy", metavar="NAME", help="how tokens are guessed where a request does not say (plain)")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000); 0 chooses a free one")
+    parser.add_argument(
+        "--model-name", action="append", metavar="NAME", help="name of the model in the API; may be repeated"
+    )
+    parser.add_argument("--api-key", metavar="KEY", help="key that requests must carry (or set DFLASH_API_KEY)")
+    parser.add_argument(
+        "--api-key-file", metavar="FILE", help="file that holds the key, which keeps it out of process lists"
+    )
+    parser.add_argument("--sequences", type=int, default=8, metavar="N", help="sequences decoded at the same time (8)")
+    parser.add_argument("--strategy", metavar="NAME", help="strategy of requests that name none (plain)")
     add_draft(parser)
     parser.add_argument(
         "--allow-strategies",
         metavar="NAME,...",
-        help="what requests may choose by 'strategy', as plain,lookup,dflash; none: nothing (default: everything)",
+        help="strategies that requests may name, as plain,lookup,dflash; none: requests may not choose (default: all)",
     )
     parser.add_argument(
         "--recover",
         metavar="NAME,...",
-        help="recoveries where a request does not say: empty, stall[:TOOL], loop[:BODY], min:N "
-        "(default: as DFLASH_STALL_TOOL_PREFIX and DFLASH_MIN_TOKENS say, else none)",
+        help="recoveries of requests that name none: empty, stall[:TOOL], loop[:BODY], min:N "
+        "(default: from DFLASH_STALL_TOOL_PREFIX and DFLASH_MIN_TOKENS, else none)",
     )
     parser.add_argument(
-        "--grace", type=float, default=10, metavar="S", help="seconds that open requests get at shutdown (10)"
+        "--grace", type=float, default=10, metavar="S", help="seconds that open requests may take at shutdown (10)"
     )
     return parser

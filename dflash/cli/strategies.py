@@ -1,4 +1,4 @@
-"""`bench --strategies`: strategies side by side on sets of prompts."""
+"""`bench --strategies`: compare strategies on sets of prompts."""
 
 import argparse
 import json
@@ -10,18 +10,18 @@ from dflash.cli.terminal import has_terminal, put
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    group = parser.add_argument_group("strategies side by side (then -n limits each text, -r is 1 unless given)")
+    group = parser.add_argument_group("comparison of strategies (-n is then the maximum output length, -r defaults to 1)")
     group.add_argument(
-        "--strategies", metavar="NAME,...", help="plain,dflash,ddtree:22,mtp:3,lookup; held against the first"
+        "--strategies", metavar="NAME,...", help="plain,dflash,ddtree:22,mtp:3,lookup; the first is the baseline"
     )
-    group.add_argument("--prompts", metavar="SET,...", help="sets of dflash or JSONL files (agent,code,copy,prose)")
+    group.add_argument("--prompts", metavar="SET,...", help="bundled prompt sets or JSONL files (agent,code,copy,prose)")
     add_draft(group)
-    group.add_argument("--temperature", type=float, metavar="T", help="instead of what the prompts were made for")
-    group.add_argument("--seed", type=int, metavar="N", help="of the texts (0)")
+    group.add_argument("--temperature", type=float, metavar="T", help="temperature in place of that of the prompt sets")
+    group.add_argument("--seed", type=int, metavar="N", help="sampling seed (0)")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write every set with every strategy and print a table for each set."""
+    """Run every set with every strategy and print a table for each set."""
     from dflash.decode.registry import parts
     from dflash.evaluation.compare import compare, named
     from dflash.evaluation.prompt_sets import load_prompts
@@ -30,12 +30,12 @@ def main(arguments: argparse.Namespace) -> int:
     check_draft(arguments, names)
     chosen = named(names, arguments.draft, draft_settings(arguments))
     sets = {name: load_prompts(name) for name in (arguments.prompts or "agent,code,copy,prose").split(",")}
-    asked = {name: getattr(arguments, name) for name in ("temperature", "seed")}
+    given = {name: getattr(arguments, name) for name in ("temperature", "seed")}
     settings = {
         "max_tokens": max(arguments.generate),
         "repeat": arguments.repeat or 1,
         "progress": has_terminal(),
-        **{name: value for name, value in asked.items() if value is not None},
+        **{name: value for name, value in given.items() if value is not None},
     }
     found = {}
     with common.load(arguments) as lm:
@@ -43,7 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
         for name, cases in sets.items():
             found[name] = compare(lm, cases, chosen, **settings)
             if not arguments.json:
-                put(f"{name}: {len(found[name].prompts)} texts\n\n{found[name]!r}\n")
+                put(f"{name}: {len(found[name].prompts)} prompts\n\n{found[name]!r}\n")
     if arguments.json:
         results = {name: comparison.as_dict() for name, comparison in found.items()}
         put(json.dumps({"device": device, "sets": results}, ensure_ascii=False, indent=2))

@@ -1,4 +1,4 @@
-"""Words to people: streamed text on stdout, everything else on stderr."""
+"""Terminal output: streamed text on stdout, everything else on stderr."""
 
 import sys
 from collections.abc import Iterable
@@ -12,29 +12,29 @@ _SHOWN |= dict.fromkeys(range(0x80, 0xA0), "\ufffd")
 
 
 def has_terminal() -> bool:
-    """Whether somebody watches stderr, so that bars make sense."""
+    """Return True if stderr is a terminal, where progress bars can be drawn."""
     return sys.stderr.isatty()
 
 
 def visible(text: str) -> str:
-    """Replace control characters, which a terminal would obey, by what shows them.
+    """Replace control characters, which a terminal would execute, by visible characters.
 
     Parameters
     ----------
     text : str
-        From a model, its file, or a message that quotes them.
+        Untrusted text: from a model, its file, or a message that quotes them.
 
     Returns
     -------
     str
-        C0 and DEL in caret notation (ESC is ``^[``) and C1 as U+FFFD; newlines and tabs stay. No escape sequence is left,
-        since each begins with one of these, wherever a stream is cut.
+        C0 and DEL in caret notation (ESC is ``^[``) and C1 as U+FFFD; newlines and tabs stay. Every escape sequence begins
+        with one of these characters, so none remains, even if it is split over two calls.
     """
     return text.translate(_SHOWN)
 
 
 def write(text: str, file: TextIO) -> None:
-    """Write to a stream and flush it: to a terminal what is `visible`, to a file or pipe the text as it is."""
+    """Write to a stream and flush it. Text for a terminal is made `visible`; files and pipes get it unchanged."""
     file.write(visible(text) if file.isatty() else text)
     file.flush()
 
@@ -50,7 +50,7 @@ def put(line: str) -> None:
 
 
 def show(stream: "Stream") -> None:
-    """Write the text of a stream to stdout as it comes, with a bar on stderr while the prompt is read."""
+    """Write the text of a stream to stdout as it arrives, with a progress bar on stderr during prefill."""
     from tqdm import tqdm
 
     bar = None
@@ -69,7 +69,7 @@ def show(stream: "Stream") -> None:
 
 
 def table(rows: Iterable[Iterable[object]], *, right: Iterable[int] = ()) -> str:
-    """Lay out rows of cells as a Markdown table, the first row being its head; columns in `right` are aligned so."""
+    """Format rows of cells as a Markdown table. The first row is the head; columns in `right` are right-aligned."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     to_right = set(right)
@@ -86,7 +86,7 @@ def table(rows: Iterable[Iterable[object]], *, right: Iterable[int] = ()) -> str
 
 
 def size(n_bytes: float) -> str:
-    """`n_bytes` as people write it."""
+    """Format a number of bytes with a binary unit."""
     for unit in ("B", "KiB", "MiB"):
         if n_bytes < 1024:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""What a token moves through memory, so that its time can be held against a plain copy."""
+"""Memory traffic of a token, for comparison with a plain copy."""
 
 from typing import Any, NamedTuple
 
@@ -13,17 +13,17 @@ _EMBEDDING = "token_embd.weight"
 
 
 class Traffic(NamedTuple):
-    """Bytes that plain decoding moves for a token.
+    """Bytes that plain decoding moves per token.
 
     Parameters
     ----------
     weights : int
-        Read: every weight of the trunk and the head once, of routed experts as many as a token uses. The embedding counts
-        where it is the head, too.
+        Bytes read: all weights of the layers and the head once; of routed experts only as many as a token uses. The
+        embedding counts only if it is also the head.
     state : int
-        Recurrent and convolution state of a text, read and written.
+        Bytes of recurrent and convolution state of a sequence, read and written.
     position : int
-        Keys and values of one position, read.
+        Bytes of keys and values of one position, read.
     """
 
     weights: int
@@ -32,17 +32,17 @@ class Traffic(NamedTuple):
 
     @classmethod
     def of(cls, file: GGUFFile, config: Config, *, kv: str, device: str) -> "Traffic":
-        """Add it up from the header of a file.
+        """Compute the traffic from the header of a file.
 
         Parameters
         ----------
         file : GGUFFile
         config : Config
-            Of the same file.
+            Config of the same file.
         kv : str
             A key of `KV_TYPES`.
         device : str
-            On ``"cuda"`` types without a kernel are held as F16.
+            ``"cpu"`` or ``"cuda"``. On ``"cuda"`` tensors of types without a kernel are stored as F16.
         """
         need = Need.of(config, kv)
         tensors = match_tensors(config, file.tensors).known.values()
@@ -50,19 +50,19 @@ class Traffic(NamedTuple):
         return cls(int(weights), 2 * need.state, need.page // PAGE)
 
     def at(self, depth: float) -> float:
-        """Bytes for a token that follows `depth` others."""
+        """Return the bytes for a token at position `depth`."""
         return self.weights + self.state + depth * self.position
 
 
 def _is_read(name: str, config: Config) -> bool:
-    """Whether plain decoding reads a tensor: the embedding gives one row, MTP blocks nothing."""
+    """Return True if plain decoding reads the whole tensor. It reads one row of the embedding and no MTP block."""
     if name == _EMBEDDING:
         return config.tied
     return not name.startswith("blk.") or int(name.split(".")[1]) < config.n_layers
 
 
 def _read(tensor: Any, config: Config, device: str) -> float:
-    """Bytes of a tensor that a token reads."""
+    """Return the bytes of a tensor that one token reads."""
     block = BLOCKS[tensor.type]
     halves = 2 * tensor.n_bytes // block.n_bytes * block.elements
     n_bytes = halves if device == "cuda" and tensor.type not in FORMATS else tensor.n_bytes

@@ -1,1 +1,1 @@
-"""Strategies side by side."""
+"""Comparison of decoding strategies on sets of prompts."""

@@ -1,4 +1,4 @@
-"""Strategies side by side on the same prompts."""
+"""Compare decoding strategies on the same prompts."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from dflash.lm import LM
 
 WARM_UP = 8
-"""Tokens that each strategy writes before anything counts; on a GPU a whole text, since graphs are captured on the way."""
+"""Output tokens of each warm-up run on a CPU, not measured. On a GPU a warm-up run has `max_tokens`: graphs are captured."""
 
 _NOT_TAKEN = {"strategy", "recover", "stream", "dump"}
-"""What `LM.generate` takes beside sampling, and strategies side by side can't."""
+"""Arguments of `LM.generate` that `compare` refuses."""
 
 Strategies = Sequence[str | Strategy | Drafter] | Mapping[str, str | Strategy | Drafter]
 
@@ -38,36 +38,36 @@ def compare(
     progress: bool = False,
     **sampling: Any,
 ) -> Comparison:
-    """Write the same texts with several strategies and tell what each took.
+    """Generate the same completions with several strategies and measure each.
 
-    One text at a time; the strategies take turns at every prompt, and who begins changes from prompt to prompt, so that
-    whatever else the machine does meets all alike. Time counts from the first step that wrote to the last token; reading the
-    prompt is told apart. Before anything counts, each strategy writes a prompt of each kind of sampling.
+    Requests run one at a time. The strategies take turns at every prompt, and their order rotates from prompt to prompt, so
+    that other load on the machine affects all alike. The measured time is that from the first output token to the last;
+    prefill is reported separately. Before that, each strategy runs one warm-up prompt of each kind of sampling.
 
     Parameters
     ----------
     lm : LM
-        Nobody else should use it meanwhile.
+        Model to run. Other requests at the same time distort the measurement.
     prompts : prompt, or sequence of prompts and `Case`
-        As `LM.generate` takes them, or from `load_prompts`. Where a case has several turns, each is a text of its own; the
-        answers between them are those of the first strategy.
+        Prompts as for `LM.generate`, or cases from `load_prompts`. Each turn of a case is a request of its own; the
+        assistant messages between the turns are those of the first strategy.
     strategies : sequence or mapping
-        Names as ``"ddtree:22"`` (see `dflash.decode.registry`), strategies or drafters, or names of your own for these. The
-        others are held against the first.
+        Names as ``"ddtree:22"`` (see `dflash.decode.registry`), strategies or drafters; a mapping gives them names of your
+        own. The first one is the baseline.
     draft : str, optional
-        The draft model of strategies that are given by name, or the file of their MTP head where none has a draft.
+        Draft model, or file of the MTP head, for strategies given by name.
     draft_device : str, optional
-        Where it runs, ``"cpu"`` or ``"cuda"``; beside the target if None.
+        Device of the draft model, ``"cpu"`` or ``"cuda"``; that of the target if None.
     draft_vocab : int, optional
-        Tokens that it, or the MTP head, guesses from, as of `DFlash`.
+        Size of the draft vocabulary, as in `DFlash` and `MTP`.
     max_tokens : int
-        Limit of each text.
+        Maximum number of output tokens of each request.
     repeat : int
-        How often everything is written; rates are then means with a deviation.
+        Number of measured rounds; rates are means over the rounds, with standard deviation.
     progress : bool
-        Draw a bar on stderr.
+        Draw a progress bar on stderr.
     **sampling
-        Fields of `Sampling`, before those of a case. The seed is 0 unless one is given, since another seed is another text.
+        Fields of `Sampling`; they override those of a case. The default seed is 0, so that all strategies give one text.
 
     Returns
     -------
@@ -76,22 +76,22 @@ def compare(
     Raises
     ------
     RequestError
-        If there is nothing to compare, or an argument is wrong, or says something of a draft that no strategy takes that is
-        given by name.
+        If there are no strategies or prompts, an argument is out of range, or a draft argument is given that none of the
+        named strategies uses.
     DFlashError
-        What a strategy fails with.
+        If a strategy fails; the error is that of the strategy.
     """
     for name in _NOT_TAKEN.intersection(sampling):
         raise RequestError(
-            f"compare: takes no {name}: strategies alone differ, and recoveries belong to them, as Plain() | LoopGuard()"
+            f"compare: takes no {name}; add a recovery to the strategy it belongs to, as in Plain() | LoopGuard()"
         )
     check_whole("max_tokens", max_tokens, 1)
     check_whole("repeat", repeat, 1)
-    told = {"draft_device": draft_device, "draft_vocab": draft_vocab}
-    chosen = named(strategies, draft, {name: value for name, value in told.items() if value is not None})
+    draft_options = {"draft_device": draft_device, "draft_vocab": draft_vocab}
+    chosen = named(strategies, draft, {name: value for name, value in draft_options.items() if value is not None})
     cases = list(_cases(prompts))
     if not chosen or not cases:
-        raise RequestError(f"compare: {len(chosen)} strategies, {len(cases)} prompts: wanted at least 1 each")
+        raise RequestError(f"compare: {len(chosen)} strategies, {len(cases)} prompts: need at least 1 of each")
 
     for strategy in chosen.values():
         lm.prepare(strategy)
@@ -124,9 +124,9 @@ def compare(
 
 
 def named(strategies: Strategies, draft: str | None, settings: dict[str, Any]) -> dict[str, Strategy]:
-    """Make strategies, each with what to call it, of what `compare` takes and what it is told of their draft."""
+    """Return the strategies of `compare` by display name; `settings` are the draft options of those given by name."""
     if not isinstance(strategies, Iterable) or isinstance(strategies, str):
-        raise RequestError(f"compare: strategies must be a sequence, got {strategies!r}; wanted [{strategies!r}]")
+        raise RequestError(f"compare: strategies must be a sequence, got {strategies!r}; write [{strategies!r}]")
     values = list(strategies.values() if isinstance(strategies, Mapping) else strategies)
     registry.check_draft_options([value for value in values if isinstance(value, str)], draft=draft, **settings)
     if isinstance(strategies, Mapping):
@@ -136,7 +136,7 @@ def named(strategies: Strategies, draft: str | None, settings: dict[str, Any]) -
         one = _made(value, draft, settings)
         name = value if isinstance(value, str) else " | ".join([registry.name(one), *map(repr, one.recoveries)])
         if name in found:
-            raise RequestError(f"compare: {name} is there twice; a mapping gives names of your own")
+            raise RequestError(f"compare: {name} is given twice; use a mapping to name the strategies yourself")
         found[name] = one
     return found
 
@@ -155,11 +155,11 @@ def _cases(prompts: Prompt | Sequence[Prompt | Case]) -> Iterator[Case]:
 
 
 def _turns(case: Case, answer: Any) -> Iterator[Case]:
-    """The case itself, then one for each later turn, with the answers in between."""
+    """Yield the case, then one case for each later turn, with the assistant messages in between."""
     yield case
     for number, text in enumerate(case.later, 2):
-        said = {"role": "assistant", "content": answer(case)}
-        messages = [*case.prompt, said, {"role": "user", "content": text}]
+        reply = {"role": "assistant", "content": answer(case)}
+        messages = [*case.prompt, reply, {"role": "user", "content": text}]
         case = case._replace(prompt=messages, name=f"{case.name.split(' turn ')[0]} turn {number}")
         yield case
 
@@ -170,7 +170,7 @@ def _rotated(names: list[str], by: int) -> list[str]:
 
 
 def _parting(own: Sequence[int], wanted: Sequence[int]) -> int:
-    """The first token in which two texts differ."""
+    """Return the index of the first token in which two outputs differ."""
     pairs = enumerate(zip(own, wanted, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(own), len(wanted)))
 

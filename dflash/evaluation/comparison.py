@@ -1,4 +1,4 @@
-"""What came of comparing strategies: a table, a plot, numbers."""
+"""Result of comparing strategies: a table, a plot, numbers."""
 
 import statistics
 from dataclasses import dataclass, field
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PARTS = ("draft", "forward", "verify", "host")
-"""Where the time goes: guessing, the model, picking tokens, and all the rest that the loop does."""
+"""Parts of a step: drafting, the forward of the target, verification, and all other host work of the loop."""
 
 
 @dataclass(eq=False)
 class Row:
-    """What one strategy took.
+    """Measurements of one strategy.
 
     Parameters
     ----------
     name : str
     strategy : Strategy
     generations : list of Generation
-        All it wrote, round by round.
+        All results, round by round.
     rounds : list of (int, float)
-        Tokens after the first step and the seconds for them, of all prompts of a round.
+        For each round, summed over its prompts: output tokens after the first step, and seconds for them.
     differs : list of (str, int)
-        Prompts whose text is not the first strategy's, and the first token that is another.
+        Names of prompts whose output differs from the first strategy's, with the index of the first differing token.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Row:
     differs: list[tuple[str, int]] = field(default_factory=list)
 
     def add(self, round_: int, generation: Generation) -> None:
-        """Count one more text."""
+        """Add the result of one request."""
         if len(self.rounds) == round_:
             self.rounds.append((0, 0.0))
         n, seconds = self.rounds[round_]
@@ -51,40 +51,40 @@ class Row:
 
     @property
     def rates(self) -> list[float]:
-        """Tokens a second in each round; 0 where every text was done in one step."""
+        """Output tokens per second of each round; 0 if every request ended in its first step."""
         return [n / seconds if seconds else 0.0 for n, seconds in self.rounds]
 
     @property
     def rate(self) -> float:
-        """Their mean."""
+        """Mean of `rates`, tokens per second."""
         return statistics.mean(self.rates)
 
     @property
     def deviation(self) -> float:
-        """Their standard deviation; 0 for one round."""
+        """Standard deviation of `rates`; 0 for one round."""
         return statistics.stdev(self.rates) if len(self.rounds) > 1 else 0.0
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens of all texts over the steps that made them."""
+        """Output tokens per step that produced tokens, over all requests."""
         n_steps = sum(bool(step.tokens) for one in self.generations for step in one.steps)
         return sum(len(one.tokens) for one in self.generations) / n_steps if n_steps else 0.0
 
     @property
     def acceptance(self) -> float | None:
-        """Share of the guesses that were right; None if nothing was guessed."""
+        """Acceptance rate: accepted draft tokens over all draft tokens; None if nothing was drafted."""
         drafted = sum(step.drafted for one in self.generations for step in one.steps)
         accepted = sum(step.accepted for one in self.generations for step in one.steps)
         return accepted / drafted if drafted else None
 
     @property
     def acceptance_by_position(self) -> list[float]:
-        """The same at each position after the last token; see `dflash.decode.metrics.counted`."""
+        """Acceptance rate at each draft position; see `dflash.decode.metrics.counted`."""
         return acceptance.shares(acceptance.counted(step for one in self.generations for step in one.steps))
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of the time that each of `PARTS` takes."""
+        """Share of the measured time of each of `PARTS`."""
         total = sum(seconds for _, seconds in self.rounds)
         steps = [step for one in self.generations for step in _timed(one)]
         known = [sum(getattr(step, part) for step in steps) for part in ("propose", "forward", "verify")]
@@ -93,7 +93,7 @@ class Row:
 
     @property
     def first_token(self) -> float:
-        """Seconds to the first token, the median of all texts."""
+        """Median seconds to the first token."""
         return statistics.median(one.timings.first_token for one in self.generations)
 
     def as_dict(self) -> dict[str, Any]:
@@ -117,20 +117,20 @@ class Row:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Strategies on the same prompts. Shows itself in a notebook; `print` gives a table.
+    """Measurements of several strategies on the same prompts. A notebook displays it as HTML; `print` writes a table.
 
     Parameters
     ----------
     rows : list of Row
-        One a strategy; the first is what the others are held against. ``comparison["name"]`` finds one.
+        One row per strategy; the first is the baseline. ``comparison["name"]`` returns a row.
     prompts : list of str
         Names of the prompts.
     max_tokens : int
-        Limit of each text.
+        Maximum number of output tokens of each request.
     sampling : dict
-        What was asked of all texts.
+        Sampling settings given for all requests.
     model : str
-        What wrote them.
+        Description of the model.
     """
 
     rows: list[Row]
@@ -141,15 +141,15 @@ class Comparison:
 
     @property
     def same_text(self) -> bool:
-        """Whether every strategy wrote what the first one did, each time."""
+        """True if every strategy gave the same output as the first one in every round."""
         return not any(row.differs for row in self.rows)
 
     def speed_up(self, row: Row) -> float:
-        """Tokens a second over those of the first strategy."""
+        """Return the rate of a row over that of the first strategy."""
         return row.rate / self.rows[0].rate if self.rows[0].rate else 0.0
 
     def plot(self) -> "Figure":
-        """Draw tokens a second, and acceptance by position.
+        """Plot tokens per second, and the acceptance rate by draft position.
 
         Returns
         -------
@@ -164,17 +164,17 @@ class Comparison:
         left.bar_label(bars, [f"{self.speed_up(row):.2f}×" for row in self.rows], padding=3)
         left.invert_yaxis()
         left.margins(x=0.18)
-        left.set_xlabel("tokens a second")
+        left.set_xlabel("tokens per second")
         for row in self.rows:
             if by_position := row.acceptance_by_position:
                 right.plot(range(1, len(by_position) + 1), by_position, marker=".", label=row.name)
         right.set_ylim(0, 1.05)
-        right.set_xlabel("position of the guess")
+        right.set_xlabel("draft position")
         right.xaxis.get_major_locator().set_params(integer=True)
-        right.set_ylabel("share that was right")
+        right.set_ylabel("acceptance rate")
         if right.lines:
             right.legend(frameon=False)
-        pyplot.close(figure)  # a notebook shows what the cell returns, and would show an open figure once more
+        pyplot.close(figure)  # a notebook displays the returned figure; an open one would be displayed twice
         return figure
 
     def as_dict(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class Comparison:
         }
 
     def to_pandas(self) -> Any:
-        """Make a table of pandas, a row a strategy; pandas must be installed."""
+        """Return a pandas DataFrame with one row per strategy. Needs pandas."""
         import pandas
 
         rows = [{**row, **row.pop("shares")} for row in self.as_dict()["strategies"]]
@@ -200,43 +200,51 @@ class Comparison:
 
     def __repr__(self) -> str:
         lines = [table(self._cells(), right=range(1, len(_HEAD)))]
-        return "\n\n".join([*lines, *(f"!!! {word}" for word in self._troubles())])
+        return "\n\n".join([*lines, *(f"!!! {problem}" for problem in self._problems())])
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in (*_HEAD, "by position"))
         body = ""
         for row, cells in zip(self.rows, self._cells()[1:], strict=True):
-            told = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-            body += f"<tr>{told}<td>{position_bars(row.acceptance_by_position)}</td></tr>"
-        troubles = "".join(f'<div style="color:#b00"><b>{escape(word)}</b></div>' for word in self._troubles())
-        return f"<div>{troubles}<table><tr>{head}</tr>{body}</table></div>"
+            columns = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+            body += f"<tr>{columns}<td>{position_bars(row.acceptance_by_position)}</td></tr>"
+        problems = "".join(f'<div style="color:#b00"><b>{escape(problem)}</b></div>' for problem in self._problems())
+        return f"<div>{problems}<table><tr>{head}</tr>{body}</table></div>"
 
     def _cells(self) -> list[list[str]]:
         return [list(_HEAD), *(self._row(row) for row in self.rows)]
 
     def _row(self, row: Row) -> list[str]:
         deviation = f" ± {row.deviation:.1f}" if len(row.rounds) > 1 else ""
-        right = "" if row.acceptance is None else f"{row.acceptance:.0%}"
+        acceptance_rate = "" if row.acceptance is None else f"{row.acceptance:.0%}"
         shares = [f"{row.shares[part]:.0%}" for part in PARTS]
         text = "same" if not row.differs else f"{len(row.differs)} DIFFER"
         rate = f"{row.rate:,.1f}{deviation}", f"{self.speed_up(row):.2f}"
-        return [row.name, *rate, f"{row.tokens_per_step:.2f}", right, *shares, f"{row.first_token * 1e3:,.0f}", text]
+        return [
+            row.name,
+            *rate,
+            f"{row.tokens_per_step:.2f}",
+            acceptance_rate,
+            *shares,
+            f"{row.first_token * 1e3:,.0f}",
+            text,
+        ]
 
-    def _troubles(self) -> list[str]:
+    def _problems(self) -> list[str]:
         found = []
         for row in self.rows:
             places = ", ".join(f"{prompt} from token {token}" for prompt, token in row.differs[:5])
             more = ", ..." if len(row.differs) > 5 else ""
             if row.differs:
-                found.append(f"{row.name} WROTE ANOTHER TEXT than {self.rows[0].name}: {places}{more}")
+                found.append(f"{row.name}: OUTPUT DIFFERS from {self.rows[0].name}: {places}{more}")
             found += [f"{row.name}: {each}" for each in row.as_dict()["warnings"]]
         return found
 
 
-_HEAD = ("strategy", "tokens/s", "×", "tokens a step", "guesses right", *PARTS, "first token, ms", "text")
+_HEAD = ("strategy", "tokens/s", "×", "tokens per step", "acceptance", *PARTS, "first token, ms", "text")
 
 
 def _timed(generation: Generation) -> list[Step]:
-    """Steps after the first that wrote: those that `Timings.decode` spans."""
+    """Return the steps after the first one that produced tokens: those that `Timings.decode` spans."""
     wrote = next((i for i, step in enumerate(generation.steps) if step.tokens), len(generation.steps))
     return generation.steps[wrote + 1 :]

@@ -1,4 +1,4 @@
-"""Sets of prompts: those that come with dflash, and files in the forms that public ones have."""
+"""Prompt sets: those bundled with dflash, and JSONL files in the formats of public benchmarks."""
 
 import json
 import os
@@ -17,20 +17,20 @@ BUNDLED = tuple(sorted(path.stem for path in FOLDER.glob("*.jsonl")))
 
 
 class Case(NamedTuple):
-    """A prompt with all that belongs to it.
+    """A prompt with its later turns and settings.
 
     Parameters
     ----------
     name : str
-        What tables call it.
+        Name shown in tables.
     prompt : Prompt
         Text to continue, or messages.
     later : tuple of str
-        What the user says after each answer.
+        Later user messages; each follows the completion before it.
     options : dict
-        ``tools`` and ``chat_template_kwargs`` of `LM.generate`, where the row has them.
+        ``tools`` and ``chat_template_kwargs`` for `LM.generate`, if the row has them.
     sampling : dict
-        Fields of `Sampling` that it was made for.
+        Fields of `Sampling` that the prompt is meant for.
     """
 
     name: str
@@ -46,10 +46,10 @@ def load_prompts(name: str | os.PathLike[str]) -> list[Case]:
     Parameters
     ----------
     name : str or path
-        ``code``, ``prose``, ``agent`` (chat with tools) or ``copy`` (texts that repeat themselves), which come with dflash;
-        or a file with a JSON object a line that has ``prompt`` (a text to continue, as HumanEval's), ``question`` (as
-        GSM8K's), ``turns`` (what a user says one after another, as MT-Bench's) or ``messages``, and may have ``tools``,
-        ``chat_template_kwargs``, ``sampling`` and an id.
+        A bundled set: ``code``, ``prose``, ``agent`` (chat with tools) or ``copy`` (repetitive text). Or a JSONL file: each
+        line is an object with ``prompt`` (text to continue, as in HumanEval), ``question`` (as in GSM8K), ``turns`` (user
+        messages in order, as in MT-Bench) or ``messages``; optional are ``tools``, ``chat_template_kwargs``, ``sampling``
+        and an id.
 
     Returns
     -------
@@ -60,13 +60,13 @@ def load_prompts(name: str | os.PathLike[str]) -> list[Case]:
     NotFound
         If there is no such set or file.
     RequestError
-        If a line is something else; the message names it.
+        If a line has none of these forms; the message names the line.
     """
     path = FOLDER / f"{name}.jsonl" if name in BUNDLED else Path(name)
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise NotFound(f"prompts {os.fspath(name)!r}: {error.strerror}; those of dflash are {', '.join(BUNDLED)}") from error
+        raise NotFound(f"prompts {os.fspath(name)!r}: {error.strerror}; bundled sets are {', '.join(BUNDLED)}") from error
     cases = list(_cases(text, path))
     if not cases:
         raise RequestError(f"{path}: holds no prompts")
@@ -83,7 +83,7 @@ def _cases(text: str, path: Path) -> Iterator[Case]:
             raise RequestError(f"{path}, line {number}: not valid JSON: {error}") from error
         case = _case(row, number) if isinstance(row, dict) else None
         if case is None:
-            raise RequestError(f"{path}, line {number}: wanted an object with prompt, question, turns or messages")
+            raise RequestError(f"{path}, line {number}: must be an object with prompt, question, turns or messages")
         try:
             _check(case)
         except RequestError as error:
@@ -92,7 +92,7 @@ def _cases(text: str, path: Path) -> Iterator[Case]:
 
 
 def _case(row: Mapping[str, Any], number: int) -> Case | None:
-    """A row as a case, None if it has none of the forms."""
+    """Convert a row to a case; None if the row has none of the forms."""
     name = str(next((row[key] for key in ("id", "task_id", "question_id") if key in row), number))
     options = {key: row[key] for key in ("tools", "chat_template_kwargs") if row.get(key) is not None}
     sampling = {} if row.get("sampling") is None else row["sampling"]
@@ -115,10 +115,10 @@ def _check(case: Case) -> None:
         ("sampling", case.sampling, dict),
     ):
         if not isinstance(value, kind):
-            raise RequestError(f"{name}: wanted {'an array' if kind is list else 'an object'}, got {value!r:.60}")
+            raise RequestError(f"{name}: must be {'an array' if kind is list else 'an object'}, got {value!r:.60}")
     unknown = case.sampling.keys() - {field.name for field in fields(Sampling)}
     if unknown:
-        raise RequestError(f"sampling: there is no {min(unknown)!r:.60}")
+        raise RequestError(f"sampling: unknown field {min(unknown)!r:.60}")
     Sampling(**case.sampling)
 
 

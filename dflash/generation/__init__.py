@@ -1,1 +1,1 @@
-"""Requests to text: the engine's thread, completions, streams, prompts, scores."""
+"""From requests to text: engine thread, completions, streams, prompts, scoring."""

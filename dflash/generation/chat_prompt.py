@@ -1,4 +1,4 @@
-"""Messages of a request to token ids."""
+"""Conversion of chat messages to token ids."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,33 +19,33 @@ def chat_ids(
     settings: Mapping[str, Any] | None = None,
     max_tokens: int,
 ) -> list[int]:
-    """Render messages with the template of a model and tokenize them.
+    """Render messages with the chat template and tokenize the result.
 
     Parameters
     ----------
     tokenizer, template
-        The model's.
+        Tokenizer and chat template of the model.
     messages : sequence of mapping
-        In OpenAI's form.
+        Messages in OpenAI's format.
     tools : sequence of mapping
-        In OpenAI's form.
+        Tools in OpenAI's format.
     settings : mapping, optional
-        Variables of the template, as ``enable_thinking``.
+        Variables of the template, as ``{"enable_thinking": False}``.
     max_tokens : int
-        Most tokens of the prompt.
+        Maximum number of prompt tokens.
 
     Raises
     ------
     TemplateError
         If there is no template, or it refuses the messages.
     ContextOverflow
-        If the prompt is longer.
+        If the prompt is longer than `max_tokens`.
 
     Notes
     -----
-    The role ``developer`` is OpenAI's name of ``system`` and is rendered as such where the template does not know it. A
-    template that refuses system messages anywhere but at the start gets later ones as user messages, each a
-    ``<system-reminder>`` block: the form in which agents themselves repeat a message that a server refused.
+    The role ``developer`` is OpenAI's newer name of ``system`` and is rendered as ``system`` if the template does not know
+    it. If a template refuses system messages after the start, they are rendered as user messages that hold a
+    ``<system-reminder>`` block. Agents use the same form when a server refuses such a message.
     """
     if template is None:
         raise TemplateError("the model has no chat template: use /v1/completions")
@@ -66,7 +66,7 @@ def _as_system(message: Message) -> Message:
 
 
 def _only_first_system(messages: Sequence[Message]) -> list[Message] | None:
-    """Join the system messages at the start and make later ones user messages; None if nothing would change."""
+    """Join the leading system messages and convert later ones to user messages; None if nothing would change."""
     n = next((i for i, message in enumerate(messages) if message.get("role") != "system"), len(messages))
     late = [i for i in range(n, len(messages)) if messages[i].get("role") == "system"]
     if n < 2 and not late:

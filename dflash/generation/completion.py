@@ -1,4 +1,4 @@
-"""A session's ids as text: what a client sees of the one loop."""
+"""A request in progress: a decoding session and its detokenizer."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,16 +15,16 @@ from dflash.model.text.tokenizer import Tokenizer
 
 
 class Delta(NamedTuple):
-    """What a step added to an answer.
+    """Text and log-probabilities that one step added to a completion.
 
     Parameters
     ----------
     text : str
-        New text that nothing can change any more; often empty.
+        New text, final; often empty.
     logprobs : sequence of TokenLogprobs
-        Of the tokens that `text` completes, where the request wanted them; the end token has none.
+        Log-probabilities of the tokens that `text` completes, if requested; the end token has none.
     step : Step
-        What the loop did.
+        Record of the step.
     """
 
     text: str
@@ -33,31 +33,31 @@ class Delta(NamedTuple):
 
 
 class Answer:
-    """One text on its way.
+    """A completion in progress.
 
     Parameters
     ----------
     tokenizer : Tokenizer
-        The model's.
+        Tokenizer of the model.
     prompt : sequence of int or PromptIds
-        Ids to continue; answers to the same prompt may share one `PromptIds`.
+        Prompt token ids; completions of the same prompt may share one `PromptIds`.
     sampling : Sampling
-        How tokens are picked.
+        Sampling parameters.
     strategy : Strategy
-        How tokens are guessed, and what watches over that.
+        Drafter, draft shape and recoveries.
     max_tokens : int, optional
-        Limit of new tokens; None goes on until the context is full.
+        Maximum number of output tokens; None is the rest of the context.
     stop : sequence of str
-        The text ends before the first of these; before the strategy's `MinTokens`, if there are any, they do not count.
+        Stop strings: the text ends before the first one. They are ignored until the strategy's `MinTokens` is reached.
 
     Attributes
     ----------
     session : Session
-        The ids behind the text.
+        Decoding session that produces the token ids.
     text : str
-        All text so far.
+        Text so far.
     pieces : list of str
-        What each step added to it.
+        Text that each step added.
 
     Raises
     ------
@@ -75,7 +75,7 @@ class Answer:
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
     ) -> None:
-        observe = WeakMethod(self._observe)  # the answer holds the session: both are to be gone when nobody wants them
+        observe = WeakMethod(self._observe)  # weak: no reference cycle between the answer and its session
 
         def observer(session: Session, tokens: list[int]) -> int | None:
             return observe()(session, tokens)
@@ -94,26 +94,26 @@ class Answer:
         self._stream = TextStream(tokenizer, stop=stop, skip_special=True, min_tokens=least)
         self._ends = frozenset(tokenizer.eos_ids)
         self._new: list[str] = []
-        self._n_told = 0
+        self._n_reported = 0
 
     @property
     def text(self) -> str:
-        """All text so far."""
+        """Text so far."""
         return "".join(self.pieces)
 
     def delta(self, step: Step) -> Delta:
-        """Tell what `step`, the session's latest, added; called once a step, in order."""
+        """Return what `step` added. Called once per step, in order, with the session's latest step."""
         if step.finish is not None:
             self._new.append(self._stream.finish())
         text = "".join(self._new)
         self._new.clear()
         self.pieces.append(text)
-        logprobs = self.session.logprobs[self._n_told : self._stream.n_tokens]
-        self._n_told += len(logprobs)
+        logprobs = self.session.logprobs[self._n_reported : self._stream.n_tokens]
+        self._n_reported += len(logprobs)
         return Delta(text, logprobs, step)
 
     def _observe(self, _: Session, tokens: list[int]) -> int | None:
-        """Turn new ids into text, one by one, so that any way of decoding is cut at the same token."""
+        """Detokenize new ids one by one, so that a stop string ends every strategy at the same token."""
         for index, token in enumerate(tokens):
             if token in self._ends:
                 break

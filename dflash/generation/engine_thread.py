@@ -1,4 +1,4 @@
-"""The thread that owns the device and runs the loop; other threads send it work and wait for what comes of it."""
+"""Engine thread: owns the device and runs the decoding loop for requests of other threads."""
 
 import logging
 import os
@@ -26,29 +26,29 @@ Sink = Callable[[Delta], None]
 _FAILED = Step([], 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, "error")
 
 _PAUSE = 0.001
-"""Seconds between two looks at whether cancelled answers are gone: far below a step."""
+"""Seconds between two checks that cancelled requests have ended; far below the latency of a step."""
 
 _LOOK = 1.0
-"""Seconds between two looks of a waiting thread at whether the engine's thread still works for it.
+"""Seconds between two checks of a waiting thread that the engine thread still works on its request.
 
-A safety net alone: whatever ends an answer also wakes the thread that waits for it.
+Only a safety net: the end of a request also wakes the thread that waits for it.
 """
 
 
 class Worker:
-    """Runs an engine in a thread of its own.
+    """Runs an engine in its own thread.
 
-    Interrupts and slow clients stay with whoever waits: they never reach into the middle of a forward.
+    Interrupts and slow clients affect only the waiting threads; they never interrupt a forward.
 
     Parameters
     ----------
     engine : Engine
-        From here on only this thread steps it.
+        Engine to run. After this only the new thread may step it.
 
     Attributes
     ----------
     error : BaseException or None
-        What ended the engine before its time.
+        Failure that ended the engine.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -66,22 +66,22 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether it takes work."""
+        """True while requests are accepted."""
         return not self._closing and self.error is None and self._thread.is_alive()
 
     @property
     def ended(self) -> bool:
-        """Whether the thread has ended, all answers with it."""
+        """True if the thread, and with it every request, has ended."""
         return not self._thread.is_alive()
 
     @property
     def step_age(self) -> float | None:
-        """Seconds since the last step or call ended, while there is work; None while there is none."""
+        """Seconds since the last step or call ended; None while the engine is idle."""
         pulse = self._pulse
         return None if pulse is None else time.monotonic() - pulse
 
     def check_caller(self) -> None:
-        """Refuse a thread that could only wait for ever.
+        """Raise an error if a wait in this thread could never end.
 
         Raises
         ------
@@ -90,25 +90,25 @@ class Worker:
         """
         if os.getpid() != self._pid:
             raise DFlashError(
-                f"the model was loaded in process {self._pid}, this is a fork of it: load the model in this process"
+                f"the model was loaded in process {self._pid} and this is a fork of it; load the model in this process"
             )
         if threading.current_thread() is self._thread:
             raise DFlashError(
-                "this was called from the engine's own thread, which would wait for itself: observers, processors, "
+                "called from the engine thread, which would wait for itself: observers, logits processors, "
                 "recorders and functions given to call() can't use the LM"
             )
 
     def preparing(self, strategy: Strategy) -> PreparationJob:
-        """Begin to load what a strategy needs to go with the model, while texts go on; the job tells when that is done.
+        """Start loading the files and kernels of a strategy while decoding continues; return the job to wait for.
 
         Raises
         ------
         Cancelled
             If the worker is closing.
         PoolExhausted
-            If too many others are being prepared.
+            If too many strategies are being prepared.
         DFlashError
-            From a thread that could only wait for ever.
+            If a wait in this thread could never end; see `check_caller`.
         """
         self.check_caller()
         with self._lock:
@@ -116,37 +116,37 @@ class Worker:
         return self._preparation.begin(strategy)
 
     def prepare(self, strategy: Strategy) -> None:
-        """Load what a strategy needs to go with the model; answers that want it then start at once.
+        """Load the files and kernels of a strategy, so that its requests start without delay.
 
         Parameters
         ----------
         strategy : Strategy
-            Of answers to come.
+            Strategy of later requests.
 
         Raises
         ------
         DFlashError
-            If it can't be used with this model; one sentence says why.
+            If the strategy can't be used with this model; the message says why.
         """
         self.preparing(strategy).wait()
 
     def submit(self, answer: Answer, sink: Sink) -> None:
-        """Start an answer.
+        """Start a completion.
 
         Parameters
         ----------
         answer : Answer
-            What to work on, next to everything else.
+            Completion to decode, batched with all others.
         sink : callable
-            Called with a `Delta` after each of its steps, in the engine's thread, until one says `step.finish`. It must be
-            quick.
+            Called in the engine thread with a `Delta` after each step, the last time with `step.finish` set. It must return
+            quickly.
 
         Raises
         ------
         RequestError, ContextOverflow, PoolExhausted
-            If the answer can never be worked on.
+            If the completion can never be decoded.
         QueueFull
-            If too many texts wait to start.
+            If too many sequences wait to start.
         Cancelled
             If the worker is closing.
         EngineFailed
@@ -155,17 +155,17 @@ class Worker:
         self.submit_all([(answer, sink)])
 
     def submit_all(self, work: Sequence[tuple[Answer, Sink]]) -> None:
-        """Start several answers, or none of them.
+        """Start several completions, or none of them.
 
         Parameters
         ----------
         work : sequence of (Answer, callable)
-            Each as `submit` takes them.
+            Completions and sinks as for `submit`.
 
         Raises
         ------
         DFlashError
-            As `submit` does; no answer was started then.
+            As for `submit`; no completion was started then.
         """
         self.check_caller()
         sessions = [answer.session for answer, _ in work]
@@ -177,30 +177,30 @@ class Worker:
             except BaseException:
                 for session in sessions:
                     self._answers.pop(session, None)
-                    if session.added_at is not None:  # an interrupt came after the checks
+                    if session.added_at is not None:  # added before an interrupt arrived
                         session.cancel()
                 raise
         self._calls.put(_nothing)
 
     def holds(self, answer: Answer) -> bool:
-        """Whether an answer is still to be worked on, or its end still to be passed on."""
+        """Return True until the last `Delta` of a completion was passed to its sink."""
         return answer.session in self._answers and os.getpid() == self._pid and self._thread.is_alive()
 
     def cancel(self, answer: Answer) -> None:
-        """Ask for the end of an answer; its sink gets it with the next step."""
+        """Cancel a completion; its sink receives the end with the next step."""
         answer.session.cancel()
         if os.getpid() == self._pid:
             self._calls.put(_nothing)
 
     def wait_for(self, items: "queue.SimpleQueue[T]", answers: Sequence[Answer]) -> T:
-        """Return the next item that the sinks of some answers put into a queue.
+        """Return the next item that the sinks of the given completions put into a queue.
 
         Raises
         ------
         EngineFailed
-            If no item can come any more.
+            If the completions have ended without another item.
         DFlashError
-            From a thread that could only wait for ever.
+            If a wait in this thread could never end; see `check_caller`.
         """
         while True:
             self.check_caller()
@@ -209,15 +209,17 @@ class Worker:
                 return items.get(timeout=_LOOK) if open_ else items.get_nowait()
             except queue.Empty:
                 if not open_:
-                    raise EngineFailed("the engine has ended without an end of this text; its log says why") from None
+                    raise EngineFailed(
+                        "the engine stopped before this request ended; see the log of dflash.worker"
+                    ) from None
 
     def wait_until_free(self, answers: Sequence[Answer]) -> None:
-        """Wait until the worker has let go of answers that were cancelled; the engine's own thread does not wait."""
+        """Wait until cancelled completions have ended; returns at once in the engine thread."""
         while threading.current_thread() is not self._thread and any(map(self.holds, answers)):
             time.sleep(_PAUSE)
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run something in the engine's thread, between two steps, and return what it returns.
+        """Run a function in the engine thread, between two steps, and return its result.
 
         Raises
         ------
@@ -226,7 +228,7 @@ class Worker:
         EngineFailed
             If the engine has failed.
         DFlashError
-            From a thread that could only wait for ever.
+            If a wait in this thread could never end; see `check_caller`.
         """
         self.check_caller()
         future: Future[T] = Future()
@@ -236,15 +238,15 @@ class Worker:
         try:
             return future.result()
         finally:
-            del future  # would hold an error, whose frames hold this one
+            del future  # breaks a reference cycle: an error refers to this frame
 
     def close(self, timeout: float | None = None) -> None:
-        """End every answer, then the thread; safe to call twice.
+        """End every completion, then the thread. Safe to call twice.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait for the forward that runs now.
+            Seconds to wait for the running forward; None waits until it ends.
         """
         if os.getpid() != self._pid:
             return
@@ -264,7 +266,7 @@ class Worker:
         error = self.error
         if isinstance(error, EngineFailed):
             return EngineFailed(str(error))
-        return EngineFailed(f"the engine has failed and takes no more work: {type(error).__name__}: {error}")
+        return EngineFailed(f"the engine has failed and accepts no more requests: {type(error).__name__}: {error}")
 
     def _run(self) -> None:
         try:
@@ -286,7 +288,7 @@ class Worker:
                 call = self._calls.get(block=wait)
                 self._pulse = time.monotonic()
                 call()
-                del call  # would hold its result, or an error, while the next one is waited for
+                del call  # frees its result or error before the next wait
                 wait = False
         except queue.Empty:
             return
@@ -299,16 +301,16 @@ class Worker:
             if step.finish is not None:
                 self._answers.pop(session, None)
             if session.error is not None:
-                # its frames hold the session, which holds it, and the model
+                # breaks a reference cycle: the frames refer to the session and the model
                 clear_frames(session.error.__traceback__)
         self._pulse = time.monotonic()
 
     def _pass_on(self, session: Session, answer: Answer, sink: Sink, step: Step) -> None:
-        """Call the sink of an answer; what it raises ends that answer alone."""
+        """Call the sink of a completion; an exception in it ends only that completion."""
         try:
             delta = answer.delta(step)
         except Exception as error:
-            log.exception("an answer can't be turned into text; it is cancelled")
+            log.exception("a completion could not be detokenized; its request is cancelled")
             session.cancel()
             if step.finish is None:
                 return
@@ -317,11 +319,11 @@ class Worker:
         try:
             sink(delta)
         except Exception:
-            log.exception("the sink of an answer failed; the answer is cancelled")
+            log.exception("the consumer's callback failed; its request is cancelled")
             session.cancel()
 
     def _finish(self) -> None:
-        """Give everything back and end whatever waits, even if a part of that fails."""
+        """End all completions, close the engine and answer waiting calls, even if one of these steps fails."""
         with self._lock:
             self._closing = True
         for session in self._answers:
@@ -336,12 +338,12 @@ class Worker:
         try:
             self.engine.close()
         except BaseException:
-            log.exception("the engine could not be closed in order")
+            log.exception("the engine could not be closed cleanly")
         self._answer_calls(wait=False)
         self._pulse = None
 
     def _give_up(self) -> None:
-        """End the answers that an engine that failed has left behind."""
+        """End the completions that a failed engine left open."""
         for session, (answer, sink) in list(self._answers.items()):
             if session.error is None and self.error is not None:
                 session.error = self._failed()
@@ -355,8 +357,8 @@ class Worker:
             future.set_result(function())
         except BaseException as error:
             future.set_exception(error)
-            del future  # holds the error, whose frames hold this one
+            del future  # breaks a reference cycle: the error refers to this frame
 
 
 def _nothing() -> None:
-    """Wakes the thread."""
+    """Do nothing; an empty call that wakes the engine thread."""

@@ -1,4 +1,4 @@
-"""From a name to a worker that takes requests."""
+"""Load a model and start its engine thread."""
 
 import os
 from collections.abc import Callable
@@ -17,18 +17,18 @@ def start(
     max_waiting: int | None = None,
     **settings: Any,
 ) -> tuple[Loaded, Worker]:
-    """Load a model, warm it up and give it a thread.
+    """Load a model, warm it up and start its engine thread.
 
     Parameters
     ----------
     name : str or path
-        A path, ``demo``, or ``hf:org/repo:quant``.
+        Path, ``demo``, or ``hf:org/repo:quant``.
     progress : callable, optional
-        Told what is about to be done.
+        Called with the name of each stage before it starts.
     max_waiting : int, optional
-        Most texts that wait to start; None is no bound.
+        Maximum sequences that wait to start; None is unlimited.
     **settings
-        As `load_model` takes them.
+        Keyword arguments of `load_model`.
 
     Returns
     -------
@@ -37,7 +37,7 @@ def start(
     Raises
     ------
     DFlashError
-        As `load_model` does.
+        As for `load_model`.
     """
     loaded = load_model(name, progress=progress, **settings)
     engine = Engine(loaded.model, chunk=loaded.model.prefill_chunk, max_active=loaded.sequences, max_waiting=max_waiting)

@@ -1,4 +1,4 @@
-"""Prepare strategies beside the engine: files are read and kernels compiled while everybody's texts go on."""
+"""Preparation of strategies beside the engine: load files and compile kernels while decoding continues."""
 
 import asyncio
 import logging
@@ -17,57 +17,57 @@ from dflash.generation.refusals import Refused, anew
 _log = logging.getLogger(__name__)
 
 MAX_JOBS = 16
-"""Strategies that are prepared at a time; each has a thread, which may be waiting for a download."""
+"""Maximum strategies in preparation at the same time; each has a thread, which may wait for a download."""
 
 MAX_WAITING = 64
-"""Requests of a server that wait for such strategies at a time; more are told to come again."""
+"""Maximum requests of a server that wait for such strategies; further ones are refused with PoolExhausted."""
 
 _END = object()
 
 
 class PreparationJob:
-    """A drafter that is being prepared, for all who wait for it.
+    """A drafter in preparation; several threads and coroutines may wait for it.
 
     Parameters
     ----------
     crowd : Semaphore, optional
-        Bounds how many coroutines wait for this job and others.
+        Bounds the number of coroutines that wait for any job.
     """
 
     def __init__(self, crowd: threading.Semaphore | None = None) -> None:
         self._crowd = crowd
         self._ended: Future[None] = Future()
-        self._ended.set_running_or_notify_cancel()  # who gives up waiting ends nothing
+        self._ended.set_running_or_notify_cancel()  # a cancelled waiter must not cancel the job
         self._error: BaseException | None = None
 
     @classmethod
     def done(cls, error: BaseException | None = None) -> "PreparationJob":
-        """Make one that has ended."""
+        """Return a job that has already ended."""
         job = cls()
         job.end(error)
         return job
 
     def end(self, error: BaseException | None = None) -> None:
-        """Tell all who wait."""
+        """Mark the job as ended and wake all waiters."""
         self._error = anew(error) if isinstance(error, DFlashError) else error
         self._ended.set_result(None)
 
     def wait(self) -> None:
-        """Return when the drafter is prepared, or raise why it can't be."""
+        """Wait until the drafter is prepared; raise the error if it can't be."""
         self._ended.result()
         self._raise()
 
     async def arrive(self) -> None:
-        """Do what `wait` does, in a coroutine; it may be cancelled.
+        """Wait as `wait` does, in a coroutine that may be cancelled.
 
         Raises
         ------
         PoolExhausted
-            If too many wait: they must not take the place of requests that have all they need.
+            If too many coroutines wait; this leaves capacity for requests that are ready to start.
         """
         if self._crowd is not None and not self._ended.done():
             if not self._crowd.acquire(blocking=False):
-                raise PoolExhausted(f"{MAX_WAITING} requests wait for drafts that are being prepared; try again later")
+                raise PoolExhausted(f"{MAX_WAITING} requests already wait for drafts in preparation; try again later")
             try:
                 await asyncio.wrap_future(self._ended)
             finally:
@@ -82,17 +82,17 @@ class PreparationJob:
 
 
 class Preparation:
-    """Prepares each drafter once, whoever asks for it at the same time.
+    """Prepares each drafter once, even if several requests need it at the same time.
 
-    Files are downloaded, opened and checked and kernels compiled in a thread of each job. What touches the state of the
-    model is an errand of the engine: one short piece before each step.
+    Each job has a thread that downloads, opens and checks files and compiles kernels. Work on the state of the model runs in
+    the engine thread, in short pieces between steps (`Engine.errands`).
 
     Parameters
     ----------
     engine : Engine
-        Runs the model.
+        Engine of the model.
     wake : callable
-        Called when there is something to do for an engine that sleeps.
+        Called after work was queued, to wake an idle engine thread.
     """
 
     def __init__(self, engine: Engine, wake: Callable[[], None]) -> None:
@@ -103,12 +103,12 @@ class Preparation:
         self._refused = Refused()
 
     def begin(self, strategy: Strategy) -> PreparationJob:
-        """Begin to prepare what a strategy needs, or join those who wait for it already.
+        """Start preparing the drafter of a strategy, or return the job that already does.
 
         Raises
         ------
         PoolExhausted
-            If too many others are being prepared.
+            If too many strategies are being prepared.
         """
         drafter = strategy.drafter
         if type(drafter) is Nothing or is_prepared(drafter, self._engine.model):
@@ -120,13 +120,13 @@ class Preparation:
             if drafter in self._jobs:
                 return self._jobs[drafter]
             if len(self._jobs) >= MAX_JOBS:
-                raise PoolExhausted(f"{len(self._jobs)} strategies are being prepared, no more at a time; try again later")
+                raise PoolExhausted(f"{len(self._jobs)} strategies are already being prepared; try again later")
             job = self._jobs[drafter] = PreparationJob(self._crowd)
         threading.Thread(target=self._run, args=(drafter, job), name="dflash-prepare", daemon=True).start()
         return job
 
     def _run(self, drafter: Drafter, job: PreparationJob) -> None:
-        """Do a job to its end; it never raises."""
+        """Run a job to its end. Never raises."""
         failure: BaseException | None = None
         try:
             self._prepare(drafter)
@@ -151,7 +151,7 @@ class Preparation:
             except DFlashError as error:
                 if getattr(drafter, "needs_all", True):
                     raise
-                _log.info("%r does without %r: %s", drafter, part, error)
+                _log.info("%r runs without %r: %s", drafter, part, error)
         files = self._refused.files(drafter)
         try:
             self._work(drafter)
@@ -160,7 +160,10 @@ class Preparation:
             raise
 
     def _part(self, drafter: Drafter) -> None:
-        """Prepare a part of another drafter, or wait for who is at it. A job waits for its parts alone: no circle."""
+        """Prepare a part of a composite drafter, or wait for the job that does.
+
+        No deadlock is possible: a job waits only for its own parts.
+        """
         with self._lock:
             job = self._jobs.get(drafter)
             own = job is None
@@ -173,7 +176,7 @@ class Preparation:
     def _work(self, drafter: Drafter) -> None:
         with closing(prepare_in_parts(drafter, self._engine.model)) as pieces:
             going = next(pieces, _END) is not _END
-            with self._errands:  # of several that measure, the first does it for all
+            with self._errands:  # one at a time: the first drafter's measurements serve all
                 while going:
                     going = self._in_engine(partial(next, pieces, _END)) is not _END
 
@@ -183,4 +186,4 @@ class Preparation:
         try:
             return future.result()
         finally:
-            del future  # would hold an error, whose frames hold this one
+            del future  # breaks a reference cycle: an error refers to this frame

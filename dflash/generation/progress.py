@@ -1,4 +1,4 @@
-"""A line on stderr for what takes a while."""
+"""Progress bar on stderr for loading."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from tqdm import tqdm
 
 STAGES = 8
-"""What loading tells the first time on a machine; later it is less."""
+"""Number of loading stages on the first start; later starts have fewer."""
 
 
 @contextmanager
@@ -16,20 +16,20 @@ def stages(shown: bool) -> Iterator[Callable[[str], None] | None]:
     Parameters
     ----------
     shown : bool
-        Whether there is a bar at all.
+        Draw the bar; if False nothing is drawn.
 
     Yields
     ------
     callable or None
-        For the `progress` of `dflash.generation.load.start`.
+        Value for the argument `progress` of `dflash.generation.load.start`.
     """
     if not shown:
         yield None
         return
     with tqdm(total=STAGES, bar_format="{desc:<16} {bar:20} {elapsed}", leave=False) as bar:
 
-        def tell(stage: str) -> None:
+        def report(stage: str) -> None:
             bar.set_description_str(stage)
             bar.update()
 
-        yield tell
+        yield report

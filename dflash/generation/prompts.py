@@ -1,4 +1,4 @@
-"""What a caller may hand over as a prompt, and the ids it stands for."""
+"""Forms of a prompt, and their conversion to token ids."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
@@ -12,16 +12,16 @@ Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Prompt: TypeAlias = str | Sequence[int] | Messages
 """Text to continue, ids to continue, or messages for the chat template."""
 
-_WANTED = "wanted a text, a list of messages, a list of token ids, or a list of those"
+_FORMS = "must be a text, a list of messages, a list of token ids, or a list of those"
 
 
 def split(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
-    """Tell one prompt from several.
+    """Split an argument into single prompts.
 
     Returns
     -------
     list of Prompt, bool
-        The prompts, and whether the caller gave a list of them.
+        The prompts, and True if the argument was a list of prompts.
 
     Raises
     ------
@@ -42,51 +42,51 @@ def encode(
     tools: Sequence[Mapping[str, Any]] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Turn one prompt into ids.
+    """Convert one prompt to token ids.
 
     Parameters
     ----------
     prompt : str, sequence of int or sequence of mapping
-        Text is continued as it is, messages go through the template.
+        Text, token ids, or messages for the chat template.
     tokenizer : Tokenizer
-        The model's.
+        Tokenizer of the model.
     template : ChatTemplate or None
-        The model's, if it has one.
+        Chat template of the model, if it has one.
     tools : sequence of mapping, optional
-        Shown to the model by the template.
+        Tools for the chat template.
     settings : mapping, optional
-        Of the template, as ``{"enable_thinking": False}``.
+        Variables of the chat template, as ``{"enable_thinking": False}``.
 
     Raises
     ------
     RequestError
-        If the prompt is of another kind, or tools or settings come without messages.
+        If the prompt has another form, or tools or settings are given without messages.
     TemplateError
         If there is no template, or it refuses the messages.
     """
     parts = [] if isinstance(prompt, str) else _parts(prompt)
     if parts and all(isinstance(part, Mapping) for part in parts):
         if template is None:
-            raise TemplateError("the model has no chat template: give a text instead of messages")
+            raise TemplateError("the model has no chat template: pass a text instead of messages")
         text = template.render(parts, tools=tools or None, **(settings or {}))
         return tokenizer.encode(text)
     if tools or settings:
         name = "tools" if tools else "template settings"
-        raise RequestError(f"{name} go through the chat template: give messages instead of a text")
+        raise RequestError(f"{name} need the chat template: pass messages instead of a text")
     if isinstance(prompt, str):
         return tokenizer.encode(prompt)
     if all(isinstance(part, Integral) for part in parts):
         return [int(part) for part in parts]
-    raise RequestError(f"prompt: {_WANTED}, got {prompt!r:.80}")
+    raise RequestError(f"prompt: {_FORMS}, got {prompt!r:.80}")
 
 
 def _parts(prompt: Sequence[Any]) -> list[Any]:
     if isinstance(prompt, Mapping):
-        raise RequestError("prompt is one message: put it in a list")
+        raise RequestError("prompt: is a single message; pass a list of messages")
     try:
         parts = list(prompt)
     except TypeError:
-        raise RequestError(f"prompt: {_WANTED}, got {prompt!r:.80}") from None
+        raise RequestError(f"prompt: {_FORMS}, got {prompt!r:.80}") from None
     if not parts:
-        raise RequestError(f"prompt is empty: {_WANTED}")
+        raise RequestError(f"prompt: is empty; {_FORMS}")
     return parts

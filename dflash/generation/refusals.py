@@ -1,4 +1,4 @@
-"""Drafters that could not be loaded, so that the next request for one of them costs nothing."""
+"""Cache of drafters that could not be loaded, so that repeated requests for them are refused at once."""
 
 import threading
 import time
@@ -9,11 +9,13 @@ from dflash.model.attachments import Recent
 from dflash.model.hub import stamp
 
 _CAPACITY = 64
+"""Drafters whose errors are remembered."""
+
 _SECONDS = 60.0
-"""How long a refusal of a model on the hub holds: whether it has changed is known only by asking."""
+"""Seconds until a refused model on the hub is tried again: changes on the hub can't be seen without a request."""
 
 _LASTING = ModelError, DownloadError, RequestError
-"""Errors that would come again. Memory that is short now may do later."""
+"""Errors that a repeated attempt would raise again. Lack of memory is not one: there may be enough later."""
 
 
 class _Refusal(NamedTuple):
@@ -23,7 +25,7 @@ class _Refusal(NamedTuple):
 
 
 class Refused:
-    """Remembers why drafters were refused, until their files change. Used by several threads."""
+    """Remembers errors of drafters until their files change. Thread-safe."""
 
     def __init__(self) -> None:
         self._known, self._lock = Recent(_CAPACITY), threading.Lock()
@@ -32,19 +34,19 @@ class Refused:
         return len(self._known)
 
     def files(self, drafter: Any) -> Any:
-        """Describe the files of a drafter, to be handed to `add`; to be called before they are read."""
+        """Return a stamp of the files of a drafter for `add`. Call it before the files are read."""
         source = getattr(drafter, "source", None)
         return () if source is None else stamp(source)
 
     def add(self, drafter: Any, error: BaseException, files: Any) -> None:
-        """Remember that a drafter was refused, if it loads something and the next attempt would end alike."""
+        """Remember the error of a drafter that loads files, if the next attempt would fail in the same way."""
         if hasattr(drafter, "source") and isinstance(error, _LASTING):
             until = float("inf") if files is not None else time.monotonic() + _SECONDS
             with self._lock:
                 self._known.keep(drafter, _Refusal(anew(error), files, until))
 
     def error_of(self, drafter: Any) -> DFlashError | None:
-        """Return why a drafter was refused; None if it was not, or may be worth another attempt."""
+        """Return the remembered error of a drafter; None if there is none or another attempt may succeed."""
         with self._lock:
             known = self._known.recall(drafter)
         if known is None or time.monotonic() >= known.until or self.files(drafter) != known.files:
@@ -53,5 +55,5 @@ class Refused:
 
 
 def anew(error: DFlashError) -> DFlashError:
-    """Return the same error without its traceback, whose frames hold the model."""
+    """Return a copy of an error without its traceback, whose frames would keep the model in memory."""
     return type(error)(*error.args)

@@ -1,4 +1,4 @@
-"""What came of a prompt: text, tokens, and how they were made."""
+"""Result of a request: text, tokens, steps and timings."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,32 +15,32 @@ if TYPE_CHECKING:
 
 
 class Usage(NamedTuple):
-    """Tokens in and out; the end token counts."""
+    """Numbers of prompt and output tokens; the end token counts."""
 
     prompt_tokens: int
     completion_tokens: int
 
     @property
     def total_tokens(self) -> int:
-        """Both together."""
+        """Prompt and output tokens together."""
         return sum(self)
 
 
 class Timings(NamedTuple):
-    """Where the time went, in seconds.
+    """Durations of a request in seconds, and token rates.
 
     Parameters
     ----------
     queued : float
-        Waiting for a place in the loop.
+        Time in the queue before the first forward.
     first_token : float
-        From the first chunk of the prompt to the first token.
+        From the start of the first prompt chunk to the first token.
     decode : float
         From the first to the last token.
     prompt_rate : float
-        Prompt tokens read a second.
+        Prompt tokens per second.
     decode_rate : float
-        Tokens a second after the first step.
+        Output tokens per second after the first step that produced tokens.
     """
 
     queued: float
@@ -51,7 +51,7 @@ class Timings(NamedTuple):
 
     @classmethod
     def of(cls, session: Session) -> "Timings":
-        """Take the times of a session; those that never were are 0."""
+        """Compute the timings of a session. A stage that was never reached counts as 0."""
         added = session.added_at or 0.0
         started = session.started_at or added
         ended = session.ended_at or started
@@ -69,42 +69,42 @@ class Timings(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Generation:
-    """A finished text. Shows itself in a notebook; `print` gives the text.
+    """A finished completion. A notebook displays it as HTML; `print` writes the text.
 
     Parameters
     ----------
     prompt : list of int
-        Ids that were continued.
+        Token ids of the prompt.
     tokens : list of int
-        New ids, with the end token or the one that completed a stop string.
+        Output token ids, including the end token or the token that completed a stop string.
     text : str
-        Their text, up to the end or the stop string, without control tokens.
+        Output text without control tokens, up to the end token or the stop string.
     finish_reason : str
-        ``"stop"``, ``"length"``, or ``"cancelled"`` where the caller broke off.
+        ``"stop"``, ``"length"``, or ``"cancelled"`` if the caller cancelled the request.
     seed : int
-        Gives the same text again, also where none was asked for.
+        Seed that reproduces the text; drawn at random if the request gave none.
     sampling : Sampling
-        How tokens were picked.
+        Sampling parameters.
     strategy : Strategy
-        How they were guessed.
+        Drafter, draft shape and recoveries.
     usage : Usage
-        Tokens in and out.
+        Token counts.
     timings : Timings
-        Where the time went.
+        Durations and rates.
     steps : list of Step
-        What the loop did, prompt chunks first.
+        Records of all steps, prompt chunks first.
     pieces : list of str
-        The text that each step made certain.
+        Text that each step added.
     logprobs : list of TokenLogprobs or None
-        One a token, where they were asked for.
+        One entry per output token, if requested.
     interventions : list of Intervention
-        What recoveries did.
+        Changes that recoveries made.
     warnings : list of str
-        What was found wrong with how it was written.
+        Problems found during decoding, as a drafter whose tokens are never accepted.
     draft_vocab_steps : dict of int to int
-        In how many steps a block draft or MTP head on a GPU guessed from so many tokens of a large vocabulary: the first two
-        or three fifths while the text kept to them, or all. Beside other texts it makes logits of as many as any of them
-        needs.
+        Draft vocabulary size to number of steps that used it. Only for a block draft or MTP head on a GPU whose target has
+        a large vocabulary: the first two or three fifths while the output stays within them, else all. Sequences of one
+        batch share the largest size that any of them needs.
     """
 
     prompt: list[int]
@@ -125,7 +125,7 @@ class Generation:
 
     @classmethod
     def of(cls, session: Session, pieces: Sequence[str]) -> "Generation":
-        """Sum up a session whose text came in `pieces`."""
+        """Build the result of a session from the text that its steps added."""
         return cls(
             prompt=list(session.prompt_ids),
             tokens=session.output_ids,
@@ -146,25 +146,23 @@ class Generation:
 
     @property
     def tokens_per_step(self) -> float:
-        """New tokens over the steps that made them; 1 for plain decoding, but for what recoveries put in."""
+        """Output tokens per step that produced tokens; 1 for plain decoding unless a recovery injects tokens."""
         n_steps = sum(bool(step.tokens) for step in self.steps)
         return len(self.tokens) / n_steps if n_steps else 0.0
 
     @property
     def acceptance(self) -> float | None:
-        """Share of the guessed tokens that were right; None if nothing was guessed."""
+        """Acceptance rate: accepted draft tokens over all draft tokens; None if nothing was drafted."""
         drafted = sum(step.drafted for step in self.steps)
         return sum(step.accepted for step in self.steps) / drafted if drafted else None
 
     @property
     def acceptance_by_position(self) -> list[float]:
-        """Share of the guesses that were right at each position after the last token; see
-        `dflash.decode.metrics.counted`.
-        """
+        """Acceptance rate at each draft position; see `dflash.decode.metrics.counted`."""
         return acceptance.shares(acceptance.counted(self.steps))
 
     def plot(self) -> "Figure":
-        """Draw tokens and milliseconds of each step.
+        """Plot the tokens and milliseconds of each step.
 
         Returns
         -------
@@ -175,7 +173,7 @@ class Generation:
         return plot(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values only."""
+        """Return the result as JSON values."""
         return {
             "text": self.text,
             "tokens": self.tokens,

@@ -1,4 +1,4 @@
-"""Read a given text through the model: its logits, and how well the model expected it."""
+"""Logits and log-probabilities of a given text."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,13 +12,16 @@ from dflash.model.model import Model
 from dflash.model.state.sequence_state import State
 
 _CHUNK_BYTES = 1 << 26
+"""Bytes of float32 logits per chunk, 64 MiB; limits the rows of a chunk for large vocabularies."""
+
 _MAX_ROWS = 512
+"""Maximum rows of a chunk."""
 
 Keep = Callable[[slice, NDArray[np.float32]], None]
 
 
 def logits(worker: Worker, model: Model, tokens: Sequence[int]) -> NDArray[np.float32]:
-    """Return what the model expects after each token of a text.
+    """Return the logits after each token of a text.
 
     Parameters
     ----------
@@ -98,7 +101,7 @@ def _checked(model: Model, tokens: Sequence[int], at_least: int) -> NDArray[np.i
 
 
 def _read(worker: Worker, model: Model, ids: NDArray[np.int64], keep: Keep) -> None:
-    """Read a text in chunks, each between two steps of the loop, so that it can be broken off and others go on."""
+    """Run a text in chunks between the engine's steps, so that other requests continue and interrupts take effect."""
     n_rows = max(16, min(_MAX_ROWS, _CHUNK_BYTES // (4 * model.n_vocab)))
     n_rows = -(-n_rows // model.chunk_alignment) * model.chunk_alignment
     states: list[State] = []
@@ -110,5 +113,5 @@ def _read(worker: Worker, model: Model, ids: NDArray[np.int64], keep: Keep) -> N
             span = Span(states[0], ids[rows].astype(np.int32), parents, prefill=True)
             worker.call(lambda span=span, rows=rows: keep(rows, np.asarray(model.forward([span]).logits)))
     finally:
-        # asked for after the state, so that one made after an interrupt is closed, too
+        # calls run in order: a state created after an interrupt is closed, too
         worker.call(lambda: [state.close() for state in states])

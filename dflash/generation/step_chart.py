@@ -1,4 +1,4 @@
-"""Steps as a strip of coloured squares: what was guessed, what was right, what the model had to say itself."""
+"""Chart of decoding steps: a coloured square for each accepted, sampled, injected or rejected token."""
 
 from collections.abc import Sequence
 from html import escape
@@ -7,9 +7,10 @@ from dflash.decode.metrics import accepted_nodes
 from dflash.decode.session import Step
 
 MAX_STEPS = 400
-"""Steps that a strip shows."""
+"""Maximum number of steps drawn in one chart."""
 
 SIZE = 8
+"""Pixels from one square to the next."""
 
 COLORS = {
     "accepted": "#7cb47c",
@@ -18,19 +19,19 @@ COLORS = {
     "injected": "#b07cc6",
     "rejected": "#d9d9d9",
 }
-"""What a square can be; the order of the legend."""
+"""Kinds of squares and their colours, in the order of the legend."""
 
 MEANING = {
-    "accepted": "guessed right",
-    "bonus": "picked where nothing was guessed",
-    "corrected": "picked in place of a wrong guess",
-    "injected": "put there by a recovery",
-    "rejected": "guessed in vain",
+    "accepted": "accepted draft token",
+    "bonus": "bonus token, or sampled without a draft",
+    "corrected": "sampled in place of a rejected draft token",
+    "injected": "injected by a recovery",
+    "rejected": "rejected draft token",
 }
 
 
 def kinds(step: Step) -> list[str]:
-    """Tell the tokens of a step apart.
+    """Classify the tokens of a step.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ def kinds(step: Step) -> list[str]:
     Returns
     -------
     list of str
-        A key of `COLORS` for each of its tokens; then ``"rejected"`` for each position beyond them that had guesses.
+        A key of `COLORS` for each token; then ``"rejected"`` for each further position that had draft tokens.
     """
     nodes = accepted_nodes(step)
     found = ["injected"] * step.injected + ["accepted"] * len(nodes)
@@ -49,13 +50,13 @@ def kinds(step: Step) -> list[str]:
 
 
 def strip(steps: Sequence[Step], pieces: Sequence[str]) -> str:
-    """Draw a column for each step that wrote or guessed.
+    """Draw one column for each step that produced or drafted tokens.
 
     Parameters
     ----------
     steps : sequence of Step
     pieces : sequence of str
-        The text that each made certain.
+        Text that each step added.
 
     Returns
     -------
@@ -86,12 +87,12 @@ def _squares(x: int, height: int, found: Sequence[str]) -> str:
 
 
 def _title(step: Step, piece: str) -> str:
-    words = [
+    parts = [
         f"{len(step.tokens)} tokens, {(step.propose + step.forward + step.verify + step.commit) * 1e3:.1f} ms: {piece!r}"
     ]
     if step.drafted:
-        words.append(f"{step.accepted} of {step.drafted} guesses right" + (f", by {step.by}" if step.by else ""))
-    return "; ".join([*words, *([step.note] if step.note else [])])
+        parts.append(f"{step.accepted} of {step.drafted} draft tokens accepted" + (f", by {step.by}" if step.by else ""))
+    return "; ".join([*parts, *([step.note] if step.note else [])])
 
 
 def _legend(seen: set[str]) -> str:

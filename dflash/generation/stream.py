@@ -1,4 +1,4 @@
-"""A text as it comes, step by step; and many at once, waited for."""
+"""Streaming of one completion, and waiting for a batch of completions."""
 
 import queue
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ from dflash.generation.result import Generation
 
 
 class Stream:
-    """Iterator over the steps of one answer. Breaking off, closing it or an exception frees its memory.
+    """Iterator over the steps of one completion. Closing or dropping it cancels the request and frees its memory.
 
     Parameters
     ----------
     worker : Worker
-        Whose loop the answer joins.
+        Engine thread to run it.
     answer : Answer
-        Not started yet.
+        Completion, not started yet.
 
     Raises
     ------
     RequestError, ContextOverflow, PoolExhausted
-        If the answer can never be worked on.
+        If the completion can never be decoded.
     """
 
     def __init__(self, worker: Worker, answer: Answer) -> None:
@@ -48,16 +48,16 @@ class Stream:
 
     @property
     def n_prompt(self) -> int:
-        """Tokens of the prompt."""
+        """Number of prompt tokens."""
         return self._answer.session.n_prompt
 
     @property
     def generation(self) -> Generation:
-        """All of it so far."""
+        """Result so far."""
         return Generation.of(self._answer.session, self._answer.pieces)
 
     def close(self) -> None:
-        """Break off, and return when everything is given back."""
+        """Cancel the request and return when its memory is freed."""
         if self._open:
             _end(self._worker, [self._answer])
             self._open = False
@@ -74,19 +74,19 @@ class Stream:
 
 
 def finish_all(worker: Worker, answers: Sequence[Answer]) -> list[Generation]:
-    """Work on several answers in one loop, to the end of all.
+    """Decode several completions together and wait for all.
 
     Parameters
     ----------
     worker : Worker
-        Whose loop they join.
+        Engine thread to run them.
     answers : sequence of Answer
-        Not started yet.
+        Completions, not started yet.
 
     Raises
     ------
     DFlashError
-        What the first of them failed with; the others are cancelled then.
+        Error of the first completion that failed; the others are cancelled.
     """
     ended: queue.SimpleQueue[tuple[Answer, Delta]] = queue.SimpleQueue()
     group = object()
@@ -109,7 +109,7 @@ def finish_all(worker: Worker, answers: Sequence[Answer]) -> list[Generation]:
 
 
 def _end(worker: Worker, answers: Sequence[Answer]) -> None:
-    """Cancel what runs and wait until the worker has let go of it, wherever an interrupt has caught us."""
+    """Cancel the completions that still run and wait for their end. Safe after an interrupt at any point."""
     for answer in answers:
         if worker.holds(answer):
             worker.cancel(answer)
@@ -121,6 +121,6 @@ def _raise_failure(answer: Answer, last: Delta) -> None:
         return
     error, answer.session.error = answer.session.error, None
     try:
-        raise error or DFlashError("the engine failed; the log of dflash.worker says why")
+        raise error or DFlashError("the engine failed; see the log of dflash.worker")
     finally:
-        del error  # what its frames hold must not hold it: all that would wait for the collector of cycles
+        del error  # breaks a reference cycle through the frames of the error

@@ -1,1 +1,1 @@
-"""HTTP and agents: requests in, wire events out. `python -m dflash.serve` starts it."""
+"""HTTP server with OpenAI's API. `python -m dflash.serve` starts it."""

@@ -1,4 +1,4 @@
-"""Who may use the server: the API key, and the host that a request names."""
+"""Access control: the API key, and the ``Host`` header of a request."""
 
 import hmac
 import ipaddress
@@ -28,7 +28,7 @@ def read_key(option: str | None, file: str | None) -> str | None:
     Returns
     -------
     str or None
-        None if no key is wanted.
+        The key; None if the server has none.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def read_key(option: str | None, file: str | None) -> str | None:
     elif option is None:
         source, key = KEY, os.environ.get(KEY)
     if key is not None and not key.strip():
-        raise RequestError(f"{source}: the key is empty; give a key, or leave it out for a server without one")
+        raise RequestError(f"{source}: the key is empty; give a key, or drop the option for a server without one")
     return key
 
 
@@ -58,7 +58,7 @@ def check_key(request: Request, key: str | None) -> None:
     Raises
     ------
     Problem
-        401, if there is a key and the request has another or none.
+        401, if the server has a key and the request carries another or none.
     """
     if key is None:
         return
@@ -68,19 +68,19 @@ def check_key(request: Request, key: str | None) -> None:
 
 
 def local_hosts(host: str, key: str | None) -> frozenset[str] | None:
-    """Hosts that requests may name; None if any.
+    """Return the values of ``Host`` that requests may have; None if any.
 
     Parameters
     ----------
     host : str
         Address that the server listens on.
     key : str, optional
-        With a key, any host may be named.
+        API key; with a key any ``Host`` is accepted.
 
     Notes
     -----
-    A server on a loopback address without a key is for this machine alone. A web page whose name was made to point to
-    127.0.0.1 (DNS rebinding) reaches it under the page's own name, which is refused.
+    A server on a loopback address without a key is only for this machine. A web page can reach it by pointing its own domain
+    to 127.0.0.1 (DNS rebinding); such requests carry the domain in ``Host`` and are refused.
     """
     if key is not None or not is_loopback(host):
         return None
@@ -88,7 +88,7 @@ def local_hosts(host: str, key: str | None) -> frozenset[str] | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Return True if an address can only be reached from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -96,16 +96,16 @@ def is_loopback(host: str) -> bool:
 
 
 def check_host(request: Request, hosts: Collection[str] | None) -> None:
-    """Refuse a request whose ``Host`` is none of these.
+    """Refuse a request whose ``Host`` is not in `hosts`.
 
     Raises
     ------
     Problem
-        403.
+        403, if ``Host`` is another one.
     """
     if hosts is None:
         return
     named = request.headers.get("host", "").lower()
     name = named[1:].partition("]")[0] if named.startswith("[") else named.partition(":")[0]
     if name not in hosts:
-        raise Problem(403, f"Host is {named[:80]!r}: without an API key this server answers to localhost alone")
+        raise Problem(403, f"Host is {named[:80]!r}: without an API key this server accepts only localhost")

@@ -1,4 +1,4 @@
-"""The application: routes, keys, and what a failure looks like."""
+"""The Starlette application: routes, access control, error responses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -18,20 +18,20 @@ from dflash.serve.http_errors import Problem, problem_of
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 GONE = 499
-"""Status of an answer that nobody waits for any more (nginx's)."""
+"""HTTP status for a client that has closed the connection (nginx's code)."""
 
 
 def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection[str] | None = None) -> Starlette:
-    """Make the application.
+    """Build the application.
 
     Parameters
     ----------
     backend : Backend
-        A model's, or a stand-in. Its worker is closed with the application.
+        Model and engine thread, or a fake. Its worker is closed at shutdown.
     api_key : str, optional
         Key that requests must carry as ``Authorization: Bearer KEY``; ``/health`` needs none.
     hosts : collection of str, optional
-        Hosts that requests may name, without a port; any if None.
+        Accepted values of ``Host``, without a port; any if None.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
 
 
 def answered(endpoint: Endpoint, api_key: str | None, hosts: Collection[str] | None = None) -> Endpoint:
-    """Check host and key, and turn whatever `endpoint` raises into OpenAI's error object."""
+    """Wrap an endpoint: check host and key, and convert exceptions to OpenAI's error object."""
 
     async def run(request: Request) -> Response:
         try:
@@ -81,12 +81,12 @@ def answered(endpoint: Endpoint, api_key: str | None, hosts: Collection[str] | N
 
 
 def refusal(problem: Problem) -> Response:
-    """Write a problem as a response."""
+    """Return the response for a problem."""
     return JSONResponse(problem.body(), status_code=problem.status, headers=problem.headers)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    what = f"{request.method} {request.url.path}"
-    message = f"there is no {what}" if status == 404 else f"{what} is not possible"
+    call = f"{request.method} {request.url.path}"
+    message = f"there is no {call}" if status == 404 else f"{call} is not possible"
     return refusal(Problem(status, message, headers=getattr(error, "headers", None)))

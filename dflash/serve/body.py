@@ -1,4 +1,4 @@
-"""Bytes of a request to JSON, within limits."""
+"""Reading and parsing of JSON bodies within limits."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
 
 _STRING = re.compile(rb'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"?')
-"""A JSON string, also one that never ends: every byte is passed once, whatever the body holds."""
+"""A JSON string, also an unterminated one. Possessive quantifiers: linear time for any body."""
 
 _BRACKETS = b"[]{}"
 _OTHERS = bytes(set(range(256)) - set(_BRACKETS))
@@ -24,26 +24,26 @@ _LONG_NUMBER = re.compile(rb"[-+.0-9eE]{%d}" % (limits.MAX_DIGITS + 1))
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Read the body of a request that says it is JSON.
+    """Read the body of a request of type ``application/json``.
 
     Parameters
     ----------
     request : Request
-        Not read yet.
+        Request whose body was not read yet.
     limit : int
-        Most bytes that are taken in.
+        Maximum bytes of the body.
 
     Raises
     ------
     Problem
-        415 if its type is not ``application/json``, 413 if it is too long, 408 if it does not arrive in time.
+        415 if the type is not ``application/json``, 413 if the body is too long, 408 if it does not arrive in time.
     ClientDisconnect
-        If the client leaves before the end.
+        If the client disconnects before the end.
 
     Notes
     -----
-    A page of another origin can't send ``application/json`` without a preflight request, which this server does not answer:
-    so no web page can use a server on the same machine.
+    A web page of another origin can't send ``application/json`` without a preflight request, and this server answers none.
+    So no web page can use a server on the same machine.
     """
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "application/json":
@@ -64,12 +64,12 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def parse_json(body: bytes, bounds: Limits = Limits()) -> Any:  # noqa: B008 - immutable
-    """Parse strict JSON: no NaN, no halves of surrogate pairs, and only what is within the bounds.
+    """Parse strict JSON within bounds: no NaN, no unpaired surrogates.
 
     Raises
     ------
     Problem
-        400, with the reason.
+        400; the message says why.
     """
     _check_structure(body, bounds)
     try:
@@ -77,14 +77,14 @@ def parse_json(body: bytes, bounds: Limits = Limits()) -> Any:  # noqa: B008 - i
         if b"\\ud" in body.lower():
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Problem(400, "the body holds half of a surrogate pair, which is no text") from None
+        raise Problem(400, "the body holds an unpaired surrogate, which is not valid text") from None
     except ValueError as error:
         raise Problem(400, f"the body is not valid JSON: {error}") from None
     return value
 
 
 def _check_structure(body: bytes, bounds: Limits) -> None:
-    """Refuse what would take long to parse or to walk through, before it is parsed."""
+    """Check depth, containers, values and long numbers before parsing, which could take too long."""
     outside = _STRING.sub(b'"', body)
     brackets = outside.translate(None, _OTHERS)
     depth = int(np.cumsum(_STEPS[np.frombuffer(brackets, np.uint8)]).max(initial=0))
@@ -105,4 +105,4 @@ def _too_large(limit: int) -> Problem:
 
 
 def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

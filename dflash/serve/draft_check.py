@@ -1,4 +1,4 @@
-"""Check the draft model that a command line names, before a request wants it."""
+"""Check of the server's draft model at start."""
 
 from typing import Any
 
@@ -15,33 +15,31 @@ _WORDS = {
     "mtp": {"mtp", "mtp-tree"},
     "draft-model": {"draft-model"},
 }
-"""For each strategy that guesses with a file of its own kind, the words by which requests ask for that kind."""
+"""Kind of draft file to the names of strategies that use it."""
 
 
 def prepare_draft(worker: Worker, defaults: Defaults) -> None:
-    """Load the draft of a server, so that one that can't be used is told at the start.
+    """Load the draft model of a server, so that an unusable one is an error at start.
 
     Parameters
     ----------
     worker : Worker
-        Runs the model.
+        Engine thread of the model.
     defaults : Defaults
-        Of the server. Nothing is done if there is no draft, or its own strategy guesses with that.
+        Defaults of the server. Nothing is done without a draft model, or if the default strategy uses it.
 
     Raises
     ------
     DFlashError
-        If the draft is missing, damaged or of another model, or no strategy that requests may choose guesses with its kind.
+        If the draft model is missing, damaged or for another model, or no allowed strategy uses its kind.
     """
-    if defaults.draft is None or _guesses_with(defaults.strategy.drafter, defaults.draft):
+    if defaults.draft is None or _uses(defaults.strategy.drafter, defaults.draft):
         return
     kinds, words = _kinds(defaults.draft), defaults.allowed
     chosen = [kind for kind in kinds if words is None or _WORDS[kind].intersection(words)]
     if not chosen:
         takers = ", ".join(sorted(set().union(*(_WORDS[kind] for kind in kinds))))
-        raise RequestError(
-            f"--draft {defaults.draft}: only {takers} guess with it, and --allow-strategies names none of them"
-        )
+        raise RequestError(f"--draft {defaults.draft}: only {takers} use it, and --allow-strategies names none of them")
     for kind in chosen:
         try:
             worker.prepare(named(kind, defaults.draft, **defaults.settings))
@@ -52,13 +50,13 @@ def prepare_draft(worker: Worker, defaults: Defaults) -> None:
             return
 
 
-def _guesses_with(drafter: Any, draft: str) -> bool:
+def _uses(drafter: Any, draft: str) -> bool:
     parts = getattr(drafter, "parts", ())
-    return getattr(drafter, "source", None) == draft or any(_guesses_with(part, draft) for part in parts)
+    return getattr(drafter, "source", None) == draft or any(_uses(part, draft) for part in parts)
 
 
 def _kinds(draft: str) -> list[str]:
-    """Strategies that may guess with a file, by what it holds."""
+    """Return the strategies that can use a file, by its content."""
     path = resolve(draft, folders=True)
     if is_draft(path):
         return ["dflash"]

@@ -1,4 +1,4 @@
-"""OpenAI's endpoints: from a body to answers and back."""
+"""OpenAI's endpoints: from the body of a request to completions and a response."""
 
 import asyncio
 import time
@@ -34,27 +34,27 @@ from dflash.serve.responses import ChatShape, CompletionShape, Shape, interventi
 from dflash.serve.strategy_choice import PLAIN, Defaults, strategy_of
 
 _THREADS = 2
-"""Threads that read requests: one long body does not hold up the next one."""
+"""Threads that parse and tokenize requests; two, so that one long body does not block the next request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What the endpoints work with.
+    """Model, engine thread and settings of the endpoints.
 
     Parameters
     ----------
     worker : Worker
-        Runs the model.
+        Engine thread of the model.
     tokenizer : Tokenizer
-        The model's.
+        Tokenizer of the model.
     template : ChatTemplate or None
-        The model's, if it has one.
+        Chat template of the model, if it has one.
     names : sequence of str
-        What requests may call the model; answers use the first.
+        Names of the model in requests; responses use the first.
     defaults : Defaults
         Strategy and recoveries of requests that name none.
     limits : Limits
-        Bounds of a request; the default is for a context of 262,144 tokens.
+        Limits of a request; the default is for a context of 262,144 tokens.
     """
 
     worker: Worker
@@ -67,7 +67,7 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request that was read: `prompts` are its ids, `shape` writes its choices."""
+    """A parsed request: token ids in `prompts`; `shape` formats its choices."""
 
     options: Options
     prompts: Sequence[PromptIds]
@@ -77,14 +77,14 @@ class Job:
 
 
 class API:
-    """The endpoints over one backend.
+    """The endpoints of one backend.
 
-    Bodies are parsed, rendered and tokenized in threads of their own, so that streams go on meanwhile.
+    Bodies are parsed, rendered and tokenized in separate threads, so that streams are not delayed.
 
     Attributes
     ----------
     preparing : int
-        Requests that are on their way to the engine.
+        Number of requests that are being read and have not reached the engine.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -116,7 +116,7 @@ class API:
         return JSONResponse(self._about(name))
 
     async def health(self, _: Request) -> Response:
-        """Answer ``/health``: 200 while work is taken and done, and how much there is; see `health_of`."""
+        """Answer ``/health``: 200 while requests are accepted and steps finish; see `health_of`."""
         status, body = health_of(self._backend.worker)
         return JSONResponse(body, status_code=status)
 
@@ -147,9 +147,9 @@ class API:
             running.close()
 
     async def _prepare(self, request: Request, read: Callable[[bytes], Job]) -> tuple[Job, list[Answer]]:
-        """Everything before the first forward, of at most `MAX_PREPARING` requests at a time."""
+        """Do all work before the first forward; at most `MAX_PREPARING` requests at the same time."""
         if self.preparing >= MAX_PREPARING:
-            raise Problem(503, f"{self.preparing} requests are being prepared, no more are taken in now", code="overloaded")
+            raise Problem(503, f"{self.preparing} requests are already being prepared; try again later", code="overloaded")
         self.preparing += 1
         try:
             backend, loop = self._backend, asyncio.get_running_loop()
@@ -204,15 +204,15 @@ class API:
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: ToolChoice = None,
     ) -> Job:
-        n_tokens, most = options.n * sum(map(len, prompts)), self._backend.limits.prompt_tokens
-        if n_tokens > most:
+        n_tokens, max_tokens = options.n * sum(map(len, prompts)), self._backend.limits.prompt_tokens
+        if n_tokens > max_tokens:
             raise FieldError(
-                "n", f"{options.n} choices take {n_tokens} prompt tokens, at most {most} are allowed in one request"
+                "n", f"{options.n} choices take {n_tokens} prompt tokens, at most {max_tokens} are allowed in one request"
             )
         return Job(options, [PromptIds(prompt) for prompt in prompts], shape, tools, tool_choice)
 
     def _answers(self, job: Job, strategy: Strategy) -> list[Answer]:
-        """One answer for each choice; the choices of a prompt share its ids and all settings but the seed."""
+        """Create one completion per choice. Choices of a prompt share its ids and all settings except the seed."""
         options = job.options
         sampling = replace(options.sampling, logprobs=options.logprobs)
         of_choice = [sampling.with_seed(_seed(options.sampling.seed, number)) for number in range(options.n)]
@@ -231,7 +231,7 @@ class API:
 
 
 def _seed(seed: int | None, number: int) -> int | None:
-    """The seed of a choice: the first choice has the one that was given."""
+    """Return the seed of a choice: the given one plus the number of the choice."""
     return (seed + number) % 2**64 if seed is not None and number else seed
 
 

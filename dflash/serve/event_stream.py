@@ -15,14 +15,14 @@ from dflash.serve.jobs import Running, until_gone
 
 
 class EventStream(Response):
-    """Sends chunks as they come, then ``[DONE]``; ends its answers on every way out, also when the client leaves.
+    """Sends chunks as they arrive, then ``[DONE]``. Ends its completions on every exit, also if the client disconnects.
 
     Parameters
     ----------
     running : Running
-        The answers behind it.
+        Completions of the request.
     chunks : async iterator of dict
-        What to send. If it fails, the error is the last thing sent.
+        Chunks to send. If the iterator fails, its error is the last event.
     """
 
     media_type = "text/event-stream"
@@ -33,7 +33,7 @@ class EventStream(Response):
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Send it (ASGI)."""
+        """Send the response (ASGI)."""
         try:
             await until_gone(receive, self._send(send))
         except ClientDisconnect:
@@ -56,7 +56,7 @@ class EventStream(Response):
 
 
 def _within(seconds: float, send: Send) -> Send:
-    """Send, but treat a client that takes nothing for so long as gone."""
+    """Wrap `send`: a client that reads nothing for `seconds` counts as disconnected."""
 
     async def bounded(message: Message) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Read a JSON object field by field; whatever is wrong is said with the field's name."""
+"""Typed access to the fields of a JSON object; errors name the field."""
 
 import reprlib
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from dflash.errors import RequestError
 
 
 class FieldError(RequestError):
-    """A field of a request's body can't be used."""
+    """A field of a request's body is not valid."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}" if field else message)
@@ -21,7 +21,7 @@ _short.maxlevel = 3
 
 
 def shown(value: object) -> str:
-    """Return `value` as messages quote it: at most 60 characters on one line, in time that does not grow with the value."""
+    """Return `value` for a message: at most 60 characters on one line, in time independent of its size."""
     text = _short.repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -29,20 +29,20 @@ def shown(value: object) -> str:
 class Fields:
     """A JSON object of a request's body.
 
-    A field that is absent or null is given as its default. Integers may come as floats without a fraction, since some
-    clients know no other numbers; booleans are never numbers.
+    A field that is absent or null has its default. Integers may be floats without a fraction, since some clients have no
+    other number type. Booleans are never numbers.
 
     Parameters
     ----------
     value : object
-        What the JSON held; anything but an object is refused.
+        Parsed JSON; anything except an object is refused.
     path : str
-        Where it stands in the body, for messages; empty at the top.
+        Path of the object in the body, for messages; empty at the top level.
 
     Raises
     ------
     FieldError
-        From every method, when a field is of the wrong kind or out of range.
+        From every method, if a field has the wrong type or is out of range.
     """
 
     def __init__(self, value: object, path: str = "") -> None:
@@ -52,22 +52,22 @@ class Fields:
         self.path = path
 
     def name(self, field: str) -> str:
-        """The field's name with the path that leads to it."""
+        """Return the name of a field with its path."""
         return f"{self.path}.{field}" if self.path else field
 
     def error(self, field: str, message: str) -> FieldError:
-        """What to raise about `field`."""
+        """Return an error about `field`."""
         return FieldError(self.name(field), message)
 
     def any(self, field: str, *, required: bool = False) -> Any:
-        """Whatever `field` holds, None when it is absent."""
+        """Return the value of `field`, None if it is absent."""
         value = self.values.get(field)
         if value is None and required:
             raise self.error(field, "is required")
         return value
 
     def text(self, field: str, default: str | None = None, *, required: bool = False) -> Any:
-        """A string."""
+        """Return a string."""
         value = self.any(field, required=required)
         if value is None:
             return default
@@ -76,7 +76,7 @@ class Fields:
         return value
 
     def flag(self, field: str, default: bool = False) -> bool:
-        """A boolean."""
+        """Return a boolean."""
         value = self.any(field)
         if value is None:
             return default
@@ -85,17 +85,17 @@ class Fields:
         return value
 
     def number(self, field: str, low: float, high: float, default: float | None = None) -> Any:
-        """A finite number from `low` to `high`, as a float."""
+        """Return a finite number from `low` to `high` as a float."""
         value = self.any(field)
         if value is None:
             return default
-        # compared before it is made a float, since a JSON integer may have a thousand digits
+        # compare before converting to float: a JSON integer may have hundreds of digits
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise self.error(field, f"must be a number from {low:g} to {high:g}, got {shown(value)}")
         return float(value)
 
     def integer(self, field: str, low: int, high: int, default: int | None = None) -> Any:
-        """A whole number from `low` to `high`."""
+        """Return a whole number from `low` to `high`."""
         value = self.any(field)
         if value is None:
             return default
@@ -105,25 +105,25 @@ class Fields:
         return int(value)
 
     def choice(self, field: str, choices: Sequence[str], default: str | None = None) -> Any:
-        """One of a few strings."""
+        """Return a string that is one of `choices`."""
         value = self.text(field, default)
         if value is not None and value not in choices:
             raise self.error(field, f"must be one of {', '.join(choices)}, got {shown(value)}")
         return value
 
     def list(self, field: str, *, required: bool = False) -> list[Any] | None:
-        """A JSON array."""
+        """Return a JSON array."""
         value = self.any(field, required=required)
         if value is not None and not isinstance(value, list):
             raise self.error(field, f"must be an array, got {shown(value)}")
         return value
 
     def object(self, field: str) -> "Fields | None":
-        """A JSON object, to read on."""
+        """Return a JSON object as `Fields`."""
         value = self.any(field)
         return None if value is None else Fields(value, self.name(field))
 
     def objects(self, field: str, *, required: bool = False) -> "Iterable[Fields]":
-        """An array of JSON objects, each to read on."""
+        """Return the objects of a JSON array as `Fields`."""
         items = self.list(field, required=required) or []
         return (Fields(item, f"{self.name(field)}[{i}]") for i, item in enumerate(items))

@@ -1,22 +1,22 @@
-"""What the server says about its engine."""
+"""Health of the engine, for ``/health``."""
 
 from typing import Any
 
 from dflash.generation.engine_thread import Worker
 
 MAX_STEP_AGE = 300.0
-"""Seconds that a step may take before the engine counts as stalled.
+"""Seconds after which a step counts as stalled.
 
-A chunk of a prompt takes seconds on a slow, busy CPU, and the first use of a strategy loads or compiles for up to a minute
-or two between two steps; five minutes are beyond both.
+A prompt chunk takes seconds on a slow, busy CPU. The first use of a strategy may load and compile for one or two minutes
+between two steps. Five minutes exceed both.
 """
 
 MAX_CLOSING = 30.0
-"""Seconds that a shutdown waits for the forward that runs; a forward takes seconds, one that hangs must not keep it."""
+"""Seconds that a shutdown waits for the running forward. A forward takes seconds; one that hangs must not block the exit."""
 
 
 def health_of(worker: Worker) -> tuple[int, dict[str, Any]]:
-    """Return the HTTP status and the body of an answer about a worker's health.
+    """Return the HTTP status and the body of a response about the engine's health.
 
     Parameters
     ----------
@@ -25,11 +25,11 @@ def health_of(worker: Worker) -> tuple[int, dict[str, Any]]:
     Returns
     -------
     int
-        200 while work is taken and done, else 503.
+        200 while requests are accepted and steps finish, else 503.
     dict
         ``status`` is ``"ok"``, ``"stalled"`` (a step takes longer than `MAX_STEP_AGE`), ``"failed"`` or ``"closed"``;
-        ``active`` and ``waiting`` count texts; ``step_age`` is the age of the last step in seconds, None while there is no
-        work.
+        ``active`` and ``waiting`` count sequences. ``step_age`` is the time since the last step in seconds, None while the
+        engine is idle.
     """
     age = worker.step_age
     if worker.error is not None:
@@ -42,5 +42,5 @@ def health_of(worker: Worker) -> tuple[int, dict[str, Any]]:
     body: dict[str, Any] = {"status": status, "active": engine.active, "waiting": engine.waiting}
     body["step_age"] = None if age is None else round(age, 3)
     if status == "failed":
-        body["error"] = "the engine has failed and takes no more work; the server's log says why"
+        body["error"] = "the engine has failed and accepts no more requests; see the server's log"
     return 200 if status == "ok" else 503, body

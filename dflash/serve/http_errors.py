@@ -1,4 +1,4 @@
-"""What goes wrong, in the words of HTTP: a status and OpenAI's error object."""
+"""Mapping of errors to an HTTP status and OpenAI's error object."""
 
 import logging
 from collections.abc import Mapping
@@ -21,27 +21,27 @@ from dflash.serve.fields import FieldError
 log = logging.getLogger("dflash.serve")
 
 MAX_MESSAGE = 600
-"""Characters of a message; an error that lists every strategy has some 400."""
+"""Maximum characters of a message; one that lists every strategy has about 400."""
 
-INTERNAL = "the server failed on this request; its log says why"
+INTERNAL = "the server failed on this request; see the server's log"
 
 _FIELDS = {"documents": "chat_template_kwargs.documents"}
-"""Fields of a body for arguments of the chat template, where they are called otherwise."""
+"""Argument of the chat template to the field of a body, where the names differ."""
 
 
 class Problem(Exception):
-    """An answer other than 200.
+    """A response with a status other than 200.
 
     Parameters
     ----------
     status : int
         HTTP status.
     message : str
-        One sentence for the caller.
+        One sentence for the client.
     param : str, optional
-        The field of the body that is to blame.
+        Field of the body that caused the error.
     code : str, optional
-        OpenAI's short name of the case.
+        OpenAI's short name of the error.
     headers : mapping of str to str, optional
         Headers of the response.
     """
@@ -76,7 +76,7 @@ class Problem(Exception):
 
 
 def closing() -> Problem:
-    """What a request is told while the server shuts down."""
+    """Return the response to requests that are open during a shutdown."""
     return Problem(503, "the server is shutting down", code="shutting_down")
 
 
@@ -86,8 +86,8 @@ def problem_of(error: BaseException) -> Problem:
     Parameters
     ----------
     error : BaseException
-        A mistake of the client is described to it, with names of files in place of their paths. What went wrong inside the
-        server is logged, and the client is told only that it did.
+        Errors caused by the client are described in the response, with file names in place of paths. Internal errors are
+        logged; the response only says that there was one.
     """
     match error:
         case Problem():
@@ -104,7 +104,7 @@ def problem_of(error: BaseException) -> Problem:
             return closing()
         case EngineFailed() | DeviceLost():
             log.error("a request failed: %s", error)
-            return Problem(503, "the engine has failed; the server's log says why", code="engine_failed")
+            return Problem(503, "the engine has failed; see the server's log", code="engine_failed")
         case PoolExhausted() | QueueFull():
             return Problem(503, _described(error), code="overloaded")
         case DFlashError():

@@ -1,4 +1,4 @@
-"""Answers as asyncio sees them: a queue that the engine's thread fills, and an end to it when the client leaves."""
+"""Bridge from the engine thread to asyncio: a queue per request, and cancellation when the client disconnects."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -17,19 +17,19 @@ T = TypeVar("T")
 
 
 class Running:
-    """Answers that the worker works on for one request.
+    """The running completions of one request.
 
     Parameters
     ----------
     worker : Worker
-        Who works on them.
+        Engine thread to run them.
     answers : sequence of Answer
-        Not started yet.
+        Completions, not started yet.
 
     Raises
     ------
     RequestError, ContextOverflow, PoolExhausted, QueueFull, Cancelled, EngineFailed
-        If one can't be started; none is, then.
+        If one of them can't be started; then none is.
     """
 
     def __init__(self, worker: Worker, answers: Sequence[Answer]) -> None:
@@ -37,51 +37,51 @@ class Running:
         self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._deltas: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()
-        group = object()  # requests take turns to start a text, however many texts each of them wants
+        group = object()  # requests take turns to start sequences, however many each has
         for answer in answers:
             answer.session.group = group
         worker.submit_all([(answer, self._sink(index)) for index, answer in enumerate(answers)])
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
-        """Yield the number of an answer and what a step added to it, until all have ended.
+        """Yield the index of a completion and what a step added to it, until all have ended.
 
         Raises
         ------
         DFlashError
-            What one of them failed with.
+            Error of a completion that failed.
         Problem
-            If the server closes meanwhile.
+            If the server shuts down.
         """
         n_open = len(self.answers)
         while n_open:
             index, delta = await self._deltas.get()
             if delta.step.finish == "error":
-                raise self.answers[index].session.error or DFlashError("the engine failed; the server's log says why")
+                raise self.answers[index].session.error or DFlashError("the engine failed; see the server's log")
             if delta.step.finish == "cancelled":
                 raise closing()
             n_open -= delta.step.finish is not None
             yield index, delta
 
     def close(self) -> None:
-        """Give everything back within a step or a prompt chunk; harmless when all is over."""
+        """Cancel open completions; their memory is freed within a step or a prompt chunk. Safe to call again."""
         for answer in self.answers:
             if not answer.session.finished:
                 self._worker.cancel(answer)
 
     def _sink(self, index: int) -> Sink:
         loop, put = self._loop, self._deltas.put_nowait
-        return lambda delta: _tell(loop, put, (index, delta))
+        return lambda delta: _post(loop, put, (index, delta))
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Return what `work` returns; when the client leaves first, cancel it.
+    """Return the result of `work`; cancel it if the client disconnects first.
 
-    A failure of the work outranks the client's leaving.
+    If both happen at once, the result or error of `work` counts.
 
     Raises
     ------
     ClientDisconnect
-        If the client has left.
+        If the client has disconnected.
     """
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_gone(receive))
@@ -101,6 +101,6 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def _tell(loop: asyncio.AbstractEventLoop, put: Callable[[tuple[int, Delta]], None], item: tuple[int, Delta]) -> None:
-    with suppress(RuntimeError):  # the loop may close meanwhile: nobody waits for the answer then
+def _post(loop: asyncio.AbstractEventLoop, put: Callable[[tuple[int, Delta]], None], item: tuple[int, Delta]) -> None:
+    with suppress(RuntimeError):  # the loop may be closed: then nothing waits for the item
         loop.call_soon_threadsafe(put, item)

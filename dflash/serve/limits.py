@@ -1,7 +1,7 @@
-"""Bounds on what one request may ask for, checked before anything is copied, built or tokenized.
+"""Limits of one request, checked before anything is copied, built or tokenized.
 
-A request beyond a bound is refused with a sentence that names the field, the value and the bound. Bounds of strategy names
-stand in `dflash.decode.registry`, since they hold on the command line, too.
+The error for a request beyond a limit names the field, the value and the limit. Limits of strategy names are in
+`dflash.decode.registry`, since they also hold on the command line.
 """
 
 from dataclasses import dataclass
@@ -16,70 +16,70 @@ MAX_CHOICES = 64
 """Choices (`n`) of one prompt, and prompts of one completion request; OpenAI allows 128 choices."""
 
 MAX_SEQUENCES = 128
-"""Choices times prompts of one request: each is a sequence of its own in the queue."""
+"""Choices times prompts of one request; each is a separate sequence in the queue."""
 
 MAX_STOPS = 16
 """Stop strings; OpenAI allows 4."""
 
 MAX_STOP_LENGTH = 256
-"""Characters of one stop string: the search table has an entry for each."""
+"""Characters of one stop string; the search table has one entry per character."""
 
 MAX_BIASES = 1024
 """Entries of `logit_bias`, as in OpenAI's API."""
 
 MAX_RECOVERIES = 8
-"""Recoveries of one request: each of them checks every step in the engine's thread."""
+"""Recoveries of one request; each checks every step in the engine thread."""
 
 MAX_RECOVERY_NAME = 200
-"""Characters of one recovery's name, of which the name of a tool may be a part."""
+"""Characters of one recovery's name, including the name of a tool."""
 
 MAX_PREPARING = 256
-"""Requests that are parsed and tokenized at a time, counted with those that wait for it; more are refused with 503."""
+"""Requests in parsing and tokenizing, or waiting for it; further ones get 503."""
 
 MAX_WAITING = 256
-"""Sequences that wait to start, over all requests: minutes of work for the default 8 at a time. More get 503."""
+"""Sequences that wait to start, over all requests: minutes of work at the default batch of 8. Further ones get 503."""
 
 MAX_CONNECTIONS = 1024
-"""Open connections, idle ones included; more are refused with 503."""
+"""Open connections, idle ones included; further ones get 503."""
 
 KEEP_ALIVE_SECONDS = 75
-"""Time that an idle connection stays open: longer than clients keep theirs, so that none is closed under a new request."""
+"""Seconds that an idle connection stays open: longer than clients keep theirs, so that no new request meets a closed one."""
 
 MAX_GRACE = 3600
 """Seconds that ``--grace`` may give open requests at shutdown."""
 
 BODY_SECONDS = 60.0
-"""Time for a body to arrive. A client that stalls for longer gets 408."""
+"""Seconds for a body to arrive; a slower client gets 408."""
 
 SEND_SECONDS = 120.0
-"""Time for a client to take one event off a full socket. After it the client counts as gone."""
+"""Seconds for a client to read one event from a full socket; after that it counts as disconnected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds that grow with the context of the model.
+    """Limits that grow with the context of the model.
 
     Parameters
     ----------
     context : int
-        Tokens that a sequence may have.
+        Maximum tokens of a sequence.
     """
 
     context: int = 1 << 18
 
     @property
     def body_bytes(self) -> int:
-        """Bytes of a body: 16 a token, at least 512 KiB. English text takes 4 a token, JSON escapes of Chinese about 9."""
+        """Bytes of a body: 16 per token, at least 512 KiB. English takes 4 per token, JSON escapes of Chinese about 9."""
         return max(512 << 10, 16 * self.context)
 
     @property
     def values(self) -> int:
-        """Values in a body: a prompt as token ids takes one each."""
+        """Values in a body; a prompt of token ids takes one per token."""
         return (1 << 16) + 2 * self.context
 
     @property
     def containers(self) -> int:
-        """Arrays and objects in a body: Python needs 0.4 µs for each, with the interpreter locked."""
+        """Arrays and objects in a body; Python needs 0.4 µs for each and holds the interpreter lock."""
         return 1 << 16
 
     @property

@@ -12,14 +12,15 @@ from dflash.serve.strategy_choice import MAX_TOKENS, UNSAID, Decoding, parse_dec
 from dflash.serve.unsupported import refuse_unsupported
 
 MAX_LOGPROBS = 20
+"""Top tokens per position, as in OpenAI's API."""
 
-# A request that sets nothing is decoded greedily: no rule is on that the caller did not ask for.
 DEFAULT_COMPLETION_TOKENS = 16
+"""`max_tokens` of a completion request that gives none, as in OpenAI's API."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What both kinds of requests say about how to go on, and about how to answer."""
+    """Fields that chat and completion requests share. Sampling is greedy unless the request sets parameters."""
 
     model: str | None
     sampling: Sampling
@@ -34,7 +35,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A body of ``/v1/chat/completions``; messages and tools are the client's own objects, unchanged."""
+    """A body of ``/v1/chat/completions``; messages and tools are the client's objects, unchanged."""
 
     options: Options
     messages: tuple[Mapping[str, Any], ...]
@@ -122,7 +123,7 @@ def parse_completion(body: object) -> CompletionRequest:
     logprobs = fields.integer("logprobs", 0, MAX_LOGPROBS)
     echo = fields.flag("echo")
     if echo and logprobs is not None:
-        raise fields.error("echo", "log-probabilities of the prompt are not available; leave out echo or logprobs")
+        raise fields.error("echo", "log-probabilities of the prompt are not available; drop echo or logprobs")
     if fields.any("suffix"):
         raise fields.error("suffix", "filling in the middle is not supported")
     n = fields.integer("n", 1, MAX_CHOICES, 1)

@@ -1,4 +1,4 @@
-"""OpenAI's answers: what chat completions and completions look like, whole and in chunks."""
+"""Response formats of OpenAI's chat completions and completions, whole and streamed."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -8,34 +8,34 @@ from dflash.generation.completion import Answer, Delta
 from dflash.model.text.tokenizer import Tokenizer
 
 LOWEST = -9999.0
-"""JSON has no infinity: the log-probability of what can't be."""
+"""Smallest log-probability in responses; stands for minus infinity, which JSON does not have."""
 
 
 class Shape(Protocol):
-    """How one API writes its choices."""
+    """Format of the choices of one API."""
 
     whole_kind: str
     chunk_kind: str
 
     def opening(self, index: int) -> dict[str, Any] | None:
-        """The choice of a first chunk, before any text."""
+        """Return the choice of the first chunk, before any text; None for no such chunk."""
         ...
 
     def piece(self, index: int, delta: Delta) -> dict[str, Any]:
-        """The choice of a chunk with new text."""
+        """Return the choice of a chunk with new text."""
         ...
 
     def ending(self, index: int, reason: str | None) -> dict[str, Any]:
-        """The choice of the chunk that says why it ended."""
+        """Return the choice of the last chunk, with the finish reason."""
         ...
 
     def whole(self, index: int, answer: Answer, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        """The choice of an answer that is not streamed."""
+        """Return the choice of a response that is not streamed."""
         ...
 
 
 class ChatShape:
-    """Chat completions."""
+    """Format of chat completions."""
 
     whole_kind, chunk_kind = "chat.completion", "chat.completion.chunk"
 
@@ -43,7 +43,7 @@ class ChatShape:
         self._tokenizer, self._with_logprobs = tokenizer, logprobs
 
     def opening(self, index: int) -> dict[str, Any]:
-        """Say who speaks."""
+        """Return a chunk with the role."""
         return self._chunk(index, {"role": "assistant", "content": ""})
 
     def piece(self, index: int, delta: Delta) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class ChatShape:
         return self._chunk(index, {}, reason)
 
     def whole(self, index: int, answer: Answer, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        """Write the message."""
+        """Return the whole message."""
         return {
             "index": index,
             "message": {"role": "assistant", "content": answer.text},
@@ -84,7 +84,7 @@ class ChatShape:
 
 
 class CompletionShape:
-    """Completions; `echoes` are the prompts' texts where the request wants them repeated."""
+    """Format of completions; `echoes` are the prompts as text, for requests with ``echo``."""
 
     whole_kind = chunk_kind = "text_completion"
 
@@ -93,7 +93,7 @@ class CompletionShape:
         self._offsets: dict[int, int] = {}
 
     def opening(self, index: int) -> dict[str, Any] | None:
-        """Repeat the prompt, if wanted."""
+        """Return a chunk with the prompt for ``echo``, else None."""
         return self._choice(index, self._echoes[index]) if self._echoes else None
 
     def piece(self, index: int, delta: Delta) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class CompletionShape:
         return self._choice(index, "", reason=reason)
 
     def whole(self, index: int, answer: Answer, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        """Write the text."""
+        """Return the whole text."""
         text = self._echoes[index] + answer.text if self._echoes else answer.text
         return self._choice(index, text, self._logprobs(index, logprobs), answer.session.finish_reason)
 
@@ -130,7 +130,7 @@ class CompletionShape:
         }
 
     def _top(self, entry: TokenLogprobs) -> dict[str, float]:
-        """The likeliest tokens and the picked one, which is always among them, as in OpenAI's API."""
+        """Return the top tokens and the sampled token, which OpenAI's API always includes."""
         pairs = (*entry.top, (entry.token, entry.logprob))
         return {self._text(token): max(logprob, LOWEST) for token, logprob in pairs}
 
@@ -139,20 +139,20 @@ class CompletionShape:
 
 
 def interventions(answers: Sequence[Answer]) -> dict[str, list[str]]:
-    """Tell what recoveries did, a sentence each; nothing where they did nothing."""
+    """Return the interventions of recoveries, one sentence each; empty if there were none."""
     done = [str(each) for answer in answers for each in answer.session.interventions]
     return {"interventions": done} if done else {}
 
 
 def usage(answers: Sequence[Answer], n: int) -> dict[str, Any]:
-    """Count tokens in and out; the `n` choices of a prompt share it. Guesses are told as OpenAI tells predictions.
+    """Return token counts. A prompt counts once for its `n` choices; draft tokens are OpenAI's prediction tokens.
 
     Parameters
     ----------
     answers : sequence of Answer
-        Choice by choice, the choices of a prompt next to each other.
+        Completions of all choices, grouped by prompt.
     n : int
-        Choices of each prompt.
+        Choices per prompt.
     """
     prompt = sum(answer.session.n_prompt for answer in answers[::n])
     completion = sum(answer.session.n_tokens for answer in answers)

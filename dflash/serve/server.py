@@ -1,4 +1,4 @@
-"""Listening, and an end to it that tells everyone."""
+"""The uvicorn server and its shutdown."""
 
 import asyncio
 import os
@@ -16,23 +16,22 @@ from dflash.serve.limits import KEEP_ALIVE_SECONDS, MAX_CONNECTIONS
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, which at its end lets open requests go on for a while and then ends their answers.
+    """Uvicorn server whose shutdown gives open requests a grace period and then ends them with an error.
 
-    A signal (SIGINT, SIGTERM) begins the shutdown, and so does the failure of the engine; a second signal ends the process
-    at once.
+    A signal (SIGINT, SIGTERM) or a failure of the engine begins the shutdown. A second signal ends the process at once.
 
     Parameters
     ----------
     app : Starlette
-        From `build_app`.
+        Application from `build_app`.
     worker : Worker
-        The app's.
+        Engine thread of the application.
     host : str
         Address to listen on.
     port : int
-        Port to listen on; 0 takes a free one.
+        Port to listen on; 0 chooses a free one.
     grace : float
-        Seconds that open requests get at a shutdown.
+        Seconds that open requests may take at shutdown.
     """
 
     def __init__(self, app: Starlette, worker: Worker, *, host: str, port: int, grace: float) -> None:
@@ -50,10 +49,10 @@ class Server(uvicorn.Server):
         self._signalled = False
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until a signal or a failure of the engine, and return when everyone has an answer."""
+        """Serve until a signal or a failure of the engine; return when every request has been answered."""
         if threading.current_thread() is not threading.main_thread():
             return super().run(sockets)
-        # uvicorn raises the signals that it has handled once more when it is done: SIGTERM would end the process with -15
+        # after shutdown uvicorn raises handled signals again: SIGTERM would end the process with status -15
         before = signal.signal(signal.SIGTERM, _ignore)
         try:
             return super().run(sockets)
@@ -61,7 +60,7 @@ class Server(uvicorn.Server):
             signal.signal(signal.SIGTERM, before)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin the shutdown; at the second signal, end at once."""
+        """Begin the shutdown; a second signal ends the process."""
         if self._signalled:
             signal.signal(sig, signal.SIG_DFL)
             os.kill(os.getpid(), sig)
@@ -69,11 +68,11 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Tell uvicorn, which asks ten times a second, whether to shut down."""
+        """Return True to shut down. Called by uvicorn ten times a second."""
         return await super().on_tick(counter) or self._worker.error is not None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, wait, and end what is still open with an error that says why."""
+        """Stop listening, wait for the grace period, then end open requests with an error."""
         ending = asyncio.create_task(self._end_answers())
         try:
             await super().shutdown(sockets)

@@ -1,4 +1,4 @@
-"""How a request wants its text written: by which strategy, and watched over by what."""
+"""Strategy and recoveries of a request."""
 
 import asyncio
 from collections.abc import Mapping
@@ -16,21 +16,24 @@ from dflash.serve.fields import FieldError, Fields, shown
 from dflash.serve.limits import MAX_RECOVERIES, MAX_RECOVERY_NAME
 
 MAX_COUNT = 1000
+"""Maximum of ``repetition_detection.min_count``."""
+
 MAX_TOKENS = 2**31 - 1
+"""Maximum of token counts in requests: int32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What a request says about it.
+    """Fields of a request that choose its strategy and recoveries.
 
     Parameters
     ----------
     strategy : str, optional
-        Name of a strategy; the server's own if None.
+        Name of a strategy; None is the server's default.
     recover : str or sequence of str, optional
-        Names of recoveries; the server's own if None.
+        Names of recoveries; None is the server's default.
     more : tuple of Recovery
-        What the fields of other servers ask for.
+        Recoveries for the fields ``min_tokens`` and ``repetition_detection``.
     """
 
     strategy: str | None = None
@@ -39,16 +42,16 @@ class Decoding:
 
 
 UNSAID = Decoding()
-"""Of a request that says nothing."""
+"""Value for a request that sets none of these fields."""
 
 
 def parse_decoding(fields: Fields) -> Decoding:
-    """Read ``strategy`` and ``recover``, and ``min_tokens`` and ``repetition_detection`` as vLLM has them.
+    """Read ``strategy``, ``recover``, and vLLM's ``min_tokens`` and ``repetition_detection``.
 
     Raises
     ------
     FieldError
-        If one of them can't be used.
+        If one of them is not valid.
     """
     recover = fields.any("recover")
     _check_names(fields, recover)
@@ -58,18 +61,18 @@ def parse_decoding(fields: Fields) -> Decoding:
         raise fields.error("recover", str(error).partition(": ")[2]) from error
     least = fields.integer("min_tokens", 0, MAX_TOKENS, 0)
     more: list[Any] = [MinTokens(least)] if least else []
-    circles = fields.object("repetition_detection")
-    if circles is not None:
-        longest = circles.integer("max_pattern_size", 0, MAX_PERIOD, 0)
-        shortest = circles.integer("min_pattern_size", 0, max(longest, 1), 1)
-        count = circles.integer("min_count", 2, MAX_COUNT, 3)
+    repetition = fields.object("repetition_detection")
+    if repetition is not None:
+        longest = repetition.integer("max_pattern_size", 0, MAX_PERIOD, 0)
+        shortest = repetition.integer("min_pattern_size", 0, max(longest, 1), 1)
+        count = repetition.integer("min_count", 2, MAX_COUNT, 3)
         if longest:
             more.append(LoopGuard(same=0, min_period=max(shortest, 1), max_period=longest, count=count))
     return Decoding(fields.text("strategy"), recover, tuple(more))
 
 
 def _check_names(fields: Fields, recover: Any) -> None:
-    """Refuse what is no list of names, and more or longer names than are allowed."""
+    """Check the type of ``recover``, and the number and length of its names."""
     names = recover[: MAX_RECOVERIES * (MAX_RECOVERY_NAME + 2)].split(",") if isinstance(recover, str) else recover
     if names is None:
         return
@@ -83,20 +86,20 @@ def _check_names(fields: Fields, recover: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the server does where a request says nothing.
+    """Strategy and recoveries of requests that name none, and limits on those that do.
 
     Parameters
     ----------
     strategy : Strategy
-        How tokens are guessed.
+        Strategy of requests that name none.
     draft : str, optional
-        Draft model that a strategy named by a request guesses with; a request can't name files.
+        Draft model of strategies that requests name; a request can't name files.
     settings : mapping
-        How that model is run: what `naming.strategy` takes.
+        Draft options for `dflash.decode.registry.strategy`.
     recover : str, optional
-        Names of recoveries; the environment's if None.
+        Names of recoveries; None reads the environment.
     allowed : tuple of str, optional
-        Words that the names of strategies in requests may be made of; all if None, and none lets no request choose.
+        Strategy names that requests may use; None allows all, an empty tuple none.
     """
 
     strategy: Strategy = field(default_factory=Strategy)
@@ -107,16 +110,16 @@ class Defaults:
 
 
 PLAIN = Defaults()
-"""Of a server that was told nothing."""
+"""Defaults of a server without options: plain decoding."""
 
 
 async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, worker: Worker) -> Strategy:
-    """Make the strategy of a request, and load what it needs.
+    """Return the strategy of a request after loading its files and kernels.
 
     Raises
     ------
     FieldError
-        If the request names one that can't be used here.
+        If the request names a strategy that this server can't use.
     """
     strategy = defaults.strategy
     if wanted.strategy is not None:
@@ -127,23 +130,23 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
         except (RequestError, ModelError) as error:
             raise FieldError("strategy", public_message(error).removeprefix("strategy: ")) from error
     recover = defaults.recover if wanted.recover is None else wanted.recover
-    watches = await asyncio.to_thread(recoveries, recover, language)
-    added = dict.fromkeys((*watches, *wanted.more))
+    named_recoveries = await asyncio.to_thread(recoveries, recover, language)
+    added = dict.fromkeys((*named_recoveries, *wanted.more))
     return replace(strategy, recoveries=(*strategy.recoveries, *added))
 
 
 def allowed(text: str | None) -> tuple[str, ...] | None:
-    """Read which words the names of strategies in requests may be made of.
+    """Parse ``--allow-strategies``.
 
     Parameters
     ----------
     text : str, optional
-        Words between commas, or ``none``; all are allowed if None.
+        Comma-separated names, or ``none``; None allows all.
 
     Raises
     ------
     RequestError
-        If no name has such a word; the message lists those there are.
+        If a name is not known; the message lists all names.
     """
     if text is None:
         return None
@@ -151,7 +154,7 @@ def allowed(text: str | None) -> tuple[str, ...] | None:
     words = () if text.strip() == "none" else tuple(dict.fromkeys(word.strip() for word in text.split(",")))
     for word in words:
         if word not in known:
-            raise RequestError(f"--allow-strategies: {word!r:.40} is no strategy; there are {', '.join(known)}, or none")
+            raise RequestError(f"--allow-strategies: {word!r:.40} is not a strategy; use {', '.join(known)}, or none")
     return words
 
 
@@ -159,13 +162,13 @@ def _check_allowed(name: str, words: tuple[str, ...] | None) -> None:
     if words is None:
         return
     if not words:
-        raise RequestError("strategy: this server lets no request choose one")
+        raise RequestError("strategy: requests can't choose one on this server")
     if set(registry.words_of(name[: registry.MAX_NAME])) & set(registry.words()) - set(words):
-        raise RequestError(f"strategy: {name!r:.80} is not allowed, this server takes {', '.join(words)}")
+        raise RequestError(f"strategy: {name!r:.80} is not allowed on this server; use {', '.join(words)}")
 
 
 def named(name: str | None, draft: str | None, **settings: Any) -> Strategy:
-    """Make the strategy that a name and a draft stand for, a draft alone being one; plain decoding if there is neither."""
+    """Return the strategy for a name and a draft model; a draft model alone means ``dflash``, neither plain decoding."""
     if name is None and draft is None:
         return Strategy()
     return Strategy.named("dflash" if name is None else name, draft, **settings)

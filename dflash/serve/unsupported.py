@@ -1,4 +1,4 @@
-"""Fields of other servers that would change the answer and that this server does not have yet."""
+"""Request fields of other servers that would change the output and are not supported yet."""
 
 from dflash.serve.fields import Fields
 
@@ -26,7 +26,7 @@ _FIELDS = {
     "xtc_probability": "there is no such sampler",
     "dynatemp_range": "there is no such sampler",
 }
-"""Names that vLLM and llama.cpp know, and what holds here instead."""
+"""Fields of vLLM and llama.cpp, with the reason or the alternative."""
 
 
 def refuse_unsupported(fields: Fields) -> None:
@@ -35,7 +35,7 @@ def refuse_unsupported(fields: Fields) -> None:
     Raises
     ------
     FieldError
-        The message says what holds instead. Names that no server knows are ignored.
+        If such a field is set; the message gives the alternative. Other unknown fields are ignored.
     """
     for name, reason in _FIELDS.items():
         if fields.values.get(name):

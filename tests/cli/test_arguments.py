@@ -210,22 +210,28 @@ def test_info(capsys):
     assert as_text(about) == text.rstrip("\n")
 
 
-def test_info_says_from_how_many_tokens_a_gpu_guesses(capsys, monkeypatch):
+def test_info_shows_the_draft_vocabulary_on_a_gpu(capsys, monkeypatch):
     place = {"kind": "cuda", "processor": "a GPU", "memory": 1 << 37, "architecture": "sm_90"}
     monkeypatch.setattr(gpu, "trouble", lambda: None)
     monkeypatch.setattr(gpu, "description", lambda: place)
-    words = "block drafts and the MTP head guess from 6,544 or 9,824 of 16,384 tokens while a text keeps to them"
-    for large, device, said in ((1000, "cuda", True), (1000, "cpu", False), (100_000, "cuda", False)):
+    words = "6,544 or 9,824 of 16,384 tokens for block drafts and the MTP head, while the output stays within them"
+    for large, device, shown in ((1000, "cuda", True), (1000, "cpu", False), (100_000, "cuda", False)):
         monkeypatch.setattr(vocabulary, "LARGE", large)
         assert main(["info", "demo", "--device", device]) == 0
-        assert (words in capsys.readouterr().out) == said
+        assert (words in capsys.readouterr().out) == shown
     assert vocabulary.n_common(248_320) == (99_328, 148_992)
 
 
 def test_info_of_a_draft(capsys):
     assert main(["info", "demo-draft"]) == 0
     text = capsys.readouterr().out
-    for words in ("DFlash, 12 M", "16 rows, 15 guesses", "layers 1, 3, 5 of", "the last 512 positions", "all positions, in"):
+    for words in (
+        "DFlash, 12 M",
+        "16 rows, 15 draft tokens",
+        "target layers 1, 3, 5,",
+        "the last 512 positions",
+        "all positions; inside",
+    ):
         assert words in text
     assert main(["info", "demo-draft", "--json"]) == 0
     about = json.loads(capsys.readouterr().out)
@@ -308,9 +314,9 @@ def test_a_recovery_is_told(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--recover stal", "recover: 'stal' is none of empty, stall"),
+        ("--recover stal", "recover: 'stal' is not one of empty, stall"),
         ("--strategy guess", "guess"),
-        ("--recover min:x", "recover: 'min:x' is none of"),
+        ("--recover min:x", "recover: 'min:x' is not one of"),
     ],
 )
 def test_what_there_is_not_is_said_before_anything_is_loaded(capsys, monkeypatch, command, words, message):
@@ -339,20 +345,20 @@ def test_a_port_that_there_is_not(capsys, monkeypatch, port):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "argument"),
     [("--prompts code", "--prompts"), ("--seed 0", "--seed"), ("--temperature 1", "--temperature")]
     + [("--strategies plain -d 0", "--depth"), ("--strategies plain -p 8", "--prompt")],
 )
-def test_what_is_said_in_vain_to_bench(capsys, words, said):
+def test_bench_refuses_arguments_that_a_mode_does_not_use(capsys, words, argument):
     assert main(["bench", "demo", *words.split()]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"dflash: {said}: means nothing to ")
+    assert err.startswith(f"dflash: {argument}: not used by ")
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
-    [("plain,mtp:0", "'mtp:0' is not known"), ("plain,plain", "is there twice"), ("", "'' is not known; there are plain")],
+    [("plain,mtp:0", "'mtp:0' is not known"), ("plain,plain", "is given twice"), ("", "'' is not known; there are plain")],
 )
 def test_strategies_side_by_side_are_checked_before_anything_is_loaded(capsys, monkeypatch, names, message):
     monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))

@@ -65,7 +65,7 @@ def test_another_text_is_told_loudly(comparison):
     assert not comparison.same_text
     assert comparison["short"].differs == [("1", 1), ("2", 1)] * 2
     for shown in (repr(comparison), comparison._repr_html_()):
-        assert "short WROTE ANOTHER TEXT than plain: 1 from token 1" in shown
+        assert "short: OUTPUT DIFFERS from plain: 1 from token 1" in shown
     assert comparison["lookup"].differs == []
 
 
@@ -99,7 +99,7 @@ def test_names_and_what_is_refused(lm):
         ("a", "plain", "sequence"),
         ("a", dflash.MTP(), "sequence"),
         ("a", None, "sequence"),
-        (None, ["plain"], "prompt: wanted a text"),
+        (None, ["plain"], "prompt: must be a text"),
         ("a", ["nothing-such"], "nothing-such"),
         ("a", ["plain", dflash.Plain()], "twice"),
     ):
@@ -108,8 +108,8 @@ def test_names_and_what_is_refused(lm):
     for more, message in (
         ({"repeat": 0}, "repeat: must be a whole number of at least 1"),
         ({"max_tokens": None}, "max_tokens: must be a whole number of at least 1"),
-        ({"recover": "loop"}, r"compare: takes no recover: .*, as Plain\(\) \| LoopGuard\(\)"),
-        ({"stream": True}, "compare: takes no stream: "),
+        ({"recover": "loop"}, r"compare: takes no recover; .* as in Plain\(\) \| LoopGuard\(\)"),
+        ({"stream": True}, "compare: takes no stream; "),
     ):
         with pytest.raises(RequestError, match=message):
             dflash.compare(lm, "a", ["plain"], **more)
@@ -190,13 +190,13 @@ def test_files_in_the_form_of_public_sets(tmp_path):
     [
         ("", "no prompts"),
         ("\n{", "line 2: not valid JSON"),
-        ('{"text": "a"}', "line 1: wanted"),
-        ("[]", "line 1: wanted"),
-        ('{"prompt": "a", "sampling": 5}', "line 1: sampling: wanted an object, got 5"),
-        ('{"prompt": "a", "sampling": {"warmth": 1}}', "line 1: sampling: there is no 'warmth'"),
+        ('{"text": "a"}', "line 1: must be an object"),
+        ("[]", "line 1: must be an object"),
+        ('{"prompt": "a", "sampling": 5}', "line 1: sampling: must be an object, got 5"),
+        ('{"prompt": "a", "sampling": {"warmth": 1}}', "line 1: sampling: unknown field 'warmth'"),
         ('{"prompt": "a", "sampling": {"temperature": -1}}', "line 1: temperature: must be a number from 0 to 100"),
-        ('{"question": "a", "tools": {}}', "line 1: tools: wanted an array"),
-        ('{"question": "a", "chat_template_kwargs": []}', "line 1: chat_template_kwargs: wanted an object"),
+        ('{"question": "a", "tools": {}}', "line 1: tools: must be an array"),
+        ('{"question": "a", "chat_template_kwargs": []}', "line 1: chat_template_kwargs: must be an object"),
     ],
 )
 def test_files_that_are_none(tmp_path, text, message):
@@ -216,7 +216,7 @@ def test_bench_compares(lm, monkeypatch, capsys, tmp_path):
     words = ["bench", "demo", "--strategies", "plain,first(lookup, lookup:2)", "--prompts", str(path), "-n", "12"]
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert "2 texts" in out
+    assert "2 prompts" in out
     assert "first(lookup, lookup:2)" in out
     assert main([*words, "--json", "--temperature", "0.9", "-r", "2"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["sets"].values()

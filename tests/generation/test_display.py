@@ -1,4 +1,4 @@
-"""How a generation shows itself."""
+"""Display of a generation."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def generation(steps, text="2 < 3", **extra):
 PREFILL = Step([], prefilled=6, forward=0.01)
 TREE = Draft([1, 2, 9, 8], [-1, 0, 0, 2])
 """1 then 2, or 1 then 9 then 8."""
-GUESSED = [
+DRAFTED = [
     PREFILL,
     Step([1, 2, 3], drafted=4, accepted=2, forward=0.02, draft=TREE),
     Step([4], drafted=4, forward=0.02, draft=Draft([5, 6, 7, 8])),
@@ -40,8 +40,8 @@ def test_html_escapes_what_the_model_wrote():
 @pytest.mark.parametrize(
     ("step", "found"),
     [
-        (GUESSED[1], ["accepted", "accepted", "bonus"]),
-        (GUESSED[2], ["corrected", "rejected", "rejected", "rejected"]),
+        (DRAFTED[1], ["accepted", "accepted", "bonus"]),
+        (DRAFTED[2], ["corrected", "rejected", "rejected", "rejected"]),
         (Step([1, 9, 3], drafted=4, accepted=2, draft=TREE), ["accepted", "accepted", "corrected"]),
         (Step([1, 2], drafted=4, accepted=2, draft=TREE, finish="length"), ["accepted", "accepted", "rejected"]),
         (Step([4], draft=EMPTY), ["bonus"]),
@@ -50,30 +50,30 @@ def test_html_escapes_what_the_model_wrote():
         (PREFILL, []),
     ],
 )
-def test_tokens_of_a_step_are_told_apart(step, found):
+def test_tokens_of_a_step_are_classified(step, found):
     assert kinds(step) == found
 
 
-def test_html_has_a_square_for_each_token_and_each_guess_in_vain():
-    html = generation(GUESSED)._repr_html_()
+def test_html_has_a_square_for_each_token_and_each_rejected_draft_token():
+    html = generation(DRAFTED)._repr_html_()
     for kind, n in {"accepted": 2, "bonus": 1, "corrected": 1, "rejected": 3}.items():
         assert html.split("<table>")[0].count(f'fill="{COLORS[kind]}"') == n
     assert "25%" in html
 
 
-def test_it_says_from_how_many_tokens_guesses_came():
-    some = generation(GUESSED, draft_vocab_steps={99_328: 1200, 248_320: 2})
+def test_draft_vocabulary_is_shown():
+    some = generation(DRAFTED, draft_vocab_steps={99_328: 1200, 248_320: 2})
     words = "99,328 tokens in 1,200 steps and 248,320 tokens in 2 steps"
-    assert f", guesses from {words}, stop" in summary(some)
-    assert f"<tr><th>guesses from</th><td>{words}</td></tr>" in some._repr_html_()
+    assert f", draft vocabulary {words}, stop" in summary(some)
+    assert f"<tr><th>draft vocabulary</th><td>{words}</td></tr>" in some._repr_html_()
     assert some.as_dict()["draft_vocab_steps"] == {"99328": 1200, "248320": 2}
-    for shown in (summary(generation(GUESSED)), generation(GUESSED)._repr_html_()):
-        assert "guesses from" not in shown
+    for shown in (summary(generation(DRAFTED)), generation(DRAFTED)._repr_html_()):
+        assert "draft vocabulary" not in shown
 
 
 def test_acceptance_by_position():
-    """The tree has guesses at three positions and two are right, the chain at four and none is."""
-    assert generation(GUESSED).acceptance_by_position == [0.5, 0.5, 0, 0]
+    """The tree drafts three positions of which two are accepted, the chain four of which none is."""
+    assert generation(DRAFTED).acceptance_by_position == [0.5, 0.5, 0, 0]
 
 
 def test_html_of_many_steps_is_cut():
@@ -84,7 +84,7 @@ def test_html_of_many_steps_is_cut():
 
 def test_what_recoveries_did_is_shown():
     stopped = Intervention(2, "LoopGuard", "cut", "the last 12 tokens were < a loop >")
-    shown = generation(GUESSED, interventions=[stopped], warnings=["the draft is <wrong>"])
+    shown = generation(DRAFTED, interventions=[stopped], warnings=["the draft is <wrong>"])
     html = shown._repr_html_()
     assert "&lt; a loop &gt;" in html
     assert "&lt;wrong&gt;" in html
@@ -103,17 +103,17 @@ def test_nothing_written_can_be_shown(steps):
 
 
 def test_numbers():
-    shown = generation(GUESSED)
+    shown = generation(DRAFTED)
     assert shown.tokens_per_step == 2
     assert shown.acceptance == 0.25
     assert shown.usage.total_tokens == 11
-    assert "2.00 tokens a step" in summary(shown)
+    assert "2.00 tokens per step" in summary(shown)
     assert "stop" in summary(shown)
 
 
 def test_a_plot_has_a_bar_for_each_step(tmp_path, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
-    figure = generation(GUESSED).plot()
+    figure = generation(DRAFTED).plot()
     above, below = figure.axes
     assert len(above.patches) == 4
     assert below.get_xlabel() == "step"
@@ -121,4 +121,4 @@ def test_a_plot_has_a_bar_for_each_step(tmp_path, monkeypatch):
 
 
 def test_a_long_text_is_cut_in_repr():
-    assert len(repr(generation(GUESSED, text="a" * 500))) < 120
+    assert len(repr(generation(DRAFTED, text="a" * 500))) < 120

@@ -125,7 +125,10 @@ def test_flags_of_access_are_read_before_the_model(capsys):
     for flags, message in (
         (["--grace", "nan"], "dflash: --grace: must be 0 to 3600 seconds, got nan"),
         (["--grace", "-1"], "dflash: --grace: must be 0 to 3600 seconds, got -1"),
-        (["--host", "0.0.0.0"], "dflash: --host 0.0.0.0 without --api-key: whoever reaches this address may use it"),
+        (
+            ["--host", "0.0.0.0"],
+            "dflash: --host 0.0.0.0 without --api-key: every client that reaches this address can use the server",
+        ),
     ):
         assert main(["/no/such.gguf", *flags]) == 1
         assert message in capsys.readouterr().err

@@ -112,9 +112,9 @@ def test_what_a_model_is_called(model, name):
 
 def test_flags_are_read_before_the_model(capsys):
     for flags, message in (
-        (["--allow-strategies", "plain,fast"], "--allow-strategies: 'fast' is no strategy"),
+        (["--allow-strategies", "plain,fast"], "--allow-strategies: 'fast' is not a strategy"),
         (["--strategy", "fast"], "strategy: 'fast' is not known"),
-        (["--recover", "fast"], "recover: 'fast' is none of"),
+        (["--recover", "fast"], "recover: 'fast' is not one of"),
     ):
         assert main(["/no/such.gguf", *flags]) == 1
         assert capsys.readouterr().err.startswith(f"dflash: {message}")

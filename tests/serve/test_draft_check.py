@@ -128,7 +128,7 @@ def test_what_the_own_strategy_guesses_with_is_not_loaded_twice():
 
 def test_a_draft_that_no_request_may_name():
     worker = FakeWorker()
-    with pytest.raises(RequestError, match=r"--draft demo-draft: only ddtree, dflash, dspark guess with it, and --allow"):
+    with pytest.raises(RequestError, match=r"--draft demo-draft: only ddtree, dflash, dspark use it, and --allow"):
         prepare_draft(worker, Defaults(draft="demo-draft", allowed=allowed("plain,draft-model")))
     prepare_draft(worker, Defaults(draft="demo-draft", allowed=allowed("plain,ddtree")))
     assert worker.asked == [DFlash("demo-draft")]

@@ -87,7 +87,7 @@ def test_a_lost_device_ends_the_process_after_everyone_has_an_answer():
     assert "engine_failed" in rest.rpartition("data: ")[2]
     assert child.returncode == 1
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in errors.splitlines()[-1]
-    assert errors.splitlines()[-1].startswith("dflash: the server has ended, since its engine failed")
+    assert errors.splitlines()[-1].startswith("dflash: the server has stopped because its engine failed")
 
 
 def test_forwards_that_fail_for_ever_end_the_process():

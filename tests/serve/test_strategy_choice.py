@@ -127,7 +127,7 @@ def test_a_stream_tells_interventions_with_its_end(client):
         ("strategy", "guess", "guess"),
         ("strategy", "lookup:0", "lookup"),
         ("strategy", 7, "must be a string"),
-        ("recover", "loop,stal", "'stal' is none of empty, stall"),
+        ("recover", "loop,stal", "'stal' is not one of empty, stall"),
         ("recover", [1], "must be a string or an array of strings"),
         ("recover", {"a": 1}, "must be a string or an array of strings"),
         ("min_tokens", -1, "must be a whole number"),
@@ -183,11 +183,11 @@ def asked_of(server, defaults, *bodies):
 @pytest.mark.parametrize(
     ("words", "name", "message"),
     [
-        ("plain, lookup", "mtp:3", "strategy: 'mtp:3' is not allowed, this server takes plain, lookup"),
+        ("plain, lookup", "mtp:3", "strategy: 'mtp:3' is not allowed on this server; use plain, lookup"),
         ("plain,lookup,first", "first(lookup, mtp:2)", "strategy: 'first(lookup, mtp:2)' is not allowed"),
         ("mtp", "mtp-tree:8", "strategy: 'mtp-tree:8' is not allowed"),
         ("plain", "guess", "strategy: 'guess' is not known"),
-        ("none", "plain", "strategy: this server lets no request choose one"),
+        ("none", "plain", "strategy: requests can't choose one on this server"),
     ],
 )
 def test_strategies_that_are_not_allowed(server, monkeypatch, words, name, message):
@@ -210,7 +210,7 @@ def test_strategies_that_are_allowed(server):
     ]
     assert texts[0] == texts[1] == texts[2]
     for wrong in ("guess", "lookup,", "lookup:4", ""):
-        with pytest.raises(RequestError, match=r"--allow-strategies: '.*' is no strategy; there are plain, dflash"):
+        with pytest.raises(RequestError, match=r"--allow-strategies: '.*' is not a strategy; use plain, dflash"):
             allowed(wrong)
 
 

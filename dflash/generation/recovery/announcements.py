@@ -1,4 +1,4 @@
-"""How an agent announces what it will do next, in the languages that agents write."""
+"""Phrases with which an agent announces its next action, in five languages."""
 
 import re
 from collections.abc import Iterable
@@ -75,16 +75,16 @@ _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 
 @dataclass(frozen=True)
 class Phrases:
-    """What tells an announcement from any other text that ends in a colon; upper and lower case are one.
+    """Phrases that distinguish an announcement from other text that ends in a colon. Case is ignored.
 
     Parameters
     ----------
     starts : tuple of str
-        One of these begins an announcement: `ENGLISH`, `GERMAN`, `FRENCH`, `SPANISH` and `CHINESE` ones.
+        An announcement contains one of these; default are those of all five languages.
     skip : tuple of str
-        Where one of these is near, nothing is to be done: `FINISHED` says that all is, `ASKED` that the reader has to.
+        Text that contains one of these is no announcement: the task is done (`FINISHED`) or the user must act (`ASKED`).
     colons : tuple of str
-        What it ends in.
+        Characters that end an announcement.
     """
 
     starts: tuple[str, ...] = (*ENGLISH, *GERMAN, *FRENCH, *SPANISH, *CHINESE)
@@ -92,7 +92,7 @@ class Phrases:
     colons: tuple[str, ...] = (":", "\uff1a")
 
     def announce(self, text: str) -> bool:
-        """Say whether the end of a text, its colon apart, is an announcement."""
+        """Return True if the end of a text, without its colon, is an announcement."""
         plain = normalize("NFC", text).replace("\u2019", "'")
         return bool(self._starts.search(plain)) and not self._skip.search(plain)
 
@@ -106,10 +106,10 @@ class Phrases:
 
 
 PHRASES = Phrases()
-"""Unless told otherwise."""
+"""Default phrases."""
 
 
 def _any_of(phrases: Iterable[str]) -> re.Pattern[str]:
-    """Whole words, where words are written apart; what never is there, of no phrases."""
-    ways = [re.escape(each) if _UNSPACED.search(each) else rf"(?<!\w){re.escape(each)}(?!\w)" for each in phrases]
-    return re.compile("|".join(ways) or "(?!)", re.IGNORECASE)
+    """Compile a pattern that matches any phrase, as whole words in scripts with spaces; no phrases match nothing."""
+    patterns = [re.escape(each) if _UNSPACED.search(each) else rf"(?<!\w){re.escape(each)}(?!\w)" for each in phrases]
+    return re.compile("|".join(patterns) or "(?!)", re.IGNORECASE)

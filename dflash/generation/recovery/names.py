@@ -1,4 +1,4 @@
-"""Recoveries by name: what command lines, requests and the environment ask for."""
+"""Recoveries by name, as given on the command line, in requests and in the environment."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,12 +20,12 @@ STALL, LEAST = "DFLASH_STALL_TOOL_PREFIX", "DFLASH_MIN_TOKENS"
 _OFF, _ON = ("", "0", "false", "no", "off"), ("1", "true", "yes", "on")
 
 Recover = Any
-"""Names, in one text with commas or one by one, `Stall`, and recoveries themselves, or one; None asks the environment."""
+"""Comma-separated names, `Stall`, a recovery, or a sequence of names and these; None reads the environment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """What recoveries must know of a model's texts, and of what a request lets it call."""
+    """Tokenizer, chat template and tools that text-level recoveries are built from."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None = None
@@ -34,37 +34,34 @@ class Language:
 
 
 def recoveries(wanted: Recover, language: Language) -> tuple[Any, ...]:
-    """Make what was asked for, in that order.
+    """Create the requested recoveries, in the given order.
 
     Parameters
     ----------
     wanted : str, Recovery, sequence of these, or None
-        ``""`` and ``"none"`` are none.
+        Names or objects; ``""`` and ``"none"`` mean no recovery.
     language : Language
 
     Raises
     ------
     RequestError
-        If a name is not known or a number is none; the message lists what there is.
+        If a name is not known or its number is not valid; the message lists the names.
     """
     if wanted is None:
         wanted = from_environment()
     if isinstance(wanted, str):
         wanted = wanted.split(",")
     parts = list(wanted) if isinstance(wanted, Iterable) else [wanted]
-    device_requests = [_named(part.strip()) if isinstance(part, str) else part for part in parts]
-    made = [
-        _stall(device_request, language) if isinstance(device_request, Stall) else device_request
-        for device_request in device_requests
-    ]
+    found = [_named(part.strip()) if isinstance(part, str) else part for part in parts]
+    made = [_stall(each, language) if isinstance(each, Stall) else each for each in found]
     return tuple(each for each in made if each is not None)
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> str:
-    """Names of the recoveries that the environment turns on; 0, false, no and off are none.
+    """Return the names of the recoveries that the environment turns on; 0, false, no and off mean none.
 
-    ``DFLASH_STALL_TOOL_PREFIX`` may be 1 or the name of the tool that is called where nothing else says which;
-    ``DFLASH_MIN_TOKENS`` is a number.
+    ``DFLASH_STALL_TOOL_PREFIX`` is 1 or the name of the tool to call if the request does not determine one.
+    ``DFLASH_MIN_TOKENS`` is a number of tokens.
     """
     stall, least = (environment.get(name, "").strip() for name in (STALL, LEAST))
     names = []
@@ -78,14 +75,14 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def settle(wanted: str | None) -> str:
-    """Names of the recoveries that a command was told, else the environment's; raises what `recoveries` would."""
+    """Return the given names of recoveries, else those of the environment. Raises as `recoveries` does."""
     names = from_environment() if wanted is None else wanted
     check(names)
     return names
 
 
 def check(wanted: Recover) -> None:
-    """Raise what `recoveries` would, before there is a model."""
+    """Check names of recoveries before a model is loaded. Raises as `recoveries` does."""
     for part in (wanted or "").split(",") if isinstance(wanted, str | None) else wanted:
         if isinstance(part, str):
             _split(part.strip())
@@ -105,14 +102,12 @@ def _named(text: str) -> Any:
     return None
 
 
-def _stall(device_request: Stall, language: Language) -> ToolStall | None:
-    """None where there is nothing to call, or no way to write calls."""
+def _stall(stall: Stall, language: Language) -> ToolStall | None:
+    """Build a `ToolStall`; None if there are no tools or the template can't render calls."""
     if language.template is None:
         return None
-    opened = opening(
-        language.tokenizer, language.template, language.tools, language.tool_choice, default=device_request.tool or None
-    )
-    return None if opened is None else device_request.made(language.tokenizer, opened)
+    opened = opening(language.tokenizer, language.template, language.tools, language.tool_choice, default=stall.tool or None)
+    return None if opened is None else stall.made(language.tokenizer, opened)
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -127,5 +122,5 @@ def _split(text: str) -> tuple[str, str]:
         "min": number,
     }
     if not good.get(name):
-        raise RequestError(f"recover: {text!r:.60} is none of {NAMES}")
+        raise RequestError(f"recover: {text!r:.60} is not one of {NAMES}")
     return name, detail

@@ -1,4 +1,4 @@
-"""What ids mean to a model, read from its tokenizer."""
+"""Special tokens of a model, looked up in its tokenizer."""
 
 from dflash.decode.special_tokens import SpecialTokens
 from dflash.model.text.tokenizer import Tokenizer
@@ -9,7 +9,7 @@ _BLANK = (" ", "  ", "\t", "\n", "\n\n", "\n\n\n", " \n", " \n\n", "\r\n")
 
 
 def special_tokens_of(tokenizer: Tokenizer) -> SpecialTokens:
-    """Look up what recoveries have to know."""
+    """Return the special tokens that recoveries need."""
     silent = (tokenizer.id_of(text) for text in (*_BLANK, *THINK))
     return SpecialTokens(
         silent=frozenset(token for token in silent if token is not None),

@@ -1,4 +1,4 @@
-"""How a tool call begins, in the words of a model's own chat template."""
+"""First tokens of a tool call, derived from the chat template of the model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from dflash.model.text.tokenizer import Tokenizer
 Tool = Mapping[str, Any]
 ToolChoice = str | Mapping[str, Any] | None
 
-_SAID, _VALUE, _NAME, _KEY, _NUMBER = "said-9f27c1", "value-9f27c1", "name-9f27c1", "key-9f27c1", 927061
+_TEXT, _VALUE, _NAME, _KEY, _NUMBER = "said-9f27c1", "value-9f27c1", "name-9f27c1", "key-9f27c1", 927061
 _NEXT = ("a", "Z", "the", "src", "_", "7", '"', "[", "/", "{")
-"""What may follow: an id that would be another one then is left to the model."""
+"""Possible continuations. Prefix tokens that change with the continuation are left to the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Ids that open a call: `lead` separates them from the text before, `call` is the opening itself."""
+    """Token ids that open a call: `lead` separates it from the text before, `call` is the opening itself."""
 
     lead: tuple[int, ...]
     call: tuple[int, ...]
@@ -33,26 +33,26 @@ def opening(
     *,
     default: str | None = None,
 ) -> Opening | None:
-    """Build the least that makes a text a tool call.
+    """Build the shortest token prefix of a tool call.
 
     Parameters
     ----------
     tokenizer : Tokenizer
     template : ChatTemplate
-        Shows how calls are written.
+        Chat template of the model; renders an example call.
     tools : sequence of mapping
-        In OpenAI's form.
+        Tools in OpenAI's format.
     tool_choice : str or mapping, optional
-        As in a request. A function that it names is the one; then the only tool there is; then `default`. Where that leaves
-        several, the opening ends where the name would begin.
+        Field of a request. The tool is the function that it names, else the only tool, else `default`. If none of these
+        determines a tool, the opening ends before the name.
     default : str, optional
-        Name of a tool, which is no matter where it is not among `tools`.
+        Name of a tool; ignored if it is not among `tools`.
 
     Returns
     -------
     Opening or None
-        None if there is nothing to call or the template has no way to write calls. A known tool's first required parameter
-        is opened, too.
+        None if there are no tools or the template can't render calls. If the tool is known, the opening includes the start
+        of its first required parameter.
     """
     functions = {name: function for name, function in map(_function, tools) if name}
     if not functions or tool_choice == "none":
@@ -83,7 +83,7 @@ def _function(tool: Tool) -> tuple[str | None, Tool]:
 
 
 def _opened(template: ChatTemplate, name: str | None, function: Tool) -> str:
-    """Text from the end of what was said to where the model goes on."""
+    """Return the text between the end of the assistant's text and the point where the model continues."""
     if name is None:
         return _between(_call(template, _NAME, {_KEY: _VALUE}), _NAME)
     parameters = _object(function.get("parameters"))
@@ -94,35 +94,35 @@ def _opened(template: ChatTemplate, name: str | None, function: Tool) -> str:
         together = _between(
             "".join(one for one, other in takewhile(lambda pair: pair[0] == pair[1], zip(*both, strict=False)))
         )
-        # an argument and the end of the call may begin alike
+        # an argument and the end of the call may share first characters
         return together[: max(map(together.rfind, ">\n{")) + 1]
-    # a text may begin with a quote, which any other value, and one of unknown type, must not
+    # a string value may begin with a quote; values of other or unknown type must not
     is_text = _object(_object(parameters.get("properties")).get(key)).get("type") == "string"
     value = _VALUE if is_text else _NUMBER
     return _between(_call(template, name, {key: value}), str(value))
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    """A part of a schema; what is no object says nothing."""
+    """Return a part of a schema; an empty mapping if it is not an object."""
     return value if isinstance(value, Mapping) else {}
 
 
 def _call(template: ChatTemplate, name: str, arguments: Mapping[str, Any]) -> str:
     call = {"type": "function", "function": {"name": name, "arguments": arguments}}
-    said = {"role": "assistant", "content": _SAID, "tool_calls": [call]}
-    return template.render([{"role": "user", "content": "?"}, said], add_generation_prompt=False)
+    message = {"role": "assistant", "content": _TEXT, "tool_calls": [call]}
+    return template.render([{"role": "user", "content": "?"}, message], add_generation_prompt=False)
 
 
 def _between(text: str, end: str | None = None) -> str:
-    start = text.rfind(_SAID)
+    start = text.rfind(_TEXT)
     stop = len(text) if end is None else text.find(end, start)
     if start < 0 or stop < 0:
-        raise TemplateError("the chat template shows no tool calls beside a text")
-    return text[start + len(_SAID) : stop]
+        raise TemplateError("the chat template does not render tool calls after a text")
+    return text[start + len(_TEXT) : stop]
 
 
 def _certain(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """Ids that a text begins with, whatever follows it."""
-    ways = tokenizer.encode_batch([text, *(text + more for more in _NEXT)], special=False)
-    n = next((i for i, ids in enumerate(zip(*ways, strict=False)) if len(set(ids)) > 1), min(map(len, ways)))
-    return tuple(ways[0][:n])
+    """Return the token ids that a text begins with for every continuation."""
+    encodings = tokenizer.encode_batch([text, *(text + more for more in _NEXT)], special=False)
+    n = next((i for i, ids in enumerate(zip(*encodings, strict=False)) if len(set(ids)) > 1), min(map(len, encodings)))
+    return tuple(encodings[0][:n])

@@ -1,4 +1,4 @@
-"""What a stalled agent's last words look like, in the ids of a tokenizer."""
+"""Detection of a stalled agent in token ids of a tokenizer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,35 +14,35 @@ from dflash.model.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Ask for a `ToolStall` in the ids of whatever model writes; in place of a name in ``recover=``.
+    """Request for a `ToolStall` that is built for the model in use; an object for ``recover=``.
 
     Parameters
     ----------
     tool : str
-        Name of the tool that is called where nothing else says which; the model chooses if empty.
+        Tool to call if the request does not determine one; if empty, the model chooses.
     phrases : Phrases
-        What an announcement is made of.
+        Phrases that make an announcement.
     """
 
     tool: str = ""
     phrases: Phrases = PHRASES
 
     def made(self, tokenizer: Tokenizer, opening: Opening) -> ToolStall:
-        """Watch for a stall, to answer it with an opening."""
+        """Return a recovery that answers a stall with the given opening."""
         ends = _ends(ref(tokenizer), self.phrases.colons)
-        says = Announcement(ref(tokenizer), self.phrases)
-        return ToolStall(opening.call, ends.suffixes, says, opening.lead, ends.spaced)
+        announces = Announcement(ref(tokenizer), self.phrases)
+        return ToolStall(opening.call, ends.suffixes, announces, opening.lead, ends.spaced)
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """Whether ids announce an action."""
+    """Predicate: do token ids announce an action?"""
 
     tokenizer: "ref[Tokenizer]"
     phrases: Phrases
 
     def __call__(self, ids: Sequence[int]) -> bool:
-        """Read them: what a language without spaces says has other ids in every sentence."""
+        """Decode the ids and search the text: without spaces between words, ids of a phrase vary with its context."""
         known = self.tokenizer()
         assert known is not None
         return self.phrases.announce(b"".join(map(known.token_bytes, ids)).decode("utf-8", "replace"))
@@ -50,7 +50,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Ids that an announcement ends in, and which of them end in a line break."""
+    """Token ids that an announcement ends in, and those of them that end in a line break."""
 
     suffixes: tuple[Ids, ...]
     spaced: frozenset[int]
@@ -58,7 +58,7 @@ class Ends:
 
 @lru_cache(maxsize=8)
 def _ends(tokenizer: "ref[Tokenizer]", colons: tuple[str, ...]) -> Ends:
-    """Look through the vocabulary, once for each; a colon may have no token of its own."""
+    """Search the vocabulary for tokens that end in a colon, cached per tokenizer. A colon may take several tokens."""
     known = tokenizer()
     assert known is not None
     ends = {}

@@ -121,7 +121,7 @@ def test_names(lm):
 @pytest.mark.parametrize("text", ["stal", "min", "min:x", "min:-1", "loop:", "empty:3", "none:1", "min:9999999999"])
 def test_what_is_no_name(text, lm):
     for ask in (check, lambda text: recoveries(text, Language(lm.tokenizer))):
-        with pytest.raises(RequestError, match=f"recover: '{text}' is none of empty, stall"):
+        with pytest.raises(RequestError, match=f"recover: '{text}' is not one of empty, stall"):
             ask(f"loop,{text}")
 
 

@@ -1,0 +1,110 @@
+"""Examples in docs/: Python blocks run, CUDA blocks compile.
+
+A block that begins with a comment ``dflash/PATH`` is a new file of the package. It is written to a temporary folder that
+extends the package, and later blocks import it. A block after a comment ``<!-- not run: REASON -->`` is only parsed or compiled.
+"""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import nvrtc
+import pytest
+
+import dflash
+from dflash.kernels.gpu import jit
+
+FOLDER = Path(__file__).parents[1] / "docs"
+PAGES = sorted(FOLDER.glob("*.md"))
+EXAMPLES = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
+BLOCK = re.compile(r"(<!-- not run: .+ -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FILE = re.compile(r"(?:#|//) (dflash/(\S+))\n")
+EXTENDED = "dflash.kernels", "dflash.decode.drafters", "dflash.decode.recoveries"
+ARCHITECTURES = 80, 90, 120
+
+
+def blocks(page, kind):
+    found = BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [(code, bool(skipped)) for skipped, language, code in found if language == kind]
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A folder whose files are modules of dflash until the end of a test."""
+    for name in EXTENDED:
+        module = importlib.import_module(name)
+        inner = tmp_path.joinpath(*name.split(".")[1:])
+        inner.mkdir(parents=True)
+        monkeypatch.setattr(module, "__path__", [*module.__path__, str(inner)])
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def write(package, code):
+    """Write a block that is a file; return its path, or None if it is not one."""
+    found = FILE.match(code)
+    if found is None:
+        return None
+    assert not (Path(dflash.__file__).parent / found[2]).exists(), f"{found[1]} is a file of the package"
+    path = package / found[2]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(code, encoding="utf-8")
+    importlib.invalidate_caches()
+    return path
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.stem)
+def test_its_python_runs(page, lm, package, monkeypatch, capsys):
+    monkeypatch.setattr(dflash, "load", lambda *_, **__: lm)
+    names = {"__name__": "__main__"}
+    n_run, modules = 0, []
+    for code, skipped in blocks(page, "python"):
+        path = write(package, code)
+        if path is not None:
+            modules.append("dflash." + ".".join(path.relative_to(package).with_suffix("").parts))
+        else:
+            compiled = compile(code, str(page), "exec")
+            if not skipped:
+                exec(compiled, names)
+                n_run += 1
+    for module in modules:
+        importlib.import_module(module.removesuffix(".__init__"))
+    assert n_run or modules
+    if "print(" in page.read_text(encoding="utf-8"):
+        assert capsys.readouterr().out
+
+
+@nvrtc.needed
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_its_cuda_compiles(arch, package):
+    (package / "kernels" / "gpu").symlink_to(Path(jit.__file__).parent)
+    sources = [write(package, code) for page in PAGES for code, _ in blocks(page, "cuda")]
+    assert sources
+    for path in sources:
+        assert nvrtc.compiled(path, arch, ROW_DIM=5120) == 0
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.stem)
+def test_it_is_of_readable_length(page):
+    assert 40 <= len(page.read_text(encoding="utf-8").splitlines()) <= 100
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([\w./-]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_named_files_are_there():
+    """Paths in backticks that begin with a folder of the repository, or of the package, exist."""
+    root, package = FOLDER.parent, Path(dflash.__file__).parent
+    for page in PAGES:
+        for name in re.findall(r"`((?:\w+/)+[\w.]*)`", page.read_text(encoding="utf-8")):
+            folders = [folder for folder in (root, package) if (folder / name.split("/")[0]).is_dir()]
+            written = any(FILE.match(code) and name in FILE.match(code)[1] for code, _ in blocks(page, "python"))
+            if folders and not written:
+                assert any((folder / name).exists() for folder in folders), f"{page.name}: {name}"
