@@ -1,4 +1,4 @@
-"""How far guesses were right, counted from steps."""
+"""Acceptance rates, counted from steps."""
 
 from collections.abc import Iterable
 from itertools import zip_longest
@@ -6,16 +6,16 @@ from itertools import zip_longest
 from dflash.decode.session import Step
 
 Counts = list[tuple[int, int]]
-"""For each position after the last token, how often a guess there was accepted and how often there was one."""
+"""For each position after the last token: steps in which a draft token was accepted there, and steps that had one."""
 
 
 def counted(steps: Iterable[Step]) -> Counts:
-    """Count by position; in a tree, a position has a guess if any node lies as deep.
+    """Count accepted draft tokens by position. In a tree, a position has a draft token if any node has that depth.
 
     Parameters
     ----------
     steps : iterable of Step
-        Those without a guess count for nothing.
+        Steps without a draft are ignored.
     """
     offered: list[int] = []
     accepted: list[int] = []
@@ -29,12 +29,12 @@ def counted(steps: Iterable[Step]) -> Counts:
 
 
 def shares(counts: Counts) -> list[float]:
-    """Share of the guesses at each position that was accepted."""
+    """Return the acceptance rate at each position."""
     return [accepted / offered for accepted, offered in counts]
 
 
 def accepted_nodes(step: Step) -> list[int]:
-    """Guesses of a step that were right, from the root down."""
+    """Return the accepted nodes of a step's draft, from the root down."""
     found, node = [], -1
     for token in step.tokens[: step.accepted]:
         node = step.draft.child(node, token)

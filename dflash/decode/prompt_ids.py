@@ -14,7 +14,7 @@ _INT32_MAX = 2**31 - 1
 
 
 class PromptIds:
-    """Ids of a prompt that several sessions may continue: all of them share the array and the numbers of the list.
+    """Ids of a prompt that several sessions may continue. The sessions share the array and the ints of the list.
 
     Parameters
     ----------
@@ -24,14 +24,14 @@ class PromptIds:
     Attributes
     ----------
     array : int32 (N,)
-        Read-only.
+        Read-only array of the ids.
     token_ids : list of int
-        The same ids; never changed.
+        The same ids; must not be changed.
 
     Raises
     ------
     RequestError
-        If the prompt is empty, nested, or holds something else than ids.
+        If the prompt is empty, nested, or does not hold token ids.
     """
 
     __slots__ = ("array", "token_ids")

@@ -1,4 +1,4 @@
-"""One text being continued: what was asked, what came of it."""
+"""A session: one prompt, its settings, and the tokens produced so far."""
 
 import secrets
 from collections import Counter
@@ -27,81 +27,83 @@ from dflash.model.state.sequence_state import Snapshot, State
 __all__ = ["Observer", "Session", "Step", "TokenLogprobs"]
 
 Observer = Callable[["Session", list[int]], int | None]
-"""Called once a step with the new tokens, before they are text; see `Session`."""
+"""Called once a step with the new tokens, before they are appended; see `Session`."""
 
 _GREEDY, _PLAIN, _NOTHING, _NO_SPECIAL_TOKENS = Sampling(), Plain(), Nothing(), SpecialTokens()
 
 
 class Session:
-    """A prompt, how to go on from it, and what came of it. Made anywhere, then given to `Engine.add`.
+    """One sequence being decoded: prompt, settings, output and state. Made in any thread, then passed to `Engine.add`.
 
     Parameters
     ----------
     prompt : sequence of int or PromptIds
         At least one token. Sessions that continue the same prompt may share one `PromptIds`.
     sampling : Sampling
-        How tokens are picked.
+        Parameters of sampling.
     strategy : Strategy
-        How they are guessed, and what watches over it.
+        Drafter, shape and recoveries.
     max_tokens : int, optional
-        Most tokens to produce; None goes on until the context, or all the memory there is, is full.
+        Most tokens to produce; if None, the session ends when the context or all KV memory is full.
     eos : iterable of int
-        Tokens that end the text; the one that does is the last of `output_ids`.
+        End tokens; the one that ends the session is the last of `output_ids`.
     processors : sequence of LogitsProcessor
-        Asked at every node of every draft, after penalties and bias.
+        Called at every node of every draft, after penalties and bias.
     observer : callable, optional
-        ``observer(session, tokens)`` is called in the engine's thread once a step, before the new tokens are text. It
-        returns None, or how many of *these* to keep: the session ends within this step with the reason ``"stop"``, and the
-        others never were. An exception in it ends this session alone. What a recovery holds back, it sees later.
+        ``observer(session, tokens)`` is called in the engine's thread once a step, before the new tokens are appended. It
+        returns None, or how many of *these* to accept: then the session ends in this step with the reason ``"stop"``, and
+        the other tokens are dropped. An exception in it ends this session alone. Tokens that a recovery holds back are
+        passed when they are released.
     prefix : SessionSnapshot or Snapshot, optional
-        Of a session, or of a state, that has read the first tokens of this prompt, not the last; it stays the caller's.
+        Snapshot of a session or a state that holds the first tokens of this prompt, without the last. The caller owns it.
     special_tokens : SpecialTokens
-        Ids that recoveries have to know.
+        Ids with a meaning for recoveries.
     recorder : Recorder, optional
-        Is told every pick.
+        Receives every pick and every step.
     group : hashable, optional
-        Sessions of equal groups, such as the choices of one request, wait in one line; the lines take turns to start a
-        session. None is a line of its own.
+        Sessions of equal groups, such as the choices of one request, wait in one queue; the queues take turns to start a
+        session. None is a queue of its own.
 
     Attributes
     ----------
     token_ids : list of int
-        Prompt and produced tokens; to be read only.
+        Ids of prompt and output; must not be changed.
     seed : int
-        The one given, or one that was drawn.
+        The given seed, or a random one.
     finish_reason : str or None
         ``"stop"`` (an end token or the observer), ``"length"``, ``"cancelled"`` or ``"error"``, with `error`.
     stop_token : int or None
-        The end token that ended it.
+        The end token that ended the session.
     logprobs : list of TokenLogprobs
-        One a produced token, where the sampling asks for them.
+        One for each output token, if the sampling asks for them.
     steps : list of Step
-        All that happened, in order. What was written in vain has no tokens.
+        Emitted steps in order. Steps that a restart discarded have no tokens.
     interventions : list of Intervention
-        What recoveries did.
+        Changes that recoveries made.
     warnings : list of str
-        What was found wrong with how it was written; drafters add to it.
+        Warnings about the drafter.
     draft_vocab_steps : Counter of int
-        In how many steps guesses of a GPU were made from so many tokens of a large vocabulary.
+        Number of steps by size of the draft vocabulary; empty if the drafter has one size only.
     n_prefilled : int
-        Prompt tokens read; all but the last one are read before the first token is picked.
+        Prompt tokens in the target's state; all but the last one are prefilled before the first token is picked.
     drafter : Drafter
-        Who guesses now.
+        The drafter in use.
     recovery_states : list of RecoveryState
-        Recoveries that watch.
+        States of the recoveries, the innermost first.
     forced_ids : tuple of int
-        Tokens that follow now, whatever the model says.
+        Tokens that a recovery injects next, whatever the model predicts.
     held_steps : list of Step
-        Not handed on yet.
+        Steps that a recovery holds back.
     prompt_snapshot : Snapshot or None
-        Where the prompt ends, if a recovery may go back there.
+        State at the end of the prompt, if a recovery may restart the session.
     added_at, started_at, first_token_at, ended_at : float or None
-        When that was, by `time.perf_counter`.
+        Times by `time.perf_counter`; None until they happened.
 
     Raises
     ------
     RequestError
-        If the prompt is empty or holds no ids, or `max_tokens` is negative or no whole number.
+        If the prompt is empty or does not hold token ids, if `max_tokens` is not a whole number of at least 0, or if
+        `prefix` does not fit the prompt.
     """
 
     def __init__(
@@ -160,49 +162,49 @@ class Session:
 
     @property
     def prompt_ids(self) -> list[int]:
-        """What was given."""
+        """Ids of the prompt."""
         return self.token_ids[: self.n_prompt]
 
     @property
     def output_ids(self) -> list[int]:
-        """What was produced so far, the end token included."""
+        """Ids produced so far, including the end token."""
         return self.token_ids[self.n_prompt :]
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens were produced."""
+        """Number of output tokens."""
         return len(self.token_ids) - self.n_prompt
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will come."""
+        """True if the session has ended."""
         return self.finish_reason is not None
 
     @property
     def n_drafted(self) -> int:
-        """Tokens guessed."""
+        """Number of draft tokens in all steps."""
         return sum(step.drafted for step in self.steps)
 
     @property
     def n_accepted(self) -> int:
-        """Tokens guessed right."""
+        """Number of accepted draft tokens in all steps."""
         return sum(step.accepted for step in self.steps)
 
     def cancel(self) -> None:
-        """End at the next border of a step or of a chunk of the prompt; from any thread."""
+        """End the session after the present step or chunk of the prompt. May be called from any thread."""
         self.cancelled = True
 
     @property
     def has_emitted(self) -> bool:
-        """Whether any token was handed on."""
+        """True if any token was emitted."""
         return any(step.tokens for step in self.steps)
 
     def snapshot(self) -> SessionSnapshot:
-        """Remember what was read, for other sessions to begin with; see `SessionSnapshot`."""
+        """Copy the state for other sessions to begin with; see `SessionSnapshot`."""
         return SessionSnapshot(self)
 
     def append(self, accepted: Accepted) -> None:
-        """Make tokens text."""
+        """Append accepted tokens."""
         for token in accepted.tokens:
             self.history.push(token)
         if self.wants_logprobs:
@@ -213,13 +215,13 @@ class Session:
             self.stop_token = accepted.tokens[-1]
 
     def record(self, step: Step) -> None:
-        """Tell the recorder, if there is one, of a step and of those before it that were held back."""
+        """Pass a step, and those before it that were held back, to the recorder."""
         if self.recorder is not None:
             for each in (*self.held_steps, step):
-                self.recorder.told(each)
+                self.recorder.emitted(each)
 
     def force(self, tokens: Sequence[int]) -> None:
-        """Let these tokens follow, and go on without guesses."""
+        """Set tokens to inject and continue with plain decoding."""
         self.forced_ids = tuple(tokens)
         drafter_state, self.drafter = self.drafter_state, _NOTHING
         self.drafter_state = _NOTHING.start(self, None)
@@ -227,20 +229,20 @@ class Session:
             drafter_state.close()
 
     def rewind(self) -> None:
-        """Be where nothing was produced yet, to go on without guesses; steps and their times stay."""
+        """Drop all output tokens and continue with plain decoding; steps and their times stay."""
         self.history.cut(self.n_prompt)
         self.logprobs.clear()
         self.forced_ids, self.first_token_at, self.drafter = (), None, _NOTHING
         self.held_steps = [step._replace(tokens=[], rows=(), accepted=0, injected=0) for step in self.held_steps]
 
     def discard_prompt_snapshot(self) -> None:
-        """Nobody will go back to where the prompt ends."""
-        origin, self.prompt_snapshot = self.prompt_snapshot, None
-        if origin is not None:
-            origin.close()
+        """Release the state at the end of the prompt: no recovery will restart the session."""
+        snapshot, self.prompt_snapshot = self.prompt_snapshot, None
+        if snapshot is not None:
+            snapshot.close()
 
     def release(self) -> None:
-        """Give back all that the session holds, even if a part of it fails; harmless if done before."""
+        """Release all memory of the session, even if a part of that fails; harmless if done before."""
         drafter_state, state = self.drafter_state, self.state
         self.drafter_state = self.state = None
         with ExitStack() as parts:

@@ -1,4 +1,4 @@
-"""A place in a text to begin other texts from."""
+"""Copy of a running session's state, from which other sessions can begin."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ class RunningSession(Protocol):
 
 
 class SessionSnapshot:
-    """What a session has read: the state of the target, and what its drafter knows of the text.
+    """State of the target and of the drafter after the tokens that a session has in the KV cache.
 
-    Any number of sessions may begin with it, as ``Session(prompt, prefix=...)``; it stays the caller's, who closes it.
+    Any number of sessions may begin with it, as ``Session(prompt, prefix=...)``. The caller owns it and closes it.
 
     Parameters
     ----------
     session : Session
-        At work, between two steps of its engine, in the thread of that.
+        Running, between two steps of its engine, in the engine's thread.
 
     Attributes
     ----------
     length : int
-        Tokens read.
+        Number of tokens in the state.
     token_ids : list of int
-        What they are.
+        Their ids.
     state : Snapshot
-        Of the target.
+        Snapshot of the target's state.
     drafter : Drafter
-        Whose memory is there, too.
+        The session's drafter.
     drafter_state : optional
-        The memory; None where the drafter keeps none: it begins at the end of the prefix then.
+        Snapshot of the drafter's state; None if the drafter makes none. Then it starts at the end of the prefix.
 
     Raises
     ------
     DFlashError
-        If the session does not run.
+        If the session is not running.
     PoolExhausted, OutOfMemory
-        If there is no memory for it; nothing changes then.
+        If there is no memory for the copy; nothing changes then.
     """
 
     def __init__(self, session: RunningSession) -> None:
         if session.state is None or session.drafter_state is None:
-            raise DFlashError(f"snapshot: {session!r} holds nothing to remember")
+            raise DFlashError(f"snapshot: {session!r} is not running")
         self.length: int = session.state.length
         self.token_ids = session.token_ids[: self.length]
         self.drafter: Drafter = session.drafter
@@ -70,11 +70,11 @@ class SessionSnapshot:
             raise
 
     def of(self, drafter: Drafter) -> Any:
-        """What `drafter` may be started with."""
+        """Return the snapshot for `Drafter.start` of `drafter`; None if it is of another drafter."""
         return self.drafter_state if drafter == self.drafter else None
 
     def close(self) -> None:
-        """Let go of what it holds; harmless if done before."""
+        """Release the memory; harmless if done before."""
         drafter_state, self.drafter_state = self.drafter_state, None
         try:
             if drafter_state is not None:

@@ -1,20 +1,20 @@
-"""What some ids mean to a model, for those who watch over a text without reading it."""
+"""Ids with a meaning, for recoveries, which see token ids but no text."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """Ids with a meaning; whoever knows the tokenizer fills them in.
+    """Ids with a meaning for the model. Code that has the tokenizer makes them.
 
     Parameters
     ----------
     silent : frozenset of int
-        Tokens that show a reader nothing: marks of reasoning, white space. End tokens need not be named.
+        Tokens that a reader does not see: reasoning tags, white space. End tokens need not be included.
     call : (int, int), optional
-        What opens and closes a tool call.
+        Tokens that open and close a tool call.
     think : (int, int), optional
-        What opens and closes reasoning.
+        Tokens that open and close reasoning.
     """
 
     silent: frozenset[int] = frozenset()

@@ -1,4 +1,4 @@
-"""What a step of the loop did to one session, and who may be told."""
+"""One step of one session."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from dflash.decode.drafting.draft import EMPTY, Draft
 
 
 class Step(NamedTuple):
-    """One change of a session.
+    """Result of one step of the engine for one session.
 
     Parameters
     ----------
     tokens : list of int
-        New text; empty for a chunk of the prompt, and where a session ends without a token.
+        New output ids; empty for a chunk of the prompt, and if the session ends without a token.
     drafted, accepted : int
-        How many tokens were guessed; the first `accepted` of `tokens` were right guesses, the rest is the target's own.
+        Number of draft tokens, and of accepted ones. The first `accepted` of `tokens` are these, the others the target's.
     prefilled : int
-        Prompt tokens that were read.
+        Number of prompt tokens that were prefilled.
     batch : int
-        Rows of all sessions in that forward.
+        Rows of all sessions in the forward.
     propose, forward, verify, commit : float
-        Seconds; the first two for all sessions of the step together.
+        Seconds; the first two for all sessions of the step together. `commit` includes observing.
     finish : str or None
-        Why the session ended, in the step that ended it.
+        Reason of the session's end, in its last step.
     draft : Draft
-        The guesses.
+        The draft tokens.
     rows : sequence of int
-        One a token: where it was picked, 0 under the last token of the text, ``1 + i`` under guess ``i``.
+        For each token the row that it was picked from: 0 for the last token of the sequence, ``1 + i`` for draft token i.
     injected : int
-        The first of `tokens` that a recovery put there.
+        Number of tokens at the start of `tokens` that a recovery injected.
     note : str
-        What a recovery did in this step; empty if nothing.
+        Interventions of recoveries in this step; empty if there were none.
     by : str
-        Whose guesses they are, where several drafters take turns.
+        Class name of the drafter that made the draft, if several take turns.
     """
 
     tokens: list[int]

@@ -1,4 +1,4 @@
-"""Writes down step by step how tokens were picked: one JSON object a line."""
+"""Trace of picked tokens as a JSON Lines file, one object for each step."""
 
 import json
 import os
@@ -15,25 +15,25 @@ from dflash.decode.step import Step
 from dflash.errors import RequestError
 
 TOP = 8
-"""Likeliest tokens that are told at each place."""
+"""Default number of likeliest tokens in the trace of each pick."""
 
 
 class Dump:
-    """A file that several texts are written down in; it is closed when the last of them has ended.
+    """A trace file of several sessions. It is closed when the last session has ended.
 
     Parameters
     ----------
     path : str or path
-        What was there is overwritten.
+        An existing file is overwritten.
     name : callable, optional
-        Gives the text of a token, to be told beside its id.
+        Returns the text of a token, which is then written beside its id.
     top : int
-        Likeliest tokens to tell at each place.
+        Number of likeliest tokens in the trace of each pick.
 
     Raises
     ------
     RequestError
-        If it can't be written.
+        If the file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, name: Callable[[int], str] | None = None, top: int = TOP) -> None:
@@ -45,36 +45,37 @@ class Dump:
         self._n_made = self._n_open = 0
 
     def recorder(self) -> "TraceRecorder":
-        """Make the recorder of the next text."""
+        """Return the recorder of the next session."""
         self._n_made += 1
         self._n_open += 1
         return TraceRecorder(self, self._n_made - 1)
 
     def write(self, row: dict[str, Any]) -> None:
-        """Add a line."""
+        """Write one line."""
         self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def end(self) -> None:
-        """A text has ended."""
+        """Count a session as ended."""
         self._n_open -= 1
         if self._n_open == 0:
             self._file.close()
 
 
 class TraceRecorder:
-    """Writes down one text. The engine's thread calls it; see `dflash.decode.view.Recorder`.
+    """Writes the trace of one session. Called in the engine's thread; see `dflash.decode.view.Recorder`.
 
-    A line has ``text``, which text it is about, and is of one of three kinds: the first has ``prompt`` and how it is
-    continued; a chunk of the prompt has ``prefilled``; a step has ``tokens``, ``draft`` with tokens and parents,
-    ``accepted``, what each of its ``picks`` was made from, ``seconds``, and, if there is anything to say, ``by``, ``note``,
-    ``injected``, ``finish``.
+    Each line has ``text``, the number of the session, and is of one of three kinds. The first line has ``prompt``,
+    ``strategy``, ``sampling`` and ``seed``. A chunk of the prompt has ``prefilled``. A step has ``tokens``, ``draft`` with
+    tokens and parents, ``accepted``, ``picks`` and ``seconds``, and ``by``, ``note``, ``injected`` and ``finish`` unless
+    they are empty. A pick has ``node``, the index of the draft token that it follows or -1, ``token``, the likeliest tokens
+    ``top``, and the effect of each processor in ``rules``.
 
     Parameters
     ----------
     dump : Dump
-        Where to.
+        The file.
     number : int
-        Which of its texts this is.
+        Number of the session in it.
     """
 
     def __init__(self, dump: Dump, number: int) -> None:
@@ -83,7 +84,7 @@ class TraceRecorder:
         self._picks: deque[list[dict[str, Any]]] = deque()
 
     def started(self, session: Session) -> None:
-        """Write the head."""
+        """Write the first line."""
         self._session = session
         head = {
             "prompt": session.prompt_ids,
@@ -94,16 +95,16 @@ class TraceRecorder:
         self._dump.write({"text": self._number, **head})
 
     def picked(self, row: int, logits: Any, token: int) -> None:
-        """Note what a token was picked from; a step may be told after the picks of another, so each has its own list."""
+        """Store a pick. A step may be emitted after the picks of later ones, so each step has its own list."""
         if row == 0:
             self._picks.append([])
         plain = np.array(logits, np.float32)
-        found = {"guess": row - 1, "token": token, **self._named(token), "top": self._top(plain)}
+        found = {"node": row - 1, "token": token, **self._named(token), "top": self._top(plain)}
         rules = self._processed(plain)
         self._picks[-1].append(found | ({"rules": rules} if rules else {}))
 
-    def told(self, step: Step) -> None:
-        """Write a step."""
+    def emitted(self, step: Step) -> None:
+        """Write the line of a step."""
         times = {part: getattr(step, part) for part in ("propose", "forward", "verify", "commit")}
         row: dict[str, Any] = {"text": self._number}
         if step.prefilled:
@@ -115,18 +116,18 @@ class TraceRecorder:
                 "accepted": step.accepted,
                 "picks": self._picks.popleft() if step.batch else [],
             }
-        said = {name: getattr(step, name) for name in ("by", "note", "injected", "finish") if getattr(step, name)}
-        self._dump.write({**row, "seconds": times, **said})
+        extra = {name: getattr(step, name) for name in ("by", "note", "injected", "finish") if getattr(step, name)}
+        self._dump.write({**row, "seconds": times, **extra})
         if step.finish is not None:
             self._dump.end()
 
     def _processed(self, row: Row) -> list[dict[str, Any]]:
-        """What each rule makes of a row, one after another; noise comes after them."""
-        session, told = self._session, []
+        """Return the effect of each processor on a row, in order. Noise is added after them."""
+        session, effects = self._session, []
         for processor in (*session.sampler.processors, *session.sampling.after):
             after = processor(row.copy(), session.history)
             changed = np.flatnonzero(after != row)
-            told.append(
+            effects.append(
                 {
                     "rule": repr(processor),
                     "changed": len(changed),
@@ -135,10 +136,10 @@ class TraceRecorder:
                 }
             )
             row = after
-        return told
+        return effects
 
     def _top(self, row: Row) -> list[dict[str, Any]]:
-        """Tokens with the largest logits, and their log-probabilities, without those that can't come."""
+        """Return the likeliest tokens with their log-probabilities, without masked ones."""
         ids = np.argsort(-row, kind="stable")[: self._dump.top]
         peak = float(row[ids[0]])
         total = peak + float(np.log(np.exp(row.astype(np.float64) - peak).sum()))

@@ -1,4 +1,4 @@
-"""The only place where a token is picked."""
+"""Verification: the only place where a token is picked."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,24 +14,24 @@ from dflash.kernels.sample import SampleResult
 
 
 class Accepted(NamedTuple):
-    """What a step adds to a text.
+    """Tokens that a step appends to a sequence.
 
     Parameters
     ----------
     tokens : list of int
-        New tokens, at least one.
+        New ids, at least one as `verify` returns them: accepted draft tokens, then the bonus token.
     rows : list of int
-        One a token: the row of the span that it was picked from, root first. These rows are text now.
+        For each token the row of the span that it was picked from, root first. These rows are committed.
     n_accepted : int
-        How many of the tokens, from the first on, were guessed.
+        Number of accepted draft tokens; they come first.
     logprobs : list of TokenLogprobs
-        One a token, if the session wants them.
+        One for each token, if the session wants them.
     finish : str or None
-        ``"stop"`` if the last token is an end token, ``"length"`` if the text may not grow further.
+        ``"stop"`` if the last token is an end token, ``"length"`` if the sequence may not grow further.
     drafted : int
-        How many tokens were guessed.
+        Number of draft tokens.
     injected : int
-        How many of the tokens, from the first on, were not picked: a recovery put them there.
+        Number of tokens, from the first on, that a recovery injected.
     """
 
     tokens: list[int]
@@ -43,9 +43,9 @@ class Accepted(NamedTuple):
     injected: int = 0
 
     def cut(self, n: int, finish: str | None = None) -> "Accepted":
-        """The first `n` tokens, as if the others never were."""
+        """Return the first `n` tokens with another reason to finish."""
         if not 0 <= n <= len(self.tokens):
-            raise DFlashError(f"{len(self.tokens)} tokens were shown, {n!r} of them are to be kept")
+            raise DFlashError(f"accepted tokens: wanted 0 to {len(self.tokens)} of them, got {n!r}")
         return self._replace(
             tokens=self.tokens[:n],
             rows=self.rows[:n],
@@ -57,43 +57,45 @@ class Accepted(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Tokens drawn at all nodes of a draft: those of its rows, which begin at `first`."""
+    """Tokens sampled at all nodes of a draft; its rows in `result` begin at `first`."""
 
     result: SampleResult
     first: int
 
 
-def sample_rows(logits: Any, asking: Sequence[tuple[Draft, SamplingView, int]]) -> list[Samples | None]:
-    """Begin to draw the tokens of a step, of all sessions together, where no rule must see the way to a node first.
+def sample_rows(logits: Any, requests: Sequence[tuple[Draft, SamplingView, int]]) -> list[Samples | None]:
+    """Start sampling the tokens of a step for all sessions together, where no processor needs the path to a node.
 
     Parameters
     ----------
     logits : float32 (R, V), or Logits
         Of the whole forward.
-    asking : sequence of (Draft, Session, int)
-        Whose rows they are, and which is the first.
+    requests : sequence of (Draft, SamplingView, int)
+        Draft, session and first row of each sequence.
 
     Returns
     -------
     list of Samples or None
-        To be handed to `verify`, one each; None where it has to go from row to row.
+        For `verify`, one for each session; None if its tokens must be picked row by row.
 
     Notes
     -----
-    Logits on a GPU cost one launch or a few and one copy back for all; penalties and bias are made there, too. On the CPU a
-    session with rules is better off node by node.
+    On a GPU, all sessions need few launches and one copy back, including penalties and bias. On the CPU, a session with
+    processors is faster node by node.
     """
     edits = not isinstance(logits, np.ndarray)
-    requests = [session.sampler.request(draft, session.history, first, edits=edits) for draft, session, first in asking]
-    wanted = [request for request in requests if request is not None]
+    sample_requests = [
+        session.sampler.request(draft, session.history, first, edits=edits) for draft, session, first in requests
+    ]
+    wanted = [request for request in sample_requests if request is not None]
     if not wanted:
         return [None] * len(requests)
     result = sample.sample_rows(logits, wanted)
-    return [None if request is None else Samples(result, request.first) for request in requests]
+    return [None if request is None else Samples(result, request.first) for request in sample_requests]
 
 
 def wait(samples: Sequence[Samples | None]) -> None:
-    """Wait for what `sample_rows` has begun."""
+    """Wait until the tokens of `sample_rows` have reached the host."""
     for one in samples:
         if one is not None:
             one.result.wait()
@@ -101,19 +103,19 @@ def wait(samples: Sequence[Samples | None]) -> None:
 
 
 def verify(draft: Draft, logits: Any, session: SamplingView, samples: Samples | None = None) -> Accepted:
-    """Walk a draft from the root: pick the target's own token, step to the guess that holds it, or stop.
+    """Walk a draft from the root: pick the target's token and step to the draft token that equals it, until there is none.
 
     Parameters
     ----------
     draft : Draft
-        Guesses under the last token of the text; the empty one in plain decoding.
+        Draft tokens under the last token of the sequence; empty in plain decoding.
     logits : float32 (1 + N, V), or Logits
-        The target's, for the last token of the text and for each guess.
-    session : Session
-        Its rules see, at every node, the text with that node's own path; it is left as it was. Its `forced` tokens, if there
-        are any, come first, whatever the logits say; the draft holds nothing else then.
+        The target's logits for the last token of the sequence and for each draft token.
+    session : SamplingView
+        Its processors see at every node the history with that node's path. The history is restored afterwards. Ids of
+        `forced_ids` are taken first, whatever the logits; the draft then holds only these.
     samples : Samples, optional
-        What `sample_rows` found for it.
+        Result of `sample_rows` for this session.
 
     Returns
     -------
@@ -122,12 +124,12 @@ def verify(draft: Draft, logits: Any, session: SamplingView, samples: Samples | 
     Raises
     ------
     DFlashError
-        If a row holds nothing to pick from. What a rule raises passes through.
+        If a row has no token to pick. Errors of processors pass through.
 
     Notes
     -----
-    Each pick is a function of logits, path, seed and position. So every draft leads to the same tokens as none, as
-    long as the logits of a node are those of plain decoding.
+    Each pick is a function of logits, path, seed and position. So every draft gives the same tokens as plain decoding, as
+    long as the logits of a node are equal.
     """
     sampler, history, end_tokens = session.sampler, session.history, session.eos
     start, room = len(history), session.max_length - len(history)

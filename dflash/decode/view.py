@@ -28,7 +28,7 @@ class RestartView(Protocol):
     """The part of a recovery state that other recoveries read."""
 
     restarts: bool
-    """Whether the recovery may still return `Restart`."""
+    """True if the recovery may still return `Restart`."""
 
 
 class SessionView(Protocol):
@@ -141,7 +141,7 @@ class Recorder(Protocol):
         """
         ...
 
-    def told(self, step: Step) -> None:
+    def emitted(self, step: Step) -> None:
         """Called once for each step when it is emitted, in order."""
         ...
 
@@ -168,4 +168,4 @@ class SamplingView(Protocol):
     """Receives each pick."""
 
     wants_logprobs: bool
-    """Whether log-probabilities of the tokens are returned."""
+    """True if log-probabilities of the tokens are wanted."""

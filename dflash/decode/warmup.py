@@ -1,4 +1,4 @@
-"""Touch a model before anybody waits for it, so that what must be compiled is."""
+"""Compile kernels and capture graphs of a model before the first request."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from dflash.kernels.lookup import Index
 from dflash.model.candidates import Candidates
 
 _ALL_THREADS = 1 << 18
-"""Values in an array from which on every op uses all threads, and another kernel than for less."""
+"""Array size from which every op runs in several threads, with a kernel of its own."""
 
 _DRAFTS = "drafts on the host"
 
@@ -26,23 +26,23 @@ _WAYS = (
 
 
 def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
-    """Write a few tokens; on the first start of a kind of model on a machine, in every way that has kernels of its own.
+    """Decode a few tokens; at the first start of a kind of model on a machine, with each sampling that has own kernels.
 
-    A GPU's kernels are compiled as a model is loaded; there, graphs are captured instead.
+    GPU kernels are compiled while a model is loaded; there, graphs are captured instead.
 
     Parameters
     ----------
     engine : Engine
         Idle.
     kind : str
-        Models of one kind use the same kernels.
+        Key of the kernels that the model uses.
     tell : callable
-        Told what is about to be done.
+        Called with a description of each stage before it begins.
 
     Raises
     ------
     Exception
-        What the first of the texts failed with.
+        The error of the first session that fails.
     """
     if not warm_marker.is_known(_DRAFTS):
         tell("compiling drafts")
@@ -64,7 +64,7 @@ def warm(engine: Engine, kind: str, tell: Callable[[str], None]) -> None:
 
 
 def _compile_drafts() -> None:
-    """Compile what makes drafts on the host: a request that is the first to want it would stop all others meanwhile."""
+    """Compile the kernels that make drafts on the host: the first request that uses them would stop all others."""
     index = Index(shortest=2, longest=3)
     index.append([1, 2, 3, 1, 2])
     index.match()

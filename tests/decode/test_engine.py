@@ -202,7 +202,7 @@ def test_no_session_of(prompt, arguments, message):
     [
         (Session([1, 13]), RequestError, "token 13 at 1 is not in the vocabulary, ids are 0 to 12"),
         (Session([1], sampling=Sampling(logit_bias={13: 1})), RequestError, "logit_bias: token 13"),
-        (Session([1], strategy=Plain() | "watch"), RequestError, "recoveries"),
+        (Session([1], strategy=Plain() | "watch"), RequestError, "is not a recovery"),
         (Session([1] * 2001), ContextOverflow, "prompt has 2001 tokens, the context of 2000"),
         (Session([1] * 2000), ContextOverflow, "room for one more"),
         (Session([1] * 1000, max_tokens=30), PoolExhausted, "1000 tokens and 30 new ones never fit 768"),

@@ -202,14 +202,14 @@ def failing(where):
         return Session(PROMPT, max_tokens=9, processors=[fails])
     if where == "observer":
         return Session(PROMPT, max_tokens=9, observer=fails)
-    if where == "wants to keep 5":
+    if where == "to accept, got 5":
         return Session(PROMPT, max_tokens=9, observer=lambda session, tokens: 5)
     return Session(PROMPT, max_tokens=9, strategy=Strategy(Broken(where)))
 
 
 @pytest.mark.parametrize(
     "where",
-    ["start", "propose", "observe", "close", "processor", "observer", "wants to keep 5", "ids are 0 to 12"],
+    ["start", "propose", "observe", "close", "processor", "observer", "to accept, got 5", "ids are 0 to 12"],
 )
 def test_one_that_fails_fails_alone(where):
     toy = Toy()

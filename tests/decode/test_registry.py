@@ -1,6 +1,8 @@
 """Names of strategies, and what they print as."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -20,7 +22,9 @@ from dflash import (
     Strategy,
     Tree,
 )
-from dflash.decode.registry import name, names, words, words_of
+from dflash.decode import registry
+from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.registry import name, names, register, words, words_of
 from dflash.errors import RequestError
 
 strategy = Strategy.named
@@ -186,3 +190,48 @@ def test_prints_no_more_than_needed():
     assert repr(DDTree("d.gguf")) == "Strategy(DFlash('d.gguf'), shape=Tree(22))"
     assert repr(Strategy(DFlash())) == "Strategy(DFlash())"
     assert name(Strategy(PromptLookup(min_ngram=4))) == repr(Strategy(PromptLookup(min_ngram=4)))
+
+
+@pytest.fixture
+def table(monkeypatch):
+    monkeypatch.setattr(registry, "_TABLE", dict(registry._TABLE))
+
+
+def test_a_drafter_in_one_file_has_a_name(table):
+    @register("suffix", number="TOKENS", parameter="n_draft")
+    class Suffix(Drafter):
+        def __init__(self, n_draft=4):
+            self.n_draft = n_draft
+
+        def start(self, session, model, snapshot=None):
+            raise NotImplementedError
+
+        def __eq__(self, other):
+            return isinstance(other, Suffix) and self.n_draft == other.n_draft
+
+        def __hash__(self):
+            return hash(self.n_draft)
+
+    assert words()[-1] == "suffix"
+    assert names().endswith(", suffix[:TOKENS]")
+    assert Strategy("suffix:9") == Strategy(Suffix(9))
+    assert [name(Strategy(Suffix(n))) for n in (4, 9)] == ["suffix", "suffix:9"]
+    assert FirstOf("suffix", "mtp").drafters == (Suffix(), MTP())
+    with pytest.raises(RequestError, match=r"wanted suffix\[:TOKENS\], TOKENS from 1 to 9999"):
+        strategy("suffix:0")
+
+
+def test_a_name_belongs_to_one_class(table):
+    for word in ("mtp", "first"):
+        with pytest.raises(ValueError, match=f"register: '{word}' is the name of .*; choose another"):
+            register(word)(PromptLookup)
+    with pytest.raises(ValueError, match="'My Drafter' must consist of lower-case letters and hyphens"):
+        register("My Drafter")(PromptLookup)
+    assert register("lookup", number="TOKENS", parameter="n_draft")(PromptLookup) is PromptLookup, "a cell that runs again"
+
+
+@pytest.mark.parametrize("module", ["dflash", "dflash.decode.drafters", "dflash.decode.drafters.first_of", "dflash.lm"])
+def test_all_names_are_there_after_any_public_import(module):
+    code = f"import {module}, dflash; dflash.Strategy; from dflash.decode.registry import words; print(*words())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert found == list(words())

@@ -125,7 +125,7 @@ def test_what_it_does_not_fit_is_refused():
     with pytest.raises(RequestError, match="must leave the last"):
         Session(text[:-1], prefix=snapshot)
     snapshot.close()
-    with pytest.raises(DFlashError, match="holds nothing to remember"):
+    with pytest.raises(DFlashError, match="is not running"):
         Session(PROMPT).snapshot()
 
 

@@ -54,14 +54,14 @@ def test_a_line_a_step(tmp_path, sampling, kind):
         assert [pick["token"] for pick in row["picks"]] == row["tokens"]
         above = -1
         for i, pick in enumerate(row["picks"]):
-            assert pick["guess"] == above
+            assert pick["node"] == above
             assert pick["piece"] == f"<{pick['token']}>"
             logits = toy.after(text)
             assert pick["top"][0]["token"] == int(logits.argmax())
             assert pick.get("rules", [{"top": pick["top"]}])[-1]["top"]
             if i < row["accepted"]:
                 above = step.draft.child(above, pick["token"])
-                assert row["draft"]["parents"][above] == pick["guess"]
+                assert row["draft"]["parents"][above] == pick["node"]
             text.append(pick["token"])
 
 

@@ -23,11 +23,11 @@ class CompositeState:
         One for each drafter.
     by : str
         Class name of the drafter of the last draft; empty if there was none.
-    heard : int
+    source : int
         Index of that drafter.
     """
 
-    by, heard = "", 0
+    by, source = "", 0
 
     def __init__(self, parts: list[DrafterState]) -> None:
         self.parts = parts

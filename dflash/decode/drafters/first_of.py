@@ -86,14 +86,14 @@ class FirstOf(Drafter):
             found = drafter.propose([drafter_states[j].parts[i] for j in open_], [max_drafts[j] for j in open_])
             for j, draft in zip(open_, found, strict=True):
                 drafts[j] = draft
-                drafter_states[j].heard, drafter_states[j].by = i, type(drafter).__name__ if len(draft) else ""
+                drafter_states[j].source, drafter_states[j].by = i, type(drafter).__name__ if len(draft) else ""
         return drafts
 
     def plan_next(self, drafter_states: Sequence[CompositeState], drafts: Sequence[Draft]) -> list[NextStep]:
         """Plan with the drafter of the present draft. The plan is used if no earlier drafter has a draft then."""
         found: list[NextStep] = []
         for drafter_state, draft in zip(drafter_states, drafts, strict=True):
-            i = drafter_state.heard
+            i = drafter_state.source
             own = planned_next(self.drafters[i], [drafter_state.parts[i]], [draft])[0] if len(draft) else None
             found.append(own if isinstance(own, LaunchDraft) else None)
         return found

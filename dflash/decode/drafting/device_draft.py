@@ -17,8 +17,8 @@ class DeferredDraft(Draft):
 
     Parameters
     ----------
-    guesses : DeviceDrafts
-        Drafts of one pass on the device: ``guesses.tree(i)`` returns tokens and parents (n,). None once they were read.
+    drafts : DeviceDrafts
+        Drafts of one pass on the device: ``drafts.tree(i)`` returns tokens and parents (n,). None once they were read.
     index : int
         Index of this draft in the pass.
     n : int
@@ -27,12 +27,12 @@ class DeferredDraft(Draft):
         True if the draft has no forks.
     """
 
-    __slots__ = ("_chain", "_found", "_line", "_n", "guesses", "index")
+    __slots__ = ("_chain", "_found", "_line", "_n", "drafts", "index")
 
     __setattr__ = object.__setattr__  # tokens are stored when they are first read
 
-    def __init__(self, guesses: Any, index: int, n: int, *, chain: bool) -> None:
-        self.guesses, self.index, self._n, self._chain = guesses, index, n, chain
+    def __init__(self, drafts: Any, index: int, n: int, *, chain: bool) -> None:
+        self.drafts, self.index, self._n, self._chain = drafts, index, n, chain
         self.scores = self._children = self._found = self._line = None
 
     def __len__(self) -> int:
@@ -64,13 +64,13 @@ class DeferredDraft(Draft):
 
     def cut(self, n: int) -> DeferredDraft:
         """See `Draft`."""
-        return self if n >= self._n else DeferredDraft(self.guesses, self.index, max(n, 0), chain=self._chain)
+        return self if n >= self._n else DeferredDraft(self.drafts, self.index, max(n, 0), chain=self._chain)
 
     def _tree(self) -> tuple[Ints, Ints]:
         if self._found is None:
-            tokens, parents = self.guesses.tree(self.index)
+            tokens, parents = self.drafts.tree(self.index)
             self._found = tokens[: self._n], parents[: self._n]
-            self.guesses = None  # a step keeps its draft; the device's memory must not live as long
+            self.drafts = None  # a step keeps its draft; the device's memory must not live as long
         return self._found
 
 

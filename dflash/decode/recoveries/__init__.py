@@ -1,1 +1,1 @@
-"""What steps in where a text goes wrong; off until asked for."""
+"""Recoveries: checks of each step that can change the output. Off unless a strategy has them."""

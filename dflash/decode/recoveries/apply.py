@@ -10,7 +10,7 @@ from dflash.errors import DFlashError
 
 
 class Decision(NamedTuple):
-    """What all watches together make of a step: what is kept, and whether it is held back or all is begun again."""
+    """Result of all recoveries for a step: accepted tokens, and whether to hold them back or to restart the session."""
 
     accepted: Accepted
     hold: bool = False
@@ -18,19 +18,19 @@ class Decision(NamedTuple):
 
 
 def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
-    """Let the watches of a session judge a step, the innermost first; each sees what those before it have left.
+    """Pass a step to the recoveries of a session, the innermost first; each sees the tokens that those before it left.
 
     Parameters
     ----------
     session : Session
-        Its interventions are noted, and what is to be injected.
+        Receives interventions and tokens to inject.
     accepted : Accepted
-        From `verify`.
+        Result of `verify`.
 
     Raises
     ------
     DFlashError
-        If a watch wants to begin again what was handed on in part.
+        If a recovery returns `Restart` after tokens were emitted.
     """
     if accepted.injected:
         session.forced_ids = session.forced_ids[accepted.injected :]
@@ -48,14 +48,14 @@ def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
         )
         if isinstance(verdict, Restart):
             if session.has_emitted:
-                raise DFlashError(f"{recovery_state.name} wants to begin again after tokens were handed on")
+                raise DFlashError(f"{recovery_state.name}: cannot restart after tokens were emitted")
             session.recovery_states.remove(recovery_state)
             session.interventions.append(intervention)
             return Decision(accepted.cut(0), restart=True)
         done.append(intervention)
         inject = verdict.tokens if isinstance(verdict, Inject) else None
         accepted = accepted.cut(verdict.n, None if inject else verdict.finish)
-    # a later cut undoes what an earlier watch did to the tokens behind it
+    # a later cut replaces the action of an earlier recovery
     session.interventions += done[-1:]
     if inject:
         session.force(inject)

@@ -1,4 +1,4 @@
-"""Watching over a text: what a recovery may do about a step before it is handed on."""
+"""The protocol of a recovery, and its verdicts about a step before it is emitted."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ class Signal(Enum):
     """Verdicts without details."""
 
     PASS = "pass"
-    """Nothing is wrong."""
+    """Accept the step."""
     HOLD = "hold"
-    """Nothing is wrong yet, but what was produced so far must not be handed on."""
+    """Accept the step, but do not emit tokens yet."""
     DONE = "done"
-    """Nothing is wrong, and nothing will be, even if the text is written once more: it need not be asked again."""
+    """Accept the step and remove this recovery, even if the session is restarted."""
 
 
 PASS, HOLD, DONE = Signal
 
 
 class Cut(NamedTuple):
-    """Keep the first `n` of the new tokens and end the text there, as ``"length"`` or ``"stop"``."""
+    """Accept the first `n` of the new tokens and end the session with the reason ``"length"`` or ``"stop"``."""
 
     n: int
     finish: str
@@ -32,7 +32,7 @@ class Cut(NamedTuple):
 
 
 class Inject(NamedTuple):
-    """Keep the first `n` of the new tokens and let `tokens` follow as if the target had chosen them; from there on plain."""
+    """Accept the first `n` of the new tokens, then inject `tokens` and continue with plain decoding."""
 
     n: int
     tokens: tuple[int, ...]
@@ -40,7 +40,7 @@ class Inject(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """Forget all that was produced, of which nothing was handed on, and write it again without guesses."""
+    """Drop all output tokens and decode again with plain decoding. Allowed only if no token was emitted."""
 
     reason: str
 
@@ -49,32 +49,36 @@ Verdict = Signal | Cut | Inject | Restart
 
 
 class RecoveryState(Protocol):
-    """A recovery at work on one session.
-
-    ``session.token_ids`` is the text before the step. Other recoveries may change what a step adds, so a watch with a memory
-    has to look at what the text has become.
+    """State of a recovery for one session.
 
     Attributes
     ----------
     name : str
-        Of the recovery.
+        Name of the recovery.
     restarts : bool
-        Whether it may yet say `Restart`: the place where the prompt ends is remembered for it.
+        True if it may still return `Restart`: then the state at the end of the prompt is saved.
     """
 
     name: str
     restarts: bool
 
     def check_step(self, session: RecoveryView, accepted: Accepted) -> Verdict:
-        """Judge what `verify` found, or what those before it have left of that."""
+        """Return a verdict about a step.
+
+        Called in the engine's thread once for each step that decodes, after `verify` and before the tokens are appended.
+        `accepted` is the result of `verify`, shortened by the recoveries before this one. Later recoveries and the observer
+        may shorten it further, so a recovery that counts tokens must compare its count with ``session.n_tokens``.
+        """
         ...
 
 
 class Recovery(Protocol):
-    """Steps in where a text goes wrong, a bounded number of times. Holds settings, no request."""
+    """Changes the output of sessions that go wrong, a bounded number of times each. Holds settings, no request."""
 
     def start(self, session: RecoveryView) -> RecoveryState | None:
-        """Begin with a session that is about to run; it may add rules to ``session.sampler``. None if nothing is to
-        watch.
+        """Return the state for a session, or None if there is nothing to check.
+
+        Called in the engine's thread once, when the session was admitted and before its first step. It may add processors
+        to ``session.sampler``.
         """
         ...

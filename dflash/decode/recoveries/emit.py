@@ -1,4 +1,4 @@
-"""What is handed on, and when: a step as it is found, or all that was held back at once."""
+"""Pass tokens to the observer: those of a step, or all that were held back."""
 
 from dflash.decode.recoveries.apply import Decision
 from dflash.decode.session import Session
@@ -7,24 +7,24 @@ from dflash.errors import DFlashError
 
 
 def show(session: Session, decision: Decision) -> Accepted:
-    """Let the observer see a step before it is text, and before that what was held back until now.
+    """Pass the steps that were held back, then the present step, to the observer before its tokens are appended.
 
     Parameters
     ----------
     session : Session
-        Where the observer wants less than was held back, its text ends there.
+        If the observer accepts only a part of the held tokens, the session ends there.
     decision : Decision
-        What the watches made of the step.
+        Result of the recoveries.
 
     Returns
     -------
     Accepted
-        What is left of the step.
+        The tokens of the step that the observer accepts.
 
     Raises
     ------
     DFlashError
-        If the observer wants more than it was shown. What it raises passes through.
+        If the observer returns more tokens than it received. Its exceptions pass through.
     """
     accepted = decision.accepted
     if session.observer is None or decision.hold or decision.restart:
@@ -41,12 +41,12 @@ def show(session: Session, decision: Decision) -> Accepted:
 def _wanted(session: Session, tokens: list[int]) -> int | None:
     n = session.observer(session, tokens) if tokens else None
     if n is not None and not 0 <= n <= len(tokens):
-        raise DFlashError(f"the observer was shown {len(tokens)} tokens and wants to keep {n!r}")
+        raise DFlashError(f"observer: must return None or how many of {len(tokens)} tokens to accept, got {n!r}")
     return n
 
 
 def _drop(session: Session, i: int, n: int) -> None:
-    """Of what is held, keep the steps before the i-th and `n` tokens of that one."""
+    """Drop the held tokens after the first `n` of held step `i`."""
     held = session.held_steps
     session.history.cut(len(session.token_ids) - sum(len(step.tokens) for step in held[i:]) + n)
     del session.logprobs[session.n_tokens :]

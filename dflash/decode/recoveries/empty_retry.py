@@ -1,4 +1,4 @@
-"""Nothing came: try once more, without guesses."""
+"""Retry an empty output with plain decoding."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EmptyRetry:
-    """Write a text once more, plain, if with guesses it ended before anything could be seen of it.
+    """Restart a session once, with plain decoding, if it drafted tokens and ended before any visible token.
 
-    What was produced is held back until there is a token to be seen (see `SpecialTokens.silent`), so nothing is ever taken
-    back.
+    Tokens are held back until one is visible (see `SpecialTokens.silent`), so no emitted token is ever withdrawn.
 
     Parameters
     ----------
     patience : int
-        So many tokens that can't be seen are handed on all the same.
+        Number of invisible tokens after which they are emitted and no retry is made.
     """
 
     patience: int = 64
 
     def start(self, session: RecoveryView) -> _EmptyRetryState | None:
-        """Plain decoding has nothing to be tried again."""
+        """Return None for plain decoding, where a retry gives the same output."""
         return None if type(session.drafter) is Nothing else _EmptyRetryState(self.patience, session)
 
 
@@ -47,5 +46,5 @@ class _EmptyRetryState:
         if accepted.finish is None and n < self._patience:
             return HOLD
         if accepted.finish == "stop" and (accepted.drafted or any(step.drafted for step in session.held_steps)):
-            return Restart(f"it ended after {n} tokens of which none can be seen: written once more without guesses")
+            return Restart(f"it ended after {n} tokens, none of them visible: decoded once more without draft tokens")
         return DONE

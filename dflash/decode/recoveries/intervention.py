@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Intervention:
-    """A recovery changed something; as a text it is one sentence.
+    """A change of the output. ``str()`` gives one sentence.
 
     Parameters
     ----------
     step : int
-        Which of the session's steps it was.
+        Index of the session's step.
     recovery : str
-        Who did it, as ``"ToolStall"``.
+        Name of the recovery, as ``"ToolStall"``.
     action : str
         ``"cut"``, ``"inject"``, ``"restart"`` or ``"mask"``.
     reason : str
-        What it saw, and what it did about it.
+        Cause and action.
     """
 
     step: int

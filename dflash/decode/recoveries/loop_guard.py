@@ -1,4 +1,4 @@
-"""A text that goes round in circles, and a tool call that never ends."""
+"""End outputs that repeat themselves, and tool calls that do not end."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ if TYPE_CHECKING:
     from dflash.decode.view import RecoveryView
 
 MAX_PERIOD = 4096
+"""Largest period in tokens; bounds the work for each token."""
 
 
 @dataclass(frozen=True)
 class LoopGuard:
-    """End a text, as if it were long enough, with the very token that makes it a loop; only what was produced counts.
+    """End a session with the reason ``"length"`` at the token that completes a loop. Only output tokens count.
 
     Parameters
     ----------
     same : int
-        The same token so many times in a row; 0 for any number.
+        Most consecutive equal tokens, at which the session ends; 0 for no bound.
     min_period, max_period : int
-        Lengths of a run of tokens that may not be repeated; a `max_period` of 0 lets all be repeated.
+        Lengths of repeated n-grams that count as a loop; a `max_period` of 0 turns this off.
     count : int
-        How often such a run stands at the end of the text, one right after the other, when it is a loop.
+        Number of consecutive repetitions at the end of the output that make a loop.
     body : int
-        A tool call ends the text when so many tokens of it have come and it is still open; 0 for any number.
+        Most tokens of an open tool call, at which the session ends; 0 for no bound.
     """
 
     same: int = 64
@@ -52,7 +53,7 @@ class LoopGuard:
             raise RequestError(f"body: must be 0 or more, got {self.body}")
 
     def start(self, session: RecoveryView) -> _LoopGuardState:
-        """Begin with an empty text."""
+        """Return the state for an empty output."""
         return _LoopGuardState(self, session.special_tokens.call)
 
 
@@ -79,33 +80,33 @@ class _LoopGuardState:
         guard = self._guard
         self._n = self._row = 0
         self._open: int | None = None
-        # runs[i]: how many tokens up to the last one equal the one min_period + i before
+        # runs[i]: number of last tokens, each equal to the token min_period + i before it
         self._runs = np.zeros(guard.max_period - guard.min_period + 1 if guard.max_period else 0, np.int64)
         self._needed = np.arange(guard.min_period, guard.min_period + len(self._runs)) * (guard.count - 1)
-        self._text = np.full(4 * max(guard.max_period, 1), -1, np.int64)
+        self._last_ids = np.full(4 * max(guard.max_period, 1), -1, np.int64)
         self._end = guard.max_period
 
     def _feed(self, token: int) -> str:
-        """Go on by a token; what is wrong with the text then, or nothing."""
+        """Add a token; return the reason to end the session, or an empty string."""
         self._n += 1
         guard = self._guard
-        return self._repeated(token, guard.same) or self._circle(token) or self._endless(token, guard.body)
+        return self._repeated(token, guard.same) or self._loop(token) or self._long_call(token, guard.body)
 
     def _repeated(self, token: int, most: int) -> str:
-        self._row = self._row + 1 if self._text[self._end - 1] == token or self._row == 0 else 1
+        self._row = self._row + 1 if self._last_ids[self._end - 1] == token or self._row == 0 else 1
         self._push(token)
         return f"token {token} came {self._row} times in a row" if most and self._row >= most else ""
 
-    def _circle(self, token: int) -> str:
+    def _loop(self, token: int) -> str:
         if not len(self._runs):
             return ""
         guard, last = self._guard, self._end - 1
-        above = self._text[last - guard.max_period : last - guard.min_period + 1][::-1]
+        above = self._last_ids[last - guard.max_period : last - guard.min_period + 1][::-1]
         self._runs = np.where(above == token, self._runs + 1, 0)
         found = np.flatnonzero(self._runs >= self._needed)
         return f"the last {guard.min_period + found[0]} tokens came {guard.count} times" if len(found) else ""
 
-    def _endless(self, token: int, most: int) -> str:
+    def _long_call(self, token: int, most: int) -> str:
         if self._call is None or not most:
             return ""
         if token in self._call:
@@ -117,10 +118,10 @@ class _LoopGuardState:
         return ""
 
     def _push(self, token: int) -> None:
-        """Keep the last tokens, as many as the longest period, in one piece."""
-        if self._end == len(self._text):
+        """Append a token to the buffer of the last tokens, which stays contiguous for the longest period."""
+        if self._end == len(self._last_ids):
             keep = self._guard.max_period
-            self._text[:keep] = self._text[len(self._text) - keep :]
+            self._last_ids[:keep] = self._last_ids[len(self._last_ids) - keep :]
             self._end = keep
-        self._text[self._end] = token
+        self._last_ids[self._end] = token
         self._end += 1

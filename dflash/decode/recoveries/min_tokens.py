@@ -1,4 +1,4 @@
-"""No end before a text has some length."""
+"""Mask end tokens until the output has a minimum length."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MinTokens:
-    """No end token may come before a text has `n` tokens, at no node of any draft; stop strings do not count before that.
+    """Mask end tokens, at every node of every draft, until the output has `n` tokens. Stop strings do not end it before.
 
     Parameters
     ----------
     n : int
-        Produced tokens; 0 is off.
+        Least number of output tokens; 0 is off.
     """
 
     n: int
@@ -35,7 +35,7 @@ class MinTokens:
             raise RequestError(f"min_tokens: must be 0 or more, got {self.n}")
 
     def start(self, session: RecoveryView) -> _MinTokensState | None:
-        """Add the rule; it is taken away when it can't matter any more."""
+        """Add the processor to the session's sampler; it is removed when it is no longer needed."""
         if not self.n or not session.eos:
             return None
         processor = NoEnd(self.n, np.array(sorted(session.eos)))
@@ -44,12 +44,12 @@ class MinTokens:
 
 
 class NoEnd:
-    """The rule: end tokens are masked in the first `n` places, unless nothing else is left.
+    """Logits processor that masks end tokens at the first `n` positions, unless all other tokens are masked.
 
     Attributes
     ----------
     held_off : set of int
-        Lengths of the text at which an end token was likeliest.
+        Sequence lengths at which an end token was likeliest.
     """
 
     def __init__(self, n: int, ends: np.ndarray) -> None:

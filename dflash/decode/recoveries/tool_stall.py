@@ -1,4 +1,4 @@
-"""An agent that says what it will do, and then does not."""
+"""Open a tool call where an agent announces an action and ends without it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True, repr=False)
 class ToolStall:
-    """Where a model announces an action and picks the end before any tool call, let it open a tool call instead.
+    """Inject the start of a tool call if the output announces an action and ends without any tool call.
 
     Parameters
     ----------
     prefix_ids : tuple of int
-        The opening of a tool call.
+        Start of a tool call.
     action_suffixes : tuple of tuple of int
-        What an announcement ends in, white space aside: the ways to write a colon.
+        Possible last tokens of an announcement before white space: the tokens of a colon.
     announces : callable, optional
-        Told the last `tail` tokens of what was said, it says whether they announce an action, so that any other text may end
-        in a colon; everything does if None. ``recover="stall"`` asks `dflash.generation.recovery.announcements` in several
-        languages.
+        ``announces(ids)`` returns True if the last `tail` tokens announce an action; other outputs may end in a colon. If
+        None, every output does. ``recover="stall"`` uses `dflash.generation.recovery.announcements`, for several languages.
     lead_ids : tuple of int
-        What separates the opening from the text, unless white space does already.
+        Tokens injected before the tool call, unless the output ends in white space.
     spaced : frozenset of int
-        Tokens that end in a line break.
+        Tokens that end with a line break.
     tail : int
-        How far back it looks; never into the prompt.
+        Number of last output tokens for `announces`.
     """
 
     prefix_ids: Ids
@@ -47,12 +46,12 @@ class ToolStall:
 
     def __post_init__(self) -> None:
         if not self.prefix_ids:
-            raise RequestError("prefix_ids: must hold the opening of a tool call")
+            raise RequestError("prefix_ids: must hold the start of a tool call")
         if not self.action_suffixes or not all(self.action_suffixes):
-            raise RequestError("action_suffixes: must hold what an announcement ends in")
+            raise RequestError("action_suffixes: must hold the last tokens of announcements")
 
     def start(self, session: RecoveryView) -> _ToolStallState:  # noqa: ARG002
-        """Nothing is to be done before the end."""
+        """Return the state; it acts at the end of the session only."""
         return _ToolStallState(self)
 
     def __repr__(self) -> str:
@@ -74,7 +73,7 @@ class _ToolStallState:
             return PASS
         spaced = text[-1] in session.special_tokens.silent or text[-1] in stall.spaced
         tokens = stall.prefix_ids if spaced else stall.lead_ids + stall.prefix_ids
-        # the opening is a call: whatever comes now is not another stall
+        # the output contains a tool call now, so it cannot stall again
         session.recovery_states.remove(self)
         return Inject(n, tokens, f"it announced an action and ended after {len(text)} tokens: a tool call was opened")
 
@@ -87,12 +86,12 @@ class _ToolStallState:
         end = len(text)
         while end and text[end - 1] in special_tokens.silent:
             end -= 1
-        said = text[:end]
-        if not any(said[-len(suffix) :] == list(suffix) for suffix in stall.action_suffixes):
+        visible = text[:end]
+        if not any(visible[-len(suffix) :] == list(suffix) for suffix in stall.action_suffixes):
             return False
-        return stall.announces is None or stall.announces(said[-stall.tail :])
+        return stall.announces is None or stall.announces(visible[-stall.tail :])
 
 
 def _thinks(text: list[int], opened: int, closed: int) -> bool:
-    """Whether the last mark of reasoning opens it."""
+    """Return True if the last reasoning tag opens reasoning."""
     return next((token == opened for token in reversed(text) if token in (opened, closed)), False)

@@ -1,1 +1,1 @@
-"""How a token is picked from a row of logits."""
+"""Sampling: how a token is picked from a row of logits."""

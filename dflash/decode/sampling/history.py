@@ -1,4 +1,4 @@
-"""The text that a rule sees when it is asked about the next token."""
+"""The token ids that logits processors see."""
 
 from collections.abc import Sequence
 
@@ -7,24 +7,24 @@ from numpy.typing import NDArray
 
 
 class History:
-    """The path above one node of a draft: the text so far and the tokens picked on the way.
+    """Ids of the path to one node of a draft: prompt, output and the draft tokens above the node.
 
-    Rules read it; only `verify` and the session write. Between two calls of a rule it may have grown, or been cut back and
-    grown again: a rule that keeps a state of its own must look at what it has not seen itself.
+    Processors read it; only `verify` and the session change it. Between two calls of a processor it may have grown, or been
+    truncated and grown again. A processor with a state of its own must account for that.
 
     Parameters
     ----------
     prompt : sequence of int
-        What was given.
+        Ids of the prompt.
 
     Attributes
     ----------
     token_ids : list of int
-        Prompt and produced tokens, the last of them the one that the next token follows.
+        Ids of prompt and output; the next token follows the last one.
     n_prompt : int
-        How many of them were given.
+        Number of prompt ids.
     counts : Counts or None
-        How often each token occurs, where a rule asked for it.
+        Occurrences of each token; None unless `count` was called.
     """
 
     __slots__ = ("counts", "n_prompt", "token_ids")
@@ -39,24 +39,24 @@ class History:
 
     @property
     def n_produced(self) -> int:
-        """Tokens after the prompt."""
+        """Number of ids after the prompt."""
         return len(self.token_ids) - self.n_prompt
 
     def count(self) -> None:
-        """Keep `counts` from here on."""
+        """Maintain `counts` from now on."""
         if self.counts is None:
             self.counts = Counts(self.token_ids[: self.n_prompt])
             for token in self.token_ids[self.n_prompt :]:
                 self.counts.add(token)
 
     def push(self, token: int) -> None:
-        """Go on by a token."""
+        """Append a token."""
         self.token_ids.append(token)
         if self.counts is not None:
             self.counts.add(token)
 
     def cut(self, length: int) -> None:
-        """Go back to the first `length` tokens, at least the prompt."""
+        """Truncate to the first `length` ids; the prompt always remains."""
         if self.counts is not None:
             for token in reversed(self.token_ids[length:]):
                 self.counts.remove(token)
@@ -64,12 +64,12 @@ class History:
 
 
 class Counts:
-    """Every token that a text holds, once, and how often it was produced.
+    """The distinct tokens of a sequence, and how often each occurs in the output.
 
     Parameters
     ----------
     prompt : sequence of int
-        Tokens that are there but were not produced.
+        Ids of the prompt, which are not counted.
     """
 
     def __init__(self, prompt: Sequence[int]) -> None:
@@ -81,21 +81,21 @@ class Counts:
 
     @property
     def ids(self) -> NDArray[np.int64]:
-        """The tokens, in the order in which they came."""
+        """Distinct tokens in the order of their first occurrence."""
         return self._ids[: self._n]
 
     @property
     def produced(self) -> NDArray[np.float32]:
-        """How often each was produced."""
+        """Number of occurrences of each in the output."""
         return self._produced[: self._n]
 
     def of(self, token: int) -> float:
-        """How often a token was produced; 0 too if it is not there."""
+        """Return the number of occurrences of a token in the output."""
         slot = self._slot.get(token)
         return 0.0 if slot is None else float(self._produced[slot])
 
     def add(self, token: int) -> None:
-        """A token was produced."""
+        """Count one more occurrence of a token."""
         slot = self._slot.setdefault(token, self._n)
         if slot == self._n:
             if self._n == len(self._ids):
@@ -105,7 +105,7 @@ class Counts:
         self._produced[slot] += 1
 
     def remove(self, token: int) -> None:
-        """The token that was added last never was."""
+        """Undo the last `add`, which was of this token."""
         slot = self._slot[token]
         self._produced[slot] -= 1
         if slot >= self._n_prompt and not self._produced[slot]:

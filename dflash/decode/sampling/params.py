@@ -1,4 +1,4 @@
-"""How a request wants its tokens picked."""
+"""Sampling parameters of a request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,7 +9,7 @@ from dflash.decode.sampling.processors import Bias, LogitsProcessor, MinP, Penal
 from dflash.errors import RequestError
 
 GREEDY = 1e-5
-"""A temperature below this is 0."""
+"""Temperatures below this count as 0: greedy."""
 
 LOWEST_REPETITION = 1e-6
 """Smallest repetition penalty: logits of some thousands, divided by it, stay far from the largest float32 (3.4e38).
@@ -21,34 +21,35 @@ _MAX_ID = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sampling:
-    """What to do with the logits before a token is picked; whatever is left at its default is off.
+    """Sampling parameters. Defaults turn each one off.
 
-    The order is penalties, bias, the session's processors, temperature, top-k, top-p, min-p, as in Transformers and, but for
-    the place of bias and min-p, in vLLM; llama.cpp by default has temperature last, which changes what top-p and min-p keep.
-    Then a token is drawn with noise that is a function of seed, position and token, so the same seed gives the same text
-    whatever the strategy. At temperature 0 the largest logit wins, of equals the lowest id.
+    The order is penalties, bias, the session's processors, temperature, top-k, top-p, min-p. This is the order of
+    Transformers and, except for bias and min-p, of vLLM. llama.cpp by default applies temperature last, which changes the
+    tokens that top-p and min-p keep. Then a token is sampled with noise that is a function of seed, position and token, so
+    the same seed gives the same tokens with every strategy. At temperature 0 the largest logit wins; of equal ones the
+    lowest id.
 
     Parameters
     ----------
     temperature : float
         0 to 100; 0 (below 1e-5) is greedy.
     top_k : int
-        Keep so many of the likeliest tokens; 0 or -1 keeps all.
+        Number of likeliest tokens to keep; 0 or -1 keeps all.
     top_p : float
-        Keep the likeliest tokens that together have this share; 0 keeps one, 1 all.
+        Keep the likeliest tokens that together have this probability; 0 keeps one, 1 all.
     min_p : float
-        Keep tokens that have this share of the likeliest one's probability; 0 keeps all.
+        Keep tokens with at least this fraction of the largest probability; 0 keeps all.
     repetition_penalty : float
-        1e-6 to 100; over prompt and output, 1 is none.
+        1e-6 to 100; applies to tokens of prompt and output, 1 is off.
     presence_penalty, frequency_penalty : float
-        -2 to 2; over the output.
+        -2 to 2; apply to tokens of the output.
     logit_bias : mapping of int to float
         Added to the logits of these tokens, -100 to 100. Kept as sorted pairs.
     seed : int, optional
-        -2**63 to 2**64 - 1; the session draws one if None.
+        -2**63 to 2**64 - 1; a random one for each session if None.
     logprobs : int, optional
-        Log-probabilities of the picked token and of so many of the likeliest ones, by the model's own logits before all
-        of the above, as OpenAI and vLLM give them. None gives none.
+        Number of likeliest tokens whose log-probabilities are returned beside that of the picked token. They are computed
+        from the model's own logits, before all of the above, as in OpenAI's API and vLLM. None returns none.
 
     Raises
     ------
@@ -86,7 +87,7 @@ class Sampling:
         return f"Sampling({', '.join(changed)})"
 
     def with_seed(self, seed: int | None) -> "Sampling":
-        """Return a copy with another seed (-2**63 to 2**64 - 1) that shares everything else and checks nothing again."""
+        """Return a copy with another seed (-2**63 to 2**64 - 1), without checking the other values again."""
         made = object.__new__(Sampling)
         for field in fields(self):
             object.__setattr__(made, field.name, seed if field.name == "seed" else getattr(self, field.name))
@@ -94,24 +95,24 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether no noise is wanted."""
+        """True if the likeliest token is picked without noise."""
         return self.temperature < GREEDY
 
     @property
     def penalties(self) -> Penalties | None:
-        """None where none is on."""
+        """Penalties; None if all are off."""
         penalties = Penalties(self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
         return None if penalties == Penalties() else penalties
 
     @property
     def before(self) -> list[LogitsProcessor]:
-        """Rules that come before the session's processors."""
+        """Processors that come before those of the session."""
         processors: list[LogitsProcessor] = [self.penalties] if self.penalties else []
         return processors + ([Bias(self.logit_bias)] if self.logit_bias else [])
 
     @property
     def after(self) -> list[LogitsProcessor]:
-        """Rules that come after them; top-k is first since it keeps the same tokens at every temperature."""
+        """Processors after those of the session. Top-k comes first: it keeps the same tokens at every temperature."""
         if self.greedy:
             return []
         processors: list[LogitsProcessor] = [TopK(self.top_k)] if self.top_k > 0 else []
@@ -126,7 +127,7 @@ def _number(name: str, value: Any, low: float, high: float) -> None:
 
 
 def check_whole(name: str, value: Any, low: int, high: int | None = None) -> None:
-    """Raise a RequestError that names an argument that is no whole number in this range."""
+    """Raise a RequestError if an argument is not a whole number in this range."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < low or (high is not None and value > high):
         span = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise RequestError(f"{name}: must be a whole number {span}, got {value!r}")

@@ -1,7 +1,7 @@
-"""What turns a model's logits into the law that a token is drawn from: the definitions, one row at a time.
+"""Logits processors: the definitions of all sampling parameters, one row at a time.
 
-A rule is called with a row of logits and the history above it and returns logits. Processors of a session, whatever they
-are, have the same form. `Sampler` folds a list of these into fewer passes.
+A processor is called with a row of logits and the history of its node and returns logits. `Sampler` combines several of
+them in fewer passes.
 """
 
 from dataclasses import dataclass, field
@@ -17,16 +17,19 @@ Row = NDArray[np.float32]
 
 
 class LogitsProcessor(Protocol):
-    """Changes the logits of one node; the same logits and history must always give the same result."""
+    """Changes the logits of one node. A pure function: equal logits and history must give equal results."""
 
     def __call__(self, logits: Row, history: History) -> Row:
-        """Return float32 (V,), minus infinity for a token that may not come; `logits` may be written to."""
+        """Return float32 (V,), minus infinity for masked tokens.
+
+        Called in the engine's thread for each node of a draft that `verify` visits. `logits` may be changed in place.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """Make tokens that occurred less likely, as vLLM and OpenAI do.
+    """Lower the logits of tokens that occurred before, as vLLM and OpenAI do.
 
     Parameters
     ----------
@@ -34,9 +37,9 @@ class Penalties:
         For a token of prompt or output: a positive logit is divided by it, another multiplied (Keskar et al. 2019, arXiv
         1909.05858).
     presence : float
-        Taken off the logit of a produced token.
+        Subtracted from the logit of a token of the output.
     frequency : float
-        Taken off each time that the token was produced.
+        Subtracted for each occurrence in the output.
     """
 
     repetition: float = 1.0
@@ -44,7 +47,7 @@ class Penalties:
     frequency: float = 0.0
 
     def __call__(self, logits: Row, history: History) -> Row:
-        """Needs `History.counts`."""
+        """Return the changed logits; needs `History.counts`."""
         counts = history.counts
         assert counts is not None
         if not len(counts.ids):
@@ -67,7 +70,7 @@ class Bias:
     Parameters
     ----------
     bias : tuple of (int, float)
-        Token ids and what is added to their logits, as float32.
+        Token ids and the values added to their logits, as float32.
 
     Attributes
     ----------
@@ -82,7 +85,7 @@ class Bias:
         object.__setattr__(self, "offsets", Offsets.of(self.bias))
 
     def __call__(self, logits: Row, history: History) -> Row:  # noqa: ARG002
-        """Ids are below V: the engine has checked them."""
+        """Return the changed logits. The engine has checked that ids are below V."""
         self.offsets.add_to(logits)
         return logits
 
@@ -94,7 +97,7 @@ class TopK:
     k: int
 
     def __call__(self, logits: Row, history: History) -> Row:  # noqa: ARG002
-        """``k >= V`` keeps all."""
+        """Return the masked logits; ``k >= V`` keeps all."""
         return _keep(logits, np.argsort(-logits, kind="stable")[: self.k])
 
 
@@ -106,22 +109,22 @@ class Temperature:
 
     @property
     def scale(self) -> np.float32:
-        """What logits are multiplied by."""
+        """Factor of the logits."""
         return np.float32(1 / self.temperature)
 
     def __call__(self, logits: Row, history: History) -> Row:  # noqa: ARG002
-        """``(logits - max) / T``."""
+        """Return ``(logits - max) / T``."""
         return (logits - logits.max()) * self.scale
 
 
 @dataclass(frozen=True, slots=True)
 class TopP:
-    """Keep the likeliest tokens until together they have the share P (Holtzman et al. 2019, arXiv 1904.09751)."""
+    """Keep the likeliest tokens until together they have the probability P (Holtzman et al. 2019, arXiv 1904.09751)."""
 
     p: float
 
     def __call__(self, logits: Row, history: History) -> Row:  # noqa: ARG002
-        """The token that reaches P is kept, too."""
+        """Return the masked logits; the token that reaches P is kept, too."""
         order = np.argsort(-logits, kind="stable")
         weights = np.exp(logits[order].astype(np.float64))
         mass = np.cumsum(weights)
@@ -136,11 +139,11 @@ class MinP:
 
     @property
     def floor(self) -> np.float32:
-        """How far a log-probability may lie below the largest."""
+        """Largest difference to the largest log-probability, at most 0."""
         return np.float32(np.log(self.p))
 
     def __call__(self, logits: Row, history: History) -> Row:  # noqa: ARG002
-        """``logits - max >= log P``."""
+        """Return the logits where ``logits - max >= log P``, minus infinity elsewhere."""
         return np.where(logits - logits.max() >= self.floor, logits, np.float32(-np.inf))
 
 

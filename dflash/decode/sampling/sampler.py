@@ -1,4 +1,4 @@
-"""Picks a token from a row of logits: the rules of `Sampling`, folded into a `SampleParams` where they need no history."""
+"""The sampler: picks a token from a row of logits by the parameters of `Sampling`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from dflash.kernels.sample import NO_OFFSETS, LogitEdits, SampleParams, SampleRe
 
 
 class TokenLogprobs(NamedTuple):
-    """How likely the model found a token, and what it found likeliest.
+    """Log-probabilities of a picked token and of the likeliest tokens.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class TokenLogprobs(NamedTuple):
     logprob : float
         Natural logarithm of its probability by the model's own logits.
     top : tuple of (int, float)
-        The likeliest tokens and theirs, likeliest first.
+        The likeliest tokens with their log-probabilities, the likeliest first.
     """
 
     token: int
@@ -33,15 +33,15 @@ class TokenLogprobs(NamedTuple):
 
 
 class Sampler:
-    """The same token for the same logits, history and seed, whoever asks. `verify` alone calls it.
+    """Picks tokens as a function of logits, history and seed. Only `verify` calls it.
 
-    It does what calling each rule in turn and taking ``argmax(logits + noise)`` would do (sums are float32 in part, so the
-    border of top-p may fall differently where two sums agree to 7 digits).
+    The result is that of all processors in turn followed by ``argmax(logits + noise)``. Some sums are float32, so top-p may
+    keep another token if two sums agree to 7 digits. Parameters that need no history are combined in `SampleParams`.
 
     Parameters
     ----------
     sampling : Sampling
-        What the caller wants.
+        Parameters of the request.
     seed : int
         Key of the noise.
     processors : sequence of LogitsProcessor
@@ -50,9 +50,9 @@ class Sampler:
     Attributes
     ----------
     processors : tuple of LogitsProcessor
-        What sees the history at each node.
+        Processors that need the history of each node.
     params : SampleParams
-        What comes after them.
+        Parameters that are applied after them.
     """
 
     def __init__(self, sampling: Sampling, seed: int, processors: Sequence[LogitsProcessor] = ()) -> None:
@@ -60,24 +60,24 @@ class Sampler:
         self.processors = (*before, *processors)
         self._n_custom, self._penalties = len(processors), sampling.penalties
         self._bias = next((processor.offsets for processor in before if isinstance(processor, Bias)), NO_OFFSETS)
-        self.params = _law(sampling, seed)
+        self.params = _params_of(sampling, seed)
         self._scratch = np.empty(0, np.float32)
 
     def add(self, processor: LogitsProcessor) -> None:
-        """Call one more rule, after the others."""
+        """Add a processor after the others."""
         self.processors, self._n_custom = (*self.processors, processor), self._n_custom + 1
 
     def remove(self, processor: LogitsProcessor) -> None:
-        """Call a rule that was added no longer."""
+        """Remove a processor that was added."""
         self.processors, self._n_custom = (
             tuple(each for each in self.processors if each is not processor),
             self._n_custom - 1,
         )
 
     def request(self, draft: Draft, history: History, first: int = 0, *, edits: bool = False) -> SampleRequest | None:
-        """Say what to draw at every node of a draft under a text, whose rows of logits begin at `first`.
+        """Return the request to sample at every node of a draft; its rows of logits begin at `first`.
 
-        None where rules must see each node: processors, and penalties and bias unless these may be told as `edits`.
+        None if processors need each node. Penalties and bias do, too, unless `edits` allows them in the request.
         """
         if self.processors and (self._n_custom or not edits):
             return None
@@ -93,7 +93,7 @@ class Sampler:
         return sample.sample_one(row, self.params, len(history))
 
     def logprobs(self, row: Row, token: int) -> TokenLogprobs | None:
-        """Tell how likely `token` was by an unruled row, if the caller wanted to know."""
+        """Return the log-probabilities of a row before processors; None if the request does not want them."""
         return None if self.params.n_top is None else TokenLogprobs(token, *sample.top_of(row, token, self.params.n_top))
 
     def _edits(self, draft: Draft, history: History) -> LogitEdits:
@@ -120,7 +120,7 @@ class Sampler:
         return np.ascontiguousarray(row, np.float32)
 
 
-def _law(sampling: Sampling, seed: int) -> SampleParams:
+def _params_of(sampling: Sampling, seed: int) -> SampleParams:
     if sampling.greedy:
         return SampleParams(n_top=sampling.logprobs)
     return SampleParams(

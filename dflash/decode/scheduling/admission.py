@@ -1,4 +1,4 @@
-"""Whether and when a session may start."""
+"""Admission of sessions: checks before they wait, and the memory that they take when they start."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,36 +13,38 @@ from dflash.model.state.sequence_state import Snapshot
 
 
 def check(model: Any, session: Session) -> None:
-    """Refuse what can never be worked on, and set the length that the text may reach.
+    """Raise an error if a session can never run, and set its `max_length`.
 
     Parameters
     ----------
     model : Model
-        What would read it.
+        The model of the engine.
     session : Session
-        Not added to an engine before.
+        A session that was not added to an engine before.
 
     Raises
     ------
     RequestError
-        If an id is not in the vocabulary, the strategy holds what is no recovery, or it uses a draft model for more texts
-        than that has room for.
+        If an id is not in the vocabulary, a recovery has no method ``start``, or the strategy uses a draft model more often
+        than that has slots.
     ContextOverflow
-        If the context has no room for the prompt and one more token.
+        If prompt and one more token do not fit the context.
     PoolExhausted
-        If the KV pages would not do even with nobody else there.
+        If the session does not fit all KV pages of the model.
     """
     if session.added_at is not None:
         raise RequestError("session: was added before; make a new one to run it again")
     for recovery in session.strategy.recoveries:
         if isinstance(recovery, type) or not hasattr(recovery, "start") or hasattr(recovery, "propose"):
-            raise RequestError(f"strategy: {recovery!r} is among its recoveries and is none")
+            raise RequestError(
+                f"strategy: {recovery!r} is not a recovery; add an object with start(session), such as LoopGuard()"
+            )
     _check_ids(model.n_vocab, session)
     _check_drafters(model, session.strategy.drafter)
     context, capacity, n_prompt = model.config.context, model.pools.pages * PAGE, session.n_prompt
     if n_prompt > context or (n_prompt == context and session.max_tokens != 0):
         raise ContextOverflow(f"the prompt has {n_prompt} tokens, the context of {context} must have room for one more")
-    # the last token of a text is never read
+    # the last token of a sequence is never in the KV cache
     wanted = min(context, capacity + 1) if session.max_tokens is None else min(context, n_prompt + session.max_tokens)
     session.max_length = max(wanted, n_prompt)
     if session.max_tokens != 0 and (session.max_length - 1 > capacity or session.max_length == n_prompt):
@@ -53,12 +55,12 @@ def check(model: Any, session: Session) -> None:
 
 
 def admit(model: Any, session: Session) -> None:
-    """Take all that the session needs to run to its end.
+    """Start a session: take all memory that it needs until its end.
 
     Raises
     ------
     PoolExhausted
-        If there is not enough now; nothing is taken then. What the drafter or a recovery raises passes through likewise.
+        If there is not enough memory now; nothing is taken then. The same holds for errors of the drafter or a recovery.
     """
     session.drafter.prepare(model)
     _take(model, session, session.prefix)
@@ -73,30 +75,30 @@ def admit(model: Any, session: Session) -> None:
 
 
 def readmit(model: Any, session: Session) -> None:
-    """Take a session back to the end of its prompt, or to its begin, to be written again without guesses."""
-    origin, session.prompt_snapshot = session.prompt_snapshot, None
+    """Restart a session with plain decoding, from the end of its prompt if that was saved, else from its prefix."""
+    snapshot, session.prompt_snapshot = session.prompt_snapshot, None
     try:
         session.release()
         session.rewind()
-        _take(model, session, origin or session.prefix)
+        _take(model, session, snapshot or session.prefix)
     finally:
-        if origin is not None:
-            origin.close()
+        if snapshot is not None:
+            snapshot.close()
 
 
 def save_prompt_snapshot(session: Session) -> None:
-    """Remember the end of a prompt that was just read, if a recovery may go back there and there is memory for it."""
+    """Save the state at the end of the prompt, if a recovery may restart the session and there is memory for it."""
     if not any(recovery_state.restarts for recovery_state in session.recovery_states):
         return
-    # without it, the prompt would be read once more
+    # without it, a restart prefills the prompt again
     with suppress(PoolExhausted, OutOfMemory):
         session.prompt_snapshot = session.state.snapshot()
 
 
 def _take(model: Any, session: Session, prefix: SessionSnapshot | Snapshot | None) -> None:
-    memory, known = None, prefix
+    drafter_snapshot, known = None, prefix
     if isinstance(prefix, SessionSnapshot):
-        memory, known = prefix.of(session.drafter), prefix.state
+        drafter_snapshot, known = prefix.of(session.drafter), prefix.state
     _check_pages(model, session.max_length - 1, known.length if known is not None else 0)
     try:
         session.state = model.state()
@@ -104,7 +106,7 @@ def _take(model: Any, session: Session, prefix: SessionSnapshot | Snapshot | Non
             session.state.restore(known)
         session.n_prefilled = known.length if known is not None else 0
         session.state.reserve(session.max_length - 1 - session.n_prefilled)
-        session.drafter_state = session.drafter.start(session, model, memory)
+        session.drafter_state = session.drafter.start(session, model, drafter_snapshot)
     except BaseException:
         session.n_prefilled = 0
         session.release()
@@ -112,24 +114,24 @@ def _take(model: Any, session: Session, prefix: SessionSnapshot | Snapshot | Non
 
 
 def _check_pages(model: Any, n: int, n_shared: int) -> None:
-    """Refuse `n` tokens, of which a prefix of `n_shared` is there, before a slot is taken and cleared in vain."""
+    """Raise PoolExhausted if `n` tokens, with a shared prefix of `n_shared`, do not fit. Done before a slot is cleared."""
     missing, free = -(-n // PAGE) - n_shared // PAGE, model.pools.free_pages
     if missing > free:
-        raise PoolExhausted(f"{missing} KV pages of {PAGE} tokens are wanted, {free} of {model.pools.pages} are free")
+        raise PoolExhausted(f"the session needs {missing} KV pages of {PAGE} tokens, {free} of {model.pools.pages} are free")
 
 
 def _check_drafters(model: Any, drafter: Any) -> None:
-    """Refuse one session that alone takes more texts of a draft model than the model has: one a slot of the target."""
+    """Raise a RequestError if one strategy needs more slots of a draft model than it has: one for each of the target."""
     loaded = (part for part in _parts_of(drafter) if part in model.attachments)
     for part, n in Counter(loaded).items():
         if n > model.pools.slots:
             raise RequestError(
-                f"strategy: names {type(part).__name__} {n} times, its draft model has room for {model.pools.slots} texts"
+                f"strategy: names {type(part).__name__} {n} times, its draft model has {model.pools.slots} slots"
             )
 
 
 def _parts_of(drafter: Any) -> Iterator[Any]:
-    """Yield the drafters that a drafter is made of, those inside others included."""
+    """Yield the drafters inside a drafter, at any depth."""
     inside = [drafter]
     while inside:
         part = inside.pop()

@@ -1,4 +1,4 @@
-"""What goes into the next forward."""
+"""The rows of the next forward: drafts of sessions that decode, and chunks of prompts."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,7 +20,7 @@ Fail = Callable[[Session, Exception], None]
 
 
 class BatchPart(NamedTuple):
-    """One session's rows of a forward: `start` to `stop`, a chunk of its prompt or its last token and a draft."""
+    """Rows `start` to `stop` of a forward: a chunk of one session's prompt, or its last token and a draft."""
 
     session: Session
     span: Span
@@ -31,34 +31,34 @@ class BatchPart(NamedTuple):
 
 
 def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> list[BatchPart]:
-    """Lay out a forward: every session that writes gets its rows, then prompts share `chunk` rows, the oldest first.
+    """Lay out a forward: every session that decodes gets its rows, then prompts share `chunk` rows, the oldest first.
 
     Parameters
     ----------
     model : Model
-        Its `rows` bound the forward, its `n_vocab` the guesses; prompts are cut at multiples of its `cut`.
+        Its `max_rows` bounds the forward, `n_vocab` the draft tokens; chunks end at multiples of its `chunk_alignment`.
     sessions : sequence of Session
         Admitted, the oldest first.
     chunk : int
-        Most prompt tokens.
+        Most prompt tokens in the forward.
     fail : callable
-        Told which sessions a drafter has failed, and how.
+        ``fail(session, error)`` is called for each session whose drafter failed.
 
     Returns
     -------
     list of BatchPart
-        Sessions that found no room have none.
+        Sessions for which there is no room have no part.
     """
-    writing = [session for session in sessions if session.n_prefilled >= session.n_prompt - 1]
-    reading = [session for session in sessions if session.n_prefilled < session.n_prompt - 1]
+    decoding = [session for session in sessions if session.n_prefilled >= session.n_prompt - 1]
+    prefilling = [session for session in sessions if session.n_prefilled < session.n_prompt - 1]
     parts: list[BatchPart] = []
     start = 0
-    for session, draft in _drafts(model, writing, model.max_rows - (chunk if reading else 0), fail):
+    for session, draft in _drafts(model, decoding, model.max_rows - (chunk if prefilling else 0), fail):
         stop = start + 1 + len(draft)
         parts.append(BatchPart(session, _decode_span(session, draft), start, stop, draft))
         start = stop
     room = min(chunk, model.max_rows - start)
-    for session in reading:
+    for session in prefilling:
         n = _chunk(session, room, model.chunk_alignment)
         if n > 0:
             parts.append(BatchPart(session, _prompt_span(session, n), start, start + n, n_prefill=n))
@@ -66,14 +66,14 @@ def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> lis
     return parts
 
 
-def _chunk(session: Session, room: int, cut: int) -> int:
-    """How many tokens of a prompt to read: all that are left, or as many as end at a multiple of `cut`."""
+def _chunk(session: Session, room: int, alignment: int) -> int:
+    """Return the number of prompt tokens to prefill: all that are left, or as many as end at a multiple of `alignment`."""
     left = session.n_prompt - 1 - session.n_prefilled
-    return left if left <= room else max(0, room - (session.n_prefilled + room) % cut)
+    return left if left <= room else max(0, room - (session.n_prefilled + room) % alignment)
 
 
 def capture_of(parts: Sequence[BatchPart]) -> tuple[int, ...]:
-    """Layers that any of the drafters wants to see."""
+    """Return the target layers that any of the drafters needs."""
     layers: set[int] = set()
     for part in parts:
         layers.update(part.session.drafter_state.capture)
@@ -96,16 +96,16 @@ def _prompt_span(session: Session, n: int) -> Span:
     return Span(session.state, tokens, np.arange(-1, n - 1, dtype=np.int32), prefill=True, logits=False)
 
 
-def _drafts(model: Any, writing: list[Session], rows: int, fail: Fail) -> list[tuple[Session, Draft]]:
-    """Ask every drafter once for all of its sessions, whatever shapes; what a session is forced to say is its draft."""
+def _drafts(model: Any, decoding: list[Session], rows: int, fail: Fail) -> list[tuple[Session, Draft]]:
+    """Ask every drafter once for all of its sessions. Forced tokens of a session are its draft."""
     groups: dict[Drafter, list[Session]] = {}
-    for session in writing:
+    for session in decoding:
         if type(session.drafter) is not Nothing:
             groups.setdefault(session.drafter, []).append(session)
-    forced = [session for session in writing if session.forced_ids]
+    forced = [session for session in decoding if session.forced_ids]
     if not groups and not forced:
-        return [(session, EMPTY) for session in writing]
-    share = max(min(PENDING, rows // len(writing)) - 1, 0)
+        return [(session, EMPTY) for session in decoding]
+    share = max(min(PENDING, rows // len(decoding)) - 1, 0)
     drafts: dict[Session, Draft] = {}
     failed: set[Session] = set()
 
@@ -123,7 +123,7 @@ def _drafts(model: Any, writing: list[Session], rows: int, fail: Fail) -> list[t
         take([session], lambda _, session=session: [Draft(session.forced_ids)])
     for drafter, group in groups.items():
         take(group, partial(drafter.propose, [session.drafter_state for session in group]))
-    return [(session, drafts.get(session, EMPTY)) for session in writing if session not in failed]
+    return [(session, drafts.get(session, EMPTY)) for session in decoding if session not in failed]
 
 
 def _checked(draft: Draft, room: int, n_vocab: int) -> Draft:

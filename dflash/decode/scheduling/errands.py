@@ -1,4 +1,4 @@
-"""Short pieces of work that use the model beside the sessions: the engine runs one before each step."""
+"""Short pieces of other work that uses the model. The engine runs one before each step."""
 
 import threading
 from collections import deque
@@ -10,9 +10,9 @@ from dflash.errors import Cancelled
 
 
 class Errands:
-    """A queue that any thread may add to, and that the engine's thread works off, one piece a step.
+    """A queue that any thread may add to. The engine's thread runs one piece before each step.
 
-    However much is in the queue, the sessions wait for one piece at a time.
+    However long the queue is, sessions wait for one piece at a time.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Errands:
         return len(self._waiting)
 
     def add(self, function: Callable[[], Any]) -> Future[Any]:
-        """Let the engine run something before one of its next steps; the future has what it returns or raises.
+        """Queue a function. The future receives its result or its exception.
 
         Raises
         ------
@@ -39,12 +39,12 @@ class Errands:
         return future
 
     def run_one(self) -> None:
-        """Run what has waited longest, if anything waits; what it raises is in its future alone."""
+        """Run the oldest piece, if there is any. Its exception is passed to its future only."""
         if self._waiting:
             _run(*self._waiting.popleft())
 
     def close(self) -> None:
-        """Run nothing more; what waits ends with `Cancelled`. Harmless if done before."""
+        """Reject further work and end queued futures with `Cancelled`. Harmless if done before."""
         with self._lock:
             self._closed = True
         while self._waiting:

@@ -1,4 +1,4 @@
-"""The next step, begun while the tokens that it needs are still being drawn: a GPU need not wait for the host."""
+"""Overlapped steps: the next forward is launched while its tokens are still being sampled, so a GPU need not wait."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ _ROOT = (-1,)
 
 
 class OverlappedStep:
-    """A forward over one token more of each session, as if the token had been picked and kept.
+    """A forward over one more token of each session, launched before the token is known on the host.
 
-    What the drafters want to see of the step before is shown to them first: this forward takes its place.
+    The drafters observe the present step first, since this forward overwrites its outputs.
 
     Parameters
     ----------
     model : Model
-        That runs it.
     parts : list of BatchPart
-        Of the step whose tokens it reads.
+        Parts of the present step, whose tokens this forward reads.
     out : Forward
-        Of that step.
+        Forward of the present step.
     """
 
     def __init__(self, model: Any, parts: list[BatchPart], out: Forward) -> None:
@@ -40,45 +39,44 @@ class OverlappedStep:
         self.out: Forward = model.forward_overlapped([part.span for part in parts], capture=capture_of(parts))
 
     def accept(self, session: Session) -> None:
-        """Count its row as read, now that the token before it is text."""
+        """Count the session's row as read, after its token was accepted."""
         session.state.mark_read(_ROOT, prefill=False)
 
     def take(self, active: Sequence[Session]) -> list[BatchPart]:
-        """Those of its rows whose sessions go on; none if anything was done to the model or to a state meanwhile.
+        """Return the parts of sessions that are still active; none if the model or a state was used otherwise meanwhile.
 
         Parameters
         ----------
         active : sequence of Session
         """
-        going = [part for part in self._parts if part.session in active]
-        if self._model.latest is self.out and all(part.session.state.pending == _ROOT for part in going):
-            return going
-        for part in going:
+        continuing = [part for part in self._parts if part.session in active]
+        if self._model.latest is self.out and all(part.session.state.pending == _ROOT for part in continuing):
+            return continuing
+        for part in continuing:
             part.session.state.commit([])
         return []
 
 
 def launch_next(model: Any, parts: list[BatchPart], active: Sequence[Session], out: Forward) -> OverlappedStep | None:
-    """Begin what is foreseen of the next step: its forward if nobody guesses, else guesses, those of each draft together.
+    """Launch the next step as far as it can be planned: its forward if no session drafts, else the drafts.
 
     Parameters
     ----------
     model : Model
-        Whose last forward read `parts`, and whose draws of them are launched.
+        Its last forward read `parts`, and sampling of their tokens was launched.
     parts : list of BatchPart
     active : sequence of Session
-        All that want something of the next forward.
+        All running sessions.
     out : Forward
-        The last one.
+        The last forward.
 
     Returns
     -------
     OverlappedStep or None
-        None if it is no forward that was begun: a session guesses, reads its prompt, has rules that must see its text,
-        recoveries that may change it or a recorder, tells log-probabilities or is at its end. The drafter finds what
-        was guessed ahead when it is asked.
+        None if no forward was launched: a session drafts, prefills, may end, or has processors, recoveries, a recorder or
+        log-probabilities, which need tokens on the host. Drafts that were launched are found by the drafter in `propose`.
     """
-    if not model.can_overlap or len(parts) != len(active) or len(parts) > PENDING or not all(map(_may_go_on, parts)):
+    if not model.can_overlap or len(parts) != len(active) or len(parts) > PENDING or not all(map(_can_continue, parts)):
         return None
     found = _planned_next(parts)
     if all(one is NO_DRAFT for one in found) and all(_is_plain(part, row) for row, part in enumerate(parts)):
@@ -87,25 +85,25 @@ def launch_next(model: Any, parts: list[BatchPart], active: Sequence[Session], o
     for i, one in enumerate(found):
         if isinstance(one, LaunchDraft):
             requests.setdefault(one.drafter, {})[i] = one.request
-    for guesser, of_parts in requests.items():
-        guesser.follow(list(of_parts.values()), list(of_parts))
+    for drafter, of_parts in requests.items():
+        drafter.follow(list(of_parts.values()), list(of_parts))
     return None
 
 
 def _planned_next(parts: Sequence[BatchPart]) -> list[NextStep]:
-    """What the drafters say, each asked once for all of its sessions."""
+    """Return the plan of each part; each drafter is asked once for all of its sessions."""
     groups: dict[Drafter, list[int]] = {}
     for i, part in enumerate(parts):
         groups.setdefault(part.session.drafter, []).append(i)
     found: list[NextStep] = [None] * len(parts)
     for drafter, group in groups.items():
-        told = planned_next(drafter, [parts[i].session.drafter_state for i in group], [parts[i].draft for i in group])
-        for i, one in zip(group, told, strict=True):
+        plans = planned_next(drafter, [parts[i].session.drafter_state for i in group], [parts[i].draft for i in group])
+        for i, one in zip(group, plans, strict=True):
             found[i] = one
     return found
 
 
-def _may_go_on(part: BatchPart) -> bool:
+def _can_continue(part: BatchPart) -> bool:
     session = part.session
     return part.n_prefill == 0 and len(session.history) + 1 < session.max_length and can_defer(session)
 

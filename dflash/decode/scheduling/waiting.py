@@ -1,4 +1,4 @@
-"""Sessions that wait to start, in turn by group."""
+"""Queue of sessions that wait to start; groups take turns."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 MAX_OVERTAKEN = 32
 """Starts of later sessions, after which a session that does not fit memory lets no other session start before it does.
 
-Enough for several rounds of the default 8 active sessions: short requests pass a long one while memory is scarce, yet the
-long one waits for no more than these.
+Enough for several rounds of the default 8 active sessions: short requests overtake a long one while memory is scarce, but no
+more than these.
 """
 
 
@@ -37,12 +37,12 @@ class Ticket:
 
     @property
     def overdue(self) -> bool:
-        """Whether no other session may overtake this one."""
+        """True if no other session may overtake this one."""
         return self.n_overtaken >= MAX_OVERTAKEN
 
 
 class WaitingQueue:
-    """Sessions that wait to start: the groups take turns, and within a group the oldest session comes first.
+    """Sessions that wait to start. Groups take turns; within a group the oldest session comes first.
 
     A session whose `group` is None is a group of its own, so sessions without groups come in the order of their arrival.
     """
@@ -59,7 +59,7 @@ class WaitingQueue:
         return iter([session for group in self._groups.values() for session in group])
 
     def append(self, session: Session) -> None:
-        """Add a session behind those of its group; a new group has its turn last."""
+        """Append a session to its group; a new group has its turn last."""
         self._groups.setdefault(_group_of(session), {})[session] = Ticket(session)
         self._n += 1
 
@@ -70,7 +70,7 @@ class WaitingQueue:
         return list(islice((ticket for ticket in rounds if ticket is not None), n))
 
     def start(self, session: Session) -> None:
-        """Remove a session that starts; the next turn of its group is the last."""
+        """Remove a session that starts; its group goes to the end of the turns."""
         self.remove(session)
         name = _group_of(session)
         if name in self._groups:

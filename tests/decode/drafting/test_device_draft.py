@@ -45,7 +45,7 @@ def test_it_is_the_draft_once_somebody_looks():
     assert draft == Draft(TOKENS[:4], PARENTS[:4])
     assert (draft.child(-1, 7), draft.child(0, 8), draft.depths.tolist()) == (0, 1, [1, 2, 3, 1])
     assert guesses.looked == 1
-    assert draft.guesses is None, "a step keeps its draft, not the device's memory"
+    assert draft.drafts is None, "a step keeps its draft, not the device's memory"
 
 
 def test_nobody_waits_to_plan_a_step():

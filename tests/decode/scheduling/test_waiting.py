@@ -151,7 +151,7 @@ def test_a_strategy_that_wants_more_texts_of_a_draft_model_than_it_has_is_refuse
     toy, drafter = Toy(slots=3), Loaded()
     drafter.prepare(toy)
     engine = Engine(toy)
-    with pytest.raises(RequestError, match="names Loaded 4 times, its draft model has room for 3 texts"):
+    with pytest.raises(RequestError, match="names Loaded 4 times, its draft model has 3 slots"):
         engine.add(Session(PROMPT, strategy=Strategy(FirstOf(FirstOf(drafter, drafter), drafter, drafter))))
     assert not engine.busy
 

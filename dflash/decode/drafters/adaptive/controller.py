@@ -52,19 +52,19 @@ class Controller:
         forward = [forwards(rows + n) for n in range(1 + max((option.most for option in self.options), default=0))]
         # on a GPU, drafting and forward overlap: the latency of a whole step of one session was measured
         more = forward if self._on_host else [seconds - forwards(1 + n) for n, seconds in enumerate(forward)]
-        asked = {
+        with_drafter = {
             option: [(n, more[round(option.filled * n)] + slow * option.extra.seconds(n)) for n in option.sizes]
             for option in self.options
             if not option.instant
         }
         overhead = self.overhead.seconds(0)
-        unasked = [more[0] + seconds - forward[0] + slow * overhead for seconds in forward]
+        without_drafter = [more[0] + seconds - forward[0] + slow * overhead for seconds in forward]
         waiting = {
             option: slow * (option.extra.seconds(0) - overhead)
             for option in self.options
             if option.instant and option.extra.is_known
         }
-        return CostTable(unasked, waiting, asked, others.tokens)
+        return CostTable(without_drafter, waiting, with_drafter, others.tokens)
 
     def record(self, choices: list[PlacedChoice]) -> None:
         """Store the choices of the step that runs next."""

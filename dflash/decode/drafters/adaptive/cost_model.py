@@ -21,11 +21,11 @@ class CostTable:
 
     Parameters
     ----------
-    unasked : list of float
+    without_drafter : list of float
         Seconds of a step that runs no drafter, by number of draft tokens.
     waiting : dict of DraftOption to float
         Seconds that a step with an instant drafter takes longer, because a GPU has to wait for the host.
-    asked : dict of DraftOption to list of (int, float)
+    with_drafter : dict of DraftOption to list of (int, float)
         Draft sizes, ascending, and seconds of a step that runs the drafter with each.
     tokens : float
         Tokens that the other sessions gain in a step.
@@ -40,14 +40,14 @@ class CostTable:
 
     def __init__(
         self,
-        unasked: list[float],
+        without_drafter: list[float],
         waiting: dict[DraftOption, float],
-        asked: dict[DraftOption, list[tuple[int, float]]],
+        with_drafter: dict[DraftOption, list[tuple[int, float]]],
         tokens: float,
     ) -> None:
-        self.unasked, self.waiting, self.asked, self.tokens = unasked, waiting, asked, tokens
-        self.plain = (tokens + 1) / unasked[0]
-        self.cheap = max(bisect_right(unasked, _TRIAL_COST * unasked[0]) - 1, 1)
+        self.without_drafter, self.waiting, self.with_drafter, self.tokens = without_drafter, waiting, with_drafter, tokens
+        self.plain = (tokens + 1) / without_drafter[0]
+        self.cheap = max(bisect_right(without_drafter, _TRIAL_COST * without_drafter[0]) - 1, 1)
 
     def best(self, option: DraftOption, expected: Sequence[float], max_draft: int) -> tuple[float, int]:
         """Return the most tokens a second of an option, and the draft size for it; size 0 if no size fits.
@@ -63,7 +63,7 @@ class CostTable:
         """
         tokens = self._tokens(expected)
         best, most = 0.0, 0
-        for n, seconds in self.asked[option]:
+        for n, seconds in self.with_drafter[option]:
             if n <= max_draft and tokens[n] >= best * seconds:
                 best, most = tokens[n] / seconds, n
         return best, most
@@ -83,9 +83,9 @@ class CostTable:
             Tokens a second of the best choice.
         """
         tokens, waiting = self._tokens(expected), rate * self.waiting.get(option, 0.0)
-        best, most = tokens[0] - rate * self.unasked[0], 0
+        best, most = tokens[0] - rate * self.without_drafter[0], 0
         for n in (*option.sizes[: bisect_left(option.sizes, len(expected))], len(expected)):
-            gain = tokens[n] - rate * self.unasked[n] - waiting
+            gain = tokens[n] - rate * self.without_drafter[n] - waiting
             if n and gain >= best:
                 best, most = gain, n
         return best, most

@@ -132,13 +132,13 @@ class AdaptiveState(CompositeState):
         """
         if not self._left:
             self._costs, self._left = self.controller.costs(self.others), _COST_LIFETIME
-            for option in self._costs.asked:
+            for option in self._costs.with_drafter:
                 option.known[self._drawn].rates.pass_time(self.controller.n_steps)
         self._left -= 1
         self._drafted_bias.fade()
         self._instant_bias.fade()
         best, most, used = self._costs.plain, 0, None
-        for option in self._costs.asked:
+        for option in self._costs.with_drafter:
             rates = self._drafted_bias.adjusted(option.known[self._drawn].rates.optimistic)
             rate, n = self._costs.best(option, rates, max_draft)
             if rate > best:
