@@ -30,8 +30,8 @@ __device__ __forceinline__ void copy_items(Pipeline pipeline, const TensorMap& k
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 decode_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-              const int* counts, const int* first, const int* parent, const int* depth, const int* length, const int* pages,
-              int max_pages, int max_rows, int max_sequences, float* partial, float* stats) {
+              const int* counts, const int* first, const int* parent, const int* depth, const int* length,
+              const int* pages, int max_pages, int max_rows, int max_sequences, float* partial, float* stats) {
     extern __shared__ u8 memory[];
     __shared__ __align__(8) u64 barriers[2 * STAGES];
     __shared__ Batch batch;

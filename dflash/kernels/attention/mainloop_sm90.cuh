@@ -18,7 +18,8 @@
 #endif
 
 // setmaxnreg works on whole warpgroups: where registers are short the producer warp has a warpgroup of its own.
-constexpr int WARPGROUPS = TILE_Q / 64, PRODUCER_THREADS = WARPGROUPS > 1 ? 128 : 32, THREADS = 2 * TILE_Q + PRODUCER_THREADS;
+constexpr int WARPGROUPS = TILE_Q / 64, PRODUCER_THREADS = WARPGROUPS > 1 ? 128 : 32,
+              THREADS = 2 * TILE_Q + PRODUCER_THREADS;
 constexpr int WARPGROUP_TILE = QUERY_TILE_BYTES / WARPGROUPS;  // bytes of the queries of a warpgroup
 
 struct Pipeline {
@@ -107,7 +108,8 @@ __device__ __forceinline__ void skip(Pipeline& pipeline, const KvRange& kv) {
 }
 
 // Attend to the tiles of `kv` with the queries of a warpgroup.
-__device__ __forceinline__ void mainloop(Pipeline& pipeline, const KvRange& kv, const Mask& mask, u32 queries, Softmax& acc) {
+__device__ __forceinline__ void mainloop(Pipeline& pipeline, const KvRange& kv, const Mask& mask, u32 queries,
+                                         Softmax& acc) {
     float s[SCORES][4], rescale[2];
     u32 p[TILE_KV / 16][4];
     init(acc);
@@ -154,7 +156,8 @@ __device__ __forceinline__ void mainloop(Pipeline& pipeline, const KvRange& kv, 
 
 // Epilogue: write the outputs of a warpgroup's queries through its query tile, which nothing reads any more, BLOCK_COLUMNS columns at
 // a time. The 16-byte lines of a row are permuted by the row's number.
-__device__ __forceinline__ void epilogue(u32 tile, const QueryTile& queries, const Softmax& acc, const float* gate, u16* out) {
+__device__ __forceinline__ void epilogue(u32 tile, const QueryTile& queries, const Softmax& acc, const float* gate,
+                                         u16* out) {
     constexpr int BLOCK_COLUMNS = 32 * COLUMNS, BLOCK_LINES = BLOCK_COLUMNS / 4;
     const int first = threadIdx.x / 128 * 64;
     const auto place_of = [&](int row, int line) { return tile + row * (4 * BLOCK_COLUMNS) + (line ^ row % 4 * 2) * 16; };
@@ -169,10 +172,10 @@ __device__ __forceinline__ void epilogue(u32 tile, const QueryTile& queries, con
             for (int n = 0; n < BLOCK_COLUMNS / 8; ++n) {
                 if (start / 8 + n >= HEAD_DIM / 8) continue;
                 const float* o = acc.o[start / 8 + n] + 2 * h;
-                asm volatile(
-                    "st.shared.v2.f32 [%0], {%1, %2};" ::"r"(place_of(row, 2 * n + threadIdx.x % 4 / 2) + threadIdx.x % 2 * 8),
-                    "f"(__fmul_rn(o[0], factor)), "f"(__fmul_rn(o[1], factor))
-                    : "memory");
+                asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(place_of(row, 2 * n + threadIdx.x % 4 / 2) +
+                                                                      threadIdx.x % 2 * 8),
+                             "f"(__fmul_rn(o[0], factor)), "f"(__fmul_rn(o[1], factor))
+                             : "memory");
             }
         }
         warpgroup_sync();
@@ -182,13 +185,15 @@ __device__ __forceinline__ void epilogue(u32 tile, const QueryTile& queries, con
             float4 g[AT_ONCE];
 #pragma unroll
             for (int j = 0; j < AT_ONCE; ++j) {
-                const int n = threadIdx.x % 128 + 128 * (i + j), x = first + n / BLOCK_LINES, d = start + n % BLOCK_LINES * 4;
+                const int n = threadIdx.x % 128 + 128 * (i + j), x = first + n / BLOCK_LINES,
+                          d = start + n % BLOCK_LINES * 4;
                 if (!GATED || x >= queries.n || d >= HEAD_DIM) continue;
                 g[j] = __ldg((const float4*)(gate + (2 * queries.at(x) + 1) * HEAD_DIM + d));
             }
 #pragma unroll
             for (int j = 0; j < AT_ONCE; ++j) {
-                const int n = threadIdx.x % 128 + 128 * (i + j), x = first + n / BLOCK_LINES, d = start + n % BLOCK_LINES * 4;
+                const int n = threadIdx.x % 128 + 128 * (i + j), x = first + n / BLOCK_LINES,
+                          d = start + n % BLOCK_LINES * 4;
                 if (x >= queries.n || d >= HEAD_DIM) continue;
                 float4 o;
                 asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -199,8 +204,9 @@ __device__ __forceinline__ void epilogue(u32 tile, const QueryTile& queries, con
                     o.x = mul_sigmoid_rn(o.x, g[j].x), o.y = mul_sigmoid_rn(o.y, g[j].y);
                     o.z = mul_sigmoid_rn(o.z, g[j].z), o.w = mul_sigmoid_rn(o.w, g[j].w);
                 }
-                *(uint2*)(out + queries.at(x) * HEAD_DIM + d) = make_uint2(
-                    half_saturated(o.x) | (u32)half_saturated(o.y) << 16, half_saturated(o.z) | (u32)half_saturated(o.w) << 16);
+                *(uint2*)(out + queries.at(x) * HEAD_DIM + d) =
+                    make_uint2(half_saturated(o.x) | (u32)half_saturated(o.y) << 16,
+                               half_saturated(o.z) | (u32)half_saturated(o.w) << 16);
             }
         }
     }

@@ -54,7 +54,9 @@ struct Softmax {
 __device__ __forceinline__ int query_index(int h) { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + 8 * h; }
 
 // `bits` shifted left by `by`, or right if negative; any amount is allowed.
-__device__ __forceinline__ u64 moved(u64 bits, int by) { return by <= -64 || by >= 64 ? 0 : by < 0 ? bits >> -by : bits << by; }
+__device__ __forceinline__ u64 moved(u64 bits, int by) {
+    return by <= -64 || by >= 64 ? 0 : by < 0 ? bits >> -by : bits << by;
+}
 
 __device__ __forceinline__ void apply_mask(float (&s)[SCORES][4], int position, const Mask& mask) {
 #pragma unroll

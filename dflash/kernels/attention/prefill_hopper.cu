@@ -10,8 +10,8 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 prefill_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-               const int* counts, const int* first, const int* length, const int* pages, int max_pages, const float* gate,
-               unsigned short* out) {
+               const int* counts, const int* first, const int* length, const int* pages, int max_pages,
+               const float* gate, unsigned short* out) {
     extern __shared__ u8 memory[];
     __shared__ __align__(8) u64 barriers[2 * STAGES];
     launch_dependent_grids();

@@ -4,8 +4,8 @@
 #include "online_softmax.cuh"
 
 // Find work item `n`; false if there is none.
-__device__ __forceinline__ bool find(int n, KvRange& kv, QueryTile& queries, int sequences, const int* first, const int* length,
-                                     const int* pages, int max_pages) {
+__device__ __forceinline__ bool find(int n, KvRange& kv, QueryTile& queries, int sequences, const int* first,
+                                     const int* length, const int* pages, int max_pages) {
     int total = 0, s = 0;
     for (int i = 0; i < sequences; ++i) total += ((first[i + 1] - first[i]) * GROUP_SIZE + TILE_Q - 1) / TILE_Q;
     const int head = n % KV_HEADS;

@@ -26,7 +26,8 @@ __device__ __forceinline__ void store_partial(const QueryTile& queries, int spli
         }
         if (!is_there) continue;
 #pragma unroll
-        for (int i = 0; i < AT_ONCE && start + i < HEAD_DIM / 8; ++i) *(float4*)(to + (start + i) * (8 * GROUP_SIZE)) = x4[i];
+        for (int i = 0; i < AT_ONCE && start + i < HEAD_DIM / 8; ++i)
+            *(float4*)(to + (start + i) * (8 * GROUP_SIZE)) = x4[i];
     }
     if (is_there && threadIdx.x % 4 < 2) {
         const float max_score = odd ? acc.max_score[1] : acc.max_score[0], sum = odd ? acc.sum[1] : acc.sum[0];

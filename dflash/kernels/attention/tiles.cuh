@@ -14,7 +14,8 @@
 #define VALUE_COLUMNS HEAD_DIM
 #endif
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "heads of 16, 32, ... 256 numbers");
-static_assert(TILE_KV % 16 == 0 && 64 % TILE_KV == 0 && TILE_Q % 64 == 0, "tiles of 16 to 64 keys and of 64, 128, ... queries");
+static_assert(TILE_KV % 16 == 0 && 64 % TILE_KV == 0 && TILE_Q % 64 == 0,
+              "tiles of 16 to 64 keys and of 64, 128, ... queries");
 
 constexpr int SCORES = TILE_KV / 8, VALUES = VALUE_COLUMNS / 8;  // fragments of 16 queries and 8 columns
 constexpr int COLUMNS = (HEAD_DIM + 63) / 64, LINES = HEAD_DIM / 8;

@@ -30,7 +30,8 @@ block_attend(const unsigned short* q, const unsigned short* k, const unsigned sh
                  block = ((size_t)row * KV_HEADS + head) * HEAD_DIM;
     const KvSource keys = {ring_k + ring, k + block}, values = {ring_v + ring, v + block};
     const int start = tiles.first + split * tiles.steps;
-    const Context context = {start, min(start + tiles.steps, tiles.own + 1), tiles.own, tiles.oldest, tiles.length, tiles.rows};
+    const Context context = {start,     min(start + tiles.steps, tiles.own + 1), tiles.own, tiles.oldest, tiles.length,
+                             tiles.rows};
     // the block itself is the last tile: only its keys and values are written by this pass
     const int settled = 2 * (tiles.own - start) - 1;
     for (int i = 0; i < min(settled, STAGES); ++i) fetch(stages, keys, values, context, i);

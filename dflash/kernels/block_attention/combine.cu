@@ -6,8 +6,8 @@
 #include "../attention/combine.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-combine(const int* counts, const int* first, const int* begin, const int* length, const float* partial, const float* stats,
-        unsigned short* out) {
+combine(const int* counts, const int* first, const int* begin, const int* length, const float* partial,
+        const float* stats, unsigned short* out) {
     launch_dependent_grids();
     const int row = blockIdx.z, sequences = counts[1];
     // the sequence of the row: as many begin at or before it

@@ -31,7 +31,8 @@ __device__ __forceinline__ void fetch_tile(u32 stage, const KvSource& from, cons
         const int row = block                              ? key
                         : place_of_first + key < RING_SIZE ? place_of_first + key
                                                            : place_of_first + key - RING_SIZE;
-        const bool is_there = block ? key < context.rows : position + key >= context.oldest && position + key < context.length;
+        const bool is_there =
+            block ? key < context.rows : position + key >= context.oldest && position + key < context.length;
         const u16* const source =
             (block ? from.block : from.ring) + (size_t)(is_there ? row : 0) * (KV_HEADS * HEAD_DIM) + line * 8;
         cp_async_16_zfill(stage + swizzled<TILE_KV>(key, line), source, is_there);

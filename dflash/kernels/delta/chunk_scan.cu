@@ -40,8 +40,8 @@ struct Stage {
 };
 
 // Start to copy a chunk of n rows. `prepared` is its first row, `matrices` and `gates` are those of the chunk and head.
-__device__ __forceinline__ void fetch(const Stage& stage, const u16* prepared, const u16* matrices, const float* gates, int n,
-                                      int head) {
+__device__ __forceinline__ void fetch(const Stage& stage, const u16* prepared, const u16* matrices, const float* gates,
+                                      int n, int head) {
     constexpr int KEY_LINES = KEY_DIM / 8, VALUE_LINES = BLOCK_V / 8, MATRIX_LINES = CHUNK / 8;
     for (int i = threadIdx.x; i < CHUNK * KEY_LINES; i += THREADS) {
         const int r = i / KEY_LINES, c = i % KEY_LINES * 8;
@@ -52,7 +52,8 @@ __device__ __forceinline__ void fetch(const Stage& stage, const u16* prepared, c
     const int channel = 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + blockIdx.x * BLOCK_V;
     for (int i = threadIdx.x; i < CHUNK * VALUE_LINES; i += THREADS) {
         const int r = i / VALUE_LINES, c = i % VALUE_LINES * 8;
-        cp_async_16_zfill(stage.v + r * VALUE_STRIDE + c, prepared + (size_t)(r < n ? r : 0) * CHANNELS + channel + c, r < n);
+        cp_async_16_zfill(stage.v + r * VALUE_STRIDE + c, prepared + (size_t)(r < n ? r : 0) * CHANNELS + channel + c,
+                          r < n);
     }
     for (int i = threadIdx.x; i < N_MATRICES * CHUNK * MATRIX_LINES; i += THREADS) {
         const int r = i / MATRIX_LINES, c = i % MATRIX_LINES * 8;
@@ -156,7 +157,8 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
         for (int i = 0; i < n_accepted[s]; ++i) {
             const size_t row = old + accepted[s * PENDING + i];
             const float factor = decay[row * VALUE_HEADS + head];
-            const float upper = u[row * VALUE_HEADS * VALUE_DIM + value], lower = u[row * VALUE_HEADS * VALUE_DIM + value + 8];
+            const float upper = u[row * VALUE_HEADS * VALUE_DIM + value],
+                        lower = u[row * VALUE_HEADS * VALUE_DIM + value + 8];
             const float* const key = k + (row * KEY_HEADS + group) * KEY_DIM + t2;
 #pragma unroll
             for (int t = 0; t < 2 * KEY_TILES; ++t) {

@@ -44,7 +44,9 @@ struct ClusterSum {
         if (lane < SPLIT) {
             u32 remote, remote_barrier;
             asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(smem_address(all + part)), "r"(lane));
-            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote_barrier) : "r"(smem_address(barrier)), "r"(lane));
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                         : "=r"(remote_barrier)
+                         : "r"(smem_address(barrier)), "r"(lane));
             asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(remote),
                          "r"(__float_as_uint(mine)), "r"(remote_barrier)
                          : "memory");

@@ -36,8 +36,8 @@ __device__ __forceinline__ void store_shared_if(bool wanted, float* shared, floa
 // Visit n rows in order, each stage once it is full. One pass over the state adds the update of the previous row and reads the
 // next one. The read-out of a row is off the critical path. A leaf changes nothing: its factors are 1 and 0. Bit i of `phases`
 // is the phase of the barriers of stage i.
-__device__ __forceinline__ void consume_rows(State& own, int n, const TreeOrder& tree, const Smem& smem, const float* committed,
-                                             Pipeline& pipeline, u32 phases, int lane) {
+__device__ __forceinline__ void consume_rows(State& own, int n, const TreeOrder& tree, const Smem& smem,
+                                             const float* committed, Pipeline& pipeline, u32 phases, int lane) {
     const int mine = threadIdx.x / LANES * ROWS_PER_THREAD + row_of(lane);
     const bool writes = lane % LANES_PER_ROW == 0;
     const float *line = smem.rows, *gate = smem.gates;

@@ -56,7 +56,10 @@ __device__ __forceinline__ void conv_row(const Taps& taps, const Smem& smem, con
         const float* const v = near ? q + 2 * KEY_DIM : values + from * CHANNELS;
 #pragma unroll
         for (int i = 0; i < CHANNELS_PER_LANE; ++i) {
-            input[i] = channels.there(i) ? (i < KEYS_PER_LANE ? q : i < 2 * KEYS_PER_LANE ? k : v)[channels.within(i)] : 0.0f;
+            input[i] = channels.there(i) ? (i < KEYS_PER_LANE       ? q
+                                            : i < 2 * KEYS_PER_LANE ? k
+                                                                    : v)[channels.within(i)]
+                                         : 0.0f;
             x[i] = __fmaf_rn(taps.of[t][i], input[i], x[i]);
         }
     }

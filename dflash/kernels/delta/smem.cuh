@@ -19,9 +19,10 @@ struct Smem {
     __device__ __forceinline__ Smem(float* from, int row_capacity, int saved_capacity) {
         taps = from;                                      // (TAPS, BLOCK_CHANNELS), then TAPS - 1 rows of left context
         inputs = taps + (2 * TAPS - 1) * BLOCK_CHANNELS;  // (row_capacity, BLOCK_CHANNELS) before the conv
-        rows = inputs + STAGE_INPUTS * row_capacity * BLOCK_CHANNELS;   // (row_capacity, BLOCK_CHANNELS): q, k, v, then u for v
-        reads = rows + row_capacity * BLOCK_CHANNELS;                   // (row_capacity, BLOCK_V)
-        norm_gates = reads + row_capacity * BLOCK_V;                    // (row_capacity, BLOCK_V) if FUSE_NORM
+        rows =
+            inputs + STAGE_INPUTS * row_capacity * BLOCK_CHANNELS;  // (row_capacity, BLOCK_CHANNELS): q, k, v, then u for v
+        reads = rows + row_capacity * BLOCK_CHANNELS;               // (row_capacity, BLOCK_V)
+        norm_gates = reads + row_capacity * BLOCK_V;                // (row_capacity, BLOCK_V) if FUSE_NORM
         saved = norm_gates + (FUSE_NORM ? row_capacity * BLOCK_V : 0);  // (saved_capacity, BLOCK_V, KEY_DIM)
         gates = saved + saved_capacity * BLOCK_V * KEY_DIM;             // (row_capacity, 4): decay, beta, q . k, flags
         accepted = gates + 4 * row_capacity;                            // (APPLY_ROWS, KEY_DIM + BLOCK_V)

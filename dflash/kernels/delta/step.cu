@@ -122,7 +122,8 @@ step(const float* mixed, const float* gate, const float* alpha, const float* bet
             norm_rows(arrays, smem, block, seq, producer, tree, chain, pipeline, cluster_sum, turn);
         }
         phases ^= (2u << (seq.n_stages - 1)) - 1;
-        if (s + gridDim.z < n_sequences) info.load(first, slot, n_accepted, buffer, accepted, s + gridDim.z), __syncthreads();
+        if (s + gridDim.z < n_sequences)
+            info.load(first, slot, n_accepted, buffer, accepted, s + gridDim.z), __syncthreads();
     }
     if ((int)blockIdx.z >= n_sequences) {
         wait_on_dependent_grids();

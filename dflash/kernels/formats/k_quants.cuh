@@ -55,7 +55,9 @@ struct SixBits : Super<4, HIGH_, STEP, 256, 8> {
         return half_at(tile + CODES + 192, row % 8 * 4 + row / 8 * 2 + i);
     }
     __device__ static float scale(const u8* tile, int row, int) { return __fmul_rn(to_float(of_row(tile, row, 0)), UNIT); }
-    __device__ static float minimum_scale(const u8* tile, int row) { return __fmul_rn(to_float(of_row(tile, row, 1)), -UNIT); }
+    __device__ static float minimum_scale(const u8* tile, int row) {
+        return __fmul_rn(to_float(of_row(tile, row, 1)), -UNIT);
+    }
     __device__ static void pack_row(u8* tile, int row, int, const u8* b) {
         const u8* s = b + 4;
         const int g = row % 8, r = row / 8;
@@ -177,7 +179,9 @@ struct Q3_K : Super<2, 1, 110, 256, 0> {
             }
         }
     }
-    __device__ static float scale(const u8* tile, int row, int) { return __fmul_rn(to_float(half_at(tile + 1728, row)), UNIT); }
+    __device__ static float scale(const u8* tile, int row, int) {
+        return __fmul_rn(to_float(half_at(tile + 1728, row)), UNIT);
+    }
     __device__ static void pack_row(u8* tile, int row, int, const u8* b) {
         copy_bytes(tile + 1536 + 12 * row, b + 96, 12);
         copy_bytes(tile + 1728 + 2 * row, b + 108, 2);

@@ -28,7 +28,9 @@ struct Halves {
         ((u16*)(tile + CODES))[row * 8 + block] = load_half(b);
         if (MINIMA) ((u16*)(tile + CODES + 256))[row * 8 + block] = load_half(b + 2);
     }
-    __device__ static void minima(const u8* tile, int row, int t, u32* m) { m[0] = word_at(tile + CODES + 256, row * 4 + t); }
+    __device__ static void minima(const u8* tile, int row, int t, u32* m) {
+        m[0] = word_at(tile + CODES + 256, row * 4 + t);
+    }
     __device__ static float minimum_scale(const u8*, int) { return 1.0f; }
 };
 

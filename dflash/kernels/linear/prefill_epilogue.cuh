@@ -23,7 +23,8 @@ struct OutputCursor {
     u64 next;
     Output part;
 
-    __device__ OutputCursor(const u64* parts, int n_parts) : parts((const Output*)parts), n_parts(n_parts), at(-1), next(0) {}
+    __device__ OutputCursor(const u64* parts, int n_parts)
+        : parts((const Output*)parts), n_parts(n_parts), at(-1), next(0) {}
     __device__ void move(int column) {
         while (column >= next) {
             part = parts[++at];
@@ -45,8 +46,8 @@ __device__ __forceinline__ void store_4(const Output& part, int row, int column,
     if (n >= 4 && ((size_t)out & 15) == 0) {
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (MODE_ == ADD) sum = *(const float4*)out;
-        *(float4*)out = make_float4(__fmaf_rn(v[0], scale, sum.x), __fmaf_rn(v[1], scale, sum.y), __fmaf_rn(v[2], scale, sum.z),
-                                    __fmaf_rn(v[3], scale, sum.w));
+        *(float4*)out = make_float4(__fmaf_rn(v[0], scale, sum.x), __fmaf_rn(v[1], scale, sum.y),
+                                    __fmaf_rn(v[2], scale, sum.z), __fmaf_rn(v[3], scale, sum.w));
         return;
     }
 #pragma unroll

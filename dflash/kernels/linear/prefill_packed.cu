@@ -110,7 +110,8 @@ __device__ __forceinline__ void copy_tokens(Pipeline& pipeline, const TensorMap&
         mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
         mbarrier_arrive_expect_tx(pipeline.full_barrier(), groups * (X_BYTES / 2));
         for (int i = 0; i < groups; ++i) {
-            tma_load_2d(pipeline.at() + i * (X_BYTES / 2), x, step * TILE_K, row + i * (TILE_M / 2), pipeline.full_barrier());
+            tma_load_2d(pipeline.at() + i * (X_BYTES / 2), x, step * TILE_K, row + i * (TILE_M / 2),
+                        pipeline.full_barrier());
         }
         pipeline.move();
     }
@@ -125,8 +126,8 @@ prefill_packed(const __grid_constant__ TensorMap x, const unsigned long long* ti
     const u32 barrier = smem_address(barriers), start = smem_address(memory);
     const u32 aligned = (start + 1023) & ~1023u;
     Pipeline pipeline = {aligned, barrier, barrier + 8 * STAGES, 0, 0};
-    PackedPipeline packed = {aligned + STAGES * STAGE_BYTES, barrier + 16 * STAGES, barrier + 16 * STAGES + 8 * PACKED_STAGES,
-                             0, 0};
+    PackedPipeline packed = {aligned + STAGES * STAGE_BYTES, barrier + 16 * STAGES,
+                             barrier + 16 * STAGES + 8 * PACKED_STAGES, 0, 0};
     const int warp = threadIdx.x / 32, first_row = blockIdx.x * TILE_M, column = blockIdx.y * TILE_N;
     const int groups = n_rows - first_row > TILE_M / 2 ? 2 : 1, steps = (width + TILE_K - 1) / TILE_K;
 

@@ -221,7 +221,8 @@ struct PipelineState {
     u32 barriers;
     int slot, phase;
 
-    __device__ PipelineState(u8* pieces, u64* barriers) : pieces(pieces), barriers(smem_address(barriers)), slot(0), phase(0) {}
+    __device__ PipelineState(u8* pieces, u64* barriers)
+        : pieces(pieces), barriers(smem_address(barriers)), slot(0), phase(0) {}
     __device__ __forceinline__ const u8* wait() const {
         mbarrier_wait(barriers + 8 * slot, phase);
         return pieces + slot * BYTES;

@@ -41,8 +41,8 @@ struct Producer {
     u32 ring, barriers;
     int item, unit, last_item, expert, next_expert, span, slot, left;
 
-    __device__ Producer(const u8* weights, const u8* shared_weights, const int* item_expert, u32 ring, u32 barriers, int begin,
-                        int end)
+    __device__ Producer(const u8* weights, const u8* shared_weights, const int* item_expert, u32 ring, u32 barriers,
+                        int begin, int end)
         : weights(weights),
           shared_weights(shared_weights),
           item_expert(item_expert),

@@ -76,7 +76,8 @@ expert_items(const float* logits, const int* counts, int most_rows, int* experts
     __syncthreads();
     int before = shared_items;
     for (int start = 0; start < EXPERTS; start += THREADS) {
-        const int e = start + threadIdx.x, n_pairs = e < EXPERTS ? __popcll(rows_of[e]) : 0, n = (n_pairs + PAIRS - 1) / PAIRS;
+        const int e = start + threadIdx.x, n_pairs = e < EXPERTS ? __popcll(rows_of[e]) : 0,
+                  n = (n_pairs + PAIRS - 1) / PAIRS;
         int all;
         const int first = before + exclusive_sum(n, all);
         before += all;

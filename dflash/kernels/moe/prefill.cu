@@ -33,7 +33,8 @@ constexpr int SPANS = (MODEL_DIM + SPAN - 1) / SPAN, INNER_SPANS = (larger(FFN_D
 constexpr int FIRST_BYTES = larger(of_span<FIRST>(), of_span<SHARED_FIRST>());
 constexpr int SECOND_BYTES = larger(of_span<SECOND>(), of_span<SHARED_SECOND>());
 constexpr int X_BYTES = PAIRS * SPAN_BYTES, STAGE_BYTES = X_BYTES + WARPS * (FIRST_BYTES + SECOND_BYTES);
-constexpr bool SAME = IsSame<FIRST, SHARED_FIRST>::value && IsSame<SECOND, SHARED_SECOND>::value && FFN_DIM == SHARED_FFN_DIM;
+constexpr bool SAME =
+    IsSame<FIRST, SHARED_FIRST>::value && IsSame<SECOND, SHARED_SECOND>::value && FFN_DIM == SHARED_FFN_DIM;
 
 // Copy a tile to shared memory, by a warp.
 template <class Q>
@@ -68,8 +69,8 @@ struct Totals {
 
 // Add up one span of two stripes.
 template <class A, class B, int K>
-__device__ __forceinline__ void multiply_span(const u8* first, const u8* second, const u8* x, int span, int n_eights, int lane,
-                                              Totals& totals) {
+__device__ __forceinline__ void multiply_span(const u8* first, const u8* second, const u8* x, int span, int n_eights,
+                                              int lane, Totals& totals) {
     if constexpr (IsSame<A, B>::value) {
 #pragma unroll
         for (int i = 0; i < Stripe<A, K>::OF_SPAN; ++i) {
@@ -133,7 +134,8 @@ __device__ __forceinline__ void multiply(const u8* first, size_t first_stripe, c
 }
 
 // Write the inner values of 16 rows, and the sum of each token's.
-__device__ __forceinline__ void write_inner(const Totals& totals, const int* pairs, int k, int lane, int n_tokens, u8* inner) {
+__device__ __forceinline__ void write_inner(const Totals& totals, const int* pairs, int k, int lane, int n_tokens,
+                                            u8* inner) {
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
         if (n * 8 >= n_tokens) break;

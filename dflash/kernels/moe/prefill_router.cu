@@ -147,8 +147,9 @@ logits(const float* exact, const float* weights, const int* row_counts, int firs
         }
 }
 
-extern "C" __global__ void __launch_bounds__(256) topk(const float* logits, const float* shared_logits, const int* row_counts,
-                                                       int first_row, int n_here, int* experts, float* factors, int* count) {
+extern "C" __global__ void __launch_bounds__(256)
+topk(const float* logits, const float* shared_logits, const int* row_counts, int first_row, int n_here, int* experts,
+     float* factors, int* count) {
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -232,8 +233,8 @@ expert_items(const int* experts, const int* count, const int* row_counts, int fi
             const int at = start + EACH * threadIdx.x + i;
             if (at + 3 < n_rows * N_USED) {
                 const int4 four = *(const int4*)(experts + at);
-                mine |= (u32)(four.x == expert) << i | (u32)(four.y == expert) << (i + 1) | (u32)(four.z == expert) << (i + 2) |
-                        (u32)(four.w == expert) << (i + 3);
+                mine |= (u32)(four.x == expert) << i | (u32)(four.y == expert) << (i + 1) |
+                        (u32)(four.z == expert) << (i + 2) | (u32)(four.w == expert) << (i + 3);
             } else {
                 for (int e = 0; e < 4; ++e) mine |= (u32)(at + e < n_rows * N_USED && experts[at + e] == expert) << (i + e);
             }

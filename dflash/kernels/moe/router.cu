@@ -14,7 +14,8 @@
 #if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(OUTS) || !defined(ROWS)
 #error "MODEL_DIM, EXPERTS, OUTS and ROWS must be defined"
 #endif
-constexpr int VECTORS = MODEL_DIM / 4, CHUNKS = (VECTORS + 127) / 128, N_SPANS = (MODEL_DIM + SPAN - 1) / SPAN, HELD = OUTS / 2;
+constexpr int VECTORS = MODEL_DIM / 4, CHUNKS = (VECTORS + 127) / 128, N_SPANS = (MODEL_DIM + SPAN - 1) / SPAN,
+              HELD = OUTS / 2;
 constexpr int AT_ONCE = ROWS < 4 || CHUNKS > 8 ? 1 : ROWS < 8 || CHUNKS > 4 ? 2 : 4;  // rows that a warp fetches
 static_assert(MODEL_DIM % 4 == 0 && OUTS % 2 == 0, "rows of whole vectors, experts two at a time");
 
@@ -74,7 +75,8 @@ router(const float* stream, const float* gain, const float* weights, const float
         float4 x[AT_ONCE][CHUNKS];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-            if (start + 2 * i < n_here) load_quarter(stream + (size_t)(row_0 + start + 2 * i) * MODEL_DIM, quarter, lane, x[i]);
+            if (start + 2 * i < n_here)
+                load_quarter(stream + (size_t)(row_0 + start + 2 * i) * MODEL_DIM, quarter, lane, x[i]);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {

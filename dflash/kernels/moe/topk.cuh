@@ -6,7 +6,8 @@
 #include "../gpu/include/activation.cuh"
 
 constexpr int OF_LANE = (EXPERTS + 31) / 32, SLOTS = N_USED + 1;
-static_assert(N_USED >= 1 && N_USED <= 32 && N_USED <= EXPERTS && EXPERTS <= 512, "a warp chooses at most 32 experts of 512");
+static_assert(N_USED >= 1 && N_USED <= 32 && N_USED <= EXPERTS && EXPERTS <= 512,
+              "a warp chooses at most 32 experts of 512");
 
 // Integers that are ordered as the numbers, either zero being the same; 0 is below all of them.
 __device__ __forceinline__ u32 ordered(float x) {
@@ -14,7 +15,9 @@ __device__ __forceinline__ u32 ordered(float x) {
     return max(bits & 0x80000000u ? ~bits : bits | 0x80000000u, 1u);
 }
 
-__device__ __forceinline__ float from_ordered(u32 key) { return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
+__device__ __forceinline__ float from_ordered(u32 key) {
+    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
 
 // The largest of keys BEGIN to END and its place; of equal ones the first.
 template <int BEGIN, int END>

@@ -29,8 +29,9 @@ struct Found {
 
 // The first is for the token before each row, the second for its own; targets, if any, are what tokens are called there, but
 // for `after` where codes are `own`, of the columns of the logits.
-extern "C" __global__ void __launch_bounds__(TOP) edge_tokens(const int* found, const float* largest, const int* tokens,
-                                                              const int* targets, int own, int* ids, int* before, int* after) {
+extern "C" __global__ void __launch_bounds__(TOP)
+edge_tokens(const int* found, const float* largest, const int* tokens, const int* targets, int own, int* ids,
+            int* before, int* after) {
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int row = blockIdx.x, i = threadIdx.x, at = row * TOP + i;
@@ -55,7 +56,8 @@ __device__ __forceinline__ float reduce_row(float value, float* of_row, bool lar
 
 extern "C" __global__ void __launch_bounds__(TOP* TOP, 1)
 edge_scores(const int* found, const float* largest, const int* ids, const float* before, const float* after,
-            const float* gates, int texts, const int* laws, const int* position, int shift, float* scores, float* edges) {
+            const float* gates, int texts, const int* laws, const int* position, int shift, float* scores,
+            float* edges) {
     __shared__ float first[TOP][SLICE + 1], second[TOP][SLICE + 1], line[TOP][TOP];
     launch_dependent_grids();
     wait_on_dependent_grids();
@@ -81,7 +83,8 @@ edge_scores(const int* found, const float* largest, const int* ids, const float*
     const float value = id < 0 ? nothing : ((const Found*)found)[row].values[j];
     float score = value + lift;
     // what is no number is left out, of all that follow the same candidate
-    const bool broken = reduce_row(id >= 0 && !(fabsf(score) < __int_as_float(0x7f800000)) ? 1.0f : 0.0f, line[a], true) > 0.0f;
+    const bool broken =
+        reduce_row(id >= 0 && !(fabsf(score) < __int_as_float(0x7f800000)) ? 1.0f : 0.0f, line[a], true) > 0.0f;
     if (broken || id < 0) score = value;
     const float best = reduce_row(score, line[a], true), mean = reduce_row(value, line[a], true);
     if (law.scale > 0.0f) {

@@ -23,7 +23,8 @@ constexpr float REACH = 32.0f;  // below the largest; further down it takes long
 
 // Put the `n` likeliest of some places in order.
 template <class Places>
-__device__ __forceinline__ void write_likeliest(const Places& places, const Steps& steps, int n, Found& to, Scratch& scratch) {
+__device__ __forceinline__ void write_likeliest(const Places& places, const Steps& steps, int n, Found& to,
+                                                Scratch& scratch) {
     __shared__ u64 kept[MAX_TOP];
     const u64 end = end_of(places, steps, NOWHERE, One(), n, false, scratch);
     __syncthreads();

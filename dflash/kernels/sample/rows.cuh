@@ -72,4 +72,6 @@ __device__ __forceinline__ bool best_of_row(u64* best, u32* arrived, int blocks,
 }
 
 // In float32, exactly as on the CPU.
-__device__ __forceinline__ float scaled(float x, float highest, float scale) { return __fmul_rn(__fsub_rn(x, highest), scale); }
+__device__ __forceinline__ float scaled(float x, float highest, float scale) {
+    return __fmul_rn(__fsub_rn(x, highest), scale);
+}

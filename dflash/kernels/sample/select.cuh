@@ -91,14 +91,18 @@ struct One {
 struct Weight {
     float highest, scale;
     static constexpr bool COUNTS = false;
-    __device__ u64 operator()(u64 place) const { return __float2ull_rn(expf(scaled(value_at(place), highest, scale)) * UNIT); }
+    __device__ u64 operator()(u64 place) const {
+        return __float2ull_rn(expf(scaled(value_at(place), highest, scale)) * UNIT);
+    }
 };
 
 // Bins of even steps of the logit, from the largest down to `reach` below it; the last bin has all the rest.
 struct Steps {
     float highest, in_a_unit;
     __device__ Steps(float highest, float reach) : highest(highest), in_a_unit(LAST / reach) {}
-    __device__ int bin_of(u64 place) const { return min((int)__fmul_rn(__fsub_rn(highest, value_at(place)), in_a_unit), LAST); }
+    __device__ int bin_of(u64 place) const {
+        return min((int)__fmul_rn(__fsub_rn(highest, value_at(place)), in_a_unit), LAST);
+    }
     // A little below what such a bin takes.
     __device__ float least(int bin) const {
         return bin == LAST ? __int_as_float(0xff800000) : highest - (bin + 1.5f) / in_a_unit - 1e-5f * fabsf(highest);
@@ -155,7 +159,9 @@ __device__ __forceinline__ u64 total_of(const float* sums, const float* largest,
     return sum_of_block(sum, scratch);
 }
 
-__device__ __forceinline__ float last_value(u64 end) { return end == NOWHERE ? __int_as_float(0xff800000) : value_at(end - 1); }
+__device__ __forceinline__ float last_value(u64 end) {
+    return end == NOWHERE ? __int_as_float(0xff800000) : value_at(end - 1);
+}
 
 template <class Places, class Mass>
 __device__ __forceinline__ u64 mass_before(const Places& places, u64 end, const Mass& mass, Scratch& scratch) {
@@ -168,7 +174,8 @@ __device__ __forceinline__ u64 mass_before(const Places& places, u64 end, const 
 
 // Weigh the places of [scratch.low, scratch.high) in bins: scratch.bin is where the mass, with what lies before, reaches `wanted`.
 template <class Places, class Mass, class Bins>
-__device__ __forceinline__ void weigh(const Places& places, const Mass& mass, const Bins& bins, u64 wanted, Scratch& scratch) {
+__device__ __forceinline__ void weigh(const Places& places, const Mass& mass, const Bins& bins, u64 wanted,
+                                      Scratch& scratch) {
     const u64 low = scratch.low, high = scratch.high, before = scratch.before;
     const int own = threadIdx.x;
     scratch.counts[own] = 0, scratch.lows[own] = 0, scratch.highs[own] = 0;
@@ -199,7 +206,8 @@ template <class Places, class Mass>
 __device__ __forceinline__ void narrow(const Places& places, const Mass& mass, u64 wanted, Scratch& scratch) {
     const Parts parts(scratch.low, scratch.high);
     weigh(places, mass, parts, wanted, scratch);
-    if (threadIdx.x == 0) scratch.low = parts.first(scratch.bin), scratch.high = min(parts.high, parts.first(scratch.bin + 1));
+    if (threadIdx.x == 0)
+        scratch.low = parts.first(scratch.bin), scratch.high = min(parts.high, parts.first(scratch.bin + 1));
     __syncthreads();
 }
 

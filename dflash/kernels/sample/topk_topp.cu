@@ -81,8 +81,8 @@ __device__ __forceinline__ u64 draw_short(int n, const Steps& steps, const Sampl
     return claim(rank_of(__fadd_rn(x, gumbel((u32)place, law.position, law.seed))), (u32)place);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-topk_topp(const float* logits, const int* laws, const unsigned* tops, const float* sums, const float* largest, int* ids) {
+extern "C" __global__ void __launch_bounds__(THREADS) topk_topp(const float* logits, const int* laws, const unsigned* tops,
+                                                                const float* sums, const float* largest, int* ids) {
     __shared__ Scratch scratch;
     launch_dependent_grids();
     wait_on_dependent_grids();

@@ -59,7 +59,8 @@ __device__ __forceinline__ void load_d_trans(u32 (&d)[4], const u16* matrix, int
 
 // Sums of 16 columns, those of c before those of d, as the A fragment of a later multiply.
 __device__ __forceinline__ void sums_to_a(u32 (&a)[4], const float (&c)[4], const float (&d)[4]) {
-    a[0] = pack_half2(c[0], c[1]), a[1] = pack_half2(c[2], c[3]), a[2] = pack_half2(d[0], d[1]), a[3] = pack_half2(d[2], d[3]);
+    a[0] = pack_half2(c[0], c[1]), a[1] = pack_half2(c[2], c[3]), a[2] = pack_half2(d[0], d[1]),
+    a[3] = pack_half2(d[2], d[3]);
 }
 
 // The rounding errors of `sums_to_a` as an A fragment: a product with `a` and one with `lo` add up to the exact product.

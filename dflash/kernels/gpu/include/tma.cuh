@@ -15,7 +15,8 @@ constexpr u64 EVICT_FIRST = 0x12f0000000000000ull;
 // Copy the box of a two-dimensional tensor map that begins at `row` and `column`.
 __device__ __forceinline__ void tma_load_2d(u32 smem, const TensorMap& map, int column, int row, u32 barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(smem),
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+            smem),
         "l"(&map), "r"(column), "r"(row), "r"(barrier)
         : "memory");
 }

@@ -18,7 +18,8 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 smem, u32 block_bytes) {
 
 #define WGMMA_SUM(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define WGMMA_SUMS_2_FROM(n) WGMMA_SUM(n), WGMMA_SUM(n + 1)
-#define WGMMA_SUMS_8_FROM(n) WGMMA_SUMS_2_FROM(n), WGMMA_SUMS_2_FROM(n + 2), WGMMA_SUMS_2_FROM(n + 4), WGMMA_SUMS_2_FROM(n + 6)
+#define WGMMA_SUMS_8_FROM(n) \
+    WGMMA_SUMS_2_FROM(n), WGMMA_SUMS_2_FROM(n + 2), WGMMA_SUMS_2_FROM(n + 4), WGMMA_SUMS_2_FROM(n + 6)
 
 // d = a @ b.T, plus d if `accumulate`, with both operands in shared memory: 64 rows of a; 64, 128 or 256 rows of b; 16 of K.
 __device__ __forceinline__ void wgmma_ss(float (&d)[8][4], u64 a, u64 b, int accumulate) {
