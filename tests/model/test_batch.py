@@ -1,4 +1,4 @@
-"""How spans become rows, where that is not seen in the results of a forward."""
+"""Layout of spans as rows, where results of a forward do not show it."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def one(state, token=1):
 
 @pytest.mark.parametrize("lengths", [(0,), (5,), (PAGE - 2,), (PAGE - 1,), (PAGE,), (3, PAGE - 1, 70)])
 def test_a_row_ahead_is_the_next_row(lengths):
-    """What is laid out before a token is committed is what is laid out after."""
+    """Rows laid out before a token is committed equal those laid out after."""
     model = load(PRIMARY[0])
     states = [model.state() for _ in lengths]
     for state, n in zip(states, lengths, strict=True):
@@ -63,7 +63,7 @@ def test_passes_of_a_forward():
     state.close()
 
 
-def test_pending_is_told():
+def test_pending_rows_are_reported():
     model = load(PRIMARY[0])
     state = model.state()
     assert state.pending is None

@@ -345,7 +345,7 @@ class TestTensors:
         with pytest.raises(FormatError, match=r"'blk\.0\.ssm_conv1d\.weight' has shape \(4, 160\), must have \(160, 4\)"):
             match_tensors(config, tensors)
 
-    def test_unknown_tensors_are_told_and_ignored(self):
+    def test_unknown_tensors_are_listed_and_ignored(self):
         config = config_of()
         tensors = tensors_of(config)
         extra = {name: info(name, (3,)) for name in ("v.patch.weight", "blk.0.ffn_gate.scale2", "blk.9.attn_norm.weight")}
@@ -394,7 +394,7 @@ class TestTensors:
         assert unknown == ()
 
     @pytest.mark.parametrize("shape", [(64,), (1, 64), (1, 1, 64)])
-    def test_an_axis_of_1_in_front_is_as_good_as_none(self, shape):
+    def test_leading_axes_of_1_are_not_significant(self, shape):
         config = config_of("qwen35moe")
         name = "blk.0.ffn_gate_inp_shexp.weight"
         tensors = tensors_of(config) | {name: info(name, shape)}

@@ -1,4 +1,4 @@
-"""Loading on a GPU, told apart where there is none: why not, and what does not fit."""
+"""Loading on a GPU, tested without one: reasons not to use a GPU, and models that do not fit."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def trouble(monkeypatch):
-    """As on a machine without a GPU."""
+    """Simulate a machine without a GPU."""
     monkeypatch.setattr(device, "trouble", lambda: "there is no NVIDIA GPU")
 
 

@@ -1,4 +1,4 @@
-"""The demo: every greedy token that was recorded, and Transformers' own tensors where the large file is at hand."""
+"""The demo model against recorded greedy tokens, and against tensors of Transformers if the large file is available."""
 
 import json
 import os
@@ -20,7 +20,7 @@ FOLDER = Path(os.environ.get("DFLASH_DEMO") or "/nowhere")
 """DFLASH_DEMO may name a folder with demo-bf16.gguf and its recorded tensors."""
 
 MARGIN = {"f32": 1e-3, "f16": 2e-2}
-"""What the difference of two log-probabilities may be off by; measured are 2.8e-5 and 4.4e-3."""
+"""Largest accepted error of a difference of two log-probabilities; measured are 2.8e-5 and 4.4e-3."""
 
 PROMPTS = json.loads((DATA / "q4_k_m.json").read_text(encoding="utf-8"))["prompts"]
 
@@ -32,7 +32,7 @@ def load(path, kv):
 
 
 def check_greedy(model, prompt_ids, output_ids, margins, bound, name):
-    """Read the recorded text at once: at every place the recorded token must win, unless its margin is within the error."""
+    """Prefill the recorded text: each recorded token must have the largest logit, unless its margin is within the error."""
     ids = np.array(prompt_ids + output_ids, np.int32)[:-1]
     state = model.state()
     logits = model.forward([Span(state, ids, chain(len(ids)), prefill=True)]).logits[len(prompt_ids) - 1 :]
@@ -77,7 +77,7 @@ def test_steps_give_the_bits_of_a_prefill(prompt):
 
 @pytest.mark.skipif(not (FOLDER / "demo-bf16.gguf").exists(), reason="DFLASH_DEMO names no folder with demo-bf16.gguf")
 class TestLargeFile:
-    """The bf16 file, which the project does not carry."""
+    """The bf16 file, which is not part of the project."""
 
     def test_tensors(self):
         model = load(FOLDER / "demo-bf16.gguf", "f32")

@@ -1,4 +1,4 @@
-"""When guesses that were launched ahead may be used."""
+"""Conditions under which drafts that were launched ahead are used."""
 
 from types import SimpleNamespace
 
@@ -19,14 +19,14 @@ class State:
 
 
 class DeviceDrafter:
-    """Nobody asks it anything."""
+    """A drafter without functions: the tests call none."""
 
 
 GUESSER = DeviceDrafter()
 
 
 class Device:
-    """What a pass has left: trees of two texts under some anchors."""
+    """Outputs of a pass: trees of two sequences with their anchors."""
 
     def __init__(self, anchors, lengths):
         trees = np.arange(128, dtype=np.int32).reshape(2, 64)
@@ -78,7 +78,7 @@ def test_they_do_not_fit_anything_else(change):
 
 
 @pytest.mark.parametrize(("anchors", "lengths"), [((5, 7), (13, 21)), ((5, 6), (13, 22))])
-def test_guesses_under_another_text_are_an_error(anchors, lengths):
+def test_drafts_of_another_text_are_an_error(anchors, lengths):
     states, wishes, guesses = ahead(anchors, lengths)
     guesses.record_accepted(states[0], 3)
     guesses.record_accepted(states[1], 1)
@@ -88,7 +88,7 @@ def test_guesses_under_another_text_are_an_error(anchors, lengths):
 
 
 def test_rows_that_may_be_text():
-    """Of the spans that are asked about; of guesses no more than positions below each other."""
+    """Counts only rows of the given spans, and of a draft tree at most one row per position."""
     sizes = [1, 8, 13, 40]
     spans = [SimpleNamespace(state=State(10 * n), tokens=range(n)) for n in sizes]
     target = SimpleNamespace(

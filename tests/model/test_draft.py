@@ -1,4 +1,4 @@
-"""Draft models against their mathematics in float64, and against themselves in other company."""
+"""Draft models against their formulas in float64, and against themselves in other batches."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ RATIO = 2e-5
 
 
 class Bench:
-    """A draft of random weights, and all that its block says."""
+    """A draft model of random weights, with access to all outputs of its block."""
 
     def __init__(self, folder, config, *, form="gguf", seed=0, own=(), n_head=None, sequences=4, edit=None, **settings):
         self.config, self.weights = config, random_weights(config, seed, n_head, own)
@@ -38,7 +38,7 @@ class Bench:
         return Oracle(self.config, weights, embedding, weights.get("output.weight", tables["output.weight"]), **settings)
 
     def rows(self, asks):
-        """Hidden rows and logits that `propose` chooses from, and what it chooses."""
+        """Return the hidden rows and logits in `propose`, and the candidates that it returns."""
         seen, choose = [], self.draft._choose
 
         def look(asks, hidden, logits):
@@ -80,7 +80,7 @@ def test_rows(tmp_path, kind, form):
 @pytest.mark.parametrize("n", [0, 1, 19, 20, 21, 64, 65, 100, 200])
 @pytest.mark.parametrize("kind", ["dflash", "dflash2"])
 def test_context_of_any_length(tmp_path, kind, n):
-    """The window of 20 begins to cut at 20, the ring of 64 places (128 in all) goes round."""
+    """Lengths around the window of 20, and beyond the ring of 64 positions (128 in all)."""
     config = KINDS[kind]
     bench = Bench(tmp_path, config, context=64)
     state = bench.draft.state()
@@ -119,7 +119,7 @@ def test_a_context_that_begins_later(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("law", [GREEDY, SampleParams(scale=0.9, top_k=20, top_p=0.95, seed=5)], ids=["greedy", "sampled"])
-def test_a_text_has_the_same_bits_in_company(tmp_path, kind, law):
+def test_a_sequence_has_the_same_bits_in_a_batch(tmp_path, kind, law):
     bench = Bench(tmp_path, KINDS[kind], trim_block=True)
     states = [begun(bench, n, seed=n)[0] for n in (40, 3, 77, 0)]
     asks = [DraftRequest(state, i, 1 + i, law, 2 + i) for i, state in enumerate(states)]
@@ -174,7 +174,7 @@ def test_arrays_of_a_device_are_fetched(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fewer_positions(tmp_path, kind):
-    """Rows that see each other need the whole block; where none sees a later one, less is the same."""
+    """Layers that are not causal need the whole block; with causal layers a shorter block gives the same rows."""
     config = KINDS[kind]
     whole = Bench(tmp_path, config)
     state, oracle = begun(whole, 25)
@@ -271,7 +271,7 @@ def test_nothing_is_kept_of_a_proposal(tmp_path):
     assert_same_bits("again", bench.rows([DraftRequest(state, 1, 5, GREEDY, 1)])[0], first)
 
 
-def test_asks_out_of_range(tmp_path):
+def test_requests_out_of_range(tmp_path):
     bench = Bench(tmp_path, SMALL)
     state, _ = begun(bench, 3)
     for bad, text in (
@@ -282,13 +282,13 @@ def test_asks_out_of_range(tmp_path):
     ):
         with pytest.raises(RequestError, match=text):
             bench.draft.propose([bad])
-    with pytest.raises(KernelError, match="another state"):
+    with pytest.raises(KernelError, match="have the same state"):
         bench.draft.propose([DraftRequest(state, 0, 1, GREEDY)] * 2)
     assert bench.draft.propose([]) == []
 
 
 def grown(found):
-    """The greedy walk through candidates with edges: tokens."""
+    """Tokens of the greedy path through candidates with edges."""
     at, tokens = 0, []
     for t in range(len(found)):
         at = int(found.edges[t, at].argmax())
@@ -426,7 +426,7 @@ def test_confidence_cuts(tmp_path):
     ids=str,
 )
 def test_edges_are_drawn_as_candidates_are(law):
-    """A row of edges is a small vocabulary."""
+    """Edges are sampled like candidates: a row of edges is a small vocabulary."""
     rng, n, width = np.random.default_rng(1), 6, 16
     scores = 2 * rng.standard_normal((n, width, width), dtype=np.float32)
     tokens = np.tile(np.arange(width, dtype=np.int32), (n, 1))
@@ -443,7 +443,7 @@ def test_edges_are_drawn_as_candidates_are(law):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_of_the_law(tmp_path, kind):
-    """Candidates under a sampled law are those of another only by noise: the walk agrees with draws from the same rows."""
+    """Sampled candidates differ from greedy ones only by noise: they agree with tokens sampled from the same rows."""
     bench = Bench(tmp_path, KINDS[kind])
     state, _ = begun(bench, 40)
     greedy, seen = bench.draft.propose([DraftRequest(state, 3, 5, GREEDY, 4)])[0], set()

@@ -1,4 +1,4 @@
-"""The demo's draft: its mathematics, the accepted lengths that were recorded, and tensors where they are at hand."""
+"""The demo's draft model against its formulas, recorded accepted lengths, and recorded tensors if available."""
 
 import json
 from functools import cache
@@ -15,7 +15,7 @@ from dflash.model.batch import Span
 from dflash.model.draft import DraftRequest, load_draft
 
 SHORT = ("greedy00", "code_heapq", "text01", "text05", "chat00", "chat06")
-"""Prompts that are enough where all fifty would take long."""
+"""Prompts used where all fifty would take too long."""
 
 STEPS = {
     prompt["name"]: prompt["steps"]["draft-Q4_K_M"]
@@ -29,7 +29,7 @@ def packaged_draft(kv):
 
 
 def captured(model, ids, taps):
-    """Features of a whole text."""
+    """Return the features of a whole text."""
     state = model.state()
     out = model.forward([Span(state, np.array(ids, np.int32), chain(len(ids)), prefill=True, logits=False)], capture=taps)
     state.close()
@@ -45,7 +45,7 @@ def unpacked(path, *names):
 
 @pytest.mark.parametrize("n", [40, 700])
 def test_rows(n):
-    """Beyond 512 positions the windows cut, in all but the last layer."""
+    """Beyond 512 positions, all layers except the last are limited by their windows."""
     model, draft = load(PACKAGED, "f32"), packaged_draft("f32")
     ids = [token for prompt in PROMPTS for token in prompt["prompt_ids"]][:n]
     features, config = captured(model, ids, draft.config.target_layer_ids), draft.config
@@ -66,7 +66,7 @@ def test_rows(n):
 
 
 def accepted(model, draft, prompt, n=15, new_tokens=64):
-    """Tokens of each step if the target says what was recorded: guesses that agree with it, and one more."""
+    """Tokens of each step if the target generates the recorded text: accepted draft tokens and the bonus token."""
     start = len(prompt["prompt_ids"])
     ids = prompt["prompt_ids"] + prompt["output_ids"]
     end = min(start + new_tokens, len(ids))  # the last step may go beyond
@@ -91,7 +91,7 @@ def test_recorded_acceptance(prompt):
 
 @pytest.mark.skipif(not (FOLDER / "draft").exists(), reason="DFLASH_DEMO names no folder with the draft")
 class TestLargeFile:
-    """The bf16 files, which the project does not carry."""
+    """The bf16 files, which are not part of the project."""
 
     @pytest.mark.parametrize(("name", "bound"), [("draft_ref", 1e-3), ("draft_ref_long", 2e-2)])
     def test_tensors(self, name, bound):

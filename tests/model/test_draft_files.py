@@ -1,4 +1,4 @@
-"""What a draft's file says: every way to write one, wrong ones, and ones of another target."""
+"""Files of draft models: every format, damaged files, and drafts of another target."""
 
 import copy
 import json
@@ -391,7 +391,7 @@ ABSURD = [
 
 
 def absurd(rng, config):
-    """A configuration with one to three values that make no sense, at any depth."""
+    """A configuration with one to three invalid values, at any depth."""
     config = copy.deepcopy(config)
     for _ in range(rng.randint(1, 3)):
         place = config["dflash_config"] if rng.random() < 0.4 and isinstance(config.get("dflash_config"), dict) else config

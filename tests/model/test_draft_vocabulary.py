@@ -1,4 +1,4 @@
-"""Drafts that guess from a part of their model's tokens."""
+"""Draft models with a smaller draft vocabulary."""
 
 from types import SimpleNamespace
 
@@ -13,11 +13,11 @@ from dflash.model.draft.vocabulary import LARGE, common
 
 LAWS = [SampleParams(), SampleParams(0.8, top_k=30, seed=4)]
 SPECIAL = 190
-"""The first token of the target's that is not of ordinary text; tiles of 16 rows begin at 176."""
+"""First special token of the target; its tile of 16 rows begins at 176."""
 
 
 def proposed(folder, config, law, n, width=8, **settings):
-    """What a draft with `n` tokens proposes; its target has special ones."""
+    """Return the proposal of a draft with `n` tokens, whose target has special tokens."""
     path = folder / f"{config.kind}.gguf"
     if not path.exists():
         write_gguf(path, config, random_weights(config))
@@ -33,7 +33,7 @@ def proposed(folder, config, law, n, width=8, **settings):
 
 @pytest.mark.parametrize("law", LAWS, ids=["greedy", "drawn"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_tokens_are_as_good_as_no_limit(tmp_path, kind, law):
+def test_all_tokens_equal_no_limit(tmp_path, kind, law):
     want = proposed(tmp_path, KINDS[kind], law, None)
     for n in (VOCAB, SPECIAL, 176):
         got = proposed(tmp_path, KINDS[kind], law, n)
@@ -43,8 +43,8 @@ def test_all_tokens_are_as_good_as_no_limit(tmp_path, kind, law):
 
 @pytest.mark.parametrize("law", LAWS, ids=["greedy", "drawn"])
 @pytest.mark.parametrize("n", [1, 33, 64, 150])
-def test_guesses_are_the_best_of_the_first_and_the_special_ones(tmp_path, n, law):
-    """In the order in which all tokens have them, apart by as much: a part of a row, with the noise of the same tokens."""
+def test_drafts_are_the_best_of_the_first_and_the_special_tokens(tmp_path, n, law):
+    """Candidates have the order and score differences of the full vocabulary, with the noise of the same tokens."""
     every = proposed(tmp_path, SMALL, law, None, width=64)
     got = proposed(tmp_path, SMALL, law, n, width=64)
     known = np.r_[0:n, 176:VOCAB]
@@ -59,14 +59,14 @@ def test_guesses_are_the_best_of_the_first_and_the_special_ones(tmp_path, n, law
 
 
 def shared(one, other, t):
-    """Places of the candidates that both have at a position, in each."""
+    """Return the indices, in both proposals, of the candidates that both have at a position."""
     ours, theirs = one.ids[t].tolist(), other.ids[t].tolist()
     return [(ours.index(token), theirs.index(token)) for token in theirs if token in ours]
 
 
 @pytest.mark.parametrize("kind", ["dflash2", "dspark"])
 def test_what_follows_what_is_known_of_each_token(tmp_path, kind):
-    """Codes are those of the tokens, not of their places: pairs that both know are scored alike but for a constant."""
+    """Codes belong to tokens, not to rows: pairs in both vocabularies have equal scores up to a constant."""
     every, got = (proposed(tmp_path, KINDS[kind], SampleParams(), n) for n in (None, 100))
     compared = 0
     for t in range(1, len(got)):
@@ -105,5 +105,5 @@ def test_common_tokens_are_the_first_and_the_special_ones(n_vocab):
         assert share * n_vocab - 16 < len(known) < share * n_vocab + 320
 
 
-def test_a_small_vocabulary_is_as_good_as_its_common_tokens():
+def test_a_small_vocabulary_has_no_common_subset():
     assert common(SimpleNamespace(config=SimpleNamespace(n_vocab=LARGE - 1))) == ()

@@ -1,4 +1,4 @@
-"""Free memory of machines and containers, made of files."""
+"""Free memory of machines and containers, simulated by files."""
 
 import pytest
 
@@ -9,7 +9,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def machine(tmp_path):
-    """Writes the files of a machine with 64 GiB free."""
+    """Return a function that writes the files of a machine with 64 GiB free."""
 
     def write(path, text):
         file = tmp_path / path

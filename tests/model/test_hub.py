@@ -64,7 +64,7 @@ class TestNames:
 
 
 class TestDownload:
-    def test_q4_k_m_unless_told_otherwise(self, find, hub):
+    def test_q4_k_m_by_default(self, find, hub):
         path = find(f"hf:{REPO}")
         assert (path.name, path.read_bytes()) == ("Model-Q4_K_M.gguf", FILES["Model-Q4_K_M.gguf"])
         assert hub.downloads() == [("Model-Q4_K_M.gguf", None)]
@@ -109,7 +109,7 @@ class TestDownload:
         assert find(f"hf:{REPO}").read_bytes() == FILES["Model-Q4_K_M.gguf"]
 
     def test_a_draft_as_it_is_published(self, find, hub):
-        """A folder of safetensors, where that is welcome and there is no GGUF file."""
+        """A folder of safetensors files is chosen if folders are allowed and there is no GGUF file."""
         parts = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"]
         files = {name: name.encode() for name in ("config.json", *parts, "onnx/model.safetensors", "README.md")}
         hub.repos["org/draft"] = files

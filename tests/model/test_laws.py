@@ -1,4 +1,4 @@
-"""The laws of a model on the CPU, where prompts may be cut into any chunks."""
+"""Properties of a model on the CPU, where prompts may be split into chunks of any size."""
 
 import pytest
 from compare import assert_same_bits

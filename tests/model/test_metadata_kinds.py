@@ -44,7 +44,7 @@ TEXTS = [
 
 
 def changed(file, **metadata):
-    """The same file with other metadata, for readers that look at nothing else."""
+    """The same file with other metadata, for functions that read only metadata."""
     return SimpleNamespace(
         metadata=dict(file.metadata) | metadata, tensors=file.tensors, path=file.path, parts=file.parts, close=lambda: None
     )
@@ -86,7 +86,7 @@ def test_a_flag_of_another_kind_is_named(kind):
 
 @pytest.mark.parametrize("kind", ["texts", "integers"])
 def test_an_architecture_that_is_an_array(monkeypatch, kind):
-    """Readers that look at the architecture before a configuration is made."""
+    """Functions that read the architecture before there is a configuration."""
     with GGUFFile.open(FILES[0]) as file:
         wrong = changed(file, **{"general.architecture": KINDS[kind]})
         opened = type("Opened", (), {"__enter__": lambda _: wrong, "__exit__": lambda *_: None})()

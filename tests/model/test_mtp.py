@@ -1,4 +1,4 @@
-"""The MTP head: against recorded results, alone and in company, and what it keeps."""
+"""The MTP head against recorded results, alone and in batches, and the content of its cache."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from dflash.model.mtp import MtpRequest
 DEMO = Path(os.environ.get("DFLASH_DEMO") or "/nowhere")
 GREEDY = SampleParams()
 SPECIAL = 480
-"""Where the tile of 16 tokens begins that has the first special one."""
+"""First token of the tile of 16 that contains the first special token."""
 
 
 @pytest.fixture(params=["f16", "f32"])
@@ -38,7 +38,7 @@ def ask(state, tokens, hidden, n=1, *, law=GREEDY, width=4, position=0):
 
 
 def test_every_pair_as_recorded():
-    """What follows each pair of the text, its logits turned into the likeliest tokens and their log-probabilities."""
+    """Return the likeliest next tokens after each pair of the text, and their log-probabilities."""
     head = load_mtp(load(NAME, kv="f32"))
     want, (tokens, hidden) = recorded(NAME)["mtp.logits"], text()
     for i in range(0, 47, 5):
@@ -71,7 +71,7 @@ def test_the_demo_as_recorded():
     for i in range(71):
         (found,) = head.propose([ask(state, ids[i + 1 : i + 2], hidden[i : i + 1], width=64)])
         expected = log_softmax(want["mtp_logits"][i])
-        # logits of 16 to 32 are stored as halves, which are 1 / 64 apart there
+        # recorded logits are float16, whose spacing is 1 / 64 between 16 and 32
         assert np.abs(found.scores[0] - expected[found.ids[0]]).max() < 1.6e-2
     state.close()
     file.close()
@@ -90,7 +90,7 @@ def test_chunks_are_one_reading(head, chunk):
 
 
 @pytest.mark.parametrize("law", [GREEDY, SampleParams(scale=1.0, seed=5)], ids=["greedy", "T 1"])
-def test_company_changes_nothing(head, law):
+def test_a_batch_changes_nothing(head, law):
     tokens, hidden = text()
     sizes, wanted = (3, 20, 40, 11), (4, 1, 2, 7)
     asks, alone = [], []
@@ -110,8 +110,8 @@ def test_company_changes_nothing(head, law):
         state.close()
 
 
-def test_guesses_are_forgotten(head):
-    """After a chain the cache holds the text alone: what comes next is what it would have been without."""
+def test_draft_positions_are_removed(head):
+    """After a proposal, the cache holds only the text, so that later results do not depend on the proposal."""
     tokens, hidden = text()
     guessed, plain = reading(head, 30), reading(head, 30)
     head.propose([ask(guessed, tokens[31:33], hidden[30:32], 6)])
@@ -147,8 +147,8 @@ def test_memory_is_bounded(head):
 
 @pytest.mark.parametrize("law", [GREEDY, SampleParams(0.8, seed=4)], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("n", [90, 300])
-def test_guesses_of_the_first_tokens_and_the_special_ones(n, law):
-    """The best of these, with the noise of the same tokens."""
+def test_drafts_of_the_first_and_the_special_tokens(n, law):
+    """Candidates are the best tokens of the draft vocabulary, with the noise of the same tokens."""
     model, (tokens, hidden) = load(NAME, kv="f32"), text()
     known = np.r_[0:n, SPECIAL : model.n_vocab]
     every, some = (guessed(load_mtp(model, draft_vocab=m), tokens, hidden, law) for m in (None, n))
@@ -175,12 +175,12 @@ def test_more_tokens_than_there_are(n):
 
 
 def without_trunk(path, folder):
-    """The file of a model, its trunk's tensors renamed to what nobody knows."""
+    """Return the file of a model with its trunk's tensors renamed to unknown names."""
     return write(folder / "mtp-only.gguf", re.sub(rb"blk\.([0-3])\.", rb"BLK.\1.", path.read_bytes()))
 
 
 def test_a_head_in_a_file_of_its_own(tmp_path):
-    """The same file without its trunk, beside the whole one."""
+    """The same file without its trunk, beside the complete file."""
     model, (tokens, hidden) = load(NAME, kv="f32"), text()
     found = []
     for name in (None, without_trunk(path_of(NAME), tmp_path)):

@@ -1,4 +1,4 @@
-"""The packaged models name their licence, and their weights are those that the recorded texts were made with."""
+"""The packaged models name their licence, and their weights are those of the recorded texts."""
 
 import hashlib
 import tomllib

@@ -1,4 +1,4 @@
-"""What can't run is refused when it is loaded: sizes that no kernel takes, and too little memory."""
+"""Loading refuses models that can't run: sizes that the kernels do not support, and too little memory."""
 
 import errno
 from dataclasses import replace
@@ -111,7 +111,7 @@ def test_other_errors_stay(monkeypatch, error):
 
 
 def test_memory_that_the_system_refuses():
-    """Not a stand-in: an array beyond any address space."""
+    """Allocate a real array, larger than any address space."""
     from dflash.kernels.arrays import zeros
     from dflash.model.short_memory import memory_errors
 

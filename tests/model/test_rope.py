@@ -1,4 +1,4 @@
-"""Rotation frequencies as Transformers makes them."""
+"""Rotary frequencies against those of Transformers."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_plain_frequencies():
 
 
 def test_yarn_with_a_base_that_was_replaced():
-    """A draft may take its target's base, which was checked without the draft's scaling."""
+    """A draft may use the rotation base of its target, which was checked without the draft's scaling."""
     config = SimpleNamespace(n_rot=64, rope_base=1.0, rope_scaling=RopeScaling("yarn", 4.0, 1024, 1.0, 1.0, 32.0, 1.0))
     with pytest.raises(FormatError, match="rotation base is 1, must be at least 2 with YaRN"):
         inverse_frequencies(config)

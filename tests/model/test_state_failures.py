@@ -1,4 +1,4 @@
-"""Pages and slots come back where copying or clearing them fails."""
+"""Pages and slots are returned if copying or clearing them fails."""
 
 import pytest
 

@@ -222,10 +222,10 @@ def test_refuses_what_cannot_be(model):
         model.forward([Span(state, np.array([1], np.int32), chain(1))], capture=(model.config.n_layers,))
     step(model, state, [1, 2, 3], [-1, 0, 0])
     for path in ([0, 1, 2], [1]):
-        with pytest.raises(DFlashError, match="no path"):
+        with pytest.raises(DFlashError, match="not a path"):
             state.commit(path)
     state.commit([0, 2])
-    with pytest.raises(DFlashError, match="no path"):
+    with pytest.raises(DFlashError, match="not a path"):
         state.commit([0])
     state.close()
     with pytest.raises(DFlashError, match="closed"):

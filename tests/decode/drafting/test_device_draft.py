@@ -95,7 +95,7 @@ def test_rows_are_committed_by_parents_that_come_later(lm, pools):
     state.reserve(6)
     state.mark_read(LazyArray(lambda: row_parents(draft), 6), prefill=False)
     assert guesses.looked == 0
-    with pytest.raises(DFlashError, match="no path"):
+    with pytest.raises(DFlashError, match="not a path"):
         state.commit([0, 2])
     state.commit([0, 4, 5])
     assert (state.length, guesses.looked) == (3, 1)

@@ -1,4 +1,4 @@
-"""Damaged files end in a clean open or in one error of the tree, soon, and without taking the memory they claim."""
+"""Damaged files open or raise an error of dflash, quickly and without allocating the sizes that they claim."""
 
 import time
 import tracemalloc
@@ -40,7 +40,7 @@ def path(tmp_path_factory):
 
 
 def open_or_refuse(path, content, *, size=0):
-    """Open a file that holds `content` and zeros up to `size`; True if it was sound."""
+    """Open a file that holds `content` and zeros up to `size`; True if it was valid."""
     write(path, content)
     if size:
         with path.open("r+b") as file:

@@ -34,7 +34,7 @@ def run(ids, cuts=(), **settings):
 
 
 def whole(ids, skip=False):
-    """Text of ids, without the start of a character at its end: found by trying what may follow."""
+    """Text of ids without an incomplete last character, found by trying possible continuations."""
     kept = [token for token in ids if not (skip and TOKENIZER.is_special(token))]
     data = b"".join(map(TOKENIZER.token_bytes, kept))
     for n in range(1, min(3, len(data)) + 1):

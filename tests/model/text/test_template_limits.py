@@ -1,4 +1,4 @@
-"""Templates that would take all time or memory: each is stopped by a count, so on every machine at the same place."""
+"""Templates of unbounded time or memory: a count stops each, at the same place on every machine."""
 
 import json
 
@@ -161,7 +161,7 @@ def test_messages_of_a_template_are_cut(source):
 
 
 def test_a_slow_machine_ends_at_the_deadline(monkeypatch):
-    """The last resort, with a clock that stands for a very slow machine."""
+    """The time limit, with a clock that simulates a very slow machine."""
     seconds = iter(range(0, 1000, 50))
     monkeypatch.setattr(budget.time, "monotonic", lambda: next(seconds))
     with pytest.raises(TemplateError, match="takes more than 60 seconds"):
@@ -239,7 +239,7 @@ def test_what_large_conversations_may_cost_grows_with_them():
 
 
 def test_every_filter_is_looked_at():
-    """A filter that a new version of Jinja brings must be judged before it is let in."""
+    """A filter added by a new version of Jinja must be reviewed before templates may use it."""
     measured_by_their_arguments = {
         *("capitalize", "e", "escape", "forceescape", "int", "items", "lower", "map", "reject", "rejectattr", "reverse"),
         *("select", "selectattr", "string", "upper"),

@@ -33,7 +33,7 @@ def reference():
 
 
 def small():
-    """Metadata of 256 byte tokens, a merge and a few added tokens, with fill at the end."""
+    """Metadata of 256 byte tokens, a merge and a few added tokens, with padding at the end."""
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "qwen2",
@@ -275,6 +275,6 @@ def test_the_demo_file_has_this_tokenizer():
     metadata, made = dict(GGUFFile.open(path).metadata), demo_metadata()
     types = [data.pop("tokenizer.ggml.token_type") for data in (metadata, made)]
     assert {key: metadata[key] for key in made} == made
-    # The converter takes what looks like <|this|> for a control token, whatever tokenizer.json says.
+    # The converter treats any token of the form <|this|> as a control token, whatever tokenizer.json says.
     differ = [made["tokenizer.ggml.tokens"][token] for token in np.flatnonzero(types[0] != types[1])]
     assert differ == ["<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"]
