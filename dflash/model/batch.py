@@ -28,7 +28,7 @@ class DeviceDraft(Protocol):
         Draft tokens and their parents; parent -1 is the last token of the text. Reading them waits for the pass.
     """
 
-    guesses: Any
+    drafts: Any
     """All trees of the pass, in the device's memory."""
 
     index: int
