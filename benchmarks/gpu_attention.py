@@ -15,7 +15,7 @@ import numpy as np
 from timing import copy_bandwidth, microseconds
 
 from dflash.kernels.attention.cuda import Attend, Prefill, Workspace
-from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 from dflash.kernels.rope.cuda import Angles, Rotate
 

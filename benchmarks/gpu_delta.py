@@ -25,7 +25,7 @@ from dflash.kernels.cases import Rows
 from dflash.kernels.conv import cuda as conv
 from dflash.kernels.delta import cuda
 from dflash.kernels.gpu import jit
-from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.batch import DeviceBatch
 
 MODELS = {"27B": (16, 48, 128, 128), "35B-A3B": (16, 32, 128, 128), "0.8B": (16, 16, 128, 128)}
 PASSES = {

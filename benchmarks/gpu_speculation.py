@@ -15,11 +15,11 @@ import numpy as np
 from dflash.decode.drafters import vocab_tracker
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.mtp import MTP
+from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Plain, Strategy
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
 from dflash.model.draft import DeviceDraftRequest

@@ -20,20 +20,24 @@ from typing import TYPE_CHECKING, Any
 from dflash.errors import DFlashError
 
 if TYPE_CHECKING:
-    from dflash.decode.drafters.adaptive.drafter import Adaptive
-    from dflash.decode.drafters.ddtree import DDTree
-    from dflash.decode.drafters.dflash import DFlash, DSpark
-    from dflash.decode.drafters.draft_model import DraftModel
-    from dflash.decode.drafters.first_of import FirstOf
-    from dflash.decode.drafters.mtp import MTP
-    from dflash.decode.drafters.prompt_lookup import PromptLookup
+    from dflash.decode.drafters import (
+        MTP,
+        Adaptive,
+        DDTree,
+        DFlash,
+        DraftModel,
+        DSpark,
+        FirstOf,
+        Plain,
+        PromptLookup,
+        Strategy,
+    )
     from dflash.decode.drafting.shapes import Chain, Tree
     from dflash.decode.recoveries.empty_retry import EmptyRetry
     from dflash.decode.recoveries.loop_guard import LoopGuard
     from dflash.decode.recoveries.min_tokens import MinTokens
     from dflash.decode.recoveries.tool_stall import ToolStall
     from dflash.decode.sampling.params import Sampling
-    from dflash.decode.strategy import Plain, Strategy
     from dflash.evaluation.compare import compare
     from dflash.evaluation.comparison import Comparison
     from dflash.evaluation.prompt_sets import load_prompts
@@ -75,16 +79,16 @@ _LAZY = {
     "Comparison": "dflash.evaluation.comparison",
     "Generation": "dflash.generation.result",
     "Sampling": "dflash.decode.sampling.params",
-    "Plain": "dflash.decode.strategy",
-    "Strategy": "dflash.decode.strategy",
-    "Adaptive": "dflash.decode.drafters.adaptive.drafter",
-    "DDTree": "dflash.decode.drafters.ddtree",
-    "DFlash": "dflash.decode.drafters.dflash",
-    "DSpark": "dflash.decode.drafters.dflash",
-    "DraftModel": "dflash.decode.drafters.draft_model",
-    "FirstOf": "dflash.decode.drafters.first_of",
-    "MTP": "dflash.decode.drafters.mtp",
-    "PromptLookup": "dflash.decode.drafters.prompt_lookup",
+    "Plain": "dflash.decode.drafters",
+    "Strategy": "dflash.decode.drafters",
+    "Adaptive": "dflash.decode.drafters",
+    "DDTree": "dflash.decode.drafters",
+    "DFlash": "dflash.decode.drafters",
+    "DSpark": "dflash.decode.drafters",
+    "DraftModel": "dflash.decode.drafters",
+    "FirstOf": "dflash.decode.drafters",
+    "MTP": "dflash.decode.drafters",
+    "PromptLookup": "dflash.decode.drafters",
     "Chain": "dflash.decode.drafting.shapes",
     "Tree": "dflash.decode.drafting.shapes",
     "EmptyRetry": "dflash.decode.recoveries.empty_retry",

@@ -11,11 +11,11 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.decode.draft_options import check_untold
+from dflash.decode.drafters import Strategy
 from dflash.decode.drafters.diagnostics import warnings_of
 from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.registry import check_no_draft_options
 from dflash.decode.sampling.params import Sampling
-from dflash.decode.strategy import Strategy
 from dflash.decode.trace import Dump
 from dflash.errors import ContextOverflow, RequestError
 from dflash.generation import prompts, scoring
@@ -128,7 +128,7 @@ class LM:
         DFlashError
             In a forked process, and from the engine's own thread (an observer, a processor, a recorder, `call`).
         """
-        check_untold(sampling)
+        check_no_draft_options(sampling)
         self._worker.check_caller()
         several, is_list = prompts.split(prompt)
         options = Sampling(**sampling)

@@ -1,6 +1,6 @@
 """Check what ruff can't: plain language, one class per name, small folders, no import cycles.
 
-Run as ``python tools/house_lint.py`` from the root of the repository; prints one line per finding and exits with 1 if there is any.
+Run as ``python tools/house_lint.py``; prints one line per finding and exits with 1 if there is any.
 """
 
 import ast

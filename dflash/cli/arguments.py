@@ -9,7 +9,7 @@ from dflash.cli.model_arguments import add_draft, check_draft, draft_settings
 from dflash.errors import NotFound, RequestError
 
 if TYPE_CHECKING:
-    from dflash.decode.strategy import Strategy
+    from dflash.decode.drafting.drafter import Strategy
     from dflash.lm import LM
 
 

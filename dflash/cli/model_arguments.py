@@ -52,9 +52,10 @@ def check_draft(arguments: argparse.Namespace, names: Sequence[str]) -> None:
     RequestError
         If none of them accepts an option; the message lists the strategies that do.
     """
-    from dflash.decode.draft_options import check_taken
+    import dflash.decode.drafters  # noqa: F401  registers the names
+    from dflash.decode.registry import check_draft_options
 
-    check_taken(names, _as_option, draft=arguments.draft, **draft_settings(arguments))
+    check_draft_options(names, _as_option, draft=arguments.draft, **draft_settings(arguments))
 
 
 def _as_option(argument: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""One loop that advances every session by a step."""
+"""The engine: one loop that advances all sessions by a step."""
 
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -6,36 +6,36 @@ from contextlib import closing
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from dflash.decode.admission import admit, check, readmit, save_prompt_snapshot
-from dflash.decode.batch_plan import Part, capture_of, plan
 from dflash.decode.drafting.draft import EMPTY
-from dflash.decode.errands import Errands
-from dflash.decode.overlap import OverlappedStep, launch_next
-from dflash.decode.recoveries.base import apply_recoveries
+from dflash.decode.recoveries.apply import Decision, apply_recoveries
 from dflash.decode.recoveries.emit import show
+from dflash.decode.scheduling.admission import admit, check, readmit, save_prompt_snapshot
+from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, plan
+from dflash.decode.scheduling.errands import Errands
+from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
+from dflash.decode.scheduling.waiting import WaitingQueue
 from dflash.decode.session import Session, Step
-from dflash.decode.verify import Samples, sample_rows, verify, wait
-from dflash.decode.waiting import WaitingQueue
+from dflash.decode.verify import Accepted, Samples, sample_rows, verify, wait
 from dflash.errors import EngineFailed, PoolExhausted, QueueFull, RequestError
 from dflash.kernels.gpu.lost import is_lost
 from dflash.model.batch import Forward
 
 CHUNK = 512
-"""Prompt tokens in a forward, unless told otherwise."""
+"""Default number of prompt tokens in a forward."""
 
 MAX_FAILURES = 3
-"""Forwards in a row that may fail before the engine ends.
+"""Number of consecutive failed forwards that end the engine.
 
-One or two may be the fault of what was in them; three, with no good one in between, are the fault of the model or its
-device.
+One or two may fail because of their sessions. Three without a successful one in between indicate a fault of the model or
+its device.
 """
 
 _N_TRIED = 64
-"""Waiting sessions that are tried in a step, while memory is too scarce for those before them: bounds the time of a step."""
+"""Most waiting sessions that are tried in one step if those before them do not fit memory. Bounds the time of a step."""
 
 
 class Event(NamedTuple):
-    """A session changed."""
+    """A step of a session, as `Engine.step` returns it."""
 
     session: Session
     step: Step
@@ -45,28 +45,28 @@ class Engine:
     """Advances sessions together: propose, one forward for all, verify each, commit, let the drafters observe.
 
     Chunks of some prompts share a forward with the decode rows of other sessions. Sessions join and leave between steps.
-    The groups of waiting sessions take turns; within a group the oldest comes first. A session that does not fit memory
-    waits for others to end, and a bounded number of later ones may start before it. All methods but `add` and `add_all`
-    belong to one thread at a time.
+    The groups of waiting sessions take turns; within a group the oldest session comes first. A session that does not fit
+    memory waits for others to end, and a bounded number of later sessions may start before it. Only one thread at a time
+    may call the methods, except `add` and `add_all`.
 
     A session that fails ends alone. A lost device, or `MAX_FAILURES` failed forwards in a row, ends the engine: every
-    session ends with `EngineFailed`, and so does every later `add` and `step`.
+    session ends with `EngineFailed`, and every later `add` and `step` raises it.
 
     Parameters
     ----------
     model : Model
-        Belongs to the engine while it steps.
+        Used by the engine alone while it steps.
     chunk : int
-        Most prompt tokens in a forward, over all sessions; at least the model's `cut`.
+        Most prompt tokens in a forward, over all sessions; at least the model's `chunk_alignment`.
     max_active : int, optional
-        Most sessions that run at a time; as many as the model has slots if None.
+        Most sessions that run at a time; the number of the model's slots if None.
     max_waiting : int, optional
-        Most sessions that wait while no other may start; None is no bound.
+        Most sessions that wait while `max_active` run; unbounded if None.
 
     Attributes
     ----------
     errands : Errands
-        What else uses the model: one piece is run before each step.
+        Other work that uses the model; one piece runs before each step.
     """
 
     def __init__(
@@ -94,21 +94,21 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Sessions that do not yet."""
+        """Sessions that wait to start."""
         return len(self._added) + len(self._waiting)
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do; a failed engine always has its failure to raise."""
+        """True if `step` has work to do. A failed engine is always busy: its `step` raises the failure."""
         return bool(self._active or self._added or self._waiting or self.errands or self._failure)
 
     def add(self, session: Session) -> Session:
-        """Let a session wait for its turn; from any thread.
+        """Queue a session. May be called from any thread.
 
         Raises
         ------
         RequestError, ContextOverflow, PoolExhausted
-            If it can never be worked on.
+            If the session can never run; see `dflash.decode.scheduling.admission.check`.
         QueueFull
             If too many sessions wait.
         EngineFailed
@@ -118,17 +118,17 @@ class Engine:
         return session
 
     def add_all(self, sessions: Sequence[Session]) -> None:
-        """Let several sessions wait for their turns, or none of them; from any thread.
+        """Queue several sessions, all or none. May be called from any thread.
 
         Raises
         ------
         RequestError, ContextOverflow, PoolExhausted, QueueFull, EngineFailed
-            As `add` does; no session was added then.
+            As `add` does; no session is queued then.
         """
         if self._failure is not None:
             raise EngineFailed(self._failure)
         if len(set(sessions)) != len(sessions):
-            raise RequestError("session: was given twice; make a new one for each text")
+            raise RequestError("session: was given twice; make a new one for each request")
         for session in sessions:
             check(self.model, session)
         self._check_queue(len(sessions))
@@ -145,7 +145,7 @@ class Engine:
             raise RequestError(f"sessions: at most {most} fit the queue and the active ones together, got {n} at once")
         free = max(0, self.max_active - len(self._active))
         if self.waiting + n > self.max_waiting + free:
-            raise QueueFull(f"{self.waiting} texts wait to start, at most {self.max_waiting} may; try again later")
+            raise QueueFull(f"{self.waiting} sessions wait to start, at most {self.max_waiting} may; try again later")
 
     def step(self) -> list[Event]:
         """Run one errand, if there is any, then advance every session once.
@@ -153,8 +153,8 @@ class Engine:
         Returns
         -------
         list of Event
-            One for each session that changed, also for each that failed. Each step is the last entry of its session's
-            `steps`.
+            One for each step that was emitted, including the last steps of sessions that failed. A step that was held back
+            comes with the later one that released it.
 
         Raises
         ------
@@ -178,24 +178,24 @@ class Engine:
         return self._events
 
     def run(self, sessions: Iterable[Session]) -> Generator[Event, None, None]:
-        """Add sessions and yield their events until all have finished. Closing the iterator cancels those that have not."""
-        told: dict[Session, int] = {}
+        """Add sessions and yield their events until all have finished. Closing the iterator cancels the unfinished ones."""
+        n_yielded: dict[Session, int] = {}
         try:
             for session in sessions:
-                told[self.add(session)] = 0
-            while told:
-                for session in list(told):
-                    while told[session] < len(session.steps):
-                        told[session] += 1
-                        yield Event(session, session.steps[told[session] - 1])
+                n_yielded[self.add(session)] = 0
+            while n_yielded:
+                for session in list(n_yielded):
+                    while n_yielded[session] < len(session.steps):
+                        n_yielded[session] += 1
+                        yield Event(session, session.steps[n_yielded[session] - 1])
                     if session.finished:
-                        del told[session]
-                if told:
+                        del n_yielded[session]
+                if n_yielded:
                     self.step()
         finally:
-            for session in told:
+            for session in n_yielded:
                 session.cancel()
-            if told:
+            if n_yielded:
                 self._end_cancelled()
                 self._events = []
 
@@ -205,7 +205,7 @@ class Engine:
         Raises
         ------
         Exception
-            What the session failed with, after its last step.
+            The error of a session that failed, after its last step.
         """
         with closing(self.run([session])) as events:
             for event in events:
@@ -214,7 +214,7 @@ class Engine:
             raise session.error
 
     def close(self) -> None:
-        """Cancel everything, give back what it held, and let go of what was loaded to go with the model."""
+        """Cancel all sessions and errands, then close what was loaded for the model, such as drafts."""
         self.errands.close()
         try:
             self._cancel_all()
@@ -248,7 +248,7 @@ class Engine:
                 return
 
     def _admit_one(self) -> bool:
-        """Start or end the first waiting session that can be; false if memory is too scarce for all that were tried."""
+        """Start or end the first waiting session that can be; return False if none that was tried fits memory."""
         overtaken = []
         for ticket in self._waiting.in_turn(_N_TRIED):
             session = ticket.session
@@ -281,55 +281,70 @@ class Engine:
         return False
 
     def _advance(self) -> None:
+        """Advance all active sessions by one step: propose, forward, verify, commit, observe."""
         began = perf_counter()
-        overlapped, self._overlapped = self._overlapped, None
-        try:
-            parts = overlapped.take(self._active) if overlapped is not None else []
-            out = overlapped.out if parts else None
-            parts = parts or plan(self.model, self._active, self.chunk, self._fail)
-        except Exception as error:
-            self._fail_forward(list(self._active), error, counted=False)
-            return
+        parts, out = self._propose()
         if not parts:
             return
         proposed = perf_counter()
+        out, samples = self._forward(parts, out)
+        if out is None:
+            return
+        shared = Step([], batch=parts[-1].stop, propose=proposed - began, forward=perf_counter() - proposed)
+        for part in parts:
+            try:
+                if part.n_prefill:
+                    self._prefill(part, out, shared)
+                    continue
+                began, n_before = perf_counter(), len(part.session.interventions)
+                decision = self._verify(part, out, next(samples))
+                verified = perf_counter()
+                self._commit(part.session, decision)
+                self._observe(part, decision.accepted, out, restart=decision.restart)
+                times = shared._replace(verify=verified - began, commit=perf_counter() - verified)
+                self._finish(part, decision, times, n_before)
+            except Exception as error:
+                self._end(part.session, "error", error)
+
+    def _propose(self) -> tuple[list[BatchPart], Forward | None]:
+        """Return the rows of the next forward, and the forward itself if it was launched during the step before."""
+        overlapped, self._overlapped = self._overlapped, None
+        try:
+            parts = overlapped.take(self._active) if overlapped is not None else []
+            if parts:
+                return parts, overlapped.out
+            return plan(self.model, self._active, self.chunk, self._fail), None
+        except Exception as error:
+            self._fail_forward(list(self._active), error, counted=False)
+            return [], None
+
+    def _forward(self, parts: list[BatchPart], out: Forward | None) -> tuple[Forward | None, Iterator[Samples | None]]:
+        """Run the forward unless it was launched before, sample its rows and launch the next step where that is possible.
+
+        Returns
+        -------
+        out : Forward or None
+            None if the forward failed; its sessions have ended then.
+        samples : iterator of Samples or None
+            One for each part that decodes.
+        """
         in_forward = True
         try:
             out = out or self.model.forward([part.span for part in parts], capture=capture_of(parts))
-            asking = [(part.draft, part.session, part.start) for part in parts if not part.n_prefill]
-            samples = sample_rows(out.logits, asking)
-            in_forward = False  # a drafter that can't say what it will do says nothing about the model
+            requests = [(part.draft, part.session, part.start) for part in parts if not part.n_prefill]
+            samples = sample_rows(out.logits, requests)
+            in_forward = False  # a drafter that fails in `plan_next` is no failure of the model
             self._overlapped = launch_next(self.model, parts, self._active, out)
             in_forward = True
             wait(samples)
         except Exception as error:
             self._fail_forward([part.session for part in parts], error, counted=in_forward)
-            return
+            return None, iter(())
         self._n_failures = 0
-        shared = Step([], batch=parts[-1].stop, propose=proposed - began, forward=perf_counter() - proposed)
-        found = iter(samples)
-        for part in parts:
-            try:
-                if part.n_prefill:
-                    self._read(part, out, shared)
-                else:
-                    self._decode(part, out, next(found), shared)
-            except Exception as error:
-                self._end(part.session, "error", error)
+        return out, iter(samples)
 
-    def _fail_forward(self, sessions: Sequence[Session], error: Exception, *, counted: bool = True) -> None:
-        """End the sessions of a forward that failed; also the engine, if too many forwards failed in a row."""
-        for session in sessions:
-            self._end(session, "error", error)
-        self._n_failures += counted
-        if self._n_failures >= MAX_FAILURES:
-            self._give_up(f"{MAX_FAILURES} forwards in a row failed, the last one with {type(error).__name__}: {error}")
-
-    def _give_up(self, reason: str) -> None:
-        if self._failure is None:
-            self._failure = f"the engine has failed and takes no more work: {reason}"
-
-    def _read(self, part: Part, out: Forward, shared: Step) -> None:
+    def _prefill(self, part: BatchPart, out: Forward, shared: Step) -> None:
+        """Count a chunk of a prompt as prefilled and pass its rows to the drafter."""
         session = part.session
         session.n_prefilled += part.n_prefill
         session.drafter_state.observe(out, slice(part.start, part.stop))
@@ -337,27 +352,37 @@ class Engine:
             save_prompt_snapshot(session)
         self._emit(session, shared._replace(prefilled=part.n_prefill))
 
-    def _decode(self, part: Part, out: Forward, samples: Samples | None, shared: Step) -> None:
-        session, began, n_before = part.session, perf_counter(), len(part.session.interventions)
-        # rows that decode come first in a forward, and they alone want logits
+    def _verify(self, part: BatchPart, out: Forward, samples: Samples | None) -> Decision:
+        """Return the accepted tokens of a session after its recoveries and its observer have seen them."""
+        session = part.session
+        # rows that decode come first in a forward, and only they have logits
         decision = apply_recoveries(session, verify(part.draft, out.logits[part.start : part.stop], session, samples))
-        accepted = show(session, decision)
-        verified = perf_counter()
+        return decision._replace(accepted=show(session, decision))
+
+    def _commit(self, session: Session, decision: Decision) -> None:
+        """Append the accepted tokens to the session and keep their rows in the target's state, or restart the session."""
         if decision.restart:
             readmit(self.model, session)
         else:
-            session.state.commit(accepted.rows)
-            session.append(accepted)
-            if accepted.finish is None and self._overlapped is not None:
-                self._overlapped.accept(session)
-            elif accepted.finish is None:
-                session.drafter_state.observe(out, [part.start + row for row in accepted.rows])
-        step = shared._replace(
+            session.state.commit(decision.accepted.rows)
+            session.append(decision.accepted)
+
+    def _observe(self, part: BatchPart, accepted: Accepted, out: Forward, *, restart: bool) -> None:
+        """Pass the accepted rows to the drafter, unless the session ends or restarts."""
+        if restart or accepted.finish is not None:
+            return
+        if self._overlapped is not None:
+            self._overlapped.accept(part.session)  # its drafter has observed the rows before the launch
+        else:
+            part.session.drafter_state.observe(out, [part.start + row for row in accepted.rows])
+
+    def _finish(self, part: BatchPart, decision: Decision, times: Step, n_before: int) -> None:
+        """Emit the step of a session, hold it back, or end the session with it."""
+        session, accepted = part.session, decision.accepted
+        step = times._replace(
             tokens=accepted.tokens,
             drafted=accepted.drafted,
             accepted=accepted.n_accepted,
-            verify=verified - began,
-            commit=perf_counter() - verified,
             finish=accepted.finish,
             draft=part.draft if accepted.drafted else EMPTY,
             rows=accepted.rows,
@@ -372,18 +397,30 @@ class Engine:
         else:
             self._emit(session, step)
 
+    def _fail_forward(self, sessions: Sequence[Session], error: Exception, *, counted: bool = True) -> None:
+        """End the sessions of a forward that failed; also the engine, if too many forwards failed in a row."""
+        for session in sessions:
+            self._end(session, "error", error)
+        self._n_failures += counted
+        if self._n_failures >= MAX_FAILURES:
+            self._give_up(f"{MAX_FAILURES} forwards in a row failed, the last one with {type(error).__name__}: {error}")
+
+    def _give_up(self, reason: str) -> None:
+        if self._failure is None:
+            self._failure = f"the engine has failed and takes no more work: {reason}"
+
     def _fail(self, session: Session, error: Exception) -> None:
         self._end(session, "error", error)
 
     def _emit(self, session: Session, step: Step) -> None:
-        """Hand a step on, after those that were held back."""
+        """Emit a step after those that were held back."""
         session.record(step)
-        told, session.held_steps = [*session.held_steps, step], []
-        session.steps += told
-        self._events += [Event(session, each) for each in told]
+        steps, session.held_steps = [*session.held_steps, step], []
+        session.steps += steps
+        self._events += [Event(session, each) for each in steps]
 
     def _end(self, session: Session, reason: str, error: Exception | None = None, *, step: Step | None = None) -> None:
-        """Give back what the session holds, then pass its last step on. Never raises, and never formats the session."""
+        """Release the session's memory, then emit its last step. Never raises, and never formats the session."""
         if session in self._active:
             self._active.remove(session)
         self._waiting.remove(session)

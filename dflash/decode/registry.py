@@ -1,176 +1,231 @@
-"""Strategies by name: what command lines and requests say."""
+"""Table of drafters by name, and the parser of strategy names.
+
+This module imports no drafter. Each drafter registers itself in its own file with `register`, and importing
+`dflash.decode.drafters` imports them all. The order of the table is the order of registration.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from dflash.decode.drafters.adaptive.drafter import Adaptive
-from dflash.decode.drafters.ddtree import BUDGET
-from dflash.decode.drafters.dflash import DFlash
-from dflash.decode.drafters.draft_model import DraftModel
-from dflash.decode.drafters.first_of import FirstOf
-from dflash.decode.drafters.mtp import MTP
-from dflash.decode.drafters.prompt_lookup import PromptLookup
-from dflash.decode.drafting.drafter import Drafter, Nothing
-from dflash.decode.drafting.shapes import Chain, Shape, Tree
-from dflash.decode.strategy import Strategy
 from dflash.errors import RequestError
 
-NAMES = (
-    "plain, dflash[:DEPTH], dspark[:DEPTH], ddtree[:NODES], mtp[:DEPTH], mtp-tree[:NODES], lookup[:TOKENS], "
-    "draft-model[:DEPTH], adaptive, adaptive(A, B, ...), first(A, B, ...)"
-)
-"""What there is."""
-
 MAX_NAME = 200
-"""Characters of a name."""
+"""Most characters of a name."""
 
 MAX_PARTS = 8
-"""Names between one pair of brackets: each drafter keeps tables or a draft model's state for every sequence."""
+"""Most names between one pair of brackets: each drafter keeps tables or a draft model's state for every sequence."""
 
 MAX_NESTING = 2
-"""Brackets within brackets: ``adaptive(first(lookup, mtp:2), dflash)`` has two."""
+"""Most brackets within brackets: ``adaptive(first(lookup, mtp:2), dflash)`` has two."""
 
 _WORD = re.compile(r"[a-z-]+")
 _CALL = re.compile(r"([a-z-]+)(?::([1-9]\d{0,3}))?(?:\((.*)\))?")
-_TAKES_DRAFT = re.compile(r"\b(dflash|dspark|ddtree|draft-model)\b")
+_WORD_AND_BRACKET = re.compile(r"([a-z-]+)(\s*\()?")
+
+T = TypeVar("T", bound=type)
 
 
-def strategy(text: str, draft: str | None = None, **settings: Any) -> Strategy:
-    """Make the strategy that a name stands for.
+class Named(NamedTuple):
+    """Drafter and shape that a name stands for."""
+
+    drafter: Any
+    shape: Any = None
+
+
+class NameCall(NamedTuple):
+    """One word of a name with everything given to it.
 
     Parameters
     ----------
     text : str
-        One of `NAMES`, such as ``"dflash:8"`` or ``"first(lookup, ddtree:22)"``.
+        The whole name that the user wrote, for messages.
+    number : int or None
+        The number after the colon.
+    inner : tuple of Named or None
+        Strategies between the brackets without repetitions, None if there are no brackets.
+    options : dict
+        Draft options (``draft``, ``draft_device``, ``draft_vocab``) that the word may use.
+    """
+
+    text: str
+    number: int | None
+    inner: tuple[Named, ...] | None
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredDrafter:
+    """One registered word; `register` documents the fields."""
+
+    word: str
+    kind: type
+    number: str | None = None
+    parameter: str | None = None
+    shape: Callable[[int], Any] | None = None
+    default: int | None = None
+    takes: Mapping[str, str] = field(default_factory=dict)
+    needs_draft: str | None = None
+    spare_draft: bool = False
+    brackets: Literal["never", "optional", "always"] = "never"
+    make: Callable[[NameCall], Named] | None = None
+    spell: Callable[[Any], str] | None = None
+
+    @property
+    def forms(self) -> list[str]:
+        """The ways to write the word, such as ``mtp[:DEPTH]``."""
+        bare = [] if self.brackets == "always" else [f"{self.word}[:{self.number}]" if self.number else self.word]
+        return bare if self.brackets == "never" else [*bare, f"{self.word}(A, B, ...)"]
+
+    def accepts(self, call: NameCall) -> bool:
+        """Return whether number and brackets are written as the word wants them."""
+        if call.number is not None and self.number is None:
+            return False
+        return self.brackets != "always" if call.inner is None else self.brackets != "never"
+
+    def made(self, call: NameCall) -> Named:
+        """Return drafter and shape of a call that `accepts` allows."""
+        if self.make is not None:
+            return self.make(call)
+        if self.needs_draft is not None and "draft" not in call.options:
+            raise RequestError(f"strategy {call.text!r:.80}: {self.word} needs a draft, {self.needs_draft}")
+        arguments = {name: call.options[option] for option, name in self.takes.items() if option in call.options}
+        number = self.default if call.number is None else call.number
+        if number is None:
+            return Named(self.kind(**arguments))
+        if self.parameter is not None:
+            return Named(self.kind(**arguments, **{self.parameter: number}))
+        return Named(self.kind(**arguments), self.shape(number))
+
+    def spelled(self, strategy: Any) -> str | None:
+        """Return the name of a strategy whose drafter is of this kind, draft options left out; None if there is none."""
+        drafter, shape = strategy.drafter, strategy.shape
+        if self.spell is not None:
+            return self.spell(strategy)
+        if self.parameter is not None:
+            number = getattr(drafter, self.parameter)
+            if drafter != self.kind(**{self.parameter: number}):
+                return None
+            return self.word if drafter == self.kind() else f"{self.word}:{number}"
+        if shape is None:
+            return self.word if self.default is None else None
+        if type(shape) is not self.shape:
+            return None
+        number = getattr(shape, fields(shape)[0].name)
+        if shape != self.shape(number):
+            return None
+        return self.word if number is None else f"{self.word}:{number}"
+
+
+_TABLE: dict[str, RegisteredDrafter] = {}
+
+
+def register(word: str, *aliases: str, **settings: Any) -> Callable[[T], T]:
+    """Give a drafter class a name on the command line, in requests and wherever a strategy may be a string.
+
+    Parameters
+    ----------
+    word : str
+        The name: lower-case letters and hyphens.
+    *aliases : str
+        Further names with the same meaning; `name` never returns them.
+    number : str, optional
+        Label of the number that may follow after a colon, such as ``"DEPTH"`` in ``mtp[:DEPTH]``. No number if None.
+    parameter : str, optional
+        Parameter of the class that the number sets. If None, the number makes the shape.
+    shape : type, optional
+        `Chain` or `Tree`: makes the shape from the number.
+    default : int, optional
+        The number if none is written. If None, class and shape keep their own defaults.
+    takes : mapping of str to str
+        Draft options that the drafter takes, each with the parameter of the class that it sets.
+    needs_draft : str, optional
+        Description of the file if the option ``draft`` is required, for the message.
+    spare_draft : bool
+        Take the option ``draft`` only if no other word of the name needs it.
+    brackets : str
+        ``"never"``, ``"optional"`` or ``"always"``: list of strategies after the word.
+    make : callable, optional
+        ``make(call: NameCall) -> Named``, instead of calling the class with `number` and `takes`.
+    spell : callable, optional
+        ``spell(strategy) -> str``, the reverse of `make`.
+
+    Raises
+    ------
+    ValueError
+        If a word has other characters or belongs to another class.
+
+    Examples
+    --------
+    ::
+
+        @register("suffix", number="TOKENS", parameter="n_draft")
+        class Suffix(Drafter): ...
+    """
+
+    def add(kind: T) -> T:
+        for each in (word, *aliases):
+            known = _TABLE.get(each)
+            if _WORD.fullmatch(each) is None:
+                raise ValueError(f"register: {each!r} must consist of lower-case letters and hyphens")
+            # a class may be defined again, as in a notebook's cell
+            if known is not None and (known.kind.__module__, known.kind.__name__) != (kind.__module__, kind.__name__):
+                raise ValueError(f"register: {each!r} is the name of {known.kind.__name__}; choose another")
+            _TABLE[each] = RegisteredDrafter(each, kind, **settings)
+        return kind
+
+    return add
+
+
+def words() -> tuple[str, ...]:
+    """Return all words that names are made of."""
+    return tuple(_TABLE)
+
+
+def names() -> str:
+    """List the forms of all names, for help and messages."""
+    return ", ".join(form for entry in _TABLE.values() for form in entry.forms)
+
+
+def parse(text: str, draft: str | None = None, **options: Any) -> Named:
+    """Make the drafter and shape that a name stands for.
+
+    Parameters
+    ----------
+    text : str
+        A name such as ``"dflash:8"`` or ``"first(lookup, ddtree:22)"``; `names` lists the forms.
     draft : str, optional
-        The draft model, for what needs one; where nothing does, ``mtp`` takes it for the file of its head.
-    settings
-        Of the draft: ``draft_device``, and what else `DFlash` takes; of an MTP head, ``draft_vocab``.
+        The draft model. ``mtp`` takes it as the file of its head if no other word of the name needs it.
+    **options
+        Further draft options, ``draft_device`` and ``draft_vocab``. Words that do not take an option ignore it.
 
     Raises
     ------
     RequestError
-        If there is no such strategy, or the name is longer, wider or deeper than `MAX_NAME`, `MAX_PARTS` and `MAX_NESTING`.
-        The message lists what there is, or says how the one that was meant is written.
+        If there is no such name, or the name exceeds `MAX_NAME`, `MAX_PARTS` or `MAX_NESTING`. The message lists the names,
+        or the correct form of the word.
     """
     _check_size(text)
-    return _Reader(text, draft, settings).strategy(text)
+    return _Parser(text, options if draft is None else {"draft": draft, **options}).parse(text)
 
 
-def name(strategy: Strategy) -> str:
-    """Say by which name `strategy` makes this one, drafts apart; recoveries are not told. Its Python, if there is none."""
-    drafter, shape = strategy.drafter, strategy.shape
-    if isinstance(drafter, Adaptive):
-        return f"adaptive({', '.join(map(name, drafter.strategies))})" if drafter.strategies else "adaptive"
-    if isinstance(drafter, FirstOf):
-        parts = [name(Strategy(part)) for part in drafter.drafters]
-        if shape is not None:
-            parts[-1] = name(Strategy(drafter.drafters[-1], shape))
-        return f"first({', '.join(parts)})"
-    found = next((word for kind, word in _WORDS.items() if type(drafter) is kind), None)
-    if found is None or (isinstance(drafter, PromptLookup) and drafter != PromptLookup(n_draft=drafter.n_draft)):
-        return repr(strategy)
-    if isinstance(drafter, PromptLookup):
-        return found if drafter == PromptLookup() else f"{found}:{drafter.n_draft}"
-    if isinstance(shape, Tree) and found in _TREES and shape == Tree(shape.budget):
-        return f"{_TREES[found]}:{shape.budget}"
-    if isinstance(shape, Chain) and shape.depth is not None:
-        return f"{found}:{shape.depth}"
-    return found if shape in (None, Chain()) else repr(strategy)
+def name(strategy: Any) -> str:
+    """Return the name that `parse` would read as this strategy, without draft options and recoveries; else its repr."""
+    kind = type(strategy.drafter)
+    found = (entry.spelled(strategy) for entry in _TABLE.values() if entry.kind is kind)
+    return next((text for text in found if text is not None), None) or repr(strategy)
 
 
 def words_of(text: str) -> list[str]:
-    """The words that a name is made of, such as ``first``, ``lookup``, ``dflash`` of ``"first(lookup, dflash:8)"``."""
+    """Return the words of a name, such as ``first``, ``lookup``, ``dflash`` of ``"first(lookup, dflash:8)"``."""
     return _WORD.findall(text)
 
 
-_WORDS: dict[type, str] = {
-    Nothing: "plain",
-    DFlash: "dflash",
-    MTP: "mtp",
-    PromptLookup: "lookup",
-    DraftModel: "draft-model",
-}
-_TREES = {"dflash": "ddtree", "mtp": "mtp-tree"}
-
-
-class _Kind(NamedTuple):
-    """How a name that stands alone is read: who guesses, and the shape for a number, or without one."""
-
-    drafter: Callable[[_Reader, int | None], Drafter]
-    shape: Callable[[int | None], Shape | None]
-
-
-class _Reader:
-    def __init__(self, text: str, draft: str | None, settings: dict[str, Any]) -> None:
-        self._text, self._draft, self._settings = text, draft, settings
-        self._head = None if _TAKES_DRAFT.search(text) else draft
-
-    def strategy(self, text: str) -> Strategy:
-        found = _CALL.fullmatch(text.strip())
-        if found is None:
-            raise self._wrong(text)
-        word, number, inner = found[1], int(found[2]) if found[2] else None, found[3]
-        if word in ("first", "adaptive") and number is None and (inner is not None or word == "adaptive"):
-            return self._several(word, inner)
-        kind = _KINDS.get(word)
-        if kind is None or inner is not None or (number is not None and "[:" not in _WRITTEN[word]):
-            raise self._wrong(text)
-        return Strategy(kind.drafter(self, number), kind.shape(number))
-
-    def dflash(self) -> DFlash:
-        return DFlash(**self._settings) if self._draft is None else DFlash(self._draft, **self._settings)
-
-    def mtp(self) -> MTP:
-        return MTP(self._head, self._settings.get("draft_vocab"))
-
-    def draft_model(self) -> DraftModel:
-        if self._draft is None:
-            raise RequestError(f"strategy {self._text!r:.80}: draft-model needs a draft, the file of a small model")
-        return DraftModel(self._draft, self._settings.get("draft_device"))
-
-    def _several(self, word: str, inner: str | None) -> Strategy:
-        if inner is None:
-            return Strategy(Adaptive(self.dflash(), PromptLookup()) if self._draft or self._settings else Adaptive())
-        made = list(dict.fromkeys(self.strategy(part) for part in parts(inner)))
-        if len(made) > MAX_PARTS:
-            raise RequestError(f"strategy {self._text!r:.80}: names {len(made)} strategies, at most {MAX_PARTS} are allowed")
-        if word == "adaptive":
-            return Strategy(Adaptive(*made))
-        shapes = [part.shape for part in made if part.shape is not None]
-        if len(set(shapes)) > 1:
-            raise RequestError(f"strategy {self._text!r:.80}: first(...) guesses in one shape, got {shapes}")
-        drafters = dict.fromkeys(part.drafter for part in made)
-        return Strategy(FirstOf(*drafters), shapes[0] if shapes else None)
-
-    def _wrong(self, text: str) -> RequestError:
-        text = text.strip() or self._text
-        word = _WORD.match(text)
-        meant = _WRITTEN.get(word[0]) if word else None
-        if meant is None:
-            return RequestError(f"strategy: {text!r:.80} is not known; there are {NAMES}")
-        _, colon, number = meant.rstrip("]").partition("[:")
-        bounds = f", {number} from 1 to 9999" if colon else ""
-        return RequestError(f"strategy: {text!r:.80} is not known; wanted {meant}{bounds}")
-
-
-def _check_size(text: str) -> None:
-    """Refuse a name that is too long or too deep, before it is read."""
-    if len(text) > MAX_NAME:
-        raise RequestError(f"strategy: the name has {len(text)} characters, at most {MAX_NAME} are allowed")
-    depth = deepest = 0
-    for letter in text:
-        depth += (letter == "(") - (letter == ")")
-        deepest = max(deepest, depth)
-    if deepest > MAX_NESTING:
-        raise RequestError(f"strategy: {text!r:.80} is nested {deepest} levels deep, at most {MAX_NESTING} are allowed")
-
-
 def parts(text: str) -> list[str]:
-    """Names between commas that are not in brackets."""
+    """Split names at the commas that are outside brackets."""
     found, depth = [""], 0
     for letter in text:
         depth += (letter == "(") - (letter == ")")
@@ -181,30 +236,93 @@ def parts(text: str) -> list[str]:
     return found
 
 
-def _chain(depth: int | None) -> Shape | None:
-    return None if depth is None else Chain(depth)
+def check_draft_options(names: Sequence[str], spell: Callable[[str, Any], str] = "{}={!r}".format, **options: Any) -> None:
+    """Check that each draft option is taken by at least one of the named strategies.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of strategies.
+    spell : callable
+        ``spell(option, value)`` returns the option as the user wrote it, for the message.
+    **options
+        ``draft``, ``draft_device`` and ``draft_vocab``; None if not given.
+
+    Raises
+    ------
+    RequestError
+        If no strategy takes an option; the message lists those that do.
+    """
+    entries = [entry for text in names for entry in _option_takers(text)]
+    for option, value in options.items():
+        if value is None or any(option in entry.takes for entry in entries):
+            continue
+        of = f"strategy {', '.join(map(repr, names))} does not take it" if names else "no strategy is named"
+        raise RequestError(f"{spell(option, value)}: {of}; those that do are {', '.join(_words_that_take(option))}")
 
 
-def _tree(budget: int | None) -> Shape:
-    return Tree(budget or BUDGET)
+def check_no_draft_options(arguments: Iterable[str]) -> None:
+    """Raise a RequestError if an argument is a draft option, where a strategy already holds its own."""
+    for argument in arguments:
+        if _words_that_take(argument):
+            raise RequestError(f"{argument}: belongs to the strategy, as strategy=DFlash('draft.gguf', draft_vocab=32768)")
 
 
-def _none(number: int | None) -> None:
-    pass
+def _option_takers(text: str) -> Iterator[RegisteredDrafter]:
+    """Yield the entries of a name that use draft options themselves: a word before brackets leaves them to its parts."""
+    for word, bracket in _WORD_AND_BRACKET.findall(text):
+        if not bracket and word in _TABLE:
+            yield _TABLE[word]
 
 
-_KINDS = {
-    "plain": _Kind(lambda *_: Nothing(), _none),
-    "dflash": _Kind(lambda reader, _: reader.dflash(), _chain),
-    "dspark": _Kind(lambda reader, _: reader.dflash(), _chain),
-    "ddtree": _Kind(lambda reader, _: reader.dflash(), _tree),
-    "mtp": _Kind(lambda reader, _: reader.mtp(), _chain),
-    "mtp-tree": _Kind(lambda reader, _: reader.mtp(), _tree),
-    "lookup": _Kind(lambda _, most: PromptLookup() if most is None else PromptLookup(n_draft=most), _none),
-    "draft-model": _Kind(lambda reader, _: reader.draft_model(), _chain),
-}
+def _words_that_take(option: str) -> list[str]:
+    found = [entry for entry in _TABLE.values() if option in entry.takes and entry.brackets == "never"]
+    return [entry.word for entry in sorted(found, key=lambda entry: entry.spare_draft)]
 
-WORDS = (*_KINDS, "adaptive", "first")
-"""All words that names are made of."""
 
-_WRITTEN = {word: " or ".join(one.strip() for one in parts(NAMES) if words_of(one)[0] == word) for word in WORDS}
+class _Parser:
+    def __init__(self, text: str, options: dict[str, Any]) -> None:
+        self._text, self._options = text, options
+        needed = {word for word in _words_that_take("draft") if not _TABLE[word].spare_draft}
+        self._spare = {option: value for option, value in options.items() if option != "draft"}
+        if not needed.intersection(words_of(text)):
+            self._spare = options
+
+    def parse(self, text: str) -> Named:
+        found = _CALL.fullmatch(text.strip())
+        if found is None or found[1] not in _TABLE:
+            raise self._unknown(text)
+        entry, inner = _TABLE[found[1]], None if found[3] is None else ()
+        call = NameCall(
+            self._text, int(found[2]) if found[2] else None, inner, self._spare if entry.spare_draft else self._options
+        )
+        if not entry.accepts(call):
+            raise self._unknown(text)
+        return entry.made(call if inner is None else call._replace(inner=self._inner(found[3])))
+
+    def _inner(self, text: str) -> tuple[Named, ...]:
+        made = tuple(dict.fromkeys(self.parse(part) for part in parts(text)))
+        if len(made) > MAX_PARTS:
+            raise RequestError(f"strategy {self._text!r:.80}: names {len(made)} strategies, at most {MAX_PARTS} are allowed")
+        return made
+
+    def _unknown(self, text: str) -> RequestError:
+        text = text.strip() or self._text
+        word = _WORD.match(text)
+        entry = _TABLE.get(word[0]) if word else None
+        if entry is None:
+            return RequestError(f"strategy: {text!r:.80} is not known; there are {names()}")
+        bounds = f", {entry.number} from 1 to 9999" if entry.number else ""
+        return RequestError(f"strategy: {text!r:.80} is not known; wanted {' or '.join(entry.forms)}{bounds}")
+
+
+def _check_size(text: str) -> None:
+    """Raise a RequestError for a name that is too long or nested too deeply, before it is parsed."""
+    if len(text) > MAX_NAME:
+        raise RequestError(f"strategy: the name has {len(text)} characters, at most {MAX_NAME} are allowed")
+    depth = deepest = 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        deepest = max(deepest, depth)
+    if deepest > MAX_NESTING:
+        raise RequestError(f"strategy: {text!r:.80} is nested {deepest} levels deep, at most {MAX_NESTING} are allowed")

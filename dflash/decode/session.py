@@ -8,18 +8,19 @@ from time import perf_counter
 
 import numpy as np
 
-from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing
+from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing, Plain, Strategy
 from dflash.decode.prompt_ids import PromptIds
-from dflash.decode.recoveries.base import Intervention, RecoveryState
+from dflash.decode.recoveries.base import RecoveryState
+from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling, check_whole
 from dflash.decode.sampling.processors import LogitsProcessor, Penalties
 from dflash.decode.sampling.sampler import Sampler, TokenLogprobs
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.decode.special_tokens import SpecialTokens
-from dflash.decode.step import Recorder, Step
-from dflash.decode.strategy import Plain, Strategy
+from dflash.decode.step import Step
 from dflash.decode.verify import Accepted
+from dflash.decode.view import Recorder
 from dflash.errors import RequestError
 from dflash.model.state.sequence_state import Snapshot, State
 

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from dflash.decode.drafting.drafter import Drafter, DrafterState
 from dflash.errors import DFlashError
-from dflash.model.state.sequence_state import Snapshot
+from dflash.model.state.sequence_state import Snapshot, State
 
-if TYPE_CHECKING:
-    from dflash.decode.drafting.drafter import Drafter
-    from dflash.decode.session import Session
+
+class RunningSession(Protocol):
+    """Members of a session that its snapshot uses."""
+
+    token_ids: list[int]
+    """Ids of the prompt and of all accepted tokens; the state holds all but the last of them at most."""
+
+    state: State | None
+    """State of the target; None if the session does not run."""
+
+    drafter: Drafter
+    """The drafter in use."""
+
+    drafter_state: DrafterState | None
+    """Its state; None if the session does not run."""
 
 
 class SessionSnapshot:
@@ -43,7 +56,7 @@ class SessionSnapshot:
         If there is no memory for it; nothing changes then.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: RunningSession) -> None:
         if session.state is None or session.drafter_state is None:
             raise DFlashError(f"snapshot: {session!r} holds nothing to remember")
         self.length: int = session.state.length

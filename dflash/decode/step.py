@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from dflash.decode.drafting.draft import EMPTY, Draft
-
-if TYPE_CHECKING:
-    from dflash.decode.session import Session
 
 
 class Step(NamedTuple):
@@ -55,16 +52,3 @@ class Step(NamedTuple):
     injected: int = 0
     note: str = ""
     by: str = ""
-
-
-class Recorder(Protocol):
-    """Is told all that a session does, in the engine's thread; an exception in it ends the session."""
-
-    def started(self, session: Session) -> None:
-        """The session is about to run."""
-
-    def picked(self, row: int, logits: Any, token: int) -> None:
-        """At a row of the step a token was picked; `logits` (V,) are the model's own, which no rule has changed."""
-
-    def told(self, step: Step) -> None:
-        """A step is over."""

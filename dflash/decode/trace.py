@@ -44,11 +44,11 @@ class Dump:
         self.name, self.top = name, top
         self._n_made = self._n_open = 0
 
-    def recorder(self) -> "Recorder":
+    def recorder(self) -> "TraceRecorder":
         """Make the recorder of the next text."""
         self._n_made += 1
         self._n_open += 1
-        return Recorder(self, self._n_made - 1)
+        return TraceRecorder(self, self._n_made - 1)
 
     def write(self, row: dict[str, Any]) -> None:
         """Add a line."""
@@ -61,8 +61,8 @@ class Dump:
             self._file.close()
 
 
-class Recorder:
-    """Writes down one text. The engine's thread calls it; see `dflash.decode.step.Recorder`.
+class TraceRecorder:
+    """Writes down one text. The engine's thread calls it; see `dflash.decode.view.Recorder`.
 
     A line has ``text``, which text it is about, and is of one of three kinds: the first has ``prompt`` and how it is
     continued; a chunk of the prompt has ``prefilled``; a step has ``tokens``, ``draft`` with tokens and parents,

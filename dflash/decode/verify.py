@@ -1,18 +1,16 @@
 """The only place where a token is picked."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.sampling.sampler import TokenLogprobs
+from dflash.decode.view import SamplingView
 from dflash.errors import DFlashError
 from dflash.kernels import sample
 from dflash.kernels.sample import SampleResult
-
-if TYPE_CHECKING:
-    from dflash.decode.session import Session
 
 
 class Accepted(NamedTuple):
@@ -65,7 +63,7 @@ class Samples(NamedTuple):
     first: int
 
 
-def sample_rows(logits: Any, asking: Sequence[tuple[Draft, "Session", int]]) -> list[Samples | None]:
+def sample_rows(logits: Any, asking: Sequence[tuple[Draft, SamplingView, int]]) -> list[Samples | None]:
     """Begin to draw the tokens of a step, of all sessions together, where no rule must see the way to a node first.
 
     Parameters
@@ -102,7 +100,7 @@ def wait(samples: Sequence[Samples | None]) -> None:
             return
 
 
-def verify(draft: Draft, logits: Any, session: "Session", samples: Samples | None = None) -> Accepted:
+def verify(draft: Draft, logits: Any, session: SamplingView, samples: Samples | None = None) -> Accepted:
     """Walk a draft from the root: pick the target's own token, step to the guess that holds it, or stop.
 
     Parameters
@@ -171,7 +169,7 @@ def verify(draft: Draft, logits: Any, session: "Session", samples: Samples | Non
         history.cut(start)
 
 
-def _logprobs(session: "Session", logits: Any, row: int, token: int, samples: Samples | None) -> TokenLogprobs:
+def _logprobs(session: SamplingView, logits: Any, row: int, token: int, samples: Samples | None) -> TokenLogprobs:
     if samples is None:
         return session.sampler.logprobs(logits[row], token)
     return TokenLogprobs(token, *samples.result.top(samples.first + row))

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dflash.decode import registry
-from dflash.decode.draft_options import check_taken
+from dflash.decode.drafters import Strategy
 from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.sampling.params import check_whole
-from dflash.decode.strategy import Strategy
 from dflash.errors import RequestError
 from dflash.evaluation.comparison import Comparison, Row
 from dflash.evaluation.prompt_sets import Case
@@ -129,7 +128,7 @@ def named(strategies: Strategies, draft: str | None, settings: dict[str, Any]) -
     if not isinstance(strategies, Iterable) or isinstance(strategies, str):
         raise RequestError(f"compare: strategies must be a sequence, got {strategies!r}; write [{strategies!r}]")
     values = list(strategies.values() if isinstance(strategies, Mapping) else strategies)
-    check_taken([value for value in values if isinstance(value, str)], draft=draft, **settings)
+    registry.check_draft_options([value for value in values if isinstance(value, str)], draft=draft, **settings)
     if isinstance(strategies, Mapping):
         return {name: _made(value, draft, settings) for name, value in strategies.items()}
     found: dict[str, Strategy] = {}
@@ -143,7 +142,7 @@ def named(strategies: Strategies, draft: str | None, settings: dict[str, Any]) -
 
 
 def _made(value: str | Strategy | Drafter, draft: str | None, settings: dict[str, Any]) -> Strategy:
-    return registry.strategy(value, draft, **settings) if isinstance(value, str) else Strategy.of(value)
+    return Strategy.named(value, draft, **settings) if isinstance(value, str) else Strategy.of(value)
 
 
 def _cases(prompts: Prompt | Sequence[Prompt | Case]) -> Iterator[Case]:

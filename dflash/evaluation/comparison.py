@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.cli.terminal import table
 from dflash.decode import metrics as acceptance
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.session import Step
-from dflash.decode.strategy import Strategy
 from dflash.generation.display import position_bars
 from dflash.generation.result import Generation
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from weakref import WeakMethod
 
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
-from dflash.decode.strategy import Strategy
 from dflash.generation.recovery.special_tokens import special_tokens_of
 from dflash.model.text.detokenizer import TextStream
 from dflash.model.text.tokenizer import Tokenizer

@@ -11,9 +11,9 @@ from functools import partial
 from traceback import clear_frames
 from typing import TypeVar
 
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session, Step
-from dflash.decode.strategy import Strategy
 from dflash.errors import Cancelled, DFlashError, EngineFailed
 from dflash.generation.completion import Answer, Delta
 from dflash.generation.preparation import Preparation, PreparationJob

@@ -9,9 +9,8 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from dflash.decode.drafting.drafter import Drafter, Nothing, is_prepared, prepare_in_parts
+from dflash.decode.drafting.drafter import Drafter, Nothing, Strategy, is_prepared, prepare_in_parts
 from dflash.decode.engine import Engine
-from dflash.decode.strategy import Strategy
 from dflash.errors import DFlashError, PoolExhausted
 from dflash.generation.refusals import Refused, anew
 

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dflash.decode import metrics as acceptance
-from dflash.decode.recoveries.base import Intervention
+from dflash.decode.drafting.drafter import Strategy
+from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
-from dflash.decode.strategy import Strategy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,1 +1,1 @@
-"""The arithmetic: a folder an op, with its definition, numba and CUDA side by side. Knows no model."""
+"""Kernels: one folder per op, with its NumPy definition, numba and CUDA side by side. Nothing here depends on a model."""

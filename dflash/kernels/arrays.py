@@ -1,4 +1,4 @@
-"""Arrays as kernels want them."""
+"""Checks of kernel arguments, and aligned or lazily backed host arrays."""
 
 import math
 import mmap
@@ -12,45 +12,59 @@ from dflash.errors import KernelError
 from dflash.kernels.ragged import PENDING, Ragged
 
 _FLOAT32 = np.dtype(np.float32)
-_LINE = 16
+_LINE = 16  # float32 in a cache line
 
 
-def check(name: str, array: Any, shape: tuple[int, ...]) -> None:
-    """Refuse an array that a kernel would misread.
+def check(name: str, array: Any, shape: tuple[int, ...], dtype: Any = _FLOAT32) -> None:
+    """Check the shape, type and layout of an array before a kernel reads its memory.
 
     Parameters
     ----------
     name : str
-        What the array is called in the signature.
+        Name of the array in the signature, for the message.
     array : array
-        Of any library.
+        NumPy or CuPy array.
     shape : tuple of int
-        The shape it must have.
+        Required shape.
+    dtype : dtype, optional
+        Required type.
 
     Raises
     ------
     KernelError
-        If it is not C-contiguous float32 of that shape.
+        If the array is not C-contiguous, or has another shape or type.
     """
-    if array.shape != shape or array.dtype != _FLOAT32 or not array.flags.c_contiguous:
+    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
         strided = "" if array.flags.c_contiguous else "strided "
-        raise KernelError(f"{name}: wanted contiguous float32 {shape}, got {strided}{array.dtype} {array.shape}")
+        raise KernelError(f"{name}: wanted contiguous {np.dtype(dtype)} {shape}, got {strided}{array.dtype} {array.shape}")
+
+
+def check_operand(name: str, array: Any, shape: tuple[int, ...], dtype: Any = _FLOAT32) -> None:
+    """Check an operand as `check` does; `name` is the op and the operand, such as ``rotate: q``.
+
+    Raises
+    ------
+    KernelError
+        If the operand is not C-contiguous, or has another shape or type.
+    """
+    if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+        raise KernelError(f"{name} must be contiguous {np.dtype(dtype)} {shape}, got {array.dtype} {array.shape}")
 
 
 def check_rows(batch: Ragged, n: int) -> None:
-    """Refuse a batch that does not describe `n` rows, or that leaves more of them pending than there is room for.
+    """Check that a batch describes `n` rows, and that no sequence has more than `PENDING` pending rows.
 
     Parameters
     ----------
     batch : Ragged
-        What the rows are.
+        Description of the rows.
     n : int
-        How many there are.
+        Number of rows in the op's arrays.
 
     Raises
     ------
     KernelError
-        If a sequence that is not `whole` has more than `PENDING` rows, or the rows are not `n`.
+        If the batch has another number of rows, or a sequence that is not `whole` has more than `PENDING` rows.
     """
     if batch.first[-1] != n:
         raise KernelError(f"batch: describes {batch.first[-1]} rows, but the arrays have {n}")
@@ -61,18 +75,18 @@ def check_rows(batch: Ragged, n: int) -> None:
 
 
 def zeros(*shape: int, dtype: type = np.float32) -> NDArray[Any]:
-    """Make an array of zeros that takes memory only where it is written, page by page.
+    """Allocate an array of zeros whose pages take physical memory only once they are written.
 
     Parameters
     ----------
     *shape : int
     dtype : type
-        Of the elements.
+        Element type.
 
     Notes
     -----
-    Begins on a page, and so on a cache line: a vector that crosses one costs two loads. NumPy's own large arrays are backed
-    by huge pages, of which one written number takes 2 MiB.
+    The array starts on a page boundary, so also on a cache line: a vector load across two cache lines costs two loads.
+    NumPy backs large arrays with huge pages, where a single written number takes 2 MiB.
     """
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     if n_bytes == 0:
@@ -86,7 +100,7 @@ def zeros(*shape: int, dtype: type = np.float32) -> NDArray[Any]:
 
 
 def empty(*shape: int) -> NDArray[np.float32]:
-    """Make an array of float32 that begins on a cache line, whatever its values are."""
+    """Allocate an uninitialised float32 array that starts on a cache line."""
     n = math.prod(shape)
     room = np.empty(n + _LINE, np.float32)
     start = -(room.ctypes.data // 4) % _LINE

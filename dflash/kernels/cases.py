@@ -1,4 +1,4 @@
-"""Batches to try the ops on that remember what a sequence said before."""
+"""Test batches for the ops that keep recurrent state."""
 
 from typing import NamedTuple
 
@@ -9,9 +9,9 @@ class Rows(NamedTuple):
     Parameters
     ----------
     n : int
-        How many.
+        Number of rows.
     form : str
-        ``chain`` or ``tree``, both pending; ``whole``, a chain that is text at once.
+        ``chain`` or ``tree``: the rows become pending. ``whole``: a chain that the same pass commits.
     slot, kept, side
         As in `Ragged`.
     """
@@ -48,4 +48,4 @@ BATCHES = {
         Rows(64, "tree", slot=2, kept=(0, 7), side=1),
     ],
 }
-"""Name and sequences, in at most 7 slots."""
+"""Sequences of each named batch; slots are below 7."""

@@ -1,4 +1,4 @@
-"""Age of what is in a cache of compiled code, and removal of what nobody has used for a month.
+"""Track when cached compiled code was last used, and remove entries unused for 30 days.
 
 The time of a file's last change is the time of its last use, to within a day. Other processes may remove the same files
 at the same time.

@@ -1,7 +1,7 @@
 """Compiled code on disk, one file per entry.
 
-The cache is a hint. A file that is cut short, damaged or somebody else's is a miss, and code that can't be kept is used all
-the same; the log says so once per process.
+The cache is only an optimisation. A truncated, damaged or foreign file counts as a miss. Code that can't be stored is used
+anyway, and the log mentions that once per process.
 """
 
 import hashlib
@@ -25,25 +25,25 @@ _CHECKSUM_BYTES = 32
 
 
 class _Damaged(Exception):
-    """The checksum of a file is not that of its content."""
+    """A file of the cache is not a regular file, or its checksum does not match its content."""
 
 
 class CodeCache:
     """Entries of compiled code in a folder that only this user can write to.
 
     A file holds the content and the SHA-256 of folder name, file name and content. It is written under another name,
-    flushed to the disk and renamed, so that other processes see all of it or nothing. The checksum finds damage; against
-    other users there are the owner and the mode of folder and file (`code_folder`).
+    flushed to the disk and renamed, so that other processes see all of it or nothing. The checksum detects damage. Owner
+    and mode of folder and file protect against other users (`code_folder`).
 
-    Where the folder can't be written to, entries are read from it and new ones are kept in this user's folder for
-    temporary files, under the same rules. No method raises for the state of the disk.
+    If the folder is not writable, entries are still read from it, and new ones are stored in this user's folder for
+    temporary files, under the same rules. No method raises an error because of the state of the disk.
 
     Parameters
     ----------
     folder : Path
-        Made, with mode 0700, for the first entry.
+        Folder of the cache; created with mode 0700 for the first entry.
     siblings : str
-        Pattern of the names of folders of other versions beside it; those that were not used for 30 days are removed.
+        Pattern of the folder names of other versions; folders that were not used for 30 days are removed.
     """
 
     def __init__(self, folder: Path, siblings: str = "") -> None:
@@ -54,7 +54,7 @@ class CodeCache:
         self._cleaned: set[Path] = set()
 
     def get(self, name: str) -> bytes | None:
-        """Return the content of an entry, or None if there is none that is whole and to be trusted."""
+        """Return the content of an entry, or None if there is no intact entry from a trusted owner."""
         for folder in self._folders:
             try:
                 check_owner(folder.stat())
@@ -73,7 +73,7 @@ class CodeCache:
         return None
 
     def put(self, name: str, content: bytes) -> None:
-        """Keep an entry if that is possible."""
+        """Store an entry if a folder is writable; failures are logged."""
         failures = []
         for folder in self._folders:
             try:
@@ -89,7 +89,7 @@ class CodeCache:
         self._warn("folder", self.folder, f"{failures[0]}; kernels are compiled anew in every process")
 
     def discard(self, name: str, reason: str) -> None:
-        """Remove an entry that turned out to be unusable although its checksum was right."""
+        """Remove an entry that can't be loaded although its checksum is right."""
         for folder in self._folders:
             self._remove(folder / name, reason)
 
@@ -107,7 +107,7 @@ class CodeCache:
             status = os.fstat(file.fileno())
             check_owner(status)
             if not stat.S_ISREG(status.st_mode):
-                raise _Damaged("is no file")
+                raise _Damaged("is not a regular file")
             data = file.read()
         content, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
         if checksum != _checksum(path, content):
@@ -118,7 +118,7 @@ class CodeCache:
         return content
 
     def _write(self, path: Path, content: bytes) -> None:
-        now = self._clock.now()  # before the first file is there: it depends on those of earlier processes
+        now = self._clock.now()  # before the first file is written: the clock looks at files of earlier processes
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -152,7 +152,7 @@ class CodeCache:
 
 
 def _checksum(path: Path, content: bytes) -> bytes:
-    """Return a checksum that also tells the entry from others: a renamed file is no entry under its new name."""
+    """Return a checksum that covers the file's name too, so that a renamed file does not match."""
     checksum = _CHECKSUM(f"{path.parent.name}\0{path.name}\0".encode())
     checksum.update(content)
     return checksum.digest()

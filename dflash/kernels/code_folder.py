@@ -1,8 +1,8 @@
-"""Folders for compiled code: where they are, and whether only this user can have written to them.
+"""Locate folders for compiled code, and check that only this user can have written to them.
 
 Code that is read from a cache is executed. A folder is used only if it and the files in it belong to this user or to root
-and nobody else may write to them. The folders above do not matter: each file is checked again after it was opened, and
-nobody can make a file that belongs to somebody else.
+and nobody else may write to them. Parent folders need no check: each file is checked again after it was opened, and no user
+can create a file that belongs to another user.
 """
 
 import os
@@ -23,7 +23,7 @@ def cache_folder(variable: str, name: str) -> Path:
 
 
 def spare_folder(name: str) -> Path:
-    """Return this user's folder for temporary files that takes what the cache folder can't."""
+    """Return this user's folder for temporary files, used if the cache folder is not writable."""
     user = os.geteuid() if hasattr(os, "geteuid") else "user"
     try:
         base = Path(tempfile.gettempdir())
@@ -33,12 +33,12 @@ def spare_folder(name: str) -> Path:
 
 
 def check_owner(status: os.stat_result) -> None:
-    """Refuse a file or folder that somebody else can have written to.
+    """Check that no other user can have written to a file or folder.
 
     Parameters
     ----------
     status : os.stat_result
-        From `os.fstat` of an open file, so that the file can't be exchanged after the check.
+        Status of an open file from `os.fstat`, so that the file can't be replaced after the check.
 
     Raises
     ------
@@ -55,12 +55,12 @@ def check_owner(status: os.stat_result) -> None:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make a folder that only this user can enter, or check the one that is there.
+    """Create a folder that only this user can enter, or check an existing one.
 
     Raises
     ------
     OSError
-        If it can't be made or is not to be trusted.
+        If the folder can't be created, or another user may write to it.
     """
     _make(folder)
     check_owner(folder.stat())

@@ -1,4 +1,4 @@
-"""How long each op takes, when somebody asks."""
+"""Measure the time spent in each op while a profile is running."""
 
 import functools
 from collections import defaultdict
@@ -14,7 +14,7 @@ _seconds: dict[str, float] | None = None
 
 
 def timed(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Count the time of a function under `name` while a `profile` is running."""
+    """Decorate a function so that a running `profile` adds its time under `name`."""
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -34,7 +34,7 @@ def timed(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 @contextmanager
 def profile() -> Iterator[dict[str, float]]:
-    """Sum up seconds by op, over all threads, until the block ends; profiles don't nest."""
+    """Sum the seconds spent in each op, over all threads, until the ``with`` block ends; profiles do not nest."""
     global _seconds  # noqa: PLW0603
     _seconds = defaultdict(float)
     try:

@@ -1,4 +1,4 @@
-"""Which token of a batch belongs to which sequence, and where it stands."""
+"""Description of a ragged batch: the sequence, parent and position of every row."""
 
 from typing import NamedTuple
 
@@ -9,38 +9,38 @@ PAGE = 256
 """Positions in a page of the KV cache."""
 
 PENDING = 64
-"""Most tokens that a sequence may have pending: read, but not yet known to be text."""
+"""Largest number of pending rows of a sequence: rows that were read but not yet accepted or rejected."""
 
 
 class Ragged(NamedTuple):
-    """The rows of one forward: N tokens of S sequences, each sequence's own a tree under its committed text.
+    """The rows of one forward: N tokens of S sequences; the rows of a sequence form a tree after its committed tokens.
 
-    All arrays are int32 and C-contiguous; a row is counted within its own sequence.
+    All arrays are int32 and C-contiguous. Row numbers count from the first row of the sequence.
 
     Parameters
     ----------
     first : int32 (S + 1,)
         Rows of sequence s are ``first[s]:first[s + 1]``.
     sequence : int32 (N,)
-        The sequence of a row.
+        Sequence of each row.
     parent : int32 (N,)
-        The row above, counted within the sequence; -1 follows the committed text. Parents come before children.
+        Parent row within the sequence; -1 if the row follows the committed tokens directly. Parents come before children.
     depth : int32 (N,)
-        Ancestors among the rows; the text position of a row is ``length + depth``.
+        Number of ancestors among the rows; the position of a row is ``length + depth``.
     length : int32 (S,)
-        Committed tokens, whose keys and values count.
+        Committed tokens, whose keys and values are in the cache.
     pages : int32 (S, P)
-        Text position p is row ``p % PAGE`` of page ``pages[s, p // PAGE]``. Row i is written at ``length + i``.
+        Position p is place ``p % PAGE`` of page ``pages[s, p // PAGE]``. Row i is written at ``length + i``.
     slot : int32 (S,)
-        Where the recurrent state of the sequence lives.
+        Slot of the sequence's recurrent state.
     whole : int32 (S,)
-        1 if the rows are a chain that this very pass commits (prefill).
+        1 if the rows are a chain that this pass commits (prefill).
     kept : int32 (S, PENDING)
-        Rows of the slot's previous pass that are text now and not in the recurrent state yet, root first.
+        Accepted rows of the slot's previous pass that the recurrent state does not include yet, root first.
     n_kept : int32 (S,)
-        How many of them.
+        Number of valid entries in `kept`.
     side : int32 (S,)
-        Which of the slot's two pending buffers holds that previous pass; this pass writes the other.
+        Pending buffer, 0 or 1, of the slot that holds the previous pass; this pass writes the other one.
     """
 
     first: NDArray[np.int32]

@@ -1,4 +1,4 @@
-"""What else was loaded to go with a model: drafts and their like."""
+"""Objects attached to a model, such as draft models that drafters have loaded for it."""
 
 from collections import OrderedDict
 from contextlib import ExitStack
@@ -6,12 +6,12 @@ from typing import Any
 
 
 class Attachments(dict[Any, Any]):
-    """Whatever drafters load for a model, by a key of theirs; closed with the model."""
+    """Objects that drafters load for a model, by a key of the drafter; closed with the model."""
 
     def close(self) -> None:
-        """Close those that can be closed, the youngest first, even if one of them fails, and forget all.
+        """Close all objects that have a `close` method, newest first, and remove them; later calls have no effect.
 
-        Harmless if done before.
+        If one of them raises, the others are still closed.
         """
         with ExitStack() as others:
             for companion in self.values():
@@ -22,12 +22,12 @@ class Attachments(dict[Any, Any]):
 
 
 class Recent(OrderedDict[Any, Any]):
-    """The entries that were used last. Requests may add as many as they like: the oldest are dropped.
+    """Cache of the most recently used entries.
 
     Parameters
     ----------
     capacity : int
-        Entries that are kept.
+        Most entries; the least recently used ones beyond it are dropped.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -35,14 +35,14 @@ class Recent(OrderedDict[Any, Any]):
         self.capacity = capacity
 
     def recall(self, key: Any) -> Any:
-        """Return the value of a key, which counts as a use; None if it is not there."""
+        """Return the value of a key and count this as a use; None if there is no such key."""
         if key not in self:
             return None
         self.move_to_end(key)
         return self[key]
 
     def keep(self, key: Any, value: Any) -> None:
-        """Add or replace an entry, and drop the one that was used longest ago if there are too many."""
+        """Add or replace an entry, and drop the least recently used one if there are too many."""
         self[key] = value
         self.move_to_end(key)
         while len(self) > self.capacity:

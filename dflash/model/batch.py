@@ -1,4 +1,4 @@
-"""What goes into a forward and what comes out."""
+"""Inputs and outputs of a forward."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,19 +18,19 @@ Floats = NDArray[np.float32]
 
 
 class DeviceDraft(Protocol):
-    """A tree under the last token of a text that one pass of a draft on a device makes, with those of other texts.
+    """Draft tree of one sequence, computed on the device by a pass that drafts for several sequences.
 
     Attributes
     ----------
-    guesses : object
-        All of that pass, in the device's memory.
     index : int
-        Which of them this is.
+        Index of this tree among those of the pass.
     tokens, parents : int32 (n,)
-        Of the guesses, -1 being that last token; whoever looks waits for them.
+        Draft tokens and their parents; parent -1 is the last token of the text. Reading them waits for the pass.
     """
 
     guesses: Any
+    """All trees of the pass, in the device's memory."""
+
     index: int
 
     @property
@@ -41,22 +41,22 @@ class DeviceDraft(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span:
-    """Tokens that one sequence has read next.
+    """Tokens of one sequence to read in a forward.
 
     Parameters
     ----------
     state : State
-        Of the sequence.
+        State of the sequence.
     tokens : int32 (n,)
-        At least one. In a decode step the first is the last, unread token of the text, the others are guesses.
+        At least one token. In a decode step the first is the last token of the text, the others are draft tokens.
     parents : int32 (n,)
-        The token above each one, counted within the span, before it; -1 follows the committed text.
+        Index of each token's parent in the span, smaller than its own; -1 follows the committed text.
     prefill : bool
-        Prefill: the tokens are a chain and become text by being read.
+        Whether this is a prefill span: a chain of tokens that the forward commits at once.
     logits : bool
-        Whether logits of these tokens are wanted.
+        Whether to compute logits of these tokens.
     device_draft : DeviceDraft, optional
-        Tokens and parents beside the first, where they are still being made on a device; those here then are any.
+        Draft tokens and parents that a device still computes; `tokens` and `parents` then hold placeholders after the first.
     """
 
     state: State
@@ -69,18 +69,18 @@ class Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward:
-    """What a forward found; the arrays are views of the model's memory and last until its next forward.
+    """Results of a forward; the arrays are views of the model's memory, valid until its next forward.
 
-    Those of a GPU's model are on the device, and may still be being computed.
+    Arrays of a model on a GPU are on the device, which may still be computing them.
 
     Parameters
     ----------
     logits : float32 (R, V), or Logits
-        Rows of the spans that wanted them, in order; `dflash.kernels.sample.sample_rows` takes both.
+        Logits of the rows of spans with `logits`, in order; `dflash.kernels.sample.sample_rows` takes both types.
     hidden : float32 (N, D)
-        Every row after the final norm.
+        Hidden state of every row after the final norm.
     captured : dict of int to float32 (N, D)
-        The residual stream after some layers.
+        Residual stream after each captured layer.
     spans : tuple of Span
     """
 
@@ -90,18 +90,18 @@ class Forward:
     spans: tuple[Span, ...]
 
     def of(self, i: int) -> Floats:
-        """Logits (n, V) of the i-th span, which wanted them."""
+        """Return the logits (n, V) of the i-th span, which must have `logits`."""
         start = sum(len(span.tokens) for span in self.spans[:i] if span.logits)
         return self.logits[start : start + len(self.spans[i].tokens)]
 
     def rows(self, i: int) -> slice:
-        """Rows of the i-th span in `hidden` and `captured`."""
+        """Return the rows of the i-th span in `hidden` and `captured`."""
         start = sum(len(span.tokens) for span in self.spans[:i])
         return slice(start, start + len(self.spans[i].tokens))
 
 
 def starts(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
-    """Where each span's rows begin in `Forward.hidden` and in `Forward.logits`, and where the last one's end."""
+    """Return the first row of each span, and the end of the last span, in `Forward.hidden` and in `Forward.logits`."""
     rows, logits = [0], [0]
     for span in spans:
         rows.append(rows[-1] + len(span.tokens))
@@ -110,7 +110,7 @@ def starts(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
 
 
 def resolved(span: Span) -> Span:
-    """The same span with its guess written out."""
+    """Return a span with tokens and parents of its device draft, once they are computed."""
     if span.device_draft is None:
         return span
     tokens = np.concatenate([span.tokens[:1], span.device_draft.tokens], dtype=np.int32)
@@ -118,12 +118,12 @@ def resolved(span: Span) -> Span:
 
 
 def row_parents(guess: DeviceDraft) -> Ints:
-    """Parents of all rows of a span with such a guess."""
+    """Return the parents of all rows of a span with this device draft."""
     return np.concatenate([[-1], guess.parents + 1], dtype=np.int32)
 
 
 def device_drafts_of(spans: Sequence[Span]) -> dict[Any, list[int]]:
-    """The guesses of passes of drafts that still lie on the device, with the span that each of them is for; -1 is none."""
+    """Map each draft pass whose trees are still on the device to the span index of each tree, -1 for none."""
     found: dict[Any, list[int]] = {}
     for i, span in enumerate(spans):
         guesses = None if span.device_draft is None else span.device_draft.guesses
@@ -133,13 +133,13 @@ def device_drafts_of(spans: Sequence[Span]) -> dict[Any, list[int]]:
 
 
 def is_chain(parents: Ints) -> bool:
-    """Whether every token follows the one before it."""
+    """Return True if the parent of every token is the token before it."""
     n = len(parents)
     return parents[0] == -1 and (n == 1 or bool((parents == np.arange(-1, n - 1, dtype=np.int32)).all()))
 
 
 def depths(parents: Ints) -> Ints:
-    """How many ancestors each token of a span has in it."""
+    """Return the number of ancestors of each token within its span."""
     out = np.zeros(len(parents), np.int32)
     for i, parent in enumerate(parents.tolist()):
         if not -1 <= parent < i:
@@ -150,15 +150,15 @@ def depths(parents: Ints) -> Ints:
 
 
 def check(spans: Sequence[Span], capture: tuple[int, ...], config: Config, most: int) -> None:
-    """Refuse what a model can't read, and hold pages for the rest.
+    """Check the arguments of a forward, and reserve KV pages for its tokens.
 
     Parameters
     ----------
     spans : sequence of Span
     capture : tuple of int
-        Layers.
+        Layers to capture.
     config : Config
-        Of the model.
+        Configuration of the model.
     most : int
         Most rows of a forward.
 
@@ -167,12 +167,12 @@ def check(spans: Sequence[Span], capture: tuple[int, ...], config: Config, most:
     RequestError
         If a token is not in the vocabulary or a layer does not exist.
     PoolExhausted
-        If there are no pages for the tokens.
+        If there are not enough pages for the tokens.
     KernelError
-        If there are too many rows, a span has none, or two are of one sequence.
+        If there are too many rows, a span is empty, or two spans belong to one sequence.
     """
     if len({span.state.slot for span in spans}) < len(spans):
-        raise KernelError("forward: two spans are of one sequence")
+        raise KernelError("forward: two spans belong to one sequence")
     if not spans or min(len(span.tokens) for span in spans) < 1:
         raise KernelError("forward: a span without tokens")
     for span in spans:
@@ -190,7 +190,7 @@ def check(spans: Sequence[Span], capture: tuple[int, ...], config: Config, most:
 
 
 def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
-    """Lay checked spans out as rows.
+    """Lay out checked spans as rows.
 
     Returns
     -------
@@ -200,9 +200,9 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
     Raises
     ------
     RequestError
-        If parents are not in order.
+        If a parent does not come before its token.
     KernelError
-        If a span is too long to be pending.
+        If a decode span has more than `PENDING` tokens, or a prefill span is not a chain.
     """
     states = [span.state for span in spans]
     sizes = [len(span.tokens) for span in spans]
@@ -212,7 +212,7 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
         for span, state in zip(spans, states, strict=True)
     ]
     length, slot, whole, n_kept, side = np.ascontiguousarray(np.array(columns, np.int32).T)
-    # a text may hold many more pages than these rows can see
+    # a sequence may hold more pages than these rows reach
     used = [-(-(state.length + n) // PAGE) for state, n in zip(states, sizes, strict=True)]
     pages = np.zeros((len(spans), max(used)), np.int32)
     kept = np.zeros((len(spans), PENDING), np.int32)
@@ -238,7 +238,7 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
 
 
 def next_rows(spans: Sequence[Span]) -> Ragged:
-    """Lay out the row after each span of one pending row, as if that row were committed."""
+    """Lay out one row after each span of one pending row, as if the pending row were committed."""
     states, n = [span.state for span in spans], len(spans)
     used = [-(-(state.length + 2) // PAGE) for state in states]
     pages = np.zeros((n, max(used)), np.int32)

@@ -1,4 +1,4 @@
-"""What a draft model thinks of the next tokens, before a shape makes guesses of it."""
+"""Candidate tokens of a draft model, from which a shape selects the draft tokens."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,19 +11,19 @@ from dflash.kernels.sample import SampleParams
 
 
 class Candidates(NamedTuple):
-    """The likeliest tokens of the next D positions of one text, likeliest first.
+    """The likeliest tokens of the next T positions of one sequence, likeliest first.
 
     Parameters
     ----------
-    ids : int32 (D, K)
-        Tokens; -1 where there are fewer.
-    scores : float32 (D, K)
-        Log-probabilities, descending; minus infinity where there are fewer. Where tokens are drawn, noise of their position
-        is in them, and they are normalised over the K.
-    edges : float32 (D, K, K), optional
-        Where a token depends on the one before it: ``edges[t, i, j]`` is the log-probability of candidate j at position t
-        after candidate i at position t - 1. Position 0 follows the last token of the text: ``edges[0, 0]``, the other rows
-        of it are the same. `scores` then only tell which tokens are candidates.
+    ids : int32 (T, K)
+        Tokens; -1 fills rows with fewer than K candidates.
+    scores : float32 (T, K)
+        Log-probabilities, descending; minus infinity where `ids` is -1. If tokens are sampled, scores include the noise of
+        their position and are normalised over the K candidates.
+    edges : float32 (T, K, K), optional
+        Scores of pairs: ``edges[t, i, j]`` is the log-probability of candidate j at position t after candidate i at position
+        t - 1. Position 0 follows the last token of the sequence, so that all rows of ``edges[0]`` are equal. With `edges`,
+        `scores` only define the candidates.
     """
 
     ids: NDArray[np.int32]
@@ -31,12 +31,12 @@ class Candidates(NamedTuple):
     edges: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
-        """Positions."""
+        """Return the number of positions."""
         return len(self.ids)
 
     @classmethod
     def nothing(cls, n: int, width: int) -> "Candidates":
-        """Room for `width` candidates at each of `n` positions."""
+        """Return empty candidates: `n` positions of at most `width` each."""
         return cls(np.full((n, width), -1, np.int32), np.full((n, width), -np.inf, np.float32))
 
 
@@ -49,21 +49,21 @@ def fill(
     *,
     targets: NDArray[np.int32] | None = None,
 ) -> None:
-    """Write what one row of logits for each of several texts proposes.
+    """Find candidates of one position of several sequences, from one row of logits each.
 
     Parameters
     ----------
     found : sequence of Candidates
-        One a text; the position `at` of each is written.
+        Candidates of each sequence, whose position `at` is written.
     at : int
-    logits : float32 (R, V)
-        Of the draft, a row for each text.
+    logits : float32 (B, V)
+        Logits of the draft model, a row for each sequence.
     row_params : sequence of SampleParams
-        How the target draws.
+        Sampling parameters of each sequence.
     first : sequence of int
-        Of each text, the place of position 0.
+        Position in each sequence to which candidate position 0 belongs.
     targets : int32 (V,), optional
-        The tokens that the logits are of, where these are not all.
+        Target token of each logit, if the draft vocabulary is not the target's.
     """
     n, width = len(found), max(each.ids.shape[1] for each in found)
     ids, scores = np.empty((n, width), np.int32), np.empty((n, width), np.float32)
@@ -72,7 +72,7 @@ def fill(
 
 
 def put(found: Sequence[Candidates], at: int, ids: NDArray[np.int32], scores: NDArray[np.float32]) -> None:
-    """Write the position `at` of several texts, a row of `ids` and of `scores` each."""
+    """Write candidate position `at` of several sequences, a row of `ids` and of `scores` each."""
     for each, row, row_scores in zip(found, ids, scores, strict=True):
         wide = each.ids.shape[1]
         each.ids[at], each.scores[at] = row[:wide], row_scores[:wide]

@@ -11,9 +11,9 @@ from uuid import uuid4
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.session import TokenLogprobs
-from dflash.decode.strategy import Strategy
 from dflash.errors import ContextOverflow
 from dflash.generation.chat_prompt import chat_ids
 from dflash.generation.completion import Answer

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dflash.decode import registry
+from dflash.decode.drafters import Strategy
 from dflash.decode.recoveries.loop_guard import MAX_PERIOD, LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
-from dflash.decode.strategy import Strategy
 from dflash.errors import ModelError, RequestError, public_message
 from dflash.generation.engine_thread import Worker
 from dflash.generation.recovery.names import Language, Recover, check, recoveries
@@ -149,23 +150,20 @@ def allowed(text: str | None) -> tuple[str, ...] | None:
     """
     if text is None:
         return None
-    from dflash.decode.registry import WORDS
-
+    known = registry.words()
     words = () if text.strip() == "none" else tuple(dict.fromkeys(word.strip() for word in text.split(",")))
     for word in words:
-        if word not in WORDS:
-            raise RequestError(f"--allow-strategies: {word!r:.40} is not a strategy; use {', '.join(WORDS)}, or none")
+        if word not in known:
+            raise RequestError(f"--allow-strategies: {word!r:.40} is not a strategy; use {', '.join(known)}, or none")
     return words
 
 
 def _check_allowed(name: str, words: tuple[str, ...] | None) -> None:
     if words is None:
         return
-    from dflash.decode.registry import MAX_NAME, WORDS, words_of
-
     if not words:
         raise RequestError("strategy: requests can't choose one on this server")
-    if set(words_of(name[:MAX_NAME])) & set(WORDS) - set(words):
+    if set(registry.words_of(name[: registry.MAX_NAME])) & set(registry.words()) - set(words):
         raise RequestError(f"strategy: {name!r:.80} is not allowed on this server; use {', '.join(words)}")
 
 
@@ -173,6 +171,4 @@ def named(name: str | None, draft: str | None, **settings: Any) -> Strategy:
     """Return the strategy for a name and a draft model; a draft model alone means ``dflash``, neither plain decoding."""
     if name is None and draft is None:
         return Strategy()
-    from dflash.decode.registry import strategy
-
-    return strategy("dflash" if name is None else name, draft, **settings)
+    return Strategy.named("dflash" if name is None else name, draft, **settings)

@@ -9,12 +9,11 @@ from guessers import Oracle, naive
 from toy import Toy
 
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.drafter import Drafter, Plain, Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import ContextOverflow, PoolExhausted, RequestError
 
 PROMPT = [1, 2, 3]
@@ -68,7 +67,7 @@ def test_sessions_join_and_leave_between_steps():
     assert [event.session for event in events] == [first, second]
     assert engine.active == 2
     finish(engine)
-    assert second.tokens == first.tokens[:2]
+    assert second.output_ids == first.output_ids[:2]
     assert toy.leaked == (0, 0, 0)
     assert engine.step() == []
 

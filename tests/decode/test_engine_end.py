@@ -6,10 +6,10 @@ from guessers import Oracle, naive
 from toy import Toy
 
 from dflash.decode.drafters.first_of import FirstOf
+from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.engine import MAX_FAILURES, Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import DeviceLost, EngineFailed, KernelError
 from dflash.kernels.gpu.lost import is_lost
 
@@ -45,7 +45,7 @@ def test_one_failed_forward_does_not_end_the_engine_nor_do_some_with_good_ones_b
         while engine.busy:
             engine.step()
         assert [session.finish_reason for session in sessions] == ["error"] * (MAX_FAILURES - 1) + ["length"]
-        assert sessions[-1].tokens == naive(toy, PROMPT, Sampling(), 3)
+        assert sessions[-1].output_ids == naive(toy, PROMPT, Sampling(), 3)
 
 
 def test_failures_in_a_row_end_the_engine_and_every_session():
@@ -109,7 +109,7 @@ def test_a_strategy_nested_too_deep_to_start_ends_its_session_alone():
     while engine.busy:
         engine.step()
     assert isinstance(bad.error, RecursionError)
-    assert good.tokens == naive(toy, PROMPT, Sampling(), 5)
+    assert good.output_ids == naive(toy, PROMPT, Sampling(), 5)
     assert toy.leaked == (0, 0, 0)
 
 

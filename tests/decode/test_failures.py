@@ -9,11 +9,10 @@ from guessers import Oracle, naive
 from toy import Toy
 
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 from dflash.errors import DFlashError, KernelError, PoolExhausted
 
 PROMPT = [1, 2, 3]
@@ -88,7 +87,7 @@ def test_a_stream_that_is_left(how):
     assert session.finish_reason == "cancelled"
     assert toy.leaked[1] == 1
     finish(engine)
-    assert other.tokens == naive(toy, PROMPT, Sampling(), 30)
+    assert other.output_ids == naive(toy, PROMPT, Sampling(), 30)
     assert toy.leaked == (0, 0, 0)
 
 
@@ -230,7 +229,7 @@ def test_logits_that_are_nan():
     bad, good = engine.add(Session([5], max_tokens=3)), engine.add(Session([4], max_tokens=3))
     finish(engine)
     assert "NaN" in str(bad.error)
-    assert good.tokens == [0, 0, 0]
+    assert good.output_ids == [0, 0, 0]
 
 
 def test_memory_that_others_hold():

@@ -14,10 +14,10 @@ from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 
 TINY = ["qwen35-r2-mtp-F16", "qwen35moe-r2-F16", "qwen3-dense-Q4_0"]
 

@@ -20,8 +20,10 @@ from dflash import (
     Strategy,
     Tree,
 )
-from dflash.decode.registry import NAMES, WORDS, name, strategy, words_of
+from dflash.decode.registry import name, names, words, words_of
 from dflash.errors import RequestError
+
+strategy = Strategy.named
 
 NAMED = {
     "plain": Plain(),
@@ -90,8 +92,8 @@ def test_words():
         "adaptive",
         "dflash",
     ]
-    assert {word for text in NAMED for word in words_of(text)} < set(WORDS)
-    assert set(WORDS) == set(re.findall("[a-z-]+", NAMES))
+    assert {word for text in NAMED for word in words_of(text)} < set(words())
+    assert set(words()) == set(re.findall("[a-z-]+", names()))
 
 
 def test_drafts():
@@ -161,7 +163,7 @@ def test_how_what_was_meant_is_written(text, part, meant):
 def test_what_does_not_go_together():
     with pytest.raises(RequestError, match="draft-model needs a draft"):
         strategy("draft-model")
-    with pytest.raises(RequestError, match="guesses in one shape"):
+    with pytest.raises(RequestError, match="drafts in one shape"):
         strategy("first(dflash:3, mtp:4)")
 
 

@@ -11,12 +11,11 @@ from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.drafter import Drafter, Plain, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
-from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import DFlashError, PoolExhausted, RequestError
 from dflash.model.load import load_model
 
@@ -86,10 +85,10 @@ def run(toy, prompt, prefix, strategy=None, **settings):
 def test_it_goes_on_with_the_same_tokens_and_the_same_guesses(n_steps):
     toy, strategy = Toy(), Strategy(Learns())
     first, snapshot, text, n_told = broken_off(toy, strategy, n_steps)
-    assert snapshot.tokens == text[: snapshot.length]
+    assert snapshot.token_ids == text[: snapshot.length]
     for _ in range(2):
         again = run(toy, text, snapshot, strategy, max_tokens=N - (len(text) - len(PROMPT)))
-        assert again.text == first.text
+        assert again.token_ids == first.token_ids
         assert sum(step.prefilled for step in again.steps) == len(text) - 1 - snapshot.length
         left = [(step.draft, step.tokens) for step in first.steps[n_told:] if step.tokens]
         assert [(step.draft, step.tokens) for step in again.steps if step.tokens] == left
@@ -103,7 +102,7 @@ def test_a_drafter_without_that_memory_begins_at_its_end(other):
     toy = Toy()
     first, snapshot, text, _ = broken_off(toy, Strategy(Learns()), 6)
     again = run(toy, text, snapshot, other, max_tokens=N - (len(text) - len(PROMPT)))
-    assert again.text == first.text
+    assert again.token_ids == first.token_ids
     assert sum(step.prefilled for step in again.steps) == 0
     snapshot.close()
 
@@ -112,7 +111,7 @@ def test_a_longer_prompt():
     toy, more = Toy(), [3, 3, 9, 0, 4]
     _, snapshot, text, _ = broken_off(toy, Strategy(Learns()), 6)
     again = run(toy, text + more, snapshot, Strategy(Learns()), max_tokens=9)
-    assert again.tokens == naive(toy, text + more, SAMPLING, 9, seed=SAMPLING.seed)
+    assert again.output_ids == naive(toy, text + more, SAMPLING, 9, seed=SAMPLING.seed)
     assert sum(step.prefilled for step in again.steps) == len(more)
     snapshot.close()
     assert (toy.leaked, OPEN) == ((0, 0, 0), [])
@@ -155,7 +154,7 @@ def test_drafters_of_the_demo_go_on_with_the_same_guesses(drafter):
         first, snapshot, text, n_told = broken_off(model, strategy, n_steps, prompt, chunk=256)
         again = run(model, text, snapshot, strategy, max_tokens=N - (len(text) - len(prompt)))
         snapshot.close()
-        assert again.text == first.text
+        assert again.token_ids == first.token_ids
         left = [(step.draft, step.tokens) for step in first.steps[n_told:] if step.tokens]
         assert [(step.draft, step.tokens) for step in again.steps if step.tokens] == left
         assert any(len(draft) for draft, _ in left)

@@ -6,11 +6,11 @@ import pytest
 from guessers import Oracle, naive
 from toy import Toy
 
+from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Plain, Strategy
 from dflash.decode.trace import Dump
 from dflash.errors import RequestError
 

@@ -105,7 +105,7 @@ def test_the_session_is_left_as_it_was(fails):
             verify(draft, logits_of(toy, PROMPT, draft), asking)
     else:
         verify(draft, logits_of(toy, PROMPT, draft), asking)
-    assert asking.text == PROMPT
+    assert asking.token_ids == PROMPT
     assert asking.history.counts.ids.tolist() == PROMPT
     assert not asking.history.counts.produced.any()
 

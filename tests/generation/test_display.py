@@ -3,10 +3,10 @@
 import pytest
 
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.recoveries.base import Intervention
+from dflash.decode.drafting.drafter import Plain
+from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Step
-from dflash.decode.strategy import Plain
 from dflash.generation.display import summary
 from dflash.generation.result import Generation, Timings, Usage
 from dflash.generation.step_chart import COLORS, MAX_STEPS, kinds

@@ -11,6 +11,7 @@ from compare import assert_close, assert_same_bits
 
 from dflash.errors import KernelError
 from dflash.kernels.attention import reference
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.ragged import PAGE
 
 cupy = pytest.importorskip("cupy")
@@ -72,7 +73,7 @@ def queries(rows, heads, width, kind, seed=7):
 def run(q, k, v, rows, gate=None, *, bucket=None, whole=None):
     """Output; rows beyond are still NaN."""
     n, room = len(q), (bucket or len(q)) + 1
-    here = device.DeviceBatch(room, len(rows.slot) + 1, rows.pages.shape[1])
+    here = DeviceBatch(room, len(rows.slot) + 1, rows.pages.shape[1])
     here.upload(np.zeros(n, np.int32), rows)
     out = cupy.asarray(fill(np.uint16, (room, q.shape[1] * q.shape[2])))
     padded = [a if a is None else cupy.asarray(np.resize(a, (room, *a.shape[1:]))) for a in (q, gate)]
@@ -204,7 +205,7 @@ def test_a_graph_reads_the_batch_anew():
     k, v = caches(rows[0], 4, 256, np.float16)
     k, v = (np.nan_to_num(np.resize(a, (20, *a.shape[1:]))) for a in (k, v))
     q, gate = queries(rows[0], 24, 256, np.float16)
-    here = device.DeviceBatch(4, 2, 16)
+    here = DeviceBatch(4, 2, 16)
     out = cupy.zeros((4, 6144), np.float16)
     padded = [cupy.asarray(np.resize(a, (4, *a.shape[1:]))) for a in (q, gate)]
     op = cuda.Attend(padded[0], cupy.asarray(k), cupy.asarray(v), here, out, gate=padded[1])
@@ -236,7 +237,7 @@ def test_compact(layers, kind):
 
 def test_refuses_what_does_not_fit():
     rows = batch([(10, 2, "chain")])
-    here = device.DeviceBatch.of(rows)
+    here = DeviceBatch.of(rows)
     k, v = cupy.zeros((2, 3, PAGE, 2, 32), np.float16)
     q, out = cupy.zeros((2, 4, 32), np.float16), cupy.zeros((2, 128), np.float16)
     with pytest.raises(KernelError, match="H a multiple of 2"):

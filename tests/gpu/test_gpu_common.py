@@ -11,9 +11,9 @@ from written import tokens, written
 from dflash.decode.drafters import vocab_tracker
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.mtp import MTP
+from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.sampling.params import Sampling
-from dflash.decode.strategy import Plain, Strategy
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
 from dflash.model.describe import overview

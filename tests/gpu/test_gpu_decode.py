@@ -7,10 +7,10 @@ import pytest
 from golden import load
 from guessers import Oracle
 
+from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Plain, Strategy
 from dflash.model.batch import Forward
 
 NAME = "qwen35-r2-untied-Q4_0"

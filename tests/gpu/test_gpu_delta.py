@@ -291,7 +291,7 @@ def test_flush():
 def test_launch_in_a_graph():
     """A captured launch reads another batch, also of a tree and of more sequences."""
     from dflash.kernels.conv import cuda as conv_cuda
-    from dflash.kernels.gpu.device import DeviceBatch
+    from dflash.kernels.gpu.batch import DeviceBatch
 
     mixer = Mixer(*SHAPES[0])
     on_device = DeviceBatch(16, 4, 4)

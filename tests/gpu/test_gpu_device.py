@@ -7,8 +7,8 @@ from compare import assert_same_bits
 
 from dflash.errors import KernelError, OutOfMemory
 from dflash.kernels.gpu import device
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.buffers import DeviceArrays
-from dflash.kernels.gpu.device import DeviceBatch
 from dflash.kernels.gpu.staging import Staging
 
 cupy = pytest.importorskip("cupy")

@@ -18,9 +18,9 @@ from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.sampling.params import Sampling
-from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import PoolExhausted
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span

@@ -10,9 +10,9 @@ from golden import chain
 from written import demo_on_gpu, tokens, written
 
 from dflash.decode.drafters.dflash import DFlash
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.sampling.params import Sampling
-from dflash.decode.strategy import Strategy
 from dflash.errors import Unsupported
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span

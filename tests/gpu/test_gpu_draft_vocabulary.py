@@ -7,9 +7,9 @@ from written import demo_on_gpu, tokens, written
 
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.mtp import MTP
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.sampling.params import Sampling
-from dflash.decode.strategy import Strategy
 from dflash.kernels.formats import Matrix
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span

@@ -6,11 +6,11 @@ from written import demo_on_gpu, tokens, written
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Plain, Strategy
 
 pytest.importorskip("cupy")
 
@@ -84,8 +84,8 @@ def test_company_that_must_see_its_text(monkeypatch):
     (alone,) = written(model, prompts[1:2], Plain(), penalised)
     sessions = [
         Session(prompts[0], strategy=CHAIN, max_tokens=N),
-        Session(prompts[1], strategy=Plain(), sampling=penalised, max_tokens=len(alone.tokens)),
+        Session(prompts[1], strategy=Plain(), sampling=penalised, max_tokens=len(alone.output_ids)),
     ]
     for _ in Engine(model).run(sessions):
         pass
-    assert tokens(sessions) == [plain(SAMPLINGS[0])[0], alone.tokens]
+    assert tokens(sessions) == [plain(SAMPLINGS[0])[0], alone.output_ids]

@@ -11,9 +11,9 @@ from mtp_text import NAME, reading, text
 from written import come_and_go, tokens, written
 
 from dflash.decode.drafters.mtp import MTP
+from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.sampling.params import Sampling
-from dflash.decode.strategy import Plain, Strategy
 from dflash.kernels.sample import SampleParams
 from dflash.model.mtp import MtpRequest
 

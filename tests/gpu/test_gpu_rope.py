@@ -6,6 +6,7 @@ from batches import chain, fill, ragged, tree
 from compare import assert_close, assert_same_bits
 
 from dflash.errors import KernelError
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.ragged import PAGE
 from dflash.kernels.rope import reference
 
@@ -38,7 +39,7 @@ def inputs(rows, heads, kv, width, rotated, gated, seed=1):
 def run(args, rows, heads, kv, width, kind, *, bucket=None):
     """Queries with a guard row, and caches with a spare page; all were NaN."""
     n, room = int(rows.first[-1]), (bucket or int(rows.first[-1])) + 1
-    here = device.DeviceBatch(room, len(rows.slot), rows.pages.shape[1])
+    here = DeviceBatch(room, len(rows.slot), rows.pages.shape[1])
     here.upload(np.zeros(n, np.int32), rows)
     q = cupy.asarray(fill(kind, (room, heads, width)))
     k, v = (cupy.asarray(fill(kind, (rows.pages.max() + 2, PAGE, kv, width))) for _ in range(2))
@@ -107,7 +108,7 @@ def test_layers_together_are_those_one_by_one(kv, width, rotated, kind):
     """Keys of all layers side by side, values one below the other."""
     rows, layers = batch([(70, 16, "chain"), (511, 5, "chain")]), 3
     n = int(rows.first[-1])
-    here = device.DeviceBatch(n + 1, len(rows.slot), rows.pages.shape[1])
+    here = DeviceBatch(n + 1, len(rows.slot), rows.pages.shape[1])
     here.upload(np.zeros(n, np.int32), rows)
     of_layer = [inputs(rows, kv, kv, width, rotated, False, seed=i) for i in range(layers)]
     cos, sin = (cupy.asarray(table) for table in of_layer[0][5:])
@@ -140,7 +141,7 @@ def test_angles(gain):
 
 def test_refuses_what_does_not_fit():
     rows = batch([(0, 2, "chain")])
-    here = device.DeviceBatch.of(rows)
+    here = DeviceBatch.of(rows)
     args = [cupy.asarray(a) for a in inputs(rows, 2, 1, 32, 16, True)]
     k, v = cupy.zeros((2, 3, PAGE, 1, 32), np.float16)
     q = cupy.zeros((2, 2, 32), np.float16)

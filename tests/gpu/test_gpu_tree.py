@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.ragged import Ragged
 from dflash.kernels.tree import grow, reference
 
@@ -98,7 +99,7 @@ def batch_of(sizes, lengths):
     depth = np.arange(n, dtype=np.int32) - first[sequence]
     rows = Ragged(first, sequence, depth - 1, depth, np.array(lengths, np.int32), zero[:, None], zero, zero,
                   np.zeros((s, 64), np.int32), zero, zero)  # fmt: skip
-    here = device.DeviceBatch(64, 64, 4)
+    here = DeviceBatch(64, 64, 4)
     here.upload(np.arange(n, dtype=np.int32) + 500, rows)
     return here
 

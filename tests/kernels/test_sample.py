@@ -11,6 +11,7 @@ from dflash.kernels.cpu import simd
 from dflash.kernels.sample import SampleParams, reference
 from dflash.kernels.sample.gumbel import gumbel_of
 from dflash.kernels.sample.log import log
+from dflash.kernels.sample.params import HostSampleResult, SampleRequest
 
 SIZES = [pytest.param(n, id=name) for name, n in reference.cases()]
 RNG = np.random.default_rng(11)
@@ -298,3 +299,20 @@ def test_refusals():
         sample.candidates(
             logits, [SampleParams()] * 2, [0, 1], 65, ids=np.zeros((2, 65), np.int32), scores=np.zeros((2, 65))
         )
+
+
+@pytest.mark.parametrize("n", [100, 5000, 70_001])
+def test_nan_is_as_if_it_were_not_there(n):
+    """Draws, sums and shares of a row with NaN are those of the row with minus infinity in their place."""
+    rng = np.random.default_rng(n)
+    row = (3 * rng.standard_normal(n)).astype(np.float32)
+    row[rng.integers(0, n, n // 2)] = np.nan
+    clean = np.where(np.isnan(row), -np.inf, row).astype(np.float32)
+    assert sample.log_sum_exp(row) == sample.log_sum_exp(clean)
+    for params in (SampleParams(1.0, top_p=0.9, seed=6), SampleParams(0.3, top_p=0.95, seed=7), SampleParams(1.0, seed=5)):
+        drawn = [
+            HostSampleResult(rows[None], [SampleRequest(params, 0, [i])]).token(0)
+            for i in range(40)
+            for rows in (row, clean)
+        ]
+        assert drawn[::2] == drawn[1::2], params

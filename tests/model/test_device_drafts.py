@@ -83,7 +83,7 @@ def test_guesses_under_another_text_are_an_error(anchors, lengths):
     guesses.record_accepted(states[0], 3)
     guesses.record_accepted(states[1], 1)
     assert guesses.matches(wishes, [5, 6])
-    with pytest.raises(DFlashError, match="guessed under"):
+    with pytest.raises(DFlashError, match="tree roots"):
         guesses.tree(0)
 
 

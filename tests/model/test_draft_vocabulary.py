@@ -84,7 +84,7 @@ def test_what_follows_what_is_known_of_each_token(tmp_path, kind):
 
 def test_refusals(tmp_path):
     for n in (0, VOCAB + 1):
-        with pytest.raises(RequestError, match=f"draft_vocab is {n}, this model has 1 to {VOCAB} tokens to guess from"):
+        with pytest.raises(RequestError, match=f"draft_vocab is {n}, must be a whole number from 1 to {VOCAB}"):
             proposed(tmp_path, SMALL, SampleParams(), n)
     own = random_weights(SMALL, n_head=50, own=("output.weight", "d2t"))
     write_gguf(tmp_path / "own.gguf", SMALL, own)

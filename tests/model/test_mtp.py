@@ -170,7 +170,7 @@ def guessed(head, tokens, hidden, law):
 @pytest.mark.parametrize("n", [0, 10**6])
 def test_more_tokens_than_there_are(n):
     model = load(NAME)
-    with pytest.raises(RequestError, match=f"draft_vocab is {n}, this model has 1 to {model.n_vocab} tokens to guess from"):
+    with pytest.raises(RequestError, match=f"draft_vocab is {n}, must be a whole number from 1 to {model.n_vocab}"):
         load_mtp(model, draft_vocab=n)
 
 

@@ -9,7 +9,7 @@ from dflash.__main__ import main
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.drafters.mtp import MTP
-from dflash.decode.strategy import Strategy
+from dflash.decode.drafting.drafter import Strategy
 from dflash.errors import RequestError, Unsupported
 from dflash.serve import server
 from dflash.serve.draft_check import prepare_draft

@@ -11,9 +11,8 @@ import pytest
 from serve_fakes import ScriptedEngine
 
 from dflash.decode import registry
-from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafters import PromptLookup, Strategy
 from dflash.decode.prompt_ids import PromptIds
-from dflash.decode.registry import strategy
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.errors import ContextOverflow, RequestError
@@ -39,20 +38,20 @@ from dflash.serve.strategy_choice import Decoding, Defaults, parse_decoding, str
 )
 def test_strategies_too_large(name, message):
     with pytest.raises(RequestError, match=message) as raised:
-        strategy(name)
+        Strategy.named(name)
     assert len(str(raised.value)) < 300
 
 
 def test_a_deep_name_is_refused_at_once():
     for opening in ("first(", "((((", "("):
         with pytest.raises(RequestError):
-            strategy(opening * 30)
+            Strategy.named(opening * 30)
 
 
 def test_equal_parts_of_a_strategy_count_once():
-    assert strategy("first(lookup, lookup, lookup)") == strategy("first(lookup)")
-    assert len(strategy("adaptive(lookup, plain, lookup)").drafter.strategies) == 2
-    assert len(strategy("first(mtp, lookup, mtp:2)").drafter.drafters) == 2
+    assert Strategy.named("first(lookup, lookup, lookup)") == Strategy.named("first(lookup)")
+    assert len(Strategy.named("adaptive(lookup, plain, lookup)").drafter.strategies) == 2
+    assert len(Strategy.named("first(mtp, lookup, mtp:2)").drafter.drafters) == 2
 
 
 @pytest.mark.parametrize(

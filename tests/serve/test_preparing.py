@@ -20,10 +20,9 @@ from dflash.decode.drafters.loading import LoadingDrafter
 from dflash.decode.drafters.measures import measures_of
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
-from dflash.decode.drafting.drafter import Drafter, Nothing
+from dflash.decode.drafting.drafter import Drafter, Nothing, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 from dflash.errors import Cancelled, DFlashError, DownloadError, FormatError, NotFound, OutOfMemory, PoolExhausted
 from dflash.generation import preparation as prepare
 from dflash.generation import refusals

@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.recoveries.loop_guard import LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
-from dflash.decode.strategy import Strategy
 from dflash.errors import RequestError, Unsupported
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend

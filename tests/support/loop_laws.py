@@ -11,11 +11,10 @@ from golden import PRIMARY, load, recorded
 from guessers import Remembers
 
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 from dflash.model.load import load_model
 
 SAMPLINGS = [
@@ -86,8 +85,8 @@ def test_drafts_change_nothing(model_and_prompt, sampling, kind):
     model, prompt = model_and_prompt
     plain = written(model, prompt, sampling)
     for size in (2, 15, 60):
-        drafted = written(model, prompt, sampling, strategy=Strategy(kind(tuple(plain.text), size)))
-        assert drafted.tokens == plain.tokens
+        drafted = written(model, prompt, sampling, strategy=Strategy(kind(tuple(plain.token_ids), size)))
+        assert drafted.output_ids == plain.output_ids
         assert drafted.n_accepted > N / 4
         assert len(drafted.steps) < len(plain.steps)
 
@@ -96,7 +95,7 @@ def test_drafts_change_nothing(model_and_prompt, sampling, kind):
 def test_company_changes_nothing(model_and_prompt, sampling):
     model, prompt = model_and_prompt
     prompts = [prompt, prompt[:3], prompt[::-1]]
-    alone = [written(model, each, sampling).tokens for each in prompts]
+    alone = [written(model, each, sampling).output_ids for each in prompts]
     drafting = Strategy(Chain(tuple(prompt + alone[0]), 12))
     together = [
         Session(each, sampling=sampling, max_tokens=N, strategy=strategy)
@@ -119,6 +118,6 @@ def test_a_snapshot_of_the_whole_prompt(model_and_prompt):
     engine.close()
     for _ in range(2):
         again = written(model, prompt, SAMPLINGS[1], prefix=snapshot)
-        assert again.tokens == plain.tokens
+        assert again.output_ids == plain.output_ids
         assert sum(step.prefilled for step in again.steps) == 0
     snapshot.close()

@@ -15,11 +15,11 @@ from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 from dflash.model.batch import Span
 from dflash.model.load import load_model
 

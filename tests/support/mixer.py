@@ -96,7 +96,7 @@ class Mixer:
 
         from dflash.kernels.conv import cuda as conv_cuda
         from dflash.kernels.delta import cuda
-        from dflash.kernels.gpu.device import DeviceBatch
+        from dflash.kernels.gpu.batch import DeviceBatch
 
         rows = batch(sequences, parents=parents)
         if lengths is not None:
@@ -131,7 +131,7 @@ class Mixer:
         """Apply kept rows on the GPU, to two layers at a time."""
         from dflash.kernels.conv import cuda as conv_cuda
         from dflash.kernels.delta import cuda
-        from dflash.kernels.gpu.device import DeviceBatch
+        from dflash.kernels.gpu.batch import DeviceBatch
 
         there = [(upload(conv_cuda.Memory, memories.conv), upload(cuda.Memory, memories.delta)) for _ in range(2)]
         cuda.Flush(there, DeviceBatch.of(batch(sequences)))()

@@ -3,9 +3,9 @@
 import numpy as np
 from guessers import Oracle
 
+from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
-from dflash.decode.strategy import Plain, Strategy
 
 WAYS = ["plain", "chain", "tree"]
 

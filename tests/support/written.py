@@ -5,9 +5,9 @@ from functools import cache
 import numpy as np
 from golden import chain
 
+from dflash.decode.drafting.drafter import Plain
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
-from dflash.decode.strategy import Plain
 from dflash.model.batch import Span
 from dflash.model.load import load_model
 

@@ -1,4 +1,4 @@
-"""Several drafters at work on one session."""
+"""State of several drafters for one session."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Rows
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
 
 
 class CompositeState:
-    """All see what is read; the first that has a guess is heard.
+    """States of several drafters. All observe; the first that has a draft provides it.
 
     Attributes
     ----------
     parts : list of DrafterState
+        One for each drafter.
     by : str
-        Whose guesses the last ones were.
+        Class name of the drafter of the last draft; empty if there was none.
     heard : int
-        Which part that was.
+        Index of that drafter.
     """
 
     by, heard = "", 0
@@ -33,20 +34,20 @@ class CompositeState:
 
     @property
     def capture(self) -> tuple[int, ...]:
-        """What any of them wants to see."""
+        """Target layers that any of the drafters needs."""
         return tuple(sorted({layer for part in self.parts for layer in part.capture}))
 
     def propose(self, max_draft: int) -> Draft:
-        """The first guess."""
+        """Return the first draft that is not empty."""
         return next((draft for part in self.parts if len(draft := part.propose(max_draft))), EMPTY)
 
     def observe(self, out: Forward, rows: Rows) -> None:
-        """Let each see it."""
+        """Pass the rows to each drafter."""
         for part in self.parts:
             part.observe(out, rows)
 
     def snapshot(self) -> CompositeSnapshot:
-        """Remember what each knows."""
+        """Return the snapshots of all drafters."""
         with ExitStack() as stack:
             found = []
             for part in self.parts:
@@ -56,27 +57,27 @@ class CompositeState:
             return CompositeSnapshot(found, stack.pop_all())
 
     def close(self) -> None:
-        """Close each, whatever the others do."""
+        """Close all states, even if closing one raises."""
         with ExitStack() as stack:
             for part in self.parts:
                 stack.callback(part.close)
 
 
 class CompositeSnapshot:
-    """What each of several drafters remembers; closed together."""
+    """Snapshots of several drafters, closed together."""
 
     def __init__(self, parts: list[Any], stack: ExitStack) -> None:
         self.parts, self._stack = parts, stack
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close all snapshots."""
         self._stack.close()
 
 
 def start_all(
-    drafters: Sequence[Drafter], session: Session, model: Any, snapshot: CompositeSnapshot | None
+    drafters: Sequence[Drafter], session: SessionView, model: Any, snapshot: CompositeSnapshot | None
 ) -> list[DrafterState]:
-    """Begin with each drafter; with none if one fails."""
+    """Start all drafters. If one fails, close those that were started."""
     known = snapshot.parts if snapshot is not None else [None] * len(drafters)
     with ExitStack() as stack:
         parts = []

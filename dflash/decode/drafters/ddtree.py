@@ -1,28 +1,31 @@
-"""The draft tree by its own name."""
+"""Draft trees of a DFlash model (DDTree)."""
 
 import os
 from typing import Any
 
-from dflash.decode.drafters.dflash import DFlash
-from dflash.decode.drafting.drafter import Drafter
-from dflash.decode.drafting.shapes import Tree
-from dflash.decode.strategy import Strategy
+from dflash.decode.drafters.dflash import DRAFT_OPTIONS, DFlash
+from dflash.decode.drafting.drafter import Drafter, Strategy
+from dflash.decode.drafting.shapes.tree import BUDGET, Tree
+from dflash.decode.registry import register
 
-BUDGET = 22
-"""Guesses of a tree, unless told otherwise."""
+register("ddtree", number="NODES", shape=Tree, default=BUDGET, takes=DRAFT_OPTIONS)(DFlash)
 
 
 def DDTree(draft: str | os.PathLike[str] | Drafter = "demo-draft", budget: int = BUDGET, **settings: Any) -> Strategy:  # noqa: N802
-    """Guess a tree of tokens with a draft model.
+    """Return a strategy that drafts a tree of tokens with a draft model.
 
     Parameters
     ----------
     draft : str, path or Drafter
-        A draft model as `DFlash` takes it, or any drafter that leaves the shape open.
+        A draft model as for `DFlash`, or any drafter whose shape can be chosen.
     budget : int
-        Guesses in all.
+        Number of draft tokens.
     **settings
-        Further ones of `DFlash`.
+        Further settings of `DFlash`.
+
+    References
+    ----------
+    DDTree, arXiv 2604.12989.
     """
     drafter = DFlash(draft, **settings) if isinstance(draft, str | os.PathLike) else draft
     return Strategy(drafter, Tree(budget))

@@ -1,4 +1,4 @@
-"""Guess a block of tokens at once with a small model that sees what the target's layers saw."""
+"""Draft a block of tokens in one pass with a small model that reads hidden states of the target."""
 
 from __future__ import annotations
 
@@ -18,50 +18,56 @@ from dflash.decode.drafting.device_draft import DeferredDraft, can_defer
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import DrafterState, LaunchDraft, NextStep, Rows
 from dflash.decode.drafting.shapes import Chain
+from dflash.decode.registry import register
 from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft import DeviceDraftRequest, DraftRequest, load_draft
 
 if TYPE_CHECKING:
     from dflash.decode.drafting.shapes import Shape
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
 
 Features = dict[int, NDArray[np.float32]]
 
 DEPTH = 7
-"""Guesses of a chain on a CPU where the shape leaves that open: with the last token 8 rows, beyond which rows cost more."""
+"""Default draft tokens of a chain on a CPU. With the last token they make 8 rows; each further row costs more."""
 
 
+DRAFT_OPTIONS = {name: name for name in ("draft", "draft_device", "draft_vocab")}
+"""Draft options that names of `DFlash` take, each with the parameter that it sets."""
+
+
+@register("dflash", "dspark", number="DEPTH", shape=Chain, takes=DRAFT_OPTIONS)
 @dataclass(frozen=True, repr=False)
 class DFlash(LoadingDrafter):
-    """Guess with a DFlash, DFlash 2 or DSpark draft model.
+    """Draft with a DFlash, DFlash 2 or DSpark model.
 
     Parameters
     ----------
     draft : str or path
         A GGUF file or a folder as published; ``demo-draft``, which comes with dflash; or ``hf:org/repo`` of the Hugging Face
-        hub. It must have been made for the target.
+        hub. It must have been trained for the target.
     draft_device : str, optional
-        Where the draft runs, ``"cpu"`` or ``"cuda"``; beside the target if None.
+        Device of the draft model, ``"cpu"`` or ``"cuda"``; that of the target if None.
     context : int, optional
-        Most positions of a text that the draft looks back to in layers without a window.
+        Most positions that the draft model attends to in layers without a sliding window.
     trim_block : bool
-        On a CPU, make blocks no longer than what is wanted: drafts were trained with whole ones, but each row costs time,
-        and with 7 guesses the demo's loses 1 % of the tokens a step on code and 3 % in chats.
+        On a CPU, make blocks no longer than the draft. Draft models are trained with whole blocks, but each row costs time:
+        with 7 draft tokens the demo's model loses 1 % of the tokens a step on code and 3 % in chats.
     min_confidence : float
-        A DSpark draft guesses no further than it trusts itself with this probability. On a GPU that spares no row: a step
-        is launched before it is known.
+        A DSpark model ends the draft where its confidence falls below this probability. On a GPU this saves no row, since
+        the step is launched before the confidence is known.
     draft_vocab : int, optional
-        Guess from the first so many tokens of the vocabulary, and the special ones at its end, alone: merges are numbered
-        in the order of how often they come, but one language after another. The head is then no more than the rows of
-        these; the whole size is always all. If None all; on a GPU, of 100,000 and more, two or three fifths while a text
-        keeps to these, as English, code and Chinese do.
+        Size of the draft vocabulary: draft only the first N tokens of the vocabulary and the special tokens at its end, so
+        that the head has fewer rows. Token ids roughly follow frequency, but one language comes after another. If None,
+        all tokens. On a GPU with a vocabulary of 100,000 tokens and more, None means two or three fifths of it while the
+        sequence stays within these, as English, code and Chinese do.
 
     References
     ----------
-    DFlash, arXiv 2602.06036. Fewer tokens: FR-Spec, arXiv 2502.14856; EAGLE-3, arXiv 2503.01840.
+    DFlash, arXiv 2602.06036. Draft vocabulary: FR-Spec, arXiv 2502.14856; EAGLE-3, arXiv 2503.01840.
     """
 
     draft: str = "demo-draft"
@@ -78,58 +84,59 @@ class DFlash(LoadingDrafter):
 
     @property
     def source(self) -> str:
-        """Name of the draft."""
+        """File, folder or repository of the draft model."""
         return self.draft
 
     def load(self, model: Any) -> Any:
-        """Load the draft."""
+        """Load the draft model."""
         settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("draft", "draft_device")}
         return load_draft(self.draft, model, device=self.draft_device, sequences=model.pools.slots, **settings)
 
-    def warm(self, companion: Any) -> Iterable[None]:
-        """Capture the passes of a draft on a GPU."""
-        return companion.warm() if companion.device == "cuda" else ()
+    def warm(self, attachment: Any) -> Iterable[None]:
+        """Capture the graphs of a draft model on a GPU."""
+        return attachment.warm() if attachment.device == "cuda" else ()
 
-    def start(self, session: Session, model: Any, snapshot: Any = None) -> DrafterState:
-        """Take a place for the session's context."""
+    def start(self, session: SessionView, model: Any, snapshot: Any = None) -> DrafterState:
+        """Take a context of the draft model for the session."""
         self.prepare(model)
         return _DFlashState(model.attachments[self], session, DraftDiagnostics(session, model, repr(self)), snapshot)
 
     def propose(self, drafter_states: Sequence[_DFlashState], max_drafts: Sequence[int]) -> list[Draft]:
-        """Run the draft once for all sessions."""
+        """Run the draft model once for all sessions."""
         return _propose(drafter_states, max_drafts)
 
     def plan_next(self, drafter_states: Sequence[_DFlashState], drafts: Sequence[Draft]) -> list[NextStep]:  # noqa: ARG002
-        """On a GPU it goes on."""
+        """Plan the next draft on a GPU."""
         return [drafter_state.plan_next() for drafter_state in drafter_states]
 
 
 def DSpark(draft: str, **settings: Any) -> DFlash:  # noqa: N802
-    """Guess with a DSpark draft model: `DFlash` runs those, too."""
+    """Draft with a DSpark model, which `DFlash` runs, too."""
     return DFlash(draft, **settings)
 
 
 class _DFlashState:
-    """A draft's context of one session.
+    """Context of the draft model for one session.
 
-    What the target saw is read when guesses are wanted, of all sessions together; on a GPU at once, where it lies.
+    On the CPU, features of accepted rows are collected, and the draft model reads those of all sessions together before it
+    drafts. On a GPU it reads them at once, on the device.
 
     Attributes
     ----------
     draft : BlockDraft
     shape : Shape
-        How candidates become guesses.
-    unread : list of dict of int to float32 (n, H)
-        Features of rows that come next, of a few tokens at most.
+        Makes drafts from candidates.
+    unread : list of dict of int to float32 (n, D)
+        Features by target layer that the draft model has not read, of at most `PENDING` rows.
     """
 
-    def __init__(self, draft: Any, session: Session, health: DraftDiagnostics, snapshot: Any) -> None:
+    def __init__(self, draft: Any, session: SessionView, diagnostics: DraftDiagnostics, snapshot: Any) -> None:
         self.draft, self.capture, self.session = draft, draft.config.target_layer_ids, session
         self.shape: Shape = session.strategy.shape or Chain()
         self.unread: list[Features] = []
-        self._health, self._seen, self._n_unread = health, session.n_prefilled, 0
+        self._diagnostics, self._seen, self._n_unread = diagnostics, session.n_prefilled, 0
         self._vocab_tracker = VocabTracker(draft.draft_vocabs, draft.config.n_vocab, session.draft_vocab_steps)
-        # of a long prompt, the first positions would be forgotten before anything is guessed
+        # the draft model attends to `reach` positions only, so it need not read the start of a long prompt
         first = session.n_prompt - 1 - draft.reach
         known = snapshot is not None and first <= session.n_prefilled
         self.state = draft.state(0 if known else max(first, session.n_prefilled))
@@ -137,20 +144,21 @@ class _DFlashState:
             self.state.restore(snapshot)
 
     def request(self, max_draft: int) -> DraftRequest | None:
-        """What to ask the draft for; None if nothing is wanted."""
+        """Return the request for a draft; None if there is room for no draft token."""
         most = self.draft.config.most
         if self.draft.device == "cpu" and self.shape == Chain():
             most = min(most, DEPTH)
         n, width = self.shape.wants(most, max_draft)
         if n < 1:
             return None
-        text = self.session.token_ids
-        return DraftRequest(self.state, text[-1], n, self.session.sampler.params, width, self._vocab_tracker.select(text))
+        ids = self.session.token_ids
+        return DraftRequest(self.state, ids[-1], n, self.session.sampler.params, width, self._vocab_tracker.select(ids))
 
     def device_request(self) -> tuple[DeviceDraftRequest, int]:
-        """What to ask a draft on a GPU for, and how many of the guesses to take: the first ones of a tree are one, too.
+        """Return the request for a draft on a GPU, and the number of its tokens to use.
 
-        A chain is asked for as far as the block goes, which costs nothing, so that any other will do next time.
+        The first tokens of a tree form a tree, too. A chain is requested with the whole block, which costs nothing, so that
+        one captured graph serves every depth.
         """
         most, params = self.draft.config.most, self.session.sampler.params
         n, width = self.shape.wants(most, PENDING - 1)
@@ -161,18 +169,18 @@ class _DFlashState:
         return DeviceDraftRequest(self.state, params, n, width, nodes, draft_vocab), nodes
 
     def plan_next(self) -> NextStep:
-        """What a draft on a GPU can begin."""
+        """Return the plan for a draft on a GPU; None on the CPU."""
         return None if self.draft.device == "cpu" else LaunchDraft(self.draft, self.device_request()[0])
 
     def shaped(self, candidates: Candidates, max_draft: int) -> Draft:
-        """Guesses, made of what the draft has found."""
+        """Return the draft made from candidates."""
         draft = self.shape.draft(candidates, max_draft)
-        self.guessed(len(draft))
+        self.count_draft(len(draft))
         return draft
 
-    def guessed(self, n: int) -> None:
-        """So many guesses are made."""
-        self._health.guessed(n)
+    def count_draft(self, n: int) -> None:
+        """Count a draft of `n` tokens in diagnostics and vocabulary statistics."""
+        self._diagnostics.count_draft(n)
         self._vocab_tracker.count()
 
     def propose(self, max_draft: int) -> Draft:
@@ -186,7 +194,7 @@ class _DFlashState:
             self._see(
                 out, slice(rows.start + skipped, rows.stop) if isinstance(rows, slice) else rows[skipped:], n - skipped
             )
-        self._health.kept(n - 1)
+        self._diagnostics.count_accepted(n - 1)
 
     def _see(self, out: Forward, rows: Rows, n: int) -> None:
         there = isinstance(out.hidden, np.ndarray)
@@ -197,8 +205,8 @@ class _DFlashState:
             read([self])
             self.draft.read(self.state, out.captured, rows)
 
-    def taken(self) -> Features:
-        """All that is unread, which counts as read from here on."""
+    def take_unread(self) -> Features:
+        """Return the unread features and clear them."""
         features = {layer: np.concatenate([part[layer] for part in self.unread]) for layer in self.capture}
         self.unread, self._n_unread = [], 0
         return features
@@ -212,11 +220,11 @@ class _DFlashState:
 
 
 def read(drafter_states: Sequence[_DFlashState]) -> None:
-    """Read what is unread of some sessions."""
+    """Let the draft model read the unread features of several sessions."""
     behind = [drafter_state for drafter_state in drafter_states if drafter_state.unread]
     if not behind:
         return
-    parts = [drafter_state.taken() for drafter_state in behind]
+    parts = [drafter_state.take_unread() for drafter_state in behind]
     layers = behind[0].capture
     ends = list(accumulate(len(part[layers[0]]) for part in parts))
     items = [(drafter_state.state, slice(*ends)) for drafter_state, ends in zip(behind, pairwise([0, *ends]), strict=True)]
@@ -242,7 +250,7 @@ def _propose(drafter_states: Sequence[_DFlashState], max_drafts: Sequence[int]) 
 
 
 def _deferred(drafter_states: Sequence[_DFlashState], max_drafts: Sequence[int]) -> list[Draft] | None:
-    """Drafts that a GPU is still making, where it can and nobody must see them before they are verified."""
+    """Return drafts that stay on the GPU until verification; None if the host needs them or the GPU cannot make them."""
     draft = drafter_states[0].draft
     if (
         draft.device == "cpu"
@@ -262,5 +270,5 @@ def _deferred(drafter_states: Sequence[_DFlashState], max_drafts: Sequence[int])
         for i, ((device_request, n), max_draft) in enumerate(zip(device_requests, max_drafts, strict=True))
     ]
     for drafter_state, made in zip(drafter_states, drafts, strict=True):
-        drafter_state.guessed(len(made))
+        drafter_state.count_draft(len(made))
     return list(drafts)

@@ -1,4 +1,4 @@
-"""Drafts that can't be right: a wrong or broken draft model costs speed and says nothing, so this does."""
+"""Warnings about draft models that are wrong or damaged: these cost speed but raise no error."""
 
 from __future__ import annotations
 
@@ -6,52 +6,54 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
 
 _log = logging.getLogger(__name__)
 
 _PATIENCE = 64
+"""Consecutive steps without an accepted draft token after which a warning is given."""
+
 _KEY = "warnings"
 
 
 class DraftDiagnostics:
-    """Watches the guesses that a draft model makes for one session.
+    """Counts the accepted draft tokens of one session and warns if there are none.
 
-    A warning is logged once for a model and a drafter; `Session.warnings` of every session has it, and `warnings_of`.
+    A warning is added to `Session.warnings` of every session that it concerns. It is logged, and listed by `warnings_of`,
+    once for a model and a drafter.
 
     Parameters
     ----------
-    session : Session
-        That is guessed for.
+    session : SessionView
     model : Model
-        That it runs on.
+        The target of the session.
     name : str
-        Of the drafter.
+        Name of the drafter, for the message.
     """
 
-    def __init__(self, session: Session, model: Any, name: str) -> None:
+    def __init__(self, session: SessionView, model: Any, name: str) -> None:
         self._session, self._model, self._name = session, model, name
-        self._in_vain, self._waiting, self._quiet = 0, False, False
+        self._n_rejected, self._waiting, self._quiet = 0, False, False
 
-    def guessed(self, n: int) -> None:
-        """A step guesses `n` tokens, where at least one was wanted."""
+    def count_draft(self, n: int) -> None:
+        """Count a draft of `n` tokens where at least one was wanted."""
         self._waiting = n > 0
         if n == 0:
             self._warn("finds no token likely at all; its logits are NaN, its weights may be damaged")
 
-    def kept(self, n: int) -> None:
-        """Of the step before, `n` guesses were right."""
+    def count_accepted(self, n: int) -> None:
+        """Count `n` accepted draft tokens of the last draft."""
         if not self._waiting:
             return
-        self._waiting, self._in_vain = False, 0 if n else self._in_vain + 1
-        if self._in_vain == _PATIENCE:
-            self._warn(f"guessed wrong {_PATIENCE} times in a row; is it a draft of this model?")
+        self._waiting, self._n_rejected = False, 0 if n else self._n_rejected + 1
+        if self._n_rejected == _PATIENCE:
+            self._warn(f"had no draft token accepted in {_PATIENCE} steps in a row; was it made for this model?")
 
-    def _warn(self, what: str) -> None:
+    def _warn(self, reason: str) -> None:
         if self._quiet:
             return
         self._quiet = True
-        warning = f"{self._name} {what}"
+        warning = f"{self._name} {reason}"
         self._session.warnings.append(warning)
         known = self._model.attachments.setdefault(_KEY, [])
         if warning not in known:
@@ -60,5 +62,5 @@ class DraftDiagnostics:
 
 
 def warnings_of(model: Any) -> list[str]:
-    """What was found wrong with drafts for a model so far."""
+    """Return the warnings about drafters of a model so far."""
     return list(model.attachments.get(_KEY, ()))

@@ -1,4 +1,4 @@
-"""Let a small model of the same vocabulary guess."""
+"""Draft with a small model of the same vocabulary."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import DrafterState, Rows
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.engine import Engine
+from dflash.decode.registry import register
 from dflash.decode.settings import spelled
 from dflash.decode.warmup import warm
 from dflash.kernels.ragged import PENDING
@@ -22,24 +23,33 @@ from dflash.model.candidates import Candidates, fill, put
 from dflash.model.load_small import load_small
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.state.sequence_state import Snapshot
 
 DEPTH = 4
-"""Tokens to guess where the shape leaves that open."""
+"""Default number of draft tokens of a chain."""
 
 
+@register(
+    "draft-model",
+    number="DEPTH",
+    shape=Chain,
+    takes={"draft": "model", "draft_device": "draft_device"},
+    needs_draft="the file of a small model",
+)
 @dataclass(frozen=True, repr=False)
 class DraftModel(LoadingDrafter):
-    """Let a small model write ahead; under a tree its first choices are followed.
+    """Draft with a small model, one forward for each draft token.
+
+    In a tree, the model continues from the likeliest token of each position.
 
     Parameters
     ----------
     model : str
-        A GGUF file of the same tokenizer: a name as for `dflash.load`.
+        A GGUF file with the same tokenizer: a name as for `dflash.load`.
     draft_device : str, optional
-        Where it runs, ``"cpu"`` or ``"cuda"``; beside the model that it guesses for if None.
+        Device of the small model, ``"cpu"`` or ``"cuda"``; that of the target if None.
     """
 
     model: str
@@ -48,44 +58,44 @@ class DraftModel(LoadingDrafter):
 
     @property
     def source(self) -> str:
-        """Name of the small model."""
+        """File or repository of the small model."""
         return self.model
 
     def load(self, model: Any) -> Any:
         """Load the small model."""
         return load_small(model, self.model, self.draft_device)
 
-    def compile(self, companion: Any) -> None:
-        """Write a few tokens with a small model on the CPU."""
-        if companion.model.device == "cpu":
-            warm(Engine(companion.model), companion.kind, lambda _: None)
+    def compile(self, attachment: Any) -> None:
+        """Decode a few tokens with a small model on the CPU."""
+        if attachment.model.device == "cpu":
+            warm(Engine(attachment.model), attachment.kind, lambda _: None)
 
-    def start(self, session: Session, model: Any, snapshot: Snapshot | None = None) -> DrafterState:
-        """Hold all the memory that the session may need."""
+    def start(self, session: SessionView, model: Any, snapshot: Snapshot | None = None) -> DrafterState:
+        """Reserve all memory that the session may need."""
         self.prepare(model)
-        health = DraftDiagnostics(session, model, repr(self))
-        return _DraftModelState(model.attachments[self].model, model.n_vocab, session, health, snapshot)
+        diagnostics = DraftDiagnostics(session, model, repr(self))
+        return _DraftModelState(model.attachments[self].model, model.n_vocab, session, diagnostics, snapshot)
 
     def propose(self, drafter_states: Sequence[_DraftModelState], max_drafts: Sequence[int]) -> list[Draft]:
-        """A forward over what is new of all sessions, and one for each token but the first."""
+        """Run one forward over the new tokens of all sessions, then one for each further draft token."""
         return _propose(drafter_states, max_drafts)
 
 
 class _DraftModelState:
-    """A text as the small model knows it.
+    """State of the small model for one session.
 
-    What it guessed stays pending until the next time: what turned out right is kept then. A recurrent state can't be cut
-    back, so each further guess reads the guesses before it again, which costs little beside the weights.
+    The rows of draft tokens stay pending until the next draft; those that were accepted are committed then. A recurrent
+    state cannot be truncated, so each forward reads the earlier draft tokens again. That costs little beside the weights.
     """
 
     capture: tuple[int, ...] = ()
 
     def __init__(
-        self, small: Any, n_vocab: int, session: Session, health: DraftDiagnostics, snapshot: Snapshot | None
+        self, small: Any, n_vocab: int, session: SessionView, diagnostics: DraftDiagnostics, snapshot: Snapshot | None
     ) -> None:
-        self.small, self.n_vocab, self.session, self.health = small, n_vocab, session, health
+        self.small, self.n_vocab, self.session, self.diagnostics = small, n_vocab, session, diagnostics
         self.shape = session.strategy.shape or Chain()
-        self.guesses: list[int] = []
+        self.draft_ids: list[int] = []
         self.state = small.state()
         try:
             if snapshot is not None:
@@ -96,7 +106,7 @@ class _DraftModelState:
             raise
 
     def wants(self, max_draft: int) -> tuple[int, int]:
-        """How many tokens to guess, and candidates for each."""
+        """Return the number of draft tokens and of candidates for each."""
         max_draft = min(max_draft, self.small.config.context - len(self.session.token_ids))
         return self.shape.wants(self.shape.depth or DEPTH, max_draft)
 
@@ -106,31 +116,31 @@ class _DraftModelState:
     def observe(self, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         session = self.session
         if not isinstance(rows, slice):
-            self.health.kept(len(rows) - 1)
-        text = session.n_prefilled if session.n_prefilled < session.n_prompt - 1 else len(session.token_ids) - 1
-        if text - self.state.length > PENDING:
-            self.settle()
-            self.read(text)
+            self.diagnostics.count_accepted(len(rows) - 1)
+        stop = session.n_prefilled if session.n_prefilled < session.n_prompt - 1 else len(session.token_ids) - 1
+        if stop - self.state.length > PENDING:
+            self.commit_accepted()
+            self.read(stop)
 
-    def answer(self, candidates: Candidates, max_draft: int) -> Draft:
-        """Make a draft of what the small model says."""
+    def draft_of(self, candidates: Candidates, max_draft: int) -> Draft:
+        """Return the draft made from candidates."""
         draft = self.shape.draft(candidates, max_draft)
-        self.health.guessed(len(draft))
+        self.diagnostics.count_draft(len(draft))
         return draft
 
-    def settle(self) -> None:
-        """Keep those of the guesses that have become text; the last token of the text is left to be read."""
+    def commit_accepted(self) -> None:
+        """Commit the rows of accepted draft tokens. The last token of the sequence remains to be read."""
         length, new = self.state.length, self.session.token_ids[self.state.length : -1]
-        right = 0
-        while right < min(len(new), len(self.guesses)) and new[right] == self.guesses[right]:
-            right += 1
-        if self.guesses:
-            self.state.commit(range(right))
-        self.guesses = []
-        assert self.state.length == length + right
+        n_accepted = 0
+        while n_accepted < min(len(new), len(self.draft_ids)) and new[n_accepted] == self.draft_ids[n_accepted]:
+            n_accepted += 1
+        if self.draft_ids:
+            self.state.commit(range(n_accepted))
+        self.draft_ids = []
+        assert self.state.length == length + n_accepted
 
     def read(self, stop: int) -> None:
-        """Read the text up to a length, as far as the context of the small model goes."""
+        """Prefill the sequence up to a length, at most the context of the small model."""
         stop = min(stop, self.small.config.context)
         while self.state.length < stop:
             start = self.state.length
@@ -140,15 +150,15 @@ class _DraftModelState:
             )
 
     def fresh(self) -> Span:
-        """All of the text that was not read yet, at least its last token, and no more than can be pending."""
-        self.settle()
+        """Return a span of all tokens not read yet: at least the last one, at most `PENDING`."""
+        self.commit_accepted()
         if len(self.session.token_ids) - self.state.length > PENDING:
             self.read(len(self.session.token_ids) - 1)
         tokens = np.array(self.session.token_ids[self.state.length :], np.int32)
         return Span(self.state, tokens, _chain(len(tokens)))
 
     def snapshot(self) -> Snapshot:
-        self.settle()
+        self.commit_accepted()
         return self.state.snapshot()
 
     def close(self) -> None:
@@ -169,17 +179,17 @@ def _propose(drafter_states: Sequence[_DraftModelState], max_drafts: Sequence[in
         depth += 1
         going = [i for i in going if wants[i][0] > depth and found[i].ids[depth - 1, 0] >= 0]
         for i in going:
-            guesses = found[i].ids[:depth, 0].copy()
-            spans[i] = Span(drafter_states[i].state, guesses, _chain(depth))
-            drafter_states[i].guesses = guesses.tolist()
+            draft_ids = found[i].ids[:depth, 0].copy()
+            spans[i] = Span(drafter_states[i].state, draft_ids, _chain(depth))
+            drafter_states[i].draft_ids = draft_ids.tolist()
     return [
-        drafter_state.answer(found[i], max_drafts[i]) if i in found else EMPTY
+        drafter_state.draft_of(found[i], max_drafts[i]) if i in found else EMPTY
         for i, drafter_state in enumerate(drafter_states)
     ]
 
 
 def _fill(found: list[Candidates], drafter_states: list[_DraftModelState], spans: list[Span], depth: int) -> None:
-    """Find candidates of one more position of some texts."""
+    """Fill in the candidates of several sessions at one more position."""
     out = drafter_states[0].small.forward(spans)
     last = np.cumsum([len(span.tokens) for span in spans]) - 1
     sessions = [drafter_state.session for drafter_state in drafter_states]

@@ -1,4 +1,4 @@
-"""Ask one drafter after another."""
+"""Use the first of several drafters that has a draft."""
 
 from __future__ import annotations
 
@@ -7,26 +7,50 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.decode.drafters.composite import CompositeSnapshot, CompositeState, start_all
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, DrafterState, LaunchDraft, NextStep, is_prepared, planned_next
-from dflash.decode.strategy import Strategy
+from dflash.decode.drafting.drafter import (
+    Drafter,
+    DrafterState,
+    LaunchDraft,
+    NextStep,
+    Strategy,
+    is_prepared,
+    planned_next,
+)
+from dflash.decode.registry import NameCall, Named, name, register
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
 
 
+def _from_name(call: NameCall) -> Named:
+    shapes = [part.shape for part in call.inner if part.shape is not None]
+    if len(set(shapes)) > 1:
+        raise RequestError(f"strategy {call.text!r:.80}: first(...) drafts in one shape, got {shapes}")
+    drafters = dict.fromkeys(part.drafter for part in call.inner)
+    return Named(FirstOf(*drafters), shapes[0] if shapes else None)
+
+
+def _to_name(strategy: Strategy) -> str:
+    parts = [Strategy(part) for part in strategy.drafter.drafters]
+    if strategy.shape is not None:
+        parts[-1] = Strategy(parts[-1].drafter, strategy.shape)
+    return f"first({', '.join(map(name, parts))})"
+
+
+@register("first", brackets="always", make=_from_name, spell=_to_name)
 class FirstOf(Drafter):
-    """The guess of the first drafter that has one, for each session; the others see what is read all the same.
+    """For each session, take the draft of the first drafter that has one. All drafters observe all tokens.
 
     Parameters
     ----------
     *drafters : Drafter or str
-        The one whose guesses are worth most first, such as ``FirstOf(PromptLookup(max_ngram=16, min_ngram=8), "mtp")``.
+        Drafters, the most reliable one first, such as ``FirstOf(PromptLookup(max_ngram=16, min_ngram=8), "mtp")``.
 
     Raises
     ------
     RequestError
-        If there are none, or one is more than a drafter.
+        If there are none, or one is a strategy with a shape or recoveries.
     """
 
     def __init__(self, *drafters: Drafter | str) -> None:
@@ -36,24 +60,24 @@ class FirstOf(Drafter):
         self.instant = all(drafter.instant for drafter in self.drafters)
 
     def prepare(self, model: Any) -> None:
-        """Prepare each."""
+        """Prepare all drafters."""
         for drafter in self.drafters:
             drafter.prepare(model)
 
     def is_prepared(self, model: Any) -> bool:
-        """Return whether each is."""
+        """Return True if all drafters are prepared."""
         return all(is_prepared(drafter, model) for drafter in self.drafters)
 
     def prepare_in_parts(self, model: Any) -> Generator[None, None, None]:  # noqa: ARG002
-        """There is nothing beside the parts."""
+        """Do nothing: the parts are prepared by themselves."""
         yield from ()
 
-    def start(self, session: Session, model: Any, snapshot: CompositeSnapshot | None = None) -> DrafterState:
-        """Begin with each."""
+    def start(self, session: SessionView, model: Any, snapshot: CompositeSnapshot | None = None) -> DrafterState:
+        """Start all drafters."""
         return CompositeState(start_all(self.drafters, session, model, snapshot))
 
     def propose(self, drafter_states: Sequence[CompositeState], max_drafts: Sequence[int]) -> list[Draft]:
-        """Ask each drafter once, about all sessions that still have no guess."""
+        """Ask each drafter once for all sessions that have no draft yet."""
         drafts = [EMPTY] * len(drafter_states)
         for i, drafter in enumerate(self.drafters):
             open_ = [j for j, draft in enumerate(drafts) if not len(draft)]
@@ -66,7 +90,7 @@ class FirstOf(Drafter):
         return drafts
 
     def plan_next(self, drafter_states: Sequence[CompositeState], drafts: Sequence[Draft]) -> list[NextStep]:
-        """The drafter that is heard goes on, in case that nobody before it has a guess."""
+        """Plan with the drafter of the present draft. The plan is used if no earlier drafter has a draft then."""
         found: list[NextStep] = []
         for drafter_state, draft in zip(drafter_states, drafts, strict=True):
             i = drafter_state.heard

@@ -1,4 +1,4 @@
-"""Drafters that load something from files for each model: a draft, a head, a small model."""
+"""Base class of drafters that load a draft model, an MTP head or a small model for each target."""
 
 from __future__ import annotations
 
@@ -10,58 +10,58 @@ from dflash.kernels.cpu.jit import runs_in_several_threads
 
 
 class LoadingDrafter(Drafter):
-    """A drafter with one companion for each model, which is closed with the model.
+    """A drafter with one loaded attachment for each target. The attachment is closed with the target.
 
-    Subclasses define `load`, and `warm` where something is left to be done on the device.
+    Subclasses define `source` and `load`, and `warm` if work on the device remains.
     """
 
     @property
     def source(self) -> str | None:
-        """Name of what is loaded, a file or a repository; None if it is part of the model's own file."""
+        """File or repository of the attachment; None if it is part of the target's own file."""
         raise NotImplementedError
 
     def load(self, model: Any) -> Any:
-        """Open the companion and check that it goes with a model. Called from any thread.
+        """Load the attachment and check that it fits the target. Called from any thread.
 
-        Only what never changes is read of the model: another thread runs it.
+        Another thread may run the target meanwhile: read only members that never change.
         """
         raise NotImplementedError
 
-    def compile(self, companion: Any) -> None:
-        """Run a companion on the CPU once, so that its kernels are compiled. Called from any thread, before anybody uses it.
+    def compile(self, attachment: Any) -> None:
+        """Compile the attachment's CPU kernels by running it once. Called from any thread, before its first use.
 
-        Kernels of a GPU are compiled as it is loaded.
+        GPU kernels are compiled by `load`.
         """
-        if companion.device == "cpu":
-            companion.compile()
+        if attachment.device == "cpu":
+            attachment.compile()
 
-    def warm(self, companion: Any) -> Iterable[None]:  # noqa: ARG002
-        """Do what must be done in the thread that owns the model, before the first text; in short pieces."""
+    def warm(self, attachment: Any) -> Iterable[None]:  # noqa: ARG002
+        """Do the work that needs the thread that owns the model, in short pieces, before the first session."""
         return ()
 
     def is_prepared(self, model: Any) -> bool:
-        """Return whether the companion is there."""
+        """Return True if the attachment is loaded."""
         return self in model.attachments
 
     def prepare(self, model: Any) -> None:
-        """Load the companion, unless it is there."""
+        """Load the attachment unless it is loaded."""
         if not self.is_prepared(model):
             for _ in self.prepare_in_parts(model):
                 pass
 
     def prepare_in_parts(self, model: Any) -> Generator[None, None, None]:
-        """Load the companion in any thread, then warm it in that of the model; others find it when it is complete."""
-        companion = self.load(model)
+        """Load the attachment in any thread, then warm it in the model's thread. Sessions see it once it is complete."""
+        attachment = self.load(model)
         try:
             if runs_in_several_threads():
-                self.compile(companion)
+                self.compile(attachment)
             yield
-            for _ in self.warm(companion):
+            for _ in self.warm(attachment):
                 yield
             if self.is_prepared(model):
-                companion.close()
+                attachment.close()
             else:
-                model.attachments[self] = companion
+                model.attachments[self] = attachment
         except BaseException:
-            companion.close()
+            attachment.close()
             raise

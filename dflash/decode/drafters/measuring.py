@@ -1,7 +1,7 @@
-"""Measure how long steps take, in short parts.
+"""Measure latencies of steps, in short parts.
 
-Measuring runs forwards of the model, in the thread that owns it. So that other sessions go on meanwhile, everything that
-measures is a generator (`Parts`): what lies between two `yield` is short, and holds no memory of the model afterwards.
+Measuring runs forwards of the model, in the thread that owns it. So that other sessions continue meanwhile, everything that
+measures is a generator (`Parts`): the work between two `yield` is short and holds no memory of the model afterwards.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dflash.decode.drafters.adaptive.latency import DraftLatency, ForwardLatency, whole
+from dflash.decode.drafters.adaptive.latency import DraftLatency, ForwardLatency, step_seconds
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.decode.step import Step
-from dflash.decode.strategy import Strategy
 from dflash.errors import PoolExhausted
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 
 _ROWS = (1, 2, 4, 5, 8, 9, 16, 17, 32, 64)
 _REPEATS = 3
-_TEXTS, _STEPS = {"cpu": 5, "cuda": 2}, {"cpu": 1, "cuda": 3}
-"""Texts that measure a strategy, each in a part of its own, and the steps of one. Steps of a GPU overlap: one is too few."""
+_SESSIONS, _STEPS = {"cpu": 5, "cuda": 2}, {"cpu": 1, "cuda": 3}
+"""Sessions that measure a strategy, each in a part of its own, and steps of each. One is too few on a GPU: steps overlap."""
 
 T = TypeVar("T")
 Parts = Generator[None, None, T]
-"""Work in short parts, which returns its result at the end."""
+"""Work in short parts that returns a result."""
 
 
 def finished(parts: Parts[T]) -> T:
@@ -45,14 +45,14 @@ def finished(parts: Parts[T]) -> T:
 
 
 def measured_forwards(model: Any, capture: tuple[int, ...] = ()) -> Parts[ForwardLatency]:
-    """Measure how long forwards take, one in each part; what is common is assumed where all memory is in use.
+    """Measure the latencies of forwards, one in each part. If all memory is in use, typical values are assumed.
 
     Parameters
     ----------
     model : Model
-        Is run for a moment.
+        Idle while a part runs.
     capture : tuple of int
-        Layers whose outputs are wanted of its forwards.
+        Layers that the forwards capture.
     """
     rows = [n for n in _ROWS if n <= min(model.max_rows, PENDING)]
     try:
@@ -62,9 +62,9 @@ def measured_forwards(model: Any, capture: tuple[int, ...] = ()) -> Parts[Forwar
 
 
 def measured_steps(model: Any, strategy: Strategy) -> Parts[list[Step]]:
-    """Run some steps of texts of no meaning, a text in each part; there are none if there is no memory for it."""
+    """Run a few steps of sessions with a dummy prompt, one session in each part. Empty if there is no memory for it."""
     found: list[Step] = []
-    for _ in range(_TEXTS[model.device]):
+    for _ in range(_SESSIONS[model.device]):
         found += _steps(model, strategy, _STEPS[model.device])
         yield
     return found
@@ -76,7 +76,7 @@ def measured_extra(
     forwards: ForwardLatency,
     seen: MutableMapping[Any, tuple[int, float] | None] | None = None,
 ) -> Parts[DraftLatency]:
-    """Let a drafter guess for a moment, in shapes from small to large: on a CPU, what that takes beside the forward.
+    """Measure the steps of a drafter in shapes from small to large: on a CPU without the forward, on a GPU as a whole.
 
     Parameters
     ----------
@@ -84,10 +84,10 @@ def measured_extra(
     strategies : sequence of Strategy
         The drafter in each shape.
     forwards : ForwardLatency
-        Of the same model.
+        Latencies of the same model.
     seen : mapping, optional
-        What was measured before, by `form_of` the drafter and the shape: it is not measured again, and what is measured is
-        added. A value is None where nothing was guessed.
+        Results by `form_of` the drafter and the shape. Those that are there are not measured again; new ones are added. A
+        value is None if the drafter made no draft.
     """
     seen = {} if seen is None else seen
     known = {}
@@ -98,15 +98,15 @@ def measured_extra(
         point = seen[key]
         if point is not None:
             known[point[0]] = point[1]
-    # more guesses can't take less time: where they seem to, a part of a step was not seen
+    # a larger draft takes at least as long: a smaller value was measured with a part of the step missing
     sizes = sorted(known)
     return DraftLatency(list(zip(sizes, accumulate((known[n] for n in sizes), max), strict=True)))
 
 
 def form_of(drafter: Any) -> Any:
-    """Describe what a drafter costs: the drafter itself, or the kinds of those that it is made of and that take time.
+    """Return a key for drafters of equal latency: the drafter itself, or the class with the keys of its parts.
 
-    Settings of parts that take no time, such as how much a lookup guesses, make no other form.
+    Instant parts are left out, so their settings make no difference.
     """
     parts = getattr(drafter, "parts", ())
     if not parts:
@@ -115,7 +115,7 @@ def form_of(drafter: Any) -> Any:
 
 
 def _steps(model: Any, strategy: Strategy, n: int) -> list[Step]:
-    """The first `n` steps of a text that write."""
+    """Return the first `n` steps that decode tokens."""
     session = Session([0, 0], strategy=strategy, max_tokens=min((n + 1) * (PENDING + 1), model.config.context - 2))
     found: list[Step] = []
     with closing(Engine(model).run([session])) as events:
@@ -128,30 +128,30 @@ def _steps(model: Any, strategy: Strategy, n: int) -> list[Step]:
 
 
 def _point(steps: Sequence[Step], device: str, forwards: ForwardLatency) -> tuple[int, float] | None:
-    """Guesses of a step, and the seconds with them; None if nothing was guessed."""
+    """Return the draft tokens of the largest steps and their seconds; None if there were no draft tokens."""
     n = max((step.drafted for step in steps), default=0)
     full = [step for step in steps if step.drafted == n]
     if not n:
         return None
     if device == "cpu":
-        # held against their own forwards, which other work on the machine slows down as much
-        return n, forwards.seconds(1 + n) * median((whole(step) - step.forward) / step.forward for step in full)
-    return n, min(map(whole, full))
+        # relative to the forward of the same step, which other work on the machine slows as much
+        return n, forwards.seconds(1 + n) * median((step_seconds(step) - step.forward) / step.forward for step in full)
+    return n, min(map(step_seconds, full))
 
 
 def _measured(model: Any, rows: list[int], capture: tuple[int, ...]) -> Parts[list[float]]:
-    """The shortest of a few forwards each, in turns, so that other work on the machine meets all alike."""
+    """Return the shortest of a few forwards for each number of rows. They take turns, so disturbances affect all alike."""
     times = [inf] * len(rows)
     for _ in range(_REPEATS):
         for i, n in enumerate(rows):
             times[i] = min(times[i], _forward(model, n, capture))
             yield
-    # none takes longer than one of more rows, or than so many of fewer rows: where it seems to, something came in between
+    # a forward takes at most as long as one of more rows, or as several of fewer rows: more is a disturbance
     return [min(-(-n // m) * seconds for m, seconds in zip(rows, times, strict=True)) for n in rows]
 
 
 def _forward(model: Any, n: int, capture: tuple[int, ...]) -> float:
-    """Seconds of a forward with `n` rows, begun when the device has nothing else to do."""
+    """Return the seconds of a forward with `n` rows on an idle device."""
     with closing(model.state()) as state:
         state.reserve(n)
         span = Span(state, np.zeros(n, np.int32), np.arange(-1, n - 1, dtype=np.int32))

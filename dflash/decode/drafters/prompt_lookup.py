@@ -1,4 +1,4 @@
-"""Guess that the text goes on as it did before."""
+"""Draft by prompt lookup: repeat what followed an earlier occurrence of the last tokens."""
 
 from __future__ import annotations
 
@@ -9,34 +9,37 @@ import numpy as np
 
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Rows
+from dflash.decode.registry import register
 from dflash.decode.sampling.params import check_whole
 from dflash.decode.settings import spelled
 from dflash.errors import RequestError
 from dflash.kernels.lookup import Index
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
 
 _EXPECTED = 1024
+"""Output tokens for which the index has room at first; it grows when needed."""
 
 
+@register("lookup", number="TOKENS", parameter="n_draft")
 @dataclass(frozen=True, repr=False)
 class PromptLookup(Drafter):
-    """Find the longest run of tokens that ends the text and occurred in it before, and guess what followed.
+    """Find the longest n-gram that ends the sequence and occurred in it before, and draft the tokens that followed it.
 
     Parameters
     ----------
     max_ngram, min_ngram : int
-        Lengths of the runs that are looked for; of equally long ones the most recent counts.
+        Longest and shortest n-gram to look for. Of several matches of equal length, the most recent one counts.
     n_draft : int
-        Tokens to guess; where what followed runs into the end of the text, it is taken to go on in circles. With the last
-        token of the text, 7 make a forward of 8 rows, beyond which rows cost more.
+        Number of draft tokens. If the tokens that followed reach the end of the sequence, they are repeated. With the last
+        token, 7 make a forward of 8 rows; each further row costs more.
 
     Raises
     ------
     RequestError
-        If a setting makes no sense.
+        If a setting is below 1 or `max_ngram` is below `min_ngram`.
 
     References
     ----------
@@ -56,19 +59,19 @@ class PromptLookup(Drafter):
         if self.max_ngram < self.min_ngram:
             raise RequestError(f"{self!r}: max_ngram must not be below min_ngram")
 
-    def start(self, session: Session, model: Any, snapshot: Any = None) -> DrafterState:  # noqa: ARG002
-        """All that it must know is in the text of the session."""
+    def start(self, session: SessionView, model: Any, snapshot: Any = None) -> DrafterState:  # noqa: ARG002
+        """Return a state with an index of the session's tokens."""
         return _PromptLookupState(self, session)
 
 
 class _PromptLookupState:
     capture: tuple[int, ...] = ()
 
-    def __init__(self, drafter: PromptLookup, session: Session) -> None:
+    def __init__(self, drafter: PromptLookup, session: SessionView) -> None:
         self._session, self.shape = session, session.strategy.shape
         self._n_draft = drafter.n_draft
         self._index = Index(drafter.min_ngram, drafter.max_ngram, session.n_prompt + _EXPECTED)
-        # after a run of L tokens that went on alike, one in L + 1 is taken to be the first that does not
+        # after L matching tokens, the next one is assumed to differ with probability 1 / (L + 1)
         self._scores = -np.log1p(1 / np.arange(1, drafter.max_ngram + drafter.n_draft, dtype=np.float32))
 
     def propose(self, max_draft: int) -> Draft:
@@ -80,7 +83,7 @@ class _PromptLookupState:
         return Draft(self._index.following(follower, n), scores=self._scores[length - 1 : length - 1 + n])
 
     def observe(self, out: Forward, rows: Rows) -> None:  # noqa: ARG002
-        # a long prompt is entered chunk by chunk, as it is read
+        # index a long prompt chunk by chunk during prefill
         self._read(self._session.n_prefilled)
 
     def snapshot(self) -> None:

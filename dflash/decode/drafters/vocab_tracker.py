@@ -1,4 +1,4 @@
-"""Whether a text keeps to the common tokens of its model, so that guesses may, too."""
+"""Choose the draft vocabulary of a sequence by its recent tokens."""
 
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -6,20 +6,23 @@ from collections.abc import Sequence
 from dflash.model.draft.vocabulary import Vocabulary
 
 RECENT, FEW = 1024, 4
-"""Of so many last tokens of a text no more than so many may be others: each may cut a chain, which spares little time."""
+"""Window in tokens, and tokens in it that may lie outside the draft vocabulary.
+
+Each token outside the draft vocabulary ends a draft early, and a smaller vocabulary saves little time.
+"""
 
 
 class VocabTracker:
-    """Watches the tokens of a text.
+    """Counts the tokens of one sequence outside each draft vocabulary.
 
     Parameters
     ----------
     draft_vocabs : sequence of Vocabulary
-        The common ones, from fewer to more; empty if a draft has no use for them.
+        Draft vocabularies, the smallest first; empty if the draft model always uses the whole vocabulary.
     n_vocab : int
-        All tokens.
+        Size of the whole vocabulary.
     counts : Counter of int
-        Of steps by the number of tokens that did, special ones apart; not counted where nothing is common.
+        Number of steps by size of the draft vocabulary, special tokens not counted. Not changed if `draft_vocabs` is empty.
     """
 
     def __init__(self, draft_vocabs: Sequence[Vocabulary], n_vocab: int, counts: Counter[int]) -> None:
@@ -27,19 +30,22 @@ class VocabTracker:
         self._sizes = {None: n_vocab} | {i: vocab.parts[0].stop for i, vocab in enumerate(draft_vocabs)}
         self._others = [(vocab, deque[int]()) for vocab in draft_vocabs]
 
-    def select(self, text: Sequence[int]) -> int | None:
-        """Which common tokens do for guesses under this text, which goes on from where it was last time; None if none do."""
-        start = len(text) - RECENT
-        new = range(max(self._n_seen, start, 0), len(text))
-        self._n_seen = len(text)
+    def select(self, token_ids: Sequence[int]) -> int | None:
+        """Return the index of the smallest draft vocabulary that fits the sequence; None if none does.
+
+        Call it with the same, growing sequence.
+        """
+        start = len(token_ids) - RECENT
+        new = range(max(self._n_seen, start, 0), len(token_ids))
+        self._n_seen = len(token_ids)
         for vocab, others in self._others:
-            others.extend(i for i in new if not vocab.has(text[i]))
+            others.extend(i for i in new if not vocab.has(token_ids[i]))
             while others and others[0] < start:
                 others.popleft()
         self._latest = next((i for i, (_, others) in enumerate(self._others) if len(others) <= FEW), None)
         return self._latest
 
     def count(self) -> None:
-        """A step guesses from what `select` has said last."""
+        """Count a draft from the vocabulary that `select` returned last."""
         if self._others:
             self._counts[self._sizes[self._latest]] += 1

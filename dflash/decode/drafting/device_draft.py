@@ -1,37 +1,35 @@
-"""Drafts that a device is still making."""
+"""Drafts whose tokens are still on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dflash.decode.drafting.draft import Draft, Ints
+from dflash.decode.view import SessionView
 from dflash.kernels.gpu.lazy_array import LazyArray
-
-if TYPE_CHECKING:
-    from dflash.decode.session import Session
 
 
 class DeferredDraft(Draft):
-    """A draft whose size is known; whoever looks at its tokens waits for them.
+    """A draft of known size whose tokens are still being computed. Reading `tokens` or `parents` waits for them.
 
     Parameters
     ----------
     guesses : DeviceDrafts
-        Those of one pass on the device: ``guesses.tree(i)`` gives tokens and parents (n,). None once they were looked at.
+        Drafts of one pass on the device: ``guesses.tree(i)`` returns tokens and parents (n,). None once they were read.
     index : int
-        Which of them.
+        Index of this draft in the pass.
     n : int
-        The first so many are the draft.
+        Number of tokens to take from it.
     chain : bool
-        Whether it never forks.
+        True if the draft has no forks.
     """
 
     __slots__ = ("_chain", "_found", "_line", "_n", "guesses", "index")
 
-    __setattr__ = object.__setattr__  # what is looked at is kept
+    __setattr__ = object.__setattr__  # tokens are stored when they are first read
 
     def __init__(self, guesses: Any, index: int, n: int, *, chain: bool) -> None:
         self.guesses, self.index, self._n, self._chain = guesses, index, n, chain
@@ -42,22 +40,22 @@ class DeferredDraft(Draft):
 
     @property
     def tokens(self) -> Ints:
-        """As of `Draft`."""
+        """See `Draft`."""
         return self._tree()[0]
 
     @property
     def parents(self) -> Ints:
-        """As of `Draft`."""
+        """See `Draft`."""
         return np.arange(-1, self._n - 1, dtype=np.int32) if self._chain else self._tree()[1]
 
     def positions(self, n: int) -> Sequence[int]:
-        """As of `Draft`; those of a tree are known later."""
+        """See `Draft`; lazy for a tree."""
         if self._chain:
             return range(n, n + 1 + self._n)
         return LazyArray(lambda: np.append(n, n + self.depths), 1 + self._n)
 
     def child(self, node: int, token: int) -> int:
-        """As of `Draft`."""
+        """See `Draft`."""
         if not self._chain:
             return super().child(node, token)
         if self._line is None:
@@ -65,18 +63,21 @@ class DeferredDraft(Draft):
         return node + 1 if node + 1 < self._n and self._line[node + 1] == token else -1
 
     def cut(self, n: int) -> DeferredDraft:
-        """As of `Draft`."""
+        """See `Draft`."""
         return self if n >= self._n else DeferredDraft(self.guesses, self.index, max(n, 0), chain=self._chain)
 
     def _tree(self) -> tuple[Ints, Ints]:
         if self._found is None:
             tokens, parents = self.guesses.tree(self.index)
             self._found = tokens[: self._n], parents[: self._n]
-            self.guesses = None  # a step keeps its draft for long
+            self.guesses = None  # a step keeps its draft; the device's memory must not live as long
         return self._found
 
 
-def can_defer(session: Session) -> bool:
-    """Whether nothing on the host must see the guesses of a session, or its tokens, before they are verified together."""
+def can_defer(session: SessionView) -> bool:
+    """Return True if draft tokens of a session may stay on the device until they are verified.
+
+    Processors, recoveries, forced tokens and log-probabilities need tokens on the host.
+    """
     sampler = session.sampler
     return not (sampler.processors or session.recovery_states or session.forced_ids) and sampler.params.n_top is None

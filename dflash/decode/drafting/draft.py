@@ -1,4 +1,4 @@
-"""Guessed tokens, as a tree."""
+"""Draft tokens of one step, as a tree."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,21 +12,21 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """Guessed tokens as a tree under the last token of a text. A chain is a tree that never forks.
+    """Draft tokens as a tree under the last token of a sequence. A chain is a tree without forks.
 
     Parameters
     ----------
     tokens : int32 (N,)
-        The guesses.
+        The draft tokens.
     parents : int32 (N,), optional
-        Index of the guess above each one, which comes before it; -1 under the last token of the text. A chain if None.
+        Index of each token's parent, below its own; -1 under the last token of the sequence. A chain if None.
     scores : float32 (N,), optional
-        What its maker thinks of each guess of a chain: the log-probability that it is right if those before it are.
+        For chains, the drafter's log-probability that each token is accepted if those before it are.
 
     Raises
     ------
     ValueError
-        If they differ in length or a parent does not come before its child.
+        If the arrays differ in length or a parent does not come before its child.
     """
 
     tokens: Ints
@@ -35,14 +35,14 @@ class Draft:
     _children: dict[tuple[int, int], int] | None = field(default=None, init=False, repr=False)
 
     def __init__(self, tokens: ArrayLike, parents: ArrayLike | None = None, *, scores: Floats | None = None) -> None:
-        guesses = np.asarray(tokens, np.int32)
-        n = len(guesses)
+        ids = np.asarray(tokens, np.int32)
+        n = len(ids)
         above = np.arange(-1, n - 1, dtype=np.int32) if parents is None else np.asarray(parents, np.int32)
-        if guesses.shape != (n,) or above.shape != (n,):
-            raise ValueError(f"draft: wanted a parent for each token, got tokens {guesses.shape} and parents {above.shape}")
+        if ids.shape != (n,) or above.shape != (n,):
+            raise ValueError(f"draft: wanted a parent for each token, got tokens {ids.shape} and parents {above.shape}")
         if parents is not None and n and ((above < -1).any() or (above >= np.arange(n)).any()):
             raise ValueError(f"draft: every parent must come before its child or be -1, got {above.tolist()}")
-        object.__setattr__(self, "tokens", guesses)
+        object.__setattr__(self, "tokens", ids)
         if scores is not None and len(scores) != n:
             raise ValueError(f"draft: wanted a score for each of {n} tokens, got {len(scores)}")
         object.__setattr__(self, "parents", above)
@@ -61,31 +61,31 @@ class Draft:
 
     @property
     def depths(self) -> Ints:
-        """How many guesses there are on the path to each one (N,), itself included."""
+        """Number of draft tokens on the path from the root to each one (N,), itself included."""
         n = len(self)
         chain = np.arange(1, n + 1, dtype=np.int32)
         if (self.parents == chain - 2).all():
             return chain
-        found = np.zeros(n + 1, np.int32)  # the last one is that of -1
+        found = np.zeros(n + 1, np.int32)  # the last entry belongs to parent -1
         for i, parent in enumerate(self.parents.tolist()):
             found[i] = found[parent] + 1
         return found[:n]
 
     def positions(self, n: int) -> Sequence[int]:
-        """Positions of the tokens after each row (1 + N,), the first row being the last of a text of `n` tokens."""
+        """Return the position that follows each row (1 + N,). Row 0 is the last token of a sequence of length `n`."""
         return np.append(n, n + self.depths) if len(self) else (n,)
 
     @property
     def depth(self) -> int:
-        """Most guesses on a path from the root to a leaf; 0 of the empty draft."""
+        """Most draft tokens on a path from the root to a leaf; 0 for the empty draft."""
         return int(self.depths.max(initial=0))
 
     def children(self, node: int = -1) -> list[int]:
-        """Guesses right under one; -1 asks for those under the last token of the text."""
+        """Return the children of a node; -1 is the last token of the sequence."""
         return np.flatnonzero(self.parents == node).tolist()
 
     def child(self, node: int, token: int) -> int:
-        """The guess under `node` that is `token`, the first of several; -1 if there is none."""
+        """Return the first child of `node` that holds `token`; -1 if there is none."""
         if self._children is None:
             found: dict[tuple[int, int], int] = {}
             for i, key in enumerate(zip(self.parents.tolist(), self.tokens.tolist(), strict=True)):
@@ -94,7 +94,7 @@ class Draft:
         return self._children.get((node, token), -1)
 
     def path(self, node: int) -> list[int]:
-        """Guesses from the root down to `node`, both included."""
+        """Return the nodes from the root's child down to `node`."""
         found: list[int] = []
         while node >= 0:
             found.append(node)
@@ -102,7 +102,7 @@ class Draft:
         return found[::-1]
 
     def cut(self, n: int) -> "Draft":
-        """The first `n` guesses: a tree, too, since parents come before children."""
+        """Return the first `n` draft tokens. They form a tree, since parents come before children."""
         if n >= len(self):
             return self
         if self.scores is not None:  # a chain
@@ -111,4 +111,4 @@ class Draft:
 
 
 EMPTY = Draft(())
-"""No guess: plain decoding."""
+"""The draft of plain decoding."""

@@ -1,32 +1,31 @@
-"""Who guesses, and what a guesser is told."""
+"""The protocol of a drafter, and `Strategy`: a drafter with a shape and recoveries."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 from dflash.decode.drafting.draft import EMPTY, Draft
+from dflash.decode.registry import parse, register
+from dflash.decode.view import SessionView
+from dflash.errors import RequestError
 from dflash.model.batch import Forward
 from dflash.model.draft.request import DeviceDraftRequest
-
-if TYPE_CHECKING:
-    from dflash.decode.session import Session
-    from dflash.decode.strategy import Strategy
 
 Rows = slice | Sequence[int]
 """Rows of `Forward.hidden` and `Forward.captured`."""
 
 
 class LaunchDraft(NamedTuple):
-    """Guesses that a device can begin to make while the token above them is still being drawn.
+    """A draft that the device can begin to make while the token above it is still being sampled.
 
     Parameters
     ----------
     drafter : DeviceDrafter
-        That makes them; see `dflash.model.cuda.device_drafts`.
+        Makes the draft; see `dflash.model.cuda.device_drafts`.
     request : DeviceDraftRequest
-        What it is to be asked for.
+        Size and sampling of the draft.
     """
 
     drafter: Any
@@ -39,56 +38,67 @@ class _NoDraft:
 
 
 NO_DRAFT = _NoDraft()
-"""What is foreseen of a step without guesses."""
+"""Plan of a step without draft tokens."""
 
 NextStep = LaunchDraft | _NoDraft | None
-"""What is known of a step before its text is: None if nothing."""
+"""Plan of a step before the tokens of the step before it are known; None if nothing can be planned."""
 
 
 class DrafterState(Protocol):
-    """A drafter at work on one session.
+    """A drafter's state for one session. The engine calls all methods, in its own thread.
 
     Attributes
     ----------
     capture : tuple of int
-        Layers of the target that it wants to see, often none.
+        Target layers whose outputs `observe` needs, often none. Constant.
     """
 
     capture: tuple[int, ...]
 
     def propose(self, max_draft: int) -> Draft:
-        """Guess at most `max_draft` tokens under the last token of ``session.token_ids``; what is beyond is cut off."""
+        """Return draft tokens to follow ``session.token_ids``; those beyond `max_draft` are dropped.
+
+        `Drafter.propose` calls it once a step, after all earlier rows were observed. `max_draft` may be 0.
+        """
         ...
 
     def observe(self, out: Forward, rows: Rows) -> None:
-        """See rows of a forward, in the order of the text, that are text now; they last until the next forward.
+        """Receive rows of a forward that are part of the sequence now, in their order.
 
-        The prompt but its last token comes first, chunk by chunk; then, after each step, the token that was last before it
-        and the accepted guesses. ``session.token_ids`` has the new tokens already, unless `NO_DRAFT` was foreseen of the
-        next step: then the token that was last is shown before the one after it is known.
+        Called once for each chunk of the prompt, with a slice: all prompt tokens but the last. After prefill it is called
+        once a step, with the row of the token that was last before the step and the rows of the accepted draft tokens.
+
+        ``session.token_ids`` contains the new tokens, unless the next step was planned as `NO_DRAFT`: then it may lack the
+        newest one. `out` is valid until the next forward, so keep copies only.
         """
         ...
 
     def snapshot(self) -> Any:
-        """Remember what it knows of the text so far, to be handed to `Drafter.start`; has a ``close()``, or is None."""
+        """Return a copy of the state for `Drafter.start`, an object with ``close()``, or None if it need not be copied.
+
+        Called between two steps.
+        """
         ...
 
     def close(self) -> None:
-        """Give back what it holds; called once, whatever happened."""
+        """Release all memory. Called once when the session ends, restarts or changes its drafter, also after errors."""
         ...
 
 
 class Drafter(Protocol):
-    """Guesses what comes next; is never believed. Holds settings, no request; equal drafters work together.
+    """Proposes draft tokens, all of which the target verifies. Holds settings, no request.
+
+    Equal drafters propose together, once a step for all of their sessions. Drafters that load files for a model derive
+    from `dflash.decode.drafters.loading.LoadingDrafter`.
 
     Attributes
     ----------
     instant : bool
-        Whether a guess takes next to no time.
+        True if proposing takes next to no time.
     parts : tuple of Drafter
-        Drafters that it is made of, which are prepared before it.
+        Drafters that this one consists of. They are prepared before it.
     needs_all : bool
-        Whether it can't be used if one of its parts can't.
+        True if the drafter cannot be used without all of its parts.
     """
 
     instant = False
@@ -96,80 +106,83 @@ class Drafter(Protocol):
     needs_all = True
 
     def prepare(self, model: Any) -> None:
-        """Load what it needs to guess for a model, in the thread that owns the model; harmless if done before.
+        """Load what is needed to draft for a model. Called in the thread that owns the model; harmless if done before.
 
         Raises
         ------
         DFlashError
-            If it can't guess for this model; one sentence says why.
+            If the drafter does not fit the model; one sentence says why.
         """
 
     def is_prepared(self, model: Any) -> bool:  # noqa: ARG002
-        """Return whether `prepare` would do nothing. Called from any thread."""
+        """Return True if `prepare` would do nothing. Called from any thread."""
         return getattr(self.prepare, "__func__", None) is Drafter.prepare
 
     def prepare_in_parts(self, model: Any) -> Generator[None, None, None]:
-        """Do what `prepare` does, its `parts` apart, so that other sessions go on meanwhile.
+        """Do the work of `prepare`, without `parts`, in short pieces so that other sessions continue meanwhile.
 
-        What comes before the first ``yield`` runs in any thread: it may read and download files and compile kernels, and
-        reads of the model only what never changes. Each further piece runs in the thread that owns the model, between two
-        steps, and is short. If preparing is given up, the generator is closed.
+        The piece before the first ``yield`` runs in any thread. It may read and download files and compile kernels, and
+        may read only members of the model that never change. Each further piece runs in the thread that owns the model,
+        between two steps. If preparation is cancelled, the generator is closed.
         """
         yield
         self.prepare(model)
 
-    def start(self, session: Session, model: Any, snapshot: Any = None) -> DrafterState:
-        """Begin with a session.
+    def start(self, session: SessionView, model: Any, snapshot: Any = None) -> DrafterState:
+        """Return the state for a session. Called once before its first forward, and again if it restarts.
 
         Parameters
         ----------
-        session : Session
-            ``session.n_prefilled`` tokens of its prompt have been read before: by others, whose `snapshot` may be there.
+        session : SessionView
+            The first ``session.n_prefilled`` prompt tokens are in the target's state already and are never observed.
         model : Model
-            That the session runs on.
+            The target.
         snapshot : optional
-            What `DrafterState.snapshot` of an equal drafter gave at that place; None if it has seen nothing of them.
+            Result of `DrafterState.snapshot` of an equal drafter after these tokens; None if there is none.
         """
         ...
 
     def propose(self, drafter_states: Sequence[DrafterState], max_drafts: Sequence[int]) -> list[Draft]:
-        """Guess for several sessions at once; in this default, one after another. An exception ends them all."""
+        """Return drafts for several sessions, one each. Called once a step; the default asks one state after another.
+
+        ``max_drafts[i]`` bounds draft i. An exception ends all these sessions.
+        """
         return [
             drafter_state.propose(max_draft) for drafter_state, max_draft in zip(drafter_states, max_drafts, strict=True)
         ]
 
     def plan_next(self, drafter_states: Sequence[DrafterState], drafts: Sequence[Draft]) -> list[NextStep]:  # noqa: ARG002
-        """Tell what several sessions will do in the next step, so that a device can begin with it.
+        """Return the plans of several sessions for the next step, so that the device can begin with it. None plans nothing.
+
+        Called while the forward of the present step runs, only if the model can overlap steps. A session without draft
+        tokens whose plan is `NO_DRAFT` may continue without a call of `propose`.
 
         Parameters
         ----------
         drafter_states : sequence of DrafterState
         drafts : sequence of Draft
-            Of the step that is being run, whose tokens are not known. A session that has none, and of which `NO_DRAFT` is
-            foreseen, may go on without `propose`.
+            Drafts of the present step, of which it is not known yet how many tokens are accepted.
         """
         return [None] * len(drafter_states)
 
     def __or__(self, recovery: Any) -> Strategy:
-        """Watch over it: a strategy with this recovery."""
-        from dflash.decode.strategy import Strategy
-
+        """Return a strategy of this drafter with a recovery."""
         return Strategy(self) | recovery
 
 
 def is_prepared(drafter: Drafter, model: Any) -> bool:
-    """Return `Drafter.is_prepared` of anything that can guess: False, where `prepare` alone knows."""
+    """Return `Drafter.is_prepared` of any drafter; False if it defines only `prepare`."""
     return False if _overrides_prepare(drafter, "is_prepared") else drafter.is_prepared(model)
 
 
 def prepare_in_parts(drafter: Drafter, model: Any) -> Generator[None, None, None]:
-    """Return `Drafter.prepare_in_parts` of anything that can guess: all in one piece, where `prepare` alone knows."""
+    """Return `Drafter.prepare_in_parts` of any drafter; a single piece if it defines only `prepare`."""
     whole = _overrides_prepare(drafter, "prepare_in_parts")
     return Drafter.prepare_in_parts(drafter, model) if whole else drafter.prepare_in_parts(model)
 
 
 def _overrides_prepare(drafter: Drafter, name: str) -> bool:
-    """Return whether a drafter has a `prepare` of its own that an inherited method of that name does not know of."""
+    """Return True if a drafter overrides `prepare` below the class that defines the method `name`, or lacks that method."""
     if not hasattr(drafter, name) or "prepare" in getattr(drafter, "__dict__", ()):
         return True
     own, other = (
@@ -179,21 +192,22 @@ def _overrides_prepare(drafter: Drafter, name: str) -> bool:
 
 
 def planned_next(drafter: Drafter, drafter_states: Sequence[DrafterState], drafts: Sequence[Draft]) -> list[NextStep]:
-    """`Drafter.plan_next` of anything that can guess: nothing, of what was not made to tell."""
+    """Return `Drafter.plan_next` of any drafter; None for each session if it does not define the method."""
     plan_next = getattr(drafter, "plan_next", None)
     return [None] * len(drafter_states) if plan_next is None else plan_next(drafter_states, drafts)
 
 
+@register("plain")
 @dataclass(frozen=True)
 class Nothing(Drafter):
-    """Guesses nothing: plain decoding."""
+    """Proposes no draft tokens: plain decoding."""
 
-    def start(self, session: Session, model: Any, snapshot: Any = None) -> DrafterState:  # noqa: ARG002
-        """There is nothing to remember of any session."""
+    def start(self, session: SessionView, model: Any, snapshot: Any = None) -> DrafterState:  # noqa: ARG002
+        """Return the same empty state for all sessions."""
         return _NO_DRAFT_STATE
 
     def plan_next(self, drafter_states: Sequence[DrafterState], drafts: Sequence[Draft]) -> list[NextStep]:  # noqa: ARG002
-        """It never guesses."""
+        """Plan `NO_DRAFT` for every session."""
         return [NO_DRAFT] * len(drafter_states)
 
 
@@ -214,3 +228,81 @@ class _NoDraftState:
 
 
 _NO_DRAFT_STATE = _NoDraftState()
+_NOTHING = Nothing()
+
+
+@dataclass(frozen=True, repr=False)
+class Strategy:
+    """A drafter, the shape of its drafts, and recoveries. Holds settings, no request.
+
+    Drafter and shape never change the output tokens; recoveries may. ``strategy | recovery`` is the strategy with one more
+    recovery.
+
+    Parameters
+    ----------
+    drafter : Drafter or str
+        A drafter or a name as `dflash.decode.registry` parses it. A name may include the shape, as ``"ddtree:22"``.
+    shape : optional
+        Makes drafts from the drafter's candidates: a `Chain` or a `Tree`. `Chain()` if None.
+    recoveries : tuple
+        Recoveries that check each step, the innermost first.
+
+    Raises
+    ------
+    RequestError
+        If there is no such name, if both the name and `shape` give a shape, or if an argument is of another type.
+    """
+
+    drafter: Drafter = _NOTHING
+    shape: Any = None
+    recoveries: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the arguments and replace a name by its drafter and shape."""
+        if self.shape is not None and (isinstance(self.shape, type) or not hasattr(self.shape, "wants")):
+            raise RequestError(f"strategy: wanted a shape, as Chain(3) or Tree(22), got {self.shape!r:.80}")
+        if not isinstance(self.drafter, str):
+            if isinstance(self.drafter, type) or not (hasattr(self.drafter, "start") and hasattr(self.drafter, "propose")):
+                raise RequestError(f"strategy: wanted a name, a Strategy or a drafter, got {self.drafter!r:.80}")
+            return
+        named = parse(self.drafter)
+        if named.shape is not None and self.shape is not None:
+            raise RequestError(
+                f"strategy {self.drafter!r}: has a shape of its own, {named.shape!r}, got {self.shape!r}, too"
+            )
+        object.__setattr__(self, "shape", self.shape if named.shape is None else named.shape)
+        object.__setattr__(self, "drafter", named.drafter)
+
+    @classmethod
+    def of(cls, value: Strategy | Drafter | str | None) -> Strategy:
+        """Return the strategy for a strategy, a name, a drafter, or None for plain decoding.
+
+        Raises
+        ------
+        RequestError
+            If the value has another type, or there is no such name.
+        """
+        if isinstance(value, cls):
+            return value
+        if value is None:
+            return cls()
+        return cls.named(value) if isinstance(value, str) else cls(value)
+
+    @classmethod
+    def named(cls, text: str, draft: str | None = None, **options: Any) -> Strategy:
+        """Make the strategy that a name stands for, as `dflash.decode.registry.parse` reads it with these draft options."""
+        return cls(*parse(text, draft, **options))
+
+    def __or__(self, recovery: Any) -> Strategy:
+        return replace(self, recoveries=(*self.recoveries, recovery))
+
+    def __repr__(self) -> str:
+        shape = f", shape={self.shape!r}" if self.shape is not None else ""
+        plain = self.drafter == _NOTHING and not shape
+        name = "Plain()" if plain else f"Strategy({self.drafter!r}{shape})"
+        return " | ".join([name, *map(repr, self.recoveries)])
+
+
+def Plain() -> Strategy:  # noqa: N802
+    """Return the strategy of plain decoding: one token a step, no draft tokens."""
+    return Strategy()

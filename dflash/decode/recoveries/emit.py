@@ -1,6 +1,6 @@
 """What is handed on, and when: a step as it is found, or all that was held back at once."""
 
-from dflash.decode.recoveries.base import Decision
+from dflash.decode.recoveries.apply import Decision
 from dflash.decode.session import Session
 from dflash.decode.verify import Accepted
 from dflash.errors import DFlashError

@@ -9,8 +9,8 @@ from dflash.decode.drafting.drafter import Nothing
 from dflash.decode.recoveries.base import DONE, HOLD, Restart, Verdict
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
     from dflash.decode.verify import Accepted
+    from dflash.decode.view import RecoveryView
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class EmptyRetry:
 
     patience: int = 64
 
-    def start(self, session: Session) -> _EmptyRetryState | None:
+    def start(self, session: RecoveryView) -> _EmptyRetryState | None:
         """Plain decoding has nothing to be tried again."""
         return None if type(session.drafter) is Nothing else _EmptyRetryState(self.patience, session)
 
@@ -36,11 +36,11 @@ class EmptyRetry:
 class _EmptyRetryState:
     name, restarts = "EmptyRetry", True
 
-    def __init__(self, patience: int, session: Session) -> None:
+    def __init__(self, patience: int, session: RecoveryView) -> None:
         self._patience = patience
         self._silent = session.special_tokens.silent | session.eos
 
-    def check_step(self, session: Session, accepted: Accepted) -> Verdict:
+    def check_step(self, session: RecoveryView, accepted: Accepted) -> Verdict:
         n = session.n_tokens + len(accepted.tokens)
         if type(session.drafter) is Nothing or not self._silent.issuperset(accepted.tokens):
             return DONE

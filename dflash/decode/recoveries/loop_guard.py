@@ -11,8 +11,8 @@ from dflash.decode.recoveries.base import PASS, Cut, Verdict
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
     from dflash.decode.verify import Accepted
+    from dflash.decode.view import RecoveryView
 
 MAX_PERIOD = 4096
 
@@ -51,7 +51,7 @@ class LoopGuard:
         if self.body < 0:
             raise RequestError(f"body: must be 0 or more, got {self.body}")
 
-    def start(self, session: Session) -> _LoopGuardState:
+    def start(self, session: RecoveryView) -> _LoopGuardState:
         """Begin with an empty text."""
         return _LoopGuardState(self, session.special_tokens.call)
 
@@ -64,7 +64,7 @@ class _LoopGuardState:
         self._n = 0
         self._begin()
 
-    def check_step(self, session: Session, accepted: Accepted) -> Verdict:
+    def check_step(self, session: RecoveryView, accepted: Accepted) -> Verdict:
         if self._n != session.n_tokens:
             self._begin()
             for token in session.output_ids:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dflash.decode.recoveries.base import DONE, PASS, Intervention, Verdict
+from dflash.decode.recoveries.base import DONE, PASS, Verdict
+from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.processors import Row
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
     from dflash.decode.sampling.history import History
-    from dflash.decode.session import Session
     from dflash.decode.verify import Accepted
+    from dflash.decode.view import RecoveryView
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class MinTokens:
         if self.n < 0:
             raise RequestError(f"min_tokens: must be 0 or more, got {self.n}")
 
-    def start(self, session: Session) -> _MinTokensState | None:
+    def start(self, session: RecoveryView) -> _MinTokensState | None:
         """Add the rule; it is taken away when it can't matter any more."""
         if not self.n or not session.eos:
             return None
@@ -79,7 +80,7 @@ class _MinTokensState:
     def __init__(self, processor: NoEnd) -> None:
         self._processor = processor
 
-    def check_step(self, session: Session, accepted: Accepted) -> Verdict:
+    def check_step(self, session: RecoveryView, accepted: Accepted) -> Verdict:
         n_text = len(session.token_ids)
         for at in sorted(self._processor.held_off):
             if n_text <= at < n_text + len(accepted.tokens):

@@ -10,8 +10,8 @@ from dflash.decode.recoveries.base import PASS, Inject, Verdict
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
     from dflash.decode.verify import Accepted
+    from dflash.decode.view import RecoveryView
 
 Ids = tuple[int, ...]
 
@@ -51,7 +51,7 @@ class ToolStall:
         if not self.action_suffixes or not all(self.action_suffixes):
             raise RequestError("action_suffixes: must hold what an announcement ends in")
 
-    def start(self, session: Session) -> _ToolStallState:  # noqa: ARG002
+    def start(self, session: RecoveryView) -> _ToolStallState:  # noqa: ARG002
         """Nothing is to be done before the end."""
         return _ToolStallState(self)
 
@@ -65,7 +65,7 @@ class _ToolStallState:
     def __init__(self, stall: ToolStall) -> None:
         self._stall = stall
 
-    def check_step(self, session: Session, accepted: Accepted) -> Verdict:
+    def check_step(self, session: RecoveryView, accepted: Accepted) -> Verdict:
         if accepted.finish != "stop" or accepted.tokens[-1] not in session.eos:
             return PASS
         n, stall = len(accepted.tokens) - 1, self._stall
@@ -78,7 +78,7 @@ class _ToolStallState:
         session.recovery_states.remove(self)
         return Inject(n, tokens, f"it announced an action and ended after {len(text)} tokens: a tool call was opened")
 
-    def _is_announcement(self, session: Session, text: list[int]) -> bool:
+    def _is_announcement(self, session: RecoveryView, text: list[int]) -> bool:
         stall, special_tokens = self._stall, session.special_tokens
         if special_tokens.call is not None and special_tokens.call[0] in text:
             return False

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import check_operand
 from dflash.kernels.attention import cpu
 from dflash.kernels.ragged import PAGE, Ragged
 
@@ -55,9 +56,9 @@ def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Fl
     n, heads, width = q.shape
     if n != rows.first[-1]:
         raise KernelError(f"attend: {n} rows of q for a batch of {rows.first[-1]}")
-    _check("out", out, (n, heads * width))
+    check_operand("attend: out", out, (n, heads * width))
     if gate is not None:
-        _check("gate", gate, (n, heads * 2 * width))
+        check_operand("attend: gate", gate, (n, heads * 2 * width))
     if not q.flags.c_contiguous:
         raise KernelError("attend: q is strided")
     cpu.attend(q, k, v, rows, out=out, gate=gate)
@@ -99,8 +100,3 @@ def _check_cache(k: Cache, v: Cache) -> None:
         raise KernelError(f"attend: v is {v.dtype} {v.shape}, k {k.dtype} {k.shape}")
     if not (k.flags.c_contiguous and v.flags.c_contiguous):
         raise KernelError("attend: a cache is strided")
-
-
-def _check(name: str, array: Floats, shape: tuple[int, ...]) -> None:
-    if array.dtype != _F32 or array.shape != shape or not array.flags.c_contiguous:
-        raise KernelError(f"attend: {name} must be contiguous float32 {shape}, got {array.dtype} {array.shape}")

@@ -1,1 +1,1 @@
-"""The GPU runtime: compiling, launching, buffers and streams."""
+"""The GPU runtime: compilation, launches, buffers and streams."""

@@ -1,4 +1,4 @@
-"""A batch on the device, at addresses that never change, so that a captured graph can read the next one."""
+"""A batch in device arrays at fixed addresses, so that a captured graph reads the batch of each replay."""
 
 from types import SimpleNamespace
 from typing import Any, Self
@@ -10,21 +10,21 @@ from dflash.errors import KernelError
 from dflash.kernels.gpu.buffers import padded, parts_of
 from dflash.kernels.ragged import PENDING, Ragged
 
-_RING = 4
+_RING = 4  # pinned buffers, so that an upload need not wait for the previous one
 
 
 class DeviceBatch:
-    """What kernels read about the rows of a pass; `upload` fills it.
+    """Device copy of a `Ragged` batch, with its tokens and positions; filled by `upload`.
 
     Parameters
     ----------
     rows, sequences, pages : int
-        Most rows, most sequences, and most pages of a sequence.
+        Capacity: rows, sequences, and pages of a sequence.
 
     Attributes
     ----------
     counts : int32 (2,)
-        How many rows and how many sequences there are; what lies beyond them in the other arrays is left from before.
+        Number of rows and of sequences. Entries of the other arrays beyond these counts are stale.
     tokens, position, sequence, parent, depth : int32 (rows,)
     first : int32 (sequences + 1,)
     length, slot, whole, n_kept, side : int32 (sequences,)
@@ -61,26 +61,26 @@ class DeviceBatch:
 
     @classmethod
     def of(cls, batch: Ragged, tokens: NDArray[np.int32] | None = None) -> Self:
-        """Make one that has just room for a batch, and fill it."""
+        """Return a `DeviceBatch` of exactly the size of a batch, filled with it."""
         here = cls(len(batch.sequence), len(batch.slot), batch.pages.shape[1])
         here.upload(np.zeros(here.max_rows, np.int32) if tokens is None else tokens, batch)
         return here
 
     def upload(self, tokens: NDArray[np.int32], batch: Ragged, stream: Any = None) -> None:
-        """Describe the next pass, by one copy that nobody waits for.
+        """Copy the description of the next pass to the device, with one asynchronous copy.
 
         Parameters
         ----------
         tokens : int32 (N,)
         batch : Ragged
-            Of N rows.
+            Batch of N rows.
         stream : Stream, optional
-            That the pass will run on.
+            Stream of the pass; the current one if None.
 
         Raises
         ------
         KernelError
-            If there are more rows, sequences or pages than there is room for.
+            If the batch exceeds the capacity in rows, sequences or pages.
         """
         import cupy
 
@@ -113,5 +113,5 @@ class DeviceBatch:
         done.record(stream)
 
     def clear(self) -> None:
-        """Describe a pass without rows, which changes nothing."""
+        """Describe a pass without rows; launches that read it do nothing."""
         self.counts.fill(0)

@@ -1,4 +1,4 @@
-"""Small arrays on the device that the host fills together, by one copy that nobody waits for."""
+"""Small int32 device arrays that are uploaded or downloaded together by one asynchronous copy."""
 
 import math
 from types import SimpleNamespace
@@ -6,17 +6,19 @@ from typing import Any
 
 import numpy as np
 
-_RING = 4
-_LINE = 32  # numbers in a cache line
+from dflash.kernels.gpu.device import device_errors
+
+_RING = 4  # pinned buffers, for copies in flight at the same time
+_LINE = 32  # int32 in a cache line of the GPU, 128 bytes
 
 
 class DeviceArrays:
-    """Arrays of int32 at addresses that never change, so that a captured graph can read what they will hold.
+    """Arrays of int32 at fixed addresses, so that a captured graph reads their values of each replay.
 
     Parameters
     ----------
     **shapes : tuple of int
-        Name and shape of each; they become attributes, CuPy arrays of zeros, which begin at a cache line each.
+        Name and shape of each array. They become attributes: CuPy arrays of zeros, each aligned to a cache line.
     """
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:
@@ -38,11 +40,11 @@ class DeviceArrays:
 
     @property
     def host(self) -> SimpleNamespace:
-        """Arrays to be filled for the next `upload`, by the same names; they hold what an earlier one sent."""
+        """Host arrays to fill for the next `upload`, by the same names; they hold values of an earlier upload."""
         return self._free()[0]
 
     def upload(self, stream: Any = None) -> None:
-        """Send what `host` holds, all of it."""
+        """Copy all of `host` to the device, asynchronously."""
         import cupy
 
         _, host, done = self._ring[self._next]
@@ -53,7 +55,7 @@ class DeviceArrays:
         done.record(stream)
 
     def download(self, stream: Any = None) -> "Download":
-        """Begin to copy everything back."""
+        """Start to copy all arrays to the host."""
         import cupy
 
         views, host, done = self._free()
@@ -66,7 +68,7 @@ class DeviceArrays:
         return download
 
     def _free(self) -> tuple[SimpleNamespace, Any, Any]:
-        """The memory that is next, once nobody needs what it holds."""
+        """Return the next pinned buffer, once its previous copy is done and its download has its own memory."""
         lent, self._lent[self._next] = self._lent[self._next], None
         if lent is not None:
             lent.keep()
@@ -75,15 +77,13 @@ class DeviceArrays:
 
 
 class Download:
-    """What is being copied back."""
+    """An asynchronous copy from the device to the host."""
 
     def __init__(self, views: SimpleNamespace, done: Any) -> None:
         self._views, self._done, self._is_there = views, done, False
 
     def wait(self) -> SimpleNamespace:
-        """The arrays, once they are there; they last until a few more copies are begun, unless they are kept."""
-        from dflash.kernels.gpu.device import device_errors
-
+        """Wait for the copy and return its arrays, which later copies overwrite unless `keep` is called."""
         if not self._is_there:
             with device_errors("waiting for a draft"):
                 self._done.synchronize()
@@ -91,17 +91,17 @@ class Download:
         return self._views
 
     def keep(self) -> None:
-        """Wait, and move them to memory of their own."""
+        """Wait for the copy and move its arrays to memory of their own."""
         self._views = SimpleNamespace(**{name: array.copy() for name, array in vars(self.wait()).items()})
 
 
 def padded(shape: tuple[int, ...]) -> int:
-    """Numbers that an array takes with what fills up its last cache line."""
+    """Return the size of an array, rounded up to whole cache lines."""
     return -(-math.prod(shape) // _LINE) * _LINE
 
 
 def parts_of(whole: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Views of one array, each from a cache line on."""
+    """Return views of one array by name, each aligned to a cache line."""
     parts, at = {}, 0
     for name, shape in shapes.items():
         parts[name] = whole[at : at + math.prod(shape)].reshape(shape)

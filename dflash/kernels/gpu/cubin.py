@@ -1,4 +1,4 @@
-"""CUDA sources to machine code: NVRTC, in the background, and a cache on disk that all processes share.
+"""Compile CUDA sources with NVRTC in background threads, with a cache on disk that all processes share.
 
 The cache is a folder ``cubins`` in ``$CUPY_CACHE_DIR/dflash`` if that variable is set, else in ``$XDG_CACHE_HOME/dflash``,
 else in ``~/.cache/dflash``. A file's name is the hash of what it was made from: the source with its includes, the options,
@@ -16,27 +16,27 @@ from dflash.kernels.code_cache import CodeCache
 from dflash.kernels.code_folder import cache_folder
 
 OPTIONS = ("-std=c++17", "--ftz=true", "--device-as-default-execution-space")
-"""Given to NVRTC besides the target and the constants."""
+"""NVRTC options, besides the target and the constants."""
 
 
 def target(capability: int, supported: tuple[int, ...]) -> str:
-    """What to compile for: ``sm_90a`` and the like, or ``compute_`` of a GPU that is newer than the compiler.
+    """Return the architecture to compile for: ``sm_90a`` and the like, or ``compute_`` for a GPU newer than the compiler.
 
     Parameters
     ----------
     capability : int
-        Of the device, 89 for 8.9.
+        Compute capability of the device, such as 89 for 8.9.
     supported : tuple of int
-        What the compiler knows.
+        Compute capabilities that the compiler supports.
 
     Raises
     ------
     KernelError
-        If the compiler is for newer GPUs only.
+        If the compiler supports only newer GPUs.
 
     Notes
     -----
-    Hopper alone gets its own instructions (`wgmma`, `setmaxnreg`): code compiled for ``sm_90a`` defines
+    Only Hopper has an architecture-specific target, for `wgmma` and `setmaxnreg`: code compiled for ``sm_90a`` defines
     ``__CUDA_ARCH_FEAT_SM90_ALL`` and runs on no other chip.
     """
     older = [n for n in supported if n <= capability]
@@ -49,7 +49,7 @@ def target(capability: int, supported: tuple[int, ...]) -> str:
 
 @cache
 def device_target(device: int) -> str:
-    """`target` of a CUDA device."""
+    """Return the `target` of a CUDA device."""
     import cupy
     from cupy.cuda import nvrtc
 
@@ -58,25 +58,25 @@ def device_target(device: int) -> str:
 
 @cache
 def pool() -> ThreadPoolExecutor:
-    """Threads that compile; NVRTC lets go of the interpreter meanwhile."""
+    """Return the pool of compiler threads; NVRTC releases the interpreter lock while it compiles."""
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="nvrtc")
 
 
 def cubin(text: str, name: str, options: tuple[str, ...], arch: str, *, anew: bool = False) -> bytes:
-    """Compile, or fetch what was compiled before.
+    """Return the machine code of a source, from the cache or newly compiled.
 
     Parameters
     ----------
     text : str
-        The source, without includes.
+        The source, with its includes pasted in.
     name : str
-        What messages call it.
+        Name of the source, for messages.
     options : tuple of str
-        Constants.
+        Compiler options that define constants.
     arch : str
-        As `target` names it.
+        Result of `target`.
     anew : bool
-        Whether to compile even if the cache has it, because the driver refused what was there.
+        Compile even if the cache has an entry, because the driver could not load it.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def cubin(text: str, name: str, options: tuple[str, ...], arch: str, *, anew: bo
     Raises
     ------
     KernelError
-        If it does not compile; the message is the compiler's.
+        If the source does not compile; the message holds the compiler's log.
     """
     from cupy.cuda import nvrtc
 
@@ -120,11 +120,11 @@ def _compile(text: str, name: str, options: tuple[str, ...], *, ptx: bool) -> by
 
 
 def folder() -> Path:
-    """Where cubins are kept."""
+    """Return the folder of cached cubins."""
     return cache_folder("CUPY_CACHE_DIR", "cubins")
 
 
 @cache
 def code_cache(where: Path) -> CodeCache:
-    """The cache in a folder."""
+    """Return the cache in a folder."""
     return CodeCache(where, siblings="cubin")  # of versions that wrote no checksums

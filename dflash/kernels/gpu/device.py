@@ -1,4 +1,4 @@
-"""The GPU: whether there is one that can be used, its memory, streams and graphs. CuPy is imported by the first call."""
+"""Access to the GPU: detection, memory, copies, streams and graphs. CuPy is imported by the first call."""
 
 import ctypes
 import math
@@ -14,40 +14,19 @@ from numpy.typing import NDArray
 
 from dflash.errors import KernelError, OutOfMemory
 from dflash.kernels.gpu import driver
-from dflash.kernels.gpu.batch import DeviceBatch
-
-__all__ = [
-    "DeviceBatch",
-    "array",
-    "captured",
-    "clone",
-    "copy",
-    "current_stream",
-    "description",
-    "device_errors",
-    "empty",
-    "free_memory",
-    "launches",
-    "new_stream",
-    "pinned",
-    "release",
-    "synchronize",
-    "trouble",
-    "zeros",
-]
 
 OLDEST = 8, 0
-"""Compute capability that the kernels need."""
+"""Lowest compute capability that the kernels support."""
 
 _CAPTURING = threading.RLock()
-"""Held while a graph is captured: another thread that waited for the whole device, as it loads a draft, would end that."""
+"""Held while a graph is captured: another thread that synchronised the device, as loading a draft does, would end it."""
 
 _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
 
 @cache
 def trouble() -> str | None:
-    """Say why no GPU can be used, in a few words; None if one can. CuPy is looked at only where there is a driver."""
+    """Return why no GPU can be used, or None if one can. CuPy is imported only if a driver is installed."""
     if not _has_driver():
         return "there is no NVIDIA driver"
     try:
@@ -61,7 +40,7 @@ def trouble() -> str | None:
         capability = cupy.cuda.Device(0).compute_capability
         cupy.zeros(1, np.float32)
     except Exception as error:
-        return f"the NVIDIA driver or GPU does not answer ({error})"
+        return f"the NVIDIA driver or GPU does not work ({error})"
     found = int(capability[:-1]), int(capability[-1])
     if found < OLDEST:
         name = runtime.getDeviceProperties(0)["name"].decode()
@@ -78,7 +57,7 @@ def _has_driver() -> bool:
 
 
 def description() -> dict[str, Any]:
-    """Tell what the GPU is: name, memory in bytes, architecture of the kernels, driver, processors."""
+    """Return the GPU's name, memory in bytes, kernel architecture, driver version and number of multiprocessors."""
     import cupy
 
     runtime = cupy.cuda.runtime
@@ -96,32 +75,32 @@ def description() -> dict[str, Any]:
 
 @contextmanager
 def device_errors(doing: str) -> Iterator[None]:
-    """Turn what CUDA raises into dflash's errors.
+    """Convert CUDA errors of the ``with`` block into dflash's errors.
 
     Parameters
     ----------
     doing : str
-        What was tried, for the message.
+        The attempted operation, for the message.
 
     Raises
     ------
     OutOfMemory
-        If the device's memory did not do.
+        If the device does not have enough free memory.
     KernelError
-        If the device failed otherwise.
+        For any other CUDA error.
     """
     import cupy
 
     try:
         yield
     except cupy.cuda.memory.OutOfMemoryError as error:
-        raise OutOfMemory(f"{doing}: the GPU has {free_memory() >> 20} MiB free, which does not do ({error})") from error
+        raise OutOfMemory(f"{doing}: the GPU has {free_memory() >> 20} MiB free, which is not enough ({error})") from error
     except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as error:
         raise KernelError(f"{doing}: {error}") from error
 
 
 def empty(*shape: int, dtype: Any = np.float32) -> Any:
-    """Make an array on the device, its values being what lay there."""
+    """Allocate an uninitialised array on the device."""
     import cupy
 
     with device_errors(f"{math.prod(shape) * np.dtype(dtype).itemsize >> 20} MiB"):
@@ -129,7 +108,7 @@ def empty(*shape: int, dtype: Any = np.float32) -> Any:
 
 
 def zeros(*shape: int, dtype: Any = np.float32) -> Any:
-    """Make an array of zeros on the device."""
+    """Allocate an array of zeros on the device."""
     out = empty(*shape, dtype=dtype)
     out.fill(0)
     return out
@@ -143,14 +122,14 @@ def array(values: NDArray[Any]) -> Any:
 
 
 def clone(values: Any) -> Any:
-    """A contiguous copy of an array on the device."""
+    """Return a contiguous copy of a device array."""
     out = empty(*values.shape, dtype=values.dtype)
     out[...] = values
     return out
 
 
 def pinned(*shape: int, dtype: Any = np.float32) -> NDArray[Any]:
-    """Make a host array that the device can read and write on its own."""
+    """Allocate a pinned host array, which the device can read and write directly."""
     import cupy
 
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
@@ -160,7 +139,7 @@ def pinned(*shape: int, dtype: Any = np.float32) -> NDArray[Any]:
 
 
 def copy(target: Any, source: Any, stream: Any = None) -> None:
-    """Copy between arrays of one size, either of which may be a pinned one, without waiting."""
+    """Copy asynchronously between arrays of equal size; either may be a device array or a pinned host array."""
     import cupy
 
     runtime = cupy.cuda.runtime
@@ -168,33 +147,33 @@ def copy(target: Any, source: Any, stream: Any = None) -> None:
 
 
 def free_memory() -> int:
-    """Bytes of the device that could be had now."""
+    """Return the bytes of device memory that can be allocated now, including free blocks of CuPy's pool."""
     import cupy
 
     return cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
 
 
 def release() -> None:
-    """Hand memory that no array uses back to the device."""
+    """Return unused memory of CuPy's pool to the device."""
     import cupy
 
     cupy.get_default_memory_pool().free_all_blocks()
 
 
 def new_stream() -> Any:
-    """Make a stream beside the current one."""
+    """Create a stream that runs concurrently with the current one."""
     import cupy
 
     return cupy.cuda.Stream(non_blocking=True)
 
 
 def synchronize(stream: Any = None) -> None:
-    """Wait until the device has done all that was asked of it, or of one stream.
+    """Wait until the device, or one stream of it, has finished all launched work.
 
     Raises
     ------
     KernelError
-        If a kernel has failed meanwhile.
+        If a kernel has failed.
     """
     import cupy
 
@@ -207,31 +186,31 @@ def synchronize(stream: Any = None) -> None:
 
 
 def current_stream() -> Any:
-    """The stream that launches go to."""
+    """Return the stream that launches go to by default."""
     import cupy
 
     return cupy.cuda.get_current_stream()
 
 
 def captured(launch: Callable[[], None], stream: Any) -> Any:
-    """Record launches as a graph.
+    """Capture launches as a graph.
 
     Parameters
     ----------
     launch : callable
-        Launches on the current stream; was run before, so that everything is compiled.
+        Launches kernels on the current stream. It must have run once before, so that all kernels are compiled.
     stream : Stream
-        Not the null stream; made current meanwhile.
+        A stream other than the null stream; current during the capture.
 
     Returns
     -------
     Graph
-        ``launch(stream)`` runs it.
+        CuPy graph; its ``launch(stream)`` runs it.
     """
     import cupy
 
     with _CAPTURING, device_errors("capturing a graph"), stream:
-        # what other threads do meanwhile, such as taking memory for a draft, must not end the capture
+        # calls of other threads, such as allocating memory for a draft, must not end the capture
         stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
         try:
             launch()
@@ -245,7 +224,7 @@ def captured(launch: Callable[[], None], stream: Any) -> Any:
 
 
 def launches(graph: Any) -> int:
-    """How many kernels and copies a graph is made of."""
+    """Return the number of nodes of a graph: kernels and copies."""
     count = ctypes.c_size_t()
     driver.check(driver.library().cuGraphGetNodes(ctypes.c_void_p(graph.graph), None, ctypes.byref(count)), "a graph")
     return count.value

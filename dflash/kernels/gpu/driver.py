@@ -1,4 +1,4 @@
-"""The few functions of the CUDA driver that CuPy does not lend: a launch with attributes, and tensor maps."""
+"""CUDA driver functions that CuPy does not expose: launches with attributes, and tensor maps."""
 
 import ctypes
 import sys
@@ -33,7 +33,7 @@ class Config(ctypes.Structure):
 
 
 class TensorMap(ctypes.Structure):
-    """``CUtensorMap``: how the copy engine finds a tile of a matrix; passed by value."""
+    """``CUtensorMap``: describes a matrix and its tiles to the copy engine (TMA); passed by value."""
 
     _fields_ = (("words", ctypes.c_uint64 * 16),)
 
@@ -43,12 +43,12 @@ _DEPENDENT = _Attribute(id=_PROGRAMMATIC_SERIALIZATION, value=1)
 
 @cache
 def library() -> ctypes.CDLL:
-    """The driver.
+    """Return the CUDA driver library.
 
     Raises
     ------
     KernelError
-        If none is installed.
+        If no driver is installed.
     """
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
@@ -58,7 +58,7 @@ def library() -> ctypes.CDLL:
 
 
 def check(code: int, what: str) -> None:
-    """Raise for a result of the driver that is not success."""
+    """Raise an error for a driver result other than success; `what` names the call in the message."""
     if not code:
         return
     name, text = ctypes.c_char_p(), ctypes.c_char_p()
@@ -69,7 +69,7 @@ def check(code: int, what: str) -> None:
 
 
 def config(grid: tuple[int, ...], block: tuple[int, ...], shared: int, *, dependent: bool) -> Config:
-    """Describe a launch; `dependent` ones may start before the kernel in front of them is done."""
+    """Describe a launch; a `dependent` launch may start before the previous kernel of its stream has finished."""
     made = Config(shared=shared)
     made.grid[:] = (*grid, 1, 1)[:3]
     made.block[:] = (*block, 1, 1)[:3]
@@ -80,40 +80,40 @@ def config(grid: tuple[int, ...], block: tuple[int, ...], shared: int, *, depend
 
 
 def load_now(function: int) -> None:
-    """Load a function at once, where the driver would wait for its first launch."""
+    """Load a function immediately instead of at its first launch."""
     if hasattr(library(), "cuFuncLoad"):
         check(library().cuFuncLoad(ctypes.c_void_p(function)), "cuFuncLoad")
 
 
 def allow_shared(function: int, n_bytes: int, what: str) -> None:
-    """Let a function have more than 48 KiB of dynamic shared memory."""
+    """Allow a function more than 48 KiB of dynamic shared memory."""
     check(library().cuFuncSetAttribute(ctypes.c_void_p(function), _MAX_DYNAMIC_SHARED, n_bytes), what)
 
 
 def is_no_context(code: int) -> bool:
-    """Whether a launch failed because no context is current in this thread."""
+    """Return whether a launch failed because this thread has no current context."""
     return code == _NOT_CURRENT
 
 
 def tensor_map(array: Any, box: tuple[int, int], *, rows: int | None = None) -> TensorMap:
-    """How boxes of a float16 matrix are copied to shared memory, in swizzled lines of 128 bytes.
+    """Return the tensor map that copies boxes of a float16 matrix to shared memory with a 128-byte swizzle.
 
     Parameters
     ----------
     array : float16 (R, K)
-        Device array; rows contiguous and their bytes from one to the next a multiple of 16.
+        Device array; rows contiguous, the row stride a multiple of 16 bytes.
     box : tuple of int
-        Rows and columns of a copy; columns are at most 64.
+        Rows and columns of a copy; at most 64 columns.
     rows : int, optional
-        How many rows there are, R if left out: what lies past them, and past K, is filled with zeros.
+        Number of valid rows, R by default. Rows beyond them and columns beyond K are filled with zeros.
 
     Raises
     ------
     KernelError
-        If the driver refuses it.
+        If the driver rejects the arguments.
     """
     room = (ctypes.c_char * (2 * ctypes.sizeof(TensorMap)))()
-    made = TensorMap.from_buffer(room, -ctypes.addressof(room) % 64)  # the driver wants it aligned
+    made = TensorMap.from_buffer(room, -ctypes.addressof(room) % 64)  # the driver requires an alignment of 64 bytes
     code = library().cuTensorMapEncodeTiled(
         ctypes.byref(made),
         6,  # float16

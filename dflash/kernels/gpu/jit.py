@@ -1,4 +1,4 @@
-"""Compile the CUDA sources that lie beside the ops; `launch.py` launches them."""
+"""Compile the CUDA sources in the op folders; `launch.py` launches them."""
 
 import functools
 import re
@@ -15,7 +15,7 @@ _INCLUDE = re.compile(r'^[ \t]*#include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
 _HOPPER = 90
 
 _NOT_OF_THE_CODE = 2, 46, 100, 101, 201
-"""Results of the driver that compiling anew does not change: no memory, device busy, no or wrong device, no context."""
+"""Driver errors that recompiling does not fix: no memory, device busy, no or wrong device, no context."""
 
 _DEVICE_IS_LOST = range(700, 800)
 
@@ -23,7 +23,7 @@ _asked: list[Kernel] = []
 
 
 def source(path: Path) -> str:
-    """Text of a file with its own includes pasted in, each once, and lines numbered as in the files.
+    """Return a source with its includes pasted in, each once; ``#line`` keeps the line numbers of the files.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def source(path: Path) -> str:
     Returns
     -------
     str
-        What NVRTC compiles; it needs no search path.
+        Source for NVRTC, which needs no include path.
     """
     return _paste(path, set())
 
@@ -52,35 +52,35 @@ def _paste(path: Path, seen: set[Path]) -> str:
 
 
 def macros(constants: dict[str, Any]) -> tuple[str, ...]:
-    """Options that define `constants`."""
+    """Return compiler options that define `constants`."""
     return tuple(f"-D{name}={value}" for name, value in sorted(constants.items()))
 
 
 def kernel(path: Path, entry: str, *, dependent: bool = False, **constants: Any) -> Kernel:
-    """Begin to compile an entry point for the current device, in the background.
+    """Return an entry point for the current device, and start to compile it in the background.
 
     Parameters
     ----------
     path : Path
-        The source.
+        Source file.
     entry : str
-        Its ``extern "C" __global__`` function.
+        Name of the ``extern "C" __global__`` function.
     dependent : bool
-        Whether launches may start while the kernel in front of them still runs; the source must then call
-        `wait_on_dependent_grids` (`gpu/include/pdl.cuh`).
+        Launches may start while the previous kernel of the stream still runs (programmatic dependent launch). The source
+        must then call `wait_on_dependent_grids` (`gpu/include/pdl.cuh`).
     **constants
-        Macros: what a model fixes.
+        Macros: values that are fixed for a model.
 
     Returns
     -------
     Kernel
-        It can be bound to arguments at once; its first launch waits for the compiler.
+        Can be bound to arguments immediately; its first launch waits for the compiler.
 
     Raises
     ------
     KernelError
-        If the source has no such function. If it does not compile, the first launch or `warm` says so and names file and
-        line.
+        If the source has no such function. A compile error is raised by the first launch or by `warm`; its message names
+        file and line.
     """
     import cupy
 
@@ -123,12 +123,12 @@ def _module(path: Path, options: tuple[str, ...], device: int) -> tuple[str, Fut
 
 
 def warm() -> None:
-    """Wait until every kernel that was asked for is compiled and loaded; to be called before a graph is captured.
+    """Wait until every requested kernel is compiled and loaded; call it before a graph is captured.
 
     Raises
     ------
     KernelError
-        If one does not compile; the message names file and line.
+        If a kernel does not compile; the message names file and line.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Launch compiled kernels: arguments are checked and laid out once, then a launch costs one call of the driver."""
+"""Launch compiled kernels: arguments are checked and packed once, then a launch costs one driver call."""
 
 import ctypes
 import os
@@ -12,36 +12,38 @@ from dflash.kernels.gpu.signature import Parameter
 
 Size = int | tuple[int, ...]
 
-_SHARED_FOR_ALL = 32 * 1024  # of 48 KiB, which what a kernel declares counts towards, too
+_SHARED_FOR_ALL = 32 * 1024  # bytes; static shared memory counts towards the default limit of 48 KiB, too
 
 
 def each_is_waited_for() -> bool:
-    """Whether ``DFLASH_DEBUG_SYNC=1`` asks for launches that are waited for one by one."""
+    """Return whether ``DFLASH_DEBUG_SYNC=1`` requests synchronisation after every launch."""
     return os.environ.get("DFLASH_DEBUG_SYNC") == "1"
 
 
 class Kernel:
-    """An entry point on a device, which may still be compiling.
+    """An entry point on a device; it may still be compiling.
 
     Parameters
     ----------
     where : str
-        What messages call it.
+        Name of the kernel in messages.
     entry : str
-        Its name in the module.
+        Name of the function in the module.
     expected : tuple of Parameter
-        Its signature.
+        Parameters of the function.
     module : Future
-        The loaded module, sooner or later.
+        The loaded module.
     device : int
+        CUDA device number.
     dependent : bool
-        Whether launches carry the attribute of programmatic dependent launch.
+        Launch with the attribute of programmatic dependent launch.
 
     Raises
     ------
     KernelError
-        From a launch, for arguments that do not fit and for what the driver refuses. A fault on the device shows at some
-        later launch; with ``DFLASH_DEBUG_SYNC=1`` each launch is waited for, unless it is being captured, and named.
+        From a launch, if the arguments do not fit or the driver rejects the launch. A fault on the device is reported by
+        some later call. With ``DFLASH_DEBUG_SYNC=1`` each launch is synchronised, unless it is being captured, so that
+        the message names the faulty kernel.
     """
 
     def __init__(
@@ -59,24 +61,24 @@ class Kernel:
         self._function, self._shared = 0, _SHARED_FOR_ALL
 
     def bind(self, grid: Size, block: Size, args: Sequence[Any], shared: int = 0) -> "Bound":
-        """Check and lay out the arguments of many launches.
+        """Check and pack the arguments for repeated launches.
 
         Parameters
         ----------
         grid, block : int or tuple of int
         args : sequence
-            Arrays and numbers, in the order of the C signature; the arrays are kept alive.
+            Arrays and numbers in the order of the C signature. The result keeps the arrays alive.
         shared : int
             Bytes of dynamic shared memory.
         """
         return Bound(self, grid, block, args, shared)
 
     def __call__(self, grid: Size, block: Size, args: Sequence[Any], shared: int = 0, stream: Any = None) -> None:
-        """Launch once."""
+        """Bind the arguments and launch once."""
         Bound(self, grid, block, args, shared)(stream)
 
     def load(self, shared: int = 0) -> ctypes.c_void_p:
-        """Wait for the compiler; the function, which may then have `shared` bytes of dynamic shared memory."""
+        """Wait for the compiler and return the function, allowed `shared` bytes of dynamic shared memory."""
         if not self._function:
             self._function = self._module.result().get_function(self._entry).ptr
             driver.load_now(self._function)
@@ -87,7 +89,7 @@ class Kernel:
 
 
 class Bound:
-    """A kernel with its arguments; called, it is launched. Not for several threads at once."""
+    """A kernel with its arguments; a call launches it. Use from one thread at a time."""
 
     def __init__(self, kernel: Kernel, grid: Size, block: Size, args: Sequence[Any], shared: int) -> None:
         import cupy
@@ -113,9 +115,9 @@ class Bound:
         ----------
         stream : cupy.cuda.Stream, optional
         grid : int or tuple of int, optional
-            Another grid, from now on.
+            New grid for this launch and later ones.
         **numbers
-            Other values of parameters that are numbers, from now on.
+            New values of scalar parameters for this launch and later ones.
         """
         if grid is not None:
             self._config.grid[:] = (*_size(grid), 1, 1)[:3]
@@ -131,7 +133,7 @@ class Bound:
     def _check(self, code: int) -> None:
         import cupy
 
-        if driver.is_no_context(code):  # the first call of this thread
+        if driver.is_no_context(code):  # first launch from this thread
             cupy.cuda.Device(self._kernel.device).use()
             code = self._launch(self._at_config, self._function, self._arguments, None)
         driver.check(code, self._kernel.where)

@@ -1,4 +1,4 @@
-"""Numbers that are known later: a device still computes them."""
+"""Integers that a device is still computing."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,14 +7,14 @@ import numpy as np
 
 
 class LazyArray(Sequence[int]):
-    """A sequence of whole numbers whose length is known now; whoever looks at the numbers waits for them.
+    """A sequence of integers of known length; reading a value waits for the device.
 
     Parameters
     ----------
     make : callable
-        Waits, and gives them.
+        Waits for the device and returns the values; called at most once.
     n : int
-        How many there are.
+        Number of values.
     """
 
     def __init__(self, make: Callable[[], Any], n: int) -> None:

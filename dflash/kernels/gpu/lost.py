@@ -1,11 +1,11 @@
-"""Recognise errors of the GPU that never go away within a process."""
+"""Recognise GPU errors after which a process can no longer use the device."""
 
 from dflash.errors import DeviceLost
 
 STICKY = frozenset((4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721))
-"""Results of CUDA after which every further call of the process fails, too.
+"""CUDA error codes after which every further call of the process fails.
 
-CUDA's manual says of them that the process must be ended or the device reset. The driver (``CUresult``) and the runtime
+According to CUDA's manual the process must end or the device be reset. The driver (``CUresult``) and the runtime
 (``cudaError_t``) number them alike: unloading 4, ECC 214, NVLink 220, contained fault 226, illegal address 700, launch
 timeout 702, context destroyed 709, assert 710, hardware stack 714, illegal instruction 715, misaligned address 716, invalid
 address space 717, invalid program counter 718, launch failure 719, tensor memory leak 721.
@@ -20,7 +20,7 @@ def is_lost(error: BaseException | None) -> bool:
     Parameters
     ----------
     error : BaseException or None
-        CuPy's errors are recognised by the name of their class and their ``status``, so this works without CuPy.
+        Error to inspect, with its causes. CuPy's errors are recognised by class name and ``status``, without CuPy.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:

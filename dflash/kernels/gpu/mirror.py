@@ -1,4 +1,4 @@
-"""Records that the host writes and a GPU reads, or the other way."""
+"""Records that are copied between pinned host memory and the GPU."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from dflash.kernels.gpu import device
 
 
 class Mirror:
-    """Rows of one kind of record, on the device and in memory that it reads and writes on its own.
+    """An array of records in pinned host memory and its copy on the device.
 
     Parameters
     ----------
     n : int
-        How many rows.
+        Number of records.
     dtype : numpy.dtype
-        Of words of 4 bytes.
+        Record type; its size is a multiple of 4 bytes.
 
     Attributes
     ----------
@@ -31,11 +31,11 @@ class Mirror:
         self._addresses, self._row = (self.device.data.ptr, self._pinned.ctypes.data), dtype.itemsize
 
     def upload(self, n_rows: int, stream: Any) -> None:
-        """Copy the first rows to the device, without waiting."""
+        """Copy the first `n_rows` records to the device, asynchronously."""
         _copy(*self._addresses, n_rows * self._row, stream)
 
     def download(self, n_rows: int, stream: Any) -> None:
-        """Copy them back, without waiting."""
+        """Copy the first `n_rows` records to the host, asynchronously."""
         _copy(*self._addresses[::-1], n_rows * self._row, stream)
 
 

@@ -1,4 +1,4 @@
-"""The parameter list of a CUDA entry point, and the arguments that fit it."""
+"""The parameter list of a CUDA entry point, and the conversion of arguments to it."""
 
 import ctypes
 import re
@@ -30,13 +30,13 @@ class Parameter:
     Parameters
     ----------
     text : str
-        Its declaration, such as ``const float* x``.
+        Declaration, such as ``const float* x``.
 
     Attributes
     ----------
     name : str
     dtype : numpy.dtype or None
-        None for a tensor map.
+        Element type of an array or type of a number; None for a tensor map.
     is_array : bool
     """
 
@@ -50,9 +50,9 @@ class Parameter:
         self.dtype = None if kind == "TensorMap" else np.dtype(_TYPES[kind])
 
     def cell(self, value: Any, where: str) -> Any:
-        """Memory that holds the argument, to be pointed at; an array that the kernel would misread is refused.
+        """Check an argument and return a ctypes object that holds it, for the launch to point at.
 
-        Arrays of float16 pass as ``unsigned short``, and None as a null pointer.
+        An array of float16 is accepted for ``unsigned short``. None becomes a null pointer.
         """
         if self.is_array:
             return ctypes.c_uint64(0 if value is None else self._array(value, where).data.ptr)
@@ -80,7 +80,7 @@ def parameters(text: str, entry: str) -> tuple[Parameter, ...]:
     Raises
     ------
     KernelError
-        If there is no such function or it has a parameter of another type.
+        If there is no such function, or a parameter has an unsupported type.
     """
     text = _COMMENT.sub(" ", text)
     match = re.search(rf'extern\s+"C"\s+__global__\s+void\s+(?:__\w+__\([^)]*\)\s+)*{entry}\s*\(([^)]*)\)', text)

@@ -1,4 +1,4 @@
-"""The way of weights to the device: pinned buffers that some threads fill while others are on the bus."""
+"""Upload of weights to the device through pinned buffers: reading the file overlaps with copying."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from dflash.kernels.gpu import device
 
 BUFFER_BYTES = 64 << 20
-BUFFERS = 3
+BUFFERS = 3  # in rotation, so that one is filled while others are copied and used
 
-_PIECE = 4 << 20
+_PIECE = 4 << 20  # bytes that a thread reads at a time
 
 Bytes = NDArray[np.uint8]
 Use = Callable[[Any, Any], None]
@@ -26,18 +26,18 @@ class _Buffer(NamedTuple):
 
 
 class Staging:
-    """Sends bytes to the device part by part; reading, copying and what is done with them there go on at the same time.
+    """Sends bytes to the device in parts; reading, copying and the use on the device overlap.
 
     Parameters
     ----------
     threads : int
-        That read; from a file in memory one of them manages a few GB a second.
+        Number of threads that read. One thread reads a few GB a second from a file in the page cache.
     buffer_bytes : int
-        Of each of `BUFFERS` pinned buffers and as many on the device; most bytes of a part.
+        Size of each of the `BUFFERS` pinned buffers and of their counterparts on the device; largest size of a part.
 
     Notes
     -----
-    To be used in a ``with``; its end waits for everything and gives the buffers back.
+    Use it in a ``with`` statement, whose end waits for all work and frees the buffers.
     """
 
     def __init__(self, threads: int, buffer_bytes: int = BUFFER_BYTES) -> None:
@@ -54,15 +54,15 @@ class Staging:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dflash-read")
 
     def send(self, part: Bytes, use: Use) -> None:
-        """Copy a part to the device and have it used there.
+        """Copy a part to the device, then launch the work that reads it.
 
         Parameters
         ----------
         part : uint8, C-contiguous
-            At most `room` bytes.
+            Bytes of the part, at most `room`.
         use : callable
-            ``use(raw, stream)`` launches what reads the device array `raw` of the shape of `part`, after all that was
-            launched on the current stream; on return of `send` it may not have run yet.
+            ``use(raw, stream)`` launches work on `stream` that reads `raw`, a device array of the shape of `part`. The work
+            runs after all earlier launches of the current stream, possibly after `send` returns.
         """
         buffer = self._buffers[self._next]
         self._next = (self._next + 1) % BUFFERS
@@ -84,6 +84,6 @@ class Staging:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._pool.shutdown()
-        while self._buffers:  # none is left in a variable, which would hold its memory
+        while self._buffers:  # a variable that still refers to a buffer would keep its memory allocated
             self._buffers.pop().stream.synchronize()
         device.release()

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import check
 from dflash.kernels.sample import cpu
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.candidates import candidates as find_candidates
@@ -90,10 +91,10 @@ def argmax(logits: Floats, allowed: NDArray[np.bool_] | None = None, *, out: Ids
     KernelError
         If an array is strided or of another type or shape.
     """
-    _check("logits", logits, logits.shape, np.float32)
-    _check("out", out, logits.shape[:1], np.int32)
+    check("logits", logits, logits.shape, np.float32)
+    check("out", out, logits.shape[:1], np.int32)
     if allowed is not None:
-        _check("allowed", allowed, logits.shape, np.bool_)
+        check("allowed", allowed, logits.shape, np.bool_)
         cpu.argmax_allowed(logits, allowed, out)
     else:
         cpu.argmax(logits, out)
@@ -115,9 +116,9 @@ def top_k(row: Floats, *, ids: Ids, values: Floats) -> None:
     KernelError
         If an array is strided or of another type or shape, or K is out of range.
     """
-    _check("row", row, row.shape, np.float32)
-    _check("ids", ids, values.shape, np.int32)
-    _check("values", values, values.shape, np.float32)
+    check("row", row, row.shape, np.float32)
+    check("ids", ids, values.shape, np.int32)
+    check("values", values, values.shape, np.float32)
     if not 1 <= len(ids) <= len(row):
         raise KernelError(f"ids: must have room for 1 to {len(row)} tokens, has for {len(ids)}")
     find_top(row, ids, values)
@@ -137,7 +138,7 @@ def log_sum_exp(row: Floats, scale: float = 1.0) -> float:
     float
         Error below 1e-6 or so; the order of the sum depends on V alone.
     """
-    _check("row", row, row.shape, np.float32)
+    check("row", row, row.shape, np.float32)
     return cpu.log_sum_exp(row, float(scale))
 
 
@@ -163,9 +164,9 @@ def likely(row: Floats, scale: float, floor: float, *, ids: Ids, scaled: Floats)
     total : float
         ``sum(exp((row - max(row)) * scale))`` over all of the row.
     """
-    _check("row", row, row.shape, np.float32)
-    _check("ids", ids, row.shape, np.int32)
-    _check("scaled", scaled, row.shape, np.float32)
+    check("row", row, row.shape, np.float32)
+    check("ids", ids, row.shape, np.int32)
+    check("scaled", scaled, row.shape, np.float32)
     return cpu.likely(row, float(scale), float(floor), ids, scaled)
 
 
@@ -192,8 +193,8 @@ def nucleus(ids: Ids, scaled: Floats, share: float, total: float = 0.0) -> int:
     -----
     A few passes over N, no sort, whatever the values are.
     """
-    _check("ids", ids, scaled.shape, np.int32)
-    _check("scaled", scaled, ids.shape, np.float32)
+    check("ids", ids, scaled.shape, np.int32)
+    check("scaled", scaled, ids.shape, np.float32)
     return find_nucleus(ids, scaled, float(share), float(total))
 
 
@@ -215,8 +216,8 @@ def gumbel(seed: int, position: int, ids: Ids, *, out: Floats) -> None:
     -----
     ``argmax(log p + noise)`` is a draw from p (Gumbel-max). See `noise` for the generator, Philox4x32-10.
     """
-    _check("ids", ids, ids.shape, np.int32)
-    _check("out", out, ids.shape, np.float32)
+    check("ids", ids, ids.shape, np.int32)
+    check("out", out, ids.shape, np.float32)
     cpu.gumbel(signed(seed), position, ids, out)
 
 
@@ -242,7 +243,7 @@ def sample(row: Floats, scale: float, seed: int, position: int, floor: float = -
     -----
     Noise is made only where it can matter: for logits within 26 temperatures of the largest.
     """
-    _check("row", row, row.shape, np.float32)
+    check("row", row, row.shape, np.float32)
     return cpu.sample(row, float(scale), signed(seed), position, float(floor))
 
 
@@ -265,8 +266,8 @@ def sample_among(ids: Ids, scaled: Floats, seed: int, position: int, floor: floa
         ``ids[argmax(scaled + noise)]``, the lowest id of equals; -1 if there are none. Just what `sample` gives if `scaled`
         is ``(row - max(row)) * scale`` and the other tokens are below its floor.
     """
-    _check("ids", ids, scaled.shape, np.int32)
-    _check("scaled", scaled, ids.shape, np.float32)
+    check("ids", ids, scaled.shape, np.int32)
+    check("scaled", scaled, ids.shape, np.float32)
     return cpu.sample_among(ids, scaled, signed(seed), position, float(floor))
 
 
@@ -312,21 +313,15 @@ def candidates(
     draws agree that share their noise.
     """
     n = len(logits)
-    _check("logits", logits, logits.shape, np.float32)
+    check("logits", logits, logits.shape, np.float32)
     if not 1 <= width <= POOL or len(row_params) != n or len(positions) != n:
         laid = f"{len(row_params)} laws, {len(positions)} positions"
         raise KernelError(f"candidates: wanted 1 to {POOL} for each of {n} rows, got {width}, {laid}")
-    _check("ids", ids, (n, width), np.int32)
-    _check("scores", scores, (n, width), np.float32)
+    check("ids", ids, (n, width), np.int32)
+    check("scores", scores, (n, width), np.float32)
     names = _OWN_NAMES if targets is None else targets
-    _check("targets", names, names.shape if targets is None else logits.shape[1:], np.int32)
+    check("targets", names, names.shape if targets is None else logits.shape[1:], np.int32)
     reals = np.array([(params.scale or 0.0, params.top_p, params.floor) for params in row_params]).reshape(n, 3).T.copy()
     pairs = zip(row_params, positions, strict=True)
     whole = np.array([(params.top_k, signed(params.seed), at) for params, at in pairs], np.int64).reshape(n, 3).T.copy()
     find_candidates(logits, reals[0], whole[0], reals[1], reals[2], whole[1], whole[2], names, ids, scores)
-
-
-def _check(name: str, array: NDArray, shape: tuple[int, ...], dtype: type) -> None:
-    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
-        strided = "" if array.flags.c_contiguous else "strided "
-        raise KernelError(f"{name}: wanted contiguous {np.dtype(dtype)} {shape}, got {strided}{array.dtype} {array.shape}")

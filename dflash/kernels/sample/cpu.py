@@ -72,17 +72,19 @@ def argmax_allowed(logits, allowed, out):
 
 @inline
 def sum_exp(row, highest, scale):
-    """``sum(exp((row - highest) * scale))``: two vectors of lanes in turn, then the tail."""
+    """``sum(exp((row - highest) * scale))``, NaN as minus infinity: two vectors of lanes in turn, then the tail."""
     at, n, scale32 = row.ctypes.data, len(row) // (2 * simd.LANES), np.float32(scale)
     a, b = simd.zeros(), simd.zeros()
-    tops, scales = simd.splat(highest), simd.splat(scale32)
+    tops, scales, lowest = simd.splat(highest), simd.splat(scale32), simd.splat(_NOTHING)
     for i in range(n):
         line = at + 2 * _LINE * i
-        a = simd.add(a, simd.exp(simd.mul(simd.sub(simd.load_f32(line), tops), scales)))
-        b = simd.add(b, simd.exp(simd.mul(simd.sub(simd.load_f32(line + _LINE), tops), scales)))
+        x, y = simd.maximum(simd.load_f32(line), lowest), simd.maximum(simd.load_f32(line + _LINE), lowest)
+        a = simd.add(a, simd.exp(simd.mul(simd.sub(x, tops), scales)))
+        b = simd.add(b, simd.exp(simd.mul(simd.sub(y, tops), scales)))
     total = simd.hsum(simd.add(a, b))
     for i in range(2 * simd.LANES * n, len(row)):
-        total += simd.hmax(simd.exp(simd.splat((row[i] - highest) * scale32)))
+        if not np.isnan(row[i]):
+            total += simd.hmax(simd.exp(simd.splat((row[i] - highest) * scale32)))
     return total
 
 

@@ -13,43 +13,14 @@ from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.gpu.mirror import Mirror
+from dflash.kernels.sample.cuda_candidates import Proposing
 from dflash.kernels.sample.cuda_edits import DeviceEdits
+from dflash.kernels.sample.cuda_layout import FOUND, GROUP, LAW, MOST_TOP, SELECT_THREADS, SURVEY, record
 from dflash.kernels.sample.cuda_logits import DeviceSampleResult, Logits, Proposed
 from dflash.kernels.sample.params import SampleParams, SampleRequest
 
-MOST_TOP = 128
-"""Likeliest tokens that are found on the device; for more a row is copied back."""
-
-LAW = np.dtype(
-    [
-        ("scale", np.float32),
-        ("floor", np.float32),
-        ("top_k", np.int32),
-        ("position", np.uint32),
-        ("seed", np.uint64),
-        ("top_p", np.float64),
-        ("n_top", np.int32),
-        ("unused", np.int32),
-    ]
-)
-"""``SampleParams`` in rows.cuh."""
-
-FOUND = np.dtype(
-    [
-        ("total", np.uint64),
-        ("largest", np.float32),
-        ("chosen", np.float32),
-        ("ids", np.int32, MOST_TOP),
-        ("values", np.float32, MOST_TOP),
-    ]
-)
-"""``Found`` in logprobs.cu."""
-
 _HERE = Path(__file__).parent
-_GROUP = 128
-SURVEY = {"THREADS": 256, "CHUNK": 2048}
 _DRAW_THREADS, _DRAW_TOKENS, _DRAW_BLOCKS = 512, 2048, 1056
-SELECT_THREADS = 1024
 _MOST_VOCAB = 1 << 19
 _NO_LAW = np.zeros(1, LAW)
 _NO_LAW["n_top"] = -1
@@ -102,7 +73,7 @@ class DeviceSampler:
         self._chunks, self._blocks = -(-vocab // SURVEY["CHUNK"]), -(-vocab // _DRAW_TOKENS)
         logits, row_params, ids = self.logits, self._laws.device, self.ids
         no_laws, largest = device.array(np.repeat(_NO_LAW, n).view(np.int32)), device.zeros(n)
-        tops = device.zeros(n, -(-vocab // _GROUP), dtype=np.uint32)
+        tops = device.zeros(n, -(-vocab // GROUP), dtype=np.uint32)
         sums = device.zeros(n, self._chunks, 3)
         best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
         args = tops, sums, best, arrived, ids, largest
@@ -177,8 +148,6 @@ class DeviceSampler:
     def candidates(self, rows: Sequence[int], row_params: Sequence[SampleParams], positions: Sequence[int]) -> Proposed:
         """What some rows propose for positions of their texts: ids and scores (n, POOL)."""
         if self._proposing is None:
-            from dflash.kernels.sample.cuda_candidates import Proposing
-
             self._proposing = Proposing(self.logits)
         with device.device_errors("candidates"):
             return self._proposing(rows, row_params, positions)
@@ -209,14 +178,6 @@ class DeviceSampler:
             self._survey_again(stream, grid=(self._chunks, n_rows))
         self._find(stream, grid=n_rows)
         self._found.download(n_rows, stream)
-
-
-def record(params: SampleParams) -> tuple[Any, ...]:
-    """A law as a row of `LAW`, without its position."""
-    n_top = -1 if params.n_top is None else min(params.n_top, MOST_TOP)
-    if params.scale is None:
-        return (0.0, 0.0, 0, 0, 0, 1.0, n_top, 0)
-    return (params.scale, params.floor, min(params.top_k, 2**31 - 1), 0, params.seed % (1 << 64), params.top_p, n_top, 0)
 
 
 def _current() -> Any:

@@ -10,12 +10,11 @@ from dflash.kernels.gpu import device
 from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.sample.candidates import POOL
-from dflash.kernels.sample.cuda import LAW, SELECT_THREADS, SURVEY, record
+from dflash.kernels.sample.cuda_layout import GROUP, LAW, SELECT_THREADS, SURVEY, record
 from dflash.kernels.sample.cuda_logits import Proposed
 from dflash.kernels.sample.params import SampleParams
 
 _HERE = Path(__file__).parent
-_GROUP = 128
 _FOUND_WORDS = 4 + 2 * POOL
 
 
@@ -39,7 +38,7 @@ class Likeliest:
         every = np.zeros(n, LAW)
         every["top_p"], every["n_top"] = 1, POOL
         tell = device.array(every.view(np.int32))
-        tops = device.zeros(n, -(-vocab // _GROUP), dtype=np.uint32)
+        tops = device.zeros(n, -(-vocab // GROUP), dtype=np.uint32)
         sums, self.largest = device.zeros(n, chunks, 3), device.zeros(n)
         best, arrived = device.zeros(n, dtype=np.uint64), device.zeros(n, dtype=np.uint32)
         first, self.found = device.zeros(n, dtype=np.int32), device.zeros(n, _FOUND_WORDS, dtype=np.int32)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +10,32 @@ from numpy.typing import NDArray
 from dflash.kernels.gpu import device
 from dflash.kernels.sample.params import SampleParams, SampleRequest, Top, top_of
 
-if TYPE_CHECKING:
-    from dflash.kernels.sample.cuda import DeviceSampler
-
 _UNIT = 44 * log(2)
 
 Proposed = tuple[NDArray[np.int32], NDArray[np.float32]]
+
+
+class LogitsSampler(Protocol):
+    """The members of `DeviceSampler` that `Logits` and `DeviceSampleResult` use."""
+
+    logits: Any
+    stream: Any
+
+    def row(self, i: int) -> NDArray[np.float32]:
+        """Copy a row of logits to the host; the next call overwrites the copy."""
+        ...
+
+    def candidates(self, rows: Sequence[int], row_params: Sequence[SampleParams], positions: Sequence[int]) -> Proposed:
+        """Return candidate ids and scores, each (n, POOL), of some rows."""
+        ...
+
+    def sample_rows(self, requests: Sequence[SampleRequest], n_rows: int) -> "DeviceSampleResult":
+        """Launch the sampling of tokens from some of the first `n_rows` rows."""
+        ...
+
+    def drawn(self, n_rows: int) -> tuple[list[int], NDArray[Any] | None]:
+        """Wait for the latest samples; return the tokens, and records of log-probabilities if any were requested."""
+        ...
 
 
 class Logits:
@@ -24,7 +44,7 @@ class Logits:
     Its length is the number of rows, an index copies a row back, a slice gives a part, ``np.asarray`` copies everything.
     """
 
-    def __init__(self, sampler: "DeviceSampler", start: int, stop: int) -> None:
+    def __init__(self, sampler: "LogitsSampler", start: int, stop: int) -> None:
         self._sampler, self._start, self._stop = sampler, start, stop
         self.shape = stop - start, sampler.logits.shape[1]
 
@@ -62,7 +82,7 @@ class Logits:
 class DeviceSampleResult:
     """Draws that the GPU makes; whoever looks waits for them."""
 
-    def __init__(self, sampler: "DeviceSampler", requests: Sequence[SampleRequest], n_rows: int) -> None:
+    def __init__(self, sampler: "LogitsSampler", requests: Sequence[SampleRequest], n_rows: int) -> None:
         self.first = 0
         self._sampler, self._asks, self._n = sampler, requests, n_rows
         self._tokens = list[int]()

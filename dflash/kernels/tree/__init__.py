@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.errors import KernelError
+from dflash.kernels.arrays import check
 from dflash.kernels.tree import cpu
 
 Ids = NDArray[np.int32]
@@ -49,17 +49,11 @@ def grow(ids: Ids, scores: Floats, edges: Floats | None = None, *, tokens: Ids, 
     DDTree, arXiv 2604.12989.
     """
     depth, width = scores.shape
-    _check("scores", scores, (depth, width), np.float32)
-    _check("ids", ids, (depth, width), np.int32)
-    _check("tokens", tokens, tokens.shape, np.int32)
-    _check("parents", parents, tokens.shape, np.int32)
+    check("scores", scores, (depth, width), np.float32)
+    check("ids", ids, (depth, width), np.int32)
+    check("tokens", tokens, tokens.shape, np.int32)
+    check("parents", parents, tokens.shape, np.int32)
     if edges is None:
         return cpu.grow(ids, scores.reshape(depth, 1, width), tokens, parents)
-    _check("edges", edges, (depth, width, width), np.float32)
+    check("edges", edges, (depth, width, width), np.float32)
     return cpu.grow(ids, edges, tokens, parents)
-
-
-def _check(name: str, array: NDArray, shape: tuple[int, ...], dtype: type) -> None:
-    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
-        strided = "" if array.flags.c_contiguous else "strided "
-        raise KernelError(f"{name}: wanted contiguous {np.dtype(dtype)} {shape}, got {strided}{array.dtype} {array.shape}")

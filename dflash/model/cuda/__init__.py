@@ -1,1 +1,1 @@
-"""The model on a GPU. To be imported only where there is one, since its kernels need CuPy."""
+"""The model on a GPU. Import this package only where a GPU is present: its kernels need CuPy."""

@@ -1,4 +1,4 @@
-"""What a draft on a GPU has guessed, or is guessing."""
+"""Draft trees that a draft model on a GPU has computed, or is still computing."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -17,39 +17,40 @@ Ints = NDArray[np.int32]
 
 
 class DeviceDrafter(Protocol):
-    """A draft on a GPU, that guesses for several texts at once.
+    """Draft model on a GPU that drafts for several sequences in one pass.
 
     Attributes
     ----------
     latest : DeviceDrafts or None
-        Those that lie on the device.
+        The drafts that the device memory holds now.
     """
 
     latest: "DeviceDrafts | None"
 
     def follow(self, requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
-        """Guess for texts of the last forward, under the tokens that are being drawn from it.
+        """Launch drafts for sequences of the last forward, below the tokens that are being sampled from that forward.
 
         Parameters
         ----------
-        device_requests : sequence of DeviceDraftRequest
+        requests : sequence of DeviceDraftRequest
         order : sequence of int
-            Which of the forward's spans each is of.
+            Index of the forward's span for each request.
 
         Returns
         -------
         bool
-            False, and nothing is done, if that was not one decode pass, or some of these texts are not read so far.
+            False if nothing was launched: the last forward was not one decode pass, or the drafter has not read some of
+            these sequences up to it.
         """
         ...
 
     def writer(self, batch: Any) -> WriteDraft:
-        """What lays guesses into the target's batch."""
+        """Return the launch that writes draft tokens into the target's batch."""
         ...
 
 
 def may_follow(target: Any, requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
-    """Whether the last forward of `target` was one decode pass, up to which the texts of some wishes were read."""
+    """Return True if the last forward of `target` was one decode pass and the requests' sequences are read up to it."""
     last = target.latest
     if last is None or not target.alone:
         return False
@@ -57,30 +58,29 @@ def may_follow(target: Any, requests: Sequence[DeviceDraftRequest], order: Seque
 
 
 def most_rows(target: Any, order: Sequence[int]) -> int:
-    """Most rows of some spans of the last forward of `target` that may be text."""
+    """Return the most rows that can be accepted in some spans of the last forward of `target`."""
     sizes = {i: len(target.latest.spans[i].tokens) for i in order}
     return min(sum(min(n, 1 + target.planted[i].positions) if i in target.planted else n for i, n in sizes.items()), PENDING)
 
 
 class DeviceDrafts:
-    """A tree of guesses for each of some texts, on the device until somebody looks.
+    """Draft trees of one pass, one per request; they stay on the device until `tree` reads them.
 
     Parameters
     ----------
     draft : DeviceDrafter
-        That makes them; the next ones that it makes take their place on the device.
-    device_requests : sequence of DeviceDraftRequest
-        What was asked for.
+        Draft model that computes them. Its next drafts overwrite these on the device.
+    requests : sequence of DeviceDraftRequest
     out : DeviceArrays
-        Where they are made; see `dflash.kernels.tree.cuda.guesses`.
+        Output arrays of the pass, made by the function of `dflash.kernels.tree.cuda` that allocates them.
     anchors : sequence of int, optional
-        The tokens under which they stand; None if a kernel finds them.
+        Root token of each tree; None if a kernel finds them.
     """
 
     def __init__(
         self, draft: DeviceDrafter, requests: Sequence[DeviceDraftRequest], out: DeviceArrays, anchors: Sequence[int] | None
     ) -> None:
-        # the draft remembers its latest guesses, and has weights on the device
+        # a weak reference: the draft model holds its latest drafts, and a cycle would keep its weights on the device
         self._draft, self.requests = ref(draft), tuple(requests)
         self._under = None if anchors is None else tuple(anchors)
         self._lengths = [request.state.length for request in requests]
@@ -93,17 +93,17 @@ class DeviceDrafts:
         return len(self.requests)
 
     def awaits(self, state: Any, features: Any) -> bool:
-        """Whether rows of these features, of that text, were read on the way here."""
+        """Return True if this pass read rows of `features` for that sequence and none are recorded as accepted yet."""
         return state in self._waiting and features is self._features
 
     def record_accepted(self, state: Any, n_rows: int) -> None:
-        """So many rows of a text that were read are text now."""
+        """Record that `n_rows` rows of a sequence, which this pass has read, were accepted."""
         self._waiting.discard(state)
         state.length += n_rows
         self._lengths[[request.state for request in self.requests].index(state)] = state.length
 
     def matches(self, requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]) -> bool:
-        """Whether they are what is wanted under these tokens; if so, that is what they are held to."""
+        """Return True if these drafts answer the requests; `tree` then checks their roots against `anchors`."""
         same = not self._waiting and self.requests == tuple(requests)
         if not same or any(request.state.length != n for request, n in zip(requests, self._lengths, strict=True)):
             return False
@@ -111,36 +111,36 @@ class DeviceDrafts:
         return True
 
     def tree(self, i: int) -> tuple[Ints, Ints]:
-        """Tokens and parents (N,) of the i-th text's guesses, once they are there; -1 is under its last token.
+        """Wait for the pass and return tokens and parents (N,) of the i-th tree; parent -1 is the last token of the text.
 
         Raises
         ------
         DFlashError
-            If they stand elsewhere than the text ends, which would be an error of this package.
+            If the tree's root or position is not the end of the text, which would be an error of this package.
         """
         if self._found is None:
             host, n = self._download.wait(), len(self)
             if self._features is not None and self._under is not None:
                 stand = list(zip(host.anchors[:n].tolist(), host.lengths[:n].tolist(), strict=True))
                 if stand != (wanted := list(zip(self._under, self._lengths, strict=True))):
-                    raise DFlashError(f"draft: guessed under {stand}, the texts end with {wanted}")
+                    raise DFlashError(f"draft: tree roots (token, position) are {stand}, must be {wanted}")
             sizes = [request.nodes for request in self.requests]
             self._found = [(host.tokens[s, :size].copy(), host.parents[s, :size].copy()) for s, size in enumerate(sizes)]
         return self._found[i]
 
     @property
     def latest(self) -> bool:
-        """Whether the device still holds them."""
+        """True while the device memory still holds these drafts."""
         draft = self._draft()
         return draft is not None and draft.latest is self
 
     def writer(self, batch: Any) -> WriteDraft:
-        """What lays them into the batch of a pass."""
+        """Return the launch that writes these drafts into the batch of a pass."""
         draft = self._draft()
         assert draft is not None, "a draft lives as long as its target"
         return draft.writer(batch)
 
     def follows(self, features: Any) -> "DeviceDrafts":
-        """These, that read rows of such features on their way."""
+        """Note that the pass also read rows of `features`, and return these drafts."""
         self._features = features
         return self

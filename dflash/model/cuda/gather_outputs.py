@@ -1,4 +1,4 @@
-"""Put the rows of several passes together in the order of their spans."""
+"""Gather the output rows of several passes in the order of their spans."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +12,15 @@ from dflash.model.cuda.passes import DecodePass, Layers
 
 
 class Gather:
-    """Arrays for the results of a forward that takes more than one pass, or that wants logits of a prompt.
+    """Output arrays of a forward that takes more than one pass, or that returns logits of a prefill.
 
-    They grow as they are needed and are overwritten by the next such forward.
+    The arrays grow on demand; the next such forward overwrites them.
 
     Parameters
     ----------
     config : Config
     decode : DecodePass
-        Has the head, which is run for at most 64 rows at a time.
+        Provides the LM head, which runs on at most 64 rows at a time.
     """
 
     def __init__(self, config: Config, decode: DecodePass) -> None:
@@ -29,16 +29,17 @@ class Gather:
         self._sampler: DeviceSampler | None = None
 
     def take(self, spans: Sequence[Span], group: Sequence[int], layers: Layers, capture: Sequence[int]) -> None:
-        """Take the results of the pass over the spans numbered in `group`.
+        """Copy the results of the pass over the spans whose indices are in `group`.
 
         Parameters
         ----------
         spans : sequence of Span
-            All of the forward.
+            All spans of the forward.
         group : sequence of int
         layers : Layers
-            Where the pass has left them.
+            Layers of the pass, whose arrays hold its results.
         capture : sequence of int
+            Layers whose output was captured.
         """
         rows, logit_rows = starts(spans)
         n, n_logits = rows[-1], logit_rows[-1]
@@ -56,7 +57,7 @@ class Gather:
             at += size
 
     def forward(self, spans: Sequence[Span], capture: Sequence[int]) -> Forward:
-        """What was taken."""
+        """Return the gathered results."""
         rows, logit_rows = starts(spans)
         n, n_logits = rows[-1], logit_rows[-1]
         logits = self._room("logits", max(n_logits, 1), self._config.n_vocab)

@@ -1,4 +1,4 @@
-"""Launches captured once for each size, then replayed."""
+"""CUDA graphs of a pass: captured once for each size, then replayed."""
 
 from collections.abc import Callable, Hashable
 from types import MethodType
@@ -10,22 +10,22 @@ from dflash.kernels.gpu.launch import each_is_waited_for
 
 
 class Graphs:
-    """A pass that is laid out for some sizes.
+    """Captured graphs of one pass, by size.
 
     Parameters
     ----------
     launch : callable
-        Launches the pass for a size on the current stream. A method keeps no hold of its pass, which holds this: memory of
-        the device is to be free as soon as nobody wants the pass, not when the collector of cycles comes by.
+        Launches the pass for a size on the current stream. A method is held by a weak reference: the pass holds this object,
+        and a cycle would delay the release of device memory until the garbage collector runs.
     clear : callable
-        Makes the pass one without rows, which changes nothing; likewise.
+        Sets the pass to zero rows, so that its launches change nothing; held like `launch`.
 
     Attributes
     ----------
     wanted : bool
-        Whether launches are captured; they are made one by one if not.
+        Whether launches are captured; if False, each call launches the kernels one by one.
     launches : dict
-        Kernels and copies of each size that was captured.
+        Number of kernels and copies in the graph of each captured size.
     """
 
     def __init__(self, launch: Callable[[Any], None], clear: Callable[[], None]) -> None:
@@ -36,9 +36,9 @@ class Graphs:
         self._stream = device.new_stream()
 
     def prepare(self, size: Hashable) -> None:
-        """Capture a size, if that was not done before: to be called before its inputs are laid out.
+        """Capture the graph of a size unless it exists; call this before the inputs of the pass are uploaded.
 
-        A pass without rows comes first, and shows that its launches are sound.
+        A pass of zero rows runs first, so that a launch that fails raises outside of the capture.
         """
         if size in self._graphs or not self.wanted:
             return
@@ -50,7 +50,7 @@ class Graphs:
         self.launches[size] = device.launches(self._graphs[size])
 
     def __call__(self, size: Hashable) -> None:
-        """Run."""
+        """Replay the graph of a size, or launch its kernels if nothing is captured."""
         if self.wanted:
             self._graphs[size].launch(device.current_stream())
         else:

@@ -1,7 +1,8 @@
 """The layers on a GPU: launches bound to the arrays of a pass. Each reads top to bottom as its formula.
 
-What differs between a decode pass and a prefill pass is which launches `Ops` makes. A norm lies before a mixer or a feed
-forward and behind what adds to the stream in front of that; where they carry it (`SplitNorm`), only the first is launched.
+Decode and prefill passes differ only in the launches that `Ops` makes. Each norm stands between a launch that adds to the
+stream and a launch that reads the normed stream. Where these two launches carry the norm (`SplitNorm`), the norm has no
+launch of its own, except the first norm of a pass.
 """
 
 from types import SimpleNamespace
@@ -15,15 +16,15 @@ from dflash.model.cuda.weights import DeviceWeights
 
 
 class LayerContext(NamedTuple):
-    """What the launches of a block are made of.
+    """Inputs from which the launches of a block are built.
 
     Parameters
     ----------
     weights : DeviceWeights
-        Of the block.
+        Weights of the block.
     config : Config
     space : SimpleNamespace
-        See `workspace`.
+        Arrays of the pass; see `workspace`.
     ops : Ops
     """
 
@@ -34,14 +35,14 @@ class LayerContext(NamedTuple):
 
 
 class LayerNorms(NamedTuple):
-    """Of a block: before its mixer, before its feed forward; experts have theirs inside."""
+    """Norms of a block: before its mixer and before its feed forward; None for experts, whose op contains the norm."""
 
     mixer: Norm
     ffn: Norm | None
 
     @classmethod
     def of(cls, parts: LayerContext, *, first: bool) -> "LayerNorms":
-        """Make them, of the first block or of a later one."""
+        """Make the norms of a block; `first` marks the first block of a pass."""
         weights, config, space, ops = parts
         mixer = ops.norm(space, weights.vector("attn_norm.weight"), config.norm_eps, first=first)
         if config.experts:
@@ -62,14 +63,14 @@ class LinearAttention:
         self.output = ops.add(s.heads, weights.matrix("ssm_out.weight"), s.stream, behind=norms.ffn)
 
     def __call__(self, n: int) -> None:
-        """Run `n` rows."""
+        """Launch for `n` rows."""
         self.project(n)
         self.mix(n)
         self.output(n)
 
 
 class FullAttention:
-    """Softmax attention over the whole text; in Qwen3.5 each head's result passes a gate.
+    """Softmax attention over the whole text; in Qwen3.5 each head's output is multiplied by a gate.
 
     Reads `normed`, adds to `stream`.
     """
@@ -91,7 +92,7 @@ class FullAttention:
         self.output = ops.add(s.attended, weights.matrix("attn_output.weight"), s.stream, behind=norms.ffn)
 
     def __call__(self, n: int) -> None:
-        """Run `n` rows."""
+        """Launch for `n` rows."""
         self.project(n)
         self.rotate(n)
         self.attend(n)
@@ -109,7 +110,7 @@ class FeedForward:
         self.ffn_down = ops.down(s.inner, weights.matrix("ffn_down.weight"), s.stream, behind=behind)
 
     def __call__(self, n: int, **settings: Any) -> None:
-        """Run `n` rows; settings are of the launch that adds."""
+        """Launch for `n` rows; `settings` go to the launch that adds to the stream."""
         if self.norm:
             self.norm(n)
         self.gate_up(n)
@@ -125,14 +126,14 @@ class Block:
     mixer : LinearAttention or FullAttention
     norms : LayerNorms
     behind : RmsNorm or SplitNorm, optional
-        The norm of the next block.
+        First norm of the next block.
 
     Attributes
     ----------
     multiplies : list
-        Launches that read its weights, but for experts.
+        Launches that read the block's weights, except those of experts.
     keeps : bool
-        Whether its last launch can leave the stream somewhere else, too.
+        Whether the last launch can write the stream to a second array, too.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class Block:
             self.multiplies += [self.ffn.gate_up, self.ffn.ffn_down]
 
     def __call__(self, n: int, kept: Any = None) -> None:
-        """Run `n` rows; where it `keeps`, the stream may be `kept` in another array, too."""
+        """Launch for `n` rows; if the block `keeps`, the stream is also written to the array `kept`."""
         if self.norm:
             self.norm(n)
         self.mixer(n)
@@ -166,5 +167,5 @@ class Block:
 
 
 def _launched(norm: Norm | None) -> RmsNorm | None:
-    """A norm that is a launch of its own."""
+    """Return the norm if it is a launch of its own, else None."""
     return norm if isinstance(norm, RmsNorm) else None

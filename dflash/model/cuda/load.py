@@ -1,4 +1,4 @@
-"""Decide what the memory of a GPU is used for, then fill it."""
+"""Divide the memory of a GPU among weights, KV pages and scratch, and load the model into it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +17,7 @@ from dflash.model.state.budget import Need, n_pages
 from dflash.model.weights import Weights
 
 RESERVE = 3 << 28
-"""Bytes for the kernels themselves and their graphs, for snapshots, and for others."""
+"""Bytes of device memory left free (768 MiB): for code of kernels, their graphs, snapshots and other processes."""
 
 
 def load_on_gpu(
@@ -35,9 +35,9 @@ def load_on_gpu(
     Parameters
     ----------
     file, config, context, sequences, kv, threads
-        As for `dflash.model.load.load_model`.
+        See `dflash.model.load.load_model`.
     tell : callable
-        Told what is about to be done.
+        Called with the name of each phase before it begins.
 
     Returns
     -------
@@ -46,9 +46,9 @@ def load_on_gpu(
     Raises
     ------
     OutOfMemory
-        If the weights, or what each sequence takes beside its pages, do not fit.
+        If the weights, the scratch memory or the recurrent state of all sequences do not fit.
     RequestError
-        If the context does not.
+        If the context does not fit.
     """
     tell("memory")
     free = device.free_memory()
@@ -69,12 +69,15 @@ def load_on_gpu(
 
 
 def work_bytes(config: Config, kv: str) -> int:
-    """Bytes of the device that passes take, but for experts; logits and sums of attention lie in memory of prompts."""
+    """Return the bytes of device memory that passes take, without experts.
+
+    Logits and partial sums of attention lie in the memory of prefill passes and are not counted.
+    """
     return sum(workspace_bytes(config, rows, kv) for rows in (CHUNK, PENDING)) + scratch_bytes(config, CHUNK, PROMPTS)
 
 
 def weight_bytes(file: GGUFFile, config: Config) -> int:
-    """Bytes of the device that the weights of a file take, but for what fills up their last tiles."""
+    """Return the bytes of device memory that the weights of a file take, without the padding of their last tiles."""
     total = 0
     for tensor in Weights(file, config).tensors:
         block = BLOCKS[tensor.type]

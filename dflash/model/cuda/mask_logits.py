@@ -1,4 +1,4 @@
-"""Logits of tokens that are not to be guessed."""
+"""Mask the logits of tokens outside the draft vocabulary."""
 
 from typing import Any
 
@@ -6,5 +6,5 @@ _BYTE = 0xFE
 
 
 def bury(logits: Any) -> None:
-    """Set float32 logits, contiguous on the device, to -1.7e38: far below all others, and finite as they."""
+    """Set float32 logits, contiguous on the device, to -1.7e38: far below all real logits, but finite."""
     logits.data.memset_async(_BYTE, logits.nbytes)

@@ -1,4 +1,4 @@
-"""A model on a GPU: the same face as `dflash.model.model.Model`."""
+"""A model on a GPU, with the interface of `dflash.model.model.Model`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dflash.kernels.delta.cuda import Flush
 from dflash.kernels.gpu import device, jit
-from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 from dflash.kernels.sample.cuda import DeviceSampler
@@ -28,31 +28,31 @@ from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
 
 CHUNK = 2048
-"""Prompt tokens that a forward reads at a time, unless told otherwise."""
+"""Default number of prompt tokens in one prefill forward."""
 
 CUT = 64
-"""Prompts may be cut where the position is a multiple of this, and nothing changes."""
+"""Prompt chunks must begin at multiples of this position; results then have the same bits as without chunks."""
 
 
 class DeviceModel:
     """Runs tokens of many sequences through the layers of a file, on the GPU.
 
-    Pending rows go in decode passes of at most 64 rows, each a captured graph; whole spans in prefill passes.
+    Pending rows run in decode passes of at most 64 rows, each a captured graph; prefill spans run in prefill passes.
 
     Parameters
     ----------
     file : GGUFFile
         Open; weights are read once and kept on the device, repacked.
     config : Config
-        Of the same file.
+        Configuration of the same file.
     pages, slots : int
-        KV pages in all, and sequences that may live at a time.
+        KV pages in all, and sequences that may be open at a time.
     kv : str
-        ``"f16"`` or ``"f32"``: how keys and values are stored.
+        ``"f16"`` or ``"f32"``: type of stored keys and values.
     threads : int
-        That read the file.
+        Threads that read the file.
     chunk : int
-        Most rows of whole spans in a forward.
+        Most prefill rows in a forward.
 
     Attributes
     ----------
@@ -60,24 +60,24 @@ class DeviceModel:
     pools : Pools
     weights : DeviceWeights
     metadata : dict
-        Of the file.
+        Metadata of the file.
     attachments : Attachments
-        What drafters have loaded for it.
+        Draft models that drafters have loaded for this model.
     max_rows : int
         Most rows of a forward.
-    device, chunk, cut, can_overlap
-        As of `Model`.
+    device, prefill_chunk, chunk_alignment, can_overlap
+        See `Model`.
     latest : Forward or None
-        The last one; reading anything else overwrites it.
+        Result of the last forward; the next forward overwrites it.
     alone : bool
-        Whether that was one decode pass, whose batch and draws lie on the device.
+        Whether the last forward was one decode pass, whose batch and sampled tokens are still on the device.
     planted : dict of int to DeviceDraftRequest
-        By the number of a span what was wished of the guesses that it read, if those were made on the device.
+        Requests of the draft trees that spans of the last forward read on the device, by index of the span.
 
     Raises
     ------
     OutOfMemory
-        If all that does not fit the device.
+        If weights and memory of sequences do not fit the device.
     """
 
     device, chunk_alignment, can_overlap = "cuda", CUT, True
@@ -114,26 +114,29 @@ class DeviceModel:
 
     @property
     def n_vocab(self) -> int:
-        """Rows of the embedding: ids are below."""
+        """Rows of the embedding; ids are smaller."""
         return self.config.n_vocab
 
     @property
     def batch(self) -> DeviceBatch:
-        """Of the last decode pass."""
+        """Batch of the last decode pass."""
         return self._decode.batch
 
     @property
     def sampled_ids(self) -> Any:
-        """Tokens drawn last from the rows of a decode pass, int32 (64,)."""
+        """Tokens sampled last from the rows of a decode pass, int32 (64,)."""
         return self._sampler.ids
 
     @property
     def launches(self) -> dict[int, int]:
-        """Kernels and copies of a decode pass, for each number of rows that was captured."""
+        """Number of kernels and copies of a decode pass, for each captured number of rows."""
         return self._decode.launches
 
     def scratch(self) -> ScratchArena:
-        """Memory for companions; what one of them leaves there lasts until any other launch of the model or a companion."""
+        """Return scratch memory for a draft model.
+
+        Its content lasts until the next launch of the model or of another draft model.
+        """
         return self._prefill.lent.fork()
 
     def state(self) -> State:
@@ -141,9 +144,9 @@ class DeviceModel:
         return State(self.pools, self._flush)
 
     def warm(self) -> None:
-        """Do once what compiles or captures something when it is first done: decode passes, a tree, a snapshot.
+        """Compile and capture everything that is otherwise compiled or captured at first use.
 
-        What only that took is handed back to the device.
+        Runs decode passes of all buckets, a tree and a snapshot, then returns temporary memory to the device.
         """
         self.prepare(BUCKETS)
         if self.pools.free_pages > 1:
@@ -164,7 +167,7 @@ class DeviceModel:
             state.close()
 
     def prepare(self, sizes: Sequence[int], capture: tuple[int, ...] = ()) -> None:
-        """Make ready for decode passes of so many rows of one text; what the last forward left on the device is lost."""
+        """Capture decode passes of `sizes` rows of one sequence; results of the last forward on the device are lost."""
         self.latest, self.alone, self.planted = None, False, {}
         for size in sizes:
             self._decode.prepare(Shape(bucket_of(size), alone=True, capture=capture, logits=True))
@@ -185,12 +188,12 @@ class DeviceModel:
         Raises
         ------
         RequestError, PoolExhausted, KernelError
-            As `Model.forward` does.
+            See `Model.forward`.
 
         Notes
         -----
-        A pending row has the same bits whatever else is in the batch. So has a row of a whole span, however the text was cut
-        at multiples of `CUT`; they are not the bits of the same row read while pending.
+        A pending row has the same bits in every batch. A row of a prefill span has the same bits however the prompt was
+        chunked at multiples of `CUT`; these differ from the bits of the same row in a decode pass.
         """
         check(spans, capture, self.config, self.max_rows)
         groups = grouped(spans, self.prefill_chunk, PROMPTS)
@@ -216,19 +219,20 @@ class DeviceModel:
         return self.latest
 
     def forward_overlapped(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
-        """Read one token more of each sequence: the one that is being drawn from its row of the last forward.
+        """Read one more token of each sequence: the token that is being sampled from its row of the last forward.
 
         Parameters
         ----------
         spans : sequence of Span
-            Of the last forward, each of one pending row, at most 64; nothing was committed since.
+            Spans of the last forward, at most 64, each of one pending row; nothing was committed since.
         capture : tuple of int
-            As of `forward`.
+            See `forward`.
 
         Returns
         -------
         Forward
-            As of these spans. A state knows nothing of it: once the row before is committed, `mark_read` tells it.
+            Results by these spans. The states do not record this forward: call `mark_read` once the previous row is
+            committed.
         """
         n = len(spans)
         for span in spans:
@@ -243,12 +247,12 @@ class DeviceModel:
         return self.latest
 
     def finish(self) -> None:
-        """Wait for what was begun.
+        """Wait for all launched work.
 
         Raises
         ------
         KernelError
-            If a kernel has failed meanwhile.
+            If a kernel has failed.
         """
         device.synchronize()
 
@@ -272,7 +276,7 @@ class DeviceModel:
         return self._decode.layers
 
     def _flush(self, slot: int, kept: Sequence[int], side: int) -> None:
-        """Apply the kept rows of one slot to the recurrent state of all layers."""
+        """Apply the accepted rows `kept` of one slot to the recurrent state of all layers."""
         if self._apply_kept is None:
             return
         none, one = np.zeros(0, np.int32), np.zeros(1, np.int32)

@@ -1,6 +1,6 @@
-"""Which launches a pass is made of.
+"""Launches of decode and prefill passes.
 
-Those of decode passes give a row the same bits whatever its company; those of prefill passes are for many rows.
+Launches of decode passes compute the same bits for a row in every batch. Launches of prefill passes are made for many rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from dflash.kernels.attention import cuda as attention
 from dflash.kernels.delta import cuda as delta
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
-from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.linear import cuda as linear
 from dflash.kernels.linear import cuda_prefill
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE
@@ -25,33 +25,33 @@ from dflash.model.config import Config
 from dflash.model.cuda.weights import DeviceWeights
 
 _ROWS = 32
-"""Weights are filled up to a multiple of this many rows as float16."""
+"""Row count to a multiple of which weights unpacked to float16 are padded."""
 
 Op = Callable[[int], None]
 Norm = RmsNorm | SplitNorm
 
 
 class Ops:
-    """Makes the launches of a pass; all layers share its scratch.
+    """Makes the launches of a pass; all layers share scratch memory.
 
     Parameters
     ----------
     config : Config
     batch : DeviceBatch
-        What the launches will read about their rows.
+        Row layout that the launches read.
     prefill : bool
-        Whether all its spans are whole; if not, none is, and it has at most 64 rows.
+        True if all spans are prefill spans; False if all are pending, at most 64 rows in all.
     empty : callable, optional
-        Makes the scratch of attention, which lasts as long as a pass, if it is to lie somewhere else.
+        Allocates the scratch memory of attention, whose content lasts as long as a pass.
 
     Attributes
     ----------
     scratch : list of array
-        Of prompts, on the device; what it holds lasts no longer than a layer.
+        Scratch memory of prefill on the device; its content lasts no longer than a layer.
     sequences : int
-        How many sequences decode launches are laid out for; more take longer than they need to.
+        Number of sequences that the grid of decode launches covers. A pass of more sequences is correct, but slower.
     splits_norms : bool
-        Whether the launches around a norm carry it: those of experts have theirs inside.
+        Whether the launches around a norm carry it; False with experts, whose op contains the norm.
     """
 
     def __init__(
@@ -73,29 +73,29 @@ class Ops:
             self._delta = delta.Scratch(*sizes, sequences=batch.max_sequences, memory=scratch.halves)
 
     def norm(self, space: SimpleNamespace, gain: Any, eps: float, *, first: bool) -> Norm:
-        """Of the stream, for what reads `normed`; for the first of a pass nothing in front of it does a part."""
+        """Return a norm of the stream into `normed`; the first norm of a pass has no preceding launch to carry it."""
         if self.splits_norms and not first:
             return SplitNorm(space.stream, gain, eps, half=space.normed, squares=space.squares)
         return RmsNorm(space.stream, gain, eps, half=space.normed)
 
     def linear(self, x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, before: Norm | None = None) -> Op:
-        """``out = x @ W.T`` for each weight, of tokens that come from the norm `before`."""
+        """Return a launch of ``out = x @ W.T`` for each weight; `before` is the norm that made `x`."""
         return self._launch(x, weights, outs, **carried(before=before))
 
     def add(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Op:
-        """``stream += x @ W.T * scale``, which the norm `behind` reads."""
+        """Return a launch of ``stream += x @ W.T * scale``; `behind` is the norm that reads the stream next."""
         return self._launch(x, [weight], [stream], add=True, scale=scale, **carried(behind=behind))
 
     def gate_up(self, x: Any, weights: Sequence[PackedWeight], out: Any, *, before: Norm | None) -> Op:
-        """``out = silu(x @ gate.T) * (x @ up.T)``, times `INNER_SCALE`."""
+        """Return a launch of ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``."""
         return self._launch(x, weights, [out], gated=True, **carried(before=before))
 
     def down(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None) -> Op:
-        """``stream += x @ W.T``, over `INNER_SCALE`."""
+        """Return a launch of ``stream += x @ W.T / INNER_SCALE``."""
         return self.add(x, weight, stream, behind=behind, scale=1 / INNER_SCALE)
 
     def delta(self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[Any, Any], eps: float) -> Op:
-        """Convolution, delta rule and gated norm."""
+        """Return a launch of convolution, delta rule and gated norm."""
         inputs = delta.Inputs(space.mixed, space.gate, space.alpha, space.beta, space.heads)
         vectors = (weights.vector(name) for name in ("ssm_a", "ssm_dt.bias", "ssm_norm.weight"))
         gains = delta.Weights(weights.taps("ssm_conv1d.weight"), *vectors, eps)
@@ -105,13 +105,13 @@ class Ops:
         return lambda n: step(n, n_sequences=min(n, self.sequences))
 
     def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
-        """Attention over a paged cache."""
+        """Return a launch of attention over a paged cache."""
         if self.prefill:
             return attention.Prefill(q, *cache, self.batch, out, gate=gate)
         return attention.Attend(q, *cache, self.batch, out, gate=gate, workspace=self._attention)
 
     def experts(self, stream: Any, gain: Any, weights: Experts, eps: float) -> Op:
-        """Norm and experts, added to the stream."""
+        """Return a launch of norm and experts, which adds to the stream."""
         scratch, experts = (moe_prefill.PrefillScratch, moe_prefill.PrefillMoe) if self.prefill else (moe.Scratch, moe.Moe)
         if self._moe is None:
             self._moe = scratch(self.batch.max_rows, weights)
@@ -120,9 +120,10 @@ class Ops:
 
 
 def scratch_bytes(config: Config, rows: int, sequences: int) -> int:
-    """Bytes that layers of prompts of so many rows and texts need for a while.
+    """Return the bytes of scratch memory that the layers of a prefill pass of `rows` rows and `sequences` sequences need.
 
-    Weights are unpacked there, those of the largest launch if they are not too many; between these the delta rule has it.
+    Matrix multiplies unpack their weights there: all weights of the largest launch, up to `cuda_prefill.SCRATCH_BYTES`. The
+    delta rule uses the same memory between them.
     """
     values = config.delta_value_heads * config.delta_size
     linear = 2 * config.delta_key_heads * config.delta_size + 2 * values + 2 * config.delta_value_heads

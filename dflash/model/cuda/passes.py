@@ -1,4 +1,4 @@
-"""One pass over the layers: a decode pass replayed as a graph, a prefill pass launched."""
+"""One pass over the layers: a decode pass replays a CUDA graph, a prefill pass launches its kernels."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.gpu import device
-from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.linear.cuda import fetch_ahead
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING, Ragged
@@ -26,33 +26,33 @@ from dflash.model.rope import inverse_frequencies
 from dflash.model.state.pools import Pools
 
 SEQUENCES = 64
-"""Most sequences of a decode pass."""
+"""Most sequences in a decode pass, which has at most 64 rows."""
 
 PROMPTS = 16
-"""Most sequences of a prefill pass."""
+"""Most sequences in a prefill pass."""
 
 BUCKETS = 1, 2, 4, 8, 16, 24, 32, 48, 64
-"""Rows that decode passes are captured for."""
+"""Row counts for which decode passes are captured; a pass runs in the smallest that holds its rows."""
 
 
 class Layers:
-    """All launches of a pass, from token to last norm, bound to arrays of their own.
+    """All launches of a pass, from embedding to last norm, bound to arrays of their own.
 
     Parameters
     ----------
     weights : DeviceWeights
     config : Config
     pools : Pools
-        On the device.
+        KV pages and recurrent slots on the device.
     ops : Ops
-        What kind of pass it is.
+        Makes the launches of a decode or of a prefill pass.
 
     Attributes
     ----------
     space : SimpleNamespace
-        See `workspace`.
+        Arrays of the pass; see `workspace`.
     captured : dict of int to float32 (N, D)
-        The residual stream after layers that a pass was asked to capture.
+        Residual stream after each captured layer.
     """
 
     def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, ops: Ops) -> None:
@@ -69,14 +69,14 @@ class Layers:
         )
 
     def make_room(self, capture: Sequence[int]) -> None:
-        """Make the arrays of captured layers."""
+        """Allocate the arrays of layers to capture."""
         for layer in capture:
             if layer not in self.captured:
                 self.captured[layer] = device.empty(*self.space.stream.shape)
                 self._keeps[layer] = StashRows(self._source, self.captured[layer][None])
 
     def __call__(self, n: int, capture: Sequence[int]) -> None:
-        """Launch `n` rows."""
+        """Launch for `n` rows."""
         self.embed(n)
         self.angles(n)
         for i, block in enumerate(self.blocks):
@@ -107,14 +107,14 @@ def _blocks(weights: DeviceWeights, config: Config, pools: Pools, space: SimpleN
 
 
 class Shape(NamedTuple):
-    """What a graph of a decode pass is captured for.
+    """Key of a captured graph of a decode pass.
 
     Parameters
     ----------
     rows : int
         One of `BUCKETS`.
     alone : bool
-        Whether all rows are of one sequence.
+        Whether all rows belong to one sequence.
     capture : tuple of int
         Layers to capture.
     logits : bool
@@ -130,21 +130,21 @@ class Shape(NamedTuple):
 class DecodePass:
     """Up to 64 pending rows and their logits, as one graph for each bucket of rows.
 
+    The last parameter is the arena of all arrays that are valid until the next pass of any kind.
+
     Parameters
     ----------
     weights, config, pools
-        As for `Layers`.
+        See `Layers`.
     pages : int
-        Most of a text.
-    lent : ScratchArena
-        For what lasts until the next pass of any kind.
+        Most pages of a sequence.
 
     Attributes
     ----------
     logits : float32 (64, V)
-        Of the rows of the last pass.
+        Logits of the rows of the last pass.
     graphs : Graphs
-        By `Shape`.
+        Captured graphs by `Shape`.
     """
 
     def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, pages: int, lent: ScratchArena) -> None:
@@ -155,7 +155,7 @@ class DecodePass:
         head = weights.matrix("token_embd.weight" if config.tied else "output.weight")
         self.head = ops.linear(self.layers.space.wanted, [head], [self.logits])
         launches = [launch for block in self.layers.blocks for launch in block.multiplies]
-        # nobody knows which experts come next, and they push out what is asked for ahead of them
+        # the next experts are unknown, and their weights would evict whatever was prefetched before them
         runs = [block.multiplies for block in self.layers.blocks] if config.experts else [[*launches, self.head]]
         for run in runs:
             fetch_ahead(run)
@@ -170,9 +170,11 @@ class DecodePass:
         logits: bool,
         amend: Callable[[], None] | None = None,
     ) -> None:
-        """Run, after what may `amend` the batch on the device; the results lie in `logits`, and in `layers`.
+        """Run the pass; its results are in `logits` and in `layers`.
 
-        Kernels of a pass read the batch before those in front of them are done: what amends it must not let them begin.
+        `amend` is called after the upload of the batch and may launch kernels that change the batch on the device. Kernels
+        of a pass read the batch before their predecessors have finished (dependent launch). A kernel that changes the batch
+        must therefore not trigger the launch of its successor early.
         """
         n = len(rows.sequence)
         shape = Shape(bucket_of(n), len(rows.slot) == 1, capture, logits)
@@ -183,19 +185,19 @@ class DecodePass:
         self.graphs(shape)
 
     def project(self, wanted: Any, n: int) -> Any:
-        """Logits of `n` rows after the last norm, float16 (n, D), of another pass; the array is overwritten by the next."""
+        """Return logits of `n` rows of another pass, float16 (n, D) after the last norm; valid until the next pass."""
         device.copy(self.layers.space.wanted[:n], wanted)
         self.head(bucket_of(n))
         return self.logits[:n]
 
     @property
     def launches(self) -> dict[int, int]:
-        """Of a pass with logits, for each bucket that was captured."""
+        """Number of launches of a pass with logits, for each captured bucket."""
         plain = {shape: n for shape, n in self.graphs.launches.items() if shape.logits and not shape.capture}
         return {shape.rows: n for shape, n in plain.items()}
 
     def prepare(self, shape: Shape) -> None:
-        """Make ready for a shape."""
+        """Allocate arrays and capture the graph for a shape."""
         self.layers.make_room(shape.capture)
         self.graphs.prepare(shape)
 
@@ -207,12 +209,9 @@ class DecodePass:
 
 
 class PrefillPass:
-    """Whole spans; see `Layers`.
+    """Prefill spans, launched kernel by kernel; see `Layers`.
 
-    Attributes
-    ----------
-    lent : ScratchArena
-        Memory that means nothing between passes.
+    The memory of a pass, which holds nothing between passes, is available to others as a `ScratchArena`.
     """
 
     def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, rows: int, pages: int) -> None:
@@ -222,12 +221,12 @@ class PrefillPass:
         self.lent = ScratchArena([self.layers.space.arena, *ops.scratch])
 
     def __call__(self, tokens: NDArray[np.int32], rows: Ragged, capture: tuple[int, ...]) -> None:
-        """Run; the results lie in `layers`."""
+        """Run the pass; its results are in `layers`."""
         self.layers.make_room(capture)
         self.batch.upload(tokens, rows)
         self.layers(len(tokens), capture)
 
 
 def bucket_of(n: int) -> int:
-    """The least of `BUCKETS` that holds `n` rows."""
+    """Return the smallest of `BUCKETS` that holds `n` rows."""
     return next(bucket for bucket in BUCKETS if bucket >= n)

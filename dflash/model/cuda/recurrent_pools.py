@@ -1,4 +1,4 @@
-"""What sequences hold on the device."""
+"""Recurrent state of sequences on the device."""
 
 from typing import Any
 
@@ -11,7 +11,10 @@ from dflash.model.state.pools import Backend, Memories
 
 
 def memories(config: Config, slots: int) -> Memories:
-    """Make the memories of `slots` empty texts; those of all layers lie in one array, so that a snapshot is two copies."""
+    """Allocate the recurrent memories of `slots` empty sequences.
+
+    One array holds a memory of all layers, so that a snapshot takes two copies.
+    """
     n, size = sum(config.recurrent), config.delta_size
     if n == 0:
         return Memories([], [], lambda _: [])

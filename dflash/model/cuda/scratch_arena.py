@@ -1,4 +1,4 @@
-"""Memory that prompts need while they are read, lent to what lives at other times."""
+"""Memory that prefill passes use, shared with arrays that are used at other times."""
 
 import math
 from collections.abc import Iterable
@@ -12,25 +12,26 @@ _LINE = 256
 
 
 class ScratchArena:
-    """Hands out arrays that lie in memory of somebody else, and in their own where that does not do.
+    """Allocates arrays inside given memory, and new memory where none of it is large enough.
 
-    All of it is used by launches of one stream, and what one use leaves there nobody reads after another has begun.
+    Arrays of different users may overlap. All users launch on one stream, and none reads its array after another user's
+    launch has begun.
 
     Parameters
     ----------
     memories : iterable of array
-        On the device; may be of any type.
+        Device arrays of any dtype.
     """
 
     def __init__(self, memories: Iterable[Any]) -> None:
         self._left = [memory.reshape(-1).view(np.uint8) for memory in memories]
 
     def fork(self) -> "ScratchArena":
-        """What is left, for somebody else: what both are lent overlaps."""
+        """Return an arena over the memory that is left, for another user; arrays of the two arenas overlap."""
         return ScratchArena(self._left)
 
     def alloc(self, *shape: int, dtype: Any = np.float32) -> Any:
-        """An array, its values being what lay there."""
+        """Return an array with undefined values."""
         n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         for i, left in enumerate(self._left):
             if n_bytes <= left.size:

@@ -1,4 +1,4 @@
-"""Spans of a forward as passes."""
+"""Group the spans of a forward into passes."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,15 @@ from dflash.model.batch import Span, row_parents
 
 
 def grouped(spans: Sequence[Span], chunk: int, prompts: int) -> list[list[int]]:
-    """Numbers of the spans of each pass: pending ones, 64 rows together; then whole ones, `chunk` rows of `prompts` texts.
+    """Return the indices of the spans of each pass.
+
+    Passes of pending spans come first, at most 64 rows each; then passes of prefill spans, at most `chunk` rows of `prompts`
+    sequences each.
 
     Raises
     ------
     KernelError
-        If a whole span is longer than `chunk`.
+        If a prefill span is longer than `chunk`.
     """
     groups: list[list[int]] = []
     for whole, room, most in ((False, PENDING, PENDING), (True, chunk, prompts)):
@@ -34,6 +37,6 @@ def grouped(spans: Sequence[Span], chunk: int, prompts: int) -> list[list[int]]:
 
 
 def parents_of(span: Span) -> Sequence[int]:
-    """Parents of the rows of a span, later if they are being made."""
+    """Return the parents of the rows of a span; a lazy array if a device still computes them."""
     guess = span.device_draft
     return span.parents if guess is None else LazyArray(lambda: row_parents(guess), len(span.tokens))

@@ -1,4 +1,4 @@
-"""The weights of a file on the device: repacked as they arrive, each once."""
+"""Weights of a file on the device; each is uploaded once and repacked on arrival."""
 
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -24,16 +24,16 @@ class DeviceWeights:
     Parameters
     ----------
     host : Weights
-        Where they come from; kept under this name.
+        Weights in host memory; available as an attribute of this name.
     staging : Staging
-        The way to the device; what was asked for may still be on it.
+        Uploads to the device. Uploads of weights that were returned may still be in progress.
 
     Attributes
     ----------
     expressed : dict of str to str
-        Types that no kernel reads, and the type that stands for each on the device.
+        File types without a kernel, each with the type that replaces it on the device.
     n_bytes : int
-        Bytes of the device that they take.
+        Bytes of device memory that the weights take.
     """
 
     def __init__(self, host: Weights, staging: Staging) -> None:
@@ -43,7 +43,7 @@ class DeviceWeights:
         self._prefix = ""
 
     def block(self, i: int) -> "DeviceWeights":
-        """The weights of block i, named without ``blk.i.``."""
+        """Return the weights of block i, named without ``blk.i.``."""
         weights = object.__new__(DeviceWeights)
         weights.expressed, weights._staging, weights._made = self.expressed, self._staging, self._made
         weights.host, weights._prefix = self.host.block(i), f"blk.{i}."
@@ -51,20 +51,22 @@ class DeviceWeights:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all that was asked for."""
+        """Bytes of all weights that were requested so far."""
         return sum(_size(made) for made in self._made.values())
 
     def matrix(self, name: str) -> PackedWeight:
-        """A matrix, or a stack of them."""
+        """Return a matrix, or a stack of matrices."""
         return self._once(name, lambda: self._packed(self.host.matrix(name)))
 
     def stacks(self, names: Sequence[str]) -> list[tuple[PackedWeight, list[str]]]:
-        """Matrices of one width, to be asked for before any of them is: those of a type lie one below the other.
+        """Return matrices of one width stacked by type, the rows of one after those of the other.
+
+        Call this before any of the matrices is requested by itself.
 
         Returns
         -------
-        list of (Tiles, list of str)
-            For each type all of them as one matrix, and their names from the top on.
+        list of (PackedWeight, list of str)
+            For each type, all its matrices as one matrix, and their names from the top.
         """
         of_type: dict[str, list[Matrix]] = {}
         called: dict[str, list[str]] = {}
@@ -87,32 +89,32 @@ class DeviceWeights:
         return tall
 
     def halves(self, name: str) -> PackedWeight:
-        """A matrix, float32 as float16: for products alone, which round it anyway."""
+        """Return a matrix, converted from float32 to float16; only for multiplies, which round it anyway."""
         return self._once(f"{name} in halves", lambda: self._packed(_rounded(self.host.matrix(name))))
 
     def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[PackedWeight, ...]:
-        """Several matrices; where the file has them in one, one below the other, parts of that."""
+        """Return several matrices; where the file stores them fused in one, the row ranges of that."""
         key = f"{fused} in parts"
         return self._once(key, lambda: self._parts(names, fused, rows))
 
     def sides(self, name: str) -> tuple[PackedWeight, PackedWeight]:
-        """The left and the right half of a matrix."""
+        """Return the left and the right half of a matrix."""
         return self._once(f"{name} in sides", lambda: tuple(map(self._packed, _sides(self.host.matrix(name)))))
 
     def vector(self, name: str) -> Any:
-        """A small tensor as float32."""
+        """Return a small tensor as float32."""
         return self._once(name, lambda: device.array(self.host.vector(name)))
 
     def taps(self, name: str) -> Any:
-        """The weight of a convolution, channels side by side."""
+        """Return the weight of a convolution, transposed so that channels are contiguous."""
         return self._once(name, lambda: device.array(conv.taps(self.host.vector(name))))
 
     def plain(self, name: str) -> Any:
-        """A matrix of any type as float32."""
+        """Return a matrix of any type as float32."""
         return self._once(f"{name} plain", lambda: device.array(self.host.matrix(name).unpacked()))
 
     def experts(self, config: Config) -> Experts:
-        """The experts of a block."""
+        """Return the experts of a block."""
         gate, up = self.matrices(
             "ffn_gate_exps.weight", "ffn_up_exps.weight", fused="ffn_gate_up_exps.weight", rows=(config.expert_ffn,) * 2
         )
@@ -143,7 +145,7 @@ class DeviceWeights:
             kind = self.expressed[matrix.type] = "F16"
         tiles = PackedWeight.empty(kind, matrix.shape, matrix.name)
         if matrix.data.ndim == 3 and matrix.data.flags.c_contiguous and matrix.shape[1] % TILE_ROWS == 0:
-            # no matrix of the stack is filled up, so that its tiles are those of one tall matrix
+            # no matrix of the stack needs padding, so that its tiles are those of one tall matrix
             tall = copy(tiles)
             tall.shape = (matrix.shape[0] * matrix.shape[1], matrix.shape[2])
             self._fill(tall, Matrix(matrix.data.reshape(-1, matrix.row_bytes), matrix.type, matrix.name), 0)
@@ -155,7 +157,7 @@ class DeviceWeights:
         return tiles
 
     def _fill(self, tiles: PackedWeight, matrix: Matrix, number: int) -> None:
-        """Send the rows of a matrix, which is number `number` of a stack."""
+        """Upload the rows of a matrix, which has index `number` in a stack."""
         step = max(1, self._staging.room // (tiles.row_bytes * TILE_ROWS)) * TILE_ROWS
         for start in range(0, matrix.shape[0], step):
             part = matrix.rows(slice(start, start + step))
@@ -182,7 +184,7 @@ def _rounded(matrix: Matrix) -> Matrix:
 
 
 def _as_halves(matrix: Matrix) -> NDArray[np.uint8]:
-    """Rows of any type as float16."""
+    """Return rows of any type as the bytes of float16."""
     return np.ascontiguousarray(matrix.unpacked().astype(np.float16)).view(np.uint8)
 
 

@@ -1,7 +1,7 @@
-"""Arrays between the launches of a pass, made once for the most rows that it takes.
+"""Intermediate arrays of a pass, allocated once for its largest number of rows.
 
-Linear attention, full attention and the feed forward never run at a time: their arrays lie in the same memory. What a matrix
-multiply reads is float16; all else is float32.
+Linear attention, full attention and the feed forward never run at the same time, so that their arrays share memory. Inputs
+of matrix multiplies are float16, all other arrays float32.
 """
 
 from types import SimpleNamespace
@@ -25,18 +25,19 @@ def workspace(config: Config, n_rows: int, kv: str) -> SimpleNamespace:
     Parameters
     ----------
     config : Config
-        Widths.
+        Sizes of the model.
     n_rows : int
     kv : str
-        Type of the KV cache; rotated queries are of the same.
+        Type of the KV cache, which rotated queries have, too.
 
     Returns
     -------
     SimpleNamespace
-        stream float32 (N, D), the residual stream; normed float16 (N, D), what a mixer or feed forward reads, and squares
-        float32 (N, S), of a `SplitNorm`; in their place hidden and wanted, after the last norm; cos, sin float32 (N, R);
-        mixed, gate, alpha, beta, heads of linear attention; query, key, value, rotated, attended of full attention; inner
-        of the dense feed forward. The last ten lie in arena.
+        ``stream`` float32 (N, D), the residual stream; ``normed`` float16 (N, D), the input of a mixer or feed forward;
+        ``squares`` float32 (N, S), the sums of a `SplitNorm`. ``hidden`` and ``wanted``, after the last norm, share the
+        memory of ``stream`` and ``normed``. ``cos``, ``sin`` float32 (N, R). ``mixed``, ``gate``, ``alpha``, ``beta``,
+        ``heads`` of linear attention, ``query``, ``key``, ``value``, ``rotated``, ``attended`` of full attention and
+        ``inner`` of the dense feed forward lie in ``arena``.
     """
     always, parts = _shapes(config, kv)
     room = max(sum(n_rows * width * dtype.itemsize + _LINE for dtype, width in part.values()) for part in parts)
@@ -52,7 +53,7 @@ def workspace(config: Config, n_rows: int, kv: str) -> SimpleNamespace:
 
 
 def workspace_bytes(config: Config, n_rows: int, kv: str) -> int:
-    """Bytes that `workspace` takes."""
+    """Return the bytes that `workspace` allocates."""
     always, parts = _shapes(config, kv)
 
     def size(part: LayerContext) -> int:
@@ -62,7 +63,7 @@ def workspace_bytes(config: Config, n_rows: int, kv: str) -> int:
 
 
 def _shapes(config: Config, kv: str) -> tuple[LayerContext, tuple[LayerContext, ...]]:
-    """What is always there, and what shares memory."""
+    """Return the arrays with memory of their own, and groups of arrays that share memory."""
     width, head = config.width, config.heads * config.head_size
     values = config.delta_value_heads * config.delta_size
     conv = 2 * config.delta_key_heads * config.delta_size + values

@@ -1,4 +1,4 @@
-"""Draft models that guess a block of tokens at once from what the target's layers saw: DFlash, DFlash 2, DSpark."""
+"""Draft models that propose a block of tokens per pass from hidden states of the target: DFlash, DFlash 2, DSpark."""
 
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.files import is_draft, open_draft

@@ -1,4 +1,4 @@
-"""From the logits of a block to candidates."""
+"""Find candidate tokens from the logits of a block."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,29 +18,30 @@ from dflash.model.draft.vocabulary import Vocabulary
 Floats = NDArray[np.float32]
 
 Chooser = Callable[[Sequence[DraftRequest], Floats, Floats], list[Candidates]]
-"""From asks, the rows that guess (R, H) after the final norm and their logits (R, V), one text after another."""
+"""Maps requests, their draft rows (R, D) after the final norm and logits (R, V) to candidates of each request."""
 
 find = timed("candidates")(sample.candidates)
 
 
 class Likeliest:
-    """The likeliest tokens of each row by itself.
+    """Finds the likeliest tokens of each row, independently of the other rows.
 
     Parameters
     ----------
     vocabulary : Vocabulary
+        Draft vocabulary.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._targets = vocabulary.targets
 
     def __call__(self, requests: Sequence[DraftRequest], hidden: Floats, logits: Floats) -> list[Candidates]:  # noqa: ARG002
-        """See `Chooser`."""
+        """Find candidates; see `Chooser`."""
         width = max(request.n_candidates for request in requests)
-        laws = [request.params for request in requests for _ in range(request.n_draft)]
+        row_params = [request.params for request in requests for _ in range(request.n_draft)]
         positions = [request.state.length + 1 + i for request in requests for i in range(request.n_draft)]
-        ids, scores = np.empty((len(laws), width), np.int32), np.empty((len(laws), width), np.float32)
-        find(logits, laws, positions, width, ids=ids, scores=scores, targets=self._targets)
+        ids, scores = np.empty((len(row_params), width), np.int32), np.empty((len(row_params), width), np.float32)
+        find(logits, row_params, positions, width, ids=ids, scores=scores, targets=self._targets)
         found, start = [], 0
         for request in requests:
             part = slice(start, start + request.n_draft)
@@ -50,7 +51,7 @@ class Likeliest:
 
 
 def chooser(config: DraftConfig, source: Source, vocabulary: Vocabulary, slots: int, min_confidence: float) -> Chooser:
-    """Make what a kind of draft chooses its candidates by.
+    """Make the function that finds candidates for a kind of draft model.
 
     Parameters
     ----------
@@ -58,9 +59,9 @@ def chooser(config: DraftConfig, source: Source, vocabulary: Vocabulary, slots: 
     source : Source
     vocabulary : Vocabulary
     slots : int
-        Most asks at a time.
+        Most requests at a time.
     min_confidence : float
-        As for `BlockDraft`.
+        See `BlockDraft`.
     """
     if config.kind == "dflash2":
         return Selector(config, source, vocabulary.targets)

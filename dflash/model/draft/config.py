@@ -1,4 +1,4 @@
-"""What a draft model is: sizes, block, taps and windows, whatever kind of file says so."""
+"""Configuration of a draft model: sizes, block, target layers and windows, from any kind of file."""
 
 from dataclasses import dataclass
 
@@ -14,45 +14,46 @@ _LANES = 16
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """Sizes and rules of a draft model.
+    """Sizes and settings of a draft model.
 
     Parameters
     ----------
     kind : str
         One of `KINDS`.
     width, ffn : int
-        Of the residual stream, which is the target's, and inner size of the feed forward.
+        Width of the residual stream, equal to the target's, and inner size of the feed forward.
     n_layers, heads, kv_heads, head_size : int
-        Whole heads rotate, halves paired.
+        Rotary embedding applies to whole heads, with element i paired with element ``i + head_size / 2``.
     n_vocab : int
-        Of the target; 0 if the file does not say.
+        Vocabulary size of the target; 0 if the file does not give it.
     norm_eps : float
         Added to the mean square in every norm.
     rope_base : float
-        Rotation base.
+        Base of the rotary embedding.
     rope_scaling : RopeScaling or None
+        Context extension of the rotary embedding.
     block : int
         Rows of a block, the anchor (the last token of the text) included.
     mask : int
-        Token of the other rows.
+        Token id of the other rows.
     target_layer_ids : tuple of int
-        Layers of the target, from 0, whose outputs it reads.
+        Layers of the target, counted from 0, whose outputs the draft model reads.
     windows : tuple of int
-        For each layer, how many positions a row sees, itself included; 0 for all.
+        For each layer, number of positions that a row attends to, itself included; 0 for all.
     causal : tuple of bool
-        For each layer, whether a row of the block sees only those before it, and itself.
+        For each layer, whether a row of the block attends only to itself and earlier rows of the block.
     conv_width, conv_group : int
-        Taps of the convolutions of DFlash 2, and columns that share a change of them; else 0.
+        Taps of the convolutions of DFlash 2, and number of columns that share dynamic taps; else 0.
     selector_rank, selector_top : int
-        Size of the codebooks of DFlash 2, and candidates that its selector chooses from; else 0.
+        Rank of the codebooks of DFlash 2, and number of candidates that its selector scores; else 0.
     markov_rank : int
-        Size of DSpark's correction by the token before; else 0.
+        Rank of DSpark's correction by the previous token; else 0.
     from_anchor : bool
-        Whether row 0 guesses, too: row i then tells of the position after its own, else of its own.
+        Whether row 0 drafts, too. If so, row i predicts the position after its own, else its own position.
     has_confidence : bool
-        Whether there is a head that tells how likely each guess holds.
+        Whether there is a head that estimates the probability that each draft token is accepted.
     logit_scale, logit_cap : float
-        Logits are multiplied by the first, then bent below the second by ``cap * tanh(logit / cap)`` unless it is 0.
+        Factor on logits, and bound of the soft cap ``cap * tanh(logit / cap)`` applied after it; 0 is no cap.
     embed_scale : float
         Factor on the embeddings of a block.
     """
@@ -86,21 +87,21 @@ class DraftConfig:
 
     @property
     def lead(self) -> int:
-        """Rows of a block before the first that guesses."""
+        """Rows of a block before the first draft row: 0 or 1."""
         return 0 if self.from_anchor else 1
 
     @property
     def most(self) -> int:
-        """Positions that it can guess at once."""
+        """Most positions that one pass can draft."""
         return self.block - self.lead
 
     @property
     def n_rot(self) -> int:
-        """Dimensions of a head that rotate: all."""
+        """Dimensions of a head with rotary embedding: all."""
         return self.head_size
 
     def __post_init__(self) -> None:
-        """Refuse sizes that contradict each other, or that the kernels don't run."""
+        """Raise if sizes contradict each other or are not supported by the kernels."""
         if self.heads % self.kv_heads:
             raise FormatError(f"draft: {self.heads} heads are no multiple of {self.kv_heads} KV heads")
         ranks = ("selector_rank", self.selector_rank), ("markov_rank", self.markov_rank)
@@ -122,13 +123,14 @@ class DraftConfig:
 
 
 def default_target_layer_ids(n_layers: int, n_target_layers: int) -> tuple[int, ...]:
-    """Layers that a draft reads if its file does not say which.
+    """Return the target layers that a draft model reads if its file does not list them.
 
     Parameters
     ----------
     n_layers : int
-        Of the draft.
+        Layers of the draft model.
     n_target_layers : int
+        Layers of the target.
 
     Returns
     -------

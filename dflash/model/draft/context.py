@@ -1,4 +1,4 @@
-"""How a draft reads: features of the target become keys and values of every layer."""
+"""Context of a draft model: features of the target become keys and values of every layer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from dflash.model.draft.workspace import context_space
 from dflash.model.rope import inverse_frequencies, tabulate
 
 CHUNK = 256
-"""Rows that are read at a time."""
+"""Rows that are read at a time, which bounds the workspace."""
 
 append = timed("append")(block_attention.append)
 
@@ -51,7 +51,7 @@ class Context:
         self._slots, self._positions = np.empty((2, space.n_rows), np.int32)
 
     def read(self, items: Sequence[tuple[DraftState, Rows]], features: Features) -> None:
-        """Read rows of several texts; see `BlockDraft.read_many`."""
+        """Read rows of several sequences; see `BlockDraft.read_many`."""
         room, at = self._space.n_rows, 0
         for state, rows in items:
             part = self._wanted(state, rows, features)
@@ -66,7 +66,7 @@ class Context:
             self._append(at)
 
     def _wanted(self, state: DraftState, rows: Rows, features: Features) -> range | NDArray[np.intp]:
-        """The rows that are read: without those that later ones of the same call would push out."""
+        """Return the rows to read, without rows that later ones of the same call would overwrite in the ring."""
         n_rows = len(features[self._config.target_layer_ids[0]])
         wanted = range(n_rows)[rows] if isinstance(rows, slice) else np.asarray(rows, np.intp)
         skipped = max(len(wanted) - state.rings.size, 0)
@@ -74,7 +74,7 @@ class Context:
         return wanted[skipped:]
 
     def _gather(self, state: DraftState, rows: range | NDArray[np.intp], features: Features, at: int) -> None:
-        """Put features side by side; the state has seen these rows from here on."""
+        """Copy features of all target layers side by side, and count the rows as read by the state."""
         n, width = len(rows), self._config.width
         index = slice(rows.start, rows.stop, rows.step) if isinstance(rows, range) else rows
         target = self._space.all.features

@@ -1,4 +1,4 @@
-"""What the file of a draft model holds, told from its header alone."""
+"""Describe the file of a draft model from its header alone."""
 
 import math
 from collections import Counter
@@ -12,12 +12,12 @@ NAMES = {"dflash": "DFlash", "dflash2": "DFlash 2", "dspark": "DSpark"}
 
 
 def draft_overview(path: Path) -> dict[str, Any]:
-    """Tell what a draft is, without reading a weight.
+    """Describe a draft model without reading a weight.
 
     Parameters
     ----------
     path : Path
-        A GGUF file, a folder, or a file of one.
+        A GGUF file, a model folder, or a file in such a folder.
 
     Returns
     -------
@@ -27,7 +27,7 @@ def draft_overview(path: Path) -> dict[str, Any]:
     Raises
     ------
     NotFound, FormatError, Unsupported
-        If it is none, or a damaged or unknown one.
+        If there is no draft model at the path, or it is damaged or of an unknown kind.
     """
     config, source = open_draft(path)
     counts, sizes = Counter(source.types.values()), Counter()

@@ -1,4 +1,4 @@
-"""Opening the file of a draft, of whichever kind."""
+"""Open the file of a draft model, of any kind."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ _PARTS = (".json", ".safetensors")
 
 
 def is_draft(path: Path) -> bool:
-    """Whether a model is a draft: a folder, a file of one, or a GGUF file of such an architecture.
+    """Return True if a model is a draft: a folder, a file in one, or a GGUF file of a draft architecture.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def is_draft(path: Path) -> bool:
     Raises
     ------
     NotFound, FormatError, Unsupported
-        If it is a GGUF file that can't be opened, or whose architecture is no string.
+        If a GGUF file can't be opened, or its architecture is not a string.
     """
     if path.is_dir() or path.suffix in _PARTS:
         return True
@@ -37,17 +37,17 @@ def is_draft(path: Path) -> bool:
 
 
 def open_draft(path: Path) -> tuple[DraftConfig, Source]:
-    """Open a draft and read what it is; no weight is read.
+    """Open a draft model and read its configuration; no weight is read.
 
     Parameters
     ----------
     path : Path
-        A GGUF file, a folder, or a file in that folder.
+        A GGUF file, a model folder, or a file in such a folder.
 
     Raises
     ------
     NotFound, FormatError, Unsupported
-        If it is none, or a damaged or unknown one.
+        If there is no draft model at the path, or it is damaged or of an unknown kind.
     """
     is_folder = path.is_dir() or path.suffix in _PARTS
     source, settings, read = _folder(path if path.is_dir() else path.parent) if is_folder else _gguf(path)
@@ -61,7 +61,7 @@ def open_draft(path: Path) -> tuple[DraftConfig, Source]:
 def _folder(folder: Path) -> tuple[Source, Mapping[str, Any], Any]:
     settings = folder / _CONFIG
     if not settings.exists():
-        raise FormatError(f"a folder with a draft has a {_CONFIG}", path=folder)
+        raise FormatError(f"the folder of a draft model must hold a {_CONFIG}", path=folder)
     return FolderSource(folder), read_object(settings), config_of_folder
 
 

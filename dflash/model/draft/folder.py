@@ -1,4 +1,4 @@
-"""Drafts as they are published: a folder with ``config.json`` and safetensors files."""
+"""Draft models in the layout of Hugging Face: a folder with ``config.json`` and safetensors files."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,13 +25,13 @@ _KINDS = {
     "DFlashSpeculator": "dflash",
     "DSparkSpeculator": "dspark",
 }
-"""By class. The speculators' count the inputs of layers where the others count outputs."""
+"""Kind of draft by class name. Configurations of speculators count inputs of layers, the others count outputs."""
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
 class Settings(Keys):
-    """Keys of a ``config.json``, looked up in several objects, the first that has one; null counts as absent."""
+    """Keys of a ``config.json``, looked up in several objects in turn; null counts as absent."""
 
     def __init__(self, *places: Mapping[str, Any]) -> None:
         super().__init__({}, "config")
@@ -41,7 +41,7 @@ class Settings(Keys):
         return any(place.get(name) is not None for place in self._places)
 
     def value(self, name: str, *default: Any) -> Any:
-        """As `Keys.value`; arrays of numbers as NumPy arrays."""
+        """Return a value as `Keys.value` does, and arrays of whole numbers as NumPy arrays."""
         for place in self._places:
             value = place.get(name)
             if isinstance(value, list) and value and all(type(item) is int and abs(item) < 1 << 62 for item in value):
@@ -66,21 +66,21 @@ class Settings(Keys):
 
 
 def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> DraftConfig:
-    """Read what a draft is.
+    """Read the configuration of a draft model.
 
     Parameters
     ----------
     config : Mapping
         The object in ``config.json``.
     shapes : Mapping of str to tuple of int
-        Of the tensors, by canonical name.
+        Shapes of the tensors, by canonical name.
 
     Raises
     ------
     FormatError
         If a key is missing or its value makes no sense; the message names the key.
     Unsupported
-        If it is no draft of a known kind.
+        If the model is not a draft of a known kind.
     """
     top = Settings(config)
     name, kind = _class(top)
@@ -174,7 +174,7 @@ def _rope(keys: Settings) -> Settings:
 
 
 def _scaling(keys: Settings) -> RopeScaling | None:
-    """Read the scaling in the way of Hugging Face's configurations."""
+    """Read the rotary scaling as Hugging Face configurations store it."""
     rope = Settings(keys.object("rope_scaling"), keys.object("rope_parameters"))
     kind = rope.text("rope_type", rope.text("type", "default"))
     if kind == "default":

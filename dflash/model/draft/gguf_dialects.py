@@ -1,4 +1,4 @@
-"""GGUF drafts: the mainline way to write one, and those from before it."""
+"""Configuration keys of GGUF draft files: llama.cpp's mainline format and the earlier formats of forks."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -16,16 +16,16 @@ MAX_HEADS, MAX_HEAD_SIZE, MAX_RANK, MAX_TOP, MAX_CONV = 4096, 1024, 1 << 16, 64,
 
 
 class Dialect(NamedTuple):
-    """How a kind of GGUF file tells of the block.
+    """Keys by which a kind of GGUF file describes the block.
 
     Parameters
     ----------
     block, target_layer_ids : str
         Keys under the architecture.
     shift : int
-        What is added to a tap in the file.
+        Offset of layer numbers in the file: the file stores layer i as ``i + shift``.
     masks : tuple of str
-        Full keys that may hold the mask token, the first that is there.
+        Full keys that may hold the mask token; the first one present is used.
     """
 
     block: str
@@ -43,25 +43,25 @@ DIALECTS = {
     "dflash": Dialect("block_size", "target_layers", 1, ("tokenizer.ggml.mask_token_id", "dflash.mask_token_id")),
     **{name: _fork(name) for name in FORKS},
 }
-"""By architecture. The mainline counts the inputs of layers, so the output of layer 0 is 1."""
+"""Dialect by architecture. The mainline format counts inputs of layers, so that the output of layer 0 is 1."""
 
 
 def config_of(metadata: Mapping[str, Value], shapes: Mapping[str, tuple[int, ...]]) -> DraftConfig:
-    """Read what a draft is.
+    """Read the configuration of a draft model.
 
     Parameters
     ----------
     metadata : Mapping of str to Value
-        Of the file.
+        Metadata of the file.
     shapes : Mapping of str to tuple of int
-        Of its tensors, by canonical name: they tell the kind.
+        Shapes of its tensors, by canonical name; the names determine the kind.
 
     Raises
     ------
     FormatError
         If a key is missing or its value makes no sense; the message names the key.
     Unsupported
-        If it is no draft of a known kind.
+        If the model is not a draft of a known kind.
     """
     name = Keys(metadata, "general").text("architecture")
     if name not in DIALECTS:
@@ -101,14 +101,15 @@ def config_of(metadata: Mapping[str, Value], shapes: Mapping[str, tuple[int, ...
 
 
 def causality(kind: str, windows: tuple[int, ...], given: bool | None) -> tuple[bool, ...]:
-    """Return for each layer whether rows of the block see only those before them.
+    """Return for each layer whether rows of the block attend only to themselves and earlier rows.
 
     Parameters
     ----------
     kind : str
     windows : tuple of int
     given : bool or None
-        What the file says for all layers. If it says nothing: none of a DFlash 2 draft, else those with a window.
+        Value in the file, for all layers. If None, no layer of a DFlash 2 draft is causal; of other drafts, the layers with
+        a window are.
     """
     if given is None:
         return tuple(kind != "dflash2" and window > 0 for window in windows)
@@ -116,13 +117,13 @@ def causality(kind: str, windows: tuple[int, ...], given: bool | None) -> tuple[
 
 
 def refuse_lilicorr(settings: Mapping[str, object]) -> None:
-    """Raise `Unsupported` for the kind of draft that chooses among its candidates by a transformer."""
+    """Raise `Unsupported` for a LiLiCorr draft, which selects among its candidates by a transformer."""
     if any("lilicorr" in str(name).lower() for name in settings):
         raise Unsupported("LiLiCorr drafts are not run: dflash runs DFlash, DFlash 2 and DSpark")
 
 
 def _extras(keys: Keys, kind: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int | bool]:
-    """Return the numbers that only some kinds have."""
+    """Return the settings that only some kinds of drafts have."""
     if kind == "dflash2":
         return {
             "conv_width": keys.integer("conv_kernel_size", high=MAX_CONV),
@@ -146,7 +147,7 @@ def _windows(keys: Keys, n_layers: int) -> tuple[int, ...]:
         return (window if _flag(keys, name, default=True) else 0,) * n_layers
     pattern = keys.per_block(name, n_layers, high=1)
     if any(pattern) and not window:
-        raise FormatError(f"draft: layers have a sliding window ({name}), but no 'attention.sliding_window' says how long")
+        raise FormatError(f"draft: layers have a sliding window ({name}), but 'attention.sliding_window' is missing")
     return tuple(window if slides else 0 for slides in pattern)
 
 

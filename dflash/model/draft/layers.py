@@ -1,4 +1,4 @@
-"""The layers of a draft. Each reads top to bottom as its formula; attributes are called as the tensors in the file."""
+"""The layers of a draft model. Each reads top to bottom as its formula; attributes are named like tensors in the file."""
 
 from types import SimpleNamespace
 
@@ -23,7 +23,7 @@ Floats = NDArray[np.float32]
 class ConvPair:
     """The convolutions before and after a sublayer of DFlash 2, with taps made from the sublayer's input.
 
-    Reads `normed`; the sublayer reads `mixed` and leaves `product`, which is added to `stream`.
+    Reads `normed`. The sublayer reads `mixed` and writes `product`, which is added to `stream`.
     """
 
     def __init__(self, weights: Block, part: str, space: Rows) -> None:
@@ -32,7 +32,7 @@ class ConvPair:
         self.conv_proj = PackedLinear(a.normed, [weights.matrix(f"{part}_conv_proj.weight")], [a.change], name="conv taps")
 
     def before(self, s: SimpleNamespace, blocks: Blocks, n: int) -> None:
-        """Make the taps, and the sublayer's input."""
+        """Compute the taps and the sublayer's input."""
         self.conv_proj(n)
         convolve(s.normed, s.change, self.conv_base, blocks.first, side=0, out=s.mixed)
 
@@ -42,7 +42,7 @@ class ConvPair:
 
 
 class Attention:
-    """Softmax attention over the context and the block; reads `x` and leaves or adds its output in `out`."""
+    """Softmax attention over the context and the block; reads `x` and writes or adds its output to `out`."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Attention:
 
 
 class FeedForward:
-    """``down(silu(gate x) * up x)``; reads `x` and leaves or adds its output in `out`."""
+    """``down(silu(gate x) * up x)``; reads `x` and writes or adds its output to `out`."""
 
     def __init__(self, weights: Block, space: Rows, *, x: Floats, out: Floats, add: bool) -> None:
         inner = space.all.inner

@@ -1,4 +1,4 @@
-"""From a name to a draft model that fits its target."""
+"""Load a draft model by name and check that it fits its target."""
 
 import logging
 import os
@@ -42,22 +42,22 @@ def load_draft(
     ----------
     name : str or path
         ``demo-draft``; a GGUF file; a folder with ``config.json`` and safetensors files; ``hf:org/repo``, with ``:quant``
-        behind it for a GGUF file.
+        appended for a GGUF file.
     target : Model or DeviceModel
-        What it is to guess for: embedding and head are the target's.
+        The target model; the draft model uses its embedding and LM head.
     device : str, optional
-        ``"cpu"`` or ``"cuda"``; None is where the target is.
+        ``"cpu"`` or ``"cuda"``; by default the target's device.
     sequences : int
-        Texts that may be in work at a time.
+        Sequences that may be open at a time.
     context : int, optional
-        Last positions that layers without a window see; 4,096 if None, or the target's context if that is less.
+        Number of last positions that layers without a window see; by default 4,096, or the target's context if less.
     causal : bool, optional
-        Whether rows of a block see only those before them, in all layers; None does what the file says.
+        Whether rows of a block attend only to themselves and earlier rows, in all layers; by default as in the file.
     trim_block, min_confidence
-        As of `BlockDraft`.
+        See `BlockDraft`.
     draft_vocab : int, optional
-        Guess from the first so many tokens, and the special ones, alone; see `vocabulary`. None is all of them; on a GPU, of
-        a large vocabulary, the `common` ones where a wish says that these do.
+        Draft only from this many first tokens and the special tokens; see `vocabulary`. By default from all tokens. On a
+        GPU, a request may choose one of the `common` subsets of a large vocabulary instead.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def load_draft(
     FormatError
         If the file is damaged.
     Unsupported
-        If dflash does not run its kind, or it is the draft of another target; one sentence says why.
+        If dflash does not run this kind of draft, or the draft belongs to another target.
     RequestError
         If an argument is out of range.
     OutOfMemory
@@ -102,7 +102,7 @@ def _build(
     min_confidence: float,
     draft_vocab: int | None,
 ) -> Any:
-    """Make a draft model from its open file, which is closed if that fails."""
+    """Make a draft model from its open file; close the file on failure."""
     try:
         config = fitted(config, source, target)
         if causal is not None:
@@ -121,7 +121,7 @@ def _build(
 
 
 def fitted(config: DraftConfig, source: Source, target: Any) -> DraftConfig:
-    """Check that a draft is one of a target.
+    """Check that a draft model belongs to a target.
 
     Parameters
     ----------
@@ -132,14 +132,15 @@ def fitted(config: DraftConfig, source: Source, target: Any) -> DraftConfig:
     Returns
     -------
     DraftConfig
-        With the target's vocabulary, and its rotation base where files of the kind are known to hold a wrong one.
+        The configuration with the target's vocabulary size. For files of a kind known to hold a wrong rotation base, also
+        with the target's rotation base.
 
     Raises
     ------
     FormatError
         If tensors are missing or of another shape.
     Unsupported
-        If it is the draft of another model.
+        If the draft belongs to another model.
     """
     of, name = target.config, f"the draft ({config.kind})"
     if config.width != of.width:
@@ -154,18 +155,18 @@ def fitted(config: DraftConfig, source: Source, target: Any) -> DraftConfig:
     check_tensors(config, source.shapes, of.n_vocab)
     if source.fork and config.rope_base != of.rope_base:
         log.warning(
-            "the draft's rotation base is %g, the target's %g: such files often hold a wrong one, the target's is taken",
+            "the draft's rotation base is %g, the target's %g: such files often hold a wrong one, using the target's",
             config.rope_base,
             of.rope_base,
         )
         config = replace(config, rope_base=of.rope_base)
-    # a window beyond any context is as good as one that ends there, and takes no memory
+    # a window larger than the context has the same effect as one of its size, and would only take memory
     windows = tuple(min(window, of.context + config.block) for window in config.windows)
     return replace(config, n_vocab=of.n_vocab, windows=windows)
 
 
 def _same_words(source: Source, target: Any, name: str) -> None:
-    """Refuse a draft whose tokens are not called as the target's; some tell enough."""
+    """Raise if texts of tokens differ between draft and target; compares about 64 tokens spread over the vocabulary."""
     mine, theirs = source.tokens, _tokens(target)
     n = min(len(mine), len(theirs))
     for token in range(0, n, max(1, n // 64)):
@@ -183,7 +184,7 @@ def _tokens(target: Any) -> list[str]:
 
 
 def _tables(source: Source, target: Any, known: Vocabulary) -> Tables:
-    """Embedding and head: the draft's own, or those of the target's file."""
+    """Return embedding and LM head: the draft's own, or those of the target's file."""
     weights = target.weights if target.device == "cpu" else target.weights.host
     embedding = weights.matrix("token_embd.weight")
     output = embedding if target.config.tied else weights.matrix("output.weight")

@@ -1,4 +1,4 @@
-"""The heads of DSpark: a correction of the logits by the token before, and how far the guesses are to be trusted."""
+"""The heads of DSpark: a correction of the logits by the previous token, and the confidence of each draft token."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,7 +22,7 @@ Ids = NDArray[np.int32]
 
 
 class Walked(NamedTuple):
-    """Candidates (R, K) of all rows after the walk, and how far each is to be trusted (R,)."""
+    """Candidates (R, K) of all rows, and the confidence (R,) of the likeliest one."""
 
     ids: Ids
     scores: Floats
@@ -30,10 +30,11 @@ class Walked(NamedTuple):
 
 
 class Markov:
-    """Walks through the positions: the likeliest token of one corrects the logits of the next.
+    """Finds candidates position by position: the likeliest token of one position corrects the logits of the next.
 
-    ``logits[t] + w2 w1[token before]``, over the whole vocabulary along the walk, which is the first candidate of every
-    position. The others are the likeliest next to it; `Candidates.edges` holds their scores after every candidate before.
+    The corrected logits are ``logits[t] + w2 w1[previous token]`` over the whole vocabulary. Their largest entry is the
+    first candidate of a position and the previous token of the next position. The other candidates are the next largest
+    entries; `Candidates.edges` holds their scores after every candidate of the position before.
 
     Parameters
     ----------
@@ -41,9 +42,9 @@ class Markov:
     source : Source
     vocabulary : Vocabulary
     slots : int
-        Most asks at a time.
+        Most requests at a time.
     min_confidence : float
-        Positions end where the product of the confidences falls below it.
+        The draft ends where the product of the confidences falls below this value.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Markov:
             self._trust, self._bias = confidence_head(source)
 
     def __call__(self, requests: Sequence[DraftRequest], hidden: Floats, logits: Floats) -> list[Candidates]:
-        """See `Chooser`."""
+        """Find candidates; see `Chooser`."""
         walked, found, start = self._walk(requests, hidden, logits), [], 0
         for request in requests:
             part = slice(start, start + request.n_draft)
@@ -71,7 +72,7 @@ class Markov:
         return found
 
     def _walk(self, requests: Sequence[DraftRequest], hidden: Floats, logits: Floats) -> Walked:
-        """Position after position, all texts together."""
+        """Find the candidates of one position after another, for all requests together."""
         starts = np.cumsum([0, *(request.n_draft for request in requests)])
         width, n_rows = max(request.n_candidates for request in requests), int(starts[-1])
         walked = Walked(
@@ -109,12 +110,12 @@ class Markov:
         base = np.where(ids >= 0, np.take_along_axis(logits, column, axis=1), np.float32(-np.inf))
         edges = drawn(base[:, None] + before @ after.transpose(0, 2, 1), ids, request.params, request.state.length + 1)
         if request.params.scale is None:
-            # of what is no candidate there is about as much after any token as there is along the walk
+            # the mass outside the candidates is taken to be the same after any token as after the likeliest one
             edges += np.log(np.exp(scores).sum(axis=1))[:, None, None]
         return edges
 
 
 def confidence_head(source: Source) -> tuple[Floats, float]:
-    """Weight (H + K,) and bias of the confidences."""
+    """Return weight (D + K,) and bias of the confidence head."""
     bias = source.vector("conf_proj.bias").reshape(-1)[0] if source.has("conf_proj.bias") else 0.0
     return source.vector("conf_proj.weight").reshape(-1), float(bias)

@@ -1,4 +1,4 @@
-"""A draft model on the CPU: what it reads, and what it guesses."""
+"""A block draft model on the CPU."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -28,15 +28,15 @@ from dflash.model.rope import inverse_frequencies, tabulate
 
 
 class Tables(NamedTuple):
-    """What a draft borrows from its target, unless it has its own.
+    """Embedding and LM head of a draft model: its own, or its target's.
 
     Parameters
     ----------
     embedding, output : Matrix (V, D)
     n_vocab : int
-        Ids of the target are below.
+        Vocabulary size of the target.
     vocabulary : Vocabulary
-        Those that are guessed.
+        Draft vocabulary.
     """
 
     embedding: Matrix
@@ -46,7 +46,7 @@ class Tables(NamedTuple):
 
 
 class BlockDraft:
-    """Guesses a block of tokens at once, for several texts together.
+    """Draft model that proposes a block of tokens per pass, for several sequences together.
 
     Parameters
     ----------
@@ -55,25 +55,25 @@ class BlockDraft:
         Weights of the same file; they stay packed and mapped.
     tables : Tables
     slots : int
-        Texts that may be in work at a time.
+        Sequences that may be open at a time.
     size : int
-        Context positions that are kept of each; see `dflash.model.draft.state.places`.
+        Context positions kept for each sequence; see `dflash.model.draft.state.places`.
     kv : str
-        A key of `dflash.model.state.pools.KV_TYPES`: how the context is stored.
+        A key of `dflash.model.state.pools.KV_TYPES`: type of stored keys and values.
     threads : int
         Cores to use.
     trim_block : bool
-        Whether blocks of a draft whose rows see each other are made no longer than wanted, too. Cheaper, and the rows are
-        still about the same positions, but they miss masks that they were trained with. The demo's draft, one of whose
-        layers looks both ways, loses 1 % of the tokens a step on code and 3 % in chats with 7 guesses.
+        Whether to shorten blocks to the requested length even if a layer is not causal. This is cheaper, and rows keep their
+        positions, but they no longer see the mask rows that they were trained with. The demo's draft, which has one layer
+        that is not causal, then has 1 % fewer tokens per step on code and 3 % fewer in chats, with 7 draft tokens.
     min_confidence : float
-        A DSpark draft guesses no further than the product of its confidences stays at or above this.
+        A DSpark draft ends where the product of its confidences falls below this value.
 
     Attributes
     ----------
     config : DraftConfig
     draft_vocabs : tuple
-        None: a draft on a GPU may do with some tokens of its vocabulary for some texts.
+        Empty: only draft models on a GPU have smaller draft vocabularies.
     """
 
     device = "cpu"
@@ -106,21 +106,21 @@ class BlockDraft:
 
     @property
     def free_slots(self) -> int:
-        """Texts that could still be begun."""
+        """Sequences that can still be opened."""
         return self._rings.free
 
     @property
     def reach(self) -> int:
-        """Most positions of a text that are kept: what is before the last of these is forgotten."""
+        """Most positions of a sequence that the context keeps; older positions are overwritten."""
         return self._rings.size
 
     def state(self, begin: int = 0) -> DraftState:
-        """Begin a text.
+        """Begin a sequence.
 
         Parameters
         ----------
         begin : int
-            First position that it will see.
+            First position that will be read.
 
         Raises
         ------
@@ -130,46 +130,46 @@ class BlockDraft:
         return DraftState(self._rings, begin)
 
     def read(self, state: DraftState, features: Mapping[int, Any], rows: Rows) -> None:
-        """Append the next positions of one text to its context; see `read_many`."""
+        """Append the next positions of one sequence to its context; see `read_many`."""
         self.read_many([(state, rows)], features)
 
     def read_many(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:
-        """Append the next positions of several texts to their contexts.
+        """Append the next positions of several sequences to their contexts.
 
         Parameters
         ----------
         items : sequence of (DraftState, slice or sequence of int)
-            Which rows of the features belong to a text, in its order; they are text now.
-        features : Mapping of int to float32 (N, H)
-            Outputs of the layers ``config.target_layer_ids`` of the target, such as `Forward.captured`; arrays of a device
-            are fetched.
+            Accepted rows of the features for each sequence, in the order of its positions.
+        features : Mapping of int to float32 (N, D)
+            Outputs of the target's layers ``config.target_layer_ids``, such as `Forward.captured`. Device arrays are copied
+            to the host.
         """
         use_threads(self.threads)
         self._context.read(items, features)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Candidates]:
-        """Guess what follows the last token of each text.
+        """Find candidates for the tokens after the last one of each sequence.
 
         Parameters
         ----------
         requests : sequence of DraftRequest
-            Of different states.
+            Requests with different states.
 
         Returns
         -------
         list of Candidates
-            One for each, of as many positions as were wanted; fewer if a DSpark draft does not trust itself.
+            For each request, candidates of `n_draft` positions; of fewer if a DSpark draft ends early by its confidence.
 
         Raises
         ------
         RequestError
-            If an anchor is not in the vocabulary, or `n` or `width` is out of range.
+            If an anchor is not in the vocabulary, or `n_draft` is out of range.
         KernelError
-            If there are more asks than slots.
+            If two requests have the same state, or a state is closed.
 
         Notes
         -----
-        Nothing is kept. A text has the same bits whatever else is asked.
+        The states do not change. A request has the same result, bit for bit, in every batch.
         """
         if not requests:
             return []
@@ -191,7 +191,7 @@ class BlockDraft:
         return self._choose(requests, hidden, logits)
 
     def compile(self) -> None:
-        """Guess once, for a text of no meaning, so that kernels are compiled; nobody else may use the draft meanwhile."""
+        """Run one proposal on dummy data, so that kernels are compiled; no other thread may use the model meanwhile."""
         state = self.state()
         try:
             nothing = np.zeros((2, self.config.width), np.float32)
@@ -201,17 +201,17 @@ class BlockDraft:
             state.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._source.close()
 
     def _n_rows(self, request: DraftRequest) -> int:
-        """Rows of a block: if none sees a later one, those after the last wanted change nothing."""
+        """Return the rows of a block; if all layers are causal, rows after the last requested one are left out."""
         return self.config.block if self._whole and not self.trim_block else request.n_draft + self.config.lead
 
     def _project(
         self, stream: NDArray[np.float32], requests: Sequence[DraftRequest], blocks: Blocks
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Rows that guess after the final norm, one text after another, and their logits."""
+        """Return the draft rows after the final norm, one sequence after another, and their logits."""
         config, at = self.config, 0
         hidden = self._head.rows(sum(request.n_draft for request in requests))
         for request, start in zip(requests, blocks.first[:-1].tolist(), strict=True):
@@ -231,16 +231,16 @@ class BlockDraft:
         if len({request.state.slot for request in requests}) < len(requests) or any(
             request.state.closed for request in requests
         ):
-            raise KernelError("propose: every ask must be of another state, which is not closed")
+            raise KernelError("propose: two requests have the same state, or a state is closed")
         for request in requests:
             if not 0 <= request.anchor < self._n_vocab:
                 raise RequestError(f"token {request.anchor} is not in the vocabulary: ids are 0 to {self._n_vocab - 1}")
             if not 1 <= request.n_draft <= self.config.most:
-                raise RequestError(f"n is {request.n_draft}, this draft guesses 1 to {self.config.most} positions")
+                raise RequestError(f"n_draft is {request.n_draft}, must be 1 to {self.config.most} for this draft")
 
 
 def positions(blocks: Blocks, n: int) -> NDArray[np.int32]:
-    """Where the rows of all blocks stand."""
+    """Return the positions of the rows of all blocks."""
     sizes = np.diff(blocks.first)
     return np.arange(n, dtype=np.int32) + np.repeat(blocks.length - blocks.first[:-1], sizes)
 

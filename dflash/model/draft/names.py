@@ -1,4 +1,4 @@
-"""The tensors of a draft: their names, those of the mainline GGUF, their shapes, and what other files call them."""
+"""Tensors of a draft model: canonical names (llama.cpp's mainline GGUF format), shapes, and names in other formats."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -12,7 +12,7 @@ Shapes = dict[str, tuple[int, ...]]
 _SHOWN = 8
 
 FORKS = ("dflash-draft", "qwen35-dflash-draft")
-"""Architectures of GGUF files from before there was one way; many hold a wrong rotation base."""
+"""Architectures of GGUF files written by forks, before the mainline format; many hold a wrong rotation base."""
 
 _FORKED = (
     (r"dflash[._]fc\.weight", "fc.weight"),
@@ -46,18 +46,18 @@ _TORCH = (
 
 OPTIONAL = ("token_embd.weight", "output.weight", "d2t", "conf_proj.bias")
 _NOT_NEEDED = ("t2d",)
-"""Says again what ``d2t`` says."""
+"""Tensors that are ignored: ``t2d`` is the inverse of ``d2t``."""
 
 
 def canonical(name: str, *, torch: bool) -> str:
-    """Return what a tensor is called here.
+    """Return the canonical name of a tensor.
 
     Parameters
     ----------
     name : str
-        In the file.
+        Name in the file.
     torch : bool
-        Whether the file is a safetensors one.
+        Whether the file is a safetensors file.
     """
     bare = name.removeprefix("model.") if torch else name
     for pattern, meant in _TORCH if torch else _FORKED:
@@ -68,22 +68,22 @@ def canonical(name: str, *, torch: bool) -> str:
 
 
 def kind_of(names: Collection[str]) -> str:
-    """Return which kind of draft has tensors of these canonical names."""
+    """Return the kind of draft that has tensors of these canonical names."""
     if "selector_hidden.weight" in names:
         return "dflash2"
     return "dspark" if "markov_w1.weight" in names else "dflash"
 
 
 def expected(config: DraftConfig, n_vocab: int, n_head: int) -> Shapes:
-    """Return every tensor that a draft needs or may have.
+    """Return every tensor that a draft model needs or may have.
 
     Parameters
     ----------
     config : DraftConfig
     n_vocab : int
-        Of the target.
+        Vocabulary size of the target.
     n_head : int
-        Rows of the head; fewer than `n_vocab` where there is a ``d2t``.
+        Rows of the LM head; fewer than `n_vocab` if there is a ``d2t``.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def expected(config: DraftConfig, n_vocab: int, n_head: int) -> Shapes:
 
 
 def check_tensors(config: DraftConfig, found: Mapping[str, tuple[int, ...]], n_vocab: int) -> None:
-    """Check that a file holds every tensor of a draft in its shape, and none that would change what the others mean.
+    """Check that a file holds every tensor of a draft model in its shape, and no tensor that dflash does not know.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def check_tensors(config: DraftConfig, found: Mapping[str, tuple[int, ...]], n_v
     found : Mapping of str to tuple of int
         Shapes by canonical name.
     n_vocab : int
-        Of the target.
+        Vocabulary size of the target.
 
     Raises
     ------
@@ -168,5 +168,5 @@ def check_tensors(config: DraftConfig, found: Mapping[str, tuple[int, ...]], n_v
 
 
 def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Without axes of 1 in front, which a file may have or not."""
+    """Remove leading axes of 1, which only some files have."""
     return _trimmed(shape[1:]) if len(shape) > 1 and shape[0] == 1 else shape

@@ -1,4 +1,4 @@
-"""What is wanted of a draft."""
+"""Requests to a draft model."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,22 +8,22 @@ from dflash.model.draft.state import DraftState
 
 
 class DraftRequest(NamedTuple):
-    """Guesses for one session.
+    """Request for candidates of one sequence.
 
     Parameters
     ----------
     state : DraftState
-        Has read the text but its last token.
+        State that has read all tokens of the sequence but the last.
     anchor : int
         The last token, at position ``state.length``.
     n_draft : int
-        Positions after it, 1 to ``config.most``.
+        Positions to draft after the anchor, 1 to ``config.most``.
     params : SampleParams
-        By which the session draws: its noise and temperature are in the scores.
+        Sampling parameters of the sequence; the scores include its temperature and noise.
     n_candidates : int
-        Candidates of each position, 1 to 64. A DFlash 2 draft gives as many as its selector chooses from.
+        Candidates of each position, 1 to 64. A DFlash 2 draft always returns all that its selector scores.
     draft_vocab : int, optional
-        Which of the draft's `dflash.model.draft.vocabulary.draft_vocab` tokens do; None if it must guess from all.
+        Index of one of the draft model's ``draft_vocabs``; None drafts from its full vocabulary.
     """
 
     state: DraftState
@@ -35,18 +35,18 @@ class DraftRequest(NamedTuple):
 
 
 class DeviceDraftRequest(NamedTuple):
-    """Guesses for one session that may stay on the device, as a tree.
+    """Request for a draft tree of one sequence that stays on the device.
 
     Parameters
     ----------
     state : DraftState
-        Has read the text but its last token.
+        State that has read all tokens of the sequence but the last.
     params : SampleParams
-        By which the session draws.
+        Sampling parameters of the sequence.
     positions, n_candidates, nodes : int
-        A tree of so many guesses, of so many candidates at so many positions.
+        Positions to draft, candidates considered at each, and draft tokens in the tree.
     draft_vocab : int, optional
-        As of `DraftRequest`.
+        See `DraftRequest`.
     """
 
     state: DraftState
@@ -58,6 +58,6 @@ class DeviceDraftRequest(NamedTuple):
 
 
 def shared_draft_vocab(requests: Sequence[DeviceDraftRequest]) -> int | None:
-    """Which common tokens do for all of some wishes."""
+    """Return the smallest draft vocabulary that includes those of all requests; None is the full one."""
     wanted = [request.draft_vocab for request in requests]
     return None if None in wanted else max(wanted, default=None)

@@ -1,4 +1,4 @@
-"""Safetensors files: a checked header, and tensors that stay mapped."""
+"""Safetensors files: a checked header, and memory-mapped tensors."""
 
 import json
 import math
@@ -13,14 +13,14 @@ from dflash.errors import FormatError, NotFound
 from dflash.model.gguf.header import quoted
 
 SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "BOOL": 1, "U8": 1}
-"""Bytes of an element of each type that a file may hold here."""
+"""Bytes per element of each supported type."""
 
 _MAX_HEADER = 100 << 20
 _INDEX = "model.safetensors.index.json"
 
 
 class Entry(NamedTuple):
-    """One tensor.
+    """One tensor of a file.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     type : str
         A key of `SIZES`.
     data : uint8 (n_bytes,)
-        Mapped, read-only.
+        Memory-mapped and read-only.
     """
 
     shape: tuple[int, ...]
@@ -57,7 +57,7 @@ class SafeTensors:
         NotFound
             If there is no such file.
         FormatError
-            If it is damaged; the message names the file and the tensor.
+            If the file is damaged; the message names the file and the tensor.
         """
         try:
             with path.open("rb") as file:
@@ -81,14 +81,14 @@ def open_folder(folder: Path) -> list[SafeTensors]:
     Parameters
     ----------
     folder : Path
-        With one ``*.safetensors`` file, or several and an index.
+        Folder with one ``*.safetensors`` file, or several files and an index.
 
     Raises
     ------
     NotFound
-        If there is none, or one that the index names is missing.
+        If there is no such file, or a file named in the index is missing.
     FormatError
-        If a file is damaged, or there are several and no index.
+        If a file is damaged, or there are several files and no index.
     """
     names = [path.name for path in sorted(folder.glob("*.safetensors"))]
     index = folder / _INDEX
@@ -109,7 +109,7 @@ def open_folder(folder: Path) -> list[SafeTensors]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; `FormatError` if it can't be read or holds anything else."""
+    """Return the object in a JSON file; raise `FormatError` if the file can't be read or holds anything else."""
     try:
         return read_json(path, path.read_bytes())
     except OSError as error:
@@ -117,7 +117,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path, text: bytes) -> dict[str, Any]:
-    """Return the object in a file, which may not have a key twice; `FormatError` for anything else."""
+    """Return the object in JSON text; raise `FormatError` for anything else and for a key that occurs twice."""
     try:
         value = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
@@ -136,7 +136,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(what: str, entry: object, body: NDArray[np.uint8]) -> Entry:
-    """Check one line of a header."""
+    """Check one entry of a header and return its tensor."""
     fields = entry if isinstance(entry, dict) else {}
     kind, shape, offsets = (fields.get(name) for name in ("dtype", "shape", "data_offsets"))
     if not isinstance(kind, str) or kind not in SIZES:

@@ -1,4 +1,4 @@
-"""The selector of DFlash 2: how well each candidate of a position follows each of the position before."""
+"""The selector of DFlash 2, which scores each candidate of a position after each candidate of the position before."""
 
 from collections.abc import Sequence
 
@@ -19,17 +19,17 @@ Ids = NDArray[np.int32]
 
 
 class Selector:
-    """Scores pairs of candidates by two codebooks and a gate that the position makes.
+    """Scores pairs of candidates by two codebooks and a gate computed from the position's hidden state.
 
-    ``score(a, j) = logit[j] + sum(predecessor[a] * gate * successor[j])``; the candidates are the largest logits, whatever
-    the law, as many as the model was trained with.
+    ``score(a, j) = logit[j] + sum(predecessor[a] * gate * successor[j])``. The candidates are the tokens with the largest
+    logits, whatever the sampling parameters; their number is the one that the model was trained with.
 
     Parameters
     ----------
     config : DraftConfig
     source : Source
     targets : int32 (R,), optional
-        The token that each of the logits of a row is of.
+        Target token of each logit; None if the logits are in the order of the target's ids.
     """
 
     def __init__(self, config: DraftConfig, source: Source, targets: Ids | None = None) -> None:
@@ -41,7 +41,7 @@ class Selector:
         )
 
     def __call__(self, requests: Sequence[DraftRequest], hidden: Floats, logits: Floats) -> list[Candidates]:
-        """See `Chooser`."""
+        """Find candidates; see `dflash.model.draft.candidates.Chooser`."""
         gates = np.empty((len(hidden), self._rank), np.float32)
         linear(hidden, (self._hidden,), (gates,))
         width, found, start = min(self._top, logits.shape[1]), [], 0
@@ -73,22 +73,23 @@ class Selector:
 
 
 def drawn(scores: Floats, ids: Ids, params: SampleParams, first: int) -> Floats:
-    """Log-probabilities of candidates after each one before, with the noise that a law draws by.
+    """Return log-probabilities of candidates after each previous candidate, with the noise by which tokens are sampled.
 
     Parameters
     ----------
-    scores : float32 (D, K, K)
-        Logits of candidate j at position t after candidate i at the one before.
-    ids : int32 (D, K)
-        -1 where there are fewer.
+    scores : float32 (T, K, K)
+        Logit of candidate j at position t after candidate i at position t - 1.
+    ids : int32 (T, K)
+        Candidate tokens; -1 fills rows with fewer than K.
     params : SampleParams
+        Sampling parameters of the sequence.
     first : int
-        Position of the text that row 0 is about.
+        Position of row 0 in the sequence.
 
     Returns
     -------
-    float32 (D, K, K)
-        Normalised over j.
+    float32 (T, K, K)
+        Log-probabilities, normalised over j.
     """
     if params.scale is None:
         return log_softmax(scores)
@@ -101,7 +102,7 @@ def drawn(scores: Floats, ids: Ids, params: SampleParams, first: int) -> Floats:
 
 
 def _least(scaled: Floats, params: SampleParams) -> Floats:
-    """What the law's top-k and top-p leave at least, (D, K, 1), as if there were no other tokens."""
+    """Return the smallest scaled logit (T, K, 1) that top-k and top-p keep among the candidates."""
     ordered = -np.sort(-scaled, axis=2)[..., : params.top_k or None]
     mass = np.cumsum(np.exp(ordered, dtype=np.float64), axis=2)
     kept = (
@@ -113,6 +114,6 @@ def _least(scaled: Floats, params: SampleParams) -> Floats:
 
 
 def log_softmax(x: Floats) -> Floats:
-    """Along the last axis, minus infinity where it was; rows are not all minus infinity."""
+    """Return the log-softmax along the last axis; each row must have a finite entry, and minus infinity stays."""
     x = x - x.max(axis=-1, keepdims=True)
     return (x - np.log(np.exp(x, dtype=np.float64).sum(axis=-1, keepdims=True))).astype(np.float32)

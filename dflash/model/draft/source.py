@@ -1,4 +1,4 @@
-"""The weights of a draft by canonical name, from whichever kind of file."""
+"""Weights of a draft model by canonical name, from any kind of file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,18 +19,18 @@ _FLOATS = ("F32", "F16", "BF16")
 
 
 class Source(Protocol):
-    """Tensors of a draft; see `dflash.model.draft.names` for what they are called.
+    """Tensors of a draft model by canonical name; see `dflash.model.draft.names`.
 
     Attributes
     ----------
     shapes : Mapping of str to tuple of int
-        All that the file holds.
+        Shape of each tensor in the file.
     types : Mapping of str to str
-        How each is stored.
+        Stored type of each tensor.
     sizes : Mapping of str to int
-        And its bytes.
+        Stored bytes of each tensor.
     tokens : list of str
-        The vocabulary, if the file has one; else empty.
+        The vocabulary; empty if the file has none.
     fork : bool
         Whether files of the kind are known to hold a wrong rotation base.
     """
@@ -42,23 +42,23 @@ class Source(Protocol):
     fork: bool
 
     def has(self, name: str) -> bool:
-        """Whether there is such a tensor."""
+        """Return True if the file holds the tensor."""
         ...
 
     def matrix(self, name: str) -> Matrix:
-        """A matrix (R, K), packed and mapped."""
+        """Return a matrix (R, K), packed and memory-mapped."""
         ...
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A small tensor as float32, in its shape."""
+        """Return a small tensor as float32, in its shape."""
         ...
 
     def targets(self) -> NDArray[np.int32]:
-        """For each token of the draft's own vocabulary (R,), that of the target: ``d2t``."""
+        """Return the target's token id for each token of the draft's own vocabulary (R,), from ``d2t``."""
         ...
 
     def close(self) -> None:
-        """Let go of the files; arrays that were lent stay."""
+        """Close the files; arrays that were returned stay valid."""
         ...
 
 
@@ -69,11 +69,11 @@ class Block:
         self._source, self._prefix = source, f"blk.{i}."
 
     def matrix(self, name: str) -> Matrix:
-        """As `Source.matrix`."""
+        """Return a matrix of the layer; see `Source.matrix`."""
         return self._source.matrix(self._prefix + name)
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """As `Source.vector`."""
+        """Return a vector of the layer; see `Source.vector`."""
         return self._source.vector(self._prefix + name)
 
 
@@ -88,7 +88,7 @@ class GGUFSource:
     Raises
     ------
     FormatError
-        If two tensors mean the same, or the architecture is no string.
+        If two tensors have the same canonical name, or the architecture is not a string.
     """
 
     def __init__(self, file: GGUFFile) -> None:
@@ -102,27 +102,27 @@ class GGUFSource:
         self.fork = Keys(file.metadata, "general").text("architecture", None) in FORKS
 
     def has(self, name: str) -> bool:
-        """As `Source` says."""
+        """See `Source.has`."""
         return name in self._names
 
     def matrix(self, name: str) -> Matrix:
-        """As `Source` says."""
+        """See `Source.matrix`."""
         theirs = self._names[name]
         return Matrix(self._file.data(theirs), self._file.tensors[theirs].type, theirs)
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """As `Source` says."""
+        """See `Source.vector`."""
         return self._file.array(self._names[name])
 
     def targets(self) -> NDArray[np.int32]:
-        """As `Source` says; this kind of file holds the ids themselves."""
+        """Return ``d2t``, which holds the target's ids in this format; see `Source.targets`."""
         kind = {"I64": "<i8", "I32": "<i4"}.get(self.types["d2t"])
         if kind is None:
             raise FormatError(f"tensor 'd2t' is {self.types['d2t']}, must be I64 or I32")
         return _ids(self._file.data(self._names["d2t"]).reshape(-1).view(kind).astype(np.int64))
 
     def close(self) -> None:
-        """As `Source` says."""
+        """See `Source.close`."""
         self._file.close()
 
 
@@ -136,7 +136,7 @@ class FolderSource:
     Raises
     ------
     NotFound, FormatError
-        As `open_folder`; and if two tensors mean the same.
+        As raised by `open_folder`. FormatError also if two tensors have the same canonical name.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -149,23 +149,23 @@ class FolderSource:
         self.fork = False
 
     def has(self, name: str) -> bool:
-        """As `Source` says."""
+        """See `Source.has`."""
         return name in self._entries
 
     def matrix(self, name: str) -> Matrix:
-        """As `Source` says."""
+        """See `Source.matrix`."""
         entry = self._floats(name)
         return Matrix(entry.data.reshape(entry.shape[0], -1), entry.type, name)
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """As `Source` says."""
+        """See `Source.vector`."""
         entry = self._floats(name)
         if entry.type == "BF16":
             return (_numbers(entry, "<u2").astype(np.uint32) << 16).view(np.float32)
         return _numbers(entry, "<f2" if entry.type == "F16" else "<f4").astype(np.float32)
 
     def targets(self) -> NDArray[np.int32]:
-        """As `Source` says; this kind of file holds what is to be added to the own id."""
+        """Return the sums of ``d2t``, which holds offsets in this format, and own ids; see `Source.targets`."""
         entry = self._entries["d2t"]
         if entry.type not in {"I64", "I32"}:
             raise FormatError(f"tensor 'd2t' is {entry.type}, must be I64 or I32")
@@ -173,7 +173,7 @@ class FolderSource:
         return _ids(offsets + np.arange(len(offsets)))
 
     def close(self) -> None:
-        """As `Source` says."""
+        """See `Source.close`."""
         self._entries = {}
 
     def _floats(self, name: str) -> Entry:
@@ -184,13 +184,13 @@ class FolderSource:
 
 
 def _numbers(entry: Entry, kind: str) -> NDArray:
-    # a copy: a tensor need not begin where its numbers may
+    # a copy, since the data of a tensor need not be aligned to its element size
     return np.frombuffer(entry.data.tobytes(), kind).reshape(entry.shape)
 
 
 def _ids(ids: NDArray[np.int64]) -> NDArray[np.int32]:
     if len(ids) and (ids.min() < 0 or ids.max() >= 1 << 31 or len(np.unique(ids)) != len(ids)):
-        raise FormatError("tensor 'd2t' must map every token of the draft to one of its own of the target")
+        raise FormatError("tensor 'd2t' must map each token of the draft to a different token of the target")
     return ids.astype(np.int32)
 
 
@@ -198,5 +198,5 @@ def _distinct(pairs: list) -> dict:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise FormatError(f"the draft holds two tensors that mean {quoted(max(names, key=names.count))}")
+        raise FormatError(f"the draft holds two tensors for the name {quoted(max(names, key=names.count))}")
     return found

@@ -1,4 +1,4 @@
-"""What a draft remembers of a text: keys and values of its context, in rings."""
+"""State of a draft model for each sequence: keys and values of its context, in ring buffers."""
 
 from collections.abc import Callable
 from typing import Any, Self
@@ -12,41 +12,44 @@ from dflash.model.draft.config import DraftConfig
 from dflash.model.state.pools import KV_TYPES
 
 _STEP = 64
+"""Positions to a multiple of which rings are padded."""
+
 DEFAULT_CONTEXT = 4096
+"""Last positions that layers without a window see, unless the caller gives another number."""
 
 
 def places(config: DraftConfig, context: int) -> int:
-    """Positions that the ring of a text must hold.
+    """Return the positions that the ring of a sequence must hold.
 
     Parameters
     ----------
     config : DraftConfig
     context : int
-        Positions that layers without a window are to see.
+        Positions that layers without a window see.
     """
     most = max(window or context for window in config.windows)
     return -(-max(most, 1) // _STEP) * _STEP
 
 
 class Rings:
-    """The context of all texts, counted by slot.
+    """Keys and values of the contexts of all sequences; each sequence owns one slot.
 
     Parameters
     ----------
     config : DraftConfig
     slots : int
-        Texts at a time.
+        Sequences at a time.
     size : int
-        Positions of each.
+        Positions kept for each.
     kv : str
         A key of `KV_TYPES`.
     zeros : callable
-        Makes arrays: ``zeros(*shape, dtype=)``.
+        Allocates an array: ``zeros(*shape, dtype=)``.
 
     Attributes
     ----------
     k, v : uint16 or float32 (L, slots, C, KV, D)
-        Halves as their bits; position p lies at place ``p % C``.
+        Keys and values; uint16 holds the bits of float16. Position p is stored at index ``p % C``.
     """
 
     def __init__(self, config: DraftConfig, slots: int, size: int, kv: str, *, zeros: Callable[..., Any] = zeros) -> None:
@@ -58,21 +61,21 @@ class Rings:
 
     @property
     def free(self) -> int:
-        """Slots that nobody holds."""
+        """Number of free slots."""
         return len(self._free)
 
     def take(self) -> int:
-        """Lend a slot, or `PoolExhausted`."""
+        """Take a free slot; raise `PoolExhausted` if there is none."""
         if not self._free:
             raise PoolExhausted(f"all {self.slots} texts of the draft model are in use")
         return self._free.pop()
 
     def give_back(self, slot: int) -> None:
-        """Take a slot back."""
+        """Return a slot to the free ones."""
         self._free.append(slot)
 
     def copy(self, slot: int, begin: int, length: int) -> list[NDArray[Any]]:
-        """Copies of what later rows may still see of positions ``begin .. length - 1``, layer by layer."""
+        """Copy, layer by layer, the positions of ``begin .. length - 1`` that later rows can still attend to."""
         return [
             ring[layer, slot, self._seen(layer, begin, length)]
             for layer in range(len(self._reach))
@@ -80,7 +83,7 @@ class Rings:
         ]
 
     def paste(self, slot: int, begin: int, length: int, copies: list[NDArray[Any]]) -> None:
-        """Put such copies into a slot."""
+        """Write copies made by `copy` into a slot."""
         kept = iter(copies)
         for layer in range(len(self._reach)):
             where = self._seen(layer, begin, length)
@@ -92,12 +95,12 @@ class Rings:
 
 
 class DraftSnapshot:
-    """A place in a text to come back to.
+    """Copy of a state, to which it or another state can be restored.
 
     Attributes
     ----------
     begin, length : int
-        As of the state.
+        Values of the state's attributes.
     """
 
     def __init__(self, begin: int, length: int, copies: list[NDArray[Any]]) -> None:
@@ -106,30 +109,30 @@ class DraftSnapshot:
 
     @property
     def copies(self) -> list[NDArray[Any]]:
-        """What the rings held; an error once it is closed."""
+        """Copies of keys and values; raises `DFlashError` once the snapshot is closed."""
         if self._copies is None:
             raise DFlashError("restore: the snapshot of the draft is closed")
         return self._copies
 
     def close(self) -> None:
-        """Let go of it; harmless if done before."""
+        """Release the copies; later calls have no effect."""
         self._copies = None
 
 
 class DraftState:
-    """The context of one text.
+    """Context of one sequence.
 
     Parameters
     ----------
     rings : Rings
-        Where its slot comes from.
+        Provides the slot.
     begin : int
-        First position that it will see.
+        First position that will be read.
 
     Attributes
     ----------
     length : int
-        Position of the next token that it reads; it has seen ``begin .. length - 1``.
+        Position of the next token to read; positions ``begin .. length - 1`` have been read.
     """
 
     def __init__(self, rings: Rings, begin: int = 0) -> None:
@@ -139,22 +142,22 @@ class DraftState:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True once `close` was called."""
         return self._rings is None
 
     @property
     def rings(self) -> Rings:
-        """Where its context lies; an error once the state is closed."""
+        """Rings that hold the context; raises `DFlashError` once the state is closed."""
         if self._rings is None:
-            raise DFlashError("the draft's state of this text is closed")
+            raise DFlashError("the draft's state of this sequence is closed")
         return self._rings
 
     def snapshot(self) -> DraftSnapshot:
-        """Remember what it has seen."""
+        """Copy the context."""
         return DraftSnapshot(self.begin, self.length, self.rings.copy(self.slot, self.begin, self.length))
 
     def restore(self, snapshot: DraftSnapshot) -> Self:
-        """Stand again where a snapshot was taken, of this text or of another of the same draft.
+        """Return to a snapshot of this state or of another one of the same draft model.
 
         Raises
         ------
@@ -166,7 +169,7 @@ class DraftState:
         return self
 
     def close(self) -> None:
-        """Give the slot back; harmless if done before."""
+        """Return the slot; later calls have no effect."""
         if self._rings is not None:
             self._rings.give_back(self.slot)
             self._rings = None

@@ -1,4 +1,4 @@
-"""The tokens that a draft guesses from: all of its target's, those of a vocabulary of its own, or some."""
+"""Draft vocabularies: all tokens of the target, a vocabulary of the draft's own, or a subset of tokens."""
 
 from numbers import Integral
 from typing import Any
@@ -12,27 +12,28 @@ from dflash.model.draft.source import Source
 Ids = NDArray[np.int32]
 
 LARGE = 100_000
-"""Tokens from which on a vocabulary is that of many languages."""
+"""Tokens from which on a vocabulary counts as multilingual, so that a subset of it can cover texts of common languages."""
 
 _NORMAL = 1
 _TILE = 16
 
 
 class Vocabulary:
-    """Which rows of a head there are logits of, and whose they are.
+    """Draft vocabulary: the rows of an LM head that are computed, and the target's token for each logit.
 
     Parameters
     ----------
     parts : tuple of slice
-        Rows of the head, ascending: those whose products are made, side by side.
+        Ranges of rows of the head, ascending; their logits stand side by side.
     targets : int32 (R,), optional
-        The token of the target that each of the R logits of a row is of; None if they are the same.
+        Target token of each of the R logits; None if logit i is of token i.
     own : bool
-        Whether the head has rows for these tokens alone.
+        Whether the head has rows for these tokens only.
 
     Attributes
     ----------
     parts, targets, own
+        The parameters.
     """
 
     def __init__(self, parts: tuple[slice, ...], targets: Ids | None = None, *, own: bool = False) -> None:
@@ -43,16 +44,16 @@ class Vocabulary:
         return sum(part.stop - part.start for part in self.parts)
 
     def columns(self) -> list[slice]:
-        """Where the products of each part lie among the logits."""
+        """Return the range of logits of each part."""
         ends = np.cumsum([part.stop - part.start for part in self.parts]).tolist()
         return [slice(end - (part.stop - part.start), end) for part, end in zip(self.parts, ends, strict=True)]
 
     def has(self, token: int) -> bool:
-        """Whether one of the rows is of this token, where rows are the target's."""
+        """Return True if the token is in the vocabulary; only valid for a head with the target's rows."""
         return any(part.start <= token < part.stop for part in self.parts)
 
     def column(self, ids: Ids) -> Ids:
-        """Which of the logits are of these tokens, that can be guessed."""
+        """Return the index of the logit of each token; the tokens must be in the vocabulary."""
         if self.targets is None:
             return ids
         if self._columns is None:
@@ -61,29 +62,29 @@ class Vocabulary:
         return self._columns[ids]
 
     def row(self, ids: Ids) -> Ids:
-        """Which rows of the head are of these tokens, that can be guessed."""
+        """Return the row of the head for each token; the tokens must be in the vocabulary."""
         return self.column(ids) if self.own else ids
 
 
 def vocabulary(source: Source, target: Any, n: int | None) -> Vocabulary:
-    """Find out what a draft guesses from.
+    """Return the vocabulary of a draft model.
 
     Parameters
     ----------
     source : Source
     target : Model or DeviceModel
     n : int, optional
-        Only the first so many tokens, and the special ones at the end. Tokens of byte-pair encodings are in the order of
-        their merges, which is about that of how often they come.
+        Use only the first `n` tokens, and the special tokens at the end. Tokens of a byte-pair encoding are in the order of
+        its merges, which is roughly the order of their frequency.
 
     Raises
     ------
     RequestError
-        If the target has fewer tokens, or `n` is no whole number.
+        If the target has fewer than `n` tokens, or `n` is not a whole number of at least 1.
     Unsupported
-        If `n` is given for a draft with a vocabulary of its own.
+        If `n` is given for a draft model with a vocabulary of its own.
     FormatError
-        If the draft knows tokens that the target does not.
+        If the draft model maps a token to an id that the target does not have.
     """
     shared = first(target, n)
     if source.has("d2t"):
@@ -99,22 +100,22 @@ def vocabulary(source: Source, target: Any, n: int | None) -> Vocabulary:
 
 
 def first(target: Any, n: int | None) -> Vocabulary:
-    """Take the first tokens of a target, and its special ones; all of them if it is not said how many.
+    """Return the vocabulary of the first `n` tokens of a target and its special tokens; all tokens if `n` is None.
 
     Parameters
     ----------
     target : Model or DeviceModel
     n : int, optional
-        As of `vocabulary`.
+        See `vocabulary`.
 
     Raises
     ------
     RequestError
-        If the target has fewer tokens, or `n` is no whole number.
+        If the target has fewer than `n` tokens, or `n` is not a whole number of at least 1.
     """
     n_vocab = target.config.n_vocab
     if n is not None and not (isinstance(n, Integral) and 1 <= n <= n_vocab):
-        raise RequestError(f"draft_vocab is {n!r}, this model has 1 to {n_vocab} tokens to guess from")
+        raise RequestError(f"draft_vocab is {n!r}, must be a whole number from 1 to {n_vocab}, the tokens of this model")
     if n is None or n >= _first_special(target):
         return Vocabulary((slice(0, n_vocab),))
     parts = _first(target, n)
@@ -122,7 +123,7 @@ def first(target: Any, n: int | None) -> Vocabulary:
 
 
 def common(target: Any) -> tuple[Vocabulary, ...]:
-    """Tell which tokens do for texts of the most common languages.
+    """Return subsets of the vocabulary that cover texts of the most common languages.
 
     Parameters
     ----------
@@ -131,33 +132,33 @@ def common(target: Any) -> tuple[Vocabulary, ...]:
     Returns
     -------
     tuple of Vocabulary
-        The first two fifths of a vocabulary of many languages, and the first three, each with its special tokens; none of a
-        smaller one.
+        The first two fifths and the first three fifths of a vocabulary of at least `LARGE` tokens, each with the special
+        tokens; empty for a smaller vocabulary.
 
     Notes
     -----
-    Merges are in the order of how often they come, but not over all languages alike: of the 248,320 tokens of Qwen3.5 the
-    first 95,000 are nearly all of English and code, 53,000 Chinese ones follow, then those of all others. Beyond two fifths
-    lie 0.03 to 0.15 % of the tokens of code, 0.2 to 0.5 % of English, 6 to 9 % of German, 18 to 22 % of Chinese, 32 % of
-    Russian; beyond three, 0.2 to 0.5 % of Chinese and nearly as much as before of the others.
+    Merges are in the order of their frequency, but not equally over all languages. Of the 248,320 tokens of Qwen3.5, the
+    first 95,000 are nearly all of English and code, the next 53,000 are Chinese, the rest of other languages. Share of the
+    tokens of a text that lie outside the first two fifths: code 0.03 to 0.15 %, English 0.2 to 0.5 %, German 6 to 9 %,
+    Chinese 18 to 22 %, Russian 32 %. Outside the first three fifths: Chinese 0.2 to 0.5 %, the others nearly the same.
     """
     return tuple(Vocabulary(_first(target, n)) for n in n_common(target.config.n_vocab))
 
 
 def n_common(n_vocab: int) -> tuple[int, ...]:
-    """How many of the first of so many tokens the `common` ones are, special ones apart."""
+    """Return the sizes of the `common` subsets of a vocabulary of `n_vocab` tokens, without special tokens."""
     shares = (2, 3) if n_vocab >= LARGE else ()
     return tuple(n_vocab * share // 5 // _TILE * _TILE for share in shares)
 
 
 def _first(target: Any, n: int) -> tuple[slice, ...]:
-    """The first `n` tokens, and the special ones."""
+    """Return the ranges of the first `n` tokens and of the special tokens."""
     parts = slice(0, n), slice(max(n, _first_special(target)), target.config.n_vocab)
     return tuple(part for part in parts if part.start < part.stop)
 
 
 def _first_special(target: Any) -> int:
-    """From which token on none is of ordinary text, or a few before: tiles of a GPU have 16 rows."""
+    """Return the first special token after all ordinary ones, rounded down to a multiple of 16, the rows of a GPU tile."""
     n_vocab = target.config.n_vocab
     weights = target.weights if target.device == "cpu" else target.weights.host
     types = np.asarray(weights.metadata.get("tokenizer.ggml.token_type", []))

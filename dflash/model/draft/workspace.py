@@ -1,4 +1,4 @@
-"""Arrays between the ops of a draft, made once."""
+"""Intermediate arrays of a draft model, allocated once."""
 
 from dflash.kernels.arrays import empty
 from dflash.model.draft.config import DraftConfig
@@ -6,7 +6,7 @@ from dflash.model.workspace import Rows
 
 
 def block_space(config: DraftConfig, n_rows: int) -> Rows:
-    """For the rows of blocks.
+    """Allocate the arrays for the rows of blocks.
 
     Parameters
     ----------
@@ -18,7 +18,7 @@ def block_space(config: DraftConfig, n_rows: int) -> Rows:
     -------
     Rows
         ``stream``, ``normed``, ``query``, ``key``, ``value``, ``attended``, ``inner``, ``cos``, ``sin``; a DFlash 2 draft
-        also has ``change`` (of the convolutions' taps), ``mixed`` (the input of a sublayer) and ``product`` (its output).
+        also has ``change`` (dynamic taps of the convolutions), ``mixed`` (input of a sublayer) and ``product`` (its output).
     """
     q, kv = config.heads * config.head_size, config.kv_heads * config.head_size
     widths = {"stream": config.width, "normed": config.width, "query": q, "key": kv, "value": kv, "attended": q}
@@ -30,7 +30,7 @@ def block_space(config: DraftConfig, n_rows: int) -> Rows:
 
 
 def context_space(config: DraftConfig, n_rows: int) -> Rows:
-    """For context rows.
+    """Allocate the arrays for context rows.
 
     Parameters
     ----------

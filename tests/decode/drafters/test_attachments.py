@@ -8,12 +8,11 @@ from written import run
 
 from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.drafters.mtp import MTP
-from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 
 SAMPLINGS = [
     Sampling(),

@@ -8,8 +8,8 @@ from drafts import KINDS, random_weights, write_gguf
 
 import dflash
 from dflash.decode.drafters.dflash import DFlash
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
-from dflash.decode.strategy import Strategy
 
 FILE = Path(__file__).parents[2] / "data" / "golden" / "qwen35-r2-untied" / "qwen35-r2-untied-F32.gguf"
 SPECIAL = 480

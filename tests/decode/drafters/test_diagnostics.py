@@ -22,21 +22,21 @@ def health(model, name="Draft()"):
 def test_never_right(model, caplog):
     session, watch = health(model)
     for _ in range(63):
-        watch.guessed(4)
-        watch.kept(0)
+        watch.count_draft(4)
+        watch.count_accepted(0)
     assert not session.warnings
-    watch.guessed(4)
-    watch.kept(0)
+    watch.count_draft(4)
+    watch.count_accepted(0)
     assert session.warnings == warnings_of(model)
     (warning,) = session.warnings
-    assert warning.startswith("Draft() guessed wrong 64 times in a row")
+    assert warning.startswith("Draft() had no draft token accepted in 64 steps in a row")
     for _ in range(200):
-        watch.guessed(4)
-        watch.kept(0)
+        watch.count_draft(4)
+        watch.count_accepted(0)
     other, watch = health(model)
     for _ in range(64):
-        watch.guessed(1)
-        watch.kept(0)
+        watch.count_draft(1)
+        watch.count_accepted(0)
     assert other.warnings == [warning] == warnings_of(model)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
@@ -44,17 +44,17 @@ def test_never_right(model, caplog):
 def test_right_now_and_then(model, caplog):
     session, watch = health(model)
     for i in range(300):
-        watch.guessed(4)
-        watch.kept(int(i % 60 == 0))
-        watch.kept(30)  # a chunk of a prompt is no guess
+        watch.count_draft(4)
+        watch.count_accepted(int(i % 60 == 0))
+        watch.count_accepted(30)  # a chunk of a prompt is no draft
     assert not session.warnings
     assert not caplog.records
 
 
 def test_nothing_is_likely(model):
     session, watch = health(model)
-    watch.guessed(0)
-    watch.kept(0)
+    watch.count_draft(0)
+    watch.count_accepted(0)
     assert "NaN" in session.warnings[0]
     assert health(model)[0].warnings == []
     assert len(warnings_of(model)) == 1

@@ -5,11 +5,11 @@ from golden import load, path_of, recorded
 from written import run
 
 from dflash.decode.drafters.draft_model import DraftModel
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 from dflash.errors import Unsupported
 
 NAME = "qwen35-r2-untied-F32"
@@ -55,7 +55,7 @@ def test_a_snapshot_and_the_lack_of_one(model):
         engine.step()
     snapshot = reader.snapshot()
     assert snapshot.length > 31
-    text = list(reader.text)
+    text = list(reader.token_ids)
     engine.close()
     for prefix in (snapshot, snapshot.state):
         session = Session(text, max_tokens=12, strategy=strategy, prefix=prefix)

@@ -6,10 +6,10 @@ from toy import Toy
 
 from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 from dflash.errors import RequestError
 
 PROMPT = [7, 7, 2, 11]
@@ -39,7 +39,7 @@ def test_the_first_that_has_a_guess():
         assert session.n_drafted > 0
     asked = [session.n_accepted for session in run(toy, PromptLookup(min_ngram=8), errs, knows)]
     assert asked[0] < run(toy, knows)[0].n_accepted
-    assert run(toy, PromptLookup(min_ngram=8))[0].tokens == truth
+    assert run(toy, PromptLookup(min_ngram=8))[0].output_ids == truth
     assert toy.leaked == (0, 0, 0)
 
 

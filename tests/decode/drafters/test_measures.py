@@ -3,17 +3,17 @@
 import pytest
 from paced import FLAT, GOOD, STEEP, WEAK, Timed, written
 
-from dflash.decode.drafters.adaptive.controller import DraftOption
+from dflash.decode.drafters.adaptive.draft_option import DraftOption
 from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.drafters.measures import measures_of
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 from dflash.errors import DFlashError, Unsupported
 from dflash.kernels.ragged import PENDING
 from dflash.model.attachments import Recent
@@ -104,7 +104,7 @@ def test_a_choice_that_is_dropped_while_it_is_used_goes_on(model):
     while engine.busy:
         engine.step()
     assert session.token_ids == written(1, 2)[:62]
-    assert other.text == written(3, 4)[:32]
+    assert other.token_ids == written(3, 4)[:32]
     assert model.leaked == (0, 0, 0)
 
 

@@ -7,10 +7,10 @@ from golden import load, recorded
 from written import run
 
 from dflash.decode.drafters.mtp import MTP
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 from dflash.errors import Unsupported
 from dflash.model.batch import Span
 
@@ -91,7 +91,7 @@ def test_guesses_of_the_first_tokens_alone(model, shape):
     run(model, want)
     session = Session(prompt(), max_tokens=20, strategy=Strategy(MTP(draft_vocab=90), shape))
     drafts = drafts_of(model, session)
-    assert session.output_ids == want.tokens
+    assert session.output_ids == want.output_ids
     guesses = {token for tokens, _ in drafts for token in tokens}
     assert guesses
     assert not guesses & set(range(90, SPECIAL))

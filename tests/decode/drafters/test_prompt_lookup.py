@@ -8,11 +8,11 @@ from guessers import naive
 from toy import Toy
 
 from dflash.decode.drafters.prompt_lookup import PromptLookup
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 from dflash.errors import RequestError
 
 PROMPT = [7, 3, 5, 1, 2, 9, 7, 3, 5, 11, 2, 7, 3]

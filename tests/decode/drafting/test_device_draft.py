@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from dflash.decode.batch_plan import _checked, _decode_span
 from dflash.decode.drafting.device_draft import DeferredDraft
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.sampling.sampler import Sampler
+from dflash.decode.scheduling.batch_plan import _checked, _decode_span
 from dflash.errors import DFlashError
 from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.model.batch import device_drafts_of, resolved, row_parents

@@ -6,12 +6,12 @@ from guessers import Remembers, naive
 from toy import Toy
 from watching import script, way, written
 
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.empty_retry import EmptyRetry
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.special_tokens import SpecialTokens
-from dflash.decode.strategy import Strategy
 from dflash.errors import PoolExhausted
 from dflash.model.load import load_model
 
@@ -52,7 +52,7 @@ def truth():
 def test_it_is_written_once_more(kind, n_blank, truth):
     wrong = [BLANK] * n_blank
     strategy = way(kind, [*PROMPT, *wrong, END], size=3)
-    assert written(Wavering(wrong), PROMPT, strategy, **KNOWN).tokens == [*wrong, END]
+    assert written(Wavering(wrong), PROMPT, strategy, **KNOWN).output_ids == [*wrong, END]
 
     session = written(Wavering(wrong), PROMPT, strategy | EmptyRetry(), **KNOWN)
     assert session.output_ids == truth
@@ -183,13 +183,13 @@ def test_where_every_page_is_taken(n_prompt, read):
             watch._silent = frozenset(range(model.n_vocab))
             return watch
 
-    strategy = Strategy(Remembers((*prompt, *plain.tokens), 4)) | Blind()
-    session = engine.add(Session(prompt, strategy=strategy, eos=[plain.tokens[5]]))
+    strategy = Strategy(Remembers((*prompt, *plain.output_ids), 4)) | Blind()
+    session = engine.add(Session(prompt, strategy=strategy, eos=[plain.output_ids[5]]))
     while engine.busy:
         engine.step()
     assert session.error is None
     assert [each.action for each in session.interventions] == ["restart"]
-    assert session.output_ids == plain.tokens[: plain.tokens.index(plain.tokens[5]) + 1]
+    assert session.output_ids == plain.output_ids[: plain.output_ids.index(plain.output_ids[5]) + 1]
     assert sum(step.prefilled for step in session.steps) == read
     assert (model.pools.free_pages, model.pools.free_slots) == (model.pools.pages, model.pools.slots)
 

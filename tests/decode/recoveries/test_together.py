@@ -7,6 +7,7 @@ import pytest
 from toy import Toy
 from watching import WAYS, script, way, written
 
+from dflash.decode.drafting.drafter import Plain
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.empty_retry import EmptyRetry
 from dflash.decode.recoveries.loop_guard import LoopGuard
@@ -15,7 +16,6 @@ from dflash.decode.recoveries.tool_stall import ToolStall
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.special_tokens import SpecialTokens
-from dflash.decode.strategy import Plain
 
 PROMPT = [12, 8, 7, 4]
 END, BLANK, COLON, OPEN, CLOSE, NAME, WORD = range(7)

@@ -48,7 +48,7 @@ def ended(kind, said, recovery=STALL, prompt=PROMPT, **settings):
 @pytest.mark.parametrize("kind", WAYS)
 @pytest.mark.parametrize("size", [1, 3, 5])
 def test_a_call_is_opened(kind, size):
-    assert ended(kind, ANNOUNCED, None).tokens == [*ANNOUNCED, END]
+    assert ended(kind, ANNOUNCED, None).output_ids == [*ANNOUNCED, END]
     session = ended(kind, ANNOUNCED)
     assert session.output_ids == [*ANNOUNCED, LEAD, OPEN, NAME, WORD, CLOSE, END]
     (done,) = session.interventions

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from marginals import Marginals, follows, laws
 
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
 from dflash.decode.verify import verify
 from dflash.kernels import sample
 

@@ -4,11 +4,10 @@ import math
 import numpy as np
 import pytest
 
-from dflash.decode.drafting.drafter import Nothing
+from dflash.decode.drafting.drafter import Nothing, Plain, Strategy
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.sampling.processors import Bias, MinP, Penalties, Temperature, TopK, TopP
-from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import RequestError
 
 

@@ -1,119 +1,38 @@
-"""What there is to choose from, and what is known of it, for all sessions of a model."""
+"""Draft options of one `Adaptive`, with statistics over all sessions of a model."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dflash.decode.drafters.adaptive.acceptance import AcceptanceRates, Calibration
 from dflash.decode.drafters.adaptive.cost_model import CostTable
 from dflash.decode.drafters.adaptive.draft_choice import BatchLoad, DraftChoice, PlacedChoice
+from dflash.decode.drafters.adaptive.draft_option import SIZES, DraftOption
 from dflash.decode.drafters.adaptive.latency import DraftLatency, ForwardLatency
-from dflash.decode.drafters.composite import CompositeState
-from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import Drafter
-from dflash.decode.drafting.shapes import Chain, Shape, Tree
-from dflash.decode.strategy import Strategy
-from dflash.kernels.ragged import PENDING
+from dflash.decode.drafting.drafter import Drafter, Strategy
 
 if TYPE_CHECKING:
     from dflash.decode.step import Step
 
-SIZES = (1, 2, 3, 4, 5, 7, 10, 15, 22, 31, 47, 63)
 FULL = (1, 3, 7, 15, 23, 31, 47, 63)
-"""On a GPU, where the rows of a forward are rounded up and each size is prepared once, guesses that fill it."""
-
-_DEPTH = 15
+"""Draft sizes on a GPU: each fills a captured graph, whose rows are rounded up."""
 
 _UNSETTLED = 16
-"""Steps that are remembered until prices are asked for. One whose texts were begun anew is never heard of, and makes way."""
-
-
-class DraftStats:
-    """How good guesses are: before they are made, and by what their drafter thinks of them.
-
-    Parameters
-    ----------
-    n : int
-        Most guesses.
-    """
-
-    def __init__(self, n: int) -> None:
-        self.rates, self.calibration = AcceptanceRates(n), Calibration()
-
-    def given(self, draft: Draft) -> list[float]:
-        """For each guess of a draft, the chance that it is right if those before it are."""
-        if draft.scores is None:
-            return self.rates.given[: len(draft)]
-        return self.calibration.given(draft.scores.tolist())
-
-
-class DraftOption:
-    """One drafter and the shape that it may fill.
-
-    Parameters
-    ----------
-    strategy : Strategy
-        Drafter and largest shape.
-    part : int
-        Which of the drafters it is.
-    sizes : sequence of int
-        Numbers of guesses that make sense on the device.
-
-    Attributes
-    ----------
-    instant : bool
-        Whether its guesses take no time.
-    most : int
-        Guesses that it may be asked for: no more than a forward can verify, whatever its name says.
-    sizes : list of int
-        Numbers of guesses to choose from.
-    known : (DraftStats, DraftStats)
-        Of its guesses over all texts, those whose tokens are the likeliest and those whose tokens are drawn.
-    extra : DraftLatency
-        What a step that asks it takes, on a CPU beside its forward, when that takes as long as it was measured.
-    filled : float
-        How many of the guesses that were asked for it makes.
-    """
-
-    def __init__(self, strategy: Strategy, part: int, sizes: Sequence[int] = SIZES) -> None:
-        self.drafter, self.shape, self.part = strategy.drafter, strategy.shape or Chain(), part
-        self.instant = strategy.drafter.instant
-        most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or _DEPTH
-        self.most = min(most, PENDING - 1)
-        self.sizes = sorted({n for n in sizes if n < self.most} | {self.most})
-        self.known = DraftStats(self.most), DraftStats(self.most)
-        self.extra, self.filled = DraftLatency(), 1.0
-
-    def sized(self, n: int) -> Shape:
-        """The shape of so many guesses."""
-        if isinstance(self.shape, Tree):
-            return Tree(n, self.shape.depth, self.shape.width)
-        return Chain(n)
-
-    def ask(self, parts: Sequence[Any], sizes: Sequence[int]) -> list[Draft]:
-        """Its guesses for some texts, so many for each."""
-        for part, n in zip(parts, sizes, strict=True):
-            self.tell(part, n)
-        return self.drafter.propose(parts, sizes)
-
-    def tell(self, part: Any, n: int) -> None:
-        """Let what knows about one text, or all that it asks in turn, guess so much."""
-        _shape(part, self.sized(n))
+"""Most steps that are stored until the next cost table. A step of restarted sessions never finishes and is dropped."""
 
 
 class Controller:
-    """Options, and what their steps take on this device; `dflash.decode.drafters.measures` makes one.
+    """Draft options and their measured latencies on this device. `dflash.decode.drafters.measures` makes one.
 
     Parameters
     ----------
     strategies : sequence of Strategy
         Drafters and the largest shapes that they may fill.
     forwards : ForwardLatency
-        Of the model that is guessed for; all choices of a model that capture the same layers share it.
+        Forwards of the target; shared by all controllers of a model that capture the same layers.
     on_host : bool
-        Whether that runs on the CPU.
+        True if the target runs on the CPU.
     """
 
     def __init__(self, strategies: Sequence[Strategy], forwards: ForwardLatency, *, on_host: bool) -> None:
@@ -126,12 +45,12 @@ class Controller:
         self.n_steps = 0
         self._placed: deque[list[PlacedChoice]] = deque(maxlen=_UNSETTLED)
 
-    def prices(self, others: BatchLoad) -> CostTable:
-        """What steps take at present."""
-        self._settle()
+    def costs(self, others: BatchLoad) -> CostTable:
+        """Return what steps cost at present, beside the load of the other sessions."""
+        self._learn_from_finished()
         rows, forwards, slow = others.rows + 1, self.forwards.seconds, self.forwards.scale
         forward = [forwards(rows + n) for n in range(1 + max((option.most for option in self.options), default=0))]
-        # on a GPU, a forward and what is beside it go on at the same time: known is the whole step of one text
+        # on a GPU, drafting and forward overlap: the latency of a whole step of one session was measured
         more = forward if self._on_host else [seconds - forwards(1 + n) for n, seconds in enumerate(forward)]
         asked = {
             option: [(n, more[round(option.filled * n)] + slow * option.extra.seconds(n)) for n in option.sizes]
@@ -147,40 +66,33 @@ class Controller:
         }
         return CostTable(unasked, waiting, asked, others.tokens)
 
-    def placed(self, bets: list[PlacedChoice]) -> None:
-        """Remember the bets of a step that is about to be run."""
+    def record(self, choices: list[PlacedChoice]) -> None:
+        """Store the choices of the step that runs next."""
         self.n_steps += 1
-        self._placed.append(bets)
+        self._placed.append(choices)
 
-    def _settle(self) -> None:
-        """See what became of those whose steps are over."""
-        all_placed, self._placed = self._placed, deque(maxlen=_UNSETTLED)
-        for placed in all_placed:
-            steps = [each.step for each in placed]
+    def _learn_from_finished(self) -> None:
+        """Learn from the stored choices whose steps have finished."""
+        records, self._placed = self._placed, deque(maxlen=_UNSETTLED)
+        for record in records:
+            steps = [each.step for each in record]
             if None in steps:
-                self._placed.append(placed)
+                self._placed.append(record)
                 continue
-            batch = sum([1 + each.drafted for each in placed])
+            batch = sum([1 + each.drafted for each in record])
             if steps[0].batch == batch and all(step.tokens and not step.prefilled for step in steps):
-                self._learn([each.bet for each in placed], steps)
+                self._learn([each.choice for each in record], steps)
 
-    def _learn(self, bets: Sequence[DraftChoice], steps: Sequence[Step]) -> None:
-        """From one step of some sessions."""
-        first, option = steps[0], bets[0].option
+    def _learn(self, choices: Sequence[DraftChoice], steps: Sequence[Step]) -> None:
+        """Update latencies with one step of one or more sessions."""
+        first, option = steps[0], choices[0].option
         took = first.propose + first.forward + sum([step.verify + step.commit for step in steps])
         if self._on_host:
             self.forwards.learn(first.batch, first.forward)
-        if all(bet.ready and bet.option is option for bet in bets):
+        if all(choice.ready and choice.option is option for choice in choices):
             extra = self.overhead if option is None else option.extra
-            n = round(sum([bet.n for bet in bets]) / len(bets)) if option is not None and not option.instant else 0
+            asks = option is not None and not option.instant
+            n = round(sum([choice.n for choice in choices]) / len(choices)) if asks else 0
             forwards = self.forwards.seconds
             forward = first.forward if self._on_host else forwards(first.batch) - forwards(1 + n)
             extra.learn(n, max(took - forward, 0.0) / self.forwards.scale)
-
-
-def _shape(part: Any, shape: Shape) -> None:
-    if isinstance(part, CompositeState):
-        for each in part.parts:
-            _shape(each, shape)
-    else:
-        part.shape = shape

@@ -1,4 +1,4 @@
-"""What steps take at present, and so which of them is worth most."""
+"""Seconds of steps, and the draft that gives most tokens a second."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from operator import mul
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dflash.decode.drafters.adaptive.controller import DraftOption
+    from dflash.decode.drafters.adaptive.draft_option import DraftOption
 
 
-_TRIED = 1.7
-"""What a step may take, of a plain one, to see whether guesses are any good."""
+_TRIAL_COST = 1.7
+"""Most seconds of a step that tries instant drafts, relative to a plain step."""
 
 
 class CostTable:
-    """Seconds of the steps of one session, beside what the others have in them.
+    """Seconds of a step for each draft of one session, in a batch with the other sessions.
 
     Parameters
     ----------
     unasked : list of float
-        Of a step that nobody is asked for, with so many guesses.
+        Seconds of a step that runs no drafter, by number of draft tokens.
     waiting : dict of DraftOption to float
-        How much longer it takes if they were found in the text, for which a GPU has to wait.
+        Seconds that a step with an instant drafter takes longer, because a GPU has to wait for the host.
     asked : dict of DraftOption to list of (int, float)
-        Numbers of guesses to choose from, ascending, and of a step whose drafter is asked for so many.
+        Draft sizes, ascending, and seconds of a step that runs the drafter with each.
     tokens : float
-        Tokens that the others have in a step.
+        Tokens that the other sessions gain in a step.
 
     Attributes
     ----------
     plain : float
-        Tokens a second that a step without guesses gives.
+        Tokens a second of a plain step.
     cheap : int
-        Guesses that nobody is asked for and that cost little to try, at least one.
+        Draft tokens of an instant drafter that cost little to try, at least 1.
     """
 
     def __init__(
@@ -47,47 +47,49 @@ class CostTable:
     ) -> None:
         self.unasked, self.waiting, self.asked, self.tokens = unasked, waiting, asked, tokens
         self.plain = (tokens + 1) / unasked[0]
-        self.cheap = max(bisect_right(unasked, _TRIED * unasked[0]) - 1, 1)
+        self.cheap = max(bisect_right(unasked, _TRIAL_COST * unasked[0]) - 1, 1)
 
-    def best(self, option: DraftOption, given: Sequence[float], max_draft: int) -> tuple[float, int]:
-        """Most tokens a second that an option gives, and with how many guesses: at least 1, if there is room for that.
+    def best(self, option: DraftOption, expected: Sequence[float], max_draft: int) -> tuple[float, int]:
+        """Return the most tokens a second of an option, and the draft size for it; size 0 if no size fits.
 
         Parameters
         ----------
         option : DraftOption
-            Whom to ask.
-        given : sequence of float
-            For each guess the chance that it is right if those before it are.
+            A drafter that is not instant.
+        expected : sequence of float
+            Acceptance rate of each draft token, given that those before it are accepted.
         max_draft : int
-            Most guesses.
+            Most draft tokens.
         """
-        tokens = self._tokens(given)
+        tokens = self._tokens(expected)
         best, most = 0.0, 0
         for n, seconds in self.asked[option]:
             if n <= max_draft and tokens[n] >= best * seconds:
                 best, most = tokens[n] / seconds, n
         return best, most
 
-    def gain(self, option: DraftOption, given: Sequence[float], rate: float) -> tuple[float, int]:
-        """How many tokens more than the forward's time is worth some guesses give, and how many of them to verify for that.
+    def gain(self, option: DraftOption, expected: Sequence[float], rate: float) -> tuple[float, int]:
+        """Return the gain in tokens of verifying a draft that was made, and the number of its tokens to verify.
+
+        The gain is the expected number of tokens minus the tokens that the same time would give at `rate`.
 
         Parameters
         ----------
         option : DraftOption
-            Who made them; what it took to ask is spent.
-        given : sequence of float
-            Their chances.
+            The drafter; its own time is spent already and does not count.
+        expected : sequence of float
+            Acceptance rates of the draft tokens.
         rate : float
-            Tokens a second that time is worth.
+            Tokens a second of the best choice.
         """
-        tokens, waiting = self._tokens(given), rate * self.waiting.get(option, 0.0)
+        tokens, waiting = self._tokens(expected), rate * self.waiting.get(option, 0.0)
         best, most = tokens[0] - rate * self.unasked[0], 0
-        for n in (*option.sizes[: bisect_left(option.sizes, len(given))], len(given)):
+        for n in (*option.sizes[: bisect_left(option.sizes, len(expected))], len(expected)):
             gain = tokens[n] - rate * self.unasked[n] - waiting
             if n and gain >= best:
                 best, most = gain, n
         return best, most
 
-    def _tokens(self, given: Sequence[float]) -> list[float]:
-        """What a step gives with 0, 1, 2, ... of some guesses."""
-        return list(accumulate(accumulate(given, mul), initial=self.tokens + 1))
+    def _tokens(self, expected: Sequence[float]) -> list[float]:
+        """Return the tokens of a step that verifies the first 0, 1, 2, ... draft tokens."""
+        return list(accumulate(accumulate(expected, mul), initial=self.tokens + 1))

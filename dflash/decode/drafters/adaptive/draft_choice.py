@@ -1,28 +1,28 @@
-"""What is bet on the next step, what it is expected to give, and what became of it."""
+"""The choice of a draft for one step."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from dflash.decode.drafters.adaptive.controller import DraftOption
-    from dflash.decode.session import Session
+    from dflash.decode.drafters.adaptive.draft_option import DraftOption
     from dflash.decode.step import Step
+    from dflash.decode.view import SessionView
 
 
 class DraftChoice(NamedTuple):
-    """Guesses of one session's step.
+    """Draft of one session in one step.
 
     Parameters
     ----------
     option : DraftOption or None
-        None is plain.
+        The drafter; None for a plain step.
     n : int
-        Guesses to ask for.
+        Number of draft tokens.
     rate : float
-        Tokens a second, of all sessions, that the best choice is expected to give.
+        Expected tokens a second of all sessions.
     ready : bool
-        Whether the step before was of the same kind, so that a drafter has read all but the last tokens, and a GPU is ahead.
+        True if the step before used the same option: then the drafter has few tokens to read, and steps of a GPU overlap.
     """
 
     option: DraftOption | None
@@ -32,33 +32,33 @@ class DraftChoice(NamedTuple):
 
 
 class BatchLoad(NamedTuple):
-    """Rows and tokens that the other sessions have in a step."""
+    """Average rows and tokens of the other sessions in a step."""
 
     rows: float = 0.0
     tokens: float = 0.0
 
 
 class PlacedChoice(NamedTuple):
-    """A bet, and where to see what became of it.
+    """A choice and the step that it belongs to.
 
     Parameters
     ----------
-    bet : DraftChoice
+    choice : DraftChoice
     drafted : int
-        Guesses that were made.
-    session : Session
+        Draft tokens that are verified.
+    session : SessionView
     n_steps : int
-        Steps of the session before it.
+        Number of the session's steps before this one.
     """
 
-    bet: DraftChoice
+    choice: DraftChoice
     drafted: int
-    session: Session
+    session: SessionView
     n_steps: int
 
     @property
     def step(self) -> Step | None:
-        """The step that was made of it, once it is over."""
+        """The step; None until it has finished."""
         steps, held = self.session.steps, self.session.held_steps
         if self.n_steps < len(steps):
             return steps[self.n_steps]

@@ -1,4 +1,4 @@
-"""Choose from step to step who guesses, and how much."""
+"""Choose drafter and draft size at every step."""
 
 from __future__ import annotations
 
@@ -6,75 +6,88 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dflash.decode.drafters.adaptive.controller import Controller, DraftOption
+from dflash.decode.drafters.adaptive.controller import Controller
 from dflash.decode.drafters.adaptive.draft_choice import DraftChoice
+from dflash.decode.drafters.adaptive.draft_option import DraftOption
 from dflash.decode.drafters.adaptive.session import AdaptiveState, share_batch_load
 from dflash.decode.drafters.composite import CompositeSnapshot, start_all
-from dflash.decode.drafters.dflash import DFlash
-from dflash.decode.drafters.measures import measured_choice, measures_of
+from dflash.decode.drafters.dflash import DRAFT_OPTIONS, DFlash
+from dflash.decode.drafters.measures import measured_controller, measures_of
 from dflash.decode.drafters.measuring import Parts, finished
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, DrafterState, NextStep, Nothing, planned_next
+from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, DrafterState, NextStep, Nothing, Strategy, planned_next
 from dflash.decode.drafting.shapes import Chain
-from dflash.decode.strategy import Strategy
+from dflash.decode.registry import NameCall, Named, name, register
 from dflash.errors import DFlashError, RequestError
 
 if TYPE_CHECKING:
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
 
 _log = logging.getLogger(__name__)
 
-_PASSES = 7
-"""Guesses of an MTP head, which takes a pass for each."""
+_MTP_DEPTH = 7
+"""Most draft tokens of the MTP head, which takes a pass for each."""
 
 
-_USUAL = Strategy(DFlash()), Strategy(MTP(), Chain(_PASSES)), Strategy(PromptLookup(n_draft=15))
-"""What there is to choose from where nothing is said, as far as it can be had."""
+_DEFAULT = Strategy(DFlash()), Strategy(MTP(), Chain(_MTP_DEPTH)), Strategy(PromptLookup(n_draft=15))
+"""Strategies of `Adaptive()`; those that the model has no files for are left out."""
 
 
+def _from_name(call: NameCall) -> Named:
+    if call.inner is not None:
+        return Named(Adaptive(*(Strategy(*part) for part in call.inner)))
+    return Named(Adaptive(DFlash(**call.options), PromptLookup()) if call.options else Adaptive())
+
+
+def _to_name(strategy: Strategy) -> str:
+    strategies = strategy.drafter.strategies
+    return f"adaptive({', '.join(map(name, strategies))})" if strategies else "adaptive"
+
+
+@register("adaptive", brackets="optional", takes=DRAFT_OPTIONS, make=_from_name, spell=_to_name)
 class Adaptive(Drafter):
-    """Guess with whatever gives most tokens a second at the moment, as much as pays, or not at all.
+    """At every step, use the drafter and draft size with the most expected tokens a second, or none.
 
-    A step with n guesses is worth ``(1 + sum of their chances) / (seconds of the guesses + seconds of a forward with n more
-    rows)``, with the seconds of this device. Who is asked, and for how much, follows from how often its guesses were right,
-    here and in other texts; how much of what it says is verified, from how sure it is of it and how often it was right
-    then. What takes no time to guess is always looked at. Whoever is not asked is slowly forgotten, and so asked again in
-    the end. The text is what it would be anyway.
+    A step with n draft tokens is rated ``(1 + expected accepted tokens) / (seconds of drafting + seconds of a forward with n
+    more rows)``, with latencies measured on this device. Drafter and size are chosen by acceptance rates, of this request
+    and of others. The number of draft tokens that are verified also depends on the drafter's scores. Instant drafters are
+    asked at every step. The statistics of an unused drafter decay to a prior, so that it is tried again. Output tokens do
+    not change.
 
     Parameters
     ----------
     *strategies : Strategy or Drafter
-        What there is to choose from. Of a chain, any depth up to its own; of a tree, any number of guesses up to its own.
-        With none: `DFlash()`, `MTP()` and `PromptLookup()`, as far as they can be had.
+        Drafters with their largest shapes: of a chain any smaller depth may be used, of a tree any smaller size. If none
+        are given: `DFlash()`, `MTP()` and `PromptLookup()`, those of them that the model has files for.
 
     Raises
     ------
     RequestError
-        If one of them has recoveries, which belong around all of it.
+        If a strategy has recoveries; these belong around `Adaptive`.
 
     Notes
     -----
-    It learns as it goes, over all texts of a model. On a GPU it chooses before the step under way is known, and guesses are
-    not looked at before they are verified.
+    Statistics cover all requests of a model. On a GPU, the choice is made before the result of the present step is known,
+    and drafts are verified without reading them on the host.
     """
 
     def __init__(self, *strategies: Strategy | Drafter) -> None:
         self.strategies = tuple(Strategy.of(each) for each in strategies)
         self.needs_all = bool(strategies)
-        self.parts = tuple(dict.fromkeys(each.drafter for each in self.strategies or _USUAL))
+        self.parts = tuple(dict.fromkeys(each.drafter for each in self.strategies or _DEFAULT))
         for strategy in self.strategies:
             if strategy.recoveries:
                 raise RequestError(f"{strategy!r} has recoveries: they go around, as in Adaptive(...) | LoopGuard()")
         self._hash = hash((Adaptive, self.strategies))
 
     def is_prepared(self, model: Any) -> bool:
-        """Return whether the model was measured for it."""
+        """Return True if the latencies of the model were measured for these strategies."""
         return self in measures_of(model).choices
 
     def prepare(self, model: Any) -> None:
-        """Prepare each drafter, and measure of the model what was not measured before."""
+        """Prepare each drafter and measure the latencies that are not known yet."""
         if self.is_prepared(model):
             return
         for part in self.parts:
@@ -83,29 +96,29 @@ class Adaptive(Drafter):
             except DFlashError as error:
                 if self.needs_all:
                     raise
-                _log.info("Adaptive does without %r: %s", part, error)
+                _log.info("Adaptive: %r is left out: %s", part, error)
         finished(self.prepare_in_parts(model))
 
     def prepare_in_parts(self, model: Any) -> Parts[None]:
-        """Measure in the thread that owns the model, a forward or a text of few tokens at a time."""
+        """Measure latencies in the thread that owns the model: one forward, or a few tokens of one session, at a time."""
         yield
-        strategies = self.strategies or [each for each in _USUAL if each.drafter.is_prepared(model)]
+        strategies = self.strategies or [each for each in _DEFAULT if each.drafter.is_prepared(model)]
         strategies = [each for each in strategies if type(each.drafter) is not Nothing]
-        choice = yield from measured_choice(strategies, model)
-        measures_of(model).choices.keep(self, choice)
+        controller = yield from measured_controller(strategies, model)
+        measures_of(model).choices.keep(self, controller)
 
-    def start(self, session: Session, model: Any, snapshot: CompositeSnapshot | None = None) -> DrafterState:
-        """Begin with each drafter."""
+    def start(self, session: SessionView, model: Any, snapshot: CompositeSnapshot | None = None) -> DrafterState:
+        """Start all drafters."""
         self.prepare(model)
-        choice: Controller = measures_of(model).choices.recall(self)
-        return AdaptiveState(choice, session, start_all(choice.drafters, session, model, snapshot))
+        controller: Controller = measures_of(model).choices.recall(self)
+        return AdaptiveState(controller, session, start_all(controller.drafters, session, model, snapshot))
 
     def propose(self, drafter_states: Sequence[AdaptiveState], max_drafts: Sequence[int]) -> list[Draft]:
-        """Choose for each session, then ask each drafter once."""
+        """Choose for each session, then ask each chosen drafter once."""
         return _propose(drafter_states, max_drafts)
 
     def plan_next(self, drafter_states: Sequence[AdaptiveState], drafts: Sequence[Draft]) -> list[NextStep]:
-        """Choose for the step after the one under way."""
+        """Choose for the step after the present one."""
         return _plan_next(drafter_states, drafts)
 
     def __eq__(self, other: object) -> bool:
@@ -120,22 +133,23 @@ class Adaptive(Drafter):
 
 
 def _propose(drafter_states: Sequence[AdaptiveState], max_drafts: Sequence[int]) -> list[Draft]:
-    # on a GPU this is what the next forward waits for, so that most is done while a step is under way: see `_plan_next`
+    # on a GPU the next forward waits for this, so most of the work is done in `_plan_next`, while a step runs
     if any(drafter_state.next is None for drafter_state in drafter_states):
         share_batch_load(drafter_states)
     asked: dict[DraftOption, list[int]] = {}
     for j, (drafter_state, max_draft) in enumerate(zip(drafter_states, max_drafts, strict=True)):
         if drafter_state.open:
-            drafter_state.look(max_draft)
+            drafter_state.propose_instant(max_draft)
         option = drafter_state.decide(max_draft).option
         if option is not None and not option.instant:
             asked.setdefault(option, []).append(j)
     drafts = [drafter_state.taken() for drafter_state in drafter_states]
     for option, which in asked.items():
-        found = option.ask([drafter_states[j].parts[option.part] for j in which], [drafter_states[j].bet.n for j in which])
+        chosen = [drafter_states[j] for j in which]
+        found = option.propose([each.parts[option.part] for each in chosen], [each.choice.n for each in chosen])
         for j, draft in zip(which, found, strict=True):
             drafts[j] = drafter_states[j].worth_verifying(draft)
-    drafter_states[0].choice.placed(
+    drafter_states[0].controller.record(
         [drafter_state.place(draft) for drafter_state, draft in zip(drafter_states, drafts, strict=True)]
     )
     return drafts
@@ -143,33 +157,33 @@ def _propose(drafter_states: Sequence[AdaptiveState], max_drafts: Sequence[int])
 
 def _plan_next(drafter_states: Sequence[AdaptiveState], drafts: Sequence[Draft]) -> list[NextStep]:
     if any(drafter_state.next is not None for drafter_state in drafter_states):
-        # nobody was asked: the step under way is the plain one that was foreseen
+        # `propose` was not called: the present step is the plain one that was planned
         for drafter_state in drafter_states:
-            drafter_state.bet, drafter_state.next = drafter_state.next or DraftChoice(None), None
-        drafter_states[0].choice.placed([drafter_state.place(EMPTY) for drafter_state in drafter_states])
+            drafter_state.choice, drafter_state.next = drafter_state.next or DraftChoice(None), None
+        drafter_states[0].controller.record([drafter_state.place(EMPTY) for drafter_state in drafter_states])
     share_batch_load(drafter_states)
-    return [_follow(drafter_state, draft) for drafter_state, draft in zip(drafter_states, drafts, strict=True)]
+    return [_planned(drafter_state, draft) for drafter_state, draft in zip(drafter_states, drafts, strict=True)]
 
 
-def _room(drafter_state: AdaptiveState, draft: Draft) -> int:
-    """Guesses that there is room for after a step, if it gives as many tokens as others."""
+def _max_draft_after(drafter_state: AdaptiveState, draft: Draft) -> int:
+    """Return the room for draft tokens after a step that gives as many tokens as the average."""
     tokens = min(1 + len(draft), round(drafter_state.tokens))
     return min(drafter_state.max_draft, drafter_state.session.max_length - len(drafter_state.session.token_ids) - tokens - 1)
 
 
-def _follow(drafter_state: AdaptiveState, draft: Draft) -> NextStep:
-    """What one session does next; nothing is known where what was found lately would have paid, and may still."""
-    max_draft = _room(drafter_state, draft)
-    drafter_state.look(max_draft)
+def _planned(drafter_state: AdaptiveState, draft: Draft) -> NextStep:
+    """Choose the next draft of one session; None if an instant draft may still replace it."""
+    max_draft = _max_draft_after(drafter_state, draft)
+    drafter_state.propose_instant(max_draft)
     drafter_state.open = True
     if max_draft < 1 or drafter_state.session.forced_ids:
         return None
-    drafter_state.next = bet = drafter_state.choose(max_draft)
-    drafter_state.open = drafter_state.looked_up(bet) is not None
+    drafter_state.next = choice = drafter_state.choose(max_draft)
+    drafter_state.open = drafter_state.better_instant(choice) is not None
     if drafter_state.open:
         return None
-    if bet.option is None:
+    if choice.option is None:
         return NO_DRAFT
-    part = drafter_state.parts[bet.option.part]
-    bet.option.tell(part, bet.n)
-    return planned_next(bet.option.drafter, [part], [draft])[0]
+    part = drafter_state.parts[choice.option.part]
+    choice.option.set_size(part, choice.n)
+    return planned_next(choice.option.drafter, [part], [draft])[0]

@@ -1,4 +1,4 @@
-"""How long a step takes, on this very device."""
+"""Latencies of forwards and drafts on this device."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Sequence
 
 from dflash.decode.step import Step
 
-_OFF = 1.5
-"""What is off by more than this factor is taken for a hiccup of the machine."""
+_MAX_DEVIATION = 1.5
+"""Largest factor between a measured and an expected latency; more is taken for a disturbance and clipped."""
 
 
 class ForwardLatency:
-    """Seconds of a forward, by its rows: measured once, then followed.
+    """Seconds of a forward by its rows: measured once, then updated with each step.
 
     Parameters
     ----------
     rows : sequence of int
         Numbers of rows that were measured, ascending, at least 2.
     seconds : sequence of float
-        Of a forward with each.
+        Seconds of a forward with each.
 
     Attributes
     ----------
     scale : float
-        How much longer all of them take than when they were measured.
+        Present latency relative to the measured one.
     """
 
     def __init__(self, rows: Sequence[int], seconds: Sequence[float]) -> None:
@@ -32,7 +32,7 @@ class ForwardLatency:
         self.scale = 1.0
 
     def seconds(self, rows: float) -> float:
-        """Of a forward with so many rows; beyond the last measure in proportion."""
+        """Return the seconds of a forward with `rows` rows, proportional to the rows beyond the largest measured number."""
         grid, known = self._rows, self._seconds
         if rows >= grid[-1]:
             return self.scale * known[-1] * rows / grid[-1]
@@ -41,38 +41,38 @@ class ForwardLatency:
         return self.scale * (known[at - 1] + share * (known[at] - known[at - 1]))
 
     def learn(self, rows: int, seconds: float) -> None:
-        """A forward with so many rows took so long."""
+        """Update the latencies with one forward."""
         expected = self.seconds(rows)
-        seconds = min(max(seconds, expected / _OFF), expected * _OFF)
+        seconds = min(max(seconds, expected / _MAX_DEVIATION), expected * _MAX_DEVIATION)
         at = min(max(bisect_left(self._rows, rows), 1), len(self._rows) - 1)
         share = min(max((rows - self._rows[at - 1]) / (self._rows[at] - self._rows[at - 1]), 0.0), 1.0)
         change = seconds / expected - 1
-        # other work slows down all alike; the rest is this point's own
+        # other work on the machine slows all sizes alike; a smaller share belongs to this size
         self.scale *= 1 + 0.2 * change
         self._seconds[at] *= 1 + 0.05 * share * change
         self._seconds[at - 1] *= 1 + 0.05 * (1 - share) * change
 
 
 class DraftLatency:
-    """Seconds of steps, or of what is beside their forwards, by their guesses: measured once, then followed as a whole.
+    """Seconds of steps, or of their part beside the forward, by draft size: measured once, then scaled with each step.
 
     Parameters
     ----------
     known : sequence of (int, float)
-        Some numbers of guesses, ascending, and the seconds with them, between and beyond which it goes in straight lines;
-        less than the fewest take as long. If there are none, the first step that is heard of is taken for all.
+        Draft sizes, ascending, and seconds with them. Other sizes are interpolated and extrapolated linearly; sizes below
+        the smallest take as long as that. If empty, the first step that is learned sets the seconds of all sizes.
     """
 
     def __init__(self, known: Sequence[tuple[int, float]] = ()) -> None:
-        self._known, self._scale, self._heard = list(known), 1.0, 0
+        self._known, self._scale, self._n_steps = list(known), 1.0, 0
 
     @property
     def is_known(self) -> bool:
-        """Whether any step was heard of."""
+        """True if any size was measured or learned."""
         return bool(self._known)
 
     def seconds(self, n: float) -> float:
-        """With `n` guesses."""
+        """Return the seconds with `n` draft tokens."""
         known = self._known
         if len(known) < 2:
             return self._scale * known[0][1] if known else 0.0
@@ -82,16 +82,16 @@ class DraftLatency:
         return max(self._scale * (low + (n - left) * (high - low) / (right - left)), 0.0)
 
     def learn(self, n: int, seconds: float) -> None:
-        """A step with `n` guesses took so long; the first ones count most, other work may have met what was measured."""
-        self._heard += 1
+        """Update the latencies with one step. The first steps count most: other work may have disturbed the measurement."""
+        self._n_steps += 1
         expected = self.seconds(n)
         if expected > 0:
-            share = max(0.1, 1 / (1 + self._heard))
-            self._scale *= 1 + share * (min(max(seconds / expected, 1 / _OFF), _OFF) - 1)
+            share = max(0.1, 1 / (1 + self._n_steps))
+            self._scale *= 1 + share * (min(max(seconds / expected, 1 / _MAX_DEVIATION), _MAX_DEVIATION) - 1)
         elif not self._known:
             self._known = [(n, seconds)]
 
 
-def whole(step: Step) -> float:
-    """Seconds of a step of one text."""
+def step_seconds(step: Step) -> float:
+    """Return the seconds of a step of a batch of one."""
     return step.propose + step.forward + step.verify + step.commit

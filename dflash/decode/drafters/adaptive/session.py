@@ -1,4 +1,4 @@
-"""What is known of one text, and what is bet on it."""
+"""State of `Adaptive` for one session."""
 
 from __future__ import annotations
 
@@ -6,196 +6,206 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from dflash.decode.drafters.adaptive.acceptance import RequestBias, all_right
-from dflash.decode.drafters.adaptive.controller import Controller, DraftOption
+from dflash.decode.drafters.adaptive.controller import Controller
 from dflash.decode.drafters.adaptive.draft_choice import BatchLoad, DraftChoice, PlacedChoice
+from dflash.decode.drafters.adaptive.draft_option import DraftOption
 from dflash.decode.drafters.composite import CompositeState
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import DrafterState, Rows
 
 if TYPE_CHECKING:
     from dflash.decode.drafters.adaptive.cost_model import CostTable
-    from dflash.decode.session import Session
+    from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
 
-_KEPT = 8
-"""Steps for which prices are taken to be what they were."""
+_COST_LIFETIME = 8
+"""Steps for which a cost table is used before a new one is made."""
 
-_NOBODY = BatchLoad()
+_NO_LOAD = BatchLoad()
 
 
-class _Seen(NamedTuple):
-    """What became of a draft: the guesses that were right, of those that were verified."""
+class _Observed(NamedTuple):
+    """A draft that was verified, and the indices of its accepted tokens."""
 
-    bet: DraftChoice
+    choice: DraftChoice
     draft: Draft
-    given: list[float] | None
+    expected: list[float] | None
     drafted: int
     right: list[int]
 
 
 class AdaptiveState(CompositeState):
-    """Bets of one session.
+    """Draft choices of one session.
 
     Attributes
     ----------
-    choice : Controller
-    bet : DraftChoice
-        Of the step under way.
+    controller : Controller
+    choice : DraftChoice
+        Choice of the present step.
     next : DraftChoice or None
-        Of the step after it, if that was chosen already.
+        Choice of the next step if it was made already.
     drafted : int
-        Guesses that are verified in the step under way.
+        Draft tokens that are verified in the present step.
     rows, tokens : float
-        Of its steps, on average.
+        Moving averages of rows and tokens of its steps.
     others : BatchLoad
-        Rows and tokens of the steps of the other sessions.
+        Rows and tokens of the other sessions.
     max_draft : int
-        Most guesses in the last step that had any choice.
+        Most draft tokens in the last step that allowed any.
     open : bool
-        Whether what can be found without taking time is to be looked at before the next step.
+        True if instant drafters are to be asked before the next step.
     found : dict of DraftOption to (Draft, list of float)
-        Guesses that took no time, so that they are known before anything is chosen, and their chances.
+        Drafts of instant drafters, made before anything is chosen, and their acceptance rates.
     """
 
-    def __init__(self, choice: Controller, session: Session, parts: list[DrafterState]) -> None:
+    def __init__(self, controller: Controller, session: SessionView, parts: list[DrafterState]) -> None:
         super().__init__(parts)
-        self.choice, self.session, self.bet, self.drafted = choice, session, DraftChoice(None), 0
+        self.controller, self.session, self.choice, self.drafted = controller, session, DraftChoice(None), 0
         self.next: DraftChoice | None = None
-        self.rows, self.tokens, self.others, self.max_draft = 1.0, 1.0, _NOBODY, 0
+        self.rows, self.tokens, self.others, self.max_draft = 1.0, 1.0, _NO_LOAD, 0
         self.open = True
         self.found: dict[DraftOption, tuple[Draft, list[float]]] = {}
-        self._found_at = 0
+        self._n_at_proposal = 0
         self._drawn = session.sampler.params.scale is not None
-        self._guessed, self._looked_up = RequestBias(), RequestBias()
-        self._draft, self._given = EMPTY, None
+        self._drafted_bias, self._instant_bias = RequestBias(), RequestBias()
+        self._draft, self._expected = EMPTY, None
         self._reach = 0
-        self._seen: list[_Seen] = []
-        self._prices: CostTable
+        self._observed: list[_Observed] = []
+        self._costs: CostTable
         self._left = 0
 
     def observe(self, out: Forward, rows: Rows) -> None:
-        """Let each see it, and remember it: a GPU may be waiting, and the text may not have the newest token yet."""
+        """Pass the rows to each drafter and store the outcome of the draft.
+
+        Learning is left to `propose_instant`: a GPU may be waiting, and the newest token may not be known yet.
+        """
         super().observe(out, rows)
         if isinstance(rows, slice):
             return
         self.rows += 0.2 * (1 + self.drafted - self.rows)
         self.tokens += 0.2 * (len(rows) - self.tokens)
-        option, first = self.bet.option, rows[0] + 1
+        option, first = self.choice.option, rows[0] + 1
         if option is not None and not option.instant:
             right = [row - first for row in rows[1:]]
-            self._seen.append(_Seen(self.bet, self._draft, self._given, self.drafted, right))
+            self._observed.append(_Observed(self.choice, self._draft, self._expected, self.drafted, right))
 
-    def look(self, max_draft: int) -> None:
-        """Let those guess whom it costs no time, after it was learned what the last guesses were worth."""
-        self._look_back()
-        for option in self.choice.instant if max_draft > 0 else ():
-            [draft] = option.ask([self.parts[option.part]], [min(option.most, max_draft)])
+    def propose_instant(self, max_draft: int) -> None:
+        """Learn from the last drafts, then let the instant drafters make theirs."""
+        self._learn_from_steps()
+        for option in self.controller.instant if max_draft > 0 else ():
+            [draft] = option.propose([self.parts[option.part]], [min(option.most, max_draft)])
             if len(draft):
-                self.found[option] = draft, option.known[self._drawn].given(draft)
-        self._found_at = len(self.session.token_ids)
+                self.found[option] = draft, option.known[self._drawn].expected(draft)
+        self._n_at_proposal = len(self.session.token_ids)
 
     def decide(self, max_draft: int) -> DraftChoice:
-        """Bet on the next step, unless that was done before."""
-        bet, looked, self.next, self.open = self.next, self.open, None, True
+        """Choose the draft of the next step, unless it was chosen before."""
+        choice, looked, self.next, self.open = self.next, self.open, None, True
         if max_draft < 1 or self.session.forced_ids:
-            self.bet = DraftChoice(None)
-            return self.bet
+            self.choice = DraftChoice(None)
+            return self.choice
         self.max_draft = max_draft
-        bet = self.choose(max_draft) if bet is None else bet._replace(n=min(bet.n, max_draft))
-        self.bet = (self.looked_up(bet) if looked else None) or bet
-        return self.bet
+        choice = self.choose(max_draft) if choice is None else choice._replace(n=min(choice.n, max_draft))
+        self.choice = (self.better_instant(choice) if looked else None) or choice
+        return self.choice
 
-    def looked_up(self, bet: DraftChoice) -> DraftChoice | None:
-        """Rather what was found, if that pays more: a little of it, and twice as much as was right the last time."""
+    def better_instant(self, choice: DraftChoice) -> DraftChoice | None:
+        """Return the choice of an instant draft that gains more, or None.
+
+        At most twice as many tokens as were accepted the last time are verified, and at least `CostTable.cheap`.
+        """
         best, most = None, 0.0
-        for option, (_, given) in self.found.items():
-            chances = self._looked_up.here(given)[: max(self._reach, self._prices.cheap)]
-            gain, n = self._prices.gain(option, chances, bet.rate)
+        for option, (_, expected) in self.found.items():
+            chances = self._instant_bias.adjusted(expected)[: max(self._reach, self._costs.cheap)]
+            gain, n = self._costs.gain(option, chances, choice.rate)
             if n and gain > most:
-                best, most = DraftChoice(option, n, bet.rate), gain
+                best, most = DraftChoice(option, n, choice.rate), gain
         return best
 
     def choose(self, max_draft: int) -> DraftChoice:
-        """Choose whom to ask, and for how much, by what was seen up to the step before: of what is to come nothing is known.
+        """Choose a drafter and a draft size by the statistics up to the step before.
 
         Parameters
         ----------
         max_draft : int
-            Most guesses, at least 1.
+            Most draft tokens, at least 1.
         """
         if not self._left:
-            self._prices, self._left = self.choice.prices(self.others), _KEPT
-            for option in self._prices.asked:
-                option.known[self._drawn].rates.pass_time(self.choice.n_steps)
+            self._costs, self._left = self.controller.costs(self.others), _COST_LIFETIME
+            for option in self._costs.asked:
+                option.known[self._drawn].rates.pass_time(self.controller.n_steps)
         self._left -= 1
-        self._guessed.fade()
-        self._looked_up.fade()
-        best, most, used = self._prices.plain, 0, None
-        for option in self._prices.asked:
-            rate, n = self._prices.best(option, self._guessed.here(option.known[self._drawn].rates.hoped), max_draft)
+        self._drafted_bias.fade()
+        self._instant_bias.fade()
+        best, most, used = self._costs.plain, 0, None
+        for option in self._costs.asked:
+            rates = self._drafted_bias.adjusted(option.known[self._drawn].rates.optimistic)
+            rate, n = self._costs.best(option, rates, max_draft)
             if rate > best:
                 best, most, used = rate, n, option
-        return DraftChoice(used, most, best, used is self.bet.option)
+        return DraftChoice(used, most, best, used is self.choice.option)
 
     def worth_verifying(self, draft: Draft) -> Draft:
-        """Those guesses of a drafter that was asked which are sure enough."""
-        option, self._draft = self.bet.option, draft
+        """Return the part of a draft whose verification gains tokens, by the drafter's scores if it gives any."""
+        option, self._draft = self.choice.option, draft
         sure = len(draft) > 0 and draft.scores is not None
-        self._given = option.known[self._drawn].given(draft) if sure else None
-        return draft if self._given is None else draft.cut(self._prices.gain(option, self._given, self.bet.rate)[1])
+        self._expected = option.known[self._drawn].expected(draft) if sure else None
+        return draft if self._expected is None else draft.cut(self._costs.gain(option, self._expected, self.choice.rate)[1])
 
     def taken(self) -> Draft:
-        """What was found, if that is bet on."""
-        draft, _ = self.found.get(self.bet.option, (EMPTY, None))
-        return draft.cut(self.bet.n)
+        """Return the instant draft if it was chosen, else the empty draft."""
+        draft, _ = self.found.get(self.choice.option, (EMPTY, None))
+        return draft.cut(self.choice.n)
 
     def place(self, draft: Draft) -> PlacedChoice:
-        """The step under way has these guesses."""
-        option, self.drafted = self.bet.option, len(draft)
+        """Store the draft of the present step and return the choice for `Controller.record`."""
+        option, self.drafted = self.choice.option, len(draft)
         self.by = type(option.drafter).__name__ if option and len(draft) else ""
-        return PlacedChoice(self.bet, self.drafted, self.session, len(self.session.steps) + len(self.session.held_steps))
+        return PlacedChoice(self.choice, self.drafted, self.session, len(self.session.steps) + len(self.session.held_steps))
 
-    def _look_back(self) -> None:
-        """Learn of the guesses that were verified, and of those that took no time, whether they were used or not."""
-        for seen in self._seen:
-            self._learn(*seen)
-        self._seen = []
+    def _learn_from_steps(self) -> None:
+        """Learn from the drafts that were verified, and from all instant drafts, whether they were used or not."""
+        for observed in self._observed:
+            self._learn(*observed)
+        self._observed = []
         if not self.found:
             return
-        new, found, self.found = self.session.token_ids[self._found_at :], self.found, {}
-        for option, (draft, given) in found.items():
+        new, found, self.found = self.session.token_ids[self._n_at_proposal :], self.found, {}
+        for option, (draft, expected) in found.items():
             n = min(len(draft), len(new))
             if n == 0:
                 continue
             path = _right(draft, new[:n])
             self._reach = max(self._reach if len(path) == n else 0, 2 * len(path) + 1)
             known = option.known[self._drawn]
-            self._looked_up.learn(float(len(path) < n), sum([1 - chance for chance in given[: len(path) + 1][:n]]))
+            self._instant_bias.learn(float(len(path) < n), sum([1 - chance for chance in expected[: len(path) + 1][:n]]))
             if draft.scores is None:
                 known.rates.learn([float(i in path) for i in range(n)])
             else:
                 known.calibration.learn(draft.scores[:n].tolist(), len(path))
 
-    def _learn(self, bet: DraftChoice, draft: Draft, given: list[float] | None, drafted: int, right: list[int]) -> None:
-        """Of one draft, of which so many guesses were verified."""
-        option = bet.option
+    def _learn(
+        self, choice: DraftChoice, draft: Draft, expected: list[float] | None, drafted: int, right: list[int]
+    ) -> None:
+        """Update the statistics with one draft, of which the first `drafted` tokens were verified."""
+        option = choice.option
         known = option.known[self._drawn]
-        if given is None:
-            chances = [float(i in right) for i in range(bet.n)]
+        if expected is None:
+            chances = [float(i in right) for i in range(choice.n)]
         else:
-            # what it thinks of all its guesses tells more than the one outcome, once it is known how far that can be trusted
-            chances = all_right(given)
+            # calibrated scores of all draft tokens are better evidence than the single outcome
+            chances = all_right(expected)
             known.calibration.learn(draft.scores[:drafted].tolist(), len(right))
-        self._guessed.learn(1 - chances[-1], known.rates.learn(chances))
-        option.filled += 0.05 * (len(draft) / bet.n - option.filled)
+        self._drafted_bias.learn(1 - chances[-1], known.rates.learn(chances))
+        option.filled += 0.05 * (len(draft) / choice.n - option.filled)
 
 
 def _right(draft: Draft, tokens: Sequence[int]) -> list[int]:
-    """Guesses that became text, from the root down."""
+    """Return the accepted nodes of a draft, from the root down."""
     found, node = [], -1
-    guesses = draft.tokens.tolist() if draft.scores is not None else None
+    ids = draft.tokens.tolist() if draft.scores is not None else None
     for n, token in enumerate(tokens):
-        node = (n if guesses[n] == token else -1) if guesses is not None else draft.child(node, token)
+        node = (n if ids[n] == token else -1) if ids is not None else draft.child(node, token)
         if node < 0:
             break
         found.append(node)
@@ -203,9 +213,9 @@ def _right(draft: Draft, tokens: Sequence[int]) -> list[int]:
 
 
 def share_batch_load(drafter_states: Sequence[AdaptiveState]) -> None:
-    """Tell each what the others have in a step: it stands in the same forward."""
+    """Set `others` of each session, since all share one forward."""
     if len(drafter_states) == 1:
-        drafter_states[0].others = _NOBODY
+        drafter_states[0].others = _NO_LOAD
         return
     rows = sum([drafter_state.rows for drafter_state in drafter_states])
     tokens = sum([drafter_state.tokens for drafter_state in drafter_states])

@@ -1,4 +1,4 @@
-"""How the candidates of a draft model become guesses: as a chain or as a tree."""
+"""Shapes of a draft: a chain or a tree made from the candidates of a draft model."""
 
 from dflash.decode.drafting.shapes.chain import Chain
 from dflash.decode.drafting.shapes.shape import Shape

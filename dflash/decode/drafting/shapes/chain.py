@@ -1,4 +1,4 @@
-"""One guess for each position."""
+"""Drafts with one token for each position."""
 
 from dataclasses import dataclass
 
@@ -13,17 +13,17 @@ from dflash.model.candidates import Candidates
 
 @dataclass(frozen=True, repr=False)
 class Chain:
-    """The best candidate at each position; where it depends on the one before it, on the one that was taken there.
+    """The best candidate at each position, given the one taken before it if the candidates depend on each other.
 
     Parameters
     ----------
     depth : int, optional
-        Most guesses; as many as the drafter can make if None.
+        Most draft tokens; as many as the drafter can make if None.
 
     Raises
     ------
     RequestError
-        If the depth is below 1 or no whole number.
+        If the depth is below 1 or not a whole number.
     """
 
     depth: int | None = None
@@ -35,11 +35,11 @@ class Chain:
             check_whole(f"{self!r}: depth", self.depth, 1)
 
     def wants(self, max_depth: int, max_draft: int) -> tuple[int, int]:
-        """One candidate for each position."""
+        """Return the number of positions, and a width of 1; see `Shape.wants`."""
         return max(min(max_depth, max_draft, self.depth or max_depth), 0), 1
 
     def draft(self, candidates: Candidates, max_draft: int) -> Draft:
-        """Take the best as long as there is one."""
+        """Return the best candidates up to the first position that has none."""
         n = max(min(len(candidates), max_draft, self.depth or max_draft), 0)
         if candidates.edges is not None:
             return grown(candidates, n)

@@ -1,4 +1,4 @@
-"""What a shape is."""
+"""The protocol of a shape."""
 
 from typing import Protocol
 
@@ -7,25 +7,25 @@ from dflash.model.candidates import Candidates
 
 
 class Shape(Protocol):
-    """Makes guesses of what a draft model thinks. A frozen value without request state."""
+    """Makes a draft from the candidates of a draft model. A frozen value without request state."""
 
     def wants(self, max_depth: int, max_draft: int) -> tuple[int, int]:
-        """Say what to ask a draft for.
+        """Return how many candidates the draft model should make. Called by drafters before they run it.
 
         Parameters
         ----------
         max_depth : int
-            Positions that it can look ahead.
+            Most positions that the draft model can predict.
         max_draft : int
-            Guesses that can be verified.
+            Most draft tokens that can be verified.
 
         Returns
         -------
         positions, width : int
-            Candidates are wanted for so many positions, and so many at each; the first is 0 if nothing is wanted.
+            Number of positions, and candidates at each; 0 positions if no draft is wanted.
         """
         ...
 
     def draft(self, candidates: Candidates, max_draft: int) -> Draft:
-        """Make at most `max_draft` guesses of them."""
+        """Return a draft of at most `max_draft` tokens. Called by drafters with the candidates that `wants` asked for."""
         ...

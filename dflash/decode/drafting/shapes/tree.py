@@ -1,4 +1,4 @@
-"""Several guesses for a position, where the draft is unsure."""
+"""Drafts with several tokens for a position where the draft model is unsure."""
 
 from dataclasses import dataclass
 
@@ -11,6 +11,9 @@ from dflash.kernels.sample import POOL
 from dflash.kernels.tree import grow
 from dflash.model.candidates import Candidates
 
+BUDGET = 22
+"""Draft tokens of a tree if no number is given."""
+
 
 @dataclass(frozen=True, repr=False)
 class Tree:
@@ -19,16 +22,16 @@ class Tree:
     Parameters
     ----------
     budget : int
-        Guesses in all. If it is no more than the positions that the drafter looks ahead, the tree is a chain.
+        Number of draft tokens. If it does not exceed the positions that the drafter predicts, the tree is a chain.
     depth : int, optional
-        Most guesses below each other; as many as the drafter looks ahead if None.
+        Most draft tokens on a path; as many as the drafter predicts if None.
     width : int, optional
-        Most candidates that are looked at for a position; as many as could be of use if None.
+        Most candidates considered for a position; as many as can be useful if None.
 
     Raises
     ------
     RequestError
-        If one of them is below 1 or no whole number.
+        If an argument is below 1 or not a whole number.
 
     References
     ----------
@@ -48,19 +51,19 @@ class Tree:
                 check_whole(f"{self!r}: {name}", value, 1)
 
     def wants(self, max_depth: int, max_draft: int) -> tuple[int, int]:
-        """At a position there may be as many guesses as there are in all."""
+        """Return positions and width; see `Shape.wants`. One position may hold all tokens beyond the chain."""
         n = min(self.budget, max_draft)
         positions = max(min(max_depth, n, self.depth or max_depth), 0)
-        # the chain alone takes a guess at each position
+        # the chain takes one token at each position
         return positions, max(min(n - positions + 1, self.width or POOL, POOL), 1)
 
     def draft(self, candidates: Candidates, max_draft: int) -> Draft:
-        """Grow the tree."""
+        """Return the tree of the likeliest paths."""
         return grown(candidates, min(self.budget, max_draft), self.depth, self.width)
 
 
 def grown(candidates: Candidates, n: int, depth: int | None = None, width: int | None = None) -> Draft:
-    """Grow a tree of `n` guesses, or of as many as there are."""
+    """Return a tree of `n` draft tokens, or of as many as the candidates allow."""
     ids, scores, edges = candidates
     ids, scores = np.ascontiguousarray(ids[:depth, :width]), np.ascontiguousarray(scores[:depth, :width])
     if edges is not None:

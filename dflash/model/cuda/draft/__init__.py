@@ -1,4 +1,4 @@
-"""Block drafts on a GPU."""
+"""Block draft models on a GPU."""
 
 from dflash.model.cuda.draft.model import DeviceBlockDraft
 

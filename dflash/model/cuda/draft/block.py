@@ -1,4 +1,4 @@
-"""How a draft on a GPU guesses: blocks of rows through its layers, their logits, candidates, and a tree of them."""
+"""Proposal of a draft model on a GPU: blocks of rows through its layers, logits, candidates, and a draft tree."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -17,8 +17,8 @@ from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import carried, sums
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.rope.cuda import Angles
-from dflash.kernels.sample.cuda import LAW
 from dflash.kernels.sample.cuda_candidates import Candidates, Largest, describe
+from dflash.kernels.sample.cuda_layout import LAW
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.soft_cap.cuda import SoftCap
 from dflash.kernels.tree.cuda import OUTLINE, BuildTree, guesses
@@ -36,17 +36,18 @@ from dflash.model.rope import inverse_frequencies
 
 
 class Size(NamedTuple):
-    """What a graph is captured for.
+    """Key of a captured graph.
 
     Parameters
     ----------
     texts : int
+        Number of sequences.
     chains : bool
-        Whether all that is wanted is the likeliest token at each position.
+        Whether only the likeliest token of each position is needed.
     pairs : bool
-        Whether scores of pairs are wanted where they are made for trees alone.
+        Whether a DSpark draft scores pairs of candidates, which only trees need.
     draft_vocab : int, optional
-        Which common tokens' logits do.
+        Index of the smaller draft vocabulary; None for the full one.
     """
 
     texts: int
@@ -56,7 +57,7 @@ class Size(NamedTuple):
 
 
 class Block:
-    """Blocks of several texts.
+    """Blocks of several sequences, from their anchors to draft trees.
 
     Parameters
     ----------
@@ -64,28 +65,30 @@ class Block:
     config : DraftConfig
     rings : DeviceRings
     tables : tuple of PackedWeight (V, D)
-        Embedding and head, mostly those of the target.
+        Embedding and LM head, usually those of the target.
     vocabulary : Vocabulary
+        Draft vocabulary.
     common : sequence of Vocabulary
-        The tokens that do for texts that keep to them; from fewer to more.
+        Smaller draft vocabularies, from fewer to more tokens.
     n_texts : int
-        Most at a time.
+        Most sequences of a pass.
     min_confidence : float
-        As of `BlockDraft`.
+        See `BlockDraft`.
     scratch : ScratchArena
-        For what lasts no longer than a pass.
+        Memory whose content lasts no longer than a pass.
 
     Attributes
     ----------
     arrays : DeviceArrays
-        What a pass reads: counts (2,), first (S + 1,), slot, begin (S,), where their contexts begin, seen, length (S,),
-        what is left of them and where they end, sequence, tokens, position (64,) of each row, laws (S, words), outlines
-        (S, 4).
+        Inputs of a pass: ``counts`` (2,), ``first`` (S + 1,), ``slot`` (S,); ``begin`` (S,), first context position;
+        ``seen`` (S,), first position still in the ring; ``length`` (S,), end of the context; ``sequence``, ``tokens``,
+        ``position`` (64,) of each row; ``row_params`` (S, words), ``outlines`` (S, 4).
     out : DeviceArrays
-        What was guessed; see `dflash.kernels.tree.cuda.guesses`.
+        Draft trees in the layout of `dflash.kernels.tree.cuda`.
     candidates : Candidates, Markov or Pairs
+        Launch that finds the candidates of each position.
     reach : int32 (S,) or None
-        How many positions of each text are guessed; None if all.
+        Number of draft positions of each sequence; None if there is no limit by confidence.
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class Block:
         inv_freq, gain = inverse_frequencies(config)
         self._angles = Angles(a.position, device.array(inv_freq), s.cos, s.sin, gain=gain)
         blocks = DeviceBlocks(a.counts, a.first, a.slot, a.seen, a.length)
-        # row i of the batch is written at place i of the one page
+        # keys and values of row i of the batch are written at place i of a single page
         own = rows_of(a, pages=device.zeros(n_texts, 1, dtype=np.int32), length=a.first)
         where = DraftBatch(rings, blocks, own, Workspace(scratch.alloc))
         gain, eps = weights.vector("output_norm.weight"), config.norm_eps
@@ -169,13 +172,13 @@ class Block:
         self._laid: Any = None
 
     def lay(self, requests: Sequence[DeviceDraftRequest], anchors: Sequence[int] | None = None) -> None:
-        """Say for which texts to guess, and under which tokens unless a kernel does.
+        """Upload the requests and their anchors.
 
         Parameters
         ----------
-        device_requests : sequence of DeviceDraftRequest
+        requests : sequence of DeviceDraftRequest
         anchors : sequence of int, optional
-            The last token of each text. Without, what the device knows already is not sent again.
+            Last token of each sequence. If None, a kernel writes the anchors, and an upload equal to the last is skipped.
         """
         laid = None if anchors is not None else [(request, request.state.begin) for request in requests]
         if laid is not None and laid == self._laid:
@@ -207,7 +210,10 @@ class Block:
         self._laid = laid
 
     def prepare(self, requests: Sequence[DeviceDraftRequest], *, candidates: bool = False) -> Size:
-        """Make ready to guess; what `run` is told. With `candidates`, all that there are will be asked for."""
+        """Capture a graph that answers the requests; return its key for `run`.
+
+        With `candidates`, the graph finds all candidates of each position.
+        """
         greedy = all(request.nodes <= request.positions and request.params.scale is None for request in requests)
         chains, pairs = greedy and not candidates and self._largest is not None, self._wants_pairs(requests)
         size = Size(len(requests), chains, pairs, shared_draft_vocab(requests))
@@ -215,18 +221,18 @@ class Block:
         return size
 
     def width(self, wanted: int, *, pairs: bool) -> int:
-        """How many candidates of a position are looked at if so many are wanted, by their `pairs` or not."""
+        """Return the candidates of a position that the tree considers if `wanted` are requested, with `pairs` or without."""
         if isinstance(self.candidates, Markov) and pairs:
             most = self.candidates.pairs.ids.shape[1]
-            return min(wanted, most) if wanted > 1 else most  # a chain is the best of all
+            return min(wanted, most) if wanted > 1 else most  # a chain in a batch with trees: the best path of all pairs
         return self._config.selector_top or wanted
 
     def _wants_pairs(self, requests: Sequence[DeviceDraftRequest]) -> bool:
-        """Whether a draft that makes pairs for trees alone has to."""
+        """Return True if this is a DSpark draft and a request is for a tree, which needs scores of pairs."""
         return isinstance(self.candidates, Markov) and any(request.n_candidates > 1 for request in requests)
 
     def run(self, size: Size) -> None:
-        """Guess as the arrays say."""
+        """Run the graph of a size on the uploaded arrays."""
         self._graphs(size)
 
     def _launch(self, size: Size) -> None:
@@ -266,7 +272,7 @@ class Block:
 
 
 def _space(config: DraftConfig, n: int) -> SimpleNamespace:
-    """Arrays between the launches; what a multiply reads is float16. A sublayer reads `x` and leaves `out`."""
+    """Allocate the arrays between launches; inputs of multiplies are float16. A sublayer reads `x` and writes `out`."""
     query, row = config.heads * config.head_size, config.kv_heads * config.head_size
     singles = {"stream": config.width, "query": query, "key": row, "value": row}
     singles |= {"cos": config.n_rot // 2, "sin": config.n_rot // 2}

@@ -1,4 +1,4 @@
-"""How a draft on a GPU reads: features of the target become keys and values of every layer."""
+"""Context of a draft model on a GPU: features of the target become keys and values of every layer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from dflash.model.draft.state import DraftState
 from dflash.model.rope import inverse_frequencies
 
 Piece = tuple[DraftState, NDArray[np.int32]]
-"""A text and rows of the features that it reads next."""
+"""State of a sequence, and the rows of the features to read next."""
 
 
 class Context:
@@ -39,7 +39,7 @@ class Context:
     Attributes
     ----------
     arrays : DeviceArrays
-        What a pass reads: those of `context_shapes`, pages (S, P) of the rings, and sources, the features' addresses.
+        Inputs of a pass: arrays of `context_shapes`, ``pages`` (S, P) of the rings, and ``sources``, addresses of features.
     """
 
     def __init__(self, weights: DeviceWeights, config: DraftConfig, rings: DeviceRings) -> None:
@@ -71,13 +71,13 @@ class Context:
         self._laid: tuple[list[int], list[int]] | None = None
 
     def read(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:
-        """Read rows of several texts; see `BlockDraft.read_many`."""
+        """Read rows of several sequences; see `BlockDraft.read_many`."""
         n_rows = len(features[self._taps[0]])
         batch: list[Piece] = []
         room = PENDING
         for state, rows in items:
             wanted = np.arange(n_rows, dtype=np.int32)[rows] if isinstance(rows, slice) else np.asarray(rows, np.int32)
-            # those that later ones of the same call would push out are not read
+            # rows that later rows of the same call would overwrite in the ring are skipped
             skipped = max(len(wanted) - self._rings.reach, 0)
             state.length, wanted = state.length + skipped, wanted[skipped:]
             while len(wanted):
@@ -90,9 +90,9 @@ class Context:
             self._read(batch, features)
 
     def lay(self, states: Sequence[DraftState], features: Mapping[int, Any]) -> None:
-        """Say whose rows are read next and from where; which rows they are is for a kernel to say.
+        """Upload the slots of the sequences and the addresses of the features; a kernel selects the rows.
 
-        What the device knows already is not sent again.
+        An upload equal to the last one is skipped.
         """
         slots, sources = [state.slot for state in states], [features[tap].data.ptr for tap in self._taps]
         if self._laid != (slots, sources):
@@ -108,13 +108,13 @@ class Context:
         self._laid = None
 
     def prepare(self, n: int) -> int:
-        """Make ready to read up to `n` rows; what `run` is told."""
+        """Capture a graph that reads up to `n` rows; return its key for `run`."""
         size = next(bucket for bucket in BUCKETS if bucket >= n)
         self._graphs.prepare(size)
         return size
 
     def run(self, size: int) -> None:
-        """Read what the arrays say."""
+        """Run the graph of a size on the uploaded arrays."""
         self._graphs(size)
 
     def _read(self, batch: Sequence[Piece], features: Mapping[int, Any]) -> None:

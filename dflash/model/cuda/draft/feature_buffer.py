@@ -1,4 +1,7 @@
-"""Features that a draft reads later: one row costs as much as some, and it need not read before it guesses."""
+"""Buffer of target features that the draft model has not read yet.
+
+Reading up to 32 rows costs as much as reading one, and the draft model needs them only at its next proposal.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,22 +14,23 @@ from dflash.model.draft.context import Rows
 from dflash.model.draft.state import DraftState
 
 ROOM = 32
-"""Rows that are kept of a text."""
+"""Rows buffered for each sequence."""
 
 _PLACES = 4
-"""Sets of arrays that are known; those of decode passes are always the same."""
+"""Most sets of source arrays with a copy launch of their own; decode passes always use the same arrays."""
 
 
 class FeatureBuffer:
-    """Features of the last rows of texts that the draft has not read.
+    """Features of the newest rows of each sequence, which the draft model has not read.
 
     Parameters
     ----------
     taps : sequence of int
-        Whose features.
+        Target layers whose outputs are the features.
     slots : int
-        Texts at a time.
+        Sequences at a time.
     width : int
+        Width of the target's residual stream.
     """
 
     def __init__(self, taps: Sequence[int], slots: int, width: int) -> None:
@@ -37,7 +41,7 @@ class FeatureBuffer:
         self._counts: dict[DraftState, int] = {}
 
     def add(self, state: DraftState, features: Mapping[int, Any], rows: Rows) -> bool:
-        """Keep some rows of a text, the next ones; False if there is no room, or they do not lie together."""
+        """Buffer the next rows of a sequence; return False if they do not fit or are not contiguous in `features`."""
         at, numbers = self._counts.get(state, 0), range(len(features[self._taps[0]]))
         found = list(numbers[rows]) if isinstance(rows, slice) else [numbers[row] for row in rows]
         if not found or at + len(found) > ROOM or found[-1] - found[0] != len(found) - 1:
@@ -51,7 +55,7 @@ class FeatureBuffer:
         return True
 
     def take(self, states: Sequence[DraftState]) -> tuple[list[tuple[DraftState, Rows]], dict[int, Any]]:
-        """What is kept of some texts, to be read now: rows of each, and the arrays that they are of."""
+        """Remove the buffered rows of some sequences; return the rows of each, and the arrays that hold them."""
         items: list[tuple[DraftState, Rows]] = []
         for state in states:
             if n := self._counts.pop(state, 0):

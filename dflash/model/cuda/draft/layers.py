@@ -1,6 +1,6 @@
-"""The layers of a draft on a GPU: launches bound to the arrays of a pass. Each reads top to bottom as its formula.
+"""The layers of a draft model on a GPU: launches bound to the arrays of a pass. Each reads top to bottom as its formula.
 
-A norm is carried by the multiplies around it (`SplitNorm`), but in DFlash 2, where convolutions lie between them.
+The multiplies around a norm carry it (`SplitNorm`), except in DFlash 2, where convolutions stand between them.
 """
 
 from types import SimpleNamespace
@@ -20,18 +20,18 @@ from dflash.model.draft.config import DraftConfig
 
 
 class DraftBatch(NamedTuple):
-    """Where the rows of blocks belong.
+    """Memory and layout of the rows of blocks.
 
     Parameters
     ----------
     rings : DeviceRings
-        Of their contexts.
+        Keys and values of the contexts.
     blocks : DeviceBlocks
-        What they see.
+        Blocks and the range of context positions that each sees.
     own : SimpleNamespace
-        Where their own keys and values are written; see `rows_of`.
+        Layout by which the blocks' own keys and values are written; see `rows_of`.
     workspace : Workspace
-        Of attention.
+        Scratch memory of attention.
     """
 
     rings: DeviceRings
@@ -44,17 +44,17 @@ Norm = RmsNorm | SplitNorm
 
 
 class DraftLayerContext(NamedTuple):
-    """What the launches of a layer are made of.
+    """Inputs from which the launches of a layer are built.
 
     Parameters
     ----------
     weights : DeviceWeights
     config : DraftConfig
     space : SimpleNamespace
-        Arrays between the launches.
+        Intermediate arrays of a pass.
     where : DraftBatch
     i : int
-        Which layer it is.
+        Index of the layer.
     """
 
     weights: DeviceWeights
@@ -64,23 +64,23 @@ class DraftLayerContext(NamedTuple):
     i: int
 
     def matrix(self, name: str) -> Any:
-        """A weight of the layer."""
+        """Return a weight of the layer."""
         return self.weights.matrix(f"blk.{self.i}.{name}.weight")
 
     def vector(self, name: str) -> Any:
-        """A gain of the layer."""
+        """Return a gain of the layer."""
         return self.weights.vector(f"blk.{self.i}.{name}.weight")
 
 
 class DraftLayerNorms(NamedTuple):
-    """Of a layer: before attention, before the feed forward."""
+    """Norms of a layer: before attention and before the feed forward."""
 
     attention: Norm
     ffn: Norm
 
     @classmethod
     def of(cls, parts: DraftLayerContext) -> "DraftLayerNorms":
-        """Make them."""
+        """Make the norms of a layer."""
         s, eps, found = parts.space, parts.config.norm_eps, list[Norm]()
         for part in ("attn", "ffn"):
             gain = parts.vector(f"{part}_norm")
@@ -94,14 +94,14 @@ class DraftLayerNorms(NamedTuple):
 
 
 def split_norm(space: SimpleNamespace, gain: Any, eps: float, half: Any) -> SplitNorm:
-    """A norm of the stream that multiplies carry."""
+    """Return a norm of the stream that the multiplies around it carry."""
     return SplitNorm(space.stream, gain, eps, half=half, squares=space.squares)
 
 
 class ConvPair:
     """The convolutions before and after a sublayer of DFlash 2, with taps made from the sublayer's input.
 
-    Reads `normed` and `whole`; the sublayer reads `mixed` and leaves `product`, which is added to `stream`.
+    Reads `normed` and `whole`. The sublayer reads `mixed` and writes `product`, which is added to `stream`.
     """
 
     def __init__(self, parts: DraftLayerContext, part: str) -> None:
@@ -112,13 +112,13 @@ class ConvPair:
         self.after = BlockConv(s.product, *taps, each=parts.config.block, side=1, out=s.stream)
 
     def before(self, n: int) -> None:
-        """Make the taps, and the sublayer's input."""
+        """Compute the taps and the sublayer's input."""
         self.conv_proj(n)
         self.mix(n)
 
 
 class Attention:
-    """Softmax attention over the context and the block; reads `x` and leaves or adds its output in `out`."""
+    """Softmax attention over the context and the block; reads `x` and writes or adds its output to `out`."""
 
     def __init__(self, parts: DraftLayerContext, norms: DraftLayerNorms) -> None:
         _, config, s, where, i = parts
@@ -144,7 +144,7 @@ class Attention:
         self.attn_output = PackedLinear(s.attended, [output], [s.out], add=adds, **carried(behind=norms.ffn))
 
     def __call__(self, n: int, n_sequences: int) -> None:
-        """Run `n` rows."""
+        """Launch for `n` rows."""
         self.project(n)
         self.rotate(n)
         self.attend(n, n_sequences=n_sequences)
@@ -152,7 +152,7 @@ class Attention:
 
 
 class FeedForward:
-    """``down(silu(gate x) * up x)``; reads `x` and leaves or adds its output in `out`."""
+    """``down(silu(gate x) * up x)``; reads `x` and writes or adds its output to `out`."""
 
     def __init__(self, parts: DraftLayerContext, norm: Norm, behind: Norm) -> None:
         s = parts.space
@@ -163,7 +163,7 @@ class FeedForward:
         self.ffn_down = PackedLinear(s.inner, [down], [s.out], add=adds, scale=scale, **carried(behind=behind))
 
     def __call__(self, n: int) -> None:
-        """Run `n` rows."""
+        """Launch for `n` rows."""
         self.gate_up(n)
         self.ffn_down(n)
 
@@ -171,7 +171,7 @@ class FeedForward:
 class Layer:
     """Norm, attention, add; norm, feed forward, add; in DFlash 2 with convolutions around both.
 
-    `behind` is the norm that comes next; `multiplies` are the launches that read the layer's weights, but for convolutions.
+    `behind` is the norm that follows the layer; `multiplies` are the launches that read its weights, without convolutions.
     """
 
     def __init__(self, parts: DraftLayerContext, norms: DraftLayerNorms, behind: Norm) -> None:
@@ -184,7 +184,7 @@ class Layer:
         self.multiplies = [self.attention.project, self.attention.attn_output, self.ffn.gate_up, self.ffn.ffn_down]
 
     def __call__(self, n: int, n_sequences: int) -> None:
-        """Run `n` rows of `n_sequences` blocks."""
+        """Launch for `n` rows of `n_sequences` blocks."""
         if self.attn_norm:
             self.attn_norm(n)
         if self.attn_conv:

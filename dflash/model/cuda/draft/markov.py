@@ -1,4 +1,4 @@
-"""The head of DSpark on a GPU: a walk in which the likeliest token of a position corrects the logits of the next."""
+"""Markov head of DSpark on a GPU: the likeliest token of a position corrects the logits of the next."""
 
 from typing import Any, NamedTuple
 
@@ -18,13 +18,14 @@ from dflash.model.draft.markov import confidence_head
 from dflash.model.draft.vocabulary import Vocabulary
 
 PAIRED = 16
-"""Candidates of a position whose pairs are scored."""
+"""Candidates of a position that are scored after each candidate of the position before."""
 
 
 class _Step(NamedTuple):
-    """The launches of a position: the code of the token before, its halves, the correction; what follows, and its token.
+    """Launches of a position: code of the previous token, its float16 copy, correction, candidates, choice of a token.
 
-    Of `picks` and `founds`, for each text, the first one takes all candidates, the second one the likeliest token.
+    In `founds` and `picks`, the first item is for all candidates, the second for the likeliest token alone. `founds` has one
+    launch for each sequence.
     """
 
     embed: Embed
@@ -35,37 +36,37 @@ class _Step(NamedTuple):
 
 
 class Markov:
-    """Candidates of all positions of some blocks, one position after another, and how far they are to be trusted.
+    """Candidates of all positions of some blocks, one position after another, and the number of confident positions.
 
-    ``logits[t] + w2 w1[token before]`` along the walk; for trees, how well other candidates follow each other, too.
+    ``logits[t] + w2 w1[token before]`` along the likeliest tokens; for trees, also scores of pairs of other candidates.
 
     Parameters
     ----------
     weights : DeviceWeights
     config : DraftConfig
     logits : float32 (R, V)
-        Of the rows of blocks; they are corrected in place.
+        Logits of the rows of blocks; corrected in place.
     arrays : DeviceArrays
-        Of the blocks: counts, laws, position, tokens.
+        Inputs of the blocks: ``counts``, ``row_params``, ``position``, ``tokens``.
     vocabulary : Vocabulary
-        The tokens that the logits are of.
+        Draft vocabulary, in the order of the logits.
     targets : int32 (V,) or None
-        As of `Candidates`.
+        See `Candidates`.
     stream : float32 (R, D)
-        The rows before the last norm.
+        Residual stream of the rows before the last norm.
     min_confidence : float
-        As of `BlockDraft`.
+        See `BlockDraft`.
 
     Attributes
     ----------
     ids : int32 (R, POOL)
     scores : float32 (R, POOL)
     largest : tuple of int32 and float32 (R, 1)
-        As of `Largest`, where that is all that was asked for.
+        Outputs of `Largest`, if only the likeliest tokens are computed.
     reach : int32 (S,) or None
-        How many positions of each text are guessed; None if all.
+        Number of draft positions of each sequence; None if there is no limit by confidence.
     pairs : Pairs
-        The likeliest of each position, and their scores after every candidate before; made once they are called for.
+        Launch that scores the likeliest candidates of each position after every candidate before; run for trees only.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Markov:
         self.pairs = Pairs(logits, codes, (w1, weights.matrix("markov_w2.weight")), **about)
 
     def __call__(self, n_rows: int, *, chains: bool = False) -> None:
-        """Launch for the first `n_rows` rows, whole blocks; for chains the likeliest tokens do."""
+        """Launch for the first `n_rows` rows, in whole blocks; with `chains`, find only the likeliest tokens."""
         n = n_rows // self._config.block
         self._begin()
         for step in self._steps:

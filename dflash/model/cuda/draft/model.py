@@ -1,4 +1,4 @@
-"""A block draft on a GPU: the same face as `dflash.model.draft.model.BlockDraft`, and guesses that stay on the device."""
+"""A block draft model on a GPU: the interface of `dflash.model.draft.model.BlockDraft`; drafts stay on the device."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -6,7 +6,7 @@ from typing import Any
 
 from dflash.errors import KernelError, RequestError, Unsupported
 from dflash.kernels.gpu import device, jit
-from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.sample import SampleParams
@@ -32,7 +32,7 @@ _MOST_HEAD, _MOST_SHARE, _MOST_TOP = 256, 64, 32
 
 
 class DeviceBlockDraft:
-    """Guesses a block of tokens at once, for several texts together, on the GPU of its target.
+    """Draft model that proposes a block of tokens per pass, for several sequences, on the GPU of its target.
 
     Parameters
     ----------
@@ -40,39 +40,39 @@ class DeviceBlockDraft:
     source : Source
         Weights of the same file; they are read once and kept on the device, repacked.
     target : DeviceModel
-        Its embedding and head are used unless the file has others, and its batches are followed.
+        Target model. Its embedding and LM head are used unless the file has its own; `follow` reads its batches.
     vocabulary : Vocabulary
-        The tokens that are guessed.
-    draft_vocabs : sequence of Vocabulary
-        Those that do for texts that keep to them, from fewer to more; not of a draft with a soft cap on its logits.
+        Draft vocabulary.
+    common : sequence of Vocabulary
+        Smaller draft vocabularies, from fewer to more tokens; not used by a draft with a soft cap on its logits.
     sequences : int
-        Texts that may be in work at a time.
+        Sequences that may be open at a time.
     context : int
         Positions that layers without a window see.
     trim_block : bool
-        Taken as False: rows of a block cost the same up to 16.
+        Ignored: up to 16 rows of a block cost the same.
     min_confidence : float
-        As of `BlockDraft`. What lies further stands in the pass as guesses that are nearly never right, so that the step can
-        be launched before anybody knows how far it goes.
+        See `BlockDraft`. Positions beyond the limit stay in the target's pass as draft tokens that are almost never
+        accepted. So the target's step can be launched before the number of confident positions is known.
 
     Attributes
     ----------
     config : DraftConfig
     reach : int
-        Most positions of a text that are kept.
+        Most positions of a sequence that the context keeps.
     most_texts : int
-        Most that one pass guesses for.
+        Most sequences of a pass.
     draft_vocabs : sequence of Vocabulary
-        As given, where they are used.
+        The smaller draft vocabularies in use: `common`, or none.
     latest : DeviceDrafts or None
-        Those that lie on the device.
+        The drafts that the device memory holds now.
 
     Raises
     ------
     Unsupported
-        If it is of a kind that is run on the CPU alone.
+        If the draft has sizes that run only on the CPU.
     OutOfMemory
-        If the device has no room for it.
+        If the draft does not fit the device memory.
     """
 
     device = "cuda"
@@ -92,7 +92,7 @@ class DeviceBlockDraft:
     ) -> None:
         _refuse(config)
         self.config, self._source, self._target = config, source, target
-        # a cap would bring what lies far below up to all others
+        # a soft cap would raise masked logits to the level of real ones
         self.draft_vocabs = common = () if config.logit_cap else common
         self._rings = rings = DeviceRings(config, sequences, context)
         self.reach = rings.reach
@@ -117,11 +117,11 @@ class DeviceBlockDraft:
 
     @property
     def free_slots(self) -> int:
-        """Texts that could still be begun."""
+        """Sequences that can still be opened."""
         return self._rings.free
 
     def warm(self) -> Iterator[None]:
-        """Capture the target's passes, and those of a chain for one text, one between two ``yield``."""
+        """Capture passes of the target, and of a chain for one sequence; each step of the iterator captures one."""
         for n in (1, self.config.most + 1):
             self._target.prepare([n], tuple(sorted(self.config.target_layer_ids)))
             yield
@@ -136,17 +136,17 @@ class DeviceBlockDraft:
             state.close()
 
     def state(self, begin: int = 0) -> DraftState:
-        """Begin a text; see `BlockDraft.state`."""
+        """Begin a sequence; see `BlockDraft.state`."""
         return _State(self, self._rings, begin)
 
     def read(self, state: DraftState, features: Mapping[int, Any], rows: Rows) -> None:
-        """Append the next positions of one text to its context; see `BlockDraft.read_many`."""
+        """Append the next positions of one sequence to its context; see `BlockDraft.read_many`."""
         self.read_many([(state, rows)], features)
 
     def read_many(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:
-        """Append the next positions of several texts to their contexts; see `BlockDraft.read_many`.
+        """Append the next positions of several sequences to their contexts; see `BlockDraft.read_many`.
 
-        What `follow` has read already is not read again; a few rows are kept until guesses are wanted.
+        Rows that `follow` has read are not read again. A few rows are buffered until the next proposal.
         """
         unread: list[tuple[DraftState, Rows]] = []
         for state, rows in items:
@@ -160,17 +160,17 @@ class DeviceBlockDraft:
             self._context.read(unread, features)
 
     def catch_up(self, states: Sequence[DraftState]) -> None:
-        """Read what was kept of some texts."""
+        """Read the buffered rows of some sequences."""
         items, features = self._kept.take(states)
         if items:
             self._context.read(items, features)
 
     def forget(self, state: DraftState) -> None:
-        """Drop what was kept of a text."""
+        """Drop the buffered rows of a sequence."""
         self._kept.take([state])
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Candidates]:
-        """Guess what follows the last token of each text; see `BlockDraft.propose`."""
+        """Find candidates for the tokens after the last one of each sequence; see `BlockDraft.propose`."""
         if requests:
             self._check(requests)
         found: list[Candidates] = []
@@ -196,7 +196,7 @@ class DeviceBlockDraft:
         return found
 
     def _found(self, request: DraftRequest, rows: slice) -> Candidates:
-        """What the rows of a block have found, fetched."""
+        """Fetch the candidates of some rows of a block from the device."""
         found: Any = self._block.candidates
         if isinstance(found, Markov) and request.n_candidates > 1:
             found = found.pairs
@@ -205,18 +205,18 @@ class DeviceBlockDraft:
         return Candidates(found.ids[rows].get()[:, :width], found.scores[rows].get()[:, :width], edges)
 
     def guess(self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]) -> DeviceDrafts | None:
-        """Guess trees that stay on the device, unless that was begun by `follow`.
+        """Draft trees that stay on the device; take those that `follow` has launched if they match.
 
         Parameters
         ----------
         device_requests : sequence of DeviceDraftRequest
         anchors : sequence of int
-            The last token of each text.
+            Last token of each sequence.
 
         Returns
         -------
         DeviceDrafts or None
-            They may still be being computed. None if there are too many texts for one pass.
+            Drafts that the device may still be computing. None if there are too many sequences for one pass.
         """
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.matches(device_requests, anchors):
@@ -228,7 +228,7 @@ class DeviceBlockDraft:
         return self.latest
 
     def follow(self, device_requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
-        """As `DeviceDrafter` says."""
+        """See `DeviceDrafter.follow`."""
         target, n = self._target, len(device_requests)
         self.catch_up([device_request.state for device_request in device_requests])
         if n > self.most_texts or not may_follow(target, device_requests, order):
@@ -247,12 +247,12 @@ class DeviceBlockDraft:
         return True
 
     def writer(self, batch: DeviceBatch) -> WriteDraft:
-        """As `DeviceDrafter` says."""
+        """See `DeviceDrafter.writer`."""
         assert batch is self._target.batch
         return self._plant
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._source.close()
 
     def _guess(
@@ -268,39 +268,39 @@ class DeviceBlockDraft:
         if len({request.state.slot for request in requests}) < len(requests) or any(
             request.state.closed for request in requests
         ):
-            raise KernelError("propose: every ask must be of another state, which is not closed")
+            raise KernelError("propose: two requests have the same state, or a state is closed")
         for request in requests:
             if not 0 <= request.anchor < self._target.n_vocab:
                 raise RequestError(
                     f"token {request.anchor} is not in the vocabulary: ids are 0 to {self._target.n_vocab - 1}"
                 )
             if not 1 <= request.n_draft <= self.config.most:
-                raise RequestError(f"n is {request.n_draft}, this draft guesses 1 to {self.config.most} positions")
+                raise RequestError(f"n_draft is {request.n_draft}, must be 1 to {self.config.most} for this draft")
 
 
 class _State(DraftState):
-    """The context of one text, of which the last rows may not have been read."""
+    """Context of one sequence, whose last rows may still be buffered."""
 
     def __init__(self, draft: DeviceBlockDraft, rings: DeviceRings, begin: int) -> None:
         super().__init__(rings, begin)
         self._draft: DeviceBlockDraft | None = draft
 
     def snapshot(self) -> DraftSnapshot:
-        """As of `DraftState`."""
+        """Read buffered rows, then copy the context; see `DraftState.snapshot`."""
         if self._draft is not None:
             self._draft.catch_up([self])
         return super().snapshot()
 
     def close(self) -> None:
-        """As of `DraftState`."""
-        draft, self._draft = self._draft, None  # which may remember this state
+        """Drop buffered rows and return the slot; see `DraftState.close`."""
+        draft, self._draft = self._draft, None  # the draft may hold a reference to this state
         if draft is not None:
             draft.forget(self)
         super().close()
 
 
 def _refuse(config: DraftConfig) -> None:
-    """Refuse sizes that the kernels of a GPU have no room for."""
+    """Raise `Unsupported` for sizes that the GPU kernels do not support."""
     share = config.heads // config.kv_heads
     for what, size, fits, room in (
         ("heads of", config.head_size, config.head_size <= _MOST_HEAD, f"up to {_MOST_HEAD} numbers"),

@@ -1,4 +1,4 @@
-"""The context of a draft on a GPU, seen as pages of a cache, so that what writes keys and values there writes them here."""
+"""Context of a draft model on a GPU, addressed as pages of a KV cache, so that the cache's kernels can write to it."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,21 +12,21 @@ from dflash.model.draft.state import Rings, places
 
 
 class DeviceRings(Rings):
-    """Rings with room for rows that are written ahead of the text.
+    """Rings with extra places for rows that are written beyond the accepted text.
 
     Parameters
     ----------
     config : DraftConfig
     slots : int
     context : int
-        Positions that layers without a window are to see.
+        Positions that layers without a window see.
 
     Attributes
     ----------
     reach : int
-        Most positions of a text that are kept.
+        Most positions of a sequence that the ring keeps.
     laps : int
-        Pages that a sequence of writes may touch: those of a ring and one more.
+        Length of a page list: the pages of a ring and one more, since writes may wrap around.
     """
 
     def __init__(self, config: DraftConfig, slots: int, context: int) -> None:
@@ -36,18 +36,18 @@ class DeviceRings(Rings):
         self.laps = size // PAGE + 1
 
     def pages_of(self, slot: int) -> Any:
-        """Pages of a ring, from its first place on."""
+        """Return the pages of a ring, from its first place on."""
         n = self.size // PAGE
         return slot * n + np.arange(self.laps, dtype=np.int32) % n
 
     def pages(self) -> dict[str, Any]:
-        """Keys and values of all layers as pages (L, P, PAGE, KV, D)."""
+        """Return keys and values of all layers as pages (L, P, PAGE, KV, D)."""
         shape = len(self.k), -1, PAGE, *self.k.shape[3:]
         return {"k": self.k.reshape(shape), "v": self.v.reshape(shape)}
 
 
 def rows_of(arrays: Any, *, pages: Any, length: Any) -> SimpleNamespace:
-    """What says where rows are written, with pages and the place of each sequence's first row of one's own."""
+    """Return a row layout of `arrays` with other `pages`, and `length` as the place of each sequence's first row."""
     return SimpleNamespace(
         counts=arrays.counts,
         first=arrays.first,

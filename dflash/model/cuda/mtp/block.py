@@ -24,26 +24,26 @@ from dflash.model.state.pools import Pools
 
 
 class MtpContext(NamedTuple):
-    """What a head is made of.
+    """Inputs from which an MTP head is built.
 
     Parameters
     ----------
     weights : DeviceWeights
-        Of the block.
+        Weights of the block.
     config : Config
-        Of one layer.
+        Configuration of one layer.
     pools : Pools
         Keys and values of the block.
     embedding, output : PackedWeight (V, D)
-        Mostly those of the trunk.
+        Embedding and LM head, usually those of the trunk.
     norm : float32 (D,)
-        The last one.
+        Gain of the last norm.
     known : Vocabulary
-        The tokens that are guessed.
+        Draft vocabulary.
     common : sequence of Vocabulary
-        The tokens that do for texts that keep to them; from fewer to more.
+        Smaller draft vocabularies, from fewer to more tokens.
     scratch : ScratchArena
-        For what lasts no longer than a pass.
+        Memory whose content lasts no longer than a pass.
     """
 
     weights: DeviceWeights
@@ -58,7 +58,7 @@ class MtpContext(NamedTuple):
 
 
 class Reading:
-    """Reads tokens together with what was seen before them.
+    """Reads tokens together with the hidden states of the positions before them.
 
     ``x = eh_proj [rms(embedding(token)); rms(hidden)]``, then a block of full attention.
 
@@ -66,14 +66,14 @@ class Reading:
     ----------
     parts : MtpContext
     batch : SimpleNamespace
-        As a `DeviceBatch`.
+        Arrays named like those of a `DeviceBatch`.
     hidden : float32 (N, D)
-        What was seen before each token.
+        Hidden state of the position before each token.
 
     Attributes
     ----------
     stream : float32 (N, D)
-        What it leaves, not normed.
+        Output of the block, before the last norm.
     """
 
     def __init__(self, parts: MtpContext, batch: SimpleNamespace, hidden: Any) -> None:
@@ -99,6 +99,6 @@ class Reading:
         self.stream = space.stream
 
     def __call__(self, n: int) -> None:
-        """Launch `n` rows."""
+        """Launch for `n` rows."""
         for launch in self._launches:
             launch(n)

@@ -1,4 +1,4 @@
-"""How an MTP head on a GPU reads and guesses: one pass over what is new, then one for each further guess, as one graph."""
+"""Draft loop of an MTP head on a GPU: one pass over unread tokens, then one per further draft token, in one graph."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -12,8 +12,8 @@ from dflash.kernels.linear.cuda import BUCKETS, PackedLinear
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.sample.candidates import POOL
-from dflash.kernels.sample.cuda import LAW
 from dflash.kernels.sample.cuda_candidates import Candidates, Largest, describe
+from dflash.kernels.sample.cuda_layout import LAW
 from dflash.kernels.tree.cuda import OUTLINE, SEQUENCES, BuildTree, Features, GatherTop1, context_shapes, guesses
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.mask_logits import bury
@@ -22,22 +22,22 @@ from dflash.model.draft.request import DeviceDraftRequest, shared_draft_vocab
 from dflash.model.state.sequence_state import State
 
 MOST = 8
-"""Most guesses below each other."""
+"""Most draft tokens below each other; each takes a pass of the head."""
 
 
 class Size(NamedTuple):
-    """What a graph is captured for.
+    """Key of a captured graph.
 
     Parameters
     ----------
     rows : int
-        That are read.
+        Rows that are read.
     texts, depth : int
-        For how many how many guesses are made below each other.
+        Number of sequences, and of draft positions for each.
     chains : bool
-        Whether all that is wanted is the likeliest token each time.
+        Whether only the likeliest token of each position is needed.
     draft_vocab : int, optional
-        Which common tokens' logits do.
+        Index of the smaller draft vocabulary; None for the full one.
     """
 
     rows: int
@@ -48,9 +48,9 @@ class Size(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """The launches of the guess at a depth; the first one goes on from what was read, without `picks` and `read`.
+    """Launches of one draft position; the first position continues from the unread tokens and has no `picks` and `read`.
 
-    Of `picks` and `candidates`, the first one takes all candidates, the second one the likeliest token.
+    In `picks` and `candidates`, the first item is for all candidates, the second for the likeliest token alone.
     """
 
     picks: tuple[GatherTop1, GatherTop1] | None
@@ -60,23 +60,24 @@ class _Step(NamedTuple):
 
 
 class Chain:
-    """Reads rows of up to 16 texts, at most 64 together, and guesses how each goes on.
+    """Reads rows of up to 16 sequences, at most 64 in all, and drafts the tokens that follow each.
 
     Parameters
     ----------
     parts : MtpContext
     pages : int
-        Most of a text.
+        Most pages of a sequence.
 
     Attributes
     ----------
     arrays : DeviceArrays
-        What a pass reads: those of `context_shapes`, pages (S, P), laws (S, words), outlines (S, 4), sources, the address of
-        the trunk's hidden rows, alone (2,), counts of the later passes, and next (MOST, S), where what is guessed is read.
+        Inputs of a pass: arrays of `context_shapes`; ``pages`` (S, P), ``row_params`` (S, words), ``outlines`` (S, 4);
+        ``sources``, the address of the trunk's hidden rows; ``alone`` (2,), counts of the later passes; ``next`` (MOST, S),
+        positions at which draft tokens are read.
     ids, scores : (MOST * S, POOL)
-        Candidates; those of one depth lie together.
+        Candidates; those of one position lie together.
     out : DeviceArrays
-        What was guessed; see `dflash.kernels.tree.cuda.guesses`.
+        Draft trees in the layout of `dflash.kernels.tree.cuda`.
     """
 
     def __init__(self, parts: MtpContext, pages: int) -> None:
@@ -114,10 +115,10 @@ class Chain:
     def lay(
         self, states: Sequence[State], hidden: Any, requests: Sequence[DeviceDraftRequest] = (), *, follows: bool = False
     ) -> None:
-        """Say which texts are read, where the trunk's rows lie and what is wanted.
+        """Upload pages of the sequences, the address of the trunk's rows, and the requests.
 
-        What else there is must lie in ``arrays.host``; or it `follows`, and a kernel says it: then what the device knows
-        already is not sent again.
+        The caller has written the other inputs to ``arrays.host``. With `follows`, a kernel writes them on the device, and
+        an upload equal to the last one is skipped.
         """
         laid = [tuple(state.pages) for state in states], hidden.data.ptr, list(requests)
         if follows and laid == self._laid:
@@ -135,9 +136,9 @@ class Chain:
         self._laid = laid if follows else None
 
     def prepare(self, n_rows: int, requests: Sequence[DeviceDraftRequest] = (), *, candidates: bool = False) -> Size:
-        """Make ready to read up to `n_rows` rows and to guess as is wished; what `run` is told.
+        """Capture a graph that reads up to `n_rows` rows and answers the requests; return its key for `run`.
 
-        With `candidates`, all that there are will be asked for.
+        With `candidates`, the graph finds all candidates of each position.
         """
         depth = max((request.positions for request in requests), default=0)
         greedy = all(request.nodes <= request.positions and request.params.scale is None for request in requests)
@@ -149,7 +150,7 @@ class Chain:
         return size
 
     def run(self, size: Size) -> None:
-        """Do what the arrays say."""
+        """Run the graph of a size on the uploaded arrays."""
         self._graphs(size)
 
     def _bind(self, t: int) -> None:

@@ -1,4 +1,4 @@
-"""The MTP head of a model on a GPU: the same face as `dflash.model.mtp.MtpHead`, and guesses that stay on the device."""
+"""The MTP head of a model on a GPU, with the interface of `dflash.model.mtp.MtpHead` and drafts that stay on the device."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dflash.errors import PoolExhausted
 from dflash.kernels.gpu import device, jit
-from dflash.kernels.gpu.device import DeviceBatch
+from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.sample import SampleParams
@@ -35,35 +35,35 @@ from dflash.model.weights import Weights
 
 Ints = NDArray[np.int32]
 Unread = tuple[Ints, Any]
-"""Tokens (m,) that a text goes on with, and the trunk's hidden states (m, D) of those above them."""
+"""Unread tokens (m,) of a sequence, and the trunk's hidden states (m, D) of the positions before them."""
 
 
 class DeviceMtpHead:
-    """Reads what the trunk has read, a token ahead of it, and goes on by itself from there, on the GPU of the trunk.
+    """MTP head on the GPU of its trunk: reads the trunk's tokens, shifted by one, then drafts from its own states.
 
     Parameters
     ----------
     model : DeviceModel
         The trunk.
     weights : DeviceWeights or Weights
-        Of the block.
+        Weights of the block.
     config : Config
-        Of the file that holds the block.
+        Configuration of the file that holds the block.
     file : GGUFFile, optional
-        That one, if it is not the trunk's: to be closed with the head.
+        The file that holds the block, if it is not the trunk's; closed with the head.
     known : Vocabulary
-        The tokens that are guessed.
-    draft_vocabs : sequence of Vocabulary
-        Those that do for texts that keep to them; from fewer to more.
+        Draft vocabulary.
+    common : sequence of Vocabulary
+        Smaller draft vocabularies, from fewer to more tokens.
 
     Attributes
     ----------
     pools : Pools
-        As of `MtpHead`.
+        See `MtpHead`.
     latest : DeviceDrafts or None
-        Those that lie on the device.
+        The drafts that the device memory holds now.
     draft_vocabs : sequence of Vocabulary
-        As given.
+        `common`.
     """
 
     device = "cuda"
@@ -81,7 +81,7 @@ class DeviceMtpHead:
         self.config = config = replace(config, n_layers=1, recurrent=(False,))
         self._target, self._file, self.draft_vocabs = model, file, common
         slots, host = model.pools.slots, weights.host if isinstance(weights, DeviceWeights) else weights
-        # a copied last page, and chained guesses beyond the end of a text
+        # two more pages for each slot: a snapshot's copy of a last page, and draft tokens beyond the end of a text
         self.pools = Pools(config, pages=model.pools.pages + 2 * slots, slots=slots, kv=model.pools.kv, backend=DEVICE)
         with device.device_errors("the MTP head"), Staging(model.threads) as staging:
             own, theirs = DeviceWeights(host, staging), model.weights
@@ -108,7 +108,7 @@ class DeviceMtpHead:
         jit.warm()
 
     def warm(self, depth: int) -> Iterator[None]:
-        """Capture passes of the trunk and of the head for one text, one between two ``yield``."""
+        """Capture passes of the trunk and of the head for one sequence; each step of the iterator captures one."""
         depth, state = min(depth, MOST), self.state()
         try:
             self._target.prepare([1 + depth])
@@ -120,11 +120,11 @@ class DeviceMtpHead:
             state.close()
 
     def state(self) -> State:
-        """Begin a text; see `MtpHead.state`."""
+        """Begin a sequence; see `MtpHead.state`."""
         return State(self.pools, _nothing_to_flush)
 
     def join(self, parts: Sequence[Any]) -> Any:
-        """Hidden states (N, D) of some parts, one after another, in memory of their own."""
+        """Concatenate hidden states to one new array (N, D)."""
         out, at = device.empty(sum(map(len, parts)), self.config.width), 0
         for part in parts:
             if len(part):
@@ -133,9 +133,9 @@ class DeviceMtpHead:
         return out
 
     def extended(self, state: State, unread: Any, hidden: Any, rows: slice | Sequence[int]) -> Any:
-        """What a text has unread, and some rows more; it lasts until it is extended again.
+        """Return the unread hidden states of a sequence with `rows` of `hidden` appended; valid until the next call.
 
-        Rows are added behind what lies in memory of the text's own, as long as there is room.
+        Rows are appended in place to a buffer of the sequence while it has room.
         """
         found = range(len(hidden))[rows] if isinstance(rows, slice) else rows
         if found[-1] - found[0] != len(found) - 1:
@@ -150,7 +150,7 @@ class DeviceMtpHead:
         return shelf[: n + len(found)]
 
     def read(self, state: State, tokens: Ints, hidden: Any) -> None:
-        """Read tokens (m,) of a text, with the trunk's hidden states (m, D) of those above them; see `MtpHead.read`."""
+        """Read tokens (m,) of a sequence with the trunk's hidden states (m, D) before them; see `MtpHead.read`."""
         for start in range(0, len(tokens), PENDING):
             part = tokens[start : start + PENDING]
             size = self._chain.prepare(len(part))
@@ -159,7 +159,7 @@ class DeviceMtpHead:
             self._chain.run(size)
 
     def propose(self, requests: Sequence[MtpRequest]) -> list[Candidates]:
-        """Read what is new of some texts, and guess how each goes on; see `MtpHead.propose`."""
+        """Read the unread tokens of some sequences and find candidates for the next ones; see `MtpHead.propose`."""
         found: list[Candidates] = []
         for start in range(0, len(requests), SEQUENCES):
             part = requests[start : start + SEQUENCES]
@@ -180,28 +180,28 @@ class DeviceMtpHead:
         return found
 
     def ready(self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]) -> DeviceDrafts | None:
-        """Take the guesses that `follow` has begun, if they are what is wanted under these tokens."""
+        """Return the drafts that `follow` has launched if they answer these requests at these roots, else None."""
         ahead, self._ahead = self._ahead, None
         return ahead if ahead is not None and ahead.matches(device_requests, anchors) else None
 
     def guess(
         self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int], unread: Sequence[Unread]
     ) -> DeviceDrafts | None:
-        """Read what is new of some texts, and guess trees that stay on the device.
+        """Read the unread tokens of some sequences and draft trees that stay on the device.
 
         Parameters
         ----------
         device_requests : sequence of DeviceDraftRequest
-            All of as many positions.
+            Requests of the same number of positions.
         anchors : sequence of int
-            The last token of each text.
+            Last token of each sequence.
         unread : sequence of Unread
             At least one token each.
 
         Returns
         -------
         DeviceDrafts or None
-            They may still be being computed. None if that is too much for one pass.
+            Drafts that the device may still be computing. None if they do not fit one pass.
         """
         if len(device_requests) > SEQUENCES or max(device_request.positions for device_request in device_requests) > MOST:
             return None
@@ -210,14 +210,14 @@ class DeviceMtpHead:
         return self.latest
 
     def record_accepted(self, state: State, hidden: Any, n_rows: int) -> bool:
-        """Hear that so many rows of a text are text now; whether `follow` has read them."""
+        """Record that `n_rows` rows of a sequence were accepted; return True if `follow` has read them."""
         if self._ahead is None or not self._ahead.awaits(state, hidden):
             return False
         self._ahead.record_accepted(state, n_rows)
         return True
 
     def follow(self, device_requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
-        """As `DeviceDrafter` says."""
+        """See `DeviceDrafter.follow`."""
         target, depth, states = (
             self._target,
             max(device_request.positions for device_request in device_requests),
@@ -240,12 +240,12 @@ class DeviceMtpHead:
         return True
 
     def writer(self, batch: DeviceBatch) -> WriteDraft:
-        """As `DeviceDrafter` says."""
+        """See `DeviceDrafter.writer`."""
         assert batch is self._target.batch
         return self._plant
 
     def close(self) -> None:
-        """Close the file, if it is its own."""
+        """Close the file if the head has its own."""
         if self._file is not None:
             self._file.close()
 
@@ -273,7 +273,7 @@ class DeviceMtpHead:
         self._chain.run(size)
 
     def _lay(self, states: Sequence[State], tokens: Sequence[Ints], rows: Sequence[int], depth: int = 0) -> None:
-        """Lay out tokens of some texts, whose hidden states are at `rows` on, and count them as read."""
+        """Write tokens of some sequences to the host arrays and mark them as read; their hidden rows begin at `rows`."""
         host, at = self._chain.arrays.host, 0
         host.counts[:] = sum(map(len, tokens)), len(states)
         for i, (state, some, row) in enumerate(zip(states, tokens, rows, strict=False)):
@@ -290,4 +290,4 @@ class DeviceMtpHead:
 
 
 def _nothing_to_flush(slot: int, kept: Sequence[int], side: int) -> None:
-    """Keys and values are all that a block of full attention remembers."""
+    """Do nothing: a block of full attention has no recurrent state."""

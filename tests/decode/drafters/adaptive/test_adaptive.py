@@ -14,13 +14,12 @@ from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.adaptive.latency import DraftLatency
 from dflash.decode.drafters.measuring import measured_extra
 from dflash.decode.drafters.prompt_lookup import PromptLookup
-from dflash.decode.drafting.drafter import LaunchDraft
+from dflash.decode.drafting.drafter import LaunchDraft, Plain, Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.loop_guard import LoopGuard
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Plain, Strategy
 from dflash.errors import RequestError
 
 TEXTS = 18

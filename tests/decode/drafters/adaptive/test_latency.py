@@ -8,8 +8,8 @@ from paced import FLAT, GOOD, STEEP, Timed
 from dflash.decode.drafters import measuring
 from dflash.decode.drafters.adaptive.latency import DraftLatency
 from dflash.decode.drafters.measuring import finished, measured_extra, measured_forwards
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain
-from dflash.decode.strategy import Strategy
 
 
 @pytest.mark.parametrize("curve", [FLAT, STEEP], ids=["flat", "steep"])

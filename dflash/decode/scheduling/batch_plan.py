@@ -19,7 +19,7 @@ _ROOT = np.array([-1], np.int32)
 Fail = Callable[[Session, Exception], None]
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """One session's rows of a forward: `start` to `stop`, a chunk of its prompt or its last token and a draft."""
 
     session: Session
@@ -30,7 +30,7 @@ class Part(NamedTuple):
     n_prefill: int = 0
 
 
-def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> list[Part]:
+def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> list[BatchPart]:
     """Lay out a forward: every session that writes gets its rows, then prompts share `chunk` rows, the oldest first.
 
     Parameters
@@ -46,22 +46,22 @@ def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> lis
 
     Returns
     -------
-    list of Part
+    list of BatchPart
         Sessions that found no room have none.
     """
     writing = [session for session in sessions if session.n_prefilled >= session.n_prompt - 1]
     reading = [session for session in sessions if session.n_prefilled < session.n_prompt - 1]
-    parts: list[Part] = []
+    parts: list[BatchPart] = []
     start = 0
     for session, draft in _drafts(model, writing, model.max_rows - (chunk if reading else 0), fail):
         stop = start + 1 + len(draft)
-        parts.append(Part(session, _decode_span(session, draft), start, stop, draft))
+        parts.append(BatchPart(session, _decode_span(session, draft), start, stop, draft))
         start = stop
     room = min(chunk, model.max_rows - start)
     for session in reading:
         n = _chunk(session, room, model.chunk_alignment)
         if n > 0:
-            parts.append(Part(session, _prompt_span(session, n), start, start + n, n_prefill=n))
+            parts.append(BatchPart(session, _prompt_span(session, n), start, start + n, n_prefill=n))
             start, room = start + n, room - n
     return parts
 
@@ -72,7 +72,7 @@ def _chunk(session: Session, room: int, cut: int) -> int:
     return left if left <= room else max(0, room - (session.n_prefilled + room) % cut)
 
 
-def capture_of(parts: Sequence[Part]) -> tuple[int, ...]:
+def capture_of(parts: Sequence[BatchPart]) -> tuple[int, ...]:
     """Layers that any of the drafters wants to see."""
     layers: set[int] = set()
     for part in parts:

@@ -8,13 +8,12 @@ from ahead_toy import AheadToy
 from guessers import naive
 
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft
+from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft, Plain, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.recoveries.loop_guard import LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.decode.strategy import Plain, Strategy
 from dflash.model.batch import Span
 
 PROMPT = [1, 5, 2, 8]
@@ -50,8 +49,8 @@ def test_texts_that_come_and_go(toy):
         for _ in range(4):
             engine.step()
     run(engine)
-    assert [s.tokens for s in sessions] == [
-        naive(toy, s.prompt, Sampling(), n) for s, n in zip(sessions, lengths, strict=True)
+    assert [s.output_ids for s in sessions] == [
+        naive(toy, s.prompt_ids, Sampling(), n) for s, n in zip(sessions, lengths, strict=True)
     ]
     assert toy.ahead > 20
 
@@ -66,9 +65,9 @@ def test_an_end_that_nobody_foresaw(toy):
     for session in (ends, other, stops):
         engine.add(session)
     run(engine)
-    assert ends.tokens == truth[:end]
-    assert stops.tokens == []
-    assert other.tokens == naive(toy, [3], Sampling(), 30)
+    assert ends.output_ids == truth[:end]
+    assert stops.output_ids == []
+    assert other.output_ids == naive(toy, [3], Sampling(), 30)
 
 
 @pytest.mark.parametrize("what", ["another forward", "a snapshot", "cancelled", "a guest"])
@@ -91,11 +90,11 @@ def test_what_happens_in_between(toy, what):
     else:
         guest = engine.add(Session([7, 7, 7], max_tokens=9, sampling=Sampling(repetition_penalty=1.5)))
     run(engine)
-    assert one.tokens == naive(toy, PROMPT, Sampling(), 20)
+    assert one.output_ids == naive(toy, PROMPT, Sampling(), 20)
     truth = naive(toy, PROMPT[::-1], Sampling(), 20)
-    assert other.tokens == (truth if what != "cancelled" else truth[: len(other.tokens)])
+    assert other.output_ids == (truth if what != "cancelled" else truth[: len(other.output_ids)])
     if what == "a guest":
-        assert guest.tokens == naive(toy, [7, 7, 7], Sampling(repetition_penalty=1.5), 9)
+        assert guest.output_ids == naive(toy, [7, 7, 7], Sampling(repetition_penalty=1.5), 9)
 
 
 @pytest.mark.parametrize(
@@ -218,4 +217,4 @@ def test_devices_begin_for_whoever_can_follow(toy):
     assert other.asked == [([sessions[2]], [2])]
     assert toy.ahead == 0
     run(engine)
-    assert [s.tokens for s in sessions] == [naive(toy, s.prompt, Sampling(), 12) for s in sessions]
+    assert [s.output_ids for s in sessions] == [naive(toy, s.prompt_ids, Sampling(), 12) for s in sessions]

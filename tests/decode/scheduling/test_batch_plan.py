@@ -5,12 +5,12 @@ from guessers import Oracle, naive
 from toy import Toy
 
 from dflash.decode.drafting.draft import EMPTY, Draft
+from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.sampling.sampler import Sampler
 from dflash.decode.session import Session
-from dflash.decode.strategy import Plain, Strategy
 from dflash.kernels.sample.params import HostSampleResult
 from dflash.model.batch import Forward
 
@@ -41,7 +41,7 @@ def test_prompts_are_cut_at_multiples(chunk, prompts):
             engine.step()
     while engine.busy:
         engine.step()
-    assert [session.output_ids for session in sessions] == [naive(toy, s.prompt, Sampling(), 3) for s in sessions]
+    assert [session.output_ids for session in sessions] == [naive(toy, s.prompt_ids, Sampling(), 3) for s in sessions]
     lasts = sorted(n - 1 for n in prompts if n > 1)
     assert sorted(ends[-1] for ends in toy.ends.values()) == lasts
     assert all(end % 64 == 0 for ends in toy.ends.values() for end in ends[:-1])

@@ -7,11 +7,10 @@ from guessers import Oracle
 from toy import Toy
 
 from dflash.decode.drafters.first_of import FirstOf
-from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.engine import Engine
+from dflash.decode.scheduling.waiting import MAX_OVERTAKEN, WaitingQueue
 from dflash.decode.session import Session
-from dflash.decode.strategy import Strategy
-from dflash.decode.waiting import MAX_OVERTAKEN, WaitingQueue
 from dflash.errors import QueueFull, RequestError
 
 PROMPT = [1, 2, 3]

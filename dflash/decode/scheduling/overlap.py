@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dflash.decode.batch_plan import Part, capture_of
 from dflash.decode.drafting.device_draft import can_defer
 from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft, NextStep, planned_next
+from dflash.decode.scheduling.batch_plan import BatchPart, capture_of
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft.request import DeviceDraftRequest
 
@@ -27,13 +27,13 @@ class OverlappedStep:
     ----------
     model : Model
         That runs it.
-    parts : list of Part
+    parts : list of BatchPart
         Of the step whose tokens it reads.
     out : Forward
         Of that step.
     """
 
-    def __init__(self, model: Any, parts: list[Part], out: Forward) -> None:
+    def __init__(self, model: Any, parts: list[BatchPart], out: Forward) -> None:
         self._model, self._parts = model, parts
         for part in parts:
             part.session.drafter_state.observe(out, [part.start])
@@ -43,7 +43,7 @@ class OverlappedStep:
         """Count its row as read, now that the token before it is text."""
         session.state.mark_read(_ROOT, prefill=False)
 
-    def take(self, active: Sequence[Session]) -> list[Part]:
+    def take(self, active: Sequence[Session]) -> list[BatchPart]:
         """Those of its rows whose sessions go on; none if anything was done to the model or to a state meanwhile.
 
         Parameters
@@ -58,14 +58,14 @@ class OverlappedStep:
         return []
 
 
-def launch_next(model: Any, parts: list[Part], active: Sequence[Session], out: Forward) -> OverlappedStep | None:
+def launch_next(model: Any, parts: list[BatchPart], active: Sequence[Session], out: Forward) -> OverlappedStep | None:
     """Begin what is foreseen of the next step: its forward if nobody guesses, else guesses, those of each draft together.
 
     Parameters
     ----------
     model : Model
         Whose last forward read `parts`, and whose draws of them are launched.
-    parts : list of Part
+    parts : list of BatchPart
     active : sequence of Session
         All that want something of the next forward.
     out : Forward
@@ -92,7 +92,7 @@ def launch_next(model: Any, parts: list[Part], active: Sequence[Session], out: F
     return None
 
 
-def _planned_next(parts: Sequence[Part]) -> list[NextStep]:
+def _planned_next(parts: Sequence[BatchPart]) -> list[NextStep]:
     """What the drafters say, each asked once for all of its sessions."""
     groups: dict[Drafter, list[int]] = {}
     for i, part in enumerate(parts):
@@ -105,10 +105,10 @@ def _planned_next(parts: Sequence[Part]) -> list[NextStep]:
     return found
 
 
-def _may_go_on(part: Part) -> bool:
+def _may_go_on(part: BatchPart) -> bool:
     session = part.session
     return part.n_prefill == 0 and len(session.history) + 1 < session.max_length and can_defer(session)
 
 
-def _is_plain(part: Part, row: int) -> bool:
+def _is_plain(part: BatchPart, row: int) -> bool:
     return (part.start, part.stop) == (row, row + 1) and part.session.recorder is None

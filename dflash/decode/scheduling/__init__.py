@@ -1,0 +1,1 @@
+"""Which sessions run, and what goes into the next forward."""

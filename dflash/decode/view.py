@@ -1,0 +1,171 @@
+"""Protocols of a session for the parts that work on it: drafters, recoveries, verification, recorders.
+
+`dflash.decode.session.Session` has all these members. All parts run in the engine's thread, so nothing changes while one
+of their methods runs. A member may only be changed where its docstring says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Protocol
+
+from dflash.decode.drafting.shapes import Shape
+from dflash.decode.recoveries.intervention import Intervention
+from dflash.decode.sampling.history import History
+from dflash.decode.sampling.sampler import Sampler
+from dflash.decode.special_tokens import SpecialTokens
+from dflash.decode.step import Step
+
+
+class StrategyView(Protocol):
+    """Settings that the strategy gives to its drafter."""
+
+    shape: Shape | None
+    """Shape of the drafts; the drafter chooses if None."""
+
+
+class RestartView(Protocol):
+    """The part of a recovery state that other recoveries read."""
+
+    restarts: bool
+    """Whether the recovery may still return `Restart`."""
+
+
+class SessionView(Protocol):
+    """Members of a session that a drafter may read, in `Drafter.start` and in all methods of its state."""
+
+    token_ids: list[int]
+    """Ids of the prompt and of all accepted tokens.
+
+    In `propose` it ends with the token under which the draft tokens stand. In `observe` it holds the new tokens already,
+    except after an overlapped step, whose newest token is not known yet. During a step `verify` appends draft tokens and
+    removes them again; no drafter runs meanwhile.
+    """
+
+    n_prompt: int
+    """Number of prompt ids; never changes."""
+
+    n_prefilled: int
+    """Number of prompt tokens in the target's state. At `n_prompt` - 1 prefill is complete.
+
+    In `start` it is the length of the prefix that another session has prefilled. In `observe` it counts the rows observed.
+    """
+
+    max_length: int
+    """Most ids that `token_ids` will hold. Never changes after `start`, so memory can be reserved there."""
+
+    strategy: StrategyView
+    """The strategy, for the shape of the drafts."""
+
+    sampler: Sampler
+    """Sampling parameters (`Sampler.params`) for drafters that draw their tokens as the target does.
+
+    `Sampler.processors` is not empty if logits depend on the path; then draft tokens must reach the host before they are
+    verified. Recoveries may add a processor in `start` and remove it later; drafters must not.
+    """
+
+    forced_ids: tuple[int, ...]
+    """Tokens that a recovery injects next, whatever the model predicts; usually empty. Set by the engine."""
+
+    recovery_states: list[RestartView]
+    """States of the recoveries, the innermost first. A recovery may remove its own.
+
+    While there are any, tokens must reach the host before the next step.
+    """
+
+    steps: list[Step]
+    """Steps that were emitted, the oldest first."""
+
+    held_steps: list[Step]
+    """Steps after those of `steps` that a recovery holds back."""
+
+    draft_vocab_steps: Counter[int]
+    """Number of steps by size of the draft vocabulary. Drafters with several sizes add to it."""
+
+    warnings: list[str]
+    """Warnings for the caller. Drafters append to it if their draft model seems wrong or damaged."""
+
+
+class RecoveryView(SessionView, Protocol):
+    """Members that a recovery may use beside those of `SessionView`, in `Recovery.start` and `RecoveryState.check_step`.
+
+    In `check_step`, `token_ids` does not yet contain the tokens of the step.
+    """
+
+    drafter: Any
+    """The drafter in use: `Nothing` in plain decoding, and after an injection or a restart."""
+
+    eos: frozenset[int]
+    """End tokens of the request."""
+
+    special_tokens: SpecialTokens
+    """Ids with a meaning for recoveries; never changes."""
+
+    interventions: list[Intervention]
+    """Interventions so far. The engine appends those of returned verdicts; a recovery appends others itself."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of ids after the prompt, without those of the step being checked."""
+        ...
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """Ids of the prompt, as a new list."""
+        ...
+
+    @property
+    def output_ids(self) -> list[int]:
+        """Ids after the prompt without those of the step being checked, as a new list."""
+        ...
+
+
+class Recorder(Protocol):
+    """Receives everything that a session does, in the engine's thread. An exception in it ends the session."""
+
+    def started(self, session: Any) -> None:
+        """Called once, when the session was admitted and before its first step."""
+        ...
+
+    def picked(self, row: int, logits: Any, token: int) -> None:
+        """Called by `verify` for each token it picks, in order.
+
+        Parameters
+        ----------
+        row : int
+            Row of the session's span: 0 for the last token of the sequence, ``1 + i`` for draft token i.
+        logits : float32 (V,)
+            The model's own logits, before any processor.
+        token : int
+            The picked id.
+        """
+        ...
+
+    def told(self, step: Step) -> None:
+        """Called once for each step when it is emitted, in order."""
+        ...
+
+
+class SamplingView(Protocol):
+    """Members of a session that `verify` uses."""
+
+    sampler: Sampler
+    """Picks the token at each node."""
+
+    history: History
+    """Ids so far; `verify` appends the path that it walks and removes it again."""
+
+    eos: frozenset[int]
+    """Ids that end the sequence."""
+
+    max_length: int
+    """Most ids of the sequence."""
+
+    forced_ids: tuple[int, ...]
+    """Ids to take instead of sampled ones; see `SessionView.forced_ids`."""
+
+    recorder: Recorder | None
+    """Receives each pick."""
+
+    wants_logprobs: bool
+    """Whether log-probabilities of the tokens are returned."""
