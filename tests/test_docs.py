@@ -13,6 +13,7 @@ import nvrtc
 import pytest
 
 import dflash
+from dflash.decode import registry
 from dflash.kernels.gpu import jit
 
 FOLDER = Path(__file__).parents[1] / "docs"
@@ -37,6 +38,7 @@ def package(tmp_path, monkeypatch):
         inner = tmp_path.joinpath(*name.split(".")[1:])
         inner.mkdir(parents=True)
         monkeypatch.setattr(module, "__path__", [*module.__path__, str(inner)])
+    monkeypatch.setattr(registry, "_TABLE", dict(registry._TABLE))
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:
