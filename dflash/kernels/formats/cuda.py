@@ -77,7 +77,7 @@ class PackedWeight:
         """Return a view of some rows of a matrix; the first must be a multiple of 16."""
         start, stop, step = part.indices(self.shape[0])
         if len(self.shape) == 3 or start % TILE_ROWS or step != 1 or stop <= start:
-            raise KernelError(f"{self.name}: rows {start} to {stop} of {self.shape} must begin at a multiple of {TILE_ROWS} in one matrix")
+            raise KernelError(f"{self.name}: rows {start} to {stop} of {self.shape} must begin at a multiple of {TILE_ROWS}")
         some = copy(self)
         some.shape = (stop - start, self.shape[1])
         some.data = self.data[start // TILE_ROWS * self._strip : -(-stop // TILE_ROWS) * self._strip]
