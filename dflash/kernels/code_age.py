@@ -12,29 +12,29 @@ from contextlib import suppress
 from pathlib import Path
 
 DAY = 86400.0
-"""Seconds. A file whose stamp is older is stamped again when it is used."""
+"""Seconds of a day: when a file with an older stamp is used, its stamp is renewed."""
 
 TEMPORARY = "new-"
-"""Begin of the names of files that are being written; one that is a day old was left by a process that was killed."""
+"""Prefix of files that are being written; one that is a day old was left behind by a killed process."""
 
 _KEPT = 30 * DAY
 _LONGEST_STEP = 7 * DAY
-"""A clock that jumps a month ahead must not empty the cache; entries in use are stamped again within a week's worth."""
+"""Seconds that the clock may be ahead of the last use: a clock that jumps a month ahead must not empty the cache."""
 
 
 class Clock:
-    """The system's clock, except that it is at most a week ahead of the last use of the cache before this process.
+    """The system's clock, limited to a week after the last use of the cache by earlier processes.
 
     Parameters
     ----------
     folder : Path
         Folder of the cache.
     siblings : str
-        Pattern of the names of folders of other versions beside it; empty if there are none.
+        Pattern of the folder names of other versions; empty if there are none.
     """
 
     def __init__(self, folder: Path, siblings: str = "") -> None:
-        # A folder that was just made is empty and says nothing about the past.
+        # A new folder is empty, so its own stamp is no record of an earlier use.
         newest = max((last_use(folder, empty=0.0), *(last_use(path) for path in _beside(folder, siblings))))
         self._start = min(time.time(), newest + _LONGEST_STEP) if newest else time.time()
         self._since = time.monotonic()
@@ -56,7 +56,7 @@ def last_use(folder: Path, empty: float | None = None) -> float:
     Returns
     -------
     float
-        0 if there is no such folder.
+        Time of the last use; 0 if there is no such folder.
     """
     try:
         stamps = [stamp for path, stamp in _stamps(folder) if not path.name.startswith(TEMPORARY)]

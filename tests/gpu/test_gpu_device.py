@@ -61,7 +61,7 @@ def test_refuses_what_has_no_room():
     here = DeviceBatch(4, 1, 1)
     for sequences in ([(0, chain(5), False)], [(0, chain(1), False)] * 2, [(300, chain(1), False)]):
         batch = ragged(sequences)
-        with pytest.raises(KernelError, match="room is for"):
+        with pytest.raises(KernelError, match="exceed the capacity"):
             here.upload(np.zeros(len(batch.sequence), np.int32), batch)
 
 

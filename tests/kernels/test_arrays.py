@@ -1,4 +1,4 @@
-"""Arrays as kernels want them."""
+"""Aligned and lazily backed host arrays."""
 
 import numpy as np
 import pytest

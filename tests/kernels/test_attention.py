@@ -1,4 +1,4 @@
-"""Attention over pages: against recorded data, the definition, and the same bits however a text is cut."""
+"""Attention over pages: recorded data, the definition, and the same bits for any split of the sequence into passes."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def batch(sequences, seed=3):
 
 
 def caches(rows, kv, width, kind, seed=5):
-    """Keys and values of all that a batch reads; NaN in every other place and in a spare page."""
+    """Return keys and values of all places that a batch reads; all other places and a spare page are NaN."""
     rng, made = np.random.default_rng(seed), []
     for _ in range(2):
         cache = fill(kind, (rows.pages.max() + 2, PAGE, kv, width))
@@ -38,13 +38,13 @@ def caches(rows, kv, width, kind, seed=5):
 
 
 def queries(rows, heads, width, seed=7):
-    """Queries and the projection with the gates."""
+    """Return queries, and the projection with the gates."""
     rng, n = np.random.default_rng(seed), rows.first[-1]
     return [rng.standard_normal(shape, dtype=np.float32) for shape in ((n, heads, width), (n, heads * 2 * width))]
 
 
 def run(q, k, v, rows, gate=None):
-    """Output with a guard row of NaN."""
+    """Return an output with a guard row of NaN."""
     out = np.full((len(q) + 1, q.shape[1] * q.shape[2]), np.nan, np.float32)
     attend(q, k, v, rows, out=out[:-1], gate=gate)
     assert np.isnan(out[-1]).all()

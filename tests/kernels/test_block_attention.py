@@ -1,4 +1,4 @@
-"""Attention of blocks over rings: against the definition and plain attention, and the same bits in any company."""
+"""Attention of blocks over rings: the definition, paged attention, and bits that do not depend on other sequences."""
 
 import numba
 import numpy as np
@@ -17,7 +17,7 @@ CASES = list(reference.cases())
 
 
 def run(arrays, blocks, window, causal):
-    """Output with a guard row of NaN; `arrays` are q, k, v and both rings."""
+    """Return an output with a guard row of NaN; `arrays` are q, k, v and both rings."""
     q = arrays[0]
     out = np.full((len(q) + 1, q.shape[1] * q.shape[2]), np.nan, np.float32)
     block_attend(*arrays, blocks, window=window, causal=causal, out=out[:-1])
@@ -52,7 +52,7 @@ def test_other_sequences_change_nothing(case):
 
 @pytest.mark.parametrize("length", [0, 37, 600])
 def test_a_causal_block_is_a_chain(length):
-    """Without a window a row sees what it would see as pending text."""
+    """Without a window a row sees what a pending row of paged attention sees."""
     heads, kv, width = 4, 2, 64
     blocks, chained = of([(0, length, 16)]), ragged([(length, chain(16), False)])
     q, k, v = rows_of(blocks, heads, kv, width)
@@ -69,7 +69,7 @@ def test_a_causal_block_is_a_chain(length):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_row_sees_its_window(causal):
-    """What is farther away may be anything; what is nearer counts."""
+    """Keys beyond the window have no effect; keys within it do."""
     blocks, window = of([(0, 100, 8)]), 20
     arrays = [*rows_of(blocks, 2, 1, 64), *rings(blocks, 1, 64, 128, 0, np.float32)]
     out = run(arrays, blocks, window, causal)

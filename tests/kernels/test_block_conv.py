@@ -1,4 +1,4 @@
-"""The convolution of a draft's block: the definition, and blocks that do not know of each other."""
+"""The convolution of a draft model's blocks: the definition, and independence of blocks."""
 
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ def inputs(sizes, width, groups, taps, seed=1):
 
 
 def guarded(n, width, value=np.nan):
-    """Rows to write, with a row around them that must stay NaN."""
+    """Return an output with guard rows that must stay NaN."""
     whole = np.full((n + 2, width), np.nan, np.float32)
     whole[1:-1] = value
     return whole, whole[1:-1]

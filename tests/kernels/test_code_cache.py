@@ -1,4 +1,4 @@
-"""Entries of compiled code: what is wrong with a file or a folder is a miss and one warning."""
+"""Cache of compiled code: a fault of a file or folder is a miss with one warning."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ ON_UNIX = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has
 
 @pytest.fixture(autouse=True)
 def spare(tmp_path, monkeypatch):
-    """This user's folder for temporary files, which is not the real one."""
+    """Replace this user's folder for temporary files by a folder of the test."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     return code_folder.spare_folder("code")
@@ -36,7 +36,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def filled(folder):
-    """A folder with one entry, called a."""
+    """Return a folder with one entry, called a."""
     CodeCache(folder).put("a", CODE)
     return folder
 
@@ -46,7 +46,7 @@ def warnings(caplog):
 
 
 def refuse_writes(monkeypatch, *folders, error=errno.EROFS):
-    """Let no file be made in the folders, whoever asks; root may write wherever the mode forbids it."""
+    """Make file creation in the folders fail for every user; file modes would not stop root."""
     make = tempfile.mkstemp
 
     def mkstemp(**where):
@@ -165,7 +165,7 @@ def test_what_belongs_to_somebody_else_is_not_used(filled, spare, caplog, what):
 @ON_UNIX
 @pytest.mark.parametrize("what", [".", "a"])
 def test_what_seems_to_belong_to_somebody_else_is_not_used(filled, caplog, monkeypatch, what):
-    """As above, for those who are not root."""
+    """The test above with a faked owner, so that it also runs for users other than root."""
     inode = (filled / what).stat().st_ino
 
     def lie(call):
@@ -321,7 +321,7 @@ def days_old(path):
 
 @pytest.fixture
 def versions(tmp_path):
-    """Folders of four versions, used 40 days ago, now, 20 days ago and never since the clock began."""
+    """Return the parent of folders of four versions, last used 40 days ago, now, 20 days ago and 90 days ago."""
     base = tmp_path / "versions"
     for name, days in {"v-old": 40, "v-current": 0, "v-young": 20, "other-old": 90}.items():
         CodeCache(base / name).put("a", CODE)
@@ -364,7 +364,7 @@ def test_a_clock_that_jumps_ahead_empties_nothing(versions, monkeypatch):
 
 
 def test_stamps_that_make_no_sense_are_kept(tmp_path):
-    """An image may set all stamps to 1970; a clock that was wrong may have set them to next year."""
+    """A container image may set all stamps to 1970; a wrong clock may have set them to next year."""
     folder = tmp_path / "v-image"
     for name in "abc":
         CodeCache(folder).put(name, CODE)
@@ -380,7 +380,7 @@ def test_stamps_that_make_no_sense_are_kept(tmp_path):
 
 
 def test_others_may_remove_the_same_at_the_same_time(versions, caplog, monkeypatch):
-    """Everything that is listed is gone before it is looked at or removed."""
+    """Every listed file disappears before it is inspected or removed."""
     (versions / "v-current" / "unused").write_bytes(b"")
     aged(versions / "v-current" / "unused", 50)
     unlink, remove, last_use = Path.unlink, shutil.rmtree, code_age.last_use

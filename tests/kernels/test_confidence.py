@@ -1,4 +1,4 @@
-"""Confidences of a draft, and how far they reach."""
+"""Confidences of a draft, and the draft lengths that follow from them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The causal conv: recorded results, the definition, and the same bits however the text is cut."""
+"""The causal convolution: recorded results, the definition, and the same bits for any split of the sequence into passes."""
 
 import itertools
 from dataclasses import fields
@@ -75,7 +75,7 @@ def test_reference(name, n_channels, n_taps, sequences):
 
 @pytest.mark.parametrize("n_taps", [2, 4, 7])
 def test_prefill(n_taps):
-    """A prompt at once, in pieces, as single tokens of text, and as drafts of one that are kept."""
+    """A prompt gives the same bits at once, in chunks, as single committed tokens, and as accepted drafts of one token."""
     n, weight = 21, random(n_taps, 40)
     x, memory = random(n, 40, seed=1), random_memory(40, n_taps)
     pieces, single, pending = copy(memory), copy(memory), copy(memory)
@@ -92,7 +92,7 @@ def test_prefill(n_taps):
 
 
 def test_tree():
-    """Every path through a tree reads as a chain; the path that is kept, as if nothing else had been drafted."""
+    """Every path through a tree equals a chain; an accepted path leaves the inputs as if nothing else had been drafted."""
     n, weight = 64, random(4, 24)
     x, after, memory = random(n, 24, seed=1), random(3, 24, seed=2), random_memory(24, 4)
     parents, before = tree(np.random.default_rng(3), n), copy(memory)

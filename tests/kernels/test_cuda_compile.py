@@ -24,7 +24,7 @@ SIZES = {
     (1088, 5120): linear.GATED,
     (15520, 5120): linear.STORE,
 }
-"""Tiles of rows and widths of a 27B model, and what becomes of the products."""
+"""Tiles of rows, widths and epilogues of a 27B model."""
 TOKENS = [n for n in linear.BUCKETS if n <= CHIPS[90].most]
 
 pytestmark = nvrtc.needed

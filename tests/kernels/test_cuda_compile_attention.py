@@ -11,7 +11,7 @@ HOPPER = "90a"
 
 
 def attention(arch, heads, kv, width, *, gated=1):
-    """Bytes that the kernels of a shape spill."""
+    """Return the spilled bytes of the kernels of a shape."""
     hopper, group, splits = arch == HOPPER, heads // kv, cuda.splits(kv)
     shape, suffix, total = {"HEAD_DIM": width, "GROUP_SIZE": group, "KV_HEADS": kv}, "_hopper.cu" if hopper else ".cu", 0
     for cut in {cuda.tiles(n, group, hopper=hopper) for n in (64, 128)}:

@@ -1,4 +1,4 @@
-"""The kernels of attention of blocks compile for every supported GPU, without one here, and spill no registers."""
+"""The kernels of block attention compile for every supported GPU, without one here, and spill no registers."""
 
 import nvrtc
 import pytest

@@ -17,7 +17,7 @@ def constants(shape, **more):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_architecture(arch):
-    """The 27B, whose norm is part of the step where there are clusters."""
+    """Kernels of the 27B model compile; its norm is fused into the step on GPUs with clusters."""
     for rows in (2, 4):
         of_step = constants(LARGEST, TAPS=4, SPLIT=2, FUSE_NORM=int(arch >= 90), ROWS_PER_THREAD=rows)
         assert compiled("delta/step.cu", arch, STAGE_INPUTS=1, **of_step) == 0

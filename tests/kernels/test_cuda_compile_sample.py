@@ -1,4 +1,4 @@
-"""Norm, embedding, sampling and trees of guesses compile for every supported GPU, without one here, and spill nothing."""
+"""Norm, embedding, sampling and draft trees compile for every supported GPU, without one here, and spill no registers."""
 
 import nvrtc
 import pytest
@@ -11,7 +11,7 @@ SLOW = "topk_topp", "logprobs"
 
 
 def sampling(vocab):
-    """Sources and constants for rows of such a size."""
+    """Yield sources and constants of the sampling kernels for a vocabulary size."""
     chunks = -(-vocab // 2048)
     yield "row_stats", {"THREADS": 256, "CHUNK": 2048}
     yield "penalties", {"THREADS": 512}
@@ -22,7 +22,7 @@ def sampling(vocab):
 
 
 def guessing():
-    """Sources and constants for what comes after candidates, and for the rows of a draft."""
+    """Yield sources and constants for pairs of candidates, draft trees, acceptance and blocks of a draft model."""
     for top, rank, walk in ((16, 256, 0), (16, 256, 1), (32, 1040, 0)):
         draft = {"VOCAB": QWEN, "BLOCK_ROWS": 8, "FIRST_DRAFT_ROW": 1, "SEQUENTIAL": walk}
         yield "sample/edge_scores", {"THREADS": 64, "MAX_TOP": 64, "TOP": top, "RANK": rank, **draft}

@@ -1,4 +1,4 @@
-"""The gated delta rule: recorded results, the definition, and the same bits however the text is cut."""
+"""The gated delta rule: recorded results, the definition, and the same bits for any split of the sequence into passes."""
 
 import itertools
 from dataclasses import fields
@@ -19,7 +19,7 @@ from dflash.kernels.delta import Memory, apply_kept, cpu, gated_delta, gates, re
 DATA = Path(__file__).parent.parent / "data" / "kernels"
 RECORDED = sorted(DATA.glob("gdr_*.npz"))
 CASES = [case for case in reference.cases() if case[3] not in {48, 256}]
-"""The least key size and those of models: on the CPU each is compiled anew, which takes seconds."""
+"""The smallest key size and those of models: each is a separate compilation on the CPU, which takes seconds."""
 SHAPES = [(1, 1, 16, 32), (2, 6, 32, 16), (4, 12, 128, 128)]
 
 
@@ -28,7 +28,7 @@ def random(*shape, seed=0):
 
 
 def tokens(n, n_groups, n_heads, width, n_values, seed=0):
-    """Arguments up to the batch; the decays run from nearly none to nearly all."""
+    """Return the arguments up to the batch; decay factors range from nearly 0 to nearly 1."""
     y = random(n, 2 * n_groups * width + n_heads * n_values, seed=seed)
     alpha, beta = 4 * random(n, n_heads, seed=seed + 1), 2 * random(n, n_heads, seed=seed + 2)
     return y, alpha, beta, -np.exp(random(n_heads, seed=7)), random(n_heads, seed=8)
@@ -62,7 +62,7 @@ def flush(sequences, memory):
 
 
 def recorded(path):
-    """Arguments, first state (V, K), outputs and last state of a file, its value heads in the order of a GGUF."""
+    """Return arguments, first state (V, K), outputs and last state of a file, with value heads in GGUF order."""
     g = dict(np.load(path))
     n_groups, n_heads = g["q"].shape[1], g["v"].shape[1]
     ratio = n_heads // n_groups
@@ -147,7 +147,7 @@ def test_reference(case):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_prefill(shape):
-    """A prompt at once, in pieces, as single tokens of text, and as drafts of one that are kept."""
+    """A prompt gives the same bits at once, in chunks, as single committed tokens, and as accepted drafts of one token."""
     n, memory = 70, random_memory(*shape)
     arguments = tokens(n, *shape)
     pieces, single, pending = copy(memory), copy(memory), copy(memory)
@@ -165,7 +165,7 @@ def test_prefill(shape):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_tree(shape):
-    """Every path through a tree reads as a chain; the path that is kept, as if nothing else had been drafted."""
+    """Every path through a tree equals a chain; an accepted path leaves the state as if nothing else had been drafted."""
     n, memory = 40, random_memory(*shape)
     arguments, after = tokens(n, *shape), tokens(3, *shape, seed=5)
     parents, before = tree(np.random.default_rng(3), n), copy(memory)
@@ -217,7 +217,7 @@ def test_apply_kept():
 
 @pytest.mark.parametrize("strong", [False, True])
 def test_tree_by_matrix_products(strong):
-    """The form that needs no state per row agrees with the recurrence, in float64."""
+    """The form without a state per row agrees with the recurrence, in float64."""
     n, width, n_values = 40, 16, 24
     rng = np.random.default_rng(11)
     q, k = (reference.unit(rng.standard_normal((n, width))) for _ in range(2))

@@ -22,10 +22,10 @@ MACROS = {
     "rope": {"HEAD_DIM": 64, "ROTARY_PAIRS": 16, "TO_HALF": 1},
     "sample": {"VOCAB": 1000, "THREADS": 1024},
 }
-"""Macros that the headers of a folder need."""
+"""Macros that the headers of each folder require."""
 HEADERS = sorted(path.relative_to(KERNELS).as_posix() for path in KERNELS.rglob("*.cuh"))
 SHARED = "gpu", "formats"
-"""Folders whose headers all others may include."""
+"""Folders whose headers all folders may include."""
 
 
 @pytest.mark.parametrize("header", HEADERS)

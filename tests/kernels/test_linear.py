@@ -1,4 +1,4 @@
-"""The packed multiply: against the definition, and the same bits in any company."""
+"""The packed multiply: the definition, and bits that do not depend on other tokens."""
 
 import numba
 import numpy as np
@@ -14,7 +14,7 @@ RNG = np.random.default_rng(5)
 
 
 def poisoned(tokens, rows):
-    """NaN, with a guard row and guard columns around the part that is written."""
+    """Return an output of NaN, with a guard row and guard columns around the written part."""
     whole = np.full((tokens + 1, rows + 5), np.nan, np.float32)
     return whole, whole[:tokens, :rows]
 

@@ -1,4 +1,4 @@
-"""The index of runs: against the definition, while the text grows in any pieces."""
+"""The n-gram index against its definition, for sequences that grow in any steps."""
 
 import time
 
@@ -21,7 +21,7 @@ def test_match(name, text, shortest, longest):
 
 
 def test_a_text_that_outgrows_its_tables():
-    """Runs entered before are found after."""
+    """N-grams entered before the tables are rebuilt are found afterwards."""
     rng = np.random.default_rng(3)
     text = [*rng.integers(0, 5, 5000).tolist(), *range(100, 120)]
     index, n = Index(2, 8), 0
@@ -44,7 +44,7 @@ def test_what_follows_goes_round():
 
 @pytest.mark.parametrize("text", ["one token", "two letters", "many letters"])
 def test_a_long_text_is_cheap(text):
-    """A hundred thousand tokens within a fraction of a second, also where every run is like every other."""
+    """A hundred thousand tokens take a fraction of a second, even if all n-grams are equal."""
     n = 100_000
     tokens = np.zeros(n, int) if text == "one token" else np.random.default_rng(0).integers(0, 2, n)
     tokens = tokens if text != "many letters" else np.random.default_rng(0).integers(0, 50_000, n)
@@ -61,18 +61,18 @@ N_PAIRS, ROOM = 500, 2048
 
 
 def old_states(first, second):
-    """The hash of pairs of tokens that was once used, which has no key: (tokens, ...) to uint64."""
+    """Hash pairs of tokens with the former hash without keys: (tokens, ...) to uint64."""
     return ((second * OLD_FACTOR) ^ first) * OLD_FACTOR
 
 
 def keyed_states(keys):
-    """The hash of pairs of tokens with keys that are known."""
+    """Hash pairs of tokens with known keys."""
     keys = keys.astype(np.uint64)
     return lambda first, second: keys[0] + keys[1] * second + keys[2] * first
 
 
 def colliding_text(states):
-    """A text of many different pairs that all belong into the first few places of a table of `ROOM` tokens."""
+    """Return a sequence of many different pairs that all hash to the first few places of a table of `ROOM` tokens."""
     rng = np.random.default_rng(1)
     first, second = rng.integers(0, 1 << 17, (2, 1 << 22), dtype=np.uint64)
     places = (states(first, second) >> np.uint64(32)) % np.uint64(2 * ROOM)
@@ -82,7 +82,7 @@ def colliding_text(states):
 
 
 class Counting(np.ndarray):
-    """Tables that count how many of their places are looked at."""
+    """Tables that count the places that are read."""
 
     probes = 0
 
@@ -92,7 +92,7 @@ class Counting(np.ndarray):
 
 
 def probes(monkeypatch, text, keys):
-    """How many places are looked at to enter all runs of two tokens of a text."""
+    """Return the number of places read to enter all pairs of tokens of a sequence."""
     monkeypatch.setattr(cpu, "_find", getattr(cpu._find, "py_func", cpu._find))
     monkeypatch.setattr(Counting, "probes", 0)
     tables = np.full((1, 2 * ROOM), -1, np.int32).view(Counting)
@@ -107,7 +107,7 @@ def random_keys(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_pairs_that_collide_without_a_key(monkeypatch, seed):
-    """As cheap as a random text: each run costs a few probes, not one for each run before."""
+    """A crafted sequence costs as much as a random one: a few probes for each n-gram, not one for each earlier n-gram."""
     text = colliding_text(old_states)
     usual = np.random.default_rng(seed).integers(0, 1 << 17, len(text)).astype(np.int32)
     assert probes(monkeypatch, usual, random_keys(seed)) < 4 * len(text)
@@ -115,7 +115,7 @@ def test_pairs_that_collide_without_a_key(monkeypatch, seed):
 
 
 def test_pairs_that_collide_with_another_key(monkeypatch):
-    """That the count would show an attack, and that keys of another text are of no use for one."""
+    """The count reveals an attack with known keys, and keys of another index do not help an attacker."""
     text = colliding_text(keyed_states(random_keys(1)))
     assert probes(monkeypatch, text, random_keys(1)) > N_PAIRS**2 // 4
     assert probes(monkeypatch, text, random_keys(2)) < 4 * len(text)
@@ -129,7 +129,7 @@ def test_keys_are_random():
 
 @pytest.mark.parametrize("states", [old_states, keyed_states(random_keys(1))], ids=["without a key", "known key"])
 def test_results_do_not_depend_on_the_key(monkeypatch, states):
-    """Also where every run collides with every other."""
+    """Results are right even if all n-grams collide."""
     pairs = colliding_text(states)[:120]
     rng = np.random.default_rng(4)
     text = np.concatenate([pairs, rng.permutation(pairs.reshape(-1, 2)).ravel(), pairs[:7], rng.integers(0, 3, 50)]).tolist()

@@ -1,4 +1,4 @@
-"""Experts: recorded results, the definition, and the same bits in any company."""
+"""Experts: recorded results, the definition, and bits that do not depend on other tokens."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ RNG = np.random.default_rng(3)
 
 
 def f32(array):
-    """Rows padded with zeros to the 16 lanes that kernels want."""
+    """Pad rows with zeros to a multiple of the 16 lanes."""
     padding = [(0, 0)] * (array.ndim - 1) + [(0, -array.shape[-1] % 16)]
     return Matrix(np.pad(array, padding).astype(np.float32).view(np.uint8), "F32")
 

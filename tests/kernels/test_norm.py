@@ -1,4 +1,4 @@
-"""Norms: recorded results, the definition, and the same bits in any company."""
+"""Norms: recorded results, the definition, and bits that do not depend on other rows."""
 
 from pathlib import Path
 

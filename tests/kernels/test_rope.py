@@ -1,4 +1,4 @@
-"""Norm, rotation and the way into the cache: against recorded data, the definition, and in any company."""
+"""Norm, rotation and cache writes: recorded data, the definition, and bits that do not depend on other rows."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def some(rng, *shape):
 
 
 def inputs(rows, heads, kv, width, rotated, gated, seed=1):
-    """Projections, gains and tables of a batch."""
+    """Return projections, gains and tables of a batch."""
     rng, n = np.random.default_rng(seed), rows.first[-1]
     positions = rows.length[rows.sequence] + rows.depth
     inv_freq = (10000.0 ** (-np.arange(rotated // 2) / max(1, rotated // 2))).astype(np.float32)
@@ -32,7 +32,7 @@ def inputs(rows, heads, kv, width, rotated, gated, seed=1):
 
 
 def outputs(rows, heads, kv, width, kind):
-    """Queries with a guard row, caches with a spare page; all NaN."""
+    """Return queries with a guard row and caches with a spare page, all NaN."""
     q = np.full((rows.first[-1] + 1, heads, width), np.nan, np.float32)
     return q, *(fill(kind, (rows.pages.max() + 2, PAGE, kv, width)) for _ in range(2))
 
@@ -100,7 +100,7 @@ def test_rotate(case, kind):
     ("n", "heads", "width", "rotated"), [(1, 1, 16, 2), (16, 8, 128, 128), (7, 3, 48, 32), (90, 8, 64, 64)]
 )
 def test_turn(n, heads, width, rotated):
-    """Heads where they are: the definition, and the bits of `rotate`."""
+    """In-place rotation matches the definition and has the bits of `rotate`."""
     rows = ragged([(5, chain(n), True)])
     query, key, value, gain, _, cos, sin = inputs(rows, heads, heads, width, rotated, False)
     x, want = key.reshape(n, heads, width).copy(), key.reshape(n, heads, width).astype(np.float64)

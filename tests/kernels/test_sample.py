@@ -1,4 +1,4 @@
-"""Rows of logits: largest, sums, and noise that is a function of seed, position and token."""
+"""Sampling ops: largest logits, sums, candidates, and noise as a function of seed, position and token."""
 
 import numba
 import numpy as np
@@ -157,7 +157,7 @@ def test_noise_is_of_the_token_not_of_the_company():
 
 
 def test_noise_of_the_extreme_words():
-    """The two ends of the uniform numbers, through the kernel's own arithmetic."""
+    """The noise of the smallest and largest uniform numbers is right, computed by the kernel's own arithmetic."""
     words = np.array([0, 1, 2**30 - 1, 2**30, 2**31, 2**32 - 2, 2**32 - 1] + [9] * 9, np.uint32).view(np.int32)
     out = np.empty(16, np.float32)
     noise_of(words, out)
@@ -206,7 +206,7 @@ LAWS = [
 
 
 def proposals(logits, laws, positions, width):
-    """Candidates, and those of the definition; what is before and behind the arrays is untouched."""
+    """Return candidates, and those of the definition; check that memory around the arrays is unchanged."""
     n = len(logits)
     ids, scores = np.full((n + 2, width), -7, np.int32), np.full((n + 2, width), np.nan, np.float32)
     want_ids, want_scores = np.empty((n, width), np.int32), np.empty((n, width))
@@ -233,7 +233,7 @@ def test_candidates(n, width):
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: f"T {1 / law.scale:g}" if law.scale else "greedy")
 def test_the_first_candidate_is_the_token_that_the_target_would_draw(law):
-    """If draft and target are of one mind."""
+    """The first candidate is the target's token if draft and target logits are equal."""
     logits = np.stack([4 * row(3000) for _ in range(50)])
     ids, scores = np.empty((50, 8), np.int32), np.empty((50, 8), np.float32)
     sample.candidates(logits, [law] * 50, range(50), 8, ids=ids, scores=scores)
@@ -252,7 +252,7 @@ def test_candidates_are_of_the_row_not_of_the_company():
 
 
 def test_candidates_of_fewer_tokens():
-    """As good as a row in which all others have nothing."""
+    """A draft vocabulary gives the candidates of a full row in which all other tokens are minus infinity."""
     targets = np.sort(np.random.default_rng(1).permutation(3000)[:700]).astype(np.int32)
     few = np.stack([row(700) for _ in LAWS])
     wide = np.full((len(LAWS), 3000), -np.inf, np.float32)
@@ -303,7 +303,7 @@ def test_refusals():
 
 @pytest.mark.parametrize("n", [100, 5000, 70_001])
 def test_nan_is_as_if_it_were_not_there(n):
-    """Draws, sums and shares of a row with NaN are those of the row with minus infinity in their place."""
+    """Tokens, sums and shares of a row with NaN equal those of the row with minus infinity instead."""
     rng = np.random.default_rng(n)
     row = (3 * rng.standard_normal(n)).astype(np.float32)
     row[rng.integers(0, n, n // 2)] = np.nan

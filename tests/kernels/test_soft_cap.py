@@ -1,4 +1,4 @@
-"""Capped numbers, by their definition."""
+"""Soft cap against its definition."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How the packed multiply of a GPU cuts its work: laws that need no GPU."""
+"""Launch shapes of the packed multiply on a GPU: properties that need no GPU."""
 
 import pytest
 
@@ -7,9 +7,9 @@ cuda = pytest.importorskip("dflash.kernels.linear.cuda")
 H200 = cuda.Chip(132, 227, clusters=True)
 CHIPS = [H200, cuda.Chip(148, 227, clusters=True), cuda.Chip(170, 99, clusters=True), cuda.Chip(108, 163, clusters=False)]
 FOURS = 30
-"""How many clusters of four blocks with all of the shared memory run at once on an H200, as its driver says."""
+"""Clusters of four blocks with maximal shared memory that run at once on an H200, as reported by its driver."""
 SIZES = [(640, 5120), (1030, 5120), (320, 17408), (320, 25600), (320, 6144), (256, 4096), (256, 12288), (64, 3584), (3, 256)]
-"""Tiles of rows, and widths."""
+"""Tiles of rows, and widths, of tested weights."""
 TYPES = [("Q4_K",), ("Q6_K",), ("Q8_0",), ("BF16",), ("F16", "Q4_K", "Q6_K")]
 
 
@@ -34,5 +34,5 @@ def test_blocks_in_fours_run_at_once(tiles, width, types):
 
 
 def test_ffn_down_of_a_27b_spares_tokens():
-    """Of many tokens a block takes a quarter of K."""
+    """For many tokens a block takes a quarter of K."""
     assert [one["CLUSTER"] for one in shapes(320, 17408, ("Q4_K",), H200)] == [2, 4, 4, 4]

@@ -1,4 +1,4 @@
-"""Trees of guesses, against every prefix there is."""
+"""Draft trees against an exhaustive search over all prefixes."""
 
 import numpy as np
 import pytest

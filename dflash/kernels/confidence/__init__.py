@@ -1,4 +1,4 @@
-"""How likely a DSpark draft takes each of its guesses to hold."""
+"""Confidence head of a DSpark draft model: predicted probability that each draft token is accepted."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,21 +7,23 @@ Floats = NDArray[np.float32]
 
 
 def confidence(hidden: Floats, codes: Floats, weight: Floats, bias: float) -> Floats:
-    """Confidences of some rows.
+    """Return the confidence of each row.
 
     Parameters
     ----------
     hidden : float32 (R, D)
-        After the last norm.
+        Hidden states after the last norm.
     codes : float32 (R, K)
-        Of the token before each row.
+        Code of the token before each row.
     weight : float32 (D + K,)
+        Weight of the head.
     bias : float
+        Bias of the head.
 
     Returns
     -------
     float32 (R,)
-        0 to 1; a row has the same bits in every batch.
+        Confidences, 0 to 1; a row has the same bits in every batch.
 
     Notes
     -----
@@ -37,5 +39,5 @@ def confidence(hidden: Floats, codes: Floats, weight: Floats, bias: float) -> Fl
 
 
 def reach(confidences: Floats, least: float) -> int:
-    """How many positions of a text there are until the product of their confidences falls below `least`."""
+    """Return the number of leading positions for which the product of confidences is at least `least`."""
     return int(np.count_nonzero(np.cumprod(confidences) >= least))

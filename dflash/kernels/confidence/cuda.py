@@ -1,4 +1,4 @@
-"""`reach` of the blocks of some texts, on a GPU."""
+"""`confidence.reach` of the blocks of several sequences, on a GPU."""
 
 from pathlib import Path
 from typing import Any
@@ -13,32 +13,33 @@ _SOURCE = Path(__file__).with_name("confidence.cu")
 
 
 class Reach:
-    """How far the texts of a batch of blocks are guessed.
+    """Computes the draft length of each block of a batch from its confidences.
 
     Parameters
     ----------
     stream : float32 (R, D)
-        Rows of blocks before the last norm, on the device.
+        Hidden states of the blocks before the last norm, on the device.
     codes : float32 (each, S, K)
-        Of the token before each row of each block, on the device.
+        Code of the token before each row of each block, on the device.
     gain : float32 (D,)
-        Of the last norm.
+        Gain of the last norm.
     weight : float32 (D + K,)
+        Weight of the head.
     bias, eps : float
-        Of the head, and of the norm.
+        Bias of the head, and epsilon of the norm.
     lead : int
-        Rows of a block that guess nothing.
+        Leading rows of a block without draft tokens.
     least : float
-        What the product of confidences must be at least.
+        Smallest allowed product of confidences.
 
     Attributes
     ----------
     reach : int32 (S,)
-        On the device: positions that are guessed.
+        Number of draft positions of each sequence, on the device.
 
     Notes
     -----
-    A text has the same bits in any company. One launch.
+    One launch. The bits of a sequence do not depend on other sequences.
     """
 
     def __init__(
@@ -61,5 +62,5 @@ class Reach:
         self._run = made.bind(1, 32 * (each - lead), (stream, codes, gained, bias, eps, least, texts, self.reach))
 
     def __call__(self, n_texts: int, stream: Any = None) -> None:
-        """Run for the first so many texts."""
+        """Run for the first `n_texts` sequences."""
         self._run(stream, grid=n_texts)

@@ -1,4 +1,4 @@
-"""What a plain copy moves: the yardstick of everything that memory bounds."""
+"""Bandwidth of a plain copy, the reference for memory-bound kernels."""
 
 from dflash.kernels.copy import cpu
 
@@ -6,23 +6,23 @@ GIBIBYTE = 1 << 30
 
 
 def bandwidth(device: str, *, threads: int = 1) -> float:
-    """Measure what a copy between two large arrays moves.
+    """Measure the memory bandwidth of a copy between two large arrays.
 
     Parameters
     ----------
     device : str
         ``"cpu"`` or ``"cuda"``.
     threads : int
-        Cores that copy, each a part; a GPU uses all it has.
+        CPU threads that copy a part each; ignored on a GPU.
 
     Returns
     -------
     float
-        Bytes a second, those that are read and those that are written; the median of several copies.
+        Bytes read and written per second, the median of several copies.
 
     Notes
     -----
-    The arrays are 256 MiB each, on a GPU 2 GiB, or an eighth of the free memory if that is less.
+    Each array has 256 MiB; on a GPU 2 GiB, or an eighth of the free memory if that is less.
     """
     if device == "cpu":
         return cpu.bandwidth(GIBIBYTE // 4, threads)

@@ -1,4 +1,4 @@
-"""Copies on the CPU, by what NumPy has for them."""
+"""Copy bandwidth of the CPU, measured with NumPy."""
 
 import statistics
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ ROUNDS = 5
 
 
 def bandwidth(n_bytes: int, threads: int) -> float:
-    """Bytes a second, read and written, of a copy of `n_bytes` by several threads at once."""
+    """Return the bytes read and written per second by a copy of `n_bytes` with several threads."""
     source, target = np.ones(n_bytes, np.uint8), np.zeros(n_bytes, np.uint8)
     cuts = np.linspace(0, n_bytes, threads + 1).astype(np.int64).tolist()
     parts = [slice(*cut) for cut in pairwise(cuts)]

@@ -1,4 +1,4 @@
-"""Copies on the GPU."""
+"""Copy bandwidth of the GPU."""
 
 import statistics
 from pathlib import Path
@@ -11,7 +11,7 @@ ROUNDS = 9
 
 
 def bandwidth(n_bytes: int) -> float:
-    """Bytes a second, read and written, of a copy of about `n_bytes`."""
+    """Return the bytes read and written per second by a copy of about `n_bytes`."""
     import cupy
 
     blocks = n_bytes // BLOCK_BYTES

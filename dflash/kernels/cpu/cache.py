@@ -1,4 +1,4 @@
-"""Numba kernels in a `CodeCache`: the one place that uses private parts of numba's cache.
+"""Store numba kernels in a `CodeCache`; only this module uses private parts of numba's cache.
 
 Numba's own cache has an index per function that two processes may write at once, executes files of any owner, and ends the
 program if a file is damaged or the disk is full.
@@ -26,7 +26,7 @@ _RESULT = ("_reduce", "_rebuild", "codegen")
 
 
 def check_numba() -> str:
-    """Return what this numba lacks of what is used here, or an empty string.
+    """Return the parts of numba used here that the installed version lacks; an empty string if there are none.
 
     Costs microseconds; called when kernels are declared.
     """
@@ -41,15 +41,15 @@ def check_numba() -> str:
 
 
 class KernelCache(caching._Cache):
-    """What numba asks for a compiled version of one function, and hands a new one to.
+    """Cache of the compiled versions of one function, with the interface that numba expects.
 
     Parameters
     ----------
     function : callable
-        The Python function.
+        Python function.
     store : CodeCache
-        Its folder must be another one for other sources of the package. A function from elsewhere is known by the content
-        of its file; one without a file is not kept.
+        Cache of code; its folder must differ for different sources of this package. For a function from elsewhere, the key
+        includes the content of its file; a function without a file is not cached.
     """
 
     def __init__(self, function: Callable[..., Any], store: CodeCache) -> None:
@@ -81,7 +81,7 @@ class KernelCache(caching._Cache):
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep what was compiled for a signature. Called by numba after it compiled; the result is used whatever happens."""
+        """Store the compiled function for a signature. Called by numba after compiling; errors are only logged."""
         try:
             if data.library.has_dynamic_globals or any(not lifted.can_cache for lifted in data.lifted):
                 return
@@ -96,15 +96,15 @@ class KernelCache(caching._Cache):
         self._enabled = True
 
     def disable(self) -> None:
-        """Compile everything and keep nothing."""
+        """Bypass the cache: compile everything, store nothing."""
         self._enabled = False
 
     def flush(self) -> None:
-        """Compile everything and keep it. Called by numba before it compiles a function anew."""
+        """Ignore existing entries but store new ones. Called by numba before it recompiles a function."""
         self._readable = False
 
     def _name(self, sig: Any, codegen: Any) -> str:
-        """Return the name of an entry, or nothing for a function that is in no file."""
+        """Return the name of an entry, or an empty string for a function without a source file."""
         function = self._function
         source = _source(function.__code__.co_filename)
         if source is None:
@@ -127,7 +127,7 @@ class KernelCache(caching._Cache):
 
 @lru_cache(None)
 def _source(path: str) -> str | None:
-    """Return what tells a version of a source file from another one; nothing for those that the folder's name stands for."""
+    """Return a hash of a source file, None if it can't be read, or "" if the folder's name covers the file."""
     if _KERNELS in Path(path).parents:
         return ""
     try:

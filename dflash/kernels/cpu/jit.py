@@ -1,7 +1,7 @@
-"""Compile numba kernels once, keep them on disk, and run them on all threads.
+"""Compile numba kernels once, cache them on disk, and run them on all threads.
 
-A kernel is made of its own file, of `simd` and of its neighbours. So the cache folder carries a hash of every source under
-`kernels/` and of where they lie: after any change everything is compiled anew, and two installs never share a kernel. The
+A kernel depends on its own file, on `simd` and on other files. So the name of the cache folder includes a hash of every
+source under `kernels/` and of their path. After any change all kernels are recompiled, and two installs never share one. The
 folder is ``numba-<hash>`` in ``$NUMBA_CACHE_DIR/dflash`` if that variable is set, else in ``$XDG_CACHE_HOME/dflash``, else
 in ``~/.cache/dflash``.
 """
@@ -32,9 +32,9 @@ def _digest() -> str:
 
 
 CACHE = CodeCache(cache_folder("NUMBA_CACHE_DIR", f"numba-{_digest()}"), siblings="numba-*")
-"""Compiled kernels of this version of the package."""
+"""Cache of the compiled kernels of this version of the package."""
 
-# Spinning for long makes a launch wait for a scheduler's slice as soon as anything else runs on the same cores.
+# With long spinning, a launch waits for a scheduler's time slice as soon as other work runs on the same cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if "NUMBA_THREADING_LAYER" not in os.environ:
@@ -42,7 +42,7 @@ if "NUMBA_THREADING_LAYER" not in os.environ:
 
 
 def inline(function: Callable[..., Any]) -> Any:
-    """A piece of a kernel: compiled into its callers, callable from Python in tests."""
+    """Decorate a part of a kernel: compiled into its callers, and callable from Python."""
     piece = _kept(numba.njit(nogil=True, error_model="numpy")(function))
     if _templates_are_read():
         piece.get_call_template = functools.partial(_template, piece.get_call_template)
@@ -50,7 +50,7 @@ def inline(function: Callable[..., Any]) -> Any:
 
 
 def _kept(dispatcher: Any) -> Any:
-    """Let a function read and fill the cache on disk."""
+    """Let a function use the cache on disk, and return it."""
     if not _lacking():
         from dflash.kernels.cpu.cache import KernelCache
 
@@ -60,7 +60,7 @@ def _kept(dispatcher: Any) -> Any:
 
 @functools.cache
 def _lacking() -> str:
-    """What this numba lacks of what the cache uses of its private parts; nothing for the versions that were tried."""
+    """Return the private parts of numba that the cache needs and this version lacks; empty for the tested versions."""
     try:
         from dflash.kernels.cpu.cache import check_numba
 
@@ -74,7 +74,7 @@ def _lacking() -> str:
 
 @functools.cache
 def _templates_are_read() -> bool:
-    """Whether numba, as it compiles a call, asks the `get_call_template` of an instance."""
+    """Return whether numba calls the `get_call_template` of an instance when it compiles a call."""
 
     class Asked(Exception):
         pass
@@ -88,7 +88,7 @@ def _templates_are_read() -> bool:
             raise TypeError("get_call_template is no method")
         probe.get_call_template = ask
         types.Dispatcher(probe).get_call_type(None, (), {})
-        reason = "it is not asked"
+        reason = "it is not called"
     except Asked:
         return True
     except Exception as error:
@@ -101,7 +101,7 @@ def _probe() -> None: ...
 
 
 def _template(make: Callable[..., Any], args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
-    """What a caller calls. Left alone, numba compiles a piece anew for a literal and for a `prange`'s unsigned index."""
+    """Generalise argument types: otherwise numba recompiles a function for literals and for unsigned `prange` indices."""
     return make(tuple(_plain(kind) for kind in args), {name: _plain(kind) for name, kind in kws.items()})
 
 
@@ -111,21 +111,21 @@ def _plain(kind: types.Type) -> types.Type:
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """An entry point whose `numba.prange` loops run on all threads; no fast-math, so that sums keep their order."""
+    """Decorate an entry point whose `numba.prange` loops run on all threads; no fast-math, so that sums keep their order."""
     return _kept(numba.njit(nogil=True, error_model="numpy", parallel=True)(function))
 
 
 def use_threads(n: int) -> None:
-    """Let the kernels that this thread starts run on `n` cores, or on as many as numba has."""
+    """Run kernels started by this thread on `n` threads, or on numba's maximum if that is less."""
     numba.set_num_threads(min(n, numba.config.NUMBA_NUM_THREADS))
 
 
 def runs_in_several_threads() -> bool:
-    """Return whether kernels may be started by several threads at a time: numba's simplest scheduler ends the process then.
+    """Return whether several threads may start kernels at the same time: numba's "workqueue" layer would abort the process.
 
-    No kernel keeps anything between launches, so that two launches on different arrays never meet.
+    Kernels keep no state between launches, so launches on different arrays do not interfere.
     """
     try:
         return bool(numba.threading_layer() != "workqueue")
-    except ValueError:  # nothing has run yet
+    except ValueError:  # no kernel has run yet
         return False

@@ -1,4 +1,4 @@
-"""Kinds of models that have had all their kernels compiled on this machine: empty entries beside the compiled kernels."""
+"""Record which kinds of models have all their kernels compiled: empty entries in the cache of compiled kernels."""
 
 import hashlib
 
@@ -6,12 +6,12 @@ from dflash.kernels.cpu.jit import CACHE
 
 
 def is_known(kind: str) -> bool:
-    """Whether `remember` was called for this kind since the kernels last changed."""
+    """Return whether `remember` was called for this kind since the kernels last changed."""
     return CACHE.get(_marker(kind)) is not None
 
 
 def remember(kind: str) -> None:
-    """Note that all kernels of a kind of model are compiled, if the cache takes anything."""
+    """Record that all kernels of a kind of model are compiled, if the cache is writable."""
     CACHE.put(_marker(kind), b"")
 
 

@@ -1,4 +1,4 @@
-"""Look tokens up in a packed embedding table."""
+"""Token embeddings from a packed table."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,16 +10,16 @@ from dflash.kernels.formats.cpu import step_bytes, unpack_function
 
 
 def embed(ids: NDArray[np.int32], table: Matrix, out: NDArray[np.float32]) -> None:
-    """Unpack the rows of a table that belong to some tokens.
+    """Unpack the rows of an embedding table for some tokens.
 
     Parameters
     ----------
     ids : int32 (T,)
-        Rows, 0 to V - 1; the caller has checked them.
+        Token ids, 0 to V - 1; the caller checks their range.
     table : Matrix (V, D)
-        Of any type.
+        Embedding table of any type.
     out : float32 (T, D)
-        Where the rows go; rows contiguous.
+        Receives the embeddings; rows contiguous.
 
     Raises
     ------
@@ -28,7 +28,7 @@ def embed(ids: NDArray[np.int32], table: Matrix, out: NDArray[np.float32]) -> No
 
     Notes
     -----
-    Exactly the values of the file; reads `row_bytes` bytes a token.
+    The values are exactly those of the file. Reads `row_bytes` bytes a token.
     """
     if out.dtype != np.float32 or out.shape != (len(ids), table.shape[1]) or (len(ids) and out.strides[1] != 4):
         raise KernelError(f"{table.name}: out must be float32 {(len(ids), table.shape[1])}, got {out.dtype} {out.shape}")

@@ -1,4 +1,4 @@
-"""Unpack rows of a packed table."""
+"""Unpacking of embedding rows in numba."""
 
 from dflash.kernels.cpu.jit import inline
 from dflash.kernels.linear.tiles import call_unpack

@@ -12,27 +12,27 @@ _MOST_THREADS = 320
 
 
 class Embed:
-    """An `embed` on fixed arrays, to be run for any number of tokens.
+    """An `embed` on fixed arrays, for any number of tokens.
 
     Parameters
     ----------
     tokens : int32 (T,)
-        Rows of the table, on the device as all arrays; others than 0 to V - 1 give zeros.
+        Token ids; ids outside 0 to V - 1 give zeros. All arrays are on the device.
     table : PackedWeight (V, D)
-        Of any native type; the one that the head multiplies with, if they are the same.
+        Embedding table of any native type; the head's weight if the model ties them.
     out : float32 (T, D)
-        Where the rows go.
+        Receives the embeddings.
     scale : float
-        Times every value.
+        Factor of every value.
 
     Raises
     ------
     KernelError
-        If an array is strided or of another type or shape.
+        If an array is strided or has another type or shape.
 
     Notes
     -----
-    With a scale of 1 exactly the values of the table. Reads about twice their bytes, since a row is spread over tiles.
+    With a scale of 1 the values are exactly those of the table. Reads about twice their bytes, as a row spans many tiles.
     """
 
     def __init__(self, tokens: Any, table: PackedWeight, out: Any, *, scale: float = 1.0) -> None:
@@ -45,6 +45,6 @@ class Embed:
         self._run = run.bind(1, block, (tokens, table.data, out, n_known, scale))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
-        """Look the first `n_rows` tokens up."""
+        """Look up the first `n_rows` tokens."""
         assert 0 < n_rows <= self._rows
         self._run(stream, grid=n_rows)

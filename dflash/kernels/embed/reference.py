@@ -1,7 +1,7 @@
-"""The definition: a row of the table, unpacked."""
+"""Definition: unpacked rows of the table."""
 
 
 def embed(ids, table, out):
-    """``out[i] = table[ids[i]]``."""
+    """Compute ``out[i] = table[ids[i]]``."""
     for i, row in enumerate(ids):
         out[i] = table.rows(slice(row, row + 1)).unpacked()[0]

@@ -1,7 +1,7 @@
-"""How GGUF packs weights: the types, what their bytes mean, and a matrix that stays packed.
+"""GGUF weight formats: the types, the meaning of their bytes, and a matrix that stays packed.
 
-The definition of a format stands twice, on purpose: `reference.py` in NumPy and `blocks.py` in 16 explicit lanes; tests hold
-both against the `gguf` package bit for bit.
+Each format is implemented twice on purpose: in `reference.py` with NumPy and in `blocks.py` with 16 explicit lanes. Tests
+compare both with the `gguf` package bit for bit.
 """
 
 from dflash.kernels.formats.blocks import FORMATS

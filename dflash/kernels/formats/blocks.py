@@ -1,4 +1,4 @@
-"""What a block of each format holds: a generator of 16 weights at a time, in order.
+"""Decoders of the block formats: generators that yield 16 weights at a time, in order.
 
 The formulas are those of `reference.py`, in lanes. Products and sums are rounded one by one, as the formats define their
 values, so that unpacking is bit-exact.
@@ -15,29 +15,29 @@ _LOW4, _LOW6, _LOW2 = 0x0F0F0F0F, 0x3F3F3F3F, 0x03030303
 
 
 def f32(block: Block) -> Iterator[Lanes]:
-    """16 float32."""
+    """Decode 16 float32."""
     yield block.f32(0)
 
 
 def f16(block: Block) -> Iterator[Lanes]:
-    """16 IEEE halves."""
+    """Decode 16 float16."""
     yield block.f16(0)
 
 
 def bf16(block: Block) -> Iterator[Lanes]:
-    """16 bfloat16: the upper half of a float32."""
+    """Decode 16 bfloat16: the upper halves of float32."""
     yield (block.u16(0) << 16).as_float()
 
 
 def q4_0(block: Block) -> Iterator[Lanes]:
-    """``(q - 8) * d``."""
+    """Decode ``(q - 8) * d``."""
     d, q = block.each_f16(0), block.u8(2)
     yield ((q & 15) - 8).as_signed().float() * d
     yield ((q >> 4) - 8).as_signed().float() * d
 
 
 def q4_1(block: Block) -> Iterator[Lanes]:
-    """``q * d + m``."""
+    """Decode ``q * d + m``."""
     d, m, q = block.each_f16(0), block.each_f16(2), block.u8(4)
     yield (q & 15).float() * d + m
     yield (q >> 4).float() * d + m
@@ -52,7 +52,7 @@ def _fifth_bits(block: Block, offset: int) -> tuple[Lanes, Lanes]:
 
 
 def q5_0(block: Block) -> Iterator[Lanes]:
-    """``(q - 16) * d``, the fifth bits in a word of their own."""
+    """Decode ``(q - 16) * d``; the fifth bits are in a separate word."""
     d, q = block.each_f16(0), block.u8(6)
     low, high = _fifth_bits(block, 2)
     yield (((q & 15).int() | low) - 16).float() * d
@@ -60,7 +60,7 @@ def q5_0(block: Block) -> Iterator[Lanes]:
 
 
 def q5_1(block: Block) -> Iterator[Lanes]:
-    """``q * d + m``, the fifth bits in a word of their own."""
+    """Decode ``q * d + m``; the fifth bits are in a separate word."""
     d, m, q = block.each_f16(0), block.each_f16(2), block.u8(8)
     low, high = _fifth_bits(block, 4)
     yield ((q & 15).int() | low).float() * d + m
@@ -68,21 +68,21 @@ def q5_1(block: Block) -> Iterator[Lanes]:
 
 
 def q8_0(block: Block) -> Iterator[Lanes]:
-    """``q * d``."""
+    """Decode ``q * d``."""
     d = block.each_f16(0)
     yield block.i8(2).float() * d
     yield block.i8(18).float() * d
 
 
 def iq4_nl(block: Block) -> Iterator[Lanes]:
-    """``d * table[q]``."""
+    """Decode ``d * table[q]``."""
     d, q, table = block.each_f16(0), block.u8(2), constant(block.builder, IQ4_TABLE)
     yield (q & 15).look_up(table) * d
     yield (q >> 4).look_up(table) * d
 
 
 def mxfp4(block: Block) -> Iterator[Lanes]:
-    """``2 ** (x - 128) * table[q]``; x of 0 and 1 give subnormals, whose bits are 1 << 21 and 1 << 22."""
+    """Decode ``2 ** (x - 128) * table[q]``; x of 0 and 1 give subnormals, whose bits are 1 << 21 and 1 << 22."""
     x, q, table = block.each_int(0, 1), block.u8(1), constant(block.builder, FP4_TABLE)
     builder = block.builder
     small = builder.icmp_unsigned("<", x.value, (x & 0).value.type([2] * 16))
@@ -94,7 +94,7 @@ def mxfp4(block: Block) -> Iterator[Lanes]:
 
 
 def _scales_and_minima(block: Block) -> list[Lanes]:
-    """Numbers 0 to 7: ``d * scale`` of the eight sub-blocks of Q4_K and Q5_K; 8 to 15: ``dmin * minimum``."""
+    """Return 16 factors: ``d * scale`` of the eight sub-blocks of Q4_K and Q5_K, then their ``dmin * minimum``."""
     a, b, c = block.words(4, 3)
     packed = [
         a & _LOW6,
@@ -106,7 +106,7 @@ def _scales_and_minima(block: Block) -> list[Lanes]:
 
 
 def q4_k(block: Block) -> Iterator[Lanes]:
-    """``(d * scale) * q - (dmin * minimum)``: eight sub-blocks of 32."""
+    """Decode ``(d * scale) * q - (dmin * minimum)``: eight sub-blocks of 32."""
     scales = _scales_and_minima(block)
     for j in range(8):
         q = block.u8(16 + 32 * (j // 2), 32)
@@ -114,7 +114,7 @@ def q4_k(block: Block) -> Iterator[Lanes]:
 
 
 def q5_k(block: Block) -> Iterator[Lanes]:
-    """As Q4_K, with a fifth bit."""
+    """Decode the formula of Q4_K with a fifth bit."""
     scales = _scales_and_minima(block)
     fifths = block.u8(16, 32)
     for j in range(8):
@@ -125,7 +125,7 @@ def q5_k(block: Block) -> Iterator[Lanes]:
 
 
 def q6_k(block: Block) -> Iterator[Lanes]:
-    """``(d * scale) * (q - 32)``: sixteen sub-blocks of 16."""
+    """Decode ``(d * scale) * (q - 32)``: sixteen sub-blocks of 16."""
     scales = (block.i8(192).float() * block.each_f16(208)).spread()
     for j in range(8):
         n, p = j // 4, j % 4
@@ -137,7 +137,7 @@ def q6_k(block: Block) -> Iterator[Lanes]:
 
 
 def q2_k(block: Block) -> Iterator[Lanes]:
-    """``(d * scale) * q - dmin * minimum``: sixteen sub-blocks of 16."""
+    """Decode ``(d * scale) * q - dmin * minimum``: sixteen sub-blocks of 16."""
     packed = block.u8(0)
     scales = ((packed & 15).float() * block.each_f16(80)).spread()
     minima = ((packed >> 4).float() * block.each_f16(82)).spread()
@@ -148,7 +148,7 @@ def q2_k(block: Block) -> Iterator[Lanes]:
 
 
 def q3_k(block: Block) -> Iterator[Lanes]:
-    """``(d * scale) * (q - 4)``: sixteen sub-blocks of 16, the third bit in a mask of its own."""
+    """Decode ``(d * scale) * (q - 4)``: sixteen sub-blocks of 16; the third bits are in a separate mask."""
     a, b, c = block.words(96, 3)
     packed = [
         (a & _LOW4) | ((c & _LOW2) << 4),
@@ -165,7 +165,7 @@ def q3_k(block: Block) -> Iterator[Lanes]:
 
 
 def iq4_xs(block: Block) -> Iterator[Lanes]:
-    """``(d * (scale - 32)) * table[q]``: eight sub-blocks of 32."""
+    """Decode ``(d * (scale - 32)) * table[q]``: eight sub-blocks of 32."""
     low = (block.each_int(4, 4) >> [4 * (b % 8) for b in range(16)]) & 15
     high = (block.each_int(2, 2) >> [2 * (b % 8) for b in range(16)]) & 3
     scales = (((low | (high << 4)) - 32).float() * block.each_f16(0)).spread()
@@ -194,4 +194,4 @@ FORMATS: dict[str, Callable[[Block], Iterator[Lanes]]] = {
     "IQ4_XS": iq4_xs,
     "MXFP4": mxfp4,
 }
-"""The formats that kernels read directly."""
+"""Formats that kernels read directly (native types)."""

@@ -1,7 +1,7 @@
-"""Machine code for each format: unpack rows to float32, or multiply rows with one token.
+"""Compiled functions for each format: unpack rows to float32, or multiply rows with tokens.
 
-Both are made from the generator of the format in `blocks.py`, so they see the same values. They are C functions, compiled
-when a file first holds their format and called through their address: a kernel that multiplies several weights in one
+Both are generated from the decoder of the format in `blocks.py`, so they produce the same values. They are C functions,
+compiled when a model first uses the format, and called by address. So a kernel that multiplies several weights in one
 launch need not know the formats at compile time.
 """
 
@@ -21,24 +21,24 @@ from dflash.kernels.formats.lanes import LANES, Block, Lanes
 from dflash.kernels.formats.types import BLOCKS
 
 ROWS = 4
-"""Rows that one call of an unpack function takes, side by side."""
+"""Rows that one call of an unpack function processes."""
 
 DOT_ROWS = (4, 4, 4, 4, 4, 2, 2, 2)
-"""Rows that one call of a dot function takes, for 1, 2, 3 ... tokens: as many as leave their sums in registers."""
+"""Rows that one call of a dot function processes, for 1, 2, 3 ... tokens: as many as keep their sums in registers."""
 
-_CACHE_LINE, _AHEAD = 64, 8192
+_CACHE_LINE, _AHEAD = 64, 8192  # bytes; distance of the prefetch
 
 _NAMES = tuple(FORMATS)
 
 
 def step_bytes(name: str) -> tuple[int, int]:
-    """Weights and bytes that one turn of the loops below takes: a block, or 16 plain numbers."""
+    """Return the weights and bytes of one loop iteration: a block, or 16 unquantised values."""
     block = BLOCKS[name]
     return (LANES, LANES * block.n_bytes) if block.elements == 1 else (block.elements, block.n_bytes)
 
 
 def _prefetch(builder: ir.IRBuilder, address: ir.Value, n_bytes: int) -> None:
-    """Ask for as many bytes further on: rows are too short a stream for the hardware to see."""
+    """Prefetch `n_bytes` at a distance: rows are too short for the hardware prefetcher to follow."""
     pointer = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -50,7 +50,7 @@ def _prefetch(builder: ir.IRBuilder, address: ir.Value, n_bytes: int) -> None:
 def _blocks(
     builder: ir.IRBuilder, name: str, source: ir.Value, stride: ir.Value, n: int, i: ir.Value
 ) -> Iterator[tuple[Lanes, ...]]:
-    """The weights of block `i` of `n` rows, 16 of each row at a time."""
+    """Return an iterator over the weights of block `i` of `n` rows, 16 of each row at a time."""
     n_bytes, found = step_bytes(name)[1], []
     for r in range(n):
         row = builder.add(source, builder.mul(stride, I64(r)))
@@ -113,9 +113,9 @@ def _dot(typing_context, kind, tokens, source, stride, x, x_stride, n, out, out_
 
 @functools.cache
 def unpack_function(name: str) -> Any:
-    """C function ``(source, row_bytes, n_steps, out, out_bytes)``: unpack `ROWS` rows of weights to float32.
+    """Return the C function ``(source, row_bytes, n_steps, out, out_bytes)`` that unpacks `ROWS` rows to float32.
 
-    `n_steps` counts blocks, or groups of 16 numbers; row r goes to ``out + r * out_bytes``.
+    `n_steps` counts blocks, or groups of 16 unquantised values; row r goes to ``out + r * out_bytes``.
     """
     kind = _NAMES.index(name)
 
@@ -128,10 +128,10 @@ def unpack_function(name: str) -> Any:
 
 @functools.cache
 def dot_function(name: str, tokens: int) -> Any:
-    """C function ``(source, row_bytes, x, x_bytes, n_steps, out, out_bytes)``: lane-wise sums of some rows times tokens.
+    """Return the C function ``(source, row_bytes, x, x_bytes, n_steps, out, out_bytes)`` that multiplies rows with tokens.
 
-    ``out + t * out_bytes`` receives 16 float32 a row, for the caller to add up; lane i holds the products i, i + 16, ...
-    summed one after another, as the tiles of `linear` do. `DOT_ROWS` tells how many rows there are.
+    ``out + t * out_bytes`` receives 16 lane sums of float32 a row, which the caller adds. Lane i is the sum of the products
+    i, i + 16, ... in order, as in the tiles of `linear`. `DOT_ROWS` is the number of rows.
     """
     kind, count = _NAMES.index(name), tokens
 

@@ -1,4 +1,4 @@
-"""Weights on the device, in tiles that tensor cores read; `quants.cuh` says how a tile lies."""
+"""Weights on the device, in tiles for the tensor cores; `quants.cuh` defines the layout of a tile."""
 
 import math
 from copy import copy
@@ -16,44 +16,44 @@ from dflash.kernels.gpu.jit import kernel
 TILE_ROWS = 16
 
 _REPACK = Path(__file__).with_name("repack.cu")
-_AT_ONCE = 1 << 28
+_AT_ONCE = 1 << 28  # bytes of rows that are copied and packed at a time
 
 
 def tile_width(kind: str) -> int:
-    """Weights of a row in a tile: 64 for plain numbers, else 256."""
+    """Return the weights of a row in a tile: 64 for unquantised types, else 256."""
     return 64 if BLOCKS[kind].elements == 1 else 256
 
 
 def tile_bytes(kind: str) -> int:
-    """Bytes of a tile: those of the file for 16 rows."""
+    """Return the bytes of a tile: as many as its 16 rows take in the file."""
     return TILE_ROWS * tile_width(kind) // BLOCKS[kind].elements * BLOCKS[kind].n_bytes
 
 
 class PackedWeight:
-    """A matrix on the device, or a stack of them; the last tiles of rows and columns are filled up with zeros.
+    """A matrix on the device, or a stack of matrices; the last tiles of rows and columns are padded with zeros.
 
     Parameters
     ----------
     matrix : Matrix (R, K) or (E, R, K)
-        Of a native type; its rows are copied to the device some at a time.
+        Matrix of a native type; its rows are copied to the device in parts.
 
     Attributes
     ----------
     data : uint8 (E * row tiles * tiles of a row * tile bytes,)
-        The tiles, those of 16 rows one after the other; matrices of a stack follow each other.
+        Tiles, row by row of tiles; the matrices of a stack are contiguous.
     tiles_of_row : int
-        How many tiles 16 rows take.
+        Number of tiles in 16 rows.
     row_bytes : int
         Bytes of a row in the file.
     stack_bytes : int
         Bytes from one matrix of a stack to the next, in `data`.
     type, shape, name
-        As those of `matrix`.
+        As in `matrix`.
 
     Raises
     ------
     KernelError
-        If the type is none that kernels read.
+        If the type is not native.
     """
 
     def __init__(self, matrix: Matrix) -> None:
@@ -68,16 +68,16 @@ class PackedWeight:
 
     @classmethod
     def empty(cls, kind: str, shape: tuple[int, ...], name: str = "weight") -> "PackedWeight":
-        """Room for a matrix (R, K) or a stack (E, R, K), to be filled."""
+        """Allocate a matrix (R, K) or a stack (E, R, K), to be filled by `fill`."""
         tiles = cls.__new__(cls)
         tiles._allocate(kind, shape, name)
         return tiles
 
     def rows(self, part: slice) -> "PackedWeight":
-        """Some rows of a matrix, from a multiple of 16 on, where they lie."""
+        """Return a view of some rows of a matrix; the first must be a multiple of 16."""
         start, stop, step = part.indices(self.shape[0])
         if len(self.shape) == 3 or start % TILE_ROWS or step != 1 or stop <= start:
-            raise KernelError(f"{self.name}: can't take rows {start} to {stop} of {self.shape}: they begin at whole tiles")
+            raise KernelError(f"{self.name}: rows {start} to {stop} of {self.shape} must begin at a multiple of {TILE_ROWS}")
         some = copy(self)
         some.shape = (stop - start, self.shape[1])
         some.data = self.data[start // TILE_ROWS * self._strip : -(-stop // TILE_ROWS) * self._strip]
@@ -85,18 +85,18 @@ class PackedWeight:
         return some
 
     def fill(self, rows: Any, start: int, n_rows: int, *, expert: int = 0, stream: Any = None) -> None:
-        """Pack rows that are on the device; allocates nothing and waits for nothing.
+        """Pack rows that are on the device; does not allocate or synchronise.
 
         Parameters
         ----------
         rows : uint8 (n_rows * row_bytes,)
-            As in the file.
+            Rows as in the file.
         start : int
-            The first of them, a multiple of 16.
+            First row, a multiple of 16.
         n_rows : int
-            A multiple of 16 unless they are the last.
+            Number of rows, a multiple of 16 unless they are the last ones.
         expert : int
-            Which matrix of a stack.
+            Number of the matrix in a stack.
         stream : cupy.cuda.Stream, optional
         """
         if start % TILE_ROWS or start + n_rows > self.shape[-2]:
@@ -111,7 +111,7 @@ class PackedWeight:
 
     def _allocate(self, kind: str, shape: tuple[int, ...], name: str) -> None:
         if kind not in FORMATS or len(shape) not in (2, 3):
-            raise KernelError(f"{name}: can't be packed into tiles: {kind} {shape}")
+            raise KernelError(f"{name}: {kind} {shape} can't be packed into tiles; wanted a native type and 2 or 3 axes")
         self.type, self.shape, self.name = kind, tuple(shape), name
         rows, width = shape[-2:]
         self.tiles_of_row = -(-width // tile_width(kind))

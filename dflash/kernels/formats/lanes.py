@@ -1,4 +1,4 @@
-"""Sixteen lanes with Python operators: what the block formats are written in.
+"""Vectors of 16 lanes with Python operators, in which the block formats are written.
 
 An expression such as ``((q & 15).int() - 8).float() * d`` builds LLVM instructions while numba compiles a kernel; nothing
 is computed in Python.
@@ -30,7 +30,7 @@ def _has_avx512() -> bool:
 
 
 class Lanes:
-    """16 values of one kind: bytes, int32 or float32; of bytes also 32, to be taken apart with `half`."""
+    """16 values of one type: bytes, int32 or float32; or 32 bytes, to be split with `half`."""
 
     def __init__(self, builder: ir.IRBuilder, value: ir.Value, *, signed: bool = False) -> None:
         self.builder, self.value, self.signed = builder, value, signed
@@ -58,7 +58,7 @@ class Lanes:
         return self._like(self.builder.shl(self.value, self._other(other)))
 
     def __rshift__(self, other: int | list[int]) -> Lanes:
-        """Zeros come in from the left."""
+        """Shift right and fill with zeros."""
         return self._like(self.builder.lshr(self.value, self._other(other)))
 
     def __add__(self, other: Lanes | int) -> Lanes:
@@ -73,32 +73,32 @@ class Lanes:
         return self._like(self.builder.fmul(self.value, other.value))
 
     def int(self) -> Lanes:
-        """Bytes as int32, keeping the sign of signed ones."""
+        """Convert bytes to int32; signed bytes keep their sign."""
         if self._element == _I32:
             return self
         widen = self.builder.sext if self.signed else self.builder.zext
         return Lanes(self.builder, widen(self.value, _vector(_I32)), signed=True)
 
     def float(self) -> Lanes:
-        """Bytes or int32 as float32."""
+        """Convert bytes or int32 to float32."""
         return Lanes(self.builder, self.builder.sitofp(self.int().value, _vector(_F32)))
 
     def as_float(self) -> Lanes:
-        """The bits of int32 read as float32."""
+        """Reinterpret the bits of int32 as float32."""
         return Lanes(self.builder, self.builder.bitcast(self.value, _vector(_F32)))
 
     def as_signed(self) -> Lanes:
-        """The same bits as numbers with a sign."""
+        """Reinterpret the same bits as signed integers."""
         return Lanes(self.builder, self.value, signed=True)
 
     def half(self, i: int) -> Lanes:
-        """The first (0) or second (1) 16 of 32 lanes."""
+        """Return the first (0) or second (1) 16 of 32 lanes."""
         order = list(range(i * LANES, (i + 1) * LANES))
         return self._like(self.builder.shuffle_vector(self.value, self.value, _vector(_I32)(order)))
 
     def spread(self) -> list[Lanes]:
-        """Each lane of float32 in all lanes."""
-        # by way of memory, which the instructions that use them read: shuffles would hold up those of the weights
+        """Return 16 vectors: each lane of float32, broadcast to all lanes."""
+        # through memory, from which multiplies can broadcast: shuffles would compete with those of the weights
         memory = cgutils.alloca_once(self.builder, _vector(_F32))
         self.builder.store(self.value, memory)
         nothing = ir.FunctionType(ir.VoidType(), [memory.type])
@@ -108,12 +108,12 @@ class Lanes:
         return [block.each(self.builder.load(self.builder.gep(lanes, [_I32(i)]))) for i in range(LANES)]
 
     def halves(self, other: Lanes) -> Lanes:
-        """Lanes 0 to 7 of this one, then lanes 8 to 15 of the other."""
+        """Return lanes 0 to 7 of this vector, then lanes 8 to 15 of the other."""
         order = list(range(8)) + list(range(LANES + 8, 2 * LANES))
         return self._like(self.builder.shuffle_vector(self.value, other.value, _vector(_I32)(order)))
 
     def look_up(self, table: Lanes) -> Lanes:
-        """``table[lane & 15]``, for bytes."""
+        """Return ``table[lane & 15]``, for bytes."""
         if _has_avx512():
             kind = ir.FunctionType(_vector(_F32), [_vector(_F32), _vector(_I32)])
             name = "llvm.x86.avx512.permvar.sf.512"
@@ -127,26 +127,26 @@ class Lanes:
         return Lanes(self.builder, out)
 
     def nibbles(self, high: int, scale: Lanes, minimum: Lanes) -> tuple[Lanes, Lanes]:
-        """``q * scale - minimum`` for the low (0) or high (1) nibbles of 32 bytes.
+        """Return ``q * scale - minimum`` for the low (0) or high (1) nibbles of 32 bytes.
 
-        Where the machine looks 16 floats up at once, the 16 results are computed and the nibbles look them up.
+        With AVX-512, the 16 possible results are computed once and looked up by the nibbles.
         """
         q = self >> 4 if high else self & 15
         if not _has_avx512():
             return tuple(q.half(i).float() * scale - minimum for i in range(2))
         table = constant(self.builder, list(range(16))) * scale - minimum
-        # the look-up takes four bits of an index, so low nibbles need no mask, and high ones are shifted in their lane
+        # the look-up uses four bits of an index, so low nibbles need no mask; high nibbles are shifted within their lane
         parts = (self.half(i).int() for i in range(2))
         return tuple((part >> 4 if high else part).look_up(table) for part in parts)
 
 
 def constant(builder: ir.IRBuilder, values: list[int]) -> Lanes:
-    """16 small integers as float32."""
+    """Return 16 small integers as float32."""
     return Lanes(builder, _vector(_F32)([float(v) for v in values]))
 
 
 class Block:
-    """The bytes of a block, read at constant offsets."""
+    """Reads the bytes of a block at constant offsets."""
 
     def __init__(self, builder: ir.IRBuilder, address: ir.Value) -> None:
         self.builder, self.address = builder, address
@@ -158,47 +158,47 @@ class Block:
         return value
 
     def each(self, value: ir.Value) -> Lanes:
-        """A number in every lane."""
+        """Broadcast a scalar to every lane."""
         nothing = _vector(value.type)(ir.Undefined)
         first = self.builder.insert_element(nothing, value, _I32(0))
         return Lanes(self.builder, self.builder.shuffle_vector(first, nothing, _vector(_I32)([0] * LANES)))
 
     def u8(self, offset: int, n: int = LANES) -> Lanes:
-        """16 bytes, or 32."""
+        """Load 16 or 32 bytes."""
         return Lanes(self.builder, self._load(offset, _vector(_I8, n)))
 
     def i8(self, offset: int) -> Lanes:
-        """16 signed bytes."""
+        """Load 16 signed bytes."""
         return Lanes(self.builder, self._load(offset, _vector(_I8)), signed=True)
 
     def u16(self, offset: int) -> Lanes:
-        """16 times two bytes, as int32."""
+        """Load 16 unsigned 2-byte integers as int32."""
         return Lanes(self.builder, self.builder.zext(self._load(offset, _vector(_I16)), _vector(_I32)))
 
     def f16(self, offset: int) -> Lanes:
-        """16 IEEE halves as float32."""
+        """Load 16 float16 as float32."""
         return Lanes(self.builder, self.builder.fpext(self._load(offset, _vector(ir.HalfType())), _vector(_F32)))
 
     def f32(self, offset: int) -> Lanes:
-        """16 float32."""
+        """Load 16 float32."""
         return Lanes(self.builder, self._load(offset, _vector(_F32)))
 
     def each_f16(self, offset: int) -> Lanes:
-        """One IEEE half as float32, in every lane."""
+        """Load one float16 as float32 and broadcast it."""
         return self.each(self.builder.fpext(self._load(offset, ir.HalfType()), _F32))
 
     def each_int(self, offset: int, n_bytes: int) -> Lanes:
-        """One unsigned number of 1, 2 or 4 bytes, as int32 in every lane."""
+        """Load one unsigned integer of 1, 2 or 4 bytes as int32 and broadcast it."""
         value = self._load(offset, ir.IntType(8 * n_bytes))
         return self.each(value if n_bytes == 4 else self.builder.zext(value, _I32))
 
     def words(self, offset: int, n: int) -> list[Word]:
-        """`n` numbers of four bytes."""
+        """Load `n` words of four bytes."""
         return [Word(self.builder, self._load(offset + 4 * i, _I32)) for i in range(n)]
 
 
 class Word:
-    """Four bytes in one number: what packed scales are taken apart in."""
+    """A 32-bit word of four bytes, for unpacking packed scales."""
 
     def __init__(self, builder: ir.IRBuilder, value: ir.Value) -> None:
         self.builder, self.value = builder, value
@@ -217,7 +217,7 @@ class Word:
 
 
 def bytes_of(words: list[Word]) -> Lanes:
-    """The 16 bytes of four words."""
+    """Return the 16 bytes of four words."""
     builder = words[0].builder
     value: ir.Value = _vector(_I32, 4)(ir.Undefined)
     for i, word in enumerate(words):

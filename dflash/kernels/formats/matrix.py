@@ -1,4 +1,4 @@
-"""A weight as the file holds it."""
+"""A weight matrix in the packed form of the file."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,24 +13,23 @@ Bytes = NDArray[np.uint8]
 
 
 class Matrix:
-    """A matrix, or a stack of them, whose rows are blocks of a GGUF type.
+    """A matrix, or a stack of matrices, whose rows are blocks of a GGUF type.
 
     Parameters
     ----------
     data : uint8 (R, row_bytes) or (E, R, row_bytes)
-        The rows, one after the other within a matrix; kept, not copied, so a memory-mapped file stays on disk until it
-        is read.
+        Rows, contiguous within a matrix. The array is referenced, not copied, so a memory-mapped file is read on use.
     kind : str
-        Name of the type, a key of `BLOCKS`.
+        Name of the GGUF type, a key of `BLOCKS`.
     name : str
-        What messages call it.
+        Name in messages.
 
     Attributes
     ----------
     shape : tuple of int
-        (R, K) or (E, R, K): rows, weights in a row, and the number of matrices in front.
+        (R, K) or (E, R, K): matrices of the stack, rows, weights of a row.
     native : bool
-        Whether kernels read the type directly; other types are unpacked by the `gguf` package as they are used.
+        Kernels read the type directly; other types are unpacked by the `gguf` package on use.
 
     Raises
     ------
@@ -48,7 +47,7 @@ class Matrix:
             )
         width = data.shape[-1] // block.n_bytes * block.elements
         if width % LANES:
-            raise KernelError(f"{name}: rows of {width} weights; kernels want a multiple of {LANES}")
+            raise KernelError(f"{name}: rows must be a multiple of {LANES} weights, got {width}")
         self.data, self.type, self.name = data, kind, name
         self.shape = (*data.shape[:-1], width)
         self.native = kind in FORMATS
@@ -56,7 +55,7 @@ class Matrix:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes from one row to the next."""
+        """Bytes of a row."""
         return self.data.shape[-1]
 
     @property
@@ -65,15 +64,15 @@ class Matrix:
         return self.data.strides[0]
 
     def __getitem__(self, i: int) -> "Matrix":
-        """One matrix of a stack."""
+        """Return one matrix of a stack."""
         return Matrix(self.data[i], self.type, f"{self.name}[{i}]")
 
     def rows(self, part: slice) -> "Matrix":
-        """Some rows, of every matrix of a stack."""
+        """Return a view of some rows of the matrix, or of every matrix of a stack."""
         return Matrix(self.data[..., part, :], self.type, self.name)
 
     def unpacked(self) -> NDArray[np.float32]:
-        """All weights as float32, for any type."""
+        """Return all weights as float32, for any type."""
         if self.native:
             return unpack(self.data, self.type)
         import gguf

@@ -1,4 +1,4 @@
-"""What the bytes of each format mean, in NumPy."""
+"""Definition of each format in NumPy."""
 
 from collections.abc import Callable
 
@@ -66,7 +66,7 @@ def _scales_and_minima(raw: Raw) -> tuple[Floats, Floats]:
 
 
 def _sub_blocks(q: NDArray[np.integer], scale: Floats, minimum: Floats | float = 0.0) -> Floats:
-    """Scale equal parts of a row of 256, each with its own scale and minimum."""
+    """Scale the sub-blocks of a row of 256, each with its own scale and minimum."""
     parts = q.astype(np.float32).reshape(len(q), scale.shape[1], -1) * scale[:, :, None]
     if isinstance(minimum, np.ndarray):
         parts -= minimum[:, :, None]
@@ -74,13 +74,13 @@ def _sub_blocks(q: NDArray[np.integer], scale: Floats, minimum: Floats | float =
 
 
 def _pairs_of_nibbles(qs: Raw) -> Raw:
-    """32 low nibbles, then the 32 high ones of the same bytes, four times."""
+    """Return 32 low nibbles, then the 32 high nibbles of the same bytes, four times."""
     groups = qs.reshape(len(qs), 4, 1, 32)
     return np.concatenate([groups & 15, groups >> 4], axis=2).reshape(len(qs), 256)
 
 
 def _crumbs(qs: Raw) -> Raw:
-    """Two bits of 32 bytes, from the lowest pair to the highest, for each of two halves."""
+    """Return the pairs of bits of 32 bytes, from the lowest pair to the highest, for each half of the bytes."""
     shifts = np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1)
     return ((qs.reshape(len(qs), 2, 1, 32) >> shifts) & 3).reshape(len(qs), 256)
 
@@ -149,19 +149,19 @@ _UNPACK: dict[str, Callable[[Raw], Floats]] = {
 
 
 def unpack(data: Raw, kind: str) -> Floats:
-    """Weights that rows of blocks stand for.
+    """Unpack rows of blocks to float32.
 
     Parameters
     ----------
     data : uint8 (..., row_bytes)
-        Whole blocks, C-contiguous.
+        Rows of whole blocks.
     kind : str
-        A native format; see `dflash.kernels.formats.FORMATS`.
+        Native format, a key of `dflash.kernels.formats.FORMATS`.
 
     Returns
     -------
     float32 (..., K)
-        Exactly the values of the format.
+        Exact values of the weights.
     """
     block = BLOCKS[kind]
     blocks = np.ascontiguousarray(data).reshape(-1, block.n_bytes)

@@ -1,4 +1,4 @@
-"""The tensor types of GGUF: what they are called, their numbers, and how large a block is."""
+"""The tensor types of GGUF: names, ids and block sizes."""
 
 from typing import NamedTuple
 
@@ -9,11 +9,11 @@ class BlockType(NamedTuple):
     Parameters
     ----------
     name : str
-        As in `gguf.GGMLQuantizationType`.
+        Name in `gguf.GGMLQuantizationType`.
     id : int
-        The number that a file holds.
+        Number of the type in a file.
     elements, n_bytes : int
-        Elements and bytes of a block; a row is a whole number of blocks.
+        Elements and bytes of a block; a row consists of whole blocks.
     """
 
     name: str
@@ -60,7 +60,7 @@ _TABLE = (
 )
 
 BLOCKS: dict[str, BlockType] = {block.name: block for block in _TABLE}
-"""Every type that a file may hold, by name."""
+"""All GGUF tensor types by name."""
 
 BY_ID: dict[int, BlockType] = {block.id: block for block in _TABLE}
-"""The same by number."""
+"""All GGUF tensor types by id."""

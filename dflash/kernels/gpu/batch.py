@@ -88,7 +88,7 @@ class DeviceBatch:
         width = batch.pages.shape[1]
         if n > self.max_rows or s > self.max_sequences or width > self.max_pages:
             room = self.max_rows, self.max_sequences, self.max_pages
-            raise KernelError(f"batch: {n} rows of {s} sequences with {width} pages, room is for {room}")
+            raise KernelError(f"batch: {n} rows of {s} sequences with {width} pages exceed the capacity {room}")
         host, address, done = self._ring[self._next]
         self._next = (self._next + 1) % _RING
         done.synchronize()

@@ -17,8 +17,8 @@ STORE, ADD, GATE, UP = range(4)
 """Epilogue of a product: store it, add it to the output, or, for two weights, store ``silu(gate) * up``."""
 
 DATA, ROWS, ROW_BYTES, WIDTH, STEPS, UNPACK, MODE, TOKENS, X, X_BYTES, OUT, OUT_BYTES, DOT = range(13)
-"""Columns of a plan, int64: a row is a weight, the tokens at address X that meet it, and where the products go. From DOT on
-there is a function for each number of tokens up to DOT_TOKENS."""
+"""Columns of a plan, int64: a row describes a weight, its input at address X and its output. The columns from DOT on hold
+a dot function for each number of tokens up to DOT_TOKENS."""
 
 DOT_TOKENS = len(DOT_ROWS)
 COLUMNS = DOT + DOT_TOKENS

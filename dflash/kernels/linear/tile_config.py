@@ -1,4 +1,4 @@
-"""How the packed multiply of a GPU cuts its work: K into slices, rows into blocks."""
+"""Launch shapes of the packed multiply on a GPU: K slices, and rows of a block, from a cost model fitted to measurements."""
 
 import math
 from collections.abc import Sequence
@@ -8,49 +8,50 @@ from typing import NamedTuple
 from dflash.kernels.formats.cuda import tile_bytes
 from dflash.kernels.formats.types import BLOCKS
 
-_COLUMNS = 256
-_ROOMY = 200
+_COLUMNS = 256  # columns of K that are a unit of slicing
+_ROOMY = 200  # KiB of shared memory of a block above which a GPU counts as large
 _ROW, _ROW_OF_16S = 608, 640
-"""Bytes of a token's part, with its sums; where minima are of 16s."""
+"""Bytes of a token's columns of one stage and their sums; the second for formats with minima of 16 weights."""
 _MOST_WARPS = (
     {8: (24, 20, 20), 16: (20, 16, 8), 24: (12, 8, 8), 32: (12, 8, 0)},
     {8: (24, 20, 20), 16: (20, 16, 8), 24: (16, 12, 8), 32: (12, 8, 0)},
     {8: (28, 28, 20), 16: (20, 20, 12), 24: (20, 12, 8), 32: (20, 12, 8)},
     {8: (28, 28, 28), 16: (28, 24, 16), 24: (20, 20, 12), 32: (20, 16, 12)},
 )
-"""Warps of a block that have registers enough, by the tiles of a unit: of IQ4_XS or three types, where scales are of 32s, of
-16s, else."""
+"""Largest number of warps of a block that fit the registers, by bucket, for units of 1, 2 and 3 tiles. One row for each kind
+of types (`_kind`): IQ4_XS or three types; scales of 32 weights; scales of 16 weights; others."""
 _OF_32S = 1
 _WHOLE = 12
-"""Warps of a processor where K is whole: as many for each of its four parts."""
+"""Warps of a multiprocessor if K is not split: a multiple of its four partitions."""
 _ALONE = {8: 1.25, 16: 1.1, 24: 1.1, 32: 1.1}
-"""What a tile costs in a unit of its own, of its cost in a unit of two, unless scales are of 16s or 32s."""
+"""Cost of a tile in a unit of one, relative to a unit of two, by bucket; only for kind 3 of types."""
 _OF_THREE, _FEW, _OF_FEW = 0.97, 12, 1.15
-"""What it costs in a unit of three, and in blocks of fewer than so many warps."""
+"""Relative cost of a tile in a unit of three; number of warps below which a block is small, and its relative cost."""
 _OF_ANOTHER = {8: 0.3, 16: -0.3, 24: -0.3, 32: -0.3}, {8: 0.3, 16: 0.3, 24: -0.3, 32: -0.3}
-"""What it costs that another block adds up, too, which spares tokens, in tiles of a processor; for gated sums."""
+"""Cost of one more block in a cluster, by bucket, in tiles of a multiprocessor; plain and gated. Negative: it saves time."""
 _OF_A_ROUND = 1
-"""What it costs that further blocks follow."""
+"""Cost of a further wave of blocks, in tiles of a multiprocessor."""
 _FOURS, _IN_FOURS = ("Q4_K",), 10 / 11
-"""Types whose tokens weigh so much beside them that four blocks may add up, and how many of the processors lie so that four
-work together."""
+"""Types for which clusters of four blocks are tried, as their activations are large beside their weights; and the share of
+multiprocessors that can form clusters of four."""
 _TOGETHER = 4
-"""Slices of a block, at most."""
+"""Largest number of K slices of a block."""
 _BUSY, _VERY_BUSY = 16, 32
-"""Tiles that a processor must have in hand to be busy; and for units of three."""
-_SOME, _MANY, _VERY_MANY, _MANY_PAIRS = 4, 12, 40, 8
+"""Tiles in flight that keep a multiprocessor busy; and the tiles required for units of three."""
+_SOME, _MANY, _VERY_MANY, _MANY_PAIRS = 4, 12, 40, 8  # tiles for each multiprocessor that decide on K slices
 
 
 class Chip(NamedTuple):
-    """What a GPU has.
+    """Resources of a GPU.
 
     Parameters
     ----------
     processors : int
+        Number of multiprocessors.
     shared : int
-        KiB of shared memory that a block may have.
+        Shared memory that a block may use, in KiB.
     clusters : bool
-        Whether blocks see each other's shared memory.
+        Thread block clusters with distributed shared memory are supported.
     """
 
     processors: int
@@ -59,22 +60,22 @@ class Chip(NamedTuple):
 
     @property
     def large(self) -> bool:
-        """Whether blocks have room for many tokens, and can share K."""
+        """Blocks have shared memory for up to 32 tokens and can split K in clusters."""
         return self.clusters and self.shared > _ROOMY
 
     @property
     def most(self) -> int:
-        """Tokens of a launch; more take several."""
+        """Largest number of tokens of a launch; more tokens take several launches."""
         return 32 if self.large else 16
 
     @property
     def most_slices(self) -> int:
-        """Slices that a block, or a cluster, can hold the tokens of."""
+        """Largest number of K slices whose activations fit a block or cluster."""
         return 8 if self.large else 4 if self.shared > 2 * _ROOMY // 3 else 2
 
 
 def slices_of(tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gated: bool) -> int:
-    """Into how many slices K is cut; the same for any number of tokens."""
+    """Return the number of K slices; the same for any number of tokens, so that a token keeps its bits."""
     share = tiles * (2 if gated else 1) / chip.processors
     if gated and not (chip.large and _kind(types) > _OF_32S):
         slices = 1
@@ -83,13 +84,13 @@ def slices_of(tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gat
     else:
         slices = 1 if share >= _MANY else 4 if share >= _SOME else 8
     slices = max(1, min(slices, -(-width // _COLUMNS) // 3, chip.most_slices))
-    # more than a block takes are shared by two
+    # slices that exceed a block are shared by a cluster of two
     return slices if slices <= _TOGETHER else slices // 2 * 2
 
 
 @cache
 def shape(n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gated: bool) -> dict[str, int]:
-    """Constants of the kernel for a bucket, `tiles` of 16 rows of `width` (for gated sums those of one weight)."""
+    """Return the kernel's constants for bucket `n` and `tiles` of 16 rows of `width`; if gated, the tiles of one weight."""
     slices, sides, blocks = slices_of(tiles, width, types, chip, gated=gated), 2 if gated else 1, 1
     largest, row = max(tile_bytes(t) for t in types), n * (_ROW_OF_16S if "Q2_K" in types else _ROW)
     if not chip.large:
@@ -114,19 +115,19 @@ def shape(n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *,
 
 
 def _ahead(part: int, stage: int, shared: int, ks: int) -> int:
-    """How many parts of the tokens there is room for, of `part` bytes, beside stages of the weights."""
+    """Return the stages of activations, of `part` bytes each, that fit shared memory beside stages of the weights."""
     choices = [(a, 1) for a in (4, 3)] if ks > 2 else [(4, 2), (3, 2), (4, 1), (3, 1)]
     return next((a for a, stages in choices if a * part + stages * stage <= shared), 2)
 
 
 def cuts(width: int, slices: int) -> list[int]:
-    """The columns where slices begin, and the width."""
+    """Return the first column of each K slice, and the width."""
     parts = -(-width // _COLUMNS)
     return [min(width, parts * i // slices * _COLUMNS) for i in range(slices + 1)]
 
 
 def _kind(types: tuple[str, ...]) -> int:
-    """Which of `_MOST_WARPS`."""
+    """Return the row of `_MOST_WARPS` for a set of types."""
     if len(types) > 2 or "IQ4_XS" in types:
         return 0
     if any(BLOCKS[t].elements == 32 for t in types):
@@ -135,7 +136,7 @@ def _kind(types: tuple[str, ...]) -> int:
 
 
 def _whole(n: int, share: float, kind: int, sides: int) -> tuple[int, int, int]:
-    """Units, tiles of each and blocks of a processor where K is whole."""
+    """Return units, tiles of a unit and blocks of a multiprocessor if K is not split."""
     blocks = 2 if sides == 1 and share >= _VERY_MANY and n == 8 else 1
     most = min(_WHOLE // blocks, _MOST_WARPS[kind][n][1])
     rounds = math.ceil(share / (2 * most))
@@ -145,9 +146,9 @@ def _whole(n: int, share: float, kind: int, sides: int) -> tuple[int, int, int]:
 def _balanced(
     n: int, tiles: int, sides: int, slices: int, kind: int, chip: Chip, row: int, largest: int, clusters: Sequence[int]
 ) -> tuple[int, int, int]:
-    """Units, tiles of each and slices of a block that keep the processors equally busy.
+    """Return units, tiles of a unit and slices of a block with the lowest estimated cost.
 
-    `row` and `largest` are the bytes of the tokens' columns and of a tile, `clusters` how many blocks may add up.
+    `row` and `largest` are the bytes of a stage of activations and of a tile, `clusters` the cluster sizes to try.
     """
     best, least = (sides, 1, slices), math.inf
     for cluster in clusters:

@@ -1,4 +1,4 @@
-"""Find where the end of a text occurred before."""
+"""Prompt lookup: find an earlier occurrence of the last tokens of a sequence."""
 
 import os
 from collections.abc import Sequence
@@ -8,18 +8,18 @@ import numpy as np
 from dflash.errors import KernelError
 from dflash.kernels.lookup import cpu
 
-_SMALLEST = 1024
+_SMALLEST = 1024  # smallest capacity in tokens
 
 
 class Index:
-    """Where every short run of tokens of a growing text was seen last.
+    """Index of the latest occurrence of every short n-gram of a growing token sequence.
 
     Parameters
     ----------
     shortest, longest : int
-        Lengths of the runs, 1 or more.
+        Lengths of the n-grams, 1 or more.
     room : int
-        Tokens that the text is expected to have; with more the tables are made anew.
+        Expected number of tokens; the tables are rebuilt if there are more.
 
     Raises
     ------
@@ -28,10 +28,10 @@ class Index:
 
     Notes
     -----
-    A hash table for each length holds the end of the last run; it is filled up to the token before the last one, so no run
-    meets itself. The hash has random keys, so a text can't be written to make runs collide; what is found does not depend on
-    them. A token costs ``longest - shortest + 1`` look-ups, whatever the text; the tables take 8 to 16 bytes a token
-    for each length.
+    A hash table for each length holds the end of the latest occurrence. The last token is not entered yet, so an n-gram
+    never matches itself. The hash has random keys, so no input can be crafted to collide; results do not depend on the
+    keys. A token costs ``longest - shortest + 1`` look-ups for any sequence. The tables take 8 to 16 bytes a token for each
+    length.
     """
 
     def __init__(self, shortest: int, longest: int, room: int = 0) -> None:
@@ -44,11 +44,11 @@ class Index:
         self._tables = self._empty_tables()
 
     def __len__(self) -> int:
-        """Tokens of the text."""
+        """Number of tokens."""
         return self._n
 
     def append(self, tokens: Sequence[int]) -> None:
-        """Let the text grow."""
+        """Append tokens to the sequence."""
         n = self._n + len(tokens)
         if n > len(self._text):
             self._text = np.resize(self._text, 1 << n.bit_length())
@@ -60,17 +60,17 @@ class Index:
             self._filled = n - 1
 
     def match(self) -> tuple[int, int]:
-        """Find the longest run that ends the text and occurred before, the most recent one of several.
+        """Find the longest n-gram at the end of the sequence that occurred before, at its latest earlier occurrence.
 
         Returns
         -------
         length, follower : int
-            How many tokens, and where what followed them begins; 0 and the end of the text if there is none.
+            Length of the n-gram, and index of the token after its earlier occurrence; 0 and the end if there is none.
         """
         return cpu.match(self._text, self._n, self._shortest, self._tables, self._keys)
 
     def following(self, start: int, n: int) -> np.ndarray:
-        """The text from `start` on, int32 (n,), over and over if it ends before."""
+        """Return n tokens from `start` on, int32 (n,); tokens up to the end repeat if they are fewer."""
         return np.resize(self._text[start : self._n], n)
 
     def _empty_tables(self) -> np.ndarray:

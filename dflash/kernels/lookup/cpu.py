@@ -1,8 +1,7 @@
-"""Hash tables of runs with numba: an entry is where a run ends in the text, which itself tells whether it is the one.
+"""Hash tables of n-grams with numba: an entry is the end of an occurrence; the tokens there are compared on look-up.
 
-The hash of a run is ``keys[0] + sum(keys[i] * token[-i])`` modulo 2**64, of which the upper 32 bits are used. With random
-keys any two runs share a place with the probability of chance, so nobody who does not know the keys can write a text whose
-runs collide.
+The hash of an n-gram is ``keys[0] + sum(keys[i] * token[-i])`` modulo 2**64, of which the upper 32 bits are used. With
+random keys, two n-grams collide only by chance, so an input that collides can't be crafted without knowing the keys.
 
 References
 ----------
@@ -16,7 +15,7 @@ from dflash.kernels.cpu.jit import inline
 
 @inline
 def _find(text, last, length, state, tables, row):
-    """The place in a table of the run that ends at `last`: that of an equal one, or an empty one."""
+    """Return the place in a table for the n-gram that ends at `last`: that of an equal n-gram, or an empty one."""
     mask = np.uint64(tables.shape[1] - 1)
     place = np.uint64(state >> 32) & mask
     while tables[row, place] >= 0:
@@ -31,7 +30,7 @@ def _find(text, last, length, state, tables, row):
 
 @inline
 def fill(text, first, stop, shortest, tables, keys):
-    """Enter the runs that end at the tokens `first` to ``stop - 1``, in this order, into the tables of their lengths."""
+    """Enter the n-grams that end at tokens `first` to ``stop - 1``, in this order, into the tables of their lengths."""
     for last in range(first, stop):
         state = keys[0]
         for length in range(1, min(shortest + len(tables) - 1, last + 1) + 1):
@@ -43,7 +42,7 @@ def fill(text, first, stop, shortest, tables, keys):
 
 @inline
 def match(text, n, shortest, tables, keys):
-    """`Index.match` of the first `n` tokens; the tables hold the runs that end before the last of them."""
+    """Compute `Index.match` for the first `n` tokens; the tables hold the n-grams that end before the last of them."""
     best, follower = 0, n
     state = keys[0]
     for length in range(1, min(shortest + len(tables), n)):

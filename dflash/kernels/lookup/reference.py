@@ -1,10 +1,10 @@
-"""The definition: look everywhere."""
+"""Definition by exhaustive search."""
 
 import numpy as np
 
 
 def match(text, shortest, longest):
-    """Length of the longest run that ends the text and ended before, and where what followed the last such run begins."""
+    """Return the length of the longest repeated n-gram at the end, and the index after its latest earlier occurrence."""
     n = len(text)
     for length in range(min(longest, n - 1), shortest - 1, -1):
         for follower in range(n - 1, length - 1, -1):
@@ -14,7 +14,7 @@ def match(text, shortest, longest):
 
 
 def cases():
-    """Name, text, shortest and longest run."""
+    """Yield names, token ids, shortest and longest n-gram."""
     rng = np.random.default_rng(11)
     yield "one token", [5], 1, 4
     yield "nothing twice", list(range(20)), 1, 4

@@ -1,4 +1,4 @@
-"""A mixture of experts: a router, the experts it picks for a token, and one that every token meets."""
+"""Mixture of experts: a router, the experts selected for a token, and a shared expert."""
 
 from typing import NamedTuple
 
@@ -16,11 +16,11 @@ from dflash.kernels.profile import timed
 
 Floats = NDArray[np.float32]
 
-_FEW = 8
+_FEW = 8  # tokens up to which results are combined on one thread
 
 
 class Experts(NamedTuple):
-    """Weights of one layer's experts; E experts of F hidden units, a shared one of Fs, D the model's width.
+    """Weights of one layer: E experts of F hidden units, a shared expert of Fs hidden units; D is the model width.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Experts(NamedTuple):
     shared_gate, shared_up : Matrix (Fs, D)
     shared_down : Matrix (D, Fs)
     n_used : int
-        Experts that a token meets besides the shared one.
+        Experts selected for a token, besides the shared one.
     """
 
     router: Matrix
@@ -46,14 +46,14 @@ class Experts(NamedTuple):
 
 
 class Scratch:
-    """Arrays between the launches of a layer's experts; layers of one shape share them.
+    """Intermediate arrays of a layer's experts; layers of one shape share them.
 
     Parameters
     ----------
     tokens : int
-        Most tokens of a launch.
+        Capacity in tokens.
     weights : Experts
-        Of one of the layers.
+        Weights of one of the layers.
     """
 
     def __init__(self, tokens: int, weights: Experts) -> None:
@@ -72,18 +72,18 @@ class Scratch:
 
 
 class Moe:
-    """Experts on fixed arrays, laid out once and run for any number of tokens.
+    """The experts of a layer on fixed arrays, planned once and run for any number of tokens.
 
     Parameters
     ----------
     x : float32 (T, D)
-        Normed tokens, T the most of a launch; C-contiguous.
+        Normed hidden states; T is the capacity in tokens. C-contiguous.
     weights : Experts
-        Of any types.
+        Weights of any types.
     out : float32 (T, D)
-        The residual stream, which the result is added to; C-contiguous.
+        Residual stream that the result is added to; C-contiguous.
     scratch : Scratch, optional
-        For at least T tokens; its own if not given.
+        Scratch for at least T tokens; allocated if not given.
 
     Raises
     ------
@@ -92,8 +92,8 @@ class Moe:
 
     Notes
     -----
-    ``p = softmax(router x)``; the `n_used` largest (ties: the lower number) share 1 in proportion;
-    ``out += sum_e p_e down_e(silu(gate_e x) * up_e x) + sigmoid(shared_router x) shared(x)``. Each expert in use is read
+    ``p = softmax(router x)``; the `n_used` largest are selected (ties: the lower number) and normalised to a sum of 1;
+    ``out += sum_e p_e down_e(silu(gate_e x) * up_e x) + sigmoid(shared_router x) shared(x)``. Each selected expert is read
     once for all its tokens.
     """
 
@@ -159,7 +159,7 @@ class Moe:
         combine(shares, place, s.product, s.shared_logits[:n_tokens], s.shared, self._out)
 
     def _one_expert_after_another(self, n_tokens: int) -> None:
-        """For types that kernels don't read."""
+        """Compute all experts one by one, for types without native kernels."""
         w, s, x = self._weights, self._scratch, self._x[:n_tokens]
         experts = s.experts[:n_tokens]
         cpu.route(s.logits[:n_tokens], w.n_used, experts, s.shares[:n_tokens])

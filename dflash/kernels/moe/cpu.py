@@ -1,7 +1,7 @@
-"""Experts on the CPU: tokens are sorted by expert, so that every expert in use is read once for all its tokens.
+"""Experts on the CPU: tokens are grouped by expert, so that every selected expert is read once for all its tokens.
 
-What a token gets does not depend on its company: its products are those of `linear`, and its experts are added up best
-first.
+The result of a token does not depend on other tokens: its products are those of `linear`, and its experts are summed in
+descending order of probability.
 """
 
 import math
@@ -16,7 +16,7 @@ from dflash.kernels.linear.cpu import DATA, GATE, MODE, OUT, OUT_BYTES, STORE, T
 
 @inline
 def route(logits, n_used, experts, weights):
-    """Pick the `n_used` most probable experts of each token, best first; ties go to the lower number."""
+    """Select the `n_used` most probable experts of each token in descending order; ties go to the lower number."""
     for t in range(len(logits)):
         for i in range(n_used):
             best = -1
@@ -36,11 +36,11 @@ def route(logits, n_used, experts, weights):
 
 @inline
 def arrange(logits, n_used, experts, weights, place, x, grouped, template, into, down, hidden, product):
-    """Choose experts, copy every token next to those that share its expert, and plan the launches.
+    """Select experts, group the tokens by expert, and plan the launches.
 
-    ``place[t, i]`` is the row of `grouped` that token t has for its i-th expert. `template` holds the gate, up and down
-    rows of a plan for expert 0, and the bytes from one expert to the next; `into` and `down` receive the plans from their
-    third and second row on (the shared expert stands before). Returns the number of experts in use.
+    ``place[t, i]`` is the row of `grouped` of token t for its i-th expert. `template` holds the gate, up and down rows of a
+    plan for expert 0, and the bytes from one expert to the next. `into` and `down` receive the plans from their third and
+    second row on, after the shared expert. Returns the number of selected experts.
     """
     route(logits, n_used, experts, weights)
     tokens, n_experts = logits.shape
@@ -93,13 +93,13 @@ def _combine_token(t, weights, place, product, shared_logits, shared, out):
 
 @inline
 def combine_few(weights, place, product, shared_logits, shared, out):
-    """Add the experts' answers to the residual stream, token by token."""
+    """Add the experts' outputs to the residual stream, on one thread."""
     for t in range(len(weights)):
         _combine_token(t, weights, place, product, shared_logits, shared, out)
 
 
 @kernel
 def combine_many(weights, place, product, shared_logits, shared, out):
-    """As `combine_few`, on all cores."""
+    """Add the experts' outputs to the residual stream, on all threads."""
     for t in prange(len(weights)):
         _combine_token(t, weights, place, product, shared_logits, shared, out)

@@ -1,4 +1,4 @@
-"""Experts on a GPU: shapes to grids and constants."""
+"""Experts on a GPU: grids and constants from shapes."""
 
 from functools import cache
 from math import prod
@@ -15,23 +15,23 @@ from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
 
 MOST_ROWS = 64
-"""Rows of a decode launch."""
+"""Largest number of rows of a decode launch."""
 FEW = 4
-"""Rows up to which every row reads its experts by itself, and the products are added up where they are made."""
+"""Rows up to which every row reads its experts separately, and the down projection adds to the residual stream directly."""
 SPAN, SPAN_BYTES = 256, 576
-"""Values of a span of a token between two launches, and its bytes."""
+"""Values of a span, a part of a token's activations between two launches; and its bytes."""
 
 _HERE = Path(__file__).parent
 _PAIRS, _WARPS = 4, 8
 _ROUTERS = (1, 1, 2), (2, 2, 2), (4, 4, 2), (8, 4, 4), (16, 4, 8), (32, 8, 8), (64, 16, 8)
 _HELD = 16
 _PLAIN = "F32", "F16", "BF16"
-_LIGHT = "Q2_K", "Q3_K", "Q4_K", "Q6_K", "MXFP4"  # on registers
+_LIGHT = "Q2_K", "Q3_K", "Q4_K", "Q6_K", "MXFP4"  # formats that need few registers
 _RESERVED, _LARGE = 1024, 80 * 1024
 
 
 class Settings(NamedTuple):
-    """What a kernel is compiled for besides shapes: blocks of a processor, and spans that a warp has in flight."""
+    """Compile-time settings of a kernel besides shapes: blocks of a multiprocessor, and spans in flight for each warp."""
 
     blocks: int
     depth: int
@@ -41,7 +41,7 @@ GATE_UP, GATE_UP_FEW, DOWN = Settings(3, 1), Settings(3, 1), Settings(2, 2)
 
 
 class Shape:
-    """Numbers that the kernels of a layer are compiled for."""
+    """Sizes that the kernels of a layer are compiled for."""
 
     def __init__(self, weights: Experts) -> None:
         self.experts, self.width = weights.router.shape
@@ -52,12 +52,12 @@ class Shape:
         self.inner_spans = -(-max(self.ffn, self.shared_ffn) // SPAN)
 
     def items(self, n_rows: int, pairs: int) -> int:
-        """The most items of some rows, of so many pairs at most."""
+        """Return the largest number of items of `n_rows` rows; an item is an expert with up to `pairs` of its rows."""
         chosen = n_rows * self.n_used
         return min(chosen, self.experts + chosen // pairs) + -(-n_rows // pairs)
 
     def constants(self) -> dict[str, int]:
-        """As macros."""
+        """Return the sizes as macros."""
         return {
             "MODEL_DIM": self.width,
             "EXPERTS": self.experts,
@@ -68,14 +68,14 @@ class Shape:
 
 
 class Scratch:
-    """Arrays between the launches of a layer's experts; layers of one shape share them.
+    """Intermediate arrays of a layer's experts; layers of one shape share them.
 
     Parameters
     ----------
     rows : int
-        Most rows of a launch.
+        Capacity in rows.
     weights : Experts
-        Of one of the layers, on the device.
+        Weights of one of the layers, on the device.
     """
 
     def __init__(self, rows: int, weights: Experts) -> None:
@@ -92,21 +92,20 @@ class Scratch:
 
 
 class Moe:
-    """A norm and the experts of up to 64 rows on fixed arrays, to be run for any number of rows.
+    """A norm and the experts of a layer on fixed arrays, for up to 64 rows.
 
     Parameters
     ----------
     stream : float32 (T, D)
-        The residual stream, which the result is added to.
+        Residual stream that the result is added to.
     gain : float32 (D,)
-        Of the norm.
+        Gain of the norm.
     weights : Experts
-        On the device: `PackedWeight` of any native types, the stacks' matrices one after the other; `router` and
-        `shared_router` float32 arrays.
+        Weights on the device: `PackedWeight` of any native types; `router` and `shared_router` are float32 arrays.
     counts : int32 (1 or more,)
-        The true number of rows, on the device; others cost nothing and stay as they are.
+        Its first entry is the actual number of rows, on the device. Rows beyond are skipped.
     scratch : Scratch
-        Of the stream of launches.
+        Scratch of the stream.
     eps : float
         Added to the mean square of a row.
 
@@ -117,10 +116,10 @@ class Moe:
 
     Notes
     -----
-    ``x = stream * gain / sqrt(mean(stream ** 2) + eps)``, then as `dflash.kernels.moe.Moe`. The router and the choice
-    are float32 throughout; what experts read is rounded to float16. Three launches up to `FEW` rows, else five. A row has
-    the same bits whichever rows it comes with. Each expert in use is read once for four of its rows; a row alone reads
-    9 experts, 16 MB for D 2048, F 512 and four bits a weight.
+    ``x = stream * gain / sqrt(mean(stream ** 2) + eps)``, then as `dflash.kernels.moe.Moe`. The router and the selection
+    are float32; the experts' inputs are rounded to float16. Three launches up to `FEW` rows, else five. A row has the same
+    bits whichever other rows are in the launch. Each selected expert is read once for four of its rows. One row reads
+    9 experts: 16 MB for D 2048, F 512 and four bits a weight.
     """
 
     def __init__(self, stream: Any, gain: Any, weights: Experts, counts: Any, scratch: Scratch, *, eps: float) -> None:
@@ -148,7 +147,7 @@ class Moe:
         self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, stream))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
-        """Run for the first `n_rows` rows, or `counts` if that is less; allocates nothing and waits for nothing."""
+        """Run for the first `n_rows` rows, or `counts` if that is less; does not allocate or synchronise."""
         shape, processors = self._shape, self._processors
         _, router, rows, outs = next(r for r in self._routers if n_rows <= r[0])
         router(stream, grid=(-(-(shape.experts + 1) // outs), -(-n_rows // rows)))
@@ -168,12 +167,12 @@ def upload(weights: Experts) -> Experts:
     Parameters
     ----------
     weights : Experts
-        Of native types.
+        Weights of native types.
 
     Returns
     -------
     Experts
-        As `Moe` wants them.
+        Weights in the form that `Moe` takes.
     """
     routers = {name: cupy.asarray(getattr(weights, name).unpacked()) for name in ("router", "shared_router")}
     parts = {
@@ -183,7 +182,7 @@ def upload(weights: Experts) -> Experts:
 
 
 def check(stream: Any, gain: Any, weights: Experts, shape: Shape) -> None:
-    """Refuse experts that do not fit each other or the rows."""
+    """Check that the weights fit each other and the rows."""
     name = weights.gate.name
     if stream.shape[1:] != (shape.width,) or gain.shape != (shape.width,):
         raise KernelError(f"{name}: experts of width {shape.width} don't fit rows {stream.shape} and a gain {gain.shape}")
@@ -200,12 +199,12 @@ def check(stream: Any, gain: Any, weights: Experts, shape: Shape) -> None:
 
 
 def data_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arrays of `PackedWeight`; others as they are."""
+    """Replace every `PackedWeight` by its array; keep other arguments."""
     return tuple(a.data if isinstance(a, PackedWeight) else a for a in args)
 
 
 def span_bytes(kinds: list[str]) -> int:
-    """Of 16 rows of a span, the most of some types."""
+    """Return the bytes of 16 rows of a span, the maximum over some types."""
     return max(SPAN // tile_width(kind) * tile_bytes(kind) for kind in kinds)
 
 
@@ -215,7 +214,7 @@ def _attribute(name: str) -> int:
 
 
 def _router(shape: Shape, rows: int, outs: int, args: tuple[Any, ...]) -> tuple[Bound, int, int]:
-    """Launch, rows and logits of a block: so many that their weights fit in registers."""
+    """Return launch, rows and logits of a router block; the number of logits is such that their weights fit registers."""
     outs = max(2, min(outs, 2 * _HELD // -(-shape.width // 512)))
     made = kernel(
         _HERE / "router.cu", "router", dependent=True, MODEL_DIM=shape.width, EXPERTS=shape.experts, OUTS=outs, ROWS=rows
@@ -228,7 +227,7 @@ def _kinds(weights: tuple[PackedWeight, ...]) -> dict[str, str]:
 
 
 def _piece(kinds: dict[str, str]) -> int:
-    """Bytes of a span of 16 rows of a gate and an up-projection."""
+    """Return the bytes of a span of 16 rows of a gate and an up projection."""
     return max(sum(span_bytes([kinds[shared + part]]) for part in ("GATE", "UP")) for shared in ("", "SHARED_"))
 
 
@@ -270,7 +269,7 @@ def _down(shape: Shape, args: tuple[Any, ...], *, few: bool) -> tuple[Bound, int
 
 
 def _fitting(settings: Settings, kinds: list[str], stage: int, others: int) -> Settings:
-    """Settings that the registers and the shared memory of a processor have room for."""
+    """Return settings that fit the registers and the shared memory of a multiprocessor."""
     blocks = 1 if any(kind in _PLAIN for kind in kinds) else settings.blocks
     most = _attribute("MaxSharedMemoryPerMultiprocessor")
     while blocks > 1 and most // blocks - _RESERVED - others < min(2, settings.depth) * stage:

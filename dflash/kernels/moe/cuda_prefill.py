@@ -1,4 +1,4 @@
-"""Experts for the many rows of a prompt on a GPU: shapes to grids and constants."""
+"""Experts in prefill on a GPU: grids and constants from shapes."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,11 +14,11 @@ from dflash.kernels.moe import Experts
 from dflash.kernels.moe.cuda import SPAN, SPAN_BYTES, Shape, check, data_of, span_bytes
 
 AT_ONCE = 2048
-"""Rows that the scratch has room for; more are run in slices."""
+"""Largest capacity of the scratch in rows; more rows are run in slices."""
 
 
 class Settings(NamedTuple):
-    """Groups of four warps, spans in flight, and blocks of a processor, on Hopper."""
+    """Settings on Hopper: warpgroups of a block, spans in flight, and blocks of a multiprocessor."""
 
     groups: int
     stages: int
@@ -36,14 +36,14 @@ _PLAIN = "F32", "F16", "BF16"
 
 
 class PrefillScratch:
-    """Arrays between the launches of a layer's experts; layers of one shape share them.
+    """Intermediate arrays of a layer's experts; layers of one shape share them.
 
     Parameters
     ----------
     rows : int
-        Most rows of a launch; room is made for `AT_ONCE` at most.
+        Largest number of rows of a launch; the capacity is at most `AT_ONCE`.
     weights : Experts
-        Of one of the layers, on the device.
+        Weights of one of the layers, on the device.
     """
 
     def __init__(self, rows: int, weights: Experts) -> None:
@@ -62,16 +62,16 @@ class PrefillScratch:
 
 
 class PrefillMoe:
-    """A norm and the experts of any number of rows on fixed arrays.
+    """A norm and the experts of a layer on fixed arrays, for any number of rows.
 
     Parameters
     ----------
     stream, gain, weights, counts, eps
-        As those of `dflash.kernels.moe.cuda.Moe`.
+        As for `dflash.kernels.moe.cuda.Moe`.
     scratch : PrefillScratch
-        Of the stream of launches.
+        Scratch of the stream.
     hopper : bool, optional
-        Whether to multiply with Hopper's groups of four warps; if not said, where device and types allow.
+        Use Hopper's warpgroup instructions; by default if device and types allow it.
 
     Raises
     ------
@@ -80,8 +80,9 @@ class PrefillMoe:
 
     Notes
     -----
-    Computes what `Moe` does; with Hopper's groups, weights are rounded to float16. A row has the same bits whichever
-    rows it comes with. Seven launches for every `AT_ONCE` rows; an expert's weights are read once for 64 or 128 of its rows.
+    Computes the formula of `Moe`; with warpgroup instructions, weights are rounded to float16. A row has the same bits
+    whichever other rows are in the launch. Seven launches for every `AT_ONCE` rows. An expert's weights are read once for
+    64 of its rows, or 96 on Hopper.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class PrefillMoe:
         self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, stream))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
-        """Run for the first `n_rows` rows, or `counts` if that is less; allocates nothing and waits for nothing."""
+        """Run for the first `n_rows` rows, or `counts` if that is less; does not allocate or synchronise."""
         shape = self._shape
         for first in range(0, n_rows, self._scratch.rows):
             n = min(n_rows - first, self._scratch.rows)
@@ -135,13 +136,13 @@ class PrefillMoe:
             self._combine(stream, grid=(-(-shape.width // 1024), n), first_row=first)
 
     def _order(self, weights: tuple[PackedWeight, ...]) -> int:
-        """How tokens lie that meet some weights."""
+        """Return the element order of activations that some weights require."""
         return _run(weights[0].type) if self._hopper else 0
 
     def _bind(
         self, weights: tuple[PackedWeight, ...], args: tuple[Any, ...], inner_order: int, *, gated: bool
     ) -> tuple[Bound, int]:
-        """Launch of a projection, and its blocks for an item."""
+        """Return the launch of a projection, and its blocks for an item."""
         shape, kinds = self._shape, [w.type for w in weights]
         constants = shape.constants() | dict(zip(("FIRST", "SECOND", "SHARED_FIRST", "SHARED_SECOND"), kinds, strict=True))
         if self._hopper:
@@ -163,7 +164,7 @@ class PrefillMoe:
 
 
 def _run(kind: str) -> int:
-    """RUN of the format in `quants.cuh`."""
+    """Return RUN of the format in `quants.cuh`."""
     return 4 if kind == "Q6_K" else 8
 
 
@@ -178,7 +179,7 @@ def _room() -> int:
 
 
 def _block(kinds: list[str]) -> tuple[int, int, int]:
-    """Warps of a block, spans in flight and bytes of shared memory: as much as the device has room for."""
+    """Return warps of a block, spans in flight and bytes of shared memory: the largest that fit the device."""
     room = _room()
     of_warp = span_bytes(kinds[::2]) + span_bytes(kinds[1::2])
     for warps, stages in _BLOCKS:

@@ -1,10 +1,10 @@
-"""The definition: a router, the experts it picks, and one expert that always works."""
+"""Definition in float64 NumPy: a router, its selected experts, and a shared expert."""
 
 import numpy as np
 
 
 def route(logits, n_used, experts, weights):
-    """Pick the `n_used` most probable experts of each token, best first, and share 1 among them by probability."""
+    """Select the `n_used` most probable experts of each token in descending order; normalise their probabilities."""
     order = np.argsort(-logits, axis=1, kind="stable")[:, :n_used]
     experts[:] = order
     p = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
@@ -13,7 +13,7 @@ def route(logits, n_used, experts, weights):
 
 
 def experts(x, weights, out):
-    """``out = sum_e p_e * down_e(silu(gate_e x) * up_e x) + sigmoid(shared_gate x) * shared(x)``."""
+    """Compute ``out += sum_e p_e * down_e(silu(gate_e x) * up_e x) + sigmoid(shared_router x) * shared(x)``."""
     unpacked = {name: getattr(weights, name).unpacked().astype(np.float64) for name in weights._fields if name != "n_used"}
     x = x.astype(np.float64)
     chosen, p = np.empty((len(x), weights.n_used), np.int32), np.empty((len(x), weights.n_used))

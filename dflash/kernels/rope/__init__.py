@@ -1,4 +1,4 @@
-"""Rotary positions: what lies between the projections of attention and attention itself."""
+"""Rotary position embedding: head norms, rotation and cache writes between the projections and attention."""
 
 from collections.abc import Sequence
 
@@ -25,18 +25,18 @@ def angles(
     sin: Floats,
     sections: Sequence[int] | None = None,
 ) -> None:
-    """Tabulate the rotation of every row: once a forward, for all its layers.
+    """Compute cosine and sine tables for every row, once per forward for all layers.
 
     Parameters
     ----------
     positions : int32 (N,) or (3, N)
-        Position in the text; or in time, height and width.
+        Position of each row, or its positions in time, height and width.
     inv_freq : float32 (R,)
         Radians per position of each pair, ``base ** (-j / R)``.
     cos, sin : float32 (N, R)
-        Where the tables go.
+        Receive the tables.
     sections : sequence of int (4,), optional
-        Pairs of each axis, interleaved; needed for three positions.
+        Number of pairs of each axis, interleaved; required for three positions.
 
     Raises
     ------
@@ -79,26 +79,26 @@ def rotate(
     Parameters
     ----------
     query : float32 (N, H * D) or (N, H * 2 * D)
-        Projection; twice as wide if each head has D gates after its query: they are not looked at.
+        Projection; twice as wide if each head has D gates after its query, which are ignored.
     key, value : float32 (N, KV * D)
         Projections; D is a multiple of 16.
     q_norm, k_norm : float32 (D,)
         Gains of the norm of each head.
     cos, sin : float32 (N, R)
-        From `angles`; pair j are numbers j and j + R of a head, those from ``2 * R`` on pass.
+        Tables from `angles`. Pair j consists of elements j and j + R of a head; elements from ``2 * R`` on are not rotated.
     rows : Ragged
-        Which row belongs where; row i of its sequence goes to ``length + i`` of the cache.
+        Description of the rows; row i of a sequence is stored at ``length + i`` of the cache.
     eps : float
         Added to the mean square.
     q : float32 (N, H, D)
-        Where the queries go, not scaled.
+        Receives the queries, not scaled.
     k, v : uint16 or float32 (pages, PAGE, KV, D)
-        Cache of one layer; halves as their bits, rounded to nearest even.
+        Cache of one layer; uint16 holds the bits of float16, rounded to nearest even.
 
     Raises
     ------
     KernelError
-        If a shape or a type does not fit or an array is strided; the message names it.
+        If a shape or a type does not fit, or an array is strided; the message names it.
 
     Notes
     -----
@@ -117,7 +117,7 @@ def rotate(
     if n != rows.first[-1]:
         raise KernelError(f"rotate: {n} rows of q for a batch of {rows.first[-1]}")
     if 2 * cos.shape[-1] > width:
-        raise KernelError(f"rotate: {2 * cos.shape[-1]} numbers to rotate in heads of {width}")
+        raise KernelError(f"rotate: cos rotates {2 * cos.shape[-1]} elements, but heads have {width}")
     gated = 2 if query.shape[-1] == 2 * heads * width else 1
     check_operand("rotate: query", query, (n, heads * gated * width))
     check_operand("rotate: key", key, (n, k.shape[2] * width))
@@ -133,7 +133,7 @@ def rotate(
 
 
 def turn(x: Floats, norm: Floats, cos: Floats, sin: Floats, *, eps: float) -> None:
-    """Norm and rotate heads where they are: `rotate` without a cache.
+    """Norm and rotate heads in place: `rotate` without a cache.
 
     Parameters
     ----------
@@ -142,14 +142,14 @@ def turn(x: Floats, norm: Floats, cos: Floats, sin: Floats, *, eps: float) -> No
     norm : float32 (D,)
         Gain of the norm of each head.
     cos, sin : float32 (N, R)
-        From `angles`; pair j are numbers j and j + R of a head, those from ``2 * R`` on pass.
+        Tables from `angles`. Pair j consists of elements j and j + R of a head; elements from ``2 * R`` on are not rotated.
     eps : float
         Added to the mean square.
 
     Raises
     ------
     KernelError
-        If a shape or a type does not fit or an array is strided; the message names it.
+        If a shape or a type does not fit, or an array is strided; the message names it.
 
     Notes
     -----
@@ -159,7 +159,7 @@ def turn(x: Floats, norm: Floats, cos: Floats, sin: Floats, *, eps: float) -> No
         raise KernelError(f"turn: x must be float32 (N, H, D), D a multiple of 16, got {x.dtype} {x.shape}")
     n, _, width = x.shape
     if 2 * cos.shape[-1] > width:
-        raise KernelError(f"turn: {2 * cos.shape[-1]} numbers to rotate in heads of {width}")
+        raise KernelError(f"turn: cos rotates {2 * cos.shape[-1]} elements, but heads have {width}")
     check_operand("turn: x", x, x.shape)
     check_operand("turn: norm", norm, (width,))
     check_operand("turn: cos", cos, (n, cos.shape[-1]))

@@ -1,4 +1,4 @@
-"""Norm, rotation and the way into the cache in numba; a task is a row."""
+"""Norm, rotation and cache writes in numba; a task is a row."""
 
 import numpy as np
 from numba import prange
@@ -21,7 +21,7 @@ from dflash.kernels.cpu.simd import (
 from dflash.kernels.ragged import PAGE
 
 _SERIAL = 1 << 14
-"""Numbers that one thread has written before the others are awake."""
+"""Elements below which one thread is faster than waking the others."""
 
 
 def angles(positions, inv_freq, *, cos, sin, sections=None):
@@ -68,7 +68,7 @@ def _angles(positions, inv_freq, height, width, cos, sin):
 
 @inline
 def _turn(source, weight, eps, width, cos, sin, half, out):
-    """Norm of a head at an address, then the rotation of its first ``2 * half`` numbers."""
+    """Norm a head at an address, then rotate its first ``2 * half`` elements."""
     squares = zeros()
     for i in range(0, 4 * width, 64):
         x = load_f32(source + i)
@@ -93,7 +93,7 @@ def _turn(source, weight, eps, width, cos, sin, half, out):
 
 @inline
 def _keep(source, n, cache, place):
-    """Put `n` floats at an address into a place of a cache."""
+    """Write `n` floats at an address to a place of a cache."""
     target = cache.ctypes.data + cache.itemsize * n * place
     for i in range(0, n, 16):
         if cache.itemsize == 2:

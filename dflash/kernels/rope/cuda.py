@@ -1,4 +1,4 @@
-"""Rotary positions on a GPU: shapes to grids and constants."""
+"""Rotary position embedding on a GPU: grids and constants from shapes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,18 +17,18 @@ _WARPS = 4
 
 
 class Angles:
-    """The rotation of every row of a pass, in tables that all its layers read.
+    """Cosine and sine tables of every row of a pass, for all layers.
 
     Parameters
     ----------
     position : int32 (T,)
-        Of `DeviceBatch`.
+        Positions of a `DeviceBatch`.
     inv_freq : float32 (R,)
         Radians per position of each pair.
     cos, sin : float32 (T, R)
-        Where the tables go.
+        Receive the tables.
     gain : float
-        Of YaRN: both tables are multiplied by it.
+        Factor of both tables (YaRN).
 
     Raises
     ------
@@ -37,7 +37,7 @@ class Angles:
 
     Notes
     -----
-    As `dflash.kernels.rope.angles`, of one position a row: one float32 product, its cosine and sine exact to float32.
+    As `dflash.kernels.rope.angles` for one position a row: one float32 product, its cosine and sine exact to float32.
     """
 
     def __init__(self, position: Any, inv_freq: Any, cos: Any, sin: Any, *, gain: float = 1.0) -> None:
@@ -58,7 +58,7 @@ class Angles:
 
 
 class Rotate:
-    """`dflash.kernels.rope.rotate` on fixed arrays; one launch for pending rows and for text.
+    """`dflash.kernels.rope.rotate` on fixed arrays; one launch for decode and for prefill.
 
     Parameters
     ----------
@@ -69,26 +69,26 @@ class Rotate:
     q_norm, k_norm : float32 (D,)
         Gains of the norm of each head.
     cos, sin : float32 (T, R)
-        From `Angles`.
+        Tables from `Angles`.
     batch : DeviceBatch
-        Which row belongs where.
+        Description of the rows.
     eps : float
         Added to the mean square.
     q : float16 (T, H, D), or float32 for a float32 cache
-        Where the queries go, not scaled; halves may be given as uint16.
+        Receives the queries, not scaled; float16 may be given as uint16.
     k, v : float16 or float32 (pages, PAGE, KV, D)
-        Cache of one layer; halves may be given as uint16.
+        Cache of one layer; float16 may be given as uint16.
 
     Raises
     ------
     KernelError
-        If a shape or a type does not fit or an array is strided; the message names it.
+        If a shape or a type does not fit, or an array is strided; the message names it.
 
     Notes
     -----
-    In float32, rounded once when written, halves to at most 65504 in size; a row's bits depend on the row alone. About 2 us
-    for few rows, else bound by memory: ``4 * (H + 2 * KV) * D`` bytes read of a row (gates are skipped) and half of it
-    written for halves.
+    Computed in float32 and rounded once when written; float16 is clamped to 65504. The bits of a row depend only on the row.
+    About 2 us for few rows, else memory-bound: reads ``4 * (H + 2 * KV) * D`` bytes a row (gates are skipped), and writes
+    half of that for float16.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Rotate:
         kv, pairs = k.shape[2], cos.shape[-1]
         gated = query.shape[-1] == 2 * heads * width
         if 2 * pairs > width:
-            raise KernelError(f"rotate: {2 * pairs} numbers to rotate in heads of {width}")
+            raise KernelError(f"rotate: cos rotates {2 * pairs} elements, but heads have {width}")
         _check("rotate: query", query, (n, heads * width * (1 + gated)))
         _check("rotate: key", key, (n, kv * width))
         _check("rotate: value", value, (n, kv * width))
@@ -129,27 +129,27 @@ class Rotate:
         self._launch = made.bind(1, 32 * _WARPS, (*inputs, *rows, eps, *written))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
-        """Run for the first `n_rows` rows; those beyond the batch's are left alone."""
+        """Run for the first `n_rows` rows; rows beyond the batch's count are not written."""
         self._launch(stream, grid=(self._across, n_rows))
 
 
 class Append:
-    """Keys, normed and rotated, and values of all layers of a draft written to their caches: one launch.
+    """Writes keys, normed and rotated, and values of all layers of a draft model to their caches, in one launch.
 
     Parameters
     ----------
     keys, values : sequence of float32 (T, KV * D)
-        Projections, of each layer; rows contiguous, and at addresses that are multiples of 16.
+        Projections of each layer; rows contiguous, at addresses that are multiples of 16.
     gains : float32 (L, D)
-        Of the norm of each key.
+        Gain of the key norm of each layer.
     cos, sin, batch, eps
-        As of `Rotate`.
+        As for `Rotate`.
     k, v : float16 or float32 (L, pages, PAGE, KV, D)
-        Caches of all layers; halves may be given as uint16.
+        Caches of all layers; float16 may be given as uint16.
 
     Notes
     -----
-    Of each layer what `Rotate` writes, bit for bit.
+    Writes the same bits as `Rotate` for each layer.
     """
 
     def __init__(
@@ -181,18 +181,18 @@ class Append:
         self._launch = made.bind(1, 32 * _WARPS, (where, gains, cos, sin, *rows_of, eps, *caches))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
-        """Run for the first `n_rows` rows; those beyond the batch's are left alone."""
+        """Run for the first `n_rows` rows; rows beyond the batch's count are not written."""
         across, layers = self._grid
         self._launch(stream, grid=(across, n_rows, layers))
 
 
 def check_cache(name: str, k: Any, v: Any, q: Any) -> None:
-    """Refuse a cache, or queries that can't meet it.
+    """Check a cache, and that queries fit it.
 
     Raises
     ------
     KernelError
-        The message begins with `name`.
+        If a shape or a type does not fit; the message begins with `name`.
     """
     if k.ndim != 4 or k.dtype not in (cupy.float32, *HALVES) or k.shape[1] != PAGE or k.shape[3] % 16 or k.shape[3] > 256:
         raise KernelError(

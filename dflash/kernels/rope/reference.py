@@ -1,4 +1,4 @@
-"""The definition: RMS norm and NeoX rotation of each head in float64, angles as one float32 product."""
+"""Definition: RMS norm and NeoX rotation of each head in float64, angles as one float32 product."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from dflash.kernels.ragged import PAGE
 
 
 def angles(positions, inv_freq, *, cos, sin, sections=None):
-    """Cosine and sine of ``float32(position) * inv_freq``, the position being that of the pair's axis."""
+    """Compute cosine and sine of ``float32(position) * inv_freq``, with the position on the pair's axis."""
     positions = np.atleast_2d(positions)
     for j, frequency in enumerate(inv_freq):
         axis = 0
@@ -17,7 +17,7 @@ def angles(positions, inv_freq, *, cos, sin, sections=None):
 
 
 def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v):
-    """Queries to `q`; keys and values to the places of the rows in the cache."""
+    """Write queries to `q`, and keys and values to the places of the rows in the cache."""
     n, heads, width = q.shape
     q[:] = turned(query.reshape(n, heads, -1)[..., :width], q_norm, eps, cos, sin)
     keys, values = turned(key.reshape(n, -1, width), k_norm, eps, cos, sin), value.reshape(n, -1, width)
@@ -31,12 +31,12 @@ def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v):
 
 
 def turn(x, norm, cos, sin, *, eps):
-    """Heads, in place."""
+    """Norm and rotate heads in place."""
     x[:] = turned(x, norm, eps, cos, sin)
 
 
 def turned(x, weight, eps, cos, sin):
-    """Heads (N, heads, width) after norm and rotation."""
+    """Return heads (N, heads, width) after norm and rotation."""
     x = x.astype(np.float64)
     x = x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps) * weight
     half = cos.shape[1]
@@ -46,7 +46,7 @@ def turned(x, weight, eps, cos, sin):
 
 
 def cases():
-    """Name, sequences (committed length, rows, kind: chain, tree or whole), heads, cache heads, width, rotated, gated."""
+    """Yield names, sequences (committed length, rows, kind), query heads, KV heads, head size, rotated elements, gated."""
     yield "one token", [(0, 1, "chain")], 4, 2, 256, 64, True
     yield "last of a page", [(255, 1, "chain")], 2, 1, 64, 64, False
     yield "a chain over a border", [(250, 16, "chain")], 3, 1, 48, 16, True

@@ -1,8 +1,8 @@
 """Gumbel noise as a function of (seed, position, token), from a counter-based generator on 16 lanes.
 
-Token t at position p draws word ``t // 16 % 4`` of Philox4x32-10 with the counter ``(t // 64 * 16 + t % 16, p, 0, 0)`` and
-the seed as key. So 64 tokens in a row take four words of 16 counters, in order, and any token can be drawn alone. A word w
-stands for the uniform number ``v = (w + 1/2) / 2**32``, and the noise is ``-log(-log(1 - v))``: from -3.14 to 22.88, never
+Token t at position p takes word ``t // 16 % 4`` of Philox4x32-10 with the counter ``(t // 64 * 16 + t % 16, p, 0, 0)`` and
+the seed as key. So 64 consecutive tokens take four words of 16 counters, in order, and any token can be computed alone. A
+word w is the uniform number ``v = (w + 1/2) / 2**32``, and the noise is ``-log(-log(1 - v))``: from -3.14 to 22.88, never
 infinite.
 
 References

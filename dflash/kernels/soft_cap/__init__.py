@@ -1,22 +1,22 @@
-"""Bend numbers below a cap."""
+"""Soft cap of logits."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 def soft_cap(x: NDArray[np.float32], cap: float) -> None:
-    """Bend numbers in place, so that none is larger than a cap.
+    """Limit values smoothly to a cap, in place.
 
     Parameters
     ----------
     x : float32 (R, V)
-        Changed in place.
+        Logits, changed in place.
     cap : float
-        Above 0.
+        Bound of the absolute values; above 0.
 
     Notes
     -----
-    ``x = cap * tanh(x / cap)``. Moves 8 bytes a number.
+    ``x = cap * tanh(x / cap)``. Moves 8 bytes a value.
     """
     x /= np.float32(cap)
     np.tanh(x, out=x)

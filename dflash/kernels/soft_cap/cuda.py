@@ -9,13 +9,14 @@ _SOURCE = Path(__file__).with_name("soft_cap.cu")
 
 
 class SoftCap:
-    """A `soft_cap` on a fixed array, to be run for any number of rows.
+    """A `soft_cap` on a fixed array, for any number of rows.
 
     Parameters
     ----------
     x : float32 (R, V)
-        On the device, C-contiguous; changed in place.
+        Logits on the device, C-contiguous; changed in place.
     cap : float
+        Bound of the absolute values; above 0.
     """
 
     def __init__(self, x: Any, cap: float) -> None:
@@ -23,5 +24,5 @@ class SoftCap:
         self._run = kernel(_SOURCE, "soft_cap", dependent=True).bind(1, 256, (x, x.shape[1], cap))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
-        """Bend the first `n_rows` rows."""
+        """Limit the first `n_rows` rows."""
         self._run(stream, grid=(self._across, n_rows))

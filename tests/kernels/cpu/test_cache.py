@@ -1,4 +1,4 @@
-"""Numba's kernels in the cache: whatever cannot be loaded or kept, the function is right and the log has one line."""
+"""Numba kernels in the cache: if an entry can't be loaded or stored, the function still works and the log has one line."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ def entry_of(folder):
 
 
 class Caches:
-    """Makes functions as a process would that has just started."""
+    """Creates functions as a newly started process would."""
 
     def __init__(self, folder, monkeypatch):
         self.folder, self._monkeypatch = folder, monkeypatch
@@ -49,7 +49,7 @@ def compiled_anew(function):
 
 @pytest.fixture
 def warm(caches):
-    """A cache that has `triple` for whole numbers."""
+    """Return a cache that holds `triple` for integers."""
     assert caches.start()(2) == 6
     return caches
 
@@ -129,7 +129,7 @@ def test_a_good_checksum_over_what_is_no_code(warm, caplog, content):
 
 
 def self_healing(caches, caplog):
-    """The damaged file is compiled anew with one line in the log, and then there is a good one."""
+    """A damaged entry is recompiled with one line in the log, and replaced by a good one."""
     function = caches.start()
     assert function(7) == 21
     assert compiled_anew(function) == 1
@@ -222,7 +222,7 @@ def test_this_numba_has_what_is_used():
 
 @pytest.fixture
 def asked_again():
-    """Let numba be looked at again, in the test and after it."""
+    """Repeat the check of numba in the test and after it."""
     checks = jit._lacking, jit._templates_are_read
     for check in checks:
         check.cache_clear()

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, and starts of whole processes on caches of all kinds."""
+"""The cache of compiled kernels, used by whole processes in all its states."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ VARIABLES = {"NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "TMPDIR", "PYTHONPATH"}
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a process that has a module `tiny` with a kernel, its cache in the test's folder."""
+    """Start a process with a module `tiny` that has a kernel; its cache is in the test's folder."""
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "tiny.py").write_text(TINY)
     (tmp_path / "tmp").mkdir()
@@ -59,7 +59,7 @@ def start(tmp_path):
 
 
 def ended(child):
-    """What a process wrote: its output, and its log."""
+    """Return the output and the log of a process."""
     out, log = child.communicate(timeout=120)
     assert child.returncode == 0, log
     return out.strip(), log
@@ -107,7 +107,7 @@ def test_a_cache_that_cannot_be_written_to(tmp_path, start):
 
 
 def test_stale_code_is_never_run(tmp_path, start):
-    """A neighbour of a kernel changes, as in an update; the kernel's own file stays as it is."""
+    """Another file of the package changes, as in an update; the kernel's own file does not."""
     package = tmp_path / "package"
     shutil.copytree(ROOT, package / "dflash", ignore=shutil.ignore_patterns("data", "__pycache__"))
     neighbour = package / "dflash" / "kernels" / "neighbour.py"
@@ -130,7 +130,7 @@ compiled.remember("demo")
 
 
 def test_two_cold_starts_at_once(tmp_path, start):
-    """Both import, and then both compile; they also find the same old folders to remove."""
+    """Two processes import, then compile at the same time, and find the same old folders to remove."""
     base = tmp_path / "cache" / "dflash"
     for number in range(20):
         (base / f"numba-{number}").mkdir(parents=True)
@@ -153,7 +153,7 @@ def test_two_cold_starts_at_once(tmp_path, start):
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no signal that can't be caught")
 def test_a_start_after_one_that_was_killed(tmp_path, start):
-    """Killed when half of the first file is written."""
+    """The process is killed when half of the first file is written."""
     killed = start(f"import os, time; os.fsync = lambda _: (print('half', flush=True), time.sleep(600)); {CALL}")
     assert killed.stdout.readline() == "half\n"
     killed.send_signal(signal.SIGKILL)
@@ -165,7 +165,7 @@ def test_a_start_after_one_that_was_killed(tmp_path, start):
 
 @pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="compiles for another x86 processor")
 def test_other_processors_give_the_same_bits(tmp_path):
-    """The packed multiply, compiled for a processor without 512-bit vectors; each way to unpack, none that takes long."""
+    """The packed multiply works when compiled for a processor without 512-bit vectors; each kind of decoder is tested."""
     script = """
 import hashlib, numpy as np
 from matrices import random_matrix

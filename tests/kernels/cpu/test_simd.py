@@ -1,4 +1,4 @@
-"""Lanes against NumPy."""
+"""SIMD operations against NumPy."""
 
 import numba
 import numpy as np

@@ -1,4 +1,4 @@
-"""Compiling in the background, the cache on disk, and how a launch is laid out; none of it needs a GPU."""
+"""Background compilation, the cache on disk, and the packing of launch arguments; no GPU is needed."""
 
 import ctypes
 import logging
@@ -28,7 +28,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """A driver that writes down what it is asked to launch."""
+    """A fake driver that records launches."""
     pytest.importorskip("cupy")
     made = []
 

@@ -1,4 +1,4 @@
-"""The cache of CUDA code with a compiler and a driver that are stand-ins: a bad file is compiled anew, once."""
+"""The cache of CUDA code, with a fake compiler and driver: a bad file is recompiled once."""
 
 import contextlib
 import hashlib
@@ -15,7 +15,7 @@ SOURCE = 'extern "C" __global__ void scale(float* x) {}\n'
 
 
 class DriverError(RuntimeError):
-    """Raised by the driver for a module that can't be loaded."""
+    """Error of the driver for a module that can't be loaded."""
 
     def __init__(self, status):
         super().__init__(f"result {status}")
@@ -23,7 +23,7 @@ class DriverError(RuntimeError):
 
 
 class Device:
-    """Compiler and driver: counts, and loads what it compiled."""
+    """Fake compiler and driver that counts calls and loads only its own output."""
 
     def __init__(self):
         self.compiled, self.loaded, self.refused, self.status = 0, [], set(), 200
@@ -62,7 +62,7 @@ def device(tmp_path, monkeypatch):
 
 @pytest.fixture
 def entry(tmp_path, device):
-    """The only file of a cache."""
+    """Return the only file of a cache."""
     compile_once()
     assert device.compiled == 1
     [path] = (tmp_path / "cupy" / "dflash" / "cubins").iterdir()
@@ -70,13 +70,13 @@ def entry(tmp_path, device):
 
 
 def compile_once():
-    """As a process does that has just started."""
+    """Compile the source with a new cache object, as a newly started process would."""
     cubin.code_cache.cache_clear()
     return cubin.cubin(SOURCE, "scale.cu", ("-DN=3",), "sm_90a")
 
 
 def load(path):
-    """What `jit` does with a source, in a process that has just started."""
+    """Load a source with `jit` as a newly started process would."""
     cubin.code_cache.cache_clear()
     jit._module.cache_clear()
     _, module = jit._module(path, (), 0)
@@ -140,7 +140,7 @@ def test_a_module_that_the_driver_refuses_is_compiled_anew(tmp_path, device, cap
 
 @pytest.mark.parametrize(("status", "times"), [(200, 2), (218, 2), (999, 2), (2, 1), (201, 1), (700, 1), (719, 1)])
 def test_a_module_that_never_loads_is_compiled_anew_once(tmp_path, device, status, times):
-    """Not at all where the code is not to blame, as for too little memory (2) or a lost device (700 and up)."""
+    """Code is not recompiled after errors that it can't cause: too little memory (2) or a lost device (700 and up)."""
     path = tmp_path / "scale.cu"
     path.write_text(SOURCE)
     load(path)

@@ -1,4 +1,4 @@
-"""What the loader of CUDA sources makes of them."""
+"""Loading of CUDA sources: includes, signatures and arguments."""
 
 import ctypes
 

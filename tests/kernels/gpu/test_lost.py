@@ -1,4 +1,4 @@
-"""Results of the CUDA driver after which only a new process helps."""
+"""CUDA errors after which only a new process can use the device."""
 
 from types import SimpleNamespace
 

@@ -1,9 +1,8 @@
 """Vectors of 16 float32 lanes for numba kernels.
 
-numba compiles scalars and leaves vectors to LLVM's loop vectoriser, which may not reorder a floating-point sum. Here the
-lanes are explicit: a kernel says in which lane every product lands, so a sum has one order and its bits are the same on
-every machine, for any number of rows. LLVM lowers a 16-lane operation to one AVX-512 instruction, two AVX ones or four
-NEON ones.
+numba compiles scalar code and relies on LLVM's loop vectoriser, which may not reorder floating-point sums. Here lanes are
+explicit: a kernel determines the lane of every product. So a sum has a fixed order, and the same bits on every machine and
+for any number of rows. LLVM lowers a 16-lane operation to one AVX-512, two AVX or four NEON instructions.
 
 Addresses are plain int64 (``array.ctypes.data``); loads and stores need no alignment. Nothing here checks bounds.
 """

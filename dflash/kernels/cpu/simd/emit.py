@@ -1,4 +1,4 @@
-"""Write intrinsics for numba as functions that emit LLVM instructions."""
+"""Helpers to write numba intrinsics as functions that emit LLVM instructions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ F32V, I32V = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
 
 
 class Vector(types.Type):
-    """A numba type for 16 lanes that live in registers."""
+    """A numba type for a vector of 16 lanes in registers."""
 
     def __init__(self, name: str, llvm: ir.Type) -> None:
         self.llvm = llvm
@@ -34,7 +34,7 @@ mask16 = Vector("mask16", ir.VectorType(BIT, LANES))
 
 
 def constant(value: float | int, vector: ir.VectorType) -> ir.Constant:
-    """`value` in every lane, known when the kernel is compiled."""
+    """Return a compile-time constant with `value` in every lane."""
     return ir.Constant(vector, [value] * LANES)
 
 
@@ -61,19 +61,19 @@ def op(result: types.Type, *params: types.Type):
 
 
 def pointer(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
-    """An int64 address as a pointer."""
+    """Convert an int64 address to a pointer."""
     return builder.inttoptr(address, kind.as_pointer())
 
 
 def load(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
-    """Read a value of some kind from an int64 address, aligned or not."""
+    """Load a value of a type from an int64 address, aligned or not."""
     value = builder.load(pointer(builder, address, kind))
     value.align = 1
     return value
 
 
 def store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
-    """Write a value to an int64 address, aligned or not."""
+    """Store a value at an int64 address, aligned or not."""
     builder.store(value, pointer(builder, address, value.type)).align = 1
 
 
@@ -85,7 +85,7 @@ def call(builder: ir.IRBuilder, name: str, *args: ir.Value) -> ir.Value:
 
 
 def spread(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """A scalar in every lane."""
+    """Broadcast a scalar to every lane."""
     undefined = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
     first = builder.insert_element(undefined, value, I32(0))
     return builder.shuffle_vector(first, undefined, constant(0, I32V))
@@ -123,7 +123,7 @@ def loop(builder: ir.IRBuilder, n: ir.Value, start: list[ir.Value], body: Callab
 
 
 def sum_lanes(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
-    """Sums of 1, 2, 4 ... vectors side by side: fold i with i + 8, then i + 4, i + 2, i + 1, sharing instructions."""
+    """Return the lane sums of 1, 2, 4 ... vectors: fold i with i + 8, then i + 4, i + 2, i + 1, with shared instructions."""
     width = LANES
     while width > 1:
         half = width // 2

@@ -1,4 +1,4 @@
-"""Exponentials of 16 lanes: a polynomial, so that every machine gives the same bits."""
+"""Exponential functions of 16 lanes, as polynomials that give the same bits on every machine."""
 
 import numpy as np
 from llvmlite import ir
@@ -45,18 +45,18 @@ def _sigmoid(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 @op(f32x16, f32x16)
 def exp(builder, x):
-    """E to the x, within 1 ulp; 0 below -87.34 (denormal results are flushed), largest finite above 88.72; NaN of NaN."""
+    """Return exp(x), within 1 ulp; 0 below -87.34 (no denormals), the largest finite value above 88.72; NaN for NaN."""
     return _exp(builder, x)
 
 
 @op(f32x16, f32x16)
 def sigmoid(builder, x):
-    """``1 / (1 + exp(-x))``."""
+    """Return ``1 / (1 + exp(-x))``."""
     return _sigmoid(builder, x)
 
 
 @op(f32x16, f32x16)
 def silu(builder, x):
-    """``x / (1 + exp(-x))``."""
+    """Return ``x / (1 + exp(-x))``."""
     one = constant(1.0, F32V)
     return builder.fdiv(x, builder.fadd(one, _exp(builder, builder.fsub(constant(-0.0, F32V), x))))

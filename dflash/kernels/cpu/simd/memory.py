@@ -1,4 +1,4 @@
-"""Scalars and 16 lanes from and to memory; addresses need no alignment."""
+"""Loads and stores of scalars and 16 lanes; addresses need no alignment."""
 
 from llvmlite import ir
 from numba import types
@@ -8,7 +8,7 @@ from dflash.kernels.cpu.simd.emit import F32, F32V, I32V, I64, LANES, f32x16, i3
 
 @op(types.float32, types.int64)
 def read_f32(builder, address):
-    """A float32."""
+    """Load a float32."""
     return load(builder, address, F32)
 
 
@@ -20,19 +20,19 @@ def write_f32(builder, address, value):
 
 @op(f32x16, types.int64)
 def load_f32(builder, address):
-    """16 float32."""
+    """Load 16 float32."""
     return load(builder, address, F32V)
 
 
 @op(f32x16, types.int64)
 def load_f16(builder, address):
-    """16 IEEE halves as float32."""
+    """Load 16 float16 as float32."""
     return builder.fpext(load(builder, address, ir.VectorType(ir.HalfType(), LANES)), F32V)
 
 
 @op(i32x16, types.int64)
 def load_i32(builder, address):
-    """16 int32."""
+    """Load 16 int32."""
     return load(builder, address, I32V)
 
 
@@ -44,11 +44,11 @@ def store_f32(builder, address, value):
 
 @op(types.void, types.int64, f32x16)
 def store_f16(builder, address, value):
-    """Store 16 lanes rounded to IEEE half, to nearest even."""
+    """Store 16 lanes as float16, rounded to nearest even."""
     store(builder, address, builder.fptrunc(value, ir.VectorType(ir.HalfType(), LANES)))
 
 
 @op(types.int64, types.int64, types.int64)
 def fetch_add(builder, address, n):
-    """Add `n` to the int64 at an address in one step and return what was there; orders all that threads wrote before."""
+    """Atomically add `n` to the int64 at an address and return the old value; sequentially consistent."""
     return builder.atomic_rmw("add", pointer(builder, address, I64), n, "seq_cst")
