@@ -1,16 +1,16 @@
 // GGUF formats in the layout of tensor core fragments: the blocks of a file, and the layout of a tile in memory.
 //
-// A tile is 16 rows by TILE_K weights and has as many bytes as the file uses for them: planes of codes, then the scales of its
-// rows. Codes are in the order of the A fragments of m16n8k16. Of each 32 weights of a row, lane 4 * g + t holds eight of row g
-// and eight of row g + 8, as four pairs p: weights 8 * t + 2 * p and 8 * t + 2 * p + 1 (RUN 8), so that the lane needs 16
-// consecutive bytes of a token. Formats whose sums are scaled for every 16 weights have RUN 4: weights
-// 16 * (p / 2) + 4 * t + 2 * (p % 2) and the next one. The even weight of a pair is in the lower 16 bits of a word, the odd one
-// at the same bits of the upper 16, so one shift and one mask extract two codes.
+// A tile is 16 rows by TILE_K weights and has as many bytes as the file uses for them: planes of codes, then the scales of
+// its rows. Codes are in the order of the A fragments of m16n8k16. Of each 32 weights of a row, lane 4 * g + t holds eight
+// of row g and eight of row g + 8, as four pairs p: weights 8 * t + 2 * p and 8 * t + 2 * p + 1 (RUN 8), so that the lane
+// needs 16 consecutive bytes of a token. Formats whose sums are scaled for every 16 weights have RUN 4: weights
+// 16 * (p / 2) + 4 * t + 2 * (p % 2) and the next one. The even weight of a pair is in the lower 16 bits of a word, the odd
+// one at the same bits of the upper 16, so one shift and one mask extract two codes.
 //
 //     plane      bytes of 32 x 16 weights      word of lane          bit of pair p of row g + 8 * r, even weight
 //     4 bits     256                           [32-block][lane][r]   4 * p
-//     2 bits     128                           [32-block][lane]      8 * r + 2 * p, or with a 4-bit plane (2-bit upper plane)
-//                                                                    8 * r + 2 * (p / 2) + 4 * (p % 2)
+//     2 bits     128                           [32-block][lane]      8 * r + 2 * p as lower plane; as upper plane,
+//                                                                8 * r + 2 * (p / 2) + 4 * (p % 2)
 //     1 bit      64                            [64-block][lane]      8 * (32-block % 2) + 4 * r + p
 //     8 bits     512                           [32-block][lane][r]   two words a row, of two pairs each; even weights first
 //
@@ -21,12 +21,12 @@
 //     RUN                 consecutive weights of a lane: 8 or 4
 //     GROUP               weights of a row whose sum is scaled in float32: 16, 32 or the whole tile
 //     MINIMA              minima of a row of a tile: 0, 8 or 16; they are multiplied by the sums of the tokens' groups
-//     Scales              a lane's share of the scales of a tile, constructed by a whole warp; `of(r, group)` is the factor of
-//                         a group of row g + 8 * r
+//     Scales              a lane's share of the scales of a tile, constructed by a whole warp; `of(r, group)` is the factor
+//                         of a group of row g + 8 * r
 //     fragment            A fragments of 32 weights: exact integers, divided by UNIT unless the format is unquantised, times
 //                         the sub-block's scale where that product is exact
-//     SHARED_SCALES       true if a whole warp has a faster way to these fragments: `raw`, then `Scales::multiply_codes`, for
-//                         the blocks in order
+//     SHARED_SCALES       true if a whole warp has a faster way to these fragments: `raw`, then `Scales::multiply_codes`,
+//                         for the blocks in order
 //     scale               float32 factor of a group, computed by one lane
 //     minima              minima of groups MINIMA / 4 * t and following, as pairs of float16; times `minimum_scale`
 //     pack_row            copies the scales of one row from the file's blocks to the tile
