@@ -1,7 +1,7 @@
 // Warp roles and shared memory of a block of step.cu.
 //
-// Consumers (threads 0 to CONSUMERS - 1) hold the state. PRODUCER_WARPS warps after them load and convolve rows and normalise
-// the read-outs. Macros: those of state.cuh; TAPS; FUSE_NORM; STAGE_INPUTS.
+// Consumers, threads 0 to CONSUMERS - 1, hold the state. The PRODUCER_WARPS warps after them load and convolve rows and
+// normalise the read-outs. Macros: those of state.cuh; TAPS; FUSE_NORM; STAGE_INPUTS.
 #pragma once
 #include "apply_accepted.cuh"
 
@@ -9,7 +9,7 @@
 #error "TAPS, FUSE_NORM and STAGE_INPUTS must be defined"
 #endif
 
-constexpr int BLOCK_CHANNELS = 2 * KEY_DIM + BLOCK_V;  // of a block: those of its q, its k and its values
+constexpr int BLOCK_CHANNELS = 2 * KEY_DIM + BLOCK_V;  // channels of a block: those of its q, its k and its values
 constexpr int CONSUMERS = STATE_THREADS, PRODUCER_WARPS = ROWS_PER_THREAD == 2 ? 4 : 2;
 constexpr int THREADS = CONSUMERS + 32 * PRODUCER_WARPS, WARPS = THREADS / 32;
 

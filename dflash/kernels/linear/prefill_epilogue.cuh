@@ -1,4 +1,4 @@
-// Epilogue of the prefill multiplies: outputs are stored, added or gated. Rows of weights are in the order of
+// Epilogue of the prefill multiplies: outputs are stored, added or gated. The rows of unpacked weights are in the order of
 // formats/fragment_rows.cuh, so a thread holds four consecutive outputs.
 #pragma once
 #include "../gpu/include/activation.cuh"
@@ -10,13 +10,13 @@
 
 // One of several matrices that are multiplied with the same tokens.
 struct Output {
-    u64 first;    // its first unpacked row
+    u64 first;    // first unpacked row of the matrix
     u64 columns;  // columns of `out`
     u64 out;
     u64 stride;  // elements from one row of `out` to the next
 };
 
-// The matrix of a column. Columns only grow.
+// The matrix that a column belongs to. Must be called with ascending columns.
 struct OutputCursor {
     const Output* parts;
     int n_parts, at;

@@ -1,7 +1,7 @@
-// Tensor core multiplies of a warp (mma.sync m16n8k16, float16 inputs, float32 sums) and their fragments.
+// Tensor core multiplies of a warp (mma.sync, float16 or tf32 inputs, float32 sums) and their fragments.
 //
-// Fragments as in the PTX manual: lane 4 * g + t holds of the sums rows g (elements 0, 1) and g + 8 (2, 3), columns 2 * t and
-// 2 * t + 1. Matrices in shared memory are rows of float16, `stride` elements apart.
+// Fragments are those of the PTX manual: of the sums, lane 4 * g + t holds rows g (elements 0, 1) and g + 8 (2, 3), columns
+// 2 * t and 2 * t + 1. Matrices in shared memory are rows of float16, `stride` elements apart.
 #pragma once
 #include "half.cuh"
 #include "ptx.cuh"

@@ -1,7 +1,8 @@
-// Copies of tiles into a ring in shared memory, each stage with a barrier that only the warp reading it waits for.
+// Copies of tiles into a ring in shared memory. Each stage has a barrier, which only the warp that reads the stage waits
+// for.
 //
-// On Hopper one lane starts a bulk copy. Before, every lane copies 16 bytes at a time. Barriers are initialised with
-// `mbarrier_init_for_copies`.
+// On Hopper one lane starts a bulk copy. Before Hopper every lane copies 16 bytes at a time with cp.async. Barriers must be
+// initialised with `mbarrier_init_for_copies`.
 #pragma once
 #include "cp_async.cuh"
 #include "sm90.cuh"

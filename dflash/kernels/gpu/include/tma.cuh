@@ -1,6 +1,7 @@
-// Bulk copies of Hopper's copy engine (TMA): one thread starts them, they complete on a barrier by their bytes.
+// Bulk copies of Hopper's copy engine (TMA): one thread starts them; they complete on a barrier when their bytes have
+// arrived.
 //
-// Before, call `mbarrier_arrive_expect_tx` with the bytes. `smem` is a shared address, see `smem_address`.
+// Before a copy, call `mbarrier_arrive_expect_tx` with its bytes. `smem` is a shared address, see `smem_address`.
 #pragma once
 #include "mbarrier.cuh"
 
