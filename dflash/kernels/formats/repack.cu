@@ -1,19 +1,17 @@
-// Repack rows of a file's blocks to tiles; quants.cuh has both layouts.
+// Rows of a file's blocks to tiles; see quants.cuh. Every byte is read and written once.
 //
-// Grid (tiles of a row, rows / 16 rounded up), block 128 (any size), no shared memory. Each block writes one tile. The tiles
-// must be zero before the launch: parts past the matrix are not written.
-// Macro: QUANT, the format. Bytes: each byte is read at least once and written once.
+// Grid (tiles of a row, tiles of 16 rows), block 128. The tiles must be zero before: what lies past the matrix stays so.
+// QUANT: the format.
 #include "quants.cuh"
 
 #ifndef QUANT
-#error "QUANT must be defined"
+#error "QUANT must name a format"
 #endif
 using Q = QUANT;
 
-static_assert(Q::LOW == 2 || Q::LOW == 4 || Q::LOW == 8 || Q::LOW == 16 || Q::LOW == 32,
-              "LOW must be 2, 4, 8, 16 or 32 bits");
+static_assert(Q::LOW == 2 || Q::LOW == 4 || Q::LOW == 8 || Q::LOW == 16 || Q::LOW == 32, "no plane of this width");
 
-// Codes of the weights of a tile, 0 past the matrix.
+// The code of a weight of the tile, or 0 past the matrix.
 struct Codes {
     const u8* rows;
     size_t row_bytes;
@@ -29,7 +27,7 @@ struct Codes {
     }
 };
 
-// Word i of a plane of BITS bits that holds bits FROM, FROM + 1, ... of the codes.
+// Word i of a plane of BITS, of the codes from bit FROM.
 template <int BITS, int FROM>
 __device__ u32 plane_word(const Codes& codes, int i) {
     u32 word = 0;
@@ -53,7 +51,7 @@ __device__ u32 plane_word(const Codes& codes, int i) {
     return word;
 }
 
-// Word i of a plane whose codes are whole bytes.
+// Word i of codes of whole bytes.
 __device__ u32 whole_word(const Codes& codes, int i) {
     constexpr int WORDS = Q::LOW < 8 ? 2 : Q::LOW / 4, EACH = 32 / Q::LOW;
     int lane, r, block, word;

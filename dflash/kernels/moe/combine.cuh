@@ -1,5 +1,4 @@
-// Sum of a row's expert outputs times their factors. The order is fixed: the expert with the largest logit first, the shared
-// expert last.
+// The sum of a row's expert outputs times their factors: the best expert first, the shared one last.
 #pragma once
 
 template <int SLOTS, class Product>

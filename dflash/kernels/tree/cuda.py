@@ -221,7 +221,7 @@ class StashRows:
 
     def __call__(self, first: int, n_rows: int, at: int, stream: Any = None) -> None:
         """Copy `n_rows` rows, from row `first` of the sources to row `at` of the buffer."""
-        self._run(stream, grid=(self._n, n_rows), first=first, first_out=at)
+        self._run(stream, grid=(self._n, n_rows), first=first, at=at)
 
 
 class GatherTop1:

@@ -1,5 +1,4 @@
-// Shared-memory addresses, named barriers and approximate functions: inline PTX where NVRTC has no intrinsic without
-// headers.
+// Shared-memory addresses, named barriers and approximate functions: PTX without an intrinsic that NVRTC finds by itself.
 #pragma once
 #include "types.cuh"
 
