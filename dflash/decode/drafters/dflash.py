@@ -141,7 +141,11 @@ class _DFlashState:
         known = snapshot is not None and first <= session.n_prefilled
         self.state = draft.state(0 if known else max(first, session.n_prefilled))
         if known:
-            self.state.restore(snapshot)
+            try:
+                self.state.restore(snapshot)
+            except BaseException:
+                self.state.close()
+                raise
 
     def request(self, max_draft: int) -> DraftRequest | None:
         """Return the request for a draft; None if there is room for no draft token."""

@@ -116,6 +116,29 @@ def test_a_snapshot_of_the_prompt(model, path):
     snapshot.close()
 
 
+def test_a_snapshot_that_can_not_be_restored_costs_no_slot(model, path, monkeypatch):
+    """The fixture counts the slots of the draft model."""
+    engine = Engine(model, chunk=40)
+    first = engine.add(session(path))
+    engine.step()
+    engine.step()
+    snapshot = SessionSnapshot(first)
+    first.cancel()
+    engine.step()
+    state = model.attachments[first.drafter].state()
+    state.close()
+
+    def fail(*_):
+        raise OSError("no memory")
+
+    monkeypatch.setattr(type(state), "restore", fail)
+    again = engine.add(session(path, prefix=snapshot))
+    while engine.busy:
+        engine.step()
+    assert again.finish_reason == "error"
+    snapshot.close()
+
+
 def test_broken_weights_are_told_of(model, tmp_path, monkeypatch, caplog):
     def spoil(weights):
         weights["output_norm.weight"][:] = np.nan
