@@ -21,6 +21,8 @@ from dflash.errors import ContextOverflow, RequestError
 from dflash.generation import prompts, scoring
 from dflash.generation.completion import Answer
 from dflash.generation.engine_thread import Worker
+from dflash.generation.grammar.build import grammars
+from dflash.generation.grammar.params import GrammarParams, ToolChoice
 from dflash.generation.prompts import Prompt
 from dflash.generation.recovery.names import Language, Recover, recoveries
 from dflash.generation.stream import Stream, finish_all
@@ -68,6 +70,11 @@ class LM:
         prompt: Prompt | Sequence[Prompt],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: ToolChoice = None,
+        response_format: Mapping[str, Any] | None = None,
+        regex: str | None = None,
+        lark: str | None = None,
+        grammar: str | None = None,
         strategy: Strategy | Drafter | str | None = None,
         recover: Recover = None,
         max_tokens: int | None = None,
@@ -86,6 +93,9 @@ class LM:
             chat template. Several prompts are decoded as a batch; each gets the same result as in a batch of one.
         tools : list of dict, optional
             JSON schemas of functions in OpenAI's format, passed to the chat template.
+        tool_choice, response_format, regex, lark, grammar : optional
+            Constraints on the output after its reasoning, as ``tool_choice="required"`` or ``regex="yes|no"``; see
+            `dflash.generation.grammar.params.GrammarParams`. They need ``pip install 'dflash[grammar]'``.
         strategy : Strategy, Drafter or str, optional
             Drafter, draft shape and recoveries, or a name as ``"ddtree:22"`` (see `dflash.decode.registry`); `Plain()` if
             None. The drafter never changes the output.
@@ -133,19 +143,29 @@ class LM:
         several, is_list = prompts.split(prompt)
         options = Sampling(**sampling)
         chosen = Strategy.of(strategy)
-        for recovery in recoveries(recover, Language(self.tokenizer, self.template, tools or ())):
+        constraints = GrammarParams(
+            response_format=response_format, regex=regex, lark=lark, grammar=grammar, tool_choice=tool_choice
+        )
+        for recovery in recoveries(recover, Language(self.tokenizer, self.template, tools or (), tool_choice)):
             chosen |= recovery
         settings = {"tools": tools, "settings": chat_template_kwargs}
+        encoded = [prompts.encode(one, self.tokenizer, self.template, **settings) for one in several]
+        chats = [
+            (ids, not isinstance(one, str) and isinstance(one[0], Mapping))
+            for one, ids in zip(several, encoded, strict=True)
+        ]
+        wanted = grammars(constraints, chats, self.tokenizer, self.template, tools or ())
         answers = [
             Answer(
                 self.tokenizer,
-                prompts.encode(one, self.tokenizer, self.template, **settings),
+                ids,
                 sampling=options,
                 strategy=chosen,
                 max_tokens=max_tokens,
                 stop=(stop,) if isinstance(stop, str) else stop or (),
+                grammar=wanted_grammar,
             )
-            for one in several
+            for ids, wanted_grammar in zip(encoded, wanted, strict=True)
         ]
         if stream and is_list:
             raise RequestError("stream=True takes one prompt: open a stream for each of several")

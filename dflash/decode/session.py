@@ -9,6 +9,8 @@ from time import perf_counter
 import numpy as np
 
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing, Plain, Strategy
+from dflash.decode.grammar.matcher import Grammar
+from dflash.decode.grammar.state import GrammarState
 from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.recoveries.base import RecoveryState
 from dflash.decode.recoveries.intervention import Intervention
@@ -49,6 +51,8 @@ class Session:
         End tokens; the one that ends the session is the last of `output_ids`.
     processors : sequence of LogitsProcessor
         Called at every node of every draft, after penalties and bias.
+    grammar : Grammar, optional
+        Grammar of the output. Its end tokens must be `eos`.
     observer : callable, optional
         ``observer(session, tokens)`` is called in the engine's thread once a step, before the new tokens are appended. It
         returns None, or how many of *these* to accept: then the session ends in this step with the reason ``"stop"``, and
@@ -115,6 +119,7 @@ class Session:
         max_tokens: int | None = None,
         eos: Iterable[int] = (),
         processors: Sequence[LogitsProcessor] = (),
+        grammar: Grammar | None = None,
         observer: Observer | None = None,
         prefix: SessionSnapshot | Snapshot | None = None,
         special_tokens: SpecialTokens = _NO_SPECIAL_TOKENS,
@@ -134,6 +139,7 @@ class Session:
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self.history = History(given.token_ids)
         self.token_ids, self.n_prompt = self.history.token_ids, self.history.n_prompt
+        self.grammar = self.history.grammar = None if grammar is None else GrammarState(grammar)
         self.sampler = Sampler(sampling, self.seed, processors)
         self.wants_logprobs = sampling.logprobs is not None
         if any(isinstance(processor, Penalties) for processor in self.sampler.processors):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from weakref import WeakMethod
 
 from dflash.decode.drafting.drafter import Strategy
+from dflash.decode.grammar.matcher import Grammar
 from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.sampling.params import Sampling
@@ -49,6 +50,8 @@ class Answer:
         Maximum number of output tokens; None is the rest of the context.
     stop : sequence of str
         Stop strings: the text ends before the first one. They are ignored until the strategy's `MinTokens` is reached.
+    grammar : Grammar, optional
+        Grammar of the output, with its reasoning.
 
     Attributes
     ----------
@@ -74,6 +77,7 @@ class Answer:
         strategy: Strategy | None = None,
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
+        grammar: Grammar | None = None,
     ) -> None:
         observe = WeakMethod(self._observe)  # weak: no reference cycle between the answer and its session
 
@@ -86,6 +90,7 @@ class Answer:
             strategy=Strategy.of(strategy),
             max_tokens=max_tokens,
             eos=tokenizer.eos_ids,
+            grammar=grammar,
             observer=observer,
             special_tokens=special_tokens_of(tokenizer),
         )

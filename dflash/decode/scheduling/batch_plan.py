@@ -97,13 +97,14 @@ def _prompt_span(session: Session, n: int) -> Span:
 
 
 def _drafts(model: Any, decoding: list[Session], rows: int, fail: Fail) -> list[tuple[Session, Draft]]:
-    """Ask every drafter once for all of its sessions. Forced tokens of a session are its draft."""
+    """Ask every drafter once for all of its sessions. Forced tokens of a session are its draft; grammars trim the others."""
     groups: dict[Drafter, list[Session]] = {}
     for session in decoding:
         if type(session.drafter) is not Nothing:
             groups.setdefault(session.drafter, []).append(session)
     forced = [session for session in decoding if session.forced_ids]
-    if not groups and not forced:
+    alone = [session for session in decoding if session.grammar is not None and type(session.drafter) is Nothing]
+    if not groups and not forced and not alone:
         return [(session, EMPTY) for session in decoding]
     share = max(min(PENDING, rows // len(decoding)) - 1, 0)
     drafts: dict[Session, Draft] = {}
@@ -113,12 +114,16 @@ def _drafts(model: Any, decoding: list[Session], rows: int, fail: Fail) -> list[
         rooms = [min(share, session.max_length - len(session.token_ids) - 1) for session in group]
         try:
             for session, draft, room in zip(group, propose(rooms), rooms, strict=True):
-                drafts[session] = _checked(draft, room, model.n_vocab)
+                draft = _checked(draft, room, model.n_vocab)
+                fits = session.grammar is None or session.forced_ids
+                drafts[session] = draft if fits else session.grammar.fit(draft, room)
         except Exception as error:
             failed.update(group)
             for session in group:
                 fail(session, error)
 
+    for session in alone:
+        take([session], lambda _: [EMPTY])
     for session in forced:
         take([session], lambda _, session=session: [Draft(session.forced_ids)])
     for drafter, group in groups.items():
