@@ -132,15 +132,17 @@ class GuidanceMatcher:
     @property
     def is_accepting(self) -> bool:
         """See `Matcher`."""
-        return self._inner.is_accepting()
+        return not self._ended and self._inner.is_accepting()
 
     @property
     def is_complete(self) -> bool:
         """See `Matcher`."""
-        return self._inner.is_stopped() and self._inner.is_accepting()
+        return not self._ended and self._inner.is_stopped() and self._inner.is_accepting()
 
     def mask(self) -> Words:
         """See `Matcher`."""
+        if self._ended:
+            return np.zeros(self._n_words, np.uint32)
         words = np.frombuffer(self._inner.compute_bitmask(), np.uint32)[: self._n_words]
         self._check()
         return self._without_joined(words) if self._joined else words
