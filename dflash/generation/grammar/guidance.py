@@ -71,8 +71,8 @@ class GuidanceVocabulary:
 
     @cached_property
     def joined(self) -> dict[int, int]:
-        """Lengths in bytes of the tokens that have text after ``>`` and a line break, or after a first line break."""
-        joins = re.compile(rb".*>\n.|\n.", re.DOTALL)
+        """Lengths in bytes of the tokens that have text after ``>`` and a line break."""
+        joins = re.compile(rb".*>\n.", re.DOTALL)
         return {token: len(text) for token, text in enumerate(self._texts) if joins.match(text)}
 
 
@@ -112,8 +112,6 @@ class GuidanceGrammar:
             self._first.compute_bitmask()  # lets every output share the first states
         if self._first.is_error():
             raise RequestError(f"{name}: {_reason(self._first.get_error())}")
-        if self._first.is_stopped() and not self._first.is_accepting():
-            raise RequestError(f"{name}: no output matches the grammar")
 
     def start(self) -> GuidanceMatcher:
         """Return the position before the first token."""
@@ -178,7 +176,7 @@ class GuidanceMatcher:
     def _header(self) -> int:
         """Return the number of certain bytes up to the line break of a header; 0 if they do not end in one."""
         certain = self._inner.compute_ff_bytes()
-        return len(certain) if certain.endswith(b">\n") or certain == b"\n" else 0
+        return len(certain) if certain.endswith(b">\n") else 0
 
     def _without_joined(self, words: Words) -> Words:
         n = self._header()
@@ -237,5 +235,7 @@ def _library() -> ModuleType:
 
 def _reason(error: str) -> str:
     """Return the message of llguidance on one line."""
-    line = " ".join(re.split(r"\n\s+\d+ \| ", error)[0].split()) or "is not valid"
+    if error.startswith("NoExtension"):
+        return "no output matches the grammar"
+    line = " ".join(re.split(r"\n\s+\d+ \| ", error)[0].replace("<non-verbose/>", "").split()) or "is not valid"
     return line if len(line) <= _MAX_REASON else line[: _MAX_REASON - 3] + "..."

@@ -120,7 +120,8 @@ def check_schema(name: str, schema: Any) -> Any:
         nested = (each.values() if isinstance(each, Mapping) else each for each in level)
         level = [part for each in nested for part in each if isinstance(part, Mapping | list | tuple)]
     try:
-        _check_length(name, json.dumps(schema))
+        text = json.dumps(schema)
     except (TypeError, ValueError) as error:
         raise RequestError(f"{name}: the schema is not JSON: {error!s:.100}") from None
+    _check_length(name, text)
     return schema
