@@ -1,6 +1,8 @@
 """Verification: the only place where a token is picked."""
 
+import logging
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +13,8 @@ from dflash.decode.view import SamplingView
 from dflash.errors import DFlashError
 from dflash.kernels import sample
 from dflash.kernels.sample import SampleResult
+
+_log = logging.getLogger(__name__)
 
 
 class Accepted(NamedTuple):
@@ -94,8 +98,14 @@ def sample_rows(logits: Any, requests: Sequence[tuple[Draft, SamplingView, int]]
     result = sample.sample_rows(logits, wanted) if wanted else None
     for (draft, session, _), masked in zip(requests, constrained, strict=True):
         if masked and edits:
+            _log_cpu_sampling()
             session.grammar.prepare(draft)
     return [None if request is None else Samples(result, request.first) for request in sample_requests]
+
+
+@cache
+def _log_cpu_sampling() -> None:
+    _log.info("rows that a grammar constrains are sampled on the CPU: the sampling kernels know no masks")
 
 
 def wait(samples: Sequence[Samples | None]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from dflash.decode.recoveries.min_tokens import MinTokens
 
-STRATEGIES = [None, "lookup", "mtp", "dflash", "ddtree:22", "adaptive", "first(lookup,mtp)"]
+STRATEGIES = ["lookup", "mtp", "dflash", "ddtree:22", "adaptive", "first(lookup,mtp)"]
 OFF = {"chat_template_kwargs": {"enable_thinking": False}}
 QUESTION = [{"role": "user", "content": "Read the file notes.txt and tell me the name of the city."}]
 SCHEMA = {
@@ -37,12 +37,14 @@ TEMPERATURES = {"greedy": {}, "T 1": {"temperature": 1.0, "seed": 5}, "T 0.8": {
 
 
 @pytest.mark.parametrize(
-    ("name", "sampling"), [("schema", "greedy"), ("schema", "T 1"), ("call", "T 1"), ("regex", "T 0.8")]
+    ("name", "sampling", "strategies"),
+    [("schema", "T 1", STRATEGIES), ("call", "greedy", STRATEGIES), ("regex", "T 0.8", ["mtp", "ddtree:22"])],
+    ids=["schema", "call", "regex"],
 )
-def test_every_strategy_gives_the_same_text(lm, pools, name, sampling):
-    settings = {"max_tokens": 32, **OFF, **CONSTRAINTS[name], **TEMPERATURES[sampling]}
+def test_every_strategy_gives_the_same_text(lm, pools, name, sampling, strategies):
+    settings = {"max_tokens": 24, **OFF, **CONSTRAINTS[name], **TEMPERATURES[sampling]}
     plain = lm.generate(QUESTION, **settings)
-    for strategy in STRATEGIES[1:]:
+    for strategy in strategies:
         found = lm.generate(QUESTION, strategy=strategy, **settings)
         assert (found.tokens, found.finish_reason) == (plain.tokens, plain.finish_reason), strategy
     if plain.finish_reason == "stop":
@@ -70,7 +72,7 @@ def test_calls_of_the_demo_are_calls(lm, pools, seed):
     named = {"type": "function", "function": {"name": "list_files"}}
     for choice in ("required", named):
         found = lm.generate(
-            QUESTION, tools=TOOLS, tool_choice=choice, max_tokens=120, temperature=1.5, seed=seed, strategy="lookup", **OFF
+            QUESTION, tools=TOOLS, tool_choice=choice, max_tokens=60, temperature=1.5, seed=seed, strategy="lookup", **OFF
         )
         if found.finish_reason == "stop":
             value = r"<parameter=(path|limit|mode)>\n(?s:.*?)\S(?s:.*?)\n</parameter>\n"
@@ -83,10 +85,12 @@ def test_calls_of_the_demo_are_calls(lm, pools, seed):
 def test_the_grammar_begins_after_reasoning(lm, pools):
     """The prompt opens reasoning. Whatever is thought is free; the schema holds for the rest."""
     for settings in ({"strategy": "ddtree:22"}, {"temperature": 0.9, "seed": 2}):
-        found = lm.generate(QUESTION, response_format=FORMAT, max_tokens=150, **settings)
-        free = lm.generate(QUESTION, max_tokens=150, **settings)
+        found = lm.generate(QUESTION, response_format=FORMAT, max_tokens=80, **settings)
+        free = lm.generate(
+            QUESTION, max_tokens=len(lm.tokenizer.encode(found.text.partition("</think>")[0])) + 1, **settings
+        )
         thought, closed, answer = found.text.partition("</think>")
-        assert free.text.startswith(thought + closed)
+        assert free.text.startswith(thought)
         if closed and found.finish_reason == "stop":
             assert set(json.loads(answer)) == {"city", "sizes"}
 
@@ -94,18 +98,16 @@ def test_the_grammar_begins_after_reasoning(lm, pools):
 @pytest.mark.parametrize("strategy", [None, "lookup", "dflash"])
 def test_strict_tools_leave_free_text_alone(lm, pools, strategy):
     tools = [tool("read_file", strict=True, path={"type": "string"}), TOOLS[1]]
-    settings = {"tools": tools, "max_tokens": 60, **OFF}
-    free = lm.generate(QUESTION, **(settings | {"tools": TOOLS[1:]}))
+    settings = {"tools": tools, "max_tokens": 32, **OFF}
     found = lm.generate(QUESTION, strategy=strategy, **settings)
-    text, opened, call = found.text.partition("<tool_call>")
+    _, opened, call = found.text.partition("<tool_call>")
     assert opened, "the demo calls a tool here"
     assert re.match(r"\n<function=(read_file>\n<parameter=path>\n\s*\S|list_files>\n)", call)
     assert found.tokens == lm.generate(QUESTION, **settings).tokens
-    assert not text.strip() or free.text
 
 
 def test_a_minimum_length_yields_to_the_end_of_the_grammar(lm, pools):
     found = lm.generate("Say", regex="yes|no", recover=MinTokens(20), max_tokens=30)
     assert (found.text in ("yes", "no"), found.finish_reason) == (True, "stop")
-    longer = lm.generate("Say", regex="(yes ){1,40}", recover=MinTokens(20), max_tokens=60)
-    assert len(longer.tokens) > 20
+    longer = lm.generate("Say", regex="(yes ){1,40}", recover=MinTokens(20), max_tokens=21)
+    assert len(longer.tokens) == 21
