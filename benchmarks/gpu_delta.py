@@ -22,9 +22,10 @@ from recurrent import batch
 from timing import copy_bandwidth
 
 from dflash.kernels.cases import Rows
-from dflash.kernels.conv import cuda as conv
+from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta import cuda
-from dflash.kernels.gpu import jit
+from dflash.kernels.delta.memory import DeltaMemory
+from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.batch import DeviceBatch
 
 MODELS = {"27B": (16, 48, 128, 128), "35B-A3B": (16, 32, 128, 128), "0.8B": (16, 16, 128, 128)}
@@ -72,7 +73,11 @@ class Model:
     def __init__(self, shape, *, layers, slots, rows, sequences):
         self.shape, self.mixer, self.rows = shape, Mixer(*shape), rows
         self.memories = [
-            (conv.Memory.empty(slots, 4, self.mixer.n_channels), cuda.Memory.empty(slots, *shape)) for _ in range(layers)
+            (
+                ConvMemory.empty(slots, 4, self.mixer.n_channels, device.zeros),
+                DeltaMemory.empty(slots, *shape, device.zeros),
+            )
+            for _ in range(layers)
         ]
         random = cupy.random.default_rng(1)
         for _, memory in self.memories:
@@ -84,14 +89,14 @@ class Model:
         arrays = [random.standard_normal((rows, size), dtype=np.float32) for size in sizes]
         self.inputs = cuda.Inputs(*arrays, cupy.empty((rows, shape[1] * shape[3]), np.float16))
         names = "taps", "ssm_a", "ssm_dt", "ssm_norm"
-        self.weights = cuda.Weights(*(cupy.asarray(getattr(self.mixer, name)) for name in names), 1e-6)
+        self.weights = cuda.MixerWeights(*(cupy.asarray(getattr(self.mixer, name)) for name in names), 1e-6)
 
     def steps(self, **options):
         made = (self.inputs, self.weights, self.batch)
-        return [cuda.Step(*made, *memories, **options) for memories in self.memories]
+        return [cuda.DeltaStep(*made, *memories, **options) for memories in self.memories]
 
     def prompts(self):
-        scratch = cuda.Scratch(self.rows, *self.shape, sequences=self.batch.max_sequences)
+        scratch = cuda.PromptScratch(self.rows, *self.shape, sequences=self.batch.max_sequences)
         return [cuda.Prompt(self.inputs, self.weights, self.batch, *memories, scratch) for memories in self.memories]
 
     def microseconds(self, ops, sequences, n=None, **options):

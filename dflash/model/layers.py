@@ -3,8 +3,10 @@
 import numpy as np
 
 from dflash.kernels import attention, conv, delta, norm, rope
+from dflash.kernels.conv.memory import ConvMemory
+from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.linear import PackedLinear
-from dflash.kernels.moe import Experts, Moe, Scratch
+from dflash.kernels.moe import Experts, Moe, MoeScratch
 from dflash.kernels.profile import timed
 from dflash.kernels.ragged import Ragged
 from dflash.model.config import Config
@@ -23,7 +25,7 @@ class LinearAttention:
     """
 
     def __init__(
-        self, weights: Weights, config: Config, space: ModelWorkspace, conv_memory: conv.Memory, delta_memory: delta.Memory
+        self, weights: Weights, config: Config, space: ModelWorkspace, conv_memory: ConvMemory, delta_memory: DeltaMemory
     ) -> None:
         a = space.all
         names = ("attn_qkv.weight", "attn_gate.weight", "ssm_alpha.weight", "ssm_beta.weight")
@@ -119,7 +121,7 @@ class Block:
         config: Config,
         space: ModelWorkspace,
         mixer: LinearAttention | FullAttention,
-        scratch: list[Scratch],
+        scratch: list[MoeScratch],
     ) -> None:
         a = space.all
         after = "ffn_norm.weight" if config.architecture == "qwen3" else "post_attention_norm.weight"
@@ -127,7 +129,7 @@ class Block:
         self.mixer = mixer
         if config.experts:
             block_experts = experts(weights, config)
-            scratch[:] = scratch or [Scratch(space.n_rows, block_experts)]
+            scratch[:] = scratch or [MoeScratch(space.n_rows, block_experts)]
             self.ffn: FeedForward | Moe = Moe(a.normed, block_experts, a.stream, scratch[0])
         else:
             self.ffn = FeedForward(weights, space)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from dflash.kernels import conv, delta
 from dflash.kernels.cpu.jit import use_threads
 from dflash.kernels.embed import embed
-from dflash.kernels.moe import Scratch
+from dflash.kernels.moe import MoeScratch
 from dflash.kernels.norm import rms_norm
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.model.attachments import Attachments
@@ -85,7 +85,7 @@ class Model:
         self._inv_freq, self._rope_gain = inverse_frequencies(config)
 
     def _build_blocks(self, space: ModelWorkspace) -> list[Block]:
-        blocks, attention, scratch = [], 0, list[Scratch]()
+        blocks, attention, scratch = [], 0, list[MoeScratch]()
         for i, recurrent in enumerate(self.config.recurrent):
             weights = self.weights.block(i)
             linear = i - attention

@@ -10,7 +10,9 @@ from mixer import Memories, Mixer, parts
 from recurrent import assert_untouched, batch, path_to, poison, steps
 
 from dflash.kernels.cases import BATCHES, Rows
+from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta import reference
+from dflash.kernels.delta.memory import DeltaMemory
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.delta.cuda")
@@ -96,9 +98,9 @@ def test_little_shared_memory(shape, monkeypatch):
     tokens, memories = mixer.tokens(35), mixer.memories()
     again = memories.copy()
     out = mixer.gpu(tokens, sequences, memories)
-    asked = cuda.Step._shared_bytes
+    asked = cuda.DeltaStep._shared_bytes
     monkeypatch.setattr(
-        cuda.Step,
+        cuda.DeltaStep,
         "_shared_bytes",
         lambda self, room, places, *, staged: asked(self, room, places, staged=staged) + (staged << 20),
     )
@@ -290,16 +292,16 @@ def test_flush():
 
 def test_launch_in_a_graph():
     """A captured launch reads another batch, also of a tree and of more sequences."""
-    from dflash.kernels.conv import cuda as conv_cuda
+    from dflash.kernels.gpu import device
     from dflash.kernels.gpu.batch import DeviceBatch
 
     mixer = Mixer(*SHAPES[0])
     on_device = DeviceBatch(16, 4, 4)
-    there = conv_cuda.Memory.empty(4, 4, mixer.n_channels), cuda.Memory.empty(4, *SHAPES[0])
+    there = ConvMemory.empty(4, 4, mixer.n_channels, device.zeros), DeltaMemory.empty(4, *SHAPES[0], device.zeros)
     arrays = [cupy.zeros((16, array.shape[1]), np.float32) for array in mixer.tokens(1)]
     out = cupy.zeros((16, mixer.n_heads * mixer.n_values), np.float16)
-    weights = cuda.Weights(*(cupy.asarray(a) for a in (mixer.taps, mixer.ssm_a, mixer.ssm_dt, mixer.ssm_norm)), 1e-6)
-    step = cuda.Step(cuda.Inputs(*arrays, out), weights, on_device, *there)
+    weights = cuda.MixerWeights(*(cupy.asarray(a) for a in (mixer.taps, mixer.ssm_a, mixer.ssm_dt, mixer.ssm_norm)), 1e-6)
+    step = cuda.DeltaStep(cuda.Inputs(*arrays, out), weights, on_device, *there)
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.get_current_stream().synchronize()
     plans = [
@@ -332,20 +334,19 @@ def test_launch_in_a_graph():
 def test_scratch_in_given_memory():
     """Its arrays lie side by side there, or elsewhere if there is no room."""
     sizes, memory = (130, *SHAPES[0]), cupy.empty(1 << 22, np.float16)
-    scratch = cuda.Scratch(*sizes, sequences=2, memory=memory)
+    scratch = cuda.PromptScratch(*sizes, sequences=2, memory=memory)
     arrays = sorted((scratch.prepared, scratch.matrices, scratch.gates, scratch.read), key=lambda a: a.data.ptr)
     ends = [memory.data.ptr, *(a.data.ptr + a.nbytes for a in arrays)]
     assert all(end <= a.data.ptr for end, a in zip(ends, arrays, strict=False))
     assert ends[-1] <= memory.data.ptr + memory.nbytes
-    elsewhere = cuda.Scratch(*sizes, sequences=2, memory=memory[:100]).prepared
+    elsewhere = cuda.PromptScratch(*sizes, sequences=2, memory=memory[:100]).prepared
     assert not memory.data.ptr <= elsewhere.data.ptr < memory.data.ptr + 200
 
 
 def test_refused():
     from dflash.errors import KernelError
+    from dflash.kernels.delta.cuda_arguments import constants
 
-    with pytest.raises(KernelError, match="3 value heads are no multiple of 2 key heads"):
-        cuda.Memory.empty(1, 2, 3, 16, 16)
-    with pytest.raises(KernelError, match="key size 24"):
-        cuda.Memory.empty(1, 1, 1, 24, 16)
+    with pytest.raises(KernelError, match="at most 128 on a GPU, got 16 and 144"):
+        constants(ConvMemory.empty(1, 4, 176), DeltaMemory.empty(1, 1, 1, 16, 144))
     assert chain(2) == [-1, 0]

@@ -14,7 +14,7 @@ from recurrent import SLOTS, assert_guards, assert_untouched, batch, copy, guard
 from dflash.errors import KernelError
 from dflash.kernels.arrays import zeros
 from dflash.kernels.cases import BATCHES, Rows
-from dflash.kernels.conv import Memory, apply_kept, causal_conv, cpu, reference, taps
+from dflash.kernels.conv import ConvMemory, apply_kept, causal_conv, cpu, reference, taps
 
 DATA = Path(__file__).parent.parent / "data" / "kernels"
 CASES = list(reference.cases())
@@ -25,7 +25,7 @@ def random(*shape, seed=0):
 
 
 def random_memory(n_channels, n_taps):
-    memory = Memory.empty(SLOTS, n_taps, n_channels)
+    memory = ConvMemory.empty(SLOTS, n_taps, n_channels)
     for seed, field in enumerate(fields(memory)):
         array = getattr(memory, field.name)
         array[:] = random(*array.shape, seed=seed + 10)
@@ -47,7 +47,7 @@ def flush(sequences, memory):
 @pytest.mark.parametrize("start", ["state0", None])
 def test_recorded(start):
     g = np.load(DATA / "conv1d_silu.npz")
-    memory = Memory.empty(1, g["weight"].shape[1], g["x"].shape[1])
+    memory = ConvMemory.empty(1, g["weight"].shape[1], g["x"].shape[1])
     if start:
         memory.tail[0] = g[start].T
     out = run(g["x"], taps(g["weight"]), [Rows(len(g["x"]), "whole")], memory)
@@ -143,7 +143,7 @@ def test_apply_kept():
 
 
 def test_refused():
-    memory, x = Memory.empty(1, 4, 16), random(65, 16)
+    memory, x = ConvMemory.empty(1, 4, 16), random(65, 16)
     with pytest.raises(KernelError, match="65 pending rows"):
         causal_conv(x, random(4, 16), batch([Rows(65)]), memory, out=x.copy())
     with pytest.raises(KernelError, match="describes 3 rows"):
@@ -153,4 +153,4 @@ def test_refused():
     with pytest.raises(KernelError, match="2 <= K <= 8"):
         taps(random(16, 9))
     with pytest.raises(KernelError, match="inputs: wanted"):
-        Memory(zeros(1, 3, 16), zeros(2, 1, 64, 15))
+        ConvMemory(zeros(1, 3, 16), zeros(2, 1, 64, 15))

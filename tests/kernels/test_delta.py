@@ -14,7 +14,7 @@ from recurrent import SLOTS, assert_guards, assert_untouched, batch, copy, guard
 from dflash.errors import KernelError
 from dflash.kernels.arrays import zeros
 from dflash.kernels.cases import BATCHES, Rows
-from dflash.kernels.delta import Memory, apply_kept, cpu, gated_delta, gates, reference
+from dflash.kernels.delta import DeltaMemory, apply_kept, cpu, gated_delta, gates, reference
 
 DATA = Path(__file__).parent.parent / "data" / "kernels"
 RECORDED = sorted(DATA.glob("gdr_*.npz"))
@@ -39,7 +39,7 @@ def pick(arguments, rows):
 
 
 def random_memory(n_groups, n_heads, width, n_values):
-    memory = Memory.empty(SLOTS, n_groups, n_heads, width, n_values)
+    memory = DeltaMemory.empty(SLOTS, n_groups, n_heads, width, n_values)
     for seed, field in enumerate(fields(memory)):
         array = getattr(memory, field.name)
         array[:] = random(*array.shape, seed=seed + 20)
@@ -82,7 +82,7 @@ def recorded(path):
 def test_recorded(path):
     arguments, state, want, last = recorded(path)
     n, n_heads, width = want.shape
-    memory = Memory.empty(1, (arguments[0].shape[1] // width - n_heads) // 2, n_heads, width, width)
+    memory = DeltaMemory.empty(1, (arguments[0].shape[1] // width - n_heads) // 2, n_heads, width, width)
     memory.state[0] = state
     pending = copy(memory)
     out = run(arguments, [Rows(n, "whole")], memory)
@@ -251,15 +251,15 @@ def test_plan_reuses_places(parents):
 
 
 def test_refused():
-    arguments, memory = tokens(65, 1, 2, 16, 16), Memory.empty(1, 1, 2, 16, 16)
+    arguments, memory = tokens(65, 1, 2, 16, 16), DeltaMemory.empty(1, 1, 2, 16, 16)
     out = np.empty((65, 2, 16), np.float32)
     with pytest.raises(KernelError, match="65 pending rows"):
         gated_delta(*arguments, batch([Rows(65)]), memory, out=out)
     with pytest.raises(KernelError, match="alpha: wanted"):
         gated_delta(arguments[0], arguments[1].T, *arguments[2:], batch([Rows(65, "whole")]), memory, out=out)
     with pytest.raises(KernelError, match="3 value heads are no multiple of 2 key heads"):
-        Memory.empty(1, 2, 3, 16, 16)
+        DeltaMemory.empty(1, 2, 3, 16, 16)
     with pytest.raises(KernelError, match="key size 24"):
-        Memory.empty(1, 1, 1, 24, 16)
+        DeltaMemory.empty(1, 1, 1, 24, 16)
     with pytest.raises(KernelError, match="u: wanted"):
-        Memory(memory.state, memory.k, zeros(2, 1, 64, 2, 32), memory.decay)
+        DeltaMemory(memory.state, memory.k, zeros(2, 1, 64, 2, 32), memory.decay)

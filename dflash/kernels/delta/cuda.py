@@ -8,14 +8,15 @@ from typing import Any
 import cupy
 import numpy as np
 
-from dflash.kernels.conv import cuda as conv
-from dflash.kernels.delta.cuda_memory import Inputs, Memory, Weights, constants, most_shared, rows_of, shapes, step_arguments
+from dflash.kernels.conv.memory import ConvMemory
+from dflash.kernels.delta.cuda_arguments import Inputs, MixerWeights, constants, most_shared, rows_of, step_arguments
 from dflash.kernels.delta.cuda_norm import GatedNorm
-from dflash.kernels.delta.cuda_prompt import Prompt, Scratch, scratch_bytes
+from dflash.kernels.delta.cuda_prompt import Prompt, PromptScratch, scratch_bytes
+from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.ragged import PENDING
 
-__all__ = ["Flush", "Inputs", "Memory", "Prompt", "Scratch", "Step", "Weights", "scratch_bytes", "shapes"]
+__all__ = ["DeltaStep", "Flush", "Inputs", "MixerWeights", "Prompt", "PromptScratch", "scratch_bytes"]
 
 _FOLDER = Path(__file__).parent
 _STATES_ASIDE = 2  # states of a tree that a block stores in shared memory
@@ -35,17 +36,17 @@ def threads_of(own: int, value_rows: int) -> int:
     return 8 * own // value_rows + 32 * (4 if value_rows == 2 else 2)
 
 
-class Step:
+class DeltaStep:
     """Convolution, delta rule and gated norm of a layer for pending rows, at most 64 in all.
 
     Parameters
     ----------
     inputs : Inputs
-    weights : Weights
+    weights : MixerWeights
     batch : DeviceBatch
         Batch in which the rows of all sequences become pending.
-    conv_memory : conv.cuda.Memory
-    memory : Memory
+    conv_memory : ConvMemory
+    memory : DeltaMemory
         Convolution inputs and recurrent state, updated as on the CPU.
     split : int, optional
         Blocks of a head; the norm differs in its last bits between values.
@@ -69,10 +70,10 @@ class Step:
     def __init__(
         self,
         inputs: Inputs,
-        weights: Weights,
+        weights: MixerWeights,
         batch: Any,
-        conv_memory: conv.Memory,
-        memory: Memory,
+        conv_memory: ConvMemory,
+        memory: DeltaMemory,
         *,
         split: int | None = None,
         value_rows: int | None = None,
@@ -138,13 +139,13 @@ class Flush:
 
     Parameters
     ----------
-    memories : sequence of (conv.cuda.Memory, Memory)
+    memories : sequence of (ConvMemory, DeltaMemory)
         States of the layers, all of one shape.
     batch : DeviceBatch
         Batch; its counts, slot, kept, n_kept and side are read.
     """
 
-    def __init__(self, memories: Sequence[tuple[conv.Memory, Memory]], batch: Any) -> None:
+    def __init__(self, memories: Sequence[tuple[ConvMemory, DeltaMemory]], batch: Any) -> None:
         arrays = [(c.tail, c.inputs, d.state, d.k, d.u, d.decay) for c, d in memories]
         self._kept = arrays
         addresses = cupy.array([[array.data.ptr for array in layer] for layer in arrays], np.uint64)

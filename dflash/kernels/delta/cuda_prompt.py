@@ -8,9 +8,10 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.conv import cuda as conv
-from dflash.kernels.delta.cuda_memory import Inputs, Memory, Weights, constants, most_shared, rows_of
+from dflash.kernels.conv.memory import ConvMemory
+from dflash.kernels.delta.cuda_arguments import Inputs, MixerWeights, constants, most_shared, rows_of
 from dflash.kernels.delta.cuda_norm import GatedNorm
+from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.gpu.jit import kernel
 
 _FOLDER = Path(__file__).parent
@@ -20,7 +21,7 @@ _MATRICES, _GATES = 4, 3
 _ROWS_OF_WARP, _HEADS_OF_BLOCK = 16, 8
 
 
-class Scratch:
+class PromptScratch:
     """Intermediate arrays of the prefill kernels, shared by all layers of one shape.
 
     Parameters
@@ -63,7 +64,7 @@ _Shape = tuple[type, tuple[int, ...]]
 
 
 def scratch_bytes(rows: int, n_groups: int, n_heads: int, width: int, n_values: int, *, sequences: int) -> int:
-    """Return the bytes of a `Scratch`."""
+    """Return the bytes of a `PromptScratch`."""
     return sum(map(_whole_lines, _shapes(rows, n_groups, n_heads, width, n_values, sequences)))
 
 
@@ -93,13 +94,13 @@ class Prompt:
     Parameters
     ----------
     inputs : Inputs
-    weights : Weights
+    weights : MixerWeights
     batch : DeviceBatch
         Batch; its sequences must fit `scratch`.
-    conv_memory : conv.cuda.Memory
-    memory : Memory
+    conv_memory : ConvMemory
+    memory : DeltaMemory
         Convolution inputs and recurrent state, updated as on the CPU.
-    scratch : Scratch
+    scratch : PromptScratch
     value_slice : int, optional
         Value rows of a block; the result does not depend on it.
 
@@ -121,11 +122,11 @@ class Prompt:
     def __init__(
         self,
         inputs: Inputs,
-        weights: Weights,
+        weights: MixerWeights,
         batch: Any,
-        conv_memory: conv.Memory,
-        memory: Memory,
-        scratch: Scratch,
+        conv_memory: ConvMemory,
+        memory: DeltaMemory,
+        scratch: PromptScratch,
         *,
         value_slice: int | None = None,
     ) -> None:

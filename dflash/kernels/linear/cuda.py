@@ -28,7 +28,7 @@ _WEIGHTS, _TYPES = 4, 3
 _HOPPER = 90
 
 
-class PackedLinear:
+class DecodeLinear:
     """Products of the same tokens with several weights, for up to 64 tokens.
 
     Parameters
@@ -191,7 +191,7 @@ class _Launch:
         self._bound[n](stream, n_tokens=n_tokens, kept=kept)
 
 
-def fetch_ahead(launches: Sequence[PackedLinear]) -> None:
+def fetch_ahead(launches: Sequence[DecodeLinear]) -> None:
     """Let each of some consecutive launches prefetch what the next two read first."""
     for i, launch in enumerate(launches[:-1]):
         left, pieces = FETCH_AHEAD, []
@@ -217,8 +217,8 @@ def _kernel(types: tuple[str, ...], n: int, mode: int, norm: int, constants: dic
 
 
 def linear(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, add: bool = False) -> None:
-    """Compute `dflash.kernels.linear.linear` once with float16 `x`; see `PackedLinear`."""
-    PackedLinear(x, weights, outs, add=add)(len(x))
+    """Compute `dflash.kernels.linear.linear` once with float16 `x`; see `DecodeLinear`."""
+    DecodeLinear(x, weights, outs, add=add)(len(x))
 
 
 def bucket(n_tokens: int) -> int:

@@ -35,7 +35,7 @@ _WARPS = 4
 _PLACED = 32
 
 
-class Scratch:
+class UnpackScratch:
     """Buffer for unpacked weights, shared by all launches of a stream.
 
     Parameters
@@ -48,7 +48,7 @@ class Scratch:
         self.halves = cupy.empty(n_bytes // 2, cupy.float16)
 
 
-class _Rows(NamedTuple):
+class _WeightRows(NamedTuple):
     """The rows of a weight, their first unpacked row, and the weight's place in a gated pair: 1, 2, or 0 for none."""
 
     weight: PackedWeight
@@ -57,7 +57,7 @@ class _Rows(NamedTuple):
     pair: int
 
 
-class PrefillLaunch:
+class PrefillLinear:
     """A `linear` or `gated_linear` on fixed arrays for any number of tokens, optimised for hundreds or more.
 
     Parameters
@@ -73,7 +73,7 @@ class PrefillLaunch:
     gated : bool
         Compute ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, clamped to 65504.
     scale : float
-    scratch : Scratch
+    scratch : UnpackScratch
         Scratch of the stream.
 
     Raises
@@ -98,7 +98,7 @@ class PrefillLaunch:
         add: bool = False,
         gated: bool = False,
         scale: float = 1.0,
-        scratch: Scratch,
+        scratch: UnpackScratch,
     ) -> None:
         _check(x, weights, outs, gated)
         self._mode = GATED if gated else ADD if add else STORE
@@ -123,7 +123,7 @@ class PrefillLaunch:
                 unpack(stream)
             multiply(stream, grid=tile.grid(n_rows), n_rows=n_rows)
 
-    def _piece(self, laid: list[_Rows], start: int, end: int) -> tuple[list[Bound], Bound, "_Tile"]:
+    def _piece(self, laid: list[_WeightRows], start: int, end: int) -> tuple[list[Bound], Bound, "_Tile"]:
         """Bind the unpacking and the multiply of unpacked rows `start` to `end`."""
         width = self._x.shape[1]
         halves = self._scratch.halves[: (end - start) * width].reshape(end - start, width)
@@ -208,7 +208,7 @@ def _portable_step(device: int) -> int:
     return 64 if cupy.cuda.Device(device).attributes["MaxSharedMemoryPerMultiprocessor"] >= 132 * 1024 else 32
 
 
-def _rows_at_once(scratch: Scratch, width: int, hopper: bool, name: str) -> int:
+def _rows_at_once(scratch: UnpackScratch, width: int, hopper: bool, name: str) -> int:
     """Return the unpacked rows of a launch: as many as fit, rounded down to full waves of tiles on Hopper."""
     rows, columns = _HOPPER_TILE
     fit = scratch.halves.size // width // columns * columns
@@ -219,19 +219,19 @@ def _rows_at_once(scratch: Scratch, width: int, hopper: bool, name: str) -> int:
     return fit // full * full if hopper and fit >= full else fit
 
 
-def _lay_out(weights: Sequence[PackedWeight], gated: bool) -> tuple[list[_Rows], int]:
+def _lay_out(weights: Sequence[PackedWeight], gated: bool) -> tuple[list[_WeightRows], int]:
     """Return the layout of the unpacked rows of all weights, and their total."""
     if gated:
         n = weights[0].shape[0]
-        return [_Rows(w, n, 0, pair) for pair, w in enumerate(weights, 1)], -(-n // TILE_ROWS) * 2 * TILE_ROWS
+        return [_WeightRows(w, n, 0, pair) for pair, w in enumerate(weights, 1)], -(-n // TILE_ROWS) * 2 * TILE_ROWS
     laid, first = [], 0
     for weight in weights:
-        laid.append(_Rows(weight, weight.shape[0], first, 0))
+        laid.append(_WeightRows(weight, weight.shape[0], first, 0))
         first += -(-weight.shape[0] // _PLACED) * _PLACED
     return laid, first
 
 
-def _unpack(rows: _Rows, low: int, high: int, halves: Any, *, leads: bool) -> Bound:
+def _unpack(rows: _WeightRows, low: int, high: int, halves: Any, *, leads: bool) -> Bound:
     """Bind the unpacking of rows `low` to `high` of a weight; `low` begins a tile, `leads` marks the first of several."""
     weight = rows.weight
     n = high - low

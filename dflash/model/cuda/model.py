@@ -16,8 +16,8 @@ from dflash.model.attachments import Attachments
 from dflash.model.batch import Forward, Span, check, device_drafts_of, next_rows, ragged, resolved
 from dflash.model.config import Config
 from dflash.model.cuda.gather_outputs import Gather
-from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PrefillPass, Shape, bucket_of
-from dflash.model.cuda.recurrent_pools import DEVICE
+from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PassGraphKey, PrefillPass, bucket_of
+from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.split_passes import grouped, parents_of
 from dflash.model.cuda.weights import DeviceWeights
@@ -170,7 +170,7 @@ class DeviceModel:
         """Capture decode passes of `sizes` rows of one sequence; results of the last forward on the device are lost."""
         self.latest, self.alone, self.planted = None, False, {}
         for size in sizes:
-            self._decode.prepare(Shape(bucket_of(size), alone=True, capture=capture, logits=True))
+            self._decode.prepare(PassGraphKey(bucket_of(size), alone=True, capture=capture, logits=True))
 
     def forward(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read tokens of one or more sequences, as `Model.forward` does.

@@ -79,7 +79,7 @@ class Attention:
         self.attn_output(n)
 
 
-class FeedForward:
+class DraftFeedForward:
     """``down(silu(gate x) * up x)``; reads `x` and writes or adds its output to `out`."""
 
     def __init__(self, weights: DraftLayerWeights, space: RowArrays, *, x: Floats, out: Floats, add: bool) -> None:
@@ -103,7 +103,7 @@ class Layer:
         self.attn_conv, self.ffn_conv = (ConvPair(weights, part, space) if has_convs else None for part in ("attn", "ffn"))
         ends = {"x": a.mixed, "out": a.product} if has_convs else {"x": a.normed, "out": a.stream}
         self.attention = Attention(weights, config, space, rings, layer, **ends, add=not has_convs)
-        self.ffn = FeedForward(weights, space, **ends, add=not has_convs)
+        self.ffn = DraftFeedForward(weights, space, **ends, add=not has_convs)
         self.eps = config.norm_eps
 
     def __call__(self, s: SimpleNamespace, blocks: Blocks, n: int) -> None:

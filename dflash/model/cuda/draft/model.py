@@ -14,7 +14,7 @@ from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.tree.cuda import SEQUENCES, AcceptPath, WriteDraft
 from dflash.model.candidates import Candidates
 from dflash.model.cuda.device_drafts import DeviceDrafts, may_follow, most_rows
-from dflash.model.cuda.draft.block import Block
+from dflash.model.cuda.draft.block import DraftBlock
 from dflash.model.cuda.draft.context import Context
 from dflash.model.cuda.draft.feature_buffer import FeatureBuffer
 from dflash.model.cuda.draft.markov import Markov
@@ -104,7 +104,9 @@ class DeviceBlockDraft:
             head = weights.matrix("output.weight") if source.has("output.weight") else theirs.matrix(output)
             self._context = Context(weights, config, rings)
             about = {"n_texts": n, "min_confidence": min_confidence, "scratch": target.scratch()}
-            self._block = Block(weights, config, rings, (embedding, head), vocabulary=vocabulary, common=common, **about)
+            self._block = DraftBlock(
+                weights, config, rings, (embedding, head), vocabulary=vocabulary, common=common, **about
+            )
         self.weights = weights
         shape = {"rows": config.block, "places": rings.size, "mask": config.mask}
         context, block = self._context.arrays, self._block.arrays
