@@ -29,7 +29,7 @@ def main(arguments: argparse.Namespace) -> int:
     from dflash.model.draft import is_draft
     from dflash.model.draft.describe import draft_overview
     from dflash.model.gguf.file import GGUFFile
-    from dflash.model.hub import resolve
+    from dflash.model.loading.hub import resolve
 
     path = resolve(arguments.model, folders=True)
     if is_draft(path):

@@ -22,14 +22,14 @@ from dflash.generation.recovery.names import Language
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
-from dflash.serve.body import parse_json, read_body
 from dflash.serve.event_stream import EventStream
-from dflash.serve.fields import FieldError
 from dflash.serve.health import health_of
 from dflash.serve.http_errors import Problem
 from dflash.serve.jobs import Running, until_gone
 from dflash.serve.limits import MAX_PREPARING, Limits
-from dflash.serve.requests import Options, parse_chat, parse_completion
+from dflash.serve.parsing.body import parse_json, read_body
+from dflash.serve.parsing.fields import FieldError
+from dflash.serve.parsing.requests import Options, parse_chat, parse_completion
 from dflash.serve.responses import ChatShape, CompletionShape, ResponseShape, interventions, usage
 from dflash.serve.strategy_choice import PLAIN, Defaults, strategy_of
 

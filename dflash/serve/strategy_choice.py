@@ -12,8 +12,8 @@ from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.errors import ModelError, RequestError, public_message
 from dflash.generation.engine_thread import Worker
 from dflash.generation.recovery.names import Language, Recover, check, recoveries
-from dflash.serve.fields import FieldError, Fields, shown
 from dflash.serve.limits import MAX_RECOVERIES, MAX_RECOVERY_NAME
+from dflash.serve.parsing.fields import FieldError, Fields, shown
 
 MAX_COUNT = 1000
 """Maximum of ``repetition_detection.min_count``."""

@@ -15,7 +15,7 @@ from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
 from dflash.model.draft import DraftRequest, load_draft
 from dflash.model.draft.vocabulary import first
-from dflash.model.load_mtp import load_mtp
+from dflash.model.loading.mtp import load_mtp
 from dflash.model.mtp import MtpRequest
 
 TEXTS = ["def fibonacci(n):\n    if n < 2:\n        return n\n", "Once upon a time there was a king who"]

@@ -10,7 +10,7 @@ from dflash.kernels.block_attention import Blocks
 from dflash.kernels.linear import PackedLinear
 from dflash.kernels.profile import timed
 from dflash.model.draft.config import DraftConfig
-from dflash.model.draft.source import DraftLayerWeights
+from dflash.model.draft.files.source import DraftLayerWeights
 from dflash.model.draft.state import Rings
 from dflash.model.workspace import RowArrays
 

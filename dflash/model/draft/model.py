@@ -17,9 +17,9 @@ from dflash.model.candidates import Candidates
 from dflash.model.draft.candidates import chooser
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Context, Rows
+from dflash.model.draft.files.source import DraftLayerWeights, Source
 from dflash.model.draft.layers import Layer, rms_norm
 from dflash.model.draft.request import DraftRequest
-from dflash.model.draft.source import DraftLayerWeights, Source
 from dflash.model.draft.state import DraftState, Rings
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.draft.workspace import block_space

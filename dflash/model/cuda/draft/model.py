@@ -23,8 +23,8 @@ from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Rows
+from dflash.model.draft.files.source import Source
 from dflash.model.draft.request import DeviceDraftRequest, DraftRequest
-from dflash.model.draft.source import Source
 from dflash.model.draft.state import DraftSnapshot, DraftState
 from dflash.model.draft.vocabulary import Vocabulary
 
