@@ -242,9 +242,9 @@ def test_refuses_what_does_not_fit():
     q, out = cupy.zeros((2, 4, 32), np.float16), cupy.zeros((2, 128), np.float16)
     with pytest.raises(KernelError, match="H a multiple of 2"):
         cuda.Attend(cupy.zeros((2, 3, 32), np.float16), k, v, here, out)
-    with pytest.raises(KernelError, match="attend: out must be"):
+    with pytest.raises(KernelError, match="attend: out: wanted"):
         cuda.Attend(q, k, v, here, out[:, ::2])
-    with pytest.raises(KernelError, match="attend: gate must be"):
+    with pytest.raises(KernelError, match="attend: gate: wanted"):
         cuda.Attend(q, k, v, here, out, gate=cupy.zeros((2, 128), np.float32))
     with pytest.raises(KernelError, match="a cache must be"):
         cuda.Prefill(q, k[:, :128], v, here, out)

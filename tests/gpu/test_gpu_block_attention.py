@@ -110,8 +110,8 @@ def test_refuses_what_does_not_fit():
     out = cupy.zeros((2, 128), np.float16)
     refused = [
         ("H a multiple of 2", (q[:, :3], k, k, ring, ring), 0),
-        ("k must be", (q, k[:, ::2], k, ring, ring), 0),
-        ("ring_v must be", (q, k, k, ring, ring.astype(np.float32)), 0),
+        ("k: wanted", (q, k[:, ::2], k, ring, ring), 0),
+        ("ring_v: wanted", (q, k, k, ring, ring.astype(np.float32)), 0),
         ("64 or more", (q, k, k, ring[:, :40], ring), 0),
         ("a window must be", (q, k, k, ring, ring), -1),
     ]

@@ -145,7 +145,7 @@ def test_refuses_what_does_not_fit():
     args = [cupy.asarray(a) for a in inputs(rows, 2, 1, 32, 16, True)]
     k, v = cupy.zeros((2, 3, PAGE, 1, 32), np.float16)
     q = cupy.zeros((2, 2, 32), np.float16)
-    with pytest.raises(KernelError, match="rotate: query must be"):
+    with pytest.raises(KernelError, match="rotate: query: wanted"):
         cuda.Rotate(args[0][:, :-1], *args[1:], here, eps=1e-6, q=q, k=k, v=v)
     with pytest.raises(KernelError, match="a cache must be"):
         cuda.Rotate(*args, here, eps=1e-6, q=q, k=k[:, :100], v=v)

@@ -214,9 +214,9 @@ def test_refuses_what_does_not_fit():
         attend(q[:, :3], k, v, rows, out=out)
     with pytest.raises(KernelError, match="1 rows of q for a batch of 2"):
         attend(q[:1], k, v, rows, out=out)
-    with pytest.raises(KernelError, match="out must be"):
+    with pytest.raises(KernelError, match="out: wanted"):
         attend(q, k, v, rows, out=out[:, ::2])
-    with pytest.raises(KernelError, match="gate must be"):
+    with pytest.raises(KernelError, match="gate: wanted"):
         attend(q, k, v, rows, out=out, gate=gate[:, :128])
     with pytest.raises(KernelError, match="a cache must be"):
         attend(q, k[:, :128], v, rows, out=out)

@@ -120,7 +120,7 @@ def test_refuses_what_does_not_fit():
     arrays = q, k, v, ring_k, ring_v = *rows_of(blocks, 4, 2, 32), *rings(blocks, 2, 32, 16, 0, np.float32)
     refused = [
         ("H a multiple of 2", (q[:, :3], k, v, ring_k, ring_v), blocks, 0),
-        ("k must be contiguous", (q, k[:, ::2], v, ring_k, ring_v), blocks, 0),
+        ("k: wanted contiguous", (q, k[:, ::2], v, ring_k, ring_v), blocks, 0),
         ("a ring must be", (q, k, v, ring_k.astype(np.float64), ring_v), blocks, 0),
         ("ring_v is float32", (q, k, v, ring_k, ring_v[:1]), blocks, 0),
         ("must cover 5 rows", arrays, blocks._replace(first=blocks.first[[0, 1, 1]]), 0),

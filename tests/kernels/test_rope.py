@@ -112,7 +112,7 @@ def test_turn(n, heads, width, rotated):
     assert_same_bits("as rotate", x, k[rows.pages[0, 0], 5 : 5 + n])
     with pytest.raises(KernelError, match="turn: x must be"):
         turn(x[..., :15], gain, cos, sin, eps=1e-6)
-    with pytest.raises(KernelError, match="turn: cos must be"):
+    with pytest.raises(KernelError, match="turn: cos: wanted"):
         turn(x, gain, cos[1:], sin, eps=1e-6)
 
 
@@ -152,9 +152,9 @@ def test_refuses_what_does_not_fit():
     q, k, v = outputs(rows, 2, 1, 32, np.float32)
     with pytest.raises(KernelError, match="3 rows of q for a batch of 2"):
         rotate(*args, rows, eps=1e-6, q=q, k=k, v=v)
-    with pytest.raises(KernelError, match="rotate: query must be"):
+    with pytest.raises(KernelError, match="rotate: query: wanted"):
         rotate(args[0][:, :-1], *args[1:], rows, eps=1e-6, q=q[:-1], k=k, v=v)
-    with pytest.raises(KernelError, match="rotate: v must be contiguous float32"):
+    with pytest.raises(KernelError, match="rotate: v: wanted contiguous float32"):
         rotate(*args, rows, eps=1e-6, q=q[:-1], k=k, v=v[:, :, :, ::-1])
     with pytest.raises(KernelError, match="a cache float32 or uint16"):
         rotate(*args, rows, eps=1e-6, q=q[:-1], k=k[:, :100], v=v)

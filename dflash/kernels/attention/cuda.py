@@ -9,6 +9,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import check
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.cubin import device_target
@@ -97,9 +98,9 @@ class _Attention:
         self.group = self.heads // self.kv
         if self.group > 64:
             raise KernelError(f"{name}: {self.heads} query heads for {self.kv} KV heads; at most 64 may share one")
-        _check(f"{name}: out", out, (self.rows, self.heads * self.width), HALVES)
+        check(f"{name}: out", out, (self.rows, self.heads * self.width), HALVES)
         if gate is not None:
-            _check(f"{name}: gate", gate, (self.rows, self.heads * 2 * self.width), (cupy.float32,))
+            check(f"{name}: gate", gate, (self.rows, self.heads * 2 * self.width))
         self.exact = k.dtype == cupy.float32
         self.batch, self.arrays = batch, (q, k, v)
         self.constants = {"HEAD_DIM": self.width, "GROUP_SIZE": self.group, "KV_HEADS": self.kv}
@@ -272,8 +273,3 @@ def compact(k: Any, v: Any, *, pages: Any, length: int, path: Sequence[int], str
 @cache
 def _processors(device: int) -> int:
     return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
-
-
-def _check(name: str, array: Any, shape: tuple[int, ...], kinds: tuple[Any, ...]) -> None:
-    if array.dtype not in kinds or array.shape != shape or not array.flags.c_contiguous:
-        raise KernelError(f"{name} must be contiguous {kinds[0].__name__} {shape}, got {array.dtype} {array.shape}")

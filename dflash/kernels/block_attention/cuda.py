@@ -7,6 +7,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import check
 from dflash.kernels.attention.cuda import Tiles, Workspace
 from dflash.kernels.block_attention.blocks import ROWS, Blocks
 from dflash.kernels.gpu.jit import kernel
@@ -131,10 +132,7 @@ class BlockAttend:
             ("ring_v", ring_v, (slots, places, kv, width)),
             ("out", out, (n, heads * width)),
         ):
-            if array.dtype not in HALVES or array.shape != shape or not array.flags.c_contiguous:
-                raise KernelError(
-                    f"block_attend: {name} must be contiguous float16 {shape}, got {array.dtype} {array.shape}"
-                )
+            check(f"block_attend: {name}", array, shape, HALVES)
         if window < 0:
             raise KernelError(f"block_attend: a window must be 0 or more positions, got {window}")
         self._rows, self._sequences, self._kv = n, len(blocks.slot), kv

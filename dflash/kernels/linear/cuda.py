@@ -74,7 +74,9 @@ class DecodeLinear:
         before: SplitNorm | None = None,
         behind: SplitNorm | None = None,
     ) -> None:
-        _check(x, weights, outs, gated=gated)
+        if x.ndim != 2 or x.dtype != cupy.float16 or not 0 < len(x) <= MOST:
+            raise KernelError(f"{weights[0].name}: x must be float16 (1 to {MOST}, K), got {x.dtype} {x.shape}")
+        check_projections(x, weights, outs, gated=gated)
         if behind is not None and (not add or len(weights) > 1 or behind.half.shape[1:] != outs[0].shape[1:]):
             raise KernelError(f"{weights[0].name}: a norm behind a multiply needs add=True and one weight of its width")
         pieces = -(-len(x) // _chip(cupy.cuda.Device().id).most)
@@ -244,16 +246,14 @@ def _chip(device: int) -> Chip:
     return Chip(about["MultiProcessorCount"], room, int(it.compute_capability) >= _HOPPER)
 
 
-def _check(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, gated: bool) -> None:
-    name = weights[0].name
-    if x.ndim != 2 or x.dtype != cupy.float16 or not 0 < len(x) <= MOST:
-        raise KernelError(f"{name}: x must be float16 (1 to {MOST}, K), got {x.dtype} {x.shape}")
+def check_projections(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, gated: bool) -> None:
+    """Check that weights and outputs fit the tokens; with `gated`, the two weights have one output."""
     if gated and (len(weights) != 2 or weights[0].shape != weights[1].shape):
-        raise KernelError(f"{name}: gate and up must be two weights of one shape")
+        raise KernelError(f"{weights[0].name}: gate and up must be two weights of one shape")
     kind = cupy.float16 if gated else cupy.float32
     for weight, out in zip(weights, (*outs, *outs) if gated else outs, strict=True):
         if weight.shape[1:] != x.shape[1:]:
-            raise KernelError(f"{weight.name}: rows of {weight.shape[-1]} weights do not fit tokens of {x.shape[1]}")
+            raise KernelError(f"{weight.name}: a weight of shape {weight.shape} does not fit tokens of {x.shape[1]}")
         wanted = len(x), weight.shape[0]
         if out.dtype != kind or out.shape != wanted or out.strides[1] != out.itemsize:
             raise KernelError(

@@ -14,6 +14,7 @@ from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes
 from dflash.kernels.gpu.driver import tensor_map
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
+from dflash.kernels.linear.cuda import check_projections
 
 STORE, ADD, GATED = range(3)
 INNER_SCALE = 2.0**-6
@@ -245,14 +246,4 @@ def _unpack(rows: _WeightRows, low: int, high: int, halves: Any, *, leads: bool)
 def _check(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], gated: bool) -> None:
     if x.ndim != 2 or x.dtype != cupy.float16 or not x.flags.c_contiguous or x.data.ptr % 16:
         raise KernelError(f"prefill: x must be contiguous float16 (T, K), got {x.dtype} {x.shape}")
-    if gated and (len(weights) != 2 or weights[0].shape != weights[1].shape):
-        raise KernelError(f"{weights[0].name}: gate and up must be of one shape")
-    dtype = cupy.float16 if gated else cupy.float32
-    for weight, out in zip(weights, (*outs, *outs) if gated else outs, strict=True):
-        if len(weight.shape) != 2 or weight.shape[1] != x.shape[1]:
-            raise KernelError(f"{weight.name}: a weight of shape {weight.shape} does not fit tokens of {x.shape[1]}")
-        shape = x.shape[0], weight.shape[0]
-        if out.dtype != dtype or out.shape != shape or out.strides[1] != out.itemsize:
-            raise KernelError(
-                f"{weight.name}: out must be {np.dtype(dtype)} {shape} with contiguous rows, got {out.dtype} {out.shape}"
-            )
+    check_projections(x, weights, outs, gated=gated)
