@@ -6,11 +6,11 @@ from dflash.kernels import attention, conv, delta, norm, rope
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.linear import PackedLinear
-from dflash.kernels.moe import Experts, Moe, MoeScratch
+from dflash.kernels.moe import Moe, MoeScratch
 from dflash.kernels.profile import timed
 from dflash.kernels.ragged import Ragged
 from dflash.model.config import Config
-from dflash.model.weights import Weights
+from dflash.model.weights import Weights, experts_of
 from dflash.model.workspace import ModelWorkspace
 
 causal_conv, gated_delta = timed("conv")(conv.causal_conv), timed("delta")(delta.gated_delta)
@@ -94,24 +94,6 @@ class FeedForward:
         self.ffn_down(n)
 
 
-def experts(weights: Weights, config: Config) -> Experts:
-    """Return the experts of a block."""
-    gate, up = weights.matrices(
-        "ffn_gate_exps.weight", "ffn_up_exps.weight", fused="ffn_gate_up_exps.weight", rows=(config.expert_ffn,) * 2
-    )
-    return Experts(
-        router=weights.matrix("ffn_gate_inp.weight"),
-        gate=gate,
-        up=up,
-        down=weights.matrix("ffn_down_exps.weight"),
-        shared_router=weights.matrix("ffn_gate_inp_shexp.weight"),
-        shared_gate=weights.matrix("ffn_gate_shexp.weight"),
-        shared_up=weights.matrix("ffn_up_shexp.weight"),
-        shared_down=weights.matrix("ffn_down_shexp.weight"),
-        n_used=config.experts_used,
-    )
-
-
 class Block:
     """Norm, mix, add; norm, feed forward, add."""
 
@@ -128,7 +110,7 @@ class Block:
         self.attn_norm, self.ffn_norm = weights.vector("attn_norm.weight"), weights.vector(after)
         self.mixer = mixer
         if config.experts:
-            block_experts = experts(weights, config)
+            block_experts = experts_of(weights, config, router=weights.matrix)
             scratch[:] = scratch or [MoeScratch(space.n_rows, block_experts)]
             self.ffn: FeedForward | Moe = Moe(a.normed, block_experts, a.stream, scratch[0])
         else:
