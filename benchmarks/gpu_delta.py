@@ -31,14 +31,14 @@ from dflash.kernels.gpu.batch import DeviceBatch
 MODELS = {"27B": (16, 48, 128, 128), "35B-A3B": (16, 32, 128, 128), "0.8B": (16, 16, 128, 128)}
 PASSES = {
     "1": [Rows(1)],
-    "1 after 1": [Rows(1, kept=(0,))],
-    "chain 8 after 4": [Rows(8, kept=(0, 1, 2, 3))],
-    "chain 16 after 6": [Rows(16, kept=tuple(range(6)))],
-    "tree 16 after 4": [Rows(16, "tree", kept=(0, 1, 4, 9))],
-    "tree 23 after 4": [Rows(23, "tree", kept=(0, 1, 4, 9))],
-    "tree 64 after 6": [Rows(64, "tree", kept=(0, 1, 4, 9, 12, 20))],
-    "8 sequences after 1": [Rows(1, slot=s, kept=(0,)) for s in range(8)],
-    "4 chains of 16 after 6": [Rows(16, slot=s, kept=tuple(range(6))) for s in range(4)],
+    "1 after 1": [Rows(1, accepted=(0,))],
+    "chain 8 after 4": [Rows(8, accepted=(0, 1, 2, 3))],
+    "chain 16 after 6": [Rows(16, accepted=tuple(range(6)))],
+    "tree 16 after 4": [Rows(16, "tree", accepted=(0, 1, 4, 9))],
+    "tree 23 after 4": [Rows(23, "tree", accepted=(0, 1, 4, 9))],
+    "tree 64 after 6": [Rows(64, "tree", accepted=(0, 1, 4, 9, 12, 20))],
+    "8 sequences after 1": [Rows(1, slot=s, accepted=(0,)) for s in range(8)],
+    "4 chains of 16 after 6": [Rows(16, slot=s, accepted=tuple(range(6))) for s in range(4)],
 }
 PROMPTS = 512, 2048, 8192
 RUNS = 9
@@ -103,8 +103,8 @@ class Model:
         """Launch one of `ops` for all layers."""
         forks = [like_a_draft(rows.n) if rows.form == "tree" else list(range(-1, rows.n - 1)) for rows in sequences]
         rows = batch(sequences, parents=forks)
-        n = n or int(rows.first[-1])
-        self.batch.upload(np.zeros(int(rows.first[-1]), np.int32), rows)
+        n = n or int(rows.row_starts[-1])
+        self.batch.upload(np.zeros(int(rows.row_starts[-1]), np.int32), rows)
         return 1e6 * seconds(lambda: [op(n, **options) for op in ops]) / len(ops)
 
 
@@ -159,7 +159,7 @@ def decode(name, shape, bandwidth, *, sweep):
     print(f"\n{name}, decode: us a layer" + " " * 8 + "".join(f"{label:>16}" for label in ops))
     for label, sequences in PASSES.items():
         times = [model.microseconds(of_variant, sequences, n_sequences=len(sequences)) for of_variant in ops.values()]
-        moved = len(sequences) * 4 * shape[1] * shape[2] * shape[3] * (2 if sequences[0].kept else 1)
+        moved = len(sequences) * 4 * shape[1] * shape[2] * shape[3] * (2 if sequences[0].accepted else 1)
         best = moved / bandwidth / 1e3 / min(times)
         print(f"{label:<36}" + "".join(f"{time:16.2f}" for time in times) + f"   {best:5.0%} of copy", flush=True)
 
@@ -167,7 +167,7 @@ def decode(name, shape, bandwidth, *, sweep):
 def prefill(name, shape):
     for n in PROMPTS:
         model = Model(shape, layers=4, slots=1, rows=n, sequences=2)
-        time = model.microseconds(model.prompts(), [Rows(n, "whole")], n)
+        time = model.microseconds(model.prompts(), [Rows(n, "prefill")], n)
         print(f"{name}, prompt of {n}: {time / 1e3:.3f} ms a layer", flush=True)
 
 

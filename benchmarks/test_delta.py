@@ -23,7 +23,7 @@ def random(*shape):
 
 
 def batch(n, whole):
-    return ragged([(0, chain(n), whole)])._replace(n_kept=np.array([not whole], np.int32))
+    return ragged([(0, chain(n), whole)])._replace(n_accepted=np.array([not whole], np.int32))
 
 
 def measure(benchmark, capsys, run, name, *, n, moved):

@@ -57,10 +57,10 @@ def check_rows(batch: Ragged, n: int) -> None:
     KernelError
         If the batch has another number of rows, or a sequence that is not `whole` has more than `PENDING` rows.
     """
-    if batch.first[-1] != n:
-        raise KernelError(f"batch: describes {batch.first[-1]} rows, but the arrays have {n}")
+    if batch.row_starts[-1] != n:
+        raise KernelError(f"batch: describes {batch.row_starts[-1]} rows, but the arrays have {n}")
     if n > PENDING:
-        most = int(np.max(np.diff(batch.first) * (batch.whole == 0)))
+        most = int(np.max(np.diff(batch.row_starts) * (batch.prefill == 0)))
         if most > PENDING:
             raise KernelError(f"batch: a sequence has {most} pending rows, at most {PENDING} are allowed")
 

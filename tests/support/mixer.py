@@ -112,7 +112,7 @@ class Mixer:
         values = (cupy.asarray(array) for array in (self.taps, self.ssm_a, self.ssm_dt, self.ssm_norm))
         there = [upload(memory) for memory in memories]
         common = inputs, cuda.MixerWeights(*values, EPS), on_device, *there
-        if all(rows.whole):
+        if all(rows.prefill):
             shape = self.n_groups, self.n_heads, self.width, self.n_values
             scratch = cuda.PromptScratch(room, *shape, sequences=on_device.max_sequences)
             cuda.Prompt(*common, scratch, **options)(room)
@@ -152,10 +152,10 @@ def download(there, memory):
 
 def parts(sequences):
     """Sequences of text apart from pending ones: an op on the GPU takes only one kind. Lists may be empty."""
-    return [[rows for rows in sequences if (rows.form == "whole") == whole] for whole in (False, True)]
+    return [[rows for rows in sequences if (rows.form == "prefill") == whole] for whole in (False, True)]
 
 
 def single(n, slot=0, first_kept=()):
     """Sequences of one pending row each, one after another."""
     for i in range(n):
-        yield Rows(1, "chain", slot, (0,) if i else first_kept, side=i % 2)
+        yield Rows(1, "chain", slot, (0,) if i else first_kept, buffer=i % 2)

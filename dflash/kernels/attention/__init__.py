@@ -55,8 +55,8 @@ def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Fl
             f"attend: q must be float32 (N, H, {k.shape[3]}) with H a multiple of {k.shape[2]}, got {q.dtype} {q.shape}"
         )
     n, heads, width = q.shape
-    if n != rows.first[-1]:
-        raise KernelError(f"attend: {n} rows of q for a batch of {rows.first[-1]}")
+    if n != rows.row_starts[-1]:
+        raise KernelError(f"attend: {n} rows of q for a batch of {rows.row_starts[-1]}")
     check("attend: out", out, (n, heads * width))
     if gate is not None:
         check("attend: gate", gate, (n, heads * 2 * width))

@@ -104,11 +104,11 @@ def append(k: Floats, v: Floats, ring_k: Ring, ring_v: Ring, *, slots: Ints, pos
 
 def _check_blocks(blocks: Blocks, n: int, slots: int) -> None:
     count = len(blocks.slot)
-    for name, size in (("first", count + 1), ("slot", count), ("begin", count), ("length", count)):
+    for name, size in (("row_starts", count + 1), ("slot", count), ("begin", count), ("length", count)):
         check(f"block_attend: blocks.{name}", getattr(blocks, name), (size,), _I32)
-    rows = np.diff(blocks.first)
-    if blocks.first[0] or blocks.first[-1] != n or (rows < 0).any() or (rows > ROWS).any():
-        raise KernelError(f"block_attend: blocks of at most {ROWS} rows must cover {n} rows, got {blocks.first}")
+    rows = np.diff(blocks.row_starts)
+    if blocks.row_starts[0] or blocks.row_starts[-1] != n or (rows < 0).any() or (rows > ROWS).any():
+        raise KernelError(f"block_attend: blocks of at most {ROWS} rows must cover {n} rows, got {blocks.row_starts}")
     if (blocks.slot < 0).any() or (blocks.slot >= slots).any():
         raise KernelError(f"block_attend: slots must be 0 to {slots - 1}, got {blocks.slot}")
     if (blocks.begin < 0).any() or (blocks.begin > blocks.length).any():

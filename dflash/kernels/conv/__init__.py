@@ -53,14 +53,14 @@ def causal_conv(x: Floats, taps: Floats, batch: Ragged, memory: ConvMemory, *, o
         Description of the rows. A row is preceded by its ancestors, then accepted rows of the last pass, then the tail.
     memory : ConvMemory
         Updated in place: accepted rows of the last pass move into the tail. The rows of this pass follow them if the
-        sequence is `whole`; else they become the pending inputs of the other buffer.
+        sequence is `prefill`; else they become the pending inputs of the other buffer.
     out : float32 (N, C)
         Receives the result; must not be `x`.
 
     Raises
     ------
     KernelError
-        If an array is strided or of another shape, or a sequence that is not `whole` has more than `PENDING` rows.
+        If an array is strided or of another shape, or a sequence that is not `prefill` has more than `PENDING` rows.
 
     Notes
     -----
@@ -75,21 +75,21 @@ def causal_conv(x: Floats, taps: Floats, batch: Ragged, memory: ConvMemory, *, o
     check_rows(batch, n)
     run = cpu.causal_conv if x.size <= _PARALLEL_SIZE else cpu.causal_conv_parallel
     run(
-        x, taps, batch.first, batch.parent, batch.slot, batch.whole, batch.kept, batch.n_kept, batch.side,
+        x, taps, batch.row_starts, batch.parent, batch.slot, batch.prefill, batch.accepted, batch.n_accepted, batch.buffer,
         memory.tail, memory.inputs, out,
     )  # fmt: skip
 
 
-def apply_kept(slot: Ints, kept: Ints, n_kept: Ints, side: Ints, memory: ConvMemory) -> None:
+def apply_accepted(slot: Ints, accepted: Ints, n_accepted: Ints, buffer: Ints, memory: ConvMemory) -> None:
     """Move accepted rows of the last pass into the tail without a new token, as before a snapshot.
 
     Parameters
     ----------
-    slot, n_kept, side : int32 (S,)
+    slot, n_accepted, buffer : int32 (S,)
         As in `Ragged`.
-    kept : int32 (S, PENDING)
+    accepted : int32 (S, PENDING)
         As in `Ragged`.
     memory : ConvMemory
         Its tail is updated in place; afterwards no accepted rows are outstanding.
     """
-    cpu.apply_kept(slot, kept, n_kept, side, memory.tail, memory.inputs)
+    cpu.apply_accepted(slot, accepted, n_accepted, buffer, memory.tail, memory.inputs)

@@ -39,14 +39,14 @@ def gated_delta(
         Description of the rows.
     memory : DeltaMemory
         Updated in place: accepted rows of the last pass are applied to the state. Then the rows of this pass are applied if
-        the sequence is `whole`; else they become pending in the other buffer and leave the state unchanged.
+        the sequence is `prefill`; else they become pending in the other buffer and leave the state unchanged.
     out : float32 (N, H, V)
         Receives the read-out.
 
     Raises
     ------
     KernelError
-        If an array is strided or of another shape, or a sequence that is not `whole` has more than `PENDING` rows.
+        If an array is strided or of another shape, or a sequence that is not `prefill` has more than `PENDING` rows.
 
     Notes
     -----
@@ -72,25 +72,25 @@ def gated_delta(
     cpu.gated_delta(
         (0,) * (width // LANES), _values_per_task(len(batch.slot) * n_heads, n_values),
         y, alpha, beta, ssm_a, dt_bias,
-        batch.first, batch.parent, batch.slot, batch.whole, batch.kept, batch.n_kept, batch.side,
+        batch.row_starts, batch.parent, batch.slot, batch.prefill, batch.accepted, batch.n_accepted, batch.buffer,
         memory.state, memory.k, memory.u, memory.decay, out,
     )  # fmt: skip
 
 
-def apply_kept(slot: Ints, kept: Ints, n_kept: Ints, side: Ints, memory: DeltaMemory) -> None:
+def apply_accepted(slot: Ints, accepted: Ints, n_accepted: Ints, buffer: Ints, memory: DeltaMemory) -> None:
     """Apply accepted rows of the last pass to the state without a new token, as before a snapshot.
 
     Parameters
     ----------
-    slot, n_kept, side : int32 (S,)
+    slot, n_accepted, buffer : int32 (S,)
         As in `Ragged`.
-    kept : int32 (S, PENDING)
+    accepted : int32 (S, PENDING)
         As in `Ragged`.
     memory : DeltaMemory
         Its state is updated in place; afterwards no accepted rows are outstanding.
     """
     lanes = (0,) * (memory.state.shape[3] // LANES)
-    cpu.apply_kept(lanes, slot, kept, n_kept, side, memory.state, memory.k, memory.u, memory.decay)
+    cpu.apply_accepted(lanes, slot, accepted, n_accepted, buffer, memory.state, memory.k, memory.u, memory.decay)
 
 
 def _values_per_task(n_heads: int, n_values: int) -> int:

@@ -23,7 +23,7 @@ _STATES_ASIDE = 2  # states of a tree that a block stores in shared memory
 _FEW_ROWS = 4  # rows of a sequence up to which a thread takes four value rows
 _LEAST_FOR_FOUR = 32  # value rows of a block from which threads may take four; the block then has 64 threads
 _LEAST_ROOM = 8  # smallest row capacity of shared memory, so that fewer launch variants are bound
-_KEPT_ROOM = 16  # accepted rows in shared memory, as in apply_accepted.cuh
+_ACCEPTED_ROOM = 16  # accepted rows in shared memory, as in apply_accepted.cuh
 
 
 def split_of(n_values: int) -> int:
@@ -119,7 +119,7 @@ class DeltaStep:
     def _bind(self, n_rows: int, value_rows: int, several: bool) -> Any:
         """Bind a launch; for several sequences, store fewer states if that lets two blocks fit a multiprocessor."""
         room, places = max(n_rows, _LEAST_ROOM), _STATES_ASIDE if n_rows > 2 else 0
-        most = most_shared(cupy.cuda.Device().id)
+        most = most_shared()
         staged = self._shared_bytes(room, 0, staged=True) <= most
         while places and self._shared_bytes(room, places, staged=staged) > most // (2 if several else 1):
             places -= 1
@@ -129,7 +129,7 @@ class DeltaStep:
 
     def _shared_bytes(self, room: int, places: int, *, staged: bool) -> int:
         width, own = self._memory.sizes[2], self._own
-        channels, kept = 2 * width + own, _KEPT_ROOM * (width + own + 1)
+        channels, kept = 2 * width + own, _ACCEPTED_ROOM * (width + own + 1)
         of_row = (2 if staged else 1) * channels + (2 if self._fused else 1) * own + 4
         return 4 * (room * of_row + (2 * self._taps - 1) * channels + places * own * width + kept)
 
@@ -142,7 +142,7 @@ class Flush:
     memories : sequence of (ConvMemory, DeltaMemory)
         States of the layers, all of one shape.
     batch : DeviceBatch
-        Batch; its counts, slot, kept, n_kept and side are read.
+        Batch; its counts, slot, accepted, n_accepted and buffer are read.
     """
 
     def __init__(self, memories: Sequence[tuple[ConvMemory, DeltaMemory]], batch: Any) -> None:
@@ -153,9 +153,9 @@ class Flush:
         _, n_heads, width, n_values = memory.sizes
         own = 64 if n_values % 64 == 0 else 16
         run = kernel(_FOLDER / "commit.cu", "commit", BLOCK_V=own, **constants(conv_memory, memory))
-        arguments = addresses, batch.counts, batch.slot, batch.kept, batch.n_kept, batch.side, len(memory.state)
+        arguments = addresses, batch.counts, batch.slot, batch.accepted, batch.n_accepted, batch.buffer, len(memory.state)
         grid = n_heads * n_values // own, min(batch.max_sequences, 8), len(memories)
-        self._run = run.bind(grid, 4 * own, arguments, 4 * _KEPT_ROOM * (width + own + 1))
+        self._run = run.bind(grid, 4 * own, arguments, 4 * _ACCEPTED_ROOM * (width + own + 1))
 
     def __call__(self, stream: Any = None) -> None:
         """Run for the sequences of the batch; afterwards no accepted rows are outstanding."""

@@ -1,14 +1,12 @@
 """Arguments of the kernels of a linear-attention layer on a GPU, and their checks."""
 
-import functools
 from typing import Any, NamedTuple
-
-import cupy
 
 from dflash.errors import KernelError
 from dflash.kernels.arrays import check
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.memory import DeltaMemory
+from dflash.kernels.gpu import device
 
 _WIDEST = 128
 
@@ -53,10 +51,9 @@ class MixerWeights(NamedTuple):
     eps: float
 
 
-@functools.cache
-def most_shared(device: int) -> int:
+def most_shared() -> int:
     """Return the bytes of dynamic shared memory that a block may use."""
-    return cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"] - 2048
+    return device.attribute("MaxSharedMemoryPerBlockOptin") - 2048
 
 
 def constants(conv_memory: ConvMemory, memory: DeltaMemory) -> dict[str, int]:
@@ -92,7 +89,7 @@ def step_arguments(
 ) -> tuple[Any, ...]:
     """Return the arguments of `step.cu` except the last two."""
     return (
-        inputs.mixed, inputs.gate, inputs.alpha, inputs.beta, *weights, batch.counts, batch.first, batch.parent, batch.slot,
-        batch.kept, batch.n_kept, batch.side, conv_memory.tail, conv_memory.inputs, memory.state, memory.k, memory.u,
-        memory.decay, len(memory.state), readers, inputs.out, read,
+        inputs.mixed, inputs.gate, inputs.alpha, inputs.beta, *weights, batch.counts, batch.row_starts, batch.parent,
+        batch.slot, batch.accepted, batch.n_accepted, batch.buffer, conv_memory.tail, conv_memory.inputs, memory.state,
+        memory.k, memory.u, memory.decay, len(memory.state), readers, inputs.out, read,
     )  # fmt: skip

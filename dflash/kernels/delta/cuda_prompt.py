@@ -137,13 +137,13 @@ class Prompt:
             raise KernelError(f"delta: scratch for {len(scratch.read)} rows of a prompt, wanted {self._rows}")
         names = constants(conv_memory, memory)
         of_heads = {name: names[name] for name in ("KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM")}
-        ragged = batch.slot, batch.kept, batch.n_kept, batch.side
+        ragged = batch.slot, batch.accepted, batch.n_accepted, batch.buffer
         slots = len(memory.state)
         prepare = kernel(_FOLDER / "prefill_conv.cu", "prefill_conv", dependent=True, **names)
         self._prepare = prepare.bind(
             1,
             256,
-            (inputs.mixed, weights.taps, batch.counts, batch.first, batch.sequence, *ragged, conv_memory.tail,
+            (inputs.mixed, weights.taps, batch.counts, batch.row_starts, batch.sequence, *ragged, conv_memory.tail,
              conv_memory.inputs, slots, scratch.prepared),
         )  # fmt: skip
         self._units = -(-(2 * n_groups + n_heads) // _HEADS_OF_BLOCK)
@@ -151,19 +151,18 @@ class Prompt:
         self._chunks = chunks.bind(
             1,
             128,
-            (scratch.prepared, inputs.alpha, inputs.beta, weights.ssm_a, weights.ssm_dt, batch.counts, batch.first,
+            (scratch.prepared, inputs.alpha, inputs.beta, weights.ssm_a, weights.ssm_dt, batch.counts, batch.row_starts,
              batch.length, scratch.matrices, scratch.gates),
             max(4 * _CHUNK * (width + 8), 4 * _CHUNK * (2 * _CHUNK + 4)),
         )  # fmt: skip
-        device = cupy.cuda.Device().id
         own = value_slice or slice_of(n_values)
         stage = stage_bytes(width, own)
-        stages = 2 if 2 * stage <= most_shared(device) else 1
+        stages = 2 if 2 * stage <= most_shared() else 1
         scan = kernel(_FOLDER / "chunk_scan.cu", "chunk_scan", dependent=True, BLOCK_V=own, STAGES=stages, **names)
         self._scan = scan.bind(
             (n_values // own, n_heads, self._sequences),
             2 * own,
-            (scratch.prepared, scratch.matrices, scratch.gates, inputs.mixed, batch.counts, batch.first, batch.length,
+            (scratch.prepared, scratch.matrices, scratch.gates, inputs.mixed, batch.counts, batch.row_starts, batch.length,
              *ragged, conv_memory.tail, conv_memory.inputs, memory.state, memory.k, memory.u, memory.decay, slots,
              scratch.read),
             stages * stage,

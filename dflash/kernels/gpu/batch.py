@@ -23,9 +23,9 @@ class DeviceBatch:
     counts : int32 (2,)
         Number of rows and of sequences. Entries of the other arrays beyond these counts are stale.
     tokens, position, sequence, parent, depth : int32 (rows,)
-    first : int32 (sequences + 1,)
-    length, slot, whole, n_kept, side : int32 (sequences,)
-    kept : int32 (sequences, PENDING)
+    row_starts : int32 (sequences + 1,)
+    length, slot, prefill, n_accepted, buffer : int32 (sequences,)
+    accepted : int32 (sequences, PENDING)
     pages : int32 (sequences, pages)
         As in `Ragged`; `position` is ``length + depth``. All are CuPy arrays.
     """
@@ -34,10 +34,10 @@ class DeviceBatch:
         self.max_rows, self.max_sequences, self.max_pages = rows, sequences, pages
         shapes = {
             "counts": (2,),
-            "first": (sequences + 1,),
-            **dict.fromkeys(("length", "slot", "whole", "n_kept", "side"), (sequences,)),
+            "row_starts": (sequences + 1,),
+            **dict.fromkeys(("length", "slot", "prefill", "n_accepted", "buffer"), (sequences,)),
             **dict.fromkeys(("tokens", "position", "sequence", "parent", "depth"), (rows,)),
-            "kept": (sequences, PENDING),
+            "accepted": (sequences, PENDING),
             "pages": (sequences, pages),
         }
         self._before_pages = sum(padded(shape) for name, shape in shapes.items() if name != "pages")
@@ -75,13 +75,13 @@ class DeviceBatch:
             raise KernelError(f"batch: {n} rows of {s} sequences with {width} pages exceed the capacity {room}")
         host = self._arrays.host
         host.counts[0], host.counts[1] = n, s
-        host.first[: s + 1] = batch.first
+        host.row_starts[: s + 1] = batch.row_starts
         host.length[:s] = batch.length
         host.slot[:s] = batch.slot
-        host.whole[:s] = batch.whole
-        host.n_kept[:s] = batch.n_kept
-        host.side[:s] = batch.side
-        host.kept[:s] = batch.kept
+        host.prefill[:s] = batch.prefill
+        host.n_accepted[:s] = batch.n_accepted
+        host.buffer[:s] = batch.buffer
+        host.accepted[:s] = batch.accepted
         host.tokens[:n] = tokens
         host.sequence[:n] = batch.sequence
         host.parent[:n] = batch.parent

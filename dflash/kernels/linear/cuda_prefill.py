@@ -11,6 +11,7 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes
+from dflash.kernels.gpu import device
 from dflash.kernels.gpu.driver import tensor_map
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
@@ -146,13 +147,13 @@ class PrefillLinear:
         n, width = halves.shape
         numbers = (parts, parts.size // 4, 1, n, width, self._scale)
         if not self._hopper:
-            step = _portable_step(cupy.cuda.Device().id)
+            step = _portable_step()
             launch = kernel(_HERE / "prefill.cu", "prefill", dependent=True, MODE=self._mode, TILE_K=step)
             shared = _STAGES[step] * 2 * 128 * step * 2
             return launch.bind(1, 128, (self._x, halves, *numbers), shared), _Tile(*_PORTABLE_TILE, n, 0)
         launch = kernel(_HERE / "prefill_hopper.cu", "prefill_hopper", dependent=True, MODE=self._mode)
         maps = tensor_map(self._x, _BOX), tensor_map(halves, _BOX)
-        tile = _Tile(*_HOPPER_TILE, n, _processors(cupy.cuda.Device().id))
+        tile = _Tile(*_HOPPER_TILE, n, device.attribute("MultiProcessorCount"))
         return launch.bind(1, 384, (*maps, *numbers), _HOPPER_SHARED), tile
 
     def _from_tiles(self, weights: Sequence[PackedWeight]) -> list[tuple[Bound, int]]:
@@ -198,15 +199,9 @@ def is_hopper(device: int) -> bool:
     return cupy.cuda.Device(device).compute_capability == "90"
 
 
-@cache
-def _processors(device: int) -> int:
-    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
-
-
-@cache
-def _portable_step(device: int) -> int:
+def _portable_step() -> int:
     """Return the largest K step of a tile with which two blocks fit a multiprocessor."""
-    return 64 if cupy.cuda.Device(device).attributes["MaxSharedMemoryPerMultiprocessor"] >= 132 * 1024 else 32
+    return 64 if device.attribute("MaxSharedMemoryPerMultiprocessor") >= 132 * 1024 else 32
 
 
 def _rows_at_once(scratch: UnpackScratch, width: int, hopper: bool, name: str) -> int:
@@ -215,7 +210,7 @@ def _rows_at_once(scratch: UnpackScratch, width: int, hopper: bool, name: str) -
     fit = scratch.halves.size // width // columns * columns
     if not fit:
         raise KernelError(f"{name}: the scratch holds less than {columns} rows of {width}")
-    blocks = _processors(cupy.cuda.Device().id)
+    blocks = device.attribute("MultiProcessorCount")
     full = columns * blocks // gcd(blocks, TYPICAL_ROWS // rows)
     return fit // full * full if hopper and fit >= full else fit
 

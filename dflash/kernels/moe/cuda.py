@@ -1,6 +1,5 @@
 """Experts on a GPU: grids and constants from shapes."""
 
-from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import PackedWeight, tile_bytes, tile_width
+from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
@@ -127,7 +127,7 @@ class DecodeMoe:
         check(stream, gain, weights, shape)
         if not 0 < scratch.rows <= min(MOST_ROWS, len(stream)):
             raise KernelError(f"experts: a decode launch has 1 to {min(MOST_ROWS, len(stream))} rows, got {scratch.rows}")
-        s, w, self._processors = scratch, weights, _attribute("MultiProcessorCount")
+        s, w, self._processors = scratch, weights, device.attribute("MultiProcessorCount")
         given = stream, gain, w.router, w.shared_router, counts, eps, s.normed, s.logits
         self._routers = [(most, *_router(shape, rows, outs, given)) for most, rows, outs in _ROUTERS]
         small = {"EXPERTS": shape.experts, "N_USED": shape.n_used}
@@ -208,11 +208,6 @@ def span_bytes(kinds: list[str]) -> int:
     return max(SPAN // tile_width(kind) * tile_bytes(kind) for kind in kinds)
 
 
-@cache
-def _attribute(name: str) -> int:
-    return cupy.cuda.Device().attributes[name]
-
-
 def _router(shape: MoeShape, rows: int, outs: int, args: tuple[Any, ...]) -> tuple[Bound, int, int]:
     """Return launch, rows and logits of a router block; the number of logits is such that their weights fit registers."""
     outs = max(2, min(outs, 2 * _HELD // -(-shape.width // 512)))
@@ -271,10 +266,10 @@ def _down(shape: MoeShape, args: tuple[Any, ...], *, few: bool) -> tuple[Bound, 
 def _fitting(settings: DecodeTuning, kinds: list[str], stage: int, others: int) -> DecodeTuning:
     """Return settings that fit the registers and the shared memory of a multiprocessor."""
     blocks = 1 if any(kind in _PLAIN for kind in kinds) else settings.blocks
-    most = _attribute("MaxSharedMemoryPerMultiprocessor")
+    most = device.attribute("MaxSharedMemoryPerMultiprocessor")
     while blocks > 1 and most // blocks - _RESERVED - others < min(2, settings.depth) * stage:
         blocks -= 1
-    room = min(most // blocks - _RESERVED, _attribute("MaxSharedMemoryPerBlockOptin")) - others - _RESERVED
+    room = min(most // blocks - _RESERVED, device.attribute("MaxSharedMemoryPerBlockOptin")) - others - _RESERVED
     if room < stage:
         raise KernelError(
             f"experts of {', '.join(kinds)} need {stage + others} bytes of shared memory, the device has {most}"

@@ -8,6 +8,7 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import PackedWeight
+from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
@@ -175,7 +176,7 @@ def _can_group(*projections: tuple[PackedWeight, ...]) -> bool:
 
 
 def _room() -> int:
-    return cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"] - _STATIC_SHARED
+    return device.attribute("MaxSharedMemoryPerBlockOptin") - _STATIC_SHARED
 
 
 def _block(kinds: list[str]) -> tuple[int, int, int]:

@@ -114,8 +114,8 @@ def rotate(
             f"got {q.shape} and {k.dtype} {k.shape}"
         )
     n, heads, width = q.shape
-    if n != rows.first[-1]:
-        raise KernelError(f"rotate: {n} rows of q for a batch of {rows.first[-1]}")
+    if n != rows.row_starts[-1]:
+        raise KernelError(f"rotate: {n} rows of q for a batch of {rows.row_starts[-1]}")
     if 2 * cos.shape[-1] > width:
         raise KernelError(f"rotate: cos rotates {2 * cos.shape[-1]} elements, but heads have {width}")
     gated = 2 if query.shape[-1] == 2 * heads * width else 1

@@ -124,7 +124,7 @@ class Rotate:
         self._across = -(-(heads + 2 * kv) // _WARPS)
         constants = {"HEAD_DIM": width, "QUERY_HEADS": heads, "KV_HEADS": kv, "ROTARY_PAIRS": pairs, "GATED": int(gated)}
         made = kernel(_HERE / "rotate.cu", "rotate", dependent=True, TO_HALF=int(q.dtype in HALVES), **constants)
-        rows = batch.counts, batch.first, batch.sequence, batch.length, batch.pages, batch.max_pages
+        rows = batch.counts, batch.row_starts, batch.sequence, batch.length, batch.pages, batch.max_pages
         written = (array.view(cupy.uint8) for array in (q, k, v))
         inputs = query, key, value, q_norm, k_norm, cos, sin
         self._launch = made.bind(1, 32 * _WARPS, (*inputs, *rows, eps, *written))
@@ -176,7 +176,7 @@ class Append:
         self._kept, self._grid = (keys, values), (-(-2 * kv // _WARPS), layers)
         constants = {"HEAD_DIM": width, "KV_HEADS": kv, "ROTARY_PAIRS": pairs, "TO_HALF": int(k.dtype in HALVES)}
         made = kernel(_HERE / "append.cu", "append", dependent=True, **constants)
-        rows_of = batch.counts, batch.first, batch.sequence, batch.length, batch.pages, batch.max_pages
+        rows_of = batch.counts, batch.row_starts, batch.sequence, batch.length, batch.pages, batch.max_pages
         caches = k[0].size, k.view(cupy.uint8), v.view(cupy.uint8)
         where = cupy.array(places, cupy.uint64)
         self._launch = made.bind(1, 32 * _WARPS, (where, gains, cos, sin, *rows_of, eps, *caches))

@@ -105,7 +105,7 @@ class DeviceModel:
         self._sampler = DeviceSampler(self._decode.logits, position=self._decode.batch.position)
         self._settling = DeviceBatch(1, 1, 1)
         memories = list(zip(self.pools.conv, self.pools.delta, strict=True))
-        self._apply_kept = Flush(memories, self._settling) if memories else None
+        self._apply_accepted = Flush(memories, self._settling) if memories else None
         self._gather = Gather(config, self._decode)
         self.latest: Forward | None = None
         self.alone = False
@@ -275,25 +275,25 @@ class DeviceModel:
         self._decode(tokens, rows, capture, logits=any(span.logits for span in spans), amend=plant)
         return self._decode.layers
 
-    def _flush(self, slot: int, kept: Sequence[int], side: int) -> None:
-        """Apply the accepted rows `kept` of one slot to the recurrent state of all layers."""
-        if self._apply_kept is None:
+    def _flush(self, slot: int, accepted: Sequence[int], buffer: int) -> None:
+        """Apply the accepted rows `accepted` of one slot to the recurrent state of all layers."""
+        if self._apply_accepted is None:
             return
         none, one = np.zeros(0, np.int32), np.zeros(1, np.int32)
         rows = np.zeros((1, PENDING), np.int32)
-        rows[0, : len(kept)] = kept
+        rows[0, : len(accepted)] = accepted
         batch = Ragged(
-            first=np.zeros(2, np.int32),
+            row_starts=np.zeros(2, np.int32),
             sequence=none,
             parent=none,
             depth=none,
             length=one,
             pages=one[None],
             slot=one + slot,
-            whole=one,
-            kept=rows,
-            n_kept=one + len(kept),
-            side=one + side,
+            prefill=one,
+            accepted=rows,
+            n_accepted=one + len(accepted),
+            buffer=one + buffer,
         )
         self._settling.upload(none, batch)
-        self._apply_kept()
+        self._apply_accepted()

@@ -34,11 +34,11 @@ class ConvPair:
     def before(self, s: SimpleNamespace, blocks: Blocks, n: int) -> None:
         """Compute the taps and the sublayer's input."""
         self.conv_proj(n)
-        convolve(s.normed, s.change, self.conv_base, blocks.first, side=0, out=s.mixed)
+        convolve(s.normed, s.change, self.conv_base, blocks.row_starts, side=0, out=s.mixed)
 
     def after(self, s: SimpleNamespace, blocks: Blocks) -> None:
         """Add the sublayer's output to the stream."""
-        convolve(s.product, s.change, self.conv_base, blocks.first, side=1, out=s.stream, add=True)
+        convolve(s.product, s.change, self.conv_base, blocks.row_starts, side=1, out=s.stream, add=True)
 
 
 class Attention:

@@ -80,7 +80,7 @@ class DraftBlock:
     Attributes
     ----------
     arrays : DeviceArrays
-        Inputs of a pass: ``counts`` (2,), ``first`` (S + 1,), ``slot`` (S,); ``begin`` (S,), first context position;
+        Inputs of a pass: ``counts`` (2,), ``row_starts`` (S + 1,), ``slot`` (S,); ``begin`` (S,), first context position;
         ``seen`` (S,), first position still in the ring; ``length`` (S,), end of the context; ``sequence``, ``tokens``,
         ``position`` (64,) of each row; ``row_params`` (S, words), ``outlines`` (S, 4).
     out : DeviceArrays
@@ -108,7 +108,7 @@ class DraftBlock:
         text, row = (n_texts,), (n,)
         shapes = {
             "counts": (2,),
-            "first": (n_texts + 1,),
+            "row_starts": (n_texts + 1,),
             "row_params": (n_texts, LAW.itemsize // 4),
             "outlines": (n_texts, OUTLINE),
         }
@@ -120,9 +120,9 @@ class DraftBlock:
         self._embed = Embed(a.tokens, tables[0], s.stream, scale=config.embed_scale)
         inv_freq, gain = inverse_frequencies(config)
         self._angles = Angles(a.position, device.array(inv_freq), s.cos, s.sin, gain=gain)
-        blocks = DeviceBlocks(a.counts, a.first, a.slot, a.seen, a.length)
+        blocks = DeviceBlocks(a.counts, a.row_starts, a.slot, a.seen, a.length)
         # keys and values of row i of the batch are written at place i of a single page
-        own = rows_of(a, pages=device.zeros(n_texts, 1, dtype=np.int32), length=a.first)
+        own = rows_of(a, pages=device.zeros(n_texts, 1, dtype=np.int32), length=a.row_starts)
         where = DraftBatch(rings, blocks, own, Workspace(scratch.alloc))
         gain, eps = weights.vector("output_norm.weight"), config.norm_eps
         last: Norm = RmsNorm(s.stream, gain, eps, half=s.wanted) if config.conv_width else split_norm(s, gain, eps, s.wanted)
@@ -186,7 +186,7 @@ class DraftBlock:
         host, config = self.arrays.host, self._config
         n, size = len(requests), config.block
         host.counts[:] = n * size, n
-        host.first[: n + 1] = np.arange(n + 1) * size
+        host.row_starts[: n + 1] = np.arange(n + 1) * size
         host.sequence[: n * size] = np.repeat(np.arange(n, dtype=np.int32), size)
         describe(host.row_params, [request.params for request in requests])
         pairs = self._wants_pairs(requests)

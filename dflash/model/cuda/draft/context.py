@@ -124,7 +124,7 @@ class Context:
         host.counts[:] = n, len(batch)
         for i, (state, rows) in enumerate(batch):
             part = slice(at, at + len(rows))
-            host.first[i], host.first[i + 1] = part.start, part.stop
+            host.row_starts[i], host.row_starts[i + 1] = part.start, part.stop
             host.sequence[part], host.row[part] = i, rows
             host.position[part] = np.arange(state.length, state.length + len(rows))
             host.length[i] = state.length % self._rings.size

@@ -112,7 +112,7 @@ class DeviceBlockDraft:
         context, block = self._context.arrays, self._block.arrays
         self._walk = AcceptPath(target.batch, target.sampled_ids, context, self._block.out, block=block, **shape)
         self._plant = WriteDraft(self._block.out, target.batch)
-        self._kept = FeatureBuffer(config.target_layer_ids, rings.slots, config.width)
+        self._feature_buffer = FeatureBuffer(config.target_layer_ids, rings.slots, config.width)
         self._ahead: DeviceDrafts | None = None
         self.latest: DeviceDrafts | None = None
         jit.warm()
@@ -154,22 +154,22 @@ class DeviceBlockDraft:
         for state, rows in items:
             if self._ahead is not None and self._ahead.awaits(state, features):
                 self._ahead.record_accepted(state, len(range(PENDING)[rows]) if isinstance(rows, slice) else len(rows))
-            elif not self._kept.add(state, features, rows):
+            elif not self._feature_buffer.add(state, features, rows):
                 self.catch_up([state])
-                if not self._kept.add(state, features, rows):
+                if not self._feature_buffer.add(state, features, rows):
                     unread.append((state, rows))
         if unread:
             self._context.read(unread, features)
 
     def catch_up(self, states: Sequence[DraftState]) -> None:
         """Read the buffered rows of some sequences."""
-        items, features = self._kept.take(states)
+        items, features = self._feature_buffer.take(states)
         if items:
             self._context.read(items, features)
 
     def forget(self, state: DraftState) -> None:
         """Drop the buffered rows of a sequence."""
-        self._kept.take([state])
+        self._feature_buffer.take([state])
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Candidates]:
         """Find candidates for the tokens after the last one of each sequence; see `BlockDraft.propose`."""

@@ -85,7 +85,9 @@ class DraftLoop:
         shapes = {"pages": (s, pages), "row_params": (s, LAW.itemsize // 4), "outlines": (s, OUTLINE), "sources": (2,)}
         self.arrays = a = DeviceArrays(**context_shapes(), **shapes, alone=(2,), next=(MOST, s))
         room = {"pages": a.pages, "max_pages": pages, "max_sequences": s}
-        own = {name: getattr(a, name) for name in ("counts", "first", "sequence", "parent", "depth", "length", "position")}
+        own = {
+            name: getattr(a, name) for name in ("counts", "row_starts", "sequence", "parent", "depth", "length", "position")
+        }
         hidden = device.empty(PENDING, width)
         self._take = Features(a.sources.view(np.uint64), a.counts, a.row, width, hidden)
         batch = SimpleNamespace(**own, tokens=a.token, max_rows=PENDING, **room)
@@ -106,7 +108,7 @@ class DraftLoop:
         found = (self.ids, self.scores), self._largest
         self._grow, self._grow_largest = (BuildTree(*pair, a.outlines, self.out, apart=s) for pair in found)
         every, none = np.arange(s + 1, dtype=np.int32), np.zeros(s, np.int32)
-        fixed = {"first": every, "sequence": every[:s], "parent": none - 1, "depth": none}
+        fixed = {"row_starts": every, "sequence": every[:s], "parent": none - 1, "depth": none}
         self._fixed = {name: device.array(values) for name, values in fixed.items()} | room
         self._steps: list[_LoopStep] = []
         self._graphs = Graphs(self._launch, self._clear)

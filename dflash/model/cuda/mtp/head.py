@@ -282,7 +282,7 @@ class DeviceMtpHead:
             n = len(some)
             state.reserve(n + depth)
             part, order = slice(at, at + n), np.arange(n, dtype=np.int32)
-            host.first[i], host.first[i + 1], host.last[i] = at, at + n, at + n - 1
+            host.row_starts[i], host.row_starts[i + 1], host.last[i] = at, at + n, at + n - 1
             host.sequence[part], host.length[i] = i, state.length
             host.parent[part], host.depth[part] = order - 1, order
             host.position[part], host.row[part], host.token[part] = state.length + order, row + order, some
