@@ -13,7 +13,8 @@ import nvrtc
 import pytest
 
 import dflash
-from dflash.decode import registry
+from dflash.decode.registry.recoveries import RECOVERIES
+from dflash.decode.registry.strategies import DRAFTERS
 from dflash.kernels.gpu import jit
 
 FOLDER = Path(__file__).parents[1] / "docs"
@@ -21,7 +22,7 @@ PAGES = sorted(FOLDER.glob("*.md"))
 EXAMPLES = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
 BLOCK = re.compile(r"(<!-- not run: .+ -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"(?:#|//) (dflash/(\S+))\n")
-EXTENDED = "dflash.kernels", "dflash.decode.drafters", "dflash.decode.recoveries"
+EXTENDED = "dflash.kernels", "dflash.decode.drafters", "dflash.decode.recoveries", "dflash.generation.recovery"
 ARCHITECTURES = 80, 90, 120
 
 
@@ -38,7 +39,8 @@ def package(tmp_path, monkeypatch):
         inner = tmp_path.joinpath(*name.split(".")[1:])
         inner.mkdir(parents=True)
         monkeypatch.setattr(module, "__path__", [*module.__path__, str(inner)])
-    monkeypatch.setattr(registry, "_TABLE", dict(registry._TABLE))
+    for table in (DRAFTERS, RECOVERIES):
+        monkeypatch.setattr(table, "_entries", dict(table))
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:

@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--recover",
         metavar="NAME,...",
-        help="recoveries of requests that name none: empty, stall[:TOOL], loop[:BODY], min:N "
+        help="recoveries of requests that name none, as loop,min:20; info lists all "
         "(default: from DFLASH_STALL_TOOL_PREFIX and DFLASH_MIN_TOKENS, else none)",
     )
     parser.add_argument(

@@ -127,7 +127,7 @@ def test_a_stream_tells_interventions_with_its_end(client):
         ("strategy", "guess", "guess"),
         ("strategy", "lookup:0", "lookup"),
         ("strategy", 7, "must be a string"),
-        ("recover", "loop,stal", "'stal' is not one of empty, stall"),
+        ("recover", "loop,stal", "'stal' is not one of empty, loop"),
         ("recover", [1], "must be a string or an array of strings"),
         ("recover", {"a": 1}, "must be a string or an array of strings"),
         ("min_tokens", -1, "must be a whole number"),

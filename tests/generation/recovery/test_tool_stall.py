@@ -6,10 +6,10 @@ import pytest
 from toy import Toy
 from watching import WAYS, script, way, written
 
-from dflash.decode.recoveries.tool_stall import ToolStall
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.special_tokens import SpecialTokens
 from dflash.errors import RequestError
+from dflash.generation.recovery.tool_stall import ToolStall
 
 PROMPT = [12, 8, 7, 4]
 END, BLANK, COLON, DONE, I, WILL, OPEN, CLOSE, NAME, THINK, THOUGHT, LEAD, WORD = range(13)
