@@ -151,7 +151,7 @@ class LM:
             raise RequestError("stream=True takes one prompt: open a stream for each of several")
         self._worker.prepare(chosen)
         if dump is not None:
-            file = Dump(dump, name=lambda token: self.tokenizer.decode([token]))
+            file = Dump(dump)
             for answer in answers:
                 answer.session.recorder = file.recorder()
         if stream:

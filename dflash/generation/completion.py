@@ -88,6 +88,7 @@ class Answer:
             eos=tokenizer.eos_ids,
             observer=observer,
             special_tokens=special_tokens_of(tokenizer),
+            detokenize=tokenizer.decode,
         )
         self.pieces: list[str] = []
         least = max((part.n for part in self.session.strategy.recoveries if isinstance(part, MinTokens)), default=0)

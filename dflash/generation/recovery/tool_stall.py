@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -49,8 +49,7 @@ class Stall:
         if opened is None:
             return None
         ends = _ends(ref(tokenizer), self.phrases.colons)
-        announces = Announcement(ref(tokenizer), self.phrases)
-        return ToolStall(opened.call, ends.suffixes, announces, opened.lead, ends.spaced)
+        return ToolStall(opened.call, ends.suffixes, self.phrases.announce, opened.lead, ends.spaced)
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,8 +63,9 @@ class ToolStall:
     action_suffixes : tuple of tuple of int
         Possible last tokens of an announcement before white space: the tokens of a colon.
     announces : callable, optional
-        ``announces(ids)`` returns True if the last `tail` tokens announce an action; other outputs may end in a colon. If
-        None, every output does. ``recover="stall"`` uses `dflash.generation.recovery.announcements`, for several languages.
+        ``announces(text)`` returns True if the text of the last `tail` tokens announces an action; other outputs may end in
+        a colon. If None, every output does. ``recover="stall"`` uses `dflash.generation.recovery.announcements`, for several
+        languages.
     lead_ids : tuple of int
         Tokens injected before the tool call, unless the output ends in white space.
     spaced : frozenset of int
@@ -76,7 +76,7 @@ class ToolStall:
 
     prefix_ids: Ids
     action_suffixes: tuple[Ids, ...]
-    announces: Callable[[Sequence[int]], bool] | None = None
+    announces: Callable[[str], bool] | None = None
     lead_ids: Ids = ()
     spaced: frozenset[int] = frozenset()
     tail: int = 24
@@ -87,8 +87,10 @@ class ToolStall:
         if not self.action_suffixes or not all(self.action_suffixes):
             raise RequestError("action_suffixes: must hold the last tokens of announcements")
 
-    def start(self, session: RecoveryView) -> _ToolStallState:  # noqa: ARG002
+    def start(self, session: RecoveryView) -> _ToolStallState:
         """Return the state; it acts at the end of the session only."""
+        if self.announces is not None and session.detokenize is None:
+            raise RequestError("ToolStall: announces needs the text of the session; give the session detokenize")
         return _ToolStallState(self)
 
     def __repr__(self) -> str:
@@ -126,26 +128,12 @@ class _ToolStallState:
         visible = text[:end]
         if not any(visible[-len(suffix) :] == list(suffix) for suffix in stall.action_suffixes):
             return False
-        return stall.announces is None or stall.announces(visible[-stall.tail :])
+        return stall.announces is None or stall.announces(session.detokenize(visible[-stall.tail :]))
 
 
 def _thinks(text: list[int], opened: int, closed: int) -> bool:
     """Return True if the last reasoning tag opens reasoning."""
     return next((token == opened for token in reversed(text) if token in (opened, closed)), False)
-
-
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    """Predicate: do token ids announce an action?"""
-
-    tokenizer: ref[Tokenizer]
-    phrases: Phrases
-
-    def __call__(self, ids: Sequence[int]) -> bool:
-        """Decode the ids and search the text: without spaces between words, ids of a phrase vary with its context."""
-        known = self.tokenizer()
-        assert known is not None
-        return self.phrases.announce(b"".join(map(known.token_bytes, ids)).decode("utf-8", "replace"))
 
 
 @dataclass(frozen=True, slots=True)
