@@ -109,8 +109,7 @@ def _read(worker: Worker, model: Model, ids: NDArray[np.int64], keep: Keep) -> N
         worker.call(lambda: states.append(model.state()))
         for start in range(0, len(ids), n_rows):
             rows = slice(start, min(start + n_rows, len(ids)))
-            parents = np.arange(-1, rows.stop - rows.start - 1, dtype=np.int32)
-            span = Span(states[0], ids[rows].astype(np.int32), parents, prefill=True)
+            span = Span.chain(states[0], ids[rows], prefill=True)
             worker.call(lambda span=span, rows=rows: keep(rows, np.asarray(model.forward([span]).logits)))
     finally:
         # calls run in order: a state created after an interrupt is closed, too

@@ -145,17 +145,14 @@ class _DraftModelState:
         while self.state.length < stop:
             start = self.state.length
             tokens = self.session.token_ids[start : min(start + self.small.prefill_chunk, stop)]
-            self.small.forward(
-                [Span(self.state, np.array(tokens, np.int32), _chain(len(tokens)), prefill=True, logits=False)]
-            )
+            self.small.forward([Span.chain(self.state, tokens, prefill=True, logits=False)])
 
     def fresh(self) -> Span:
         """Return a span of all tokens not read yet: at least the last one, at most `PENDING`."""
         self.commit_accepted()
         if len(self.session.token_ids) - self.state.length > PENDING:
             self.read(len(self.session.token_ids) - 1)
-        tokens = np.array(self.session.token_ids[self.state.length :], np.int32)
-        return Span(self.state, tokens, _chain(len(tokens)))
+        return Span.chain(self.state, self.session.token_ids[self.state.length :])
 
     def snapshot(self) -> Snapshot:
         self.commit_accepted()
@@ -180,7 +177,7 @@ def _propose(drafter_states: Sequence[_DraftModelState], max_drafts: Sequence[in
         going = [i for i in going if wants[i][0] > depth and found[i].ids[depth - 1, 0] >= 0]
         for i in going:
             draft_ids = found[i].ids[:depth, 0].copy()
-            spans[i] = Span(drafter_states[i].state, draft_ids, _chain(depth))
+            spans[i] = Span.chain(drafter_states[i].state, draft_ids)
             drafter_states[i].draft_ids = draft_ids.tolist()
     return [
         drafter_state.draft_of(found[i], max_drafts[i]) if i in found else EMPTY
@@ -206,7 +203,3 @@ def _fill(found: list[Candidates], drafter_states: list[_DraftModelState], spans
         [session.sampler.params for session in sessions],
         [len(session.token_ids) for session in sessions],
     )
-
-
-def _chain(n: int) -> np.ndarray:
-    return np.arange(-1, n - 1, dtype=np.int32)

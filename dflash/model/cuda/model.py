@@ -13,13 +13,13 @@ from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 from dflash.kernels.sample.cuda import DeviceSampler
 from dflash.model.attachments import Attachments
-from dflash.model.batch import Forward, Span, check, device_drafts_of, next_rows, ragged, resolved
+from dflash.model.batch import Forward, Span, check, device_drafts_of, next_rows, ragged
 from dflash.model.config import Config
 from dflash.model.cuda.gather_outputs import Gather
 from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PrefillPass, Shape, bucket_of
 from dflash.model.cuda.recurrent_pools import DEVICE
 from dflash.model.cuda.scratch_arena import ScratchArena
-from dflash.model.cuda.split_passes import grouped, parents_of
+from dflash.model.cuda.split_passes import grouped
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.gguf.file import GGUFFile
@@ -202,14 +202,14 @@ class DeviceModel:
         planted = device_drafts_of(spans) if self.alone else {}
         requests = {i: guesses.requests[k] for guesses, order in planted.items() for k, i in enumerate(order) if i >= 0}
         self.planted = requests
-        spans = [span if i in requests else resolved(span) for i, span in enumerate(spans)]
+        spans = [span if i in requests else span.resolved() for i, span in enumerate(spans)]
         laid = [ragged([spans[i] for i in group]) for group in groups]
         for group, (tokens, _, rows) in zip(groups, laid, strict=True):
             layers = self._run([spans[i] for i in group], tokens, rows, capture, planted)
             if not alone:
                 self._gather.take(spans, group, layers, capture)
         for span in spans:
-            span.state.mark_read(parents_of(span), prefill=span.prefill)
+            span.state.mark_read(span.row_parents, prefill=span.prefill)
         if alone:
             n, n_logits = len(laid[0][0]), sum(len(span.tokens) for span in spans if span.logits)
             captured = {layer: layers.captured[layer][:n] for layer in capture}
