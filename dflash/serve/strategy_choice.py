@@ -9,7 +9,7 @@ from dflash.decode import registry
 from dflash.decode.drafters import Strategy
 from dflash.decode.registry.recoveries import from_request
 from dflash.errors import ModelError, RequestError, public_message
-from dflash.generation.engine_thread import Worker
+from dflash.generation.engine_thread import EngineThread
 from dflash.generation.recovery.names import Language, Recover, check, recoveries
 from dflash.serve.fields import FieldError, Fields, shown
 from dflash.serve.limits import MAX_RECOVERIES, MAX_RECOVERY_NAME
@@ -97,7 +97,7 @@ PLAIN = Defaults()
 """Defaults of a server without options: plain decoding."""
 
 
-async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, worker: Worker) -> Strategy:
+async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, engine_thread: EngineThread) -> Strategy:
     """Return the strategy of a request after loading its files and kernels.
 
     Raises
@@ -110,7 +110,7 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
         try:
             _check_allowed(wanted.strategy, defaults.allowed)
             strategy = named(wanted.strategy, defaults.draft, **defaults.settings)
-            await worker.preparing(strategy).arrive()
+            await engine_thread.preparing(strategy).arrive()
         except (RequestError, ModelError) as error:
             raise FieldError("strategy", public_message(error).removeprefix("strategy: ")) from error
     recover = defaults.recover if wanted.recover is None else wanted.recover
