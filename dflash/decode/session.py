@@ -125,11 +125,11 @@ class Session:
         group: Hashable = None,
     ) -> None:
         given = PromptIds.of(prompt)
-        self.ids = given.array
+        self.prompt_array = given.array
         if max_tokens is not None:
             check_whole("max_tokens", max_tokens, 0)
         if prefix is not None:
-            _check_prefix(prefix, self.ids)
+            _check_prefix(prefix, self.prompt_array)
         self.sampling, self.strategy, self.max_tokens, self.prefix = sampling, strategy, max_tokens, prefix
         self.eos, self.observer, self.special_tokens, self.recorder = frozenset(eos), observer, special_tokens, recorder
         self.group, self.detokenize = group, detokenize

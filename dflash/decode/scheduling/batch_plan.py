@@ -57,7 +57,7 @@ def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> lis
     for session in prefilling:
         n = _chunk(session, room, model.chunk_alignment)
         if n > 0:
-            tokens = session.ids[session.n_prefilled : session.n_prefilled + n]
+            tokens = session.prompt_array[session.n_prefilled : session.n_prefilled + n]
             span = Span.chain(session.state, tokens, prefill=True, logits=False)
             parts.append(BatchPart(session, span, start, start + n, n_prefill=n))
             start, room = start + n, room - n

@@ -85,7 +85,7 @@ class BeginsBadly(Paced):
     def propose(self, drafter_states, max_drafts):
         drafts = super().propose(drafter_states, max_drafts)
         for drafter_state, draft in zip(drafter_states, drafts, strict=True):
-            if (drafter_state.session.ids[0], len(drafter_state.session.token_ids)) in self.where:
+            if (drafter_state.session.prompt_array[0], len(drafter_state.session.token_ids)) in self.where:
                 draft.tokens[:] = (draft.tokens + 1) % 13
         return drafts
 
@@ -105,7 +105,7 @@ class Ripens(Paced):
 
     def start(self, session, model, snapshot=None):
         found = super().start(session, model)
-        found.drafter = GOOD if session.ids[0] >= 8 else self
+        found.drafter = GOOD if session.prompt_array[0] >= 8 else self
         return found
 
 
