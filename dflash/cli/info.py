@@ -66,8 +66,8 @@ def draft_as_text(about: dict[str, Any]) -> str:
     lines = [
         ("draft", f"{draft['name']}, {draft['parameters'] / 1e6:,.0f} M parameters, for a model of width {draft['width']}"),
         ("file", draft["file"]),
-        ("block", f"{draft['block']} rows, {draft['guesses']} draft tokens, mask token {draft['mask']}"),
-        ("reads", f"outputs of target layers {', '.join(map(str, draft['taps']))}, width {draft['width']}"),
+        ("block", f"{draft['block']} rows, {draft['draft_tokens']} draft tokens, mask token {draft['mask']}"),
+        ("reads", f"outputs of target layers {', '.join(map(str, draft['target_layers']))}, width {draft['width']}"),
         *(("layers" if i == 0 else "", _layer(i, layer)) for i, layer in enumerate(draft["layers"])),
         ("heads", f"{heads} of {head_size}, {kv_heads} of keys and values, rotation base {draft['rope_base']:g}"),
     ]

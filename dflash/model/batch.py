@@ -159,9 +159,9 @@ def device_drafts_of(spans: Sequence[Span]) -> dict[Any, list[int]]:
     """Map each draft pass whose trees are still on the device to the span index of each tree, -1 for none."""
     found: dict[Any, list[int]] = {}
     for i, span in enumerate(spans):
-        guesses = None if span.device_draft is None else span.device_draft.drafts
-        if span.device_draft is not None and guesses is not None and guesses.latest:
-            found.setdefault(guesses, [-1] * len(guesses))[span.device_draft.index] = i
+        drafts = None if span.device_draft is None else span.device_draft.drafts
+        if span.device_draft is not None and drafts is not None and drafts.latest:
+            found.setdefault(drafts, [-1] * len(drafts))[span.device_draft.index] = i
     return found
 
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from guessers import Oracle, naive
+from oracles import Oracle, naive
 from toy import Toy
 
 from dflash.decode.drafting.drafter import Plain, Strategy

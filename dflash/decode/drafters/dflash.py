@@ -163,7 +163,7 @@ class _DFlashState(ModelDrafterState):
         drafter_states: Sequence[_DFlashState], requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]
     ) -> Any:
         """See `ModelDrafterState`."""
-        return drafter_states[0].draft_model.guess(requests, anchors)
+        return drafter_states[0].draft_model.draft_on_device(requests, anchors)
 
     def observe(self, out: Forward, rows: Rows) -> None:
         ahead = self.state.length + self._n_unread - self.n_seen

@@ -141,7 +141,7 @@ class _MtpState(ModelDrafterState):
         """See `ModelDrafterState`. Takes the drafts that were launched ahead, if there are any."""
         head = drafter_states[0].draft_model
         drafts = head.ready(requests, anchors) if all(each.is_read for each in drafter_states) else None
-        drafts = drafts or head.guess(requests, anchors, [each.new() for each in drafter_states])
+        drafts = drafts or head.draft_on_device(requests, anchors, [each.new() for each in drafter_states])
         if drafts is not None:
             for each in drafter_states:
                 each.all_read()

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from ahead_toy import AheadToy
-from guessers import naive
+from oracles import naive
 from paced import CHEAP, FLAT, GOOD, STEEP, USELESS, WEAK, N, Paced, Timed, written
 
 from dflash.decode.drafters import measures
@@ -172,7 +172,7 @@ class Foresees(Paced):
     def plan_next(self, drafter_states, drafts):
         return [LaunchDraft(self, (drafter_state, drafter_state.shape.depth)) for drafter_state in drafter_states]
 
-    def follow(self, wishes, order):
+    def launch_ahead(self, wishes, order):
         self.followed.append(dict(wishes))
 
     def propose(self, drafter_states, max_drafts):
