@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from guessers import naive
+from oracles import naive
 from toy import Toy
 
 from dflash.decode.drafters.dflash import DFlash

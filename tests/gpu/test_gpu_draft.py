@@ -354,8 +354,8 @@ def test_looking_ahead_changes_nothing(model, shape, sampling, monkeypatch):
 
 def test_guesses_are_launched_ahead(model, monkeypatch):
     draft, followed = model.attachments[DFlash()], []
-    follow = draft.follow
-    monkeypatch.setattr(draft, "follow", lambda *asked: followed.append(follow(*asked)) or followed[-1])
+    follow = draft.launch_ahead
+    monkeypatch.setattr(draft, "launch_ahead", lambda *asked: followed.append(follow(*asked)) or followed[-1])
     (session,) = written(model, demo()[1][:1], Strategy(DFlash()), Sampling())
     decoding = [step for step in session.steps if step.tokens]
     assert len(followed) >= len(decoding) - 2

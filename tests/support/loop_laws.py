@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 from golden import PRIMARY, load, recorded
-from guessers import Remembers
+from oracles import Remembers
 
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import Drafter, Strategy

@@ -23,7 +23,7 @@ _HERE = Path(__file__).parent
 _ENDLESS = 1 << 30  # places of a ring that never wraps
 
 
-def guesses(sequences: int) -> DeviceArrays:
+def draft_arrays(sequences: int) -> DeviceArrays:
     """Allocate a draft tree for each sequence.
 
     Returns

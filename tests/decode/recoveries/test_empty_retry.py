@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from guessers import Remembers, naive
+from oracles import Remembers, naive
 from toy import Toy
 from watching import script, way, written
 

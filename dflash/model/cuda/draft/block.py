@@ -21,7 +21,7 @@ from dflash.kernels.sample.cuda_candidates import FindCandidates, Largest, descr
 from dflash.kernels.sample.cuda_layout import LAW
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.soft_cap.cuda import SoftCap
-from dflash.kernels.tree.cuda import OUTLINE, BuildTree, guesses
+from dflash.kernels.tree.cuda import OUTLINE, BuildTree, draft_arrays
 from dflash.model.cuda.draft.layers import DraftBatch, DraftLayerContext, DraftLayerNorms, Layer, Norm, split_norm
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
@@ -140,7 +140,7 @@ class DraftBlock:
         self._common = [head(of, of.parts) for of in common]
         fetch_ahead([launch for layer in self._layers for launch in layer.multiplies] + [*self._common, self._head][:1])
         self._cap = SoftCap(s.logits, config.logit_cap) if config.logit_cap else None
-        self.out = guesses(n_texts)
+        self.out = draft_arrays(n_texts)
         self._gate: DecodeLinear | None = None
         targets = None if vocabulary.targets is None else device.array(vocabulary.targets)
         if config.kind == "dflash2":

@@ -13,7 +13,7 @@ from dflash.kernels.sample import SampleParams
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.tree.cuda import SEQUENCES, AcceptPath, WriteDraft
 from dflash.model.candidates import Candidates
-from dflash.model.cuda.device_drafts import DeviceDrafts, may_follow, most_rows
+from dflash.model.cuda.device_drafts import DeviceDrafts, can_launch_ahead, most_rows
 from dflash.model.cuda.draft.block import DraftBlock
 from dflash.model.cuda.draft.context import Context
 from dflash.model.cuda.draft.feature_buffer import FeatureBuffer
@@ -40,7 +40,7 @@ class DeviceBlockDraft:
     source : Source
         Weights of the same file; they are read once and kept on the device, repacked.
     target : DeviceModel
-        Target model. Its embedding and LM head are used unless the file has its own; `follow` reads its batches.
+        Target model. Its embedding and LM head are used unless the file has its own; `launch_ahead` reads its batches.
     vocabulary : Vocabulary
         Draft vocabulary.
     common : sequence of Vocabulary
@@ -148,7 +148,7 @@ class DeviceBlockDraft:
     def read_many(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:
         """Append the next positions of several sequences to their contexts; see `BlockDraft.read_many`.
 
-        Rows that `follow` has read are not read again. A few rows are buffered until the next proposal.
+        Rows that `launch_ahead` has read are not read again. A few rows are buffered until the next proposal.
         """
         unread: list[tuple[DraftState, Rows]] = []
         for state, rows in items:
@@ -206,8 +206,8 @@ class DeviceBlockDraft:
         edges = found.edges[rows].get()[:, :width, :width] if isinstance(found, Pairs) else None
         return Candidates(found.ids[rows].get()[:, :width], found.scores[rows].get()[:, :width], edges)
 
-    def guess(self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]) -> DeviceDrafts | None:
-        """Draft trees that stay on the device; take those that `follow` has launched if they match.
+    def draft_on_device(self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]) -> DeviceDrafts | None:
+        """Draft trees that stay on the device; take those that `launch_ahead` has launched if they match.
 
         Parameters
         ----------
@@ -229,11 +229,11 @@ class DeviceBlockDraft:
         self.latest = DeviceDrafts(self, device_requests, self._block.out, anchors)
         return self.latest
 
-    def follow(self, device_requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
+    def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
         """See `DeviceDrafter.follow`."""
         target, n = self._target, len(device_requests)
         self.catch_up([device_request.state for device_request in device_requests])
-        if n > self.most_texts or not may_follow(target, device_requests, order):
+        if n > self.most_texts or not can_launch_ahead(target, device_requests, order):
             return False
         features = target.latest.captured
         if not all(tap in features for tap in self.config.target_layer_ids):
@@ -245,7 +245,7 @@ class DeviceBlockDraft:
         self._walk(order)
         self._context.run(size)
         self._block.run(block)
-        self._ahead = self.latest = DeviceDrafts(self, device_requests, self._block.out, None).follows(features)
+        self._ahead = self.latest = DeviceDrafts(self, device_requests, self._block.out, None).reading(features)
         return True
 
     def writer(self, batch: DeviceBatch) -> WriteDraft:

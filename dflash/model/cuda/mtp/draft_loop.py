@@ -14,7 +14,7 @@ from dflash.kernels.ragged import PENDING
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.cuda_candidates import FindCandidates, Largest, describe
 from dflash.kernels.sample.cuda_layout import LAW
-from dflash.kernels.tree.cuda import OUTLINE, SEQUENCES, BuildTree, Features, GatherTop1, context_shapes, guesses
+from dflash.kernels.tree.cuda import OUTLINE, SEQUENCES, BuildTree, Features, GatherTop1, context_shapes, draft_arrays
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.mask_logits import bury
 from dflash.model.cuda.mtp.block import MtpContext, Reading
@@ -104,7 +104,7 @@ class DraftLoop:
         ]
         self.ids, self.scores = device.zeros(MOST * s, POOL, dtype=np.int32), device.zeros(MOST * s, POOL)
         self._largest = device.zeros(MOST * s, 1, dtype=np.int32), device.zeros(MOST * s, 1)
-        self.out = guesses(s)
+        self.out = draft_arrays(s)
         found = (self.ids, self.scores), self._largest
         self._grow, self._grow_largest = (BuildTree(*pair, a.outlines, self.out, apart=s) for pair in found)
         every, none = np.arange(s + 1, dtype=np.int32), np.zeros(s, np.int32)
