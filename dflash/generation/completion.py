@@ -33,7 +33,7 @@ class Delta(NamedTuple):
     step: Step
 
 
-class Answer:
+class Completion:
     """A completion in progress.
 
     Parameters
@@ -79,7 +79,7 @@ class Answer:
         stop: Sequence[str] = (),
         grammar: Grammar | None = None,
     ) -> None:
-        observe = WeakMethod(self._observe)  # weak: no reference cycle between the answer and its session
+        observe = WeakMethod(self._observe)  # weak: no reference cycle between the completion and its session
 
         def observer(session: Session, tokens: list[int]) -> int | None:
             return observe()(session, tokens)
@@ -93,6 +93,7 @@ class Answer:
             grammar=grammar,
             observer=observer,
             special_tokens=special_tokens_of(tokenizer),
+            detokenize=tokenizer.decode,
         )
         self.pieces: list[str] = []
         least = max((part.n for part in self.session.strategy.recoveries if isinstance(part, MinTokens)), default=0)

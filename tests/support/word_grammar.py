@@ -88,7 +88,7 @@ def tokens_of(words):
 
 
 def masked(grammar_rule):
-    """For `guessers.naive`: the logits of illegal tokens are minus infinity."""
+    """For `oracles.naive`: the logits of illegal tokens are minus infinity."""
 
     def mask(logits, text, n_prompt):
         legal = list(grammar_rule(text[n_prompt:]))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from guessers import Oracle, Remembers, naive
+from oracles import Oracle, Remembers, naive
 from toy import Toy
 from word_grammar import END, WordGrammar, masked, rule
 
