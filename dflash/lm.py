@@ -22,9 +22,10 @@ from dflash.generation import prompts, scoring
 from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
 from dflash.generation.grammar.build import grammars
-from dflash.generation.grammar.params import GrammarParams, ToolChoice
+from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.prompts import Prompt
 from dflash.generation.recovery.names import Language, Recover, recoveries
+from dflash.generation.recovery.tool_call_prefix import ToolChoice
 from dflash.generation.stream import Stream, finish_all
 from dflash.kernels.profile import profile
 from dflash.model import describe

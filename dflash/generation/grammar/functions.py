@@ -49,5 +49,15 @@ def functions_of(tools: Sequence[Mapping[str, Any]]) -> list[Function]:
         if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
             raise RequestError(f"{where}: parameters must be the schema of an object, got {parameters!r:.60}")
         check_schema(f"{where}.parameters", parameters)
+        _check_parameters(where, parameters)
         found[name] = Function(name, {"type": "object", **parameters}, inner.get("strict") is True)
     return list(found.values())
+
+
+def _check_parameters(where: str, parameters: Mapping[str, Any]) -> None:
+    for name in ("properties", "$defs", "definitions"):
+        if not isinstance(parameters.get(name, {}), Mapping):
+            raise RequestError(f"{where}: {name} of the parameters must be an object, got {parameters[name]!r:.60}")
+    required = parameters.get("required", ())
+    if not isinstance(required, list | tuple) or not all(isinstance(key, str) for key in required):
+        raise RequestError(f"{where}: required of the parameters must be an array of strings, got {required!r:.60}")

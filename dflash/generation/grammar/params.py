@@ -7,9 +7,7 @@ from typing import Any
 
 from dflash.errors import RequestError
 from dflash.generation.grammar.limits import MAX_CHARACTERS, MAX_DEPTH
-
-ToolChoice = str | Mapping[str, Any] | None
-"""``"auto"``, ``"none"``, ``"required"``, or the function to call as ``{"type": "function", "function": {"name": ...}}``."""
+from dflash.generation.recovery.tool_call_prefix import ToolChoice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +26,8 @@ class GrammarParams:
     grammar : str, optional
         Another name of `lark`.
     tool_choice : str or mapping, optional
-        See `ToolChoice`. ``"required"`` and a named function are enforced. With ``"auto"``, only calls of tools with
-        ``"strict": true`` are; ``"none"`` enforces nothing.
+        ``"required"``, or the function to call as ``{"type": "function", "function": {"name": ...}}``. With ``"auto"``,
+        calls of tools with ``"strict": true`` are constrained; ``"none"`` constrains nothing.
 
     Raises
     ------

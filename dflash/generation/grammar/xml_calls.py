@@ -66,18 +66,18 @@ def _value(function: Function, schema: Any, *, required: bool, lenient: bool) ->
         return f"({' | '.join(quoted(option) for option in options)}) {quoted(_END)}"
     if _is_text(schema, shared):
         return "filled" if required else "any_text"
-    return f"{json_rule({**schema, **shared}, lenient=lenient)} {quoted(_END)}"
+    return f"{json_rule({**schema, **shared} if shared else schema, lenient=lenient)} {quoted(_END)}"
 
 
 def _resolved(schema: Any, shared: Mapping[str, Any]) -> Any:
     """Return the schema that a reference to the shared definitions means."""
-    for _ in range(8):
+    for _ in range(8):  # a reference to a reference is rare; a cycle of them means nothing
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
         if not isinstance(reference, str):
             break
         group, _, name = reference.removeprefix("#/").partition("/")
         schema = shared.get(group, {}).get(name)
-    return schema
+    return None if isinstance(schema, Mapping) and "$ref" in schema else schema
 
 
 def _options(schema: Any, shared: Mapping[str, Any]) -> list[str] | None:
@@ -86,16 +86,28 @@ def _options(schema: Any, shared: Mapping[str, Any]) -> list[str] | None:
     if not isinstance(schema, Mapping) or not ("const" in schema or schema.get("enum")):
         return None
     values = [schema["const"]] if "const" in schema else schema["enum"]
+    if not isinstance(values, list | tuple):
+        raise RequestError(f"tools: enum of a parameter must be an array, got {values!r:.60}")
     return [value if isinstance(value, str) else json.dumps(value) for value in values]
 
 
 def _is_text(schema: Any, shared: Mapping[str, Any]) -> bool:
     """Return True if a value may be a string: then it is written without quotes."""
-    schema = _resolved(schema, shared)
-    if not isinstance(schema, Mapping):
-        return True
-    parts = [part for name in ("anyOf", "oneOf", "allOf") for part in schema.get(name, ())]
-    kinds = schema.get("type")
-    if kinds is None:
-        return any(_is_text(part, shared) for part in parts) if parts else not {"properties", "items"} & set(schema)
-    return "string" in ([kinds] if isinstance(kinds, str) else kinds)
+    waiting, seen = [schema], set[int]()
+    while waiting:
+        part = _resolved(waiting.pop(), shared)
+        if not isinstance(part, Mapping):
+            return True
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        kinds = part.get("type")
+        if kinds is not None:
+            if "string" in ([kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list | tuple) else ()):
+                return True
+            continue
+        groups = [group for name in ("anyOf", "oneOf", "allOf") if isinstance(group := part.get(name), list | tuple)]
+        waiting += (each for group in groups for each in group)
+        if not groups and not {"properties", "items"} & set(part):
+            return True
+    return False

@@ -1,5 +1,7 @@
 """Fields of a request that constrain its output: what is accepted, what excludes what, and where grammars begin."""
 
+import random
+
 import pytest
 from demo_text import DATA, demo_tokenizer
 from word_grammar import tokens_of
@@ -189,3 +191,56 @@ def test_grammars_begin_after_reasoning():
     assert b"{" in first(either)
     assert first(either, "<think>") is None
     assert b"<think>" not in first(either, "{")
+
+
+def noise(rng, depth):
+    """Anything that JSON can hold, with the words of schemas in places where they do not belong."""
+    words = [
+        "type",
+        "properties",
+        "required",
+        "anyOf",
+        "$ref",
+        "$defs",
+        "enum",
+        "const",
+        "items",
+        "string",
+        "object",
+        "#/$defs/a",
+    ]
+    kind = rng.randint(0, 8 if depth else 4)
+    if kind > 4:
+        parts = [noise(rng, depth - 1) for _ in range(rng.randint(0, 4))]
+        return parts if kind == 5 else dict(zip(rng.sample(words, len(parts)), parts, strict=True))
+    return [rng.choice(words), rng.randint(-3, 3), None, True, rng.choice(words)][kind]
+
+
+@pytest.mark.parametrize("template", [XML, JSON], ids=["xml", "json"])
+def test_nonsense_in_schemas_is_refused_or_harmless(template):
+    rng, refused = random.Random(5), 0
+    for _ in range(200):
+        parameters = noise(rng, 4)
+        offered = [{"type": "function", "function": {"name": "a", "parameters": parameters, "strict": rng.random() < 0.5}}]
+        try:
+            built(template, offered, tool_choice="required").start().mask()
+        except RequestError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert 10 < refused < 190
+
+
+def test_references_among_definitions_end():
+    """Cycles, and a thousand ways down to the same definition."""
+    many = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 10} for i in range(20)} | {"d20": {"type": "integer"}}
+    definitions = many | {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "string"}]}, "b": {"$ref": "#/$defs/b"}}
+
+    def starts(name):
+        parameters = {"$defs": definitions, "properties": {"x": {"$ref": f"#/$defs/{name}"}}, "required": ["x"]}
+        grammar = built(offered=tools({"name": "f", "parameters": parameters}), tool_choice="required")
+        return first(grammar, "<tool_call>\n<function=f>\n<parameter=x>\n")
+
+    assert b"\n" in starts("a")
+    assert b"\n" in starts("b")
+    assert starts("d19") <= {b"-", *(str(i).encode() for i in range(10))}
+    assert starts("d12") <= {b"-", *(str(i).encode() for i in range(10))}
