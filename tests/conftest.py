@@ -31,6 +31,15 @@ LONG = (
 """Slow files in order of start: CUDA compiles in one process while another one fills the numba cache."""
 
 
+def pytest_configure(config):
+    """Let no property fail because the machine is slow. The tests of a GPU need no Hypothesis."""
+    if config.pluginmanager.hasplugin("hypothesispytest"):
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("no clock")
+
+
 def pytest_collection_modifyitems(items):
     """Let short files fill the gaps at the end."""
     places = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}

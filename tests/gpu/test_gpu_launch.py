@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hang_guard import GUARD
 
 import dflash.kernels
 from dflash.errors import KernelError
@@ -147,7 +148,7 @@ def test_a_fault_names_its_kernel(path):
         env={**os.environ, "DFLASH_DEBUG_SYNC": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=GUARD,
         check=False,
     )
     assert "KernelError: fault in step.cu: " in run.stderr

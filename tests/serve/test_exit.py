@@ -10,9 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-
-GUARD = 120
-"""Seconds after which a test that hangs fails."""
+from hang_guard import GUARD
 
 POISON = 4242
 """Token whose forward executes `FAULT`."""
