@@ -1,7 +1,10 @@
 """Fixtures shared by several test folders."""
 
+import zlib
 from pathlib import Path
 
+import matrices
+import numpy as np
 import pytest
 from paced import Clock
 
@@ -44,6 +47,25 @@ def pytest_collection_modifyitems(items):
     """Let short files fill the gaps at the end."""
     places = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path, len(LONG)))
+
+
+def seed(module, name):
+    """Make the `RNG` of a test module and that of random matrices anew, from a name."""
+    for each in (module, matrices):
+        if hasattr(each, "RNG"):
+            each.RNG = np.random.default_rng(zlib.crc32(name.encode()))
+
+
+def pytest_fixture_setup(fixturedef, request):
+    """Let the random numbers of a module's fixture depend on its name and parameter alone."""
+    if fixturedef.scope == "module":
+        seed(request.module, f"{fixturedef.argname}[{request.param_index}]")
+
+
+@pytest.fixture(autouse=True)
+def seeded(request):
+    """Let the random numbers of a test depend on its name alone, not on the tests before it."""
+    seed(request.module, request.node.name)
 
 
 @pytest.fixture(scope="session")
