@@ -75,7 +75,7 @@ def plain_numbers(logprobs):
 
 
 def rows(path, device, n, only):
-    """Yield ``label, digest`` of every comparison with one model whose label contains `only`."""
+    """Yield ``label, digest`` of every comparison with one model whose label, but for its last part, contains `only`."""
     import dflash
 
     model = "demo" if path is None else path.stem
@@ -110,15 +110,15 @@ def rows(path, device, n, only):
     cases += [((label, sampling, name), tokens) for label in (*labels, "batch") for sampling in SAMPLINGS for name in names]
     try:
         for label, run in cases:
-            label_text = " | ".join((model, *label))
-            if only in label_text:
+            prefix = " | ".join((model, *label, ""))
+            if only in prefix:
                 if lm is None:
                     load()
                 try:
                     found = run(*label)
                 except dflash.DFlashError as error:
                     found = {"refused": type(error).__name__}
-                yield from ((f"{label_text} | {what}", digest(value)) for what, value in found.items())
+                yield from ((f"{prefix}{what}", digest(value)) for what, value in found.items())
     finally:
         if lm is not None:
             lm.close()
@@ -177,7 +177,7 @@ def main():
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="another checkout to compare with")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--tokens", type=int, default=32, metavar="N", help="output tokens of each text (32)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only rows whose label contains it, as 'demo | code'")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only rows whose label contains it, as 'demo | code | '")
     arguments = parser.parse_args()
     return show(arguments) if arguments.against is None else compare(arguments)
 
