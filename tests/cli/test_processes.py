@@ -4,31 +4,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import urllib.request
-from contextlib import contextmanager
 
 import pytest
 from hang_guard import GUARD
-
-
-@contextmanager
-def process(*words, **settings):
-    """Start Python with arguments; what is still running afterwards is killed.
-
-    It takes interrupts even where tests run in the background, whose children would inherit that they are ignored.
-    """
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    was = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        child = subprocess.Popen([sys.executable, *words], **pipes, **settings)
-    finally:
-        signal.signal(signal.SIGINT, was)
-    with child:
-        try:
-            yield child
-        finally:
-            child.kill()
+from processes import address, process
 
 
 def test_an_interrupt_ends_run_and_keeps_the_text():
@@ -91,11 +71,7 @@ def test_a_reader_that_leaves_is_no_error():
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_the_server_shuts_down_in_order(sign):
     with process("-m", "dflash.serve", "demo", "--port", "0", "--threads", "2", "--grace", "1") as child:
-        lines = []
-        while not (lines and "http://" in lines[-1]):
-            lines.append(child.stderr.readline())
-            assert lines[-1], lines
-        url = lines[-1].split("running on ")[1].split()[0]
+        url = address(child)
         with urllib.request.urlopen(f"{url}/health", timeout=GUARD) as answer:
             assert json.load(answer)["status"] == "ok"
         body = json.dumps({"prompt": "import os", "max_tokens": 20000, "stream": True}).encode()

@@ -369,25 +369,7 @@ def test_targets_are_no_drafts_and_drafts_no_targets():
         load_model("demo-draft", device="cpu")
 
 
-ABSURD = [
-    None,
-    -1,
-    0,
-    1,
-    3,
-    1 << 40,
-    1e30,
-    float("nan"),
-    "x",
-    "",
-    [],
-    {},
-    [None],
-    [[1]],
-    True,
-    [1 << 70],
-    ["full_attention"],
-]
+ABSURD = [None, -1, 0, 1, 3, 1 << 40, 1e30, np.nan, "x", "", [], {}, [None], [[1]], True, [1 << 70], ["full_attention"]]
 
 
 def absurd(rng, config):

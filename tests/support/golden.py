@@ -64,6 +64,14 @@ def prefill(model, state, tokens, *, chunk=512, logits=True, capture=()):
     return np.concatenate(rows), {layer: np.concatenate(parts) for layer, parts in captured.items()}
 
 
+def tail(model, want):
+    """Logits of a recorded text, read at once, and the recorded ones, which may be those of the last tokens."""
+    state, truth = model.state(), truth_of(want)
+    logits, _ = prefill(model, state, want["tokens"])
+    state.close()
+    return logits[-len(truth) :], truth
+
+
 def step(model, state, tokens, parents=None):
     """Read pending tokens, by default a chain; return their logits."""
     tokens = np.asarray(tokens, np.int32)
