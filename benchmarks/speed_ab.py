@@ -3,11 +3,13 @@
 python benchmarks/speed_ab.py OTHER_CHECKOUT [--processes 5] [--rounds 8]
 
 Each turn starts a process of both checkouts, which are asked one after the other, first one then the other first, so that
-both meet the same load of the machine. Each runs on one thread and, where the system can, on the same core. The ratios are
-tokens per second of this checkout to those of the other: from the median and from the least time of all rounds, of CPU time
-(of the whole process) and of wall time. On a shared machine CPU time and least times vary the least.
+both meet the same load of the machine. Each runs on one thread and, where the system can, on the same core.
 
-The other commit may be older: a child uses only `dflash.load`, `LM.generate`, `LM.perplexity` and `Generation.tokens`.
+A ratio is tokens per second of this checkout to those of the other, of CPU time (of the whole process) and of wall time:
+from the median of all rounds, and from least times. Every round has the same steps, so the least time is the sum over the
+steps of the shortest that each took in any round. On a shared machine it varies the least.
+
+The other commit may be older: a child uses only `dflash.load` and `LM.stream`.
 """
 
 import argparse
@@ -17,34 +19,33 @@ import statistics
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPT = "def fibonacci(n):\n    if n < 2:\n        return n\n    return"
-N_PREFILL, N_DECODE = 512, 96
-CASES = ("prefill", "plain", "dflash")
+N_TOKENS = {"prefill": 512, "plain": 96, "dflash": 96}
+"""Tokens of each case."""
 
 
 def answer():
-    """Measure the case that each line of the input names: print tokens, CPU seconds and wall seconds of it as JSON."""
+    """Measure the case that each line of the input names: print CPU and wall seconds of its steps as JSON."""
     import dflash
 
     with dflash.load("demo", device="cpu", threads=1, context=1024, sequences=1) as lm:
-        ids = [100 + i % 997 for i in range(N_PREFILL)]
+        ids = [100 + i % 997 for i in range(N_TOKENS["prefill"])]
 
         def run(case):
-            if case == "prefill":
-                lm.perplexity(ids)
-                return N_PREFILL
-            return len(lm.generate(PROMPT, strategy=case, max_tokens=N_DECODE).tokens)
+            stream = lm.stream(ids, max_tokens=1) if case == "prefill" else lm.stream(PROMPT, strategy=case, max_tokens=96)
+            times = [(time.process_time(), time.perf_counter())]
+            times += [(time.process_time(), time.perf_counter()) for _ in stream]
+            return [[after - before for before, after in pairwise(clock)] for clock in zip(*times, strict=True)]
 
-        for case in CASES:
+        for case in N_TOKENS:
             run(case)
         print(json.dumps(str(Path(dflash.__file__).parents[1])), flush=True)
         for line in sys.stdin:
-            cpu, wall = time.process_time(), time.perf_counter()
-            n = run(line.strip())
-            print(json.dumps([n, time.process_time() - cpu, time.perf_counter() - wall]), flush=True)
+            print(json.dumps(run(line.strip())), flush=True)
 
 
 class Child:
@@ -62,10 +63,9 @@ class Child:
             raise SystemExit(f"{folder}: is not a checkout of dflash")
 
     def measure(self, case):
-        """Return CPU seconds and wall seconds per token."""
+        """Return CPU seconds and wall seconds of each step."""
         print(case, file=self._process.stdin, flush=True)
-        n, cpu, wall = self._line()
-        return cpu / n, wall / n
+        return self._line()
 
     def close(self):
         """End the process."""
@@ -80,13 +80,13 @@ class Child:
 
 
 def measure(folders, n_processes, n_rounds):
-    """Return ``{case: [[(cpu, wall), ...] of each folder]}``, seconds per token."""
-    found = {case: [[] for _ in folders] for case in CASES}
+    """Return ``{case: [[(cpu, wall), ...] of each folder]}``, seconds of the steps of each round."""
+    found = {case: [[] for _ in folders] for case in N_TOKENS}
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
     for turn in range(n_processes):
         children = [Child(folder, cores[turn % len(cores)]) for folder in folders]
         for number in range(n_rounds):
-            for case in CASES:
+            for case in N_TOKENS:
                 for which in (0, 1) if (turn + number) % 2 else (1, 0):
                     found[case][which].append(children[which].measure(case))
         for child in children:
@@ -112,10 +112,14 @@ def main():
     print(f"{'':8} {'tokens/s of CPU time':>24}    {'ratio, CPU time':>20}    {'ratio, wall time':>20}")
     print(f"{'':8} {'this':>12}{'other':>12}    {'median':>10}{'least':>10}    {'median':>10}{'least':>10}")
     for case, sides in found.items():
-        times = [[[pair[clock] for pair in side] for side in sides] for clock in (0, 1)]
-        ratios = [f"{reduce(other) / reduce(this):10.3f}" for this, other in times for reduce in (statistics.median, min)]
-        rates = "".join(f"{1 / statistics.median(side):12.1f}" for side in times[0])
-        print(f"{case:8} {rates}    {ratios[0]}{ratios[1]}    {ratios[2]}{ratios[3]}")
+        ratios, rates = "", ""
+        for clock in (0, 1):
+            this, other = ([one[clock] for one in side] for side in sides)
+            median = [statistics.median(map(sum, side)) for side in (this, other)]
+            least = [sum(map(min, zip(*side, strict=True))) for side in (this, other)]
+            ratios += f"    {median[1] / median[0]:10.3f}{least[1] / least[0]:10.3f}"
+            rates = rates or "".join(f"{N_TOKENS[case] / seconds:12.1f}" for seconds in least)
+        print(f"{case:8} {rates}{ratios}")
     return None
 
 
