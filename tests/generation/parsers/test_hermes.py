@@ -49,6 +49,11 @@ def test_keys_in_any_order():
     ]
 
 
+def test_of_repeated_arguments_the_first_are_passed_on():
+    body = '{"name": "get_time", "arguments": {"a": 1}, "name": "none", "arguments": {"b": 2}}'
+    assert calls_of(parsed(call(body))) == [("get_time", '{"a": 1}')]
+
+
 def test_a_call_without_arguments():
     output = parsed(call('{"name": "get_time"}') + call('{"name": "get\\u005ftime" }', "</tool_call>"))
     assert calls_of(output) == [("get_time", "{}")] * 2
