@@ -15,8 +15,8 @@ class OutputParser:
     """Incremental parser of one completion.
 
     The events do not depend on how the text is split, if neighbouring deltas are joined. Text is held back only while it may
-    become a tag. Nothing is closed, repaired or dropped, except for the tags and the line breaks that templates write
-    around reasoning: one after the opening tag, one before the closing tag and two after it.
+    become a tag. Nothing is closed or repaired. Tags are dropped, the line breaks that templates write around reasoning (one
+    after the opening tag, one before the closing tag and two after it), and text in a call that is no argument.
 
     Parameters
     ----------

@@ -142,6 +142,12 @@ def test_unknown_and_repeated_parameters_are_passed_on():
     assert calls_of(parsed(text)) == [("get_weather", '{"country": "12", "days": 1, "days": 2}')]
 
 
+def test_text_between_parameters_is_no_argument():
+    text = "<function=get_weather>here: <parameter=city>\nOslo\n</parameter>, <b> {}</parameter>\n</function>"
+    output = parsed(text)
+    assert (calls_of(output), output.content) == ([("get_weather", '{"city": "Oslo"}')], "")
+
+
 def test_names_and_keys_with_unusual_characters():
     tools = [tool('mcp/server.do "it"', **{'a "b" ü': {"type": "boolean"}})]
     text = call('mcp/server.do "it"', **{'a "b" ü': "True"})
