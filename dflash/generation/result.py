@@ -9,6 +9,7 @@ from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
+from dflash.generation.parsers import ParsedOutput, ToolCall
 from dflash.generation.timings import Timings, Usage
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class Generation:
     text : str
         Output text without control tokens, up to the end token or the stop string.
     finish_reason : str
-        ``"stop"``, ``"length"``, or ``"cancelled"`` if the caller cancelled the request.
+        ``"stop"``, ``"tool_calls"`` if the model stopped by itself and has called tools, ``"length"``, or ``"cancelled"``
+        if the caller cancelled the request.
     seed : int
         Seed that reproduces the text; drawn at random if the request gave none.
     sampling : Sampling
@@ -53,6 +55,8 @@ class Generation:
         Draft vocabulary size to number of steps that used it. Only for a block draft or MTP head on a GPU whose target has
         a large vocabulary: the first two or three fifths while the output stays within them, else all. Sequences of one
         batch share the largest size that any of them needs.
+    output : ParsedOutput or None
+        Content, reasoning and tool calls that `text` consists of; None if the text was not parsed.
     """
 
     prompt: list[int]
@@ -70,15 +74,19 @@ class Generation:
     interventions: list[Intervention] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     draft_vocab_steps: dict[int, int] = field(default_factory=dict)
+    output: ParsedOutput | None = None
 
     @classmethod
-    def of(cls, session: Session, pieces: Sequence[str]) -> "Generation":
-        """Build the result of a session from the text that its steps added."""
+    def of(cls, session: Session, pieces: Sequence[str], output: ParsedOutput | None = None) -> "Generation":
+        """Build the result of a session from the text that its steps added, and what a parser read in it."""
+        finish_reason = session.finish_reason or "cancelled"
+        if finish_reason == "stop" and output is not None and output.tool_calls:
+            finish_reason = "tool_calls"
         return cls(
             prompt=list(session.prompt_ids),
             tokens=session.output_ids,
             text="".join(pieces),
-            finish_reason=session.finish_reason or "cancelled",
+            finish_reason=finish_reason,
             seed=session.seed,
             sampling=session.sampling,
             strategy=session.strategy,
@@ -90,7 +98,23 @@ class Generation:
             interventions=list(session.interventions),
             warnings=list(session.warnings),
             draft_vocab_steps=dict(sorted(session.draft_vocab_steps.items())),
+            output=output,
         )
+
+    @property
+    def content(self) -> str:
+        """Visible text: `text` without reasoning, its tags and tool calls."""
+        return self.text if self.output is None else self.output.content
+
+    @property
+    def reasoning(self) -> str:
+        """Reasoning; empty if there is none."""
+        return "" if self.output is None else self.output.reasoning
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """Tool calls in the order in which the model wrote them."""
+        return [] if self.output is None else list(self.output.tool_calls)
 
     @property
     def tokens_per_step(self) -> float:
@@ -124,6 +148,7 @@ class Generation:
         """Return the result as JSON values."""
         return {
             "text": self.text,
+            **({} if self.output is None else asdict(self.output)),
             "tokens": self.tokens,
             "finish_reason": self.finish_reason,
             "seed": self.seed,
