@@ -10,6 +10,7 @@ from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
 from dflash.generation.recovery.special_tokens import special_tokens_of
+from dflash.generation.result import Generation
 from dflash.model.text.detokenizer import TextStream
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -91,6 +92,7 @@ class Answer:
         )
         self.pieces: list[str] = []
         least = max((part.n for part in self.session.strategy.recoveries if isinstance(part, MinTokens)), default=0)
+        self._tokenizer = tokenizer
         self._stream = TextStream(tokenizer, stop=stop, skip_special=True, min_tokens=least)
         self._ends = frozenset(tokenizer.eos_ids)
         self._new: list[str] = []
@@ -111,6 +113,10 @@ class Answer:
         logprobs = self.session.logprobs[self._n_reported : self._stream.n_tokens]
         self._n_reported += len(logprobs)
         return Delta(text, logprobs, step)
+
+    def result(self) -> Generation:
+        """Return the result so far."""
+        return Generation.of(self.session, self.pieces, self._tokenizer)
 
     def _observe(self, _: Session, tokens: list[int]) -> int | None:
         """Detokenize new ids one by one, so that a stop string ends every strategy at the same token."""

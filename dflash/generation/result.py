@@ -10,6 +10,8 @@ from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
 from dflash.generation.timings import Timings, Usage
+from dflash.generation.token_texts import TokenText, token_texts
+from dflash.model.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,6 +45,8 @@ class Generation:
         Records of all steps, prompt chunks first.
     pieces : list of str
         Text that each step added.
+    vocabulary : dict of int to TokenText
+        Text of each output and draft token.
     logprobs : list of TokenLogprobs or None
         One entry per output token, if requested.
     interventions : list of Intervention
@@ -66,14 +70,16 @@ class Generation:
     timings: Timings
     steps: list[Step]
     pieces: list[str]
+    vocabulary: dict[int, TokenText]
     logprobs: list[TokenLogprobs] | None = None
     interventions: list[Intervention] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     draft_vocab_steps: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, session: Session, pieces: Sequence[str]) -> "Generation":
+    def of(cls, session: Session, pieces: Sequence[str], tokenizer: Tokenizer) -> "Generation":
         """Build the result of a session from the text that its steps added."""
+        steps = session.steps[: len(pieces)]
         return cls(
             prompt=list(session.prompt_ids),
             tokens=session.output_ids,
@@ -84,8 +90,9 @@ class Generation:
             strategy=session.strategy,
             usage=Usage(session.n_prompt, session.n_tokens),
             timings=Timings.of(session),
-            steps=session.steps[: len(pieces)],
+            steps=steps,
             pieces=list(pieces),
+            vocabulary=token_texts(steps, tokenizer),
             logprobs=list(session.logprobs) if session.sampling.logprobs is not None else None,
             interventions=list(session.interventions),
             warnings=list(session.warnings),

@@ -54,7 +54,7 @@ class Stream:
     @property
     def generation(self) -> Generation:
         """Result so far."""
-        return Generation.of(self._answer.session, self._answer.pieces)
+        return self._answer.result()
 
     def close(self) -> None:
         """Cancel the request and return when its memory is freed."""
@@ -105,7 +105,7 @@ def finish_all(worker: Worker, answers: Sequence[Answer]) -> list[Generation]:
         for answer in answers:
             answer.session.error = None
         raise
-    return [Generation.of(answer.session, answer.pieces) for answer in answers]
+    return [answer.result() for answer in answers]
 
 
 def _end(worker: Worker, answers: Sequence[Answer]) -> None:
