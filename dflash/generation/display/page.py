@@ -81,8 +81,9 @@ def _facts(generation: GenerationView) -> list[tuple[str, str]]:
         ("seed", str(generation.seed)),
     ]
     if generation.acceptance is not None:
-        by_position = generation.acceptance_by_position
-        rows.append(("by position", f"{position_bars(by_position)} {' '.join(f'{share:.0%}' for share in by_position[:8])}"))
+        rates = generation.acceptance_by_position
+        words = [f"{rate:.0%}" for rate in rates[:8]] + ["\u2026"] * (len(rates) > 8)
+        rows.append(("acceptance rate by position", f"{position_bars(rates)} {' '.join(words)}"))
     if generation.draft_vocab_steps:
         rows.append(("draft vocabulary", draft_vocabulary(generation)))
     rows += [("intervention", escape(f"step {one.step}, {one}")) for one in generation.interventions]

@@ -41,10 +41,12 @@ color:inherit;font:13px/1.75 var(--jp-code-font-family,monospace)}
 .dflash .facts{gap:8px 32px}
 .dflash .chart{overflow-x:auto;margin:8px 0}
 .dflash table{margin:0;border-collapse:collapse;color:inherit;font-size:inherit}
-.dflash th,.dflash td{text-align:left;vertical-align:top;padding:1px 8px 1px 0;border:0;white-space:normal;
-overflow-wrap:anywhere;max-width:64ch}
-.dflash th{font-weight:normal;white-space:nowrap;color:var(--jp-content-font-color2,inherit)}
-.dflash .n{text-align:right;white-space:nowrap}
+.dflash th,.dflash td{text-align:left!important;vertical-align:top!important;padding:1px 8px 1px 0!important;border:0;
+white-space:normal;overflow-wrap:break-word;max-width:64ch}
+.dflash th{font-weight:normal;color:var(--jp-content-font-color2,inherit)}
+.dflash .facts th{white-space:nowrap}
+.dflash .n{text-align:right!important}
+.dflash td.n{white-space:nowrap}
 .dflash svg{vertical-align:middle}
 .dflash .warning{font-weight:bold;color:var(--jp-error-color1,#d64545)}
 """.replace("\n", "")
@@ -56,5 +58,6 @@ overflow-wrap:anywhere;max-width:64ch}
 """Rules for elements inside ``class="dflash"``.
 
 The text keeps the colour of the page or of JupyterLab's theme. Tints are translucent and lines have contrast with light and
-dark, so the same rules serve both, also where a page does not follow the system's preferred colour scheme.
+dark, so the same rules serve both, also where a page does not follow the system's preferred colour scheme. Rules
+marked important replace those of JupyterLab for tables.
 """
