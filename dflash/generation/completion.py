@@ -11,6 +11,7 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
 from dflash.generation.parsers import ContentDelta, Event, OutputFormat, ParsedOutput
 from dflash.generation.recovery.special_tokens import special_tokens_of
+from dflash.generation.result import Generation
 from dflash.model.text.detokenizer import TextStream
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -109,6 +110,7 @@ class Completion:
         if output_format is not None:
             self._parser = output_format.parser(tokenizer.decode(self.session.prompt_array[-_PROMPT_END:].tolist()))
         least = max((part.n for part in self.session.strategy.recoveries if isinstance(part, MinTokens)), default=0)
+        self._tokenizer = tokenizer
         self._stream = TextStream(tokenizer, stop=stop, skip_special=True, min_tokens=least)
         self._ends = frozenset(tokenizer.eos_ids)
         self._new: list[str] = []
@@ -142,6 +144,10 @@ class Completion:
             return [ContentDelta(text)] if text else []
         events = self._parser.push(text)
         return events + self._parser.finish() if last else events
+
+    def result(self) -> Generation:
+        """Return the result so far."""
+        return Generation.of(self.session, self.pieces, self._tokenizer, self.output)
 
     def _observe(self, _: Session, tokens: list[int]) -> int | None:
         """Detokenize new ids one by one, so that a stop string ends every strategy at the same token."""

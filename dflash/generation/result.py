@@ -11,6 +11,8 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
 from dflash.generation.parsers import ParsedOutput, ToolCall
 from dflash.generation.timings import Timings, Usage
+from dflash.generation.token_texts import TokenText, token_texts
+from dflash.model.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,6 +47,8 @@ class Generation:
         Records of all steps, prompt chunks first.
     pieces : list of str
         Text that each step added.
+    vocabulary : dict of int to TokenText
+        Text of each output and draft token.
     logprobs : list of TokenLogprobs or None
         One entry per output token, if requested.
     interventions : list of Intervention
@@ -70,6 +74,7 @@ class Generation:
     timings: Timings
     steps: list[Step]
     pieces: list[str]
+    vocabulary: dict[int, TokenText]
     logprobs: list[TokenLogprobs] | None = None
     interventions: list[Intervention] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -77,8 +82,11 @@ class Generation:
     output: ParsedOutput | None = None
 
     @classmethod
-    def of(cls, session: Session, pieces: Sequence[str], output: ParsedOutput | None = None) -> "Generation":
+    def of(
+        cls, session: Session, pieces: Sequence[str], tokenizer: Tokenizer, output: ParsedOutput | None = None
+    ) -> "Generation":
         """Build the result of a session from the text that its steps added, and what a parser read in it."""
+        steps = session.steps[: len(pieces)]
         finish_reason = session.finish_reason or "cancelled"
         if finish_reason == "stop" and output is not None and output.tool_calls:
             finish_reason = "tool_calls"
@@ -92,8 +100,9 @@ class Generation:
             strategy=session.strategy,
             usage=Usage(session.n_prompt, session.n_tokens),
             timings=Timings.of(session),
-            steps=session.steps[: len(pieces)],
+            steps=steps,
             pieces=list(pieces),
+            vocabulary=token_texts(steps, tokenizer),
             logprobs=list(session.logprobs) if session.sampling.logprobs is not None else None,
             interventions=list(session.interventions),
             warnings=list(session.warnings),
