@@ -23,6 +23,7 @@ from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
 from dflash.generation.grammar.build import grammars
 from dflash.generation.grammar.params import GrammarParams
+from dflash.generation.parsers import OutputFormat
 from dflash.generation.prompts import Prompt
 from dflash.generation.recovery.names import Language, Recover, recoveries
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
@@ -76,6 +77,8 @@ class LM:
         regex: str | None = None,
         lark: str | None = None,
         grammar: str | None = None,
+        reasoning_parser: str | None = None,
+        tool_parser: str | None = None,
         strategy: Strategy | Drafter | str | None = None,
         recover: Recover = None,
         max_tokens: int | None = None,
@@ -93,10 +96,13 @@ class LM:
             Text or token ids are continued as they are. Messages (``{"role": ..., "content": ...}``) go through the model's
             chat template. Several prompts are decoded as a batch; each gets the same result as in a batch of one.
         tools : list of dict, optional
-            JSON schemas of functions in OpenAI's format, passed to the chat template.
+            JSON schemas of functions in OpenAI's format, passed to the chat template. Calls of these functions are parsed.
         tool_choice, response_format, regex, lark, grammar : optional
             Constraints on the output after its reasoning, as ``tool_choice="required"`` or ``regex="yes|no"``; see
             `dflash.generation.grammar.params.GrammarParams`. They need ``pip install 'dflash[grammar]'``.
+        reasoning_parser, tool_parser : str, optional
+            Format of reasoning (``"qwen3"``) and of tool calls (``"qwen3-coder"``, ``"hermes"``), or ``"none"``. If None,
+            the chat template determines them for messages; the output of other prompts is not parsed.
         strategy : Strategy, Drafter or str, optional
             Drafter, draft shape and recoveries, or a name as ``"ddtree:22"`` (see `dflash.decode.registry`); `Plain()` if
             None. The drafter never changes the output.
@@ -122,7 +128,8 @@ class LM:
         Returns
         -------
         Generation, list of Generation or Stream
-            A result for one prompt, a list of results for a list of prompts.
+            A result for one prompt, a list of results for a list of prompts. `Generation` has ``text`` as the model wrote
+            it, and its parts ``content``, ``reasoning`` and ``tool_calls``.
 
         Raises
         ------
@@ -150,11 +157,11 @@ class LM:
         for recovery in recoveries(recover, Language(self.tokenizer, self.template, tools or (), tool_choice)):
             chosen |= recovery
         settings = {"tools": tools, "settings": chat_template_kwargs}
-        encoded = [prompts.encode(one, self.tokenizer, self.template, **settings) for one in several]
-        chats = [
-            (ids, not isinstance(one, str) and isinstance(one[0], Mapping))
-            for one, ids in zip(several, encoded, strict=True)
-        ]
+        prompt_ids = [prompts.encode(one, self.tokenizer, self.template, **settings) for one in several]
+        names = {"reasoning": reasoning_parser, "tool": tool_parser}
+        of_messages = OutputFormat.of(self.template, tools, **names)
+        of_text = OutputFormat.of(None, **names)
+        chats = [(ids, prompts.is_messages(one)) for one, ids in zip(several, prompt_ids, strict=True)]
         wanted = grammars(constraints, chats, self.tokenizer, self.template, tools or ())
         completions = [
             Completion(
@@ -164,9 +171,10 @@ class LM:
                 strategy=chosen,
                 max_tokens=max_tokens,
                 stop=(stop,) if isinstance(stop, str) else stop or (),
+                output_format=of_messages if is_chat else of_text,
                 grammar=wanted_grammar,
             )
-            for ids, wanted_grammar in zip(encoded, wanted, strict=True)
+            for (ids, is_chat), wanted_grammar in zip(chats, wanted, strict=True)
         ]
         if stream and is_list:
             raise RequestError("stream=True takes one prompt: open a stream for each of several")
@@ -210,8 +218,9 @@ class LM:
         Returns
         -------
         Stream
-            Iterator of `Delta` (``text``, ``logprobs``, ``step``); prompt chunks are steps without text. ``close()`` cancels
-            the request, ``generation`` is the result so far.
+            Iterator of `Delta` (``text``, ``logprobs``, ``step``, ``events``); prompt chunks are steps without text. The
+            events are deltas of content, reasoning and tool calls; see `dflash.generation.parsers.events`. ``close()``
+            cancels the request, ``generation`` is the result so far.
 
         Raises
         ------

@@ -6,6 +6,7 @@ from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.step import Step
 from dflash.generation.timings import Timings, Usage
+from dflash.generation.token_texts import TokenText
 
 
 class GenerationView(Protocol):
@@ -19,6 +20,7 @@ class GenerationView(Protocol):
     timings: Timings
     steps: list[Step]
     pieces: list[str]
+    vocabulary: dict[int, TokenText]
     interventions: list[Intervention]
     warnings: list[str]
     draft_vocab_steps: dict[int, int]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from dflash.decode.drafting.state_check import checked_state
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.errors import ContextOverflow, OutOfMemory, PoolExhausted, RequestError
@@ -106,7 +107,7 @@ def _take(model: Any, session: Session, prefix: SessionSnapshot | Snapshot | Non
             session.state.restore(known)
         session.n_prefilled = known.length if known is not None else 0
         session.state.reserve(session.max_length - 1 - session.n_prefilled)
-        session.drafter_state = session.drafter.start(session, model, drafter_snapshot)
+        session.drafter_state = checked_state(session.drafter, session.drafter.start(session, model, drafter_snapshot))
     except BaseException:
         session.n_prefilled = 0
         session.release()

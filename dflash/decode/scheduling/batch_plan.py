@@ -114,6 +114,8 @@ def _drafts(model: Any, decoding: list[Session], rows: int, fail: Fail) -> list[
 
 
 def _checked(draft: Draft, room: int, n_vocab: int) -> Draft:
+    if not isinstance(draft, Draft):
+        raise DFlashError(f"propose: must return Draft(tokens), got {draft!r:.60}")
     draft = draft.cut(room)
     if isinstance(draft, DeferredDraft):
         return draft

@@ -6,13 +6,13 @@ from typing import Any
 from dflash.decode.grammar.after import AfterToken
 from dflash.decode.grammar.matcher import Grammar
 from dflash.errors import RequestError
+from dflash.generation.grammar.call_form import CallForm, call_form, call_tokens
 from dflash.generation.grammar.functions import Function, functions_of
 from dflash.generation.grammar.guidance import GuidanceGrammar, GuidanceVocabulary, regex_source
 from dflash.generation.grammar.json_calls import json_body
 from dflash.generation.grammar.lark import json_rule
 from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.grammar.reasoning import reasoning_after
-from dflash.generation.grammar.tool_format import ToolFormat, call_tokens, tool_format
 from dflash.generation.grammar.xml_calls import xml_body
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
@@ -86,7 +86,7 @@ def _build(
     if not any(function.strict for function in callable_):
         return None
     opened, closed = call_tokens(tokenizer)
-    rules = ["start: call", *_call(callable_, closed, tool_format(template))]
+    rules = ["start: call", *_call(callable_, closed, call_form(template))]
     return AfterToken(_compiled(rules, tokenizer, "tools"), opened, repeats=True)
 
 
@@ -106,7 +106,7 @@ def _must_call(
         raise RequestError(f"tool_choice: is {params.tool_choice!r}, but tools holds none")
     opened, closed = call_tokens(tokenizer)
     calls = f"calls: <[{opened}]> call" + ("" if params.function else f' ("\\n" <[{opened}]> call)*')
-    rules = [f"{start}calls", calls, *_call(functions, closed, tool_format(template))]
+    rules = [f"{start}calls", calls, *_call(functions, closed, call_form(template))]
     return _compiled(rules, tokenizer, "tools")
 
 
@@ -121,13 +121,13 @@ def _json(
     if functions:  # the model may call a tool instead
         opened, closed = call_tokens(tokenizer)
         rules[0] = f"{start}(value | calls)"
-        rules += [f'calls: <[{opened}]> call ("\\n" <[{opened}]> call)*', *_call(functions, closed, tool_format(template))]
+        rules += [f'calls: <[{opened}]> call ("\\n" <[{opened}]> call)*', *_call(functions, closed, call_form(template))]
     return _compiled(rules, tokenizer, "response_format")
 
 
-def _call(functions: Sequence[Function], closed: int, form: ToolFormat) -> list[str]:
+def _call(functions: Sequence[Function], closed: int, form: CallForm) -> list[str]:
     """Return the rules of ``call``: what follows ``<tool_call>``, up to and including ``</tool_call>``."""
-    return [f"call: body <[{closed}]>", *(xml_body if form is ToolFormat.XML else json_body)(functions, lenient=True)]
+    return [f"call: body <[{closed}]>", *(xml_body if form is CallForm.XML else json_body)(functions, lenient=True)]
 
 
 def _compiled(rules: Sequence[str], tokenizer: Tokenizer, name: str) -> GuidanceGrammar:

@@ -8,7 +8,7 @@ from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
 
-class ToolFormat(Enum):
+class CallForm(Enum):
     """Forms of a call between ``<tool_call>`` and ``</tool_call>``."""
 
     XML = "xml"
@@ -18,7 +18,7 @@ class ToolFormat(Enum):
     """An object with ``name`` and ``arguments`` (Hermes, Qwen2.5, Qwen3)."""
 
 
-def tool_format(template: ChatTemplate | None) -> ToolFormat:
+def call_form(template: ChatTemplate | None) -> CallForm:
     """Return the form that a chat template shows to the model.
 
     Raises
@@ -29,9 +29,9 @@ def tool_format(template: ChatTemplate | None) -> ToolFormat:
     source = "" if template is None else template.source
     if CALL[0] in source:
         if "<function=" in source:
-            return ToolFormat.XML
+            return CallForm.XML
         if "arguments" in source:
-            return ToolFormat.JSON
+            return CallForm.JSON
     raise RequestError("tool_choice: the chat template does not show tool calls as <tool_call> with XML or JSON inside")
 
 
