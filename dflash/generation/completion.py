@@ -10,6 +10,7 @@ from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
 from dflash.generation.recovery.special_tokens import special_tokens_of
+from dflash.generation.role_boundaries import role_boundaries
 from dflash.model.text.detokenizer import TextStream
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -49,6 +50,8 @@ class Answer:
         Maximum number of output tokens; None is the rest of the context.
     stop : sequence of str
         Stop strings: the text ends before the first one. They are ignored until the strategy's `MinTokens` is reached.
+    prefix_cache : bool
+        Use the engine's prefix cache, if it has one.
 
     Attributes
     ----------
@@ -74,12 +77,14 @@ class Answer:
         strategy: Strategy | None = None,
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
+        prefix_cache: bool = True,
     ) -> None:
         observe = WeakMethod(self._observe)  # weak: no reference cycle between the answer and its session
 
         def observer(session: Session, tokens: list[int]) -> int | None:
             return observe()(session, tokens)
 
+        prompt = PromptIds.of(prompt)
         self.session = Session(
             prompt,
             sampling=sampling,
@@ -88,6 +93,8 @@ class Answer:
             eos=tokenizer.eos_ids,
             observer=observer,
             special_tokens=special_tokens_of(tokenizer),
+            boundaries=role_boundaries(tokenizer, prompt),
+            use_prefix_cache=prefix_cache,
         )
         self.pieces: list[str] = []
         least = max((part.n for part in self.session.strategy.recoveries if isinstance(part, MinTokens)), default=0)

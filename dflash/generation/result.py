@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
 
 class Usage(NamedTuple):
-    """Numbers of prompt and output tokens; the end token counts."""
+    """Numbers of prompt and output tokens, the end token included, and of prompt tokens from the prefix cache."""
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
         """Prompt and output tokens together."""
-        return sum(self)
+        return self.prompt_tokens + self.completion_tokens
 
 
 class Timings(NamedTuple):
@@ -134,7 +135,7 @@ class Generation:
             seed=session.seed,
             sampling=session.sampling,
             strategy=session.strategy,
-            usage=Usage(session.n_prompt, session.n_tokens),
+            usage=Usage(session.n_prompt, session.n_tokens, session.n_cached),
             timings=Timings.of(session),
             steps=session.steps[: len(pieces)],
             pieces=list(pieces),

@@ -156,8 +156,11 @@ def usage(answers: Sequence[Answer], n: int) -> dict[str, Any]:
     """
     prompt = sum(answer.session.n_prompt for answer in answers[::n])
     completion = sum(answer.session.n_tokens for answer in answers)
-    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    counts: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     drafted, accepted = (sum(getattr(answer.session, name) for answer in answers) for name in ("n_drafted", "n_accepted"))
+    cached = sum(answer.session.n_cached for answer in answers[::n])
+    if cached:
+        counts["prompt_tokens_details"] = {"cached_tokens": cached}
     if not drafted:
         return counts
     details = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
