@@ -12,6 +12,7 @@ from dflash.decode.session import Session, Step, TokenLogprobs
 from dflash.generation.parsers import ContentDelta, Event, OutputFormat, ParsedOutput
 from dflash.generation.recovery.special_tokens import special_tokens_of
 from dflash.generation.result import Generation
+from dflash.generation.role_boundaries import role_boundaries
 from dflash.model.text.detokenizer import TextStream
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -60,6 +61,8 @@ class Completion:
         strategy's `MinTokens` is reached.
     output_format : OutputFormat, optional
         Formats of reasoning and tool calls; if None, all text is content.
+    prefix_cache : bool
+        Use the engine's prefix cache, if it has one.
 
     Attributes
     ----------
@@ -88,12 +91,14 @@ class Completion:
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
         output_format: OutputFormat | None = None,
+        prefix_cache: bool = True,
     ) -> None:
         observe = WeakMethod(self._observe)  # weak: no reference cycle between the completion and its session
 
         def observer(session: Session, tokens: list[int]) -> int | None:
             return observe()(session, tokens)
 
+        prompt = PromptIds.of(prompt)
         self.session = Session(
             prompt,
             sampling=sampling,
@@ -103,6 +108,8 @@ class Completion:
             observer=observer,
             special_tokens=special_tokens_of(tokenizer),
             detokenize=tokenizer.decode,
+            boundaries=role_boundaries(tokenizer, prompt),
+            use_prefix_cache=prefix_cache,
         )
         self.pieces: list[str] = []
         self.events: list[Event] = []
