@@ -162,7 +162,7 @@ def test_exports_of_speculators():
     }
     assert config_of_folder(config, shapes(SPARK)) == SPARK
     config["sample_from_anchor"] = False
-    assert config_of_folder(config, shapes(SPARK)).most == 5
+    assert config_of_folder(config, shapes(SPARK)).max_draft == 5
     config |= {"architectures": ["DFlashSpeculator"], "enable_confidence_head": False}
     assert config_of_folder(config, shapes(SMALL)) == SMALL
 
@@ -415,7 +415,7 @@ def test_absurd_settings_are_refused_or_make_sense(kind):
             refused += 1
         else:
             assert len(got.windows) == len(got.causal) == got.n_layers
-            assert 1 <= got.most < 32
+            assert 1 <= got.max_draft < 32
     assert refused > 800
 
 
