@@ -23,7 +23,7 @@ from dflash.decode.session import Session
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
 from dflash.model.draft import DeviceDraftRequest
-from dflash.model.load import load_model
+from dflash.model.loading.target import load_model
 
 PROMPT, STEPS, SKIPPED, QUEUED = 300, 60, 10, 6
 

@@ -26,7 +26,7 @@ from dflash.generation.recovery.names import Language, Recover, recoveries
 from dflash.generation.stream import Stream, finish_all
 from dflash.kernels.profile import profile
 from dflash.model import describe
-from dflash.model.load import Loaded
+from dflash.model.loading.target import Loaded
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ def main(arguments: argparse.Namespace) -> int:
     from dflash.model.draft import is_draft
     from dflash.model.draft.describe import draft_overview
     from dflash.model.gguf.file import GGUFFile
-    from dflash.model.hub import resolve
+    from dflash.model.loading.hub import resolve
 
     path = resolve(arguments.model, folders=True)
     if is_draft(path):
@@ -67,7 +67,7 @@ def draft_as_text(about: dict[str, Any]) -> str:
         ("draft", f"{draft['name']}, {draft['parameters'] / 1e6:,.0f} M parameters, for a model of width {draft['width']}"),
         ("file", draft["file"]),
         ("block", f"{draft['block']} rows, {draft['draft_tokens']} draft tokens, mask token {draft['mask']}"),
-        ("reads", f"outputs of target layers {', '.join(map(str, draft['target_layers']))}, width {draft['width']}"),
+        ("reads", f"outputs of target layers {', '.join(map(str, draft['target_layer_ids']))}, width {draft['width']}"),
         *(("layers" if i == 0 else "", _layer(i, layer)) for i, layer in enumerate(draft["layers"])),
         ("heads", f"{heads} of {head_size}, {kv_heads} of keys and values, rotation base {draft['rope_base']:g}"),
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dflash.cli.model_arguments import add_context, add_draft, add_model, check_draft, draft_settings
 from dflash.errors import DFlashError, EngineFailed, RequestError
-from dflash.model.hub import PACKAGED
+from dflash.model.loading.hub import PACKAGED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

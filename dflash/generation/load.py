@@ -7,7 +7,7 @@ from typing import Any
 from dflash.decode.engine import Engine
 from dflash.decode.warmup import warm
 from dflash.generation.engine_thread import EngineThread
-from dflash.model.load import Loaded, load_model
+from dflash.model.loading.target import Loaded, load_model
 
 
 def start(

@@ -241,30 +241,30 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
     sizes = [len(span.tokens) for span in spans]
     depth = [_depths(span, n) for span, n in zip(spans, sizes, strict=True)]
     columns = [
-        (state.length, state.slot, span.prefill, len(state.kept), state.side)
+        (state.length, state.slot, span.prefill, len(state.accepted), state.buffer)
         for span, state in zip(spans, states, strict=True)
     ]
-    length, slot, whole, n_kept, side = np.ascontiguousarray(np.array(columns, np.int32).T)
+    length, slot, prefill, n_accepted, buffer = np.ascontiguousarray(np.array(columns, np.int32).T)
     # a sequence may hold more pages than these rows reach
     used = [-(-(state.length + n) // PAGE) for state, n in zip(states, sizes, strict=True)]
     pages = np.zeros((len(spans), max(used)), np.int32)
-    kept = np.zeros((len(spans), PENDING), np.int32)
+    accepted = np.zeros((len(spans), PENDING), np.int32)
     for i, state in enumerate(states):
         pages[i, : used[i]] = state.pages[: used[i]]
-        kept[i, : len(state.kept)] = state.kept
+        accepted[i, : len(state.accepted)] = state.accepted
     one = len(spans) == 1
     rows = Ragged(
-        first=np.array([0, *accumulate(sizes)], np.int32),
+        row_starts=np.array([0, *accumulate(sizes)], np.int32),
         sequence=np.zeros(sizes[0], np.int32) if one else np.repeat(np.arange(len(spans), dtype=np.int32), sizes),
         parent=spans[0].parents if one else np.concatenate([span.parents for span in spans]),
         depth=depth[0] if one else np.concatenate(depth),
         length=length,
         pages=pages,
         slot=slot,
-        whole=whole,
-        kept=kept,
-        n_kept=n_kept,
-        side=side,
+        prefill=prefill,
+        accepted=accepted,
+        n_accepted=n_accepted,
+        buffer=buffer,
     )
     tokens = spans[0].tokens if one else np.concatenate([span.tokens for span in spans])
     return tokens, length[rows.sequence] + rows.depth, rows
@@ -277,11 +277,11 @@ def next_rows(spans: Sequence[Span]) -> Ragged:
     pages = np.zeros((n, max(used)), np.int32)
     for i, state in enumerate(states):
         pages[i, : used[i]] = state.pages[: used[i]]
-    columns = [(state.length + 1, state.slot, state.side, 0, 1, -1) for state in states]
-    length, slot, side, zero, one, root = np.ascontiguousarray(np.array(columns, np.int32).T)
+    columns = [(state.length + 1, state.slot, state.buffer, 0, 1, -1) for state in states]
+    length, slot, buffer, zero, one, root = np.ascontiguousarray(np.array(columns, np.int32).T)
     rows = np.arange(n + 1, dtype=np.int32)
-    kept = np.zeros((n, PENDING), np.int32)
-    return Ragged(rows, rows[:n], root, zero, length, pages, slot, zero, kept, one, side)
+    accepted = np.zeros((n, PENDING), np.int32)
+    return Ragged(rows, rows[:n], root, zero, length, pages, slot, zero, accepted, one, buffer)
 
 
 def _depths(span: Span, n: int) -> Ints:

@@ -5,9 +5,9 @@ from typing import Any
 from dflash.errors import DFlashError, RequestError
 from dflash.generation.engine_thread import EngineThread
 from dflash.model.config import Config
-from dflash.model.draft.files import is_draft
+from dflash.model.draft.files.open_draft import is_draft
 from dflash.model.gguf.file import GGUFFile
-from dflash.model.hub import resolve
+from dflash.model.loading.hub import resolve
 from dflash.serve.strategy_choice import Defaults, named
 
 _WORDS = {

@@ -22,15 +22,15 @@ from dflash.generation.recovery.names import Language
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
-from dflash.serve.body import parse_json, read_body
 from dflash.serve.event_stream import EventStream
-from dflash.serve.fields import FieldError
 from dflash.serve.health import health_of
 from dflash.serve.http_errors import Problem
 from dflash.serve.jobs import Running, until_gone
 from dflash.serve.limits import MAX_PREPARING, Limits
-from dflash.serve.requests import Options, parse_chat, parse_completion
-from dflash.serve.responses import ChatShape, CompletionShape, Shape, interventions, usage
+from dflash.serve.parsing.body import parse_json, read_body
+from dflash.serve.parsing.fields import FieldError
+from dflash.serve.parsing.requests import Options, parse_chat, parse_completion
+from dflash.serve.responses import ChatShape, CompletionShape, ResponseShape, interventions, usage
 from dflash.serve.strategy_choice import PLAIN, Defaults, strategy_of
 
 _THREADS = 2
@@ -71,7 +71,7 @@ class Job:
 
     options: Options
     prompts: Sequence[PromptIds]
-    shape: Shape
+    shape: ResponseShape
     tools: Sequence[Mapping[str, Any]] = ()
     tool_choice: ToolChoice = None
 
@@ -200,7 +200,7 @@ class API:
         self,
         options: Options,
         prompts: Sequence[Sequence[int]],
-        shape: Shape,
+        shape: ResponseShape,
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: ToolChoice = None,
     ) -> Job:
@@ -235,7 +235,7 @@ def _seed(seed: int | None, number: int) -> int | None:
     return (seed + number) % 2**64 if seed is not None and number else seed
 
 
-async def _whole(running: Running, head: Mapping[str, Any], options: Options, shape: Shape) -> dict[str, Any]:
+async def _whole(running: Running, head: Mapping[str, Any], options: Options, shape: ResponseShape) -> dict[str, Any]:
     logprobs: list[list[TokenLogprobs]] = [[] for _ in running.completions]
     async for index, delta in running.deltas():
         logprobs[index] += delta.logprobs
@@ -244,7 +244,7 @@ async def _whole(running: Running, head: Mapping[str, Any], options: Options, sh
 
 
 async def _chunks(
-    running: Running, head: Mapping[str, Any], options: Options, shape: Shape
+    running: Running, head: Mapping[str, Any], options: Options, shape: ResponseShape
 ) -> AsyncIterator[dict[str, Any]]:
     tail = {"usage": None} if options.include_usage else {}
     for index in range(len(running.completions)):

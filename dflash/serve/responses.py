@@ -11,7 +11,7 @@ LOWEST = -9999.0
 """Smallest log-probability in responses; stands for minus infinity, which JSON does not have."""
 
 
-class Shape(Protocol):
+class ResponseShape(Protocol):
     """Format of the choices of one API."""
 
     whole_kind: str

@@ -381,7 +381,7 @@ def test_strategies_side_by_side_are_checked_before_anything_is_loaded(capsys, m
 )
 def test_what_is_said_in_vain_about_a_draft(capsys, monkeypatch, command, words, message):
     monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
-    monkeypatch.setattr("dflash.model.load.load_model", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setattr("dflash.model.loading.target.load_model", lambda *_, **__: pytest.fail("it was loaded"))
     monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: pytest.fail("it was loaded"))
     words = words.replace("--strategy", "--strategies") if command == "bench" else words
     more = ["--allow-strategies", "none"] if command == "serve" else []

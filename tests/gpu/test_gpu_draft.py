@@ -25,7 +25,7 @@ from dflash.errors import PoolExhausted
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
 from dflash.model.draft import DraftRequest, load_draft
-from dflash.model.draft.names import expected
+from dflash.model.draft.files.names import expected
 
 TEXTS = [
     "def fibonacci(n):\n    if n < 2:\n        return n\n",

@@ -185,14 +185,14 @@ def test_walk(sizes, order):
         assert seen.last[k] == at + len(path) - 1
         assert position.get()[:, k].tolist() == [now, now + 1, now + 2]
         assert other.length.get()[k] == lengths[i]
-        assert (seen.first[k], seen.length[k]) == (at, lengths[i] % places)
+        assert (seen.row_starts[k], seen.length[k]) == (at, lengths[i] % places)
         assert got.tokens[block * k : block * (k + 1)].tolist() == [anchor, 99, 99, 99]
         assert got.position[block * k : block * (k + 1)].tolist() == list(range(now, now + block))
         assert (got.length[k], got.seen[k]) == (now, max(5, now + 64 - places))
         assert (found.anchors[k], found.lengths[k]) == (anchor, now)
         at += len(path)
     assert seen.counts.tolist() == [at, s]
-    assert seen.first[s] == at
+    assert seen.row_starts[s] == at
 
 
 def test_features():

@@ -10,11 +10,11 @@ from serve_fakes import ScriptedEngine
 from dflash.cli.serve import main
 from dflash.errors import RequestError
 from dflash.generation.engine_thread import EngineThread
-from dflash.serve import body as bodies
 from dflash.serve import limits
 from dflash.serve.access import KEY, is_loopback, local_hosts, read_key
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
+from dflash.serve.parsing import body as bodies
 
 
 @pytest.fixture

@@ -20,11 +20,11 @@ from dflash.generation.engine_thread import EngineThread
 from dflash.generation.recovery.names import Language
 from dflash.serve import limits
 from dflash.serve.app import build_app
-from dflash.serve.body import parse_json
 from dflash.serve.endpoints import Backend
-from dflash.serve.fields import FieldError, Fields, shown
 from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
+from dflash.serve.parsing.body import parse_json
+from dflash.serve.parsing.fields import FieldError, Fields, shown
 from dflash.serve.strategy_choice import Decoding, Defaults, parse_decoding, strategy_of
 
 

@@ -12,7 +12,7 @@ from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.errors import RequestError, Unsupported
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
-from dflash.serve.fields import FieldError, Fields
+from dflash.serve.parsing.fields import FieldError, Fields
 from dflash.serve.strategy_choice import Decoding, Defaults, allowed, parse_decoding
 
 CAPITAL = {

@@ -15,7 +15,7 @@ from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.model.load import load_model
+from dflash.model.loading.target import load_model
 
 SAMPLINGS = [
     Sampling(),

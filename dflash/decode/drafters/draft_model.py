@@ -19,7 +19,7 @@ from dflash.decode.warmup import warm
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 from dflash.model.candidates import Candidates, fill, put
-from dflash.model.load_small import load_small
+from dflash.model.loading.draft_model import load_small
 
 if TYPE_CHECKING:
     from dflash.decode.view import SessionView

@@ -18,7 +18,7 @@ from dflash.decode.registry import register
 from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft import DeviceDraftRequest
-from dflash.model.load_mtp import load_mtp
+from dflash.model.loading.mtp import load_mtp
 from dflash.model.mtp import MtpRequest
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from dflash.model.attachments import Attachments
 from dflash.model.batch import Forward, Span, check, device_drafts_of, next_rows, ragged
 from dflash.model.config import Config
 from dflash.model.cuda.gather_outputs import Gather
-from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PrefillPass, Shape, bucket_of
-from dflash.model.cuda.recurrent_pools import DEVICE
+from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PassGraphKey, PrefillPass, bucket_of
+from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.split_passes import grouped
 from dflash.model.cuda.weights import DeviceWeights
@@ -105,7 +105,7 @@ class DeviceModel:
         self._sampler = DeviceSampler(self._decode.logits, position=self._decode.batch.position)
         self._settling = DeviceBatch(1, 1, 1)
         memories = list(zip(self.pools.conv, self.pools.delta, strict=True))
-        self._apply_kept = Flush(memories, self._settling) if memories else None
+        self._apply_accepted = Flush(memories, self._settling) if memories else None
         self._gather = Gather(config, self._decode)
         self.latest: Forward | None = None
         self.alone = False
@@ -170,7 +170,7 @@ class DeviceModel:
         """Capture decode passes of `sizes` rows of one sequence; results of the last forward on the device are lost."""
         self.latest, self.alone, self.device_requests = None, False, {}
         for size in sizes:
-            self._decode.prepare(Shape(bucket_of(size), alone=True, capture=capture, logits=True))
+            self._decode.prepare(PassGraphKey(bucket_of(size), alone=True, capture=capture, logits=True))
 
     def forward(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read tokens of one or more sequences, as `Model.forward` does.
@@ -275,25 +275,25 @@ class DeviceModel:
         self._decode(tokens, rows, capture, logits=any(span.logits for span in spans), amend=write_drafts)
         return self._decode.layers
 
-    def _flush(self, slot: int, kept: Sequence[int], side: int) -> None:
-        """Apply the accepted rows `kept` of one slot to the recurrent state of all layers."""
-        if self._apply_kept is None:
+    def _flush(self, slot: int, accepted: Sequence[int], buffer: int) -> None:
+        """Apply the accepted rows `accepted` of one slot to the recurrent state of all layers."""
+        if self._apply_accepted is None:
             return
         none, one = np.zeros(0, np.int32), np.zeros(1, np.int32)
         rows = np.zeros((1, PENDING), np.int32)
-        rows[0, : len(kept)] = kept
+        rows[0, : len(accepted)] = accepted
         batch = Ragged(
-            first=np.zeros(2, np.int32),
+            row_starts=np.zeros(2, np.int32),
             sequence=none,
             parent=none,
             depth=none,
             length=one,
             pages=one[None],
             slot=one + slot,
-            whole=one,
-            kept=rows,
-            n_kept=one + len(kept),
-            side=one + side,
+            prefill=one,
+            accepted=rows,
+            n_accepted=one + len(accepted),
+            buffer=one + buffer,
         )
         self._settling.upload(none, batch)
-        self._apply_kept()
+        self._apply_accepted()

@@ -49,7 +49,7 @@ def _draft(config: DraftConfig) -> dict[str, Any]:
         "block": config.block,
         "draft_tokens": config.max_draft,
         "mask": config.mask,
-        "target_layers": list(config.target_layer_ids),
+        "target_layer_ids": list(config.target_layer_ids),
         "width": config.width,
         "layers": [
             {"window": window, "causal": causal} for window, causal in zip(config.windows, config.causal, strict=True)

@@ -23,7 +23,7 @@ from dflash.generation.recovery.special_tokens import special_tokens_of
 from dflash.generation.recovery.tool_call_prefix import opening
 from dflash.generation.recovery.tool_stall import ToolStall
 from dflash.model.text.chat_template import ChatTemplate
-from dflash.serve.fields import Fields
+from dflash.serve.parsing.fields import Fields
 
 STALL, LEAST = "DFLASH_STALL_TOOL_PREFIX", "DFLASH_MIN_TOKENS"
 

@@ -14,7 +14,7 @@ from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.tree.cuda import SEQUENCES, AcceptPath, WriteDraft
 from dflash.model.candidates import Candidates
 from dflash.model.cuda.device_drafts import DeviceDrafts, can_launch_ahead, most_rows
-from dflash.model.cuda.draft.block import Block
+from dflash.model.cuda.draft.block import DraftBlock
 from dflash.model.cuda.draft.context import Context
 from dflash.model.cuda.draft.feature_buffer import FeatureBuffer
 from dflash.model.cuda.draft.markov import Markov
@@ -23,8 +23,8 @@ from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Rows
+from dflash.model.draft.files.source import Source
 from dflash.model.draft.request import DeviceDraftRequest, DraftRequest
-from dflash.model.draft.source import Source
 from dflash.model.draft.state import DraftSnapshot, DraftState
 from dflash.model.draft.vocabulary import Vocabulary
 
@@ -104,13 +104,15 @@ class DeviceBlockDraft:
             head = weights.matrix("output.weight") if source.has("output.weight") else theirs.matrix(output)
             self._context = Context(weights, config, rings)
             about = {"n_texts": n, "min_confidence": min_confidence, "scratch": target.scratch()}
-            self._block = Block(weights, config, rings, (embedding, head), vocabulary=vocabulary, common=common, **about)
+            self._block = DraftBlock(
+                weights, config, rings, (embedding, head), vocabulary=vocabulary, common=common, **about
+            )
         self.weights = weights
         shape = {"rows": config.block, "places": rings.size, "mask": config.mask}
         context, block = self._context.arrays, self._block.arrays
         self._walk = AcceptPath(target.batch, target.sampled_ids, context, self._block.out, block=block, **shape)
         self._plant = WriteDraft(self._block.out, target.batch)
-        self._kept = FeatureBuffer(config.target_layer_ids, rings.slots, config.width)
+        self._feature_buffer = FeatureBuffer(config.target_layer_ids, rings.slots, config.width)
         self._ahead: DeviceDrafts | None = None
         self.latest: DeviceDrafts | None = None
         jit.warm()
@@ -152,22 +154,22 @@ class DeviceBlockDraft:
         for state, rows in items:
             if self._ahead is not None and self._ahead.awaits(state, features):
                 self._ahead.record_accepted(state, len(range(PENDING)[rows]) if isinstance(rows, slice) else len(rows))
-            elif not self._kept.add(state, features, rows):
+            elif not self._feature_buffer.add(state, features, rows):
                 self.catch_up([state])
-                if not self._kept.add(state, features, rows):
+                if not self._feature_buffer.add(state, features, rows):
                     unread.append((state, rows))
         if unread:
             self._context.read(unread, features)
 
     def catch_up(self, states: Sequence[DraftState]) -> None:
         """Read the buffered rows of some sequences."""
-        items, features = self._kept.take(states)
+        items, features = self._feature_buffer.take(states)
         if items:
             self._context.read(items, features)
 
     def forget(self, state: DraftState) -> None:
         """Drop the buffered rows of a sequence."""
-        self._kept.take([state])
+        self._feature_buffer.take([state])
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Candidates]:
         """Find candidates for the tokens after the last one of each sequence; see `BlockDraft.propose`."""

@@ -22,8 +22,8 @@ from dflash.model.config import Config
 from dflash.model.cuda.device_drafts import DeviceDrafts, can_launch_ahead, most_rows
 from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.mtp.block import MtpContext
-from dflash.model.cuda.mtp.draft_loop import MOST, Chain
-from dflash.model.cuda.recurrent_pools import DEVICE
+from dflash.model.cuda.mtp.draft_loop import MOST, DraftLoop
+from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.draft.vocabulary import Vocabulary
@@ -96,7 +96,9 @@ class DeviceMtpHead:
             norm = "nextn.shared_head_norm.weight"
             last = own.vector(norm) if norm in host else theirs.vector("output_norm.weight")
             pages = -(-(model.config.context + 3 * PENDING) // PAGE)
-            self._chain = Chain(MtpContext(own, config, self.pools, *tables, last, known, common, model.scratch()), pages)
+            self._chain = DraftLoop(
+                MtpContext(own, config, self.pools, *tables, last, known, common, model.scratch()), pages
+            )
         self.weights = own
         arrays, out = self._chain.arrays, self._chain.out
         self._walk = AcceptPath(model.batch, model.sampled_ids, arrays, out, rows=MOST, position=arrays.next)
@@ -280,7 +282,7 @@ class DeviceMtpHead:
             n = len(some)
             state.reserve(n + depth)
             part, order = slice(at, at + n), np.arange(n, dtype=np.int32)
-            host.first[i], host.first[i + 1], host.last[i] = at, at + n, at + n - 1
+            host.row_starts[i], host.row_starts[i + 1], host.last[i] = at, at + n, at + n - 1
             host.sequence[part], host.length[i] = i, state.length
             host.parent[part], host.depth[part] = order - 1, order
             host.position[part], host.row[part], host.token[part] = state.length + order, row + order, some

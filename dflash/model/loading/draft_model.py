@@ -6,8 +6,8 @@ from typing import Any
 from dflash.errors import Unsupported
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
-from dflash.model.hub import resolve
-from dflash.model.load import Loaded, load_model
+from dflash.model.loading.hub import resolve
+from dflash.model.loading.target import Loaded, load_model
 
 _TOKENS = "tokenizer.ggml.tokens"
 
