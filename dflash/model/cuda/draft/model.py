@@ -232,7 +232,7 @@ class DeviceBlockDraft:
         return self.latest
 
     def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
-        """See `DeviceDrafter.follow`."""
+        """See `DeviceDrafter.launch_ahead`."""
         target, n = self._target, len(device_requests)
         self.catch_up([device_request.state for device_request in device_requests])
         if n > self.most_texts or not can_launch_ahead(target, device_requests, order):
