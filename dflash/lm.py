@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dflash.decode.drafters import Strategy
 from dflash.decode.drafters.diagnostics import warnings_of
 from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.registry import check_no_draft_options
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.trace import Dump
@@ -85,6 +86,7 @@ class LM:
         stop: str | Sequence[str] | None = (),
         stream: bool = False,
         dump: str | os.PathLike[str] | None = None,
+        prefix_cache: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **sampling: Any,
     ) -> Any:
@@ -118,6 +120,8 @@ class LM:
             Return a `Stream` instead of waiting for the result. For one prompt only.
         dump : str or path, optional
             File for a trace of all steps: drafting and sampling as one JSON object per line; see `dflash.decode.trace`.
+        prefix_cache : bool
+            Use the prefix cache, if the model was loaded with one.
         chat_template_kwargs : dict, optional
             Variables of the chat template, as ``{"enable_thinking": False}``.
         **sampling
@@ -173,6 +177,7 @@ class LM:
                 stop=(stop,) if isinstance(stop, str) else stop or (),
                 output_format=of_messages if is_chat else of_text,
                 grammar=wanted_grammar,
+                prefix_cache=prefix_cache,
             )
             for (ids, is_chat), wanted_grammar in zip(chats, wanted, strict=True)
         ]
@@ -299,8 +304,15 @@ class LM:
             "slots": pools.slots,
             "free_slots": pools.free_slots,
         }
+        if self.prefix_cache is not None:
+            about["prefix_cache"] = self.prefix_cache.stats._asdict()
         about["warnings"] = warnings_of(self.model)
         return about
+
+    @property
+    def prefix_cache(self) -> PrefixCache | None:
+        """Saved states of earlier prompts and answers; None if the model was loaded without. Clear it inside `call`."""
+        return self._engine_thread.engine.prefix_cache
 
     @property
     def context(self) -> int:

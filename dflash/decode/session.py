@@ -69,6 +69,11 @@ class Session:
     group : hashable, optional
         Sessions of equal groups, such as the choices of one request, wait in one queue; the queues take turns to start a
         session. None is a queue of its own.
+    boundaries : sequence of int
+        Numbers of prompt tokens at which the engine's prefix cache should save the state, such as the beginnings of roles.
+        The ends of prompt and session are saved too.
+    use_prefix_cache : bool
+        False to neither begin with a snapshot of the engine's prefix cache nor save any.
 
     Attributes
     ----------
@@ -100,6 +105,10 @@ class Session:
         Tokens that a recovery injects next, whatever the model predicts.
     held_steps : list of Step
         Steps that a recovery holds back.
+    n_cached : int
+        Prompt tokens that came from the prefix cache.
+    snapshot_at : list of int
+        Lengths in rising order at which the prefix cache saves the state.
     prompt_snapshot : Snapshot or None
         State at the end of the prompt, if a recovery may restart the session.
     added_at, started_at, first_token_at, ended_at : float or None
@@ -128,6 +137,8 @@ class Session:
         detokenize: Detokenize | None = None,
         recorder: Recorder | None = None,
         group: Hashable = None,
+        boundaries: Sequence[int] = (),
+        use_prefix_cache: bool = True,
     ) -> None:
         given = PromptIds.of(prompt)
         self.prompt_array = given.array
@@ -138,6 +149,7 @@ class Session:
         self.sampling, self.strategy, self.max_tokens, self.prefix = sampling, strategy, max_tokens, prefix
         self.eos, self.observer, self.special_tokens, self.recorder = frozenset(eos), observer, special_tokens, recorder
         self.group, self.detokenize = group, detokenize
+        self.boundaries, self.use_prefix_cache = boundaries, use_prefix_cache
         self.drafter: Drafter = strategy.drafter
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self.history = History(given.token_ids)
@@ -163,7 +175,8 @@ class Session:
         self.forced_ids: tuple[int, ...] = ()
         self.held_steps: list[Step] = []
         self.prompt_snapshot: Snapshot | None = None
-        self.n_prefilled = 0
+        self.n_prefilled = self.n_cached = 0
+        self.snapshot_at: list[int] = []
         self.added_at: float | None = None
         self.started_at: float | None = None
         self.first_token_at: float | None = None

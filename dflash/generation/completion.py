@@ -13,6 +13,7 @@ from dflash.decode.session import Session, Step, TokenLogprobs
 from dflash.generation.parsers import ContentDelta, Event, OutputFormat, ParsedOutput
 from dflash.generation.recovery.special_tokens import special_tokens_of
 from dflash.generation.result import Generation
+from dflash.generation.role_boundaries import role_boundaries
 from dflash.model.text.detokenizer import TextStream
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -63,6 +64,8 @@ class Completion:
         Formats of reasoning and tool calls; if None, all text is content.
     grammar : Grammar, optional
         Grammar of the output, with its reasoning.
+    prefix_cache : bool
+        Use the engine's prefix cache, if it has one.
 
     Attributes
     ----------
@@ -92,12 +95,14 @@ class Completion:
         stop: Sequence[str] = (),
         output_format: OutputFormat | None = None,
         grammar: Grammar | None = None,
+        prefix_cache: bool = True,
     ) -> None:
         observe = WeakMethod(self._observe)  # weak: no reference cycle between the completion and its session
 
         def observer(session: Session, tokens: list[int]) -> int | None:
             return observe()(session, tokens)
 
+        prompt = PromptIds.of(prompt)
         self.session = Session(
             prompt,
             sampling=sampling,
@@ -108,6 +113,8 @@ class Completion:
             observer=observer,
             special_tokens=special_tokens_of(tokenizer),
             detokenize=tokenizer.decode,
+            boundaries=role_boundaries(tokenizer, prompt),
+            use_prefix_cache=prefix_cache,
         )
         self.pieces: list[str] = []
         self.events: list[Event] = []

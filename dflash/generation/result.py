@@ -98,7 +98,7 @@ class Generation:
             seed=session.seed,
             sampling=session.sampling,
             strategy=session.strategy,
-            usage=Usage(session.n_prompt, session.n_tokens),
+            usage=Usage(session.n_prompt, session.n_tokens, session.n_cached),
             timings=Timings.of(session),
             steps=steps,
             pieces=list(pieces),

@@ -65,8 +65,9 @@ def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> lis
 
 
 def _chunk(session: Session, room: int, alignment: int) -> int:
-    """Return the number of prompt tokens to prefill: all that are left, or as many as end at a multiple of `alignment`."""
-    left = session.n_prompt - 1 - session.n_prefilled
+    """Return the number of tokens to prefill: up to the next snapshot, or as many as end at a multiple of `alignment`."""
+    end = next((length for length in session.snapshot_at if length > session.n_prefilled), session.n_prompt - 1)
+    left = end - session.n_prefilled
     return left if left <= room else max(0, room - (session.n_prefilled + room) % alignment)
 
 

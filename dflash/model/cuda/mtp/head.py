@@ -219,7 +219,7 @@ class DeviceMtpHead:
         return True
 
     def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
-        """See `DeviceDrafter.follow`."""
+        """See `DeviceDrafter.launch_ahead`."""
         target, depth, states = (
             self._target,
             max(device_request.positions for device_request in device_requests),
