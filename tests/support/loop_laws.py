@@ -62,7 +62,7 @@ class _Chaining:
         ahead = self.drafter.text[at:][: min(max_draft, self.drafter.size)]
         return Draft([token ^ 1 if (at + i) % 5 == 0 else token for i, token in enumerate(ahead)])
 
-    def observe(self, out, rows):
+    def observe(self, step, out, rows):
         assert out.captured[0][rows].shape[1] == out.hidden.shape[1]
 
     def snapshot(self):

@@ -60,7 +60,7 @@ class _Marginal:
         sample.candidates(drafter.table[rows], [law] * n, positions, width, ids=ids, scores=scores)
         return Candidates(ids, scores)
 
-    def observe(self, out, rows):
+    def observe(self, step, out, rows):
         pass
 
     def snapshot(self):

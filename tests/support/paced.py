@@ -94,7 +94,7 @@ class _Paced:
         scores = np.log(np.where(right, 0.9, 0.2)).astype(np.float32)
         return Draft(tokens, scores=scores if self.drafter.says else None)
 
-    def observe(self, out, rows):
+    def observe(self, step, out, rows):
         pass
 
     def snapshot(self):

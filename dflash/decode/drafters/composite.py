@@ -10,6 +10,7 @@ from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Rows
 
 if TYPE_CHECKING:
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
 
@@ -41,10 +42,10 @@ class CompositeState:
         """Return the first draft that is not empty."""
         return next((draft for part in self.parts if len(draft := part.propose(max_draft))), EMPTY)
 
-    def observe(self, out: Forward, rows: Rows) -> None:
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:
         """Pass the rows to each drafter."""
         for part in self.parts:
-            part.observe(out, rows)
+            part.observe(step, out, rows)
 
     def snapshot(self) -> CompositeSnapshot:
         """Return the snapshots of all drafters."""

@@ -25,6 +25,7 @@ from dflash.model.draft import DeviceDraftRequest, DraftRequest, load_draft
 
 if TYPE_CHECKING:
     from dflash.decode.drafting.shapes import Shape
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
@@ -190,7 +191,7 @@ class _DFlashState:
     def propose(self, max_draft: int) -> Draft:
         return _propose([self], [max_draft])[0]
 
-    def observe(self, out: Forward, rows: Rows) -> None:
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
         skipped = min(max(self.state.length + self._n_unread - self._seen, 0), n)
         self._seen += n

@@ -23,6 +23,7 @@ from dflash.model.candidates import Candidates, fill, put
 from dflash.model.load_small import load_small
 
 if TYPE_CHECKING:
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.state.sequence_state import Snapshot
@@ -113,7 +114,7 @@ class _DraftModelState:
     def propose(self, max_draft: int) -> Draft:
         return _propose([self], [max_draft])[0]
 
-    def observe(self, out: Forward, rows: Rows) -> None:  # noqa: ARG002
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         session = self.session
         if not isinstance(rows, slice):
             self.diagnostics.count_accepted(len(rows) - 1)

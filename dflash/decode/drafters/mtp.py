@@ -24,6 +24,7 @@ from dflash.model.load_mtp import load_mtp
 from dflash.model.mtp import MtpRequest
 
 if TYPE_CHECKING:
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
@@ -223,7 +224,7 @@ class _MtpState:
         self._diagnostics.count_draft(n)
         self._vocab_tracker.count()
 
-    def observe(self, out: Forward, rows: Rows) -> None:
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         if self.is_read:
             self.all_read()
         n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)

@@ -15,6 +15,7 @@ from dflash.decode.drafting.drafter import DrafterState, Rows
 
 if TYPE_CHECKING:
     from dflash.decode.drafters.adaptive.cost_model import CostTable
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
 
@@ -74,12 +75,12 @@ class AdaptiveState(CompositeState):
         self._costs: CostTable
         self._left = 0
 
-    def observe(self, out: Forward, rows: Rows) -> None:
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:
         """Pass the rows to each drafter and store the outcome of the draft.
 
         Learning is left to `propose_instant`: a GPU may be waiting, and the newest token may not be known yet.
         """
-        super().observe(out, rows)
+        super().observe(step, out, rows)
         if isinstance(rows, slice):
             return
         self.rows += 0.2 * (1 + self.drafted - self.rows)
