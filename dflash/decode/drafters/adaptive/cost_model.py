@@ -1,95 +1,74 @@
-"""Seconds of steps, and the draft that gives most tokens a second."""
+"""Milliseconds of steps on this device, and the draft size that gains most tokens for them."""
 
-from __future__ import annotations
-
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
-from operator import mul
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from dflash.decode.drafters.adaptive.draft_option import DraftOption
+from dflash.decode.drafters.adaptive.acceptance import AcceptanceRates, ObservedRatio
+from dflash.decode.drafters.composite import CompositeState
+from dflash.decode.drafting.drafter import Strategy
+from dflash.decode.drafting.shapes import Chain, Shape, Tree
+from dflash.kernels.ragged import PENDING
+
+DEPTH = 15
+"""Most draft tokens of a chain whose depth is not given: with the last token they fill the 16 rows of a kernel's tile."""
 
 
-_TRIAL_COST = 1.7
-"""Most seconds of a step that tries instant drafts, relative to a plain step."""
+class Option:
+    """A drafter and its largest shape, with acceptance rates over all requests.
 
-
-class CostTable:
-    """Seconds of a step for each draft of one session, in a batch with the other sessions.
-
-    Parameters
-    ----------
-    without_drafter : list of float
-        Seconds of a step that runs no drafter, by number of draft tokens.
-    waiting : dict of DraftOption to float
-        Seconds that a step with an instant drafter takes longer, because a GPU has to wait for the host.
-    with_drafter : dict of DraftOption to list of (int, float)
-        Draft sizes, ascending, and seconds of a step that runs the drafter with each.
-    tokens : float
-        Tokens that the other sessions gain in a step.
-
-    Attributes
-    ----------
-    plain : float
-        Tokens a second of a plain step.
-    cheap : int
-        Draft tokens of an instant drafter that cost little to try, at least 1.
+    `extra` holds milliseconds of a step beside its forward by draft size, infinite for sizes that are not used, and `pace`
+    the ratio to these since they were measured.
     """
 
-    def __init__(
-        self,
-        without_drafter: list[float],
-        waiting: dict[DraftOption, float],
-        with_drafter: dict[DraftOption, list[tuple[int, float]]],
-        tokens: float,
-    ) -> None:
-        self.without_drafter, self.waiting, self.with_drafter, self.tokens = without_drafter, waiting, with_drafter, tokens
-        self.plain = (tokens + 1) / without_drafter[0]
-        self.cheap = max(bisect_right(without_drafter, _TRIAL_COST * without_drafter[0]) - 1, 1)
+    def __init__(self, strategy: Strategy, part: int) -> None:
+        self.drafter, self.shape, self.part = strategy.drafter, strategy.shape or Chain(), part
+        most = self.shape.budget if isinstance(self.shape, Tree) else self.shape.depth or DEPTH
+        self.most = min(most, PENDING - 1)
+        self.rates, self.extra, self.pace = AcceptanceRates(self.most), [0.0] * (self.most + 1), ObservedRatio()
 
-    def best(self, option: DraftOption, expected: Sequence[float], max_draft: int) -> tuple[float, int]:
-        """Return the most tokens a second of an option, and the draft size for it; size 0 if no size fits.
+    def shape_of(self, n: int) -> Shape:
+        """Return the shape with `n` draft tokens."""
+        return Tree(n, self.shape.depth, self.shape.width) if isinstance(self.shape, Tree) else Chain(n)
 
-        Parameters
-        ----------
-        option : DraftOption
-            A drafter that is not instant.
-        expected : sequence of float
-            Acceptance rate of each draft token, given that those before it are accepted.
-        max_draft : int
-            Most draft tokens.
-        """
-        tokens = self._tokens(expected)
-        best, most = 0.0, 0
-        for n, seconds in self.with_drafter[option]:
-            if n <= max_draft and tokens[n] >= best * seconds:
-                best, most = tokens[n] / seconds, n
-        return best, most
+    def set_size(self, part: Any, n: int) -> None:
+        """Set the draft size of one session's state, and of all states in it."""
+        for each in part.parts if isinstance(part, CompositeState) else ():
+            self.set_size(each, n)
+        part.shape = self.shape_of(n)
 
-    def gain(self, option: DraftOption, expected: Sequence[float], rate: float) -> tuple[float, int]:
-        """Return the gain in tokens of verifying a draft that was made, and the number of its tokens to verify.
 
-        The gain is the expected number of tokens minus the tokens that the same time would give at `rate`.
+class CostModel:
+    """Milliseconds of a step: of its forward by the rows of all sessions, and of all else by drafter and draft size."""
 
-        Parameters
-        ----------
-        option : DraftOption
-            The drafter; its own time is spent already and does not count.
-        expected : sequence of float
-            Acceptance rates of the draft tokens.
-        rate : float
-            Tokens a second of the best choice.
-        """
-        tokens, waiting = self._tokens(expected), rate * self.waiting.get(option, 0.0)
-        best, most = tokens[0] - rate * self.without_drafter[0], 0
-        for n in (*option.sizes[: bisect_left(option.sizes, len(expected))], len(expected)):
-            gain = tokens[n] - rate * self.without_drafter[n] - waiting
-            if n and gain >= best:
-                best, most = gain, n
-        return best, most
+    def __init__(self, strategies: Sequence[Strategy], forwards: Sequence[float], *, on_host: bool) -> None:
+        self.drafters = list(dict.fromkeys(each.drafter for each in strategies))
+        self.options = [Option(each, self.drafters.index(each.drafter)) for each in strategies]
+        self.asked = [option for option in self.options if not option.drafter.instant]
+        self.instant = [option for option in self.options if option.drafter.instant]
+        self.forwards, self.plain, self.on_host, self.n_steps = forwards, 0.0, on_host, 0
 
-    def _tokens(self, expected: Sequence[float]) -> list[float]:
-        """Return the tokens of a step that verifies the first 0, 1, 2, ... draft tokens."""
-        return list(accumulate(accumulate(expected, mul), initial=self.tokens + 1))
+    def step_ms(self, option: Option, rows: int) -> list[float]:
+        """Return the milliseconds of a step by draft size, in a batch with `rows` rows beside the draft tokens."""
+        pace, forwards = option.pace.factor, self.forwards[rows : rows + option.most + 1]
+        return [ms + pace * extra for ms, extra in zip(forwards, option.extra, strict=True)]
+
+
+def best_size(
+    rates: Sequence[float], bias: float, ms: Sequence[float], *, tokens: float, worth: float, most: int
+) -> tuple[float, int]:
+    """Return the largest gain of a step, and the draft size up to `most` that has it.
+
+    The gain is the expected number of tokens, `tokens` of them without a draft, minus ``worth * ms[n]``, the tokens that its
+    time gives elsewhere. So a draft token pays if the probability that all up to it are accepted exceeds `worth` times its
+    milliseconds. `bias` is the ratio of rejections to those that the acceptance `rates` predict.
+    """
+    best, size, survival = tokens - worth * ms[0], 0, 1.0
+    for n in range(most):
+        survival *= 1.0 - bias * (1.0 - rates[n])
+        if survival <= 0.0:
+            break
+        tokens += survival
+        gain = tokens - worth * ms[n + 1]
+        if gain > best:
+            best, size = gain, n + 1
+    return best, size
