@@ -1,4 +1,4 @@
-"""Overhead of the adaptive drafter's choice. ``pytest benchmarks/test_adaptive.py`` prints µs; a chain should take at most 20."""
+"""Overhead of the choice of a draft. ``pytest benchmarks/test_adaptive.py`` prints µs; a chain should take at most 20."""
 
 from types import SimpleNamespace
 

@@ -31,8 +31,8 @@ def _from_name(call: NameCall) -> Named:
 
 
 def _to_name(strategy: Strategy) -> str:
-    strategies = strategy.drafter.strategies
-    return f"adaptive({', '.join(map(name, strategies))})" if strategies else "adaptive"
+    parts = ", ".join(map(name, strategy.drafter.strategies))
+    return f"adaptive({parts})" if parts else "adaptive"
 
 
 @register("adaptive", brackets="optional", takes=DRAFT_OPTIONS, make=_from_name, spell=_to_name)
@@ -106,7 +106,7 @@ class Adaptive(Drafter):
         for option, chosen in asked.items():
             parts, sizes = [each.parts[option.part] for each in chosen], [each.choice[1] for each in chosen]
             for drafter_state, draft in zip(chosen, option.drafter.propose(parts, sizes), strict=True):
-                drafter_state.draft = draft
+                drafter_state.draft = draft.cut(drafter_state.choice[1])
         return [drafter_state.cut() for drafter_state in drafter_states]
 
     def plan_next(self, drafter_states: Sequence[AdaptiveState], drafts: Sequence[Draft]) -> list[NextStep]:

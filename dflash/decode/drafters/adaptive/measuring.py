@@ -81,7 +81,7 @@ def measure(option: Option, model: Any, forwards: Sequence[float]) -> Parts[None
     known: dict[int, float] = {}
     for size in (1,) if option.drafter.instant else _FULL[: 1 + sum(n < option.most for n in _FULL)]:
         n, ms = yield from _step_ms(model, Strategy(option.drafter, option.shape_of(size)), size, forwards)
-        known[n] = max(ms, *known.values(), 0.0)  # less than for a smaller draft: a part of the step was missing
+        known[n] = max(ms, *known.values(), 1e-6)  # less than for a smaller draft: a part of the step was missing
     option.extra = np.interp(range(option.most + 1), list(known), list(known.values())).tolist()
     if model.device != "cpu":  # each size is captured at its first use, and its rows are rounded up
         option.extra = [ms if n in (0, *_FULL, option.most) else inf for n, ms in enumerate(option.extra)]
@@ -99,10 +99,10 @@ def _step_ms(model: Any, strategy: Strategy, size: int, forwards: Sequence[float
         with closing(Engine(model).run([session])) as events:
             steps += islice((event.step for event in events if event.step.tokens), n)
         yield
-    n = max((step.drafted for step in steps), default=0)
-    whole = [(step.propose + step.forward + step.verify + step.commit, step) for step in steps if step.drafted == n]
     if not steps:
         return size, forwards[1]  # all memory is in use
+    n = max(step.drafted for step in steps)
+    whole = [(step.propose + step.forward + step.verify + step.commit, step) for step in steps if step.drafted == n]
     # on a GPU, a draft and the forward before it overlap
     ms = min(1e3 * seconds - (1e3 * step.forward if on_host else forwards[1 + n]) for seconds, step in whole)
     measures.keep(key, (max(n, 1), ms))

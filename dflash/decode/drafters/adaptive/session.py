@@ -18,10 +18,9 @@ PLAIN: DraftChoice = (None, 0)
 
 
 class AdaptiveState(CompositeState):
-    """Draft choices of one session.
+    """Draft choices of one session: `choice` and `draft` of this step, `planned` of the next one if it was made already.
 
-    `choice` is drafter and draft size of the present step, `draft` its draft before it is cut, and `planned` the choice of
-    the next step, if made already. `rows` and expected `tokens` of the step are the load for other sessions of a batch.
+    `rows` and expected `tokens` are the load for the other sessions of a batch.
     """
 
     def __init__(self, costs: CostModel, session: SessionView, parts: list[DrafterState]) -> None:
@@ -47,8 +46,8 @@ class AdaptiveState(CompositeState):
             return
         if costs.on_host and step.batch == 1 + step.drafted:  # relative to the forward, which other work slows as much
             took = (step.propose + step.verify) / step.forward * costs.forwards[step.batch]
-            ratio = min(max(took / option.extra[len(self.draft)], 0.5), 2.0)
-            option.pace.learn(PRIOR_WEIGHT * ratio, PRIOR_WEIGHT)  # a step says as much as the measurement
+            took = min(max(took / option.extra[len(self.draft)], 0.5), 2.0)
+            option.pace.learn(PRIOR_WEIGHT * took, PRIOR_WEIGHT)  # a step says as much as the measurement
         nodes, chances = [row - 1 for row in step.rows[1:]], self._chances
         if chances:  # calibrated scores of all draft tokens are better evidence than the single outcome
             option.rates.learn_scores(self.draft.scores[: step.drafted].tolist(), len(nodes))
@@ -61,25 +60,23 @@ class AdaptiveState(CompositeState):
 
         Time is worth the tokens that the last choice promised for it, which approaches the best rate (Dinkelbach 1967).
         """
-        costs, worth, rows, tokens = self.costs, self._worth, rows + 1, tokens + 1.0
-        choice, ms = PLAIN, costs.forwards[rows] + costs.plain
-        gain = tokens - worth * ms
-        for option in costs.asked:
-            table, most = costs.step_ms(option, rows), min(option.most, max_draft)
-            rates, bias = option.rates.optimistic, self._bias.factor
-            more, n = best_size(rates, bias, table, tokens=tokens, worth=worth, most=most)
-            if n and more > gain:
-                # optimism finds the drafter, and half of it the size
-                _, less = best_size(option.rates.expected, bias, table, tokens=tokens, worth=worth, most=n)
-                middle = (n + less + 1) // 2
-                choice, gain, ms = (option, middle if table[middle] < inf else n), more, table[n]
-        self._worth = worth + gain / ms  # instant drafts do not count: they are not there at every step
-        for option, draft, rates in self._found:
-            table, most = costs.step_ms(option, rows), min(len(draft), max_draft)
-            more, n = best_size(rates, self._instant_bias.factor, table, tokens=tokens, worth=worth, most=most)
+        worth, forward = self._worth, self.costs.forwards[rows + 1]
+        choice, ms, gain = PLAIN, forward + self.costs.plain, tokens + 1.0 - worth * (forward + self.costs.plain)
+        self._worth = worth + gain / ms
+        asked = [(option, option.rates.optimistic, self._bias.factor, option.most) for option in self.costs.asked]
+        found = [(option, rates, self._instant_bias.factor, len(draft)) for option, draft, rates in self._found]
+        for option, rates, bias, most in asked + found:
+            table, most = self.costs.step_ms(option, rows + 1), min(most, max_draft)
+            more, n = best_size(rates, bias, table, tokens=tokens + 1.0, worth=worth, most=most)
             if n and more > gain:
                 choice, gain, ms = (option, n), more, table[n]
-        self.tokens = gain + worth * ms - tokens + 1.0
+                if not option.drafter.instant:  # drafts of instant drafters are not there at every step
+                    self._worth = worth + gain / ms
+                    # optimism finds the drafter, and half of it the size
+                    _, less = best_size(option.rates.expected, bias, table, tokens=tokens + 1.0, worth=worth, most=n)
+                    middle = (n + less + 1) // 2
+                    choice = (option, middle if table[middle] < inf else n)
+        self.tokens = gain + worth * ms - tokens
         return choice
 
     def decide(self, max_draft: int, rows: int, tokens: float) -> DraftChoice:
@@ -113,10 +110,8 @@ class AdaptiveState(CompositeState):
         """Choose and plan the next step before the result of the present one; None if an instant draft may be better."""
         self.ask_instant(self._max_draft)
         self.planned = None
-        if self._max_draft < 1 or self.session.forced_ids:
-            return None
         option, n = choice = self.choose(self._max_draft, rows, tokens)
-        if option in self.costs.instant:
+        if self._max_draft < 1 or self.session.forced_ids or option in self.costs.instant:
             return None
         self.planned = choice
         if option is None:
@@ -128,8 +123,8 @@ class AdaptiveState(CompositeState):
         """Learn from the last drafts of the instant drafters, verified or not, then let them make new ones."""
         new = self.session.token_ids[self._n_found :]
         for option, draft, rates in self._found if new else ():
-            pairs = list(zip(draft.tokens.tolist(), new, strict=False))
-            n, accepted = len(pairs), next((i for i, (token, wanted) in enumerate(pairs) if token != wanted), len(pairs))
+            n, pairs = min(len(draft), len(new)), enumerate(zip(draft.tokens.tolist(), new, strict=False))
+            accepted = next((i for i, (token, wanted) in pairs if token != wanted), n)
             if draft.scores is None:
                 option.rates.learn([1.0] * accepted + [0.0] * (n - accepted))
             else:
@@ -139,6 +134,6 @@ class AdaptiveState(CompositeState):
         for option in self.costs.instant if max_draft > 0 else ():
             n = min(option.most, max_draft)
             option.set_size(self.parts[option.part], n)
-            [draft] = option.drafter.propose([self.parts[option.part]], [n])
-            scores, rates = draft.scores, option.rates
-            self._found.append((option, draft, rates.expected if scores is None else rates.by_score(scores.tolist())))
+            draft, rates = option.drafter.propose([self.parts[option.part]], [n])[0].cut(n), option.rates
+            known = rates.expected if draft.scores is None else rates.by_score(draft.scores.tolist())
+            self._found.append((option, draft, known))
