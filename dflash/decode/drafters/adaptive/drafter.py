@@ -1,13 +1,12 @@
 """Choose drafter and draft size at every step."""
 
-import logging
 from collections.abc import Generator, Sequence
 from typing import Any
 
 from dflash.decode.drafters.adaptive.cost_model import DEPTH, CostModel, Option
 from dflash.decode.drafters.adaptive.measuring import measured_costs, measures_of
 from dflash.decode.drafters.adaptive.session import PLAIN, AdaptiveState
-from dflash.decode.drafters.composite import CompositeSnapshot, start_all
+from dflash.decode.drafters.composite import CompositeSnapshot, prepare_all, set_shape, start_all
 from dflash.decode.drafters.dflash import DRAFT_OPTIONS, DFlash
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
@@ -16,9 +15,7 @@ from dflash.decode.drafting.drafter import Drafter, DrafterState, NextStep, Noth
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.registry import NameCall, Named, name, register
 from dflash.decode.view import SessionView
-from dflash.errors import DFlashError, RequestError
-
-_log = logging.getLogger(__name__)
+from dflash.errors import RequestError
 
 _DEFAULT = Strategy(DFlash()), Strategy(MTP(), Chain(7)), Strategy(PromptLookup(n_draft=DEPTH))
 """Strategies of `Adaptive()`; those that the model has no files for are left out."""
@@ -38,9 +35,6 @@ def _to_name(strategy: Strategy) -> str:
 @register("adaptive", brackets="optional", takes=DRAFT_OPTIONS, make=_from_name, spell=_to_name)
 class Adaptive(Drafter):
     """At every step, use the drafter and draft size that gain most tokens for their time on this device, or none.
-
-    On a CPU, the drafter's scores also decide how many draft tokens are verified. On a GPU, the choice is made while the
-    step before runs.
 
     Parameters
     ----------
@@ -69,24 +63,16 @@ class Adaptive(Drafter):
 
     def prepare(self, model: Any) -> None:
         """Prepare each drafter and measure the latencies that are not known yet."""
-        if self.is_prepared(model):
-            return
-        for part in self.parts:
-            try:
-                part.prepare(model)
-            except DFlashError as error:
-                if self.needs_all:
-                    raise
-                _log.info("Adaptive: %r is left out: %s", part, error)
-        for _ in self.prepare_in_parts(model):
-            pass
+        if not self.is_prepared(model):
+            prepare_all(self.parts, model, needs_all=self.needs_all)
+            for _ in self.prepare_in_parts(model):
+                pass
 
     def prepare_in_parts(self, model: Any) -> Generator[None, None, None]:
         """Measure latencies in the thread that owns the model: one forward, or a few tokens of one session, at a time."""
         yield
         strategies = self.strategies or [each for each in _DEFAULT if each.drafter.is_prepared(model)]
-        strategies = [each for each in strategies if type(each.drafter) is not Nothing]
-        costs = yield from measured_costs(strategies, model)
+        costs = yield from measured_costs([each for each in strategies if type(each.drafter) is not Nothing], model)
         measures_of(model).keep(("costs", self), costs)
 
     def start(self, session: SessionView, model: Any, snapshot: CompositeSnapshot | None = None) -> DrafterState:
@@ -101,7 +87,7 @@ class Adaptive(Drafter):
         for drafter_state, max_draft, load in zip(drafter_states, max_drafts, _loads(drafter_states), strict=True):
             option, n = drafter_state.decide(max_draft, *load)
             if option is not None and not option.drafter.instant:
-                option.set_size(drafter_state.parts[option.part], n)
+                set_shape(drafter_state.parts[option.part], option.shape_of(n))
                 asked.setdefault(option, []).append(drafter_state)
         for option, chosen in asked.items():
             parts, sizes = [each.parts[option.part] for each in chosen], [each.choice[1] for each in chosen]

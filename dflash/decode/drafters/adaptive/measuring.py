@@ -5,7 +5,7 @@ from contextlib import closing
 from itertools import islice
 from math import inf
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +26,6 @@ REPEATS = 5
 take small forwards for as slow as large ones."""
 
 _CAPACITY = 64
-T = TypeVar("T")
-Parts = Generator[None, None, T]
 _FULL = [n - 1 for n in ROWS if n % 2 == 0]
 
 
@@ -36,7 +34,7 @@ def measures_of(model: Any) -> Recent:
     return model.attachments.setdefault("measures", Recent(_CAPACITY))
 
 
-def measured_costs(strategies: Sequence[Strategy], model: Any) -> Parts[CostModel]:
+def measured_costs(strategies: Sequence[Strategy], model: Any) -> Generator[None, None, CostModel]:
     """Return the cost model of prepared drafters and their largest shapes; measure the latencies that are not known yet."""
     measures, drafts = measures_of(model), [model.attachments.get(each.drafter) for each in strategies]
     layers = {layer for draft in drafts for layer in getattr(getattr(draft, "config", None), "target_layer_ids", ())}
@@ -51,7 +49,7 @@ def measured_costs(strategies: Sequence[Strategy], model: Any) -> Parts[CostMode
     return costs
 
 
-def measured_forwards(model: Any, capture: tuple[int, ...] = ()) -> Parts[list[float]]:
+def measured_forwards(model: Any, capture: tuple[int, ...] = ()) -> Generator[None, None, list[float]]:
     """Return the milliseconds of forwards by rows, from 0. Beyond the measured rows they grow in proportion."""
     rows = [n for n in ROWS if n <= min(model.max_rows, PENDING)]
     times = [inf] * len(rows)
@@ -76,7 +74,7 @@ def measured_forwards(model: Any, capture: tuple[int, ...] = ()) -> Parts[list[f
     return known + [times[-1] / rows[-1] * n for n in range(rows[-1], model.max_rows + PENDING + 1)]
 
 
-def measure(option: Option, model: Any, forwards: Sequence[float]) -> Parts[None]:
+def measure(option: Option, model: Any, forwards: Sequence[float]) -> Generator[None, None, None]:
     """Set the latencies of an option from those of a few sizes, which all options of its drafter share."""
     known: dict[int, float] = {}
     for size in (1,) if option.drafter.instant else _FULL[: 1 + sum(n < option.most for n in _FULL)]:
@@ -87,7 +85,9 @@ def measure(option: Option, model: Any, forwards: Sequence[float]) -> Parts[None
         option.extra = [ms if n in (0, *_FULL, option.most) else inf for n, ms in enumerate(option.extra)]
 
 
-def _step_ms(model: Any, strategy: Strategy, size: int, forwards: Sequence[float]) -> Parts[tuple[int, float]]:
+def _step_ms(
+    model: Any, strategy: Strategy, size: int, forwards: Sequence[float]
+) -> Generator[None, None, tuple[int, float]]:
     """Return the draft tokens of a strategy's largest steps, and their milliseconds beside the forward."""
     on_host, measures, key = model.device == "cpu", measures_of(model), (_form(strategy.drafter), type(strategy.shape), size)
     if key in measures:
@@ -102,9 +102,9 @@ def _step_ms(model: Any, strategy: Strategy, size: int, forwards: Sequence[float
     if not steps:
         return size, forwards[1]  # all memory is in use
     n = max(step.drafted for step in steps)
-    whole = [(step.propose + step.forward + step.verify + step.commit, step) for step in steps if step.drafted == n]
+    parts = [(step.propose + step.verify + step.commit, step.forward) for step in steps if step.drafted == n]
     # on a GPU, a draft and the forward before it overlap
-    ms = min(1e3 * seconds - (1e3 * step.forward if on_host else forwards[1 + n]) for seconds, step in whole)
+    ms = min(1e3 * own if on_host else 1e3 * (own + forward) - forwards[1 + n] for own, forward in parts)
     measures.keep(key, (max(n, 1), ms))
     return max(n, 1), ms
 

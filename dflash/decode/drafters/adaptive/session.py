@@ -4,9 +4,8 @@ from itertools import accumulate
 from math import inf
 from operator import mul
 
-from dflash.decode.drafters.adaptive.acceptance import IDLE_DECAY, PRIOR_WEIGHT, ObservedRatio
-from dflash.decode.drafters.adaptive.cost_model import CostModel, Option, best_size
-from dflash.decode.drafters.composite import CompositeState
+from dflash.decode.drafters.adaptive.cost_model import IDLE_DECAY, PRIOR_WEIGHT, CostModel, ObservedRatio, Option, best_size
+from dflash.decode.drafters.composite import CompositeState, set_shape
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import NO_DRAFT, DrafterState, NextStep, Rows, planned_next
 from dflash.decode.step import Step
@@ -116,7 +115,7 @@ class AdaptiveState(CompositeState):
         self.planned = choice
         if option is None:
             return NO_DRAFT
-        option.set_size(self.parts[option.part], n)
+        set_shape(self.parts[option.part], option.shape_of(n))
         return planned_next(option.drafter, [self.parts[option.part]], [draft])[0]
 
     def ask_instant(self, max_draft: int) -> None:
@@ -133,7 +132,7 @@ class AdaptiveState(CompositeState):
         self._found, self._n_found = [], len(self.session.token_ids)
         for option in self.costs.instant if max_draft > 0 else ():
             n = min(option.most, max_draft)
-            option.set_size(self.parts[option.part], n)
+            set_shape(self.parts[option.part], option.shape_of(n))
             draft, rates = option.drafter.propose([self.parts[option.part]], [n])[0].cut(n), option.rates
             known = rates.expected if draft.scores is None else rates.by_score(draft.scores.tolist())
             self._found.append((option, draft, known))

@@ -6,8 +6,7 @@ from operator import mul
 import numpy as np
 import pytest
 
-from dflash.decode.drafters.adaptive.acceptance import IDLE_DECAY, AcceptanceRates, ObservedRatio
-from dflash.decode.drafters.adaptive.cost_model import best_size
+from dflash.decode.drafters.adaptive.cost_model import IDLE_DECAY, AcceptanceRates, ObservedRatio, best_size
 
 
 def outcomes(rng, given):
