@@ -12,8 +12,7 @@ DEPTH = 15
 """Most draft tokens of a chain whose depth is not given: with the last token they fill the 16 rows of a kernel's tile."""
 
 PRIOR_RATE = 0.9
-"""Assumed acceptance rate of a token, if those before it are accepted; high, so that new drafters are tried. Found
-`benchmarks/adaptive_replay.py`, where 0.88 to 0.92 are equal."""
+"""Acceptance rate of new drafters: high, so that it is used. 0.88 to 0.92 are equal in `benchmarks/adaptive_replay.py`."""
 
 PRIOR_WEIGHT = 5.0
 """Observations that weigh as much as what was assumed before them, of a rate or of a request's bias. Found in the replay
@@ -83,8 +82,7 @@ class ObservedRatio:
     """Ratio `factor` of observed to expected values, such as a request's rejections; 1 before the first observation."""
 
     def __init__(self) -> None:
-        self._observed = self._expected = 0.0
-        self.factor = 1.0
+        self._observed, self._expected, self.factor = 0.0, 0.0, 1.0
 
     def learn(self, observed: float, expected: float) -> None:
         """Add an observation."""
@@ -122,21 +120,19 @@ class CostModel:
         return [ms + pace * extra for ms, extra in zip(forwards, option.extra, strict=True)]
 
 
-def best_size(
-    rates: Sequence[float], bias: float, ms: Sequence[float], *, tokens: float, worth: float, most: int
-) -> tuple[float, int]:
-    """Return the largest gain of a step in tokens, and the draft size up to `most` that has it.
+def best_size(rates: list[float], bias: float, ms: list[float], *, tokens: float, worth: float) -> tuple[float, int]:
+    """Return the largest gain of a step in tokens, and the draft size that has it.
 
     The step gives `tokens` without a draft. One more draft token pays if the probability that all up to it are accepted
     exceeds its milliseconds times their `worth` in tokens. `bias` is the ratio of rejections to those by the `rates`.
     """
     best, size, survival = tokens - worth * ms[0], 0, 1.0
-    for n in range(most):
-        survival *= 1.0 - bias * (1.0 - rates[n])
+    for n, rate in enumerate(rates, 1):
+        survival *= 1.0 - bias * (1.0 - rate)
         if survival <= 0.0:
             break
         tokens += survival
-        gain = tokens - worth * ms[n + 1]
+        gain = tokens - worth * ms[n]
         if gain > best:
-            best, size = gain, n + 1
+            best, size = gain, n
     return best, size

@@ -72,8 +72,8 @@ class Adaptive(Drafter):
         """Measure latencies in the thread that owns the model: one forward, or a few tokens of one session, at a time."""
         yield
         strategies = self.strategies or [each for each in _DEFAULT if each.drafter.is_prepared(model)]
-        costs = yield from measured_costs([each for each in strategies if type(each.drafter) is not Nothing], model)
-        measures_of(model).keep(("costs", self), costs)
+        strategies = [each for each in strategies if type(each.drafter) is not Nothing]
+        measures_of(model).keep(("costs", self), (yield from measured_costs(strategies, model)))
 
     def start(self, session: SessionView, model: Any, snapshot: CompositeSnapshot | None = None) -> DrafterState:
         """Start all drafters."""

@@ -22,16 +22,14 @@ ROWS = (1, 2, 4, 5, 8, 9, 16, 17, 24, 32, 48, 64)
 """Rows of measured forwards: those that fill a kernel's tile or a captured graph, and the next ones."""
 
 REPEATS = 5
-"""Measurements of a latency, of which the least counts. Found on the CPU demo beside other work: with three, some processes
-take small forwards for as slow as large ones."""
+"""Measurements of a latency, of which the least counts. With three, beside other work, small forwards may seem slow."""
 
-_CAPACITY = 64
 _FULL = [n - 1 for n in ROWS if n % 2 == 0]
 
 
 def measures_of(model: Any) -> Recent:
-    """Return the cost model of each `Adaptive` and all measured latencies; bounded, since requests may name any strategy."""
-    return model.attachments.setdefault("measures", Recent(_CAPACITY))
+    """Return the cost models and latencies that were used last; bounded, since requests may name many strategies."""
+    return model.attachments.setdefault("measures", Recent(64))
 
 
 def measured_costs(strategies: Sequence[Strategy], model: Any) -> Generator[None, None, CostModel]:

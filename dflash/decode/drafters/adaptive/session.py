@@ -17,19 +17,14 @@ PLAIN: DraftChoice = (None, 0)
 
 
 class AdaptiveState(CompositeState):
-    """Draft choices of one session: `choice` and `draft` of this step, `planned` of the next one if it was made already.
-
-    `rows` and expected `tokens` are the load for the other sessions of a batch.
-    """
+    """Draft choices of one session. The other sessions of a batch count its `rows` and expected `tokens` as load."""
 
     def __init__(self, costs: CostModel, session: SessionView, parts: list[DrafterState]) -> None:
         super().__init__(parts)
         self.costs, self.session, self.choice, self.draft = costs, session, PLAIN, EMPTY
-        self.planned: DraftChoice | None = None
         self.rows, self.tokens, self._worth = 1, 1.0, 1.0 / (costs.forwards[1] + costs.plain)
         self._bias, self._instant_bias = ObservedRatio(), ObservedRatio()
-        self._found: list[tuple[Option, Draft, list[float]]] = []
-        self._chances: list[float] = []
+        self.planned, self._found, self._chances = None, [], []
         self._n_found = self._max_draft = self._others = 0
 
     def observe(self, step: Step, out: Forward, rows: Rows) -> None:
@@ -44,14 +39,12 @@ class AdaptiveState(CompositeState):
         if option is None or option.drafter.instant:
             return
         if costs.on_host and step.batch == 1 + step.drafted:  # relative to the forward, which other work slows as much
-            took = (step.propose + step.verify) / step.forward * costs.forwards[step.batch]
-            took = min(max(took / option.extra[len(self.draft)], 0.5), 2.0)
-            option.pace.learn(PRIOR_WEIGHT * took, PRIOR_WEIGHT)  # a step says as much as the measurement
-        nodes, chances = [row - 1 for row in step.rows[1:]], self._chances
-        if chances:  # calibrated scores of all draft tokens are better evidence than the single outcome
+            ratio = (step.propose + step.verify) / step.forward * costs.forwards[step.batch] / option.extra[len(self.draft)]
+            option.pace.learn(PRIOR_WEIGHT * min(max(ratio, 0.5), 2.0), PRIOR_WEIGHT)  # one step says as much as measuring
+        nodes = [row - 1 for row in step.rows[1:]]
+        if self._chances:  # calibrated scores of all draft tokens are better evidence than the single outcome
             option.rates.learn_scores(self.draft.scores[: step.drafted].tolist(), len(nodes))
-        else:
-            chances = [float(node in nodes) for node in range(n)]
+        chances = self._chances or [float(node in nodes) for node in range(n)]
         self._bias.learn(1.0 - chances[-1], option.rates.learn(chances))
 
     def choose(self, max_draft: int, rows: int, tokens: float) -> DraftChoice:
@@ -65,15 +58,14 @@ class AdaptiveState(CompositeState):
         asked = [(option, option.rates.optimistic, self._bias.factor, option.most) for option in self.costs.asked]
         found = [(option, rates, self._instant_bias.factor, len(draft)) for option, draft, rates in self._found]
         for option, rates, bias, most in asked + found:
-            table, most = self.costs.step_ms(option, rows + 1), min(most, max_draft)
-            more, n = best_size(rates, bias, table, tokens=tokens + 1.0, worth=worth, most=most)
+            table = self.costs.step_ms(option, rows + 1)
+            more, n = best_size(rates[: min(most, max_draft)], bias, table, tokens=tokens + 1.0, worth=worth)
             if n and more > gain:
                 choice, gain, ms = (option, n), more, table[n]
                 if not option.drafter.instant:  # drafts of instant drafters are not there at every step
                     self._worth = worth + gain / ms
-                    # optimism finds the drafter, and half of it the size
-                    _, less = best_size(option.rates.expected, bias, table, tokens=tokens + 1.0, worth=worth, most=n)
-                    middle = (n + less + 1) // 2
+                    _, less = best_size(option.rates.expected[:n], bias, table, tokens=tokens + 1.0, worth=worth)
+                    middle = (n + less + 1) // 2  # optimism finds the drafter, and half of it the size
                     choice = (option, middle if table[middle] < inf else n)
         self.tokens = gain + worth * ms - tokens
         return choice
@@ -100,7 +92,7 @@ class AdaptiveState(CompositeState):
         if len(draft) and draft.scores is not None and not option.drafter.instant:
             rates = option.rates.by_score(draft.scores.tolist())
             self._chances, ms = list(accumulate(rates, mul)), self.costs.forwards[self._others + 1 :][: len(draft) + 1]
-            draft = draft.cut(best_size(rates, 1.0, ms, tokens=1.0, worth=self._worth, most=len(draft))[1])
+            draft = draft.cut(best_size(rates, 1.0, ms, tokens=1.0, worth=self._worth)[1])
         if len(draft):
             self.rows, self.by = 1 + len(draft), type(option.drafter).__name__
         return draft
@@ -108,13 +100,11 @@ class AdaptiveState(CompositeState):
     def plan(self, draft: Draft, rows: int, tokens: float) -> NextStep:
         """Choose and plan the next step before the result of the present one; None if an instant draft may be better."""
         self.ask_instant(self._max_draft)
-        self.planned = None
         option, n = choice = self.choose(self._max_draft, rows, tokens)
-        if self._max_draft < 1 or self.session.forced_ids or option in self.costs.instant:
-            return None
-        self.planned = choice
-        if option is None:
-            return NO_DRAFT
+        waits = self._max_draft < 1 or self.session.forced_ids or option in self.costs.instant
+        self.planned = None if waits else choice
+        if waits or option is None:
+            return None if waits else NO_DRAFT
         set_shape(self.parts[option.part], option.shape_of(n))
         return planned_next(option.drafter, [self.parts[option.part]], [draft])[0]
 

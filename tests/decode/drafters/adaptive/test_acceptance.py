@@ -112,12 +112,12 @@ def test_the_size_is_that_of_the_largest_gain(bias, worth):
         survivals = np.cumprod(np.maximum(1 - bias * (1 - rates), 0))
         gains = 2.0 + np.concatenate([[0], np.cumsum(survivals)]) - worth * ms
         for most in (1, 7, 15):
-            gain, n = best_size(rates.tolist(), bias, ms.tolist(), tokens=2.0, worth=worth, most=most)
+            gain, n = best_size(rates[:most].tolist(), bias, ms.tolist(), tokens=2.0, worth=worth)
             assert n == int(np.argmax(gains[: most + 1]))
             assert gain == pytest.approx(gains[n])
 
 
 def test_a_size_that_is_not_used_is_not_chosen():
     ms = [1.0, 1.0, float("inf"), 1.0]
-    assert best_size([1.0, 1.0, 1.0], 1.0, ms, tokens=1.0, worth=0.1, most=2)[1] == 1
-    assert best_size([1.0, 1.0, 1.0], 1.0, ms, tokens=1.0, worth=0.1, most=3)[1] == 3
+    assert best_size([1.0, 1.0], 1.0, ms, tokens=1.0, worth=0.1)[1] == 1
+    assert best_size([1.0, 1.0, 1.0], 1.0, ms, tokens=1.0, worth=0.1)[1] == 3
