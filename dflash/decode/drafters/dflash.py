@@ -21,6 +21,7 @@ from dflash.kernels.ragged import PENDING
 from dflash.model.draft import DeviceDraftRequest, DraftRequest, load_draft
 
 if TYPE_CHECKING:
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
@@ -165,7 +166,7 @@ class _DFlashState(ModelDrafterState):
         """See `ModelDrafterState`."""
         return drafter_states[0].draft_model.draft_on_device(requests, anchors)
 
-    def observe(self, out: Forward, rows: Rows) -> None:
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         ahead = self.state.length + self._n_unread - self.n_seen
         n = self.count_rows(rows)
         skipped = min(max(ahead, 0), n)

@@ -22,6 +22,7 @@ from dflash.model.candidates import Candidates, fill, put
 from dflash.model.loading.draft_model import load_small
 
 if TYPE_CHECKING:
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.state.sequence_state import Snapshot
@@ -120,7 +121,7 @@ class _DraftModelState(ModelDrafterState):
                 drafter_states[i].draft_ids = draft_ids.tolist()
         return found
 
-    def observe(self, out: Forward, rows: Rows) -> None:  # noqa: ARG002
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         session = self.session
         self.count_rows(rows)
         stop = session.n_prefilled if session.n_prefilled < session.n_prompt - 1 else len(session.token_ids) - 1

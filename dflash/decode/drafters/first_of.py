@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dflash.decode.drafters.composite import CompositeSnapshot, CompositeState, start_all
+from dflash.decode.drafters.composite import CompositeSnapshot, CompositeState, prepare_all, start_all
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import (
     Drafter,
@@ -61,8 +61,7 @@ class FirstOf(Drafter):
 
     def prepare(self, model: Any) -> None:
         """Prepare all drafters."""
-        for drafter in self.drafters:
-            drafter.prepare(model)
+        prepare_all(self.drafters, model)
 
     def is_prepared(self, model: Any) -> bool:
         """Return True if all drafters are prepared."""

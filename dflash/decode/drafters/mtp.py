@@ -22,6 +22,7 @@ from dflash.model.loading.mtp import load_mtp
 from dflash.model.mtp import MtpRequest
 
 if TYPE_CHECKING:
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
@@ -174,7 +175,7 @@ class _MtpState(ModelDrafterState):
         self.all_read()
         return super().draft_of(candidates, max_draft)
 
-    def observe(self, out: Forward, rows: Rows) -> None:
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         if self.is_read:
             self.all_read()
         n = self.count_rows(rows)
