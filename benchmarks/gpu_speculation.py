@@ -23,7 +23,7 @@ from dflash.decode.session import Session
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
 from dflash.model.draft import DeviceDraftRequest
-from dflash.model.load import load_model
+from dflash.model.loading.target import load_model
 
 PROMPT, STEPS, SKIPPED, QUEUED = 300, 60, 10, 6
 
@@ -82,10 +82,10 @@ class Runs:
         draft.read(state, features, slice(0, PROMPT))
         wishes = [
             DeviceDraftRequest(
-                state, SampleParams(), draft.config.most, 1 if nodes == draft.config.most else 16, nodes, common
+                state, SampleParams(), draft.config.max_draft, 1 if nodes == draft.config.max_draft else 16, nodes, common
             )
         ]
-        guess = self._queued(lambda: draft.guess(wishes, [7]))
+        guess = self._queued(lambda: draft.draft_on_device(wishes, [7]))
         read = [self._queued(lambda n=n: draft.read(state, features, slice(0, n))) for n in (1, 16)]
         state.close()
         target.close()
@@ -138,7 +138,7 @@ def main():
         tell("  tree of 22, full draft vocabulary", Strategy(drafter, Tree(22)), common=False)
         tell("  tree of 22, sampled", Strategy(drafter, Tree(22)), drawn)
         tell("  four chains of 15", Strategy(drafter, Chain()), n_sessions=4)
-        for name, nodes in (("chain of 15", draft.config.most), ("tree of 22", 22)):
+        for name, nodes in (("chain of 15", draft.config.max_draft), ("tree of 22", 22)):
             guess, one, many = runs.draft(draft, nodes, common=0 if draft.common else None)
             every, _, _ = runs.draft(draft, nodes, common=None)
             forward = runs.forward(nodes + 1, draft.config.target_layer_ids)

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from dflash.decode.recoveries.empty_retry import EmptyRetry
     from dflash.decode.recoveries.loop_guard import LoopGuard
     from dflash.decode.recoveries.min_tokens import MinTokens
-    from dflash.decode.recoveries.tool_stall import ToolStall
     from dflash.decode.sampling.params import Sampling
     from dflash.evaluation.compare import compare
     from dflash.evaluation.comparison import Comparison
     from dflash.evaluation.prompt_sets import load_prompts
+    from dflash.generation.recovery.tool_stall import ToolStall
     from dflash.generation.result import Generation
     from dflash.lm import LM
 
@@ -94,7 +94,7 @@ _LAZY = {
     "EmptyRetry": "dflash.decode.recoveries.empty_retry",
     "LoopGuard": "dflash.decode.recoveries.loop_guard",
     "MinTokens": "dflash.decode.recoveries.min_tokens",
-    "ToolStall": "dflash.decode.recoveries.tool_stall",
+    "ToolStall": "dflash.generation.recovery.tool_stall",
 }
 
 
@@ -106,6 +106,7 @@ def load(
     context: int | None = None,
     sequences: int = 8,
     kv: str = "f16",
+    prefix_cache: bool | int = False,
     progress: bool = False,
 ) -> "LM":
     """Load a model.
@@ -124,6 +125,9 @@ def load(
         Maximum sequences decoded at the same time; further requests wait.
     kv : str
         Type of the KV cache: ``"f16"`` or ``"f32"``.
+    prefix_cache : bool or int
+        Maximum bytes of states that are saved so that later prompts with the same beginning need not read it again; True is
+        an eighth of the free memory of the device. See `dflash.decode.prefix_cache`.
     progress : bool
         Draw progress bars on stderr while downloading, loading and compiling.
 
@@ -147,7 +151,7 @@ def load(
     from dflash.lm import LM
 
     with stages(progress) as report:
-        settings = {"threads": threads, "context": context, "sequences": sequences, "kv": kv}
+        settings = {"threads": threads, "context": context, "sequences": sequences, "kv": kv, "prefix_cache": prefix_cache}
         return LM(*start(name, device=device, progress=report, **settings))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dflash.cli.model_arguments import add_context, add_draft, add_model, check_draft, draft_settings
 from dflash.errors import DFlashError, EngineFailed, RequestError
-from dflash.model.hub import PACKAGED
+from dflash.model.loading.hub import PACKAGED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,6 +52,8 @@ def _serve(arguments: argparse.Namespace) -> None:
 
     if not 0 <= arguments.port <= 65535:
         raise RequestError(f"--port: must be 0 to 65535, got {arguments.port}")
+    if (arguments.prefix_cache_mib or 0) < 0:
+        raise RequestError(f"--prefix-cache-mib: must be at least 0, got {arguments.prefix_cache_mib}")
     if not 0 <= arguments.grace <= MAX_GRACE:
         raise RequestError(f"--grace: must be 0 to {MAX_GRACE} seconds, got {arguments.grace:g}")
     key = read_key(arguments.api_key, arguments.api_key_file)
@@ -68,7 +70,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         check_draft(arguments, [arguments.strategy or ("dflash" if arguments.draft else "plain"), *words])
     defaults = Defaults(strategy, arguments.draft, settings, recover, words)
     print(f"dflash: loading {arguments.model}", file=sys.stderr)
-    loaded, worker = start(
+    loaded, engine_thread = start(
         arguments.model,
         device=arguments.device,
         threads=arguments.threads,
@@ -76,23 +78,26 @@ def _serve(arguments: argparse.Namespace) -> None:
         sequences=arguments.sequences,
         kv=arguments.kv,
         max_waiting=MAX_WAITING,
+        prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
     )
     names = arguments.model_name or [default_name(arguments.model)]
     try:
-        worker.prepare(defaults.strategy)
-        prepare_draft(worker, defaults)
+        engine_thread.prepare(defaults.strategy)
+        prepare_draft(engine_thread, defaults)
         limits = Limits(loaded.model.config.context)
-        backend = Backend(worker, loaded.tokenizer, loaded.template, names, defaults, limits)
+        backend = Backend(engine_thread, loaded.tokenizer, loaded.template, names, defaults, limits)
         app = build_app(backend, api_key=key, hosts=local_hosts(arguments.host, key))
         gc.collect()
         gc.freeze()  # keeps full collections short: they stall all streams while they visit the objects of the model
-        Server(app, worker, host=arguments.host, port=arguments.port, grace=arguments.grace).run()
+        Server(app, engine_thread, host=arguments.host, port=arguments.port, grace=arguments.grace).run()
     except KeyboardInterrupt:
         pass  # uvicorn has shut down and raises the signal again
     finally:
-        worker.close(MAX_CLOSING)
-    if worker.error is not None:
-        raise EngineFailed(f"the server has stopped because its engine failed: {worker.error}") from worker.error
+        engine_thread.close(MAX_CLOSING)
+    if engine_thread.error is not None:
+        raise EngineFailed(
+            f"the server has stopped because its engine failed: {engine_thread.error}"
+        ) from engine_thread.error
 
 
 def default_name(model: str) -> str:
@@ -116,6 +121,12 @@ def _parser() -> argparse.ArgumentParser:
         "--api-key-file", metavar="FILE", help="file that holds the key, which keeps it out of process lists"
     )
     parser.add_argument("--sequences", type=int, default=8, metavar="N", help="sequences decoded at the same time (8)")
+    parser.add_argument(
+        "--prefix-cache-mib",
+        type=int,
+        metavar="N",
+        help="MiB of states saved for later prompts with the same beginning (an eighth of the free memory); 0 is none",
+    )
     parser.add_argument("--strategy", metavar="NAME", help="strategy of requests that name none (plain)")
     add_draft(parser)
     parser.add_argument(
@@ -126,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--recover",
         metavar="NAME,...",
-        help="recoveries of requests that name none: empty, stall[:TOOL], loop[:BODY], min:N "
+        help="recoveries of requests that name none, as loop,min:20; info lists all "
         "(default: from DFLASH_STALL_TOOL_PREFIX and DFLASH_MIN_TOKENS, else none)",
     )
     parser.add_argument(

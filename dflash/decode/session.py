@@ -9,6 +9,8 @@ from time import perf_counter
 import numpy as np
 
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing, Plain, Strategy
+from dflash.decode.grammar.matcher import Grammar
+from dflash.decode.grammar.state import GrammarState
 from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.recoveries.base import RecoveryState
 from dflash.decode.recoveries.intervention import Intervention
@@ -20,7 +22,7 @@ from dflash.decode.snapshot import SessionSnapshot
 from dflash.decode.special_tokens import SpecialTokens
 from dflash.decode.step import Step
 from dflash.decode.verify import Accepted
-from dflash.decode.view import Recorder
+from dflash.decode.view import Detokenize, Recorder
 from dflash.errors import RequestError
 from dflash.model.state.sequence_state import Snapshot, State
 
@@ -49,6 +51,8 @@ class Session:
         End tokens; the one that ends the session is the last of `output_ids`.
     processors : sequence of LogitsProcessor
         Called at every node of every draft, after penalties and bias.
+    grammar : Grammar, optional
+        Grammar of the output. Its end tokens must be `eos`.
     observer : callable, optional
         ``observer(session, tokens)`` is called in the engine's thread once a step, before the new tokens are appended. It
         returns None, or how many of *these* to accept: then the session ends in this step with the reason ``"stop"``, and
@@ -58,11 +62,18 @@ class Session:
         Snapshot of a session or a state that holds the first tokens of this prompt, without the last. The caller owns it.
     special_tokens : SpecialTokens
         Ids with a meaning for recoveries.
+    detokenize : callable, optional
+        ``detokenize(ids)`` returns the text of ids, for recoveries and recorders.
     recorder : Recorder, optional
         Receives every pick and every step.
     group : hashable, optional
         Sessions of equal groups, such as the choices of one request, wait in one queue; the queues take turns to start a
         session. None is a queue of its own.
+    boundaries : sequence of int
+        Numbers of prompt tokens at which the engine's prefix cache should save the state, such as the beginnings of roles.
+        The ends of prompt and session are saved too.
+    use_prefix_cache : bool
+        False to neither begin with a snapshot of the engine's prefix cache nor save any.
 
     Attributes
     ----------
@@ -94,6 +105,10 @@ class Session:
         Tokens that a recovery injects next, whatever the model predicts.
     held_steps : list of Step
         Steps that a recovery holds back.
+    n_cached : int
+        Prompt tokens that came from the prefix cache.
+    snapshot_at : list of int
+        Lengths in rising order at which the prefix cache saves the state.
     prompt_snapshot : Snapshot or None
         State at the end of the prompt, if a recovery may restart the session.
     added_at, started_at, first_token_at, ended_at : float or None
@@ -115,25 +130,31 @@ class Session:
         max_tokens: int | None = None,
         eos: Iterable[int] = (),
         processors: Sequence[LogitsProcessor] = (),
+        grammar: Grammar | None = None,
         observer: Observer | None = None,
         prefix: SessionSnapshot | Snapshot | None = None,
         special_tokens: SpecialTokens = _NO_SPECIAL_TOKENS,
+        detokenize: Detokenize | None = None,
         recorder: Recorder | None = None,
         group: Hashable = None,
+        boundaries: Sequence[int] = (),
+        use_prefix_cache: bool = True,
     ) -> None:
         given = PromptIds.of(prompt)
-        self.ids = given.array
+        self.prompt_array = given.array
         if max_tokens is not None:
             check_whole("max_tokens", max_tokens, 0)
         if prefix is not None:
-            _check_prefix(prefix, self.ids)
+            _check_prefix(prefix, self.prompt_array)
         self.sampling, self.strategy, self.max_tokens, self.prefix = sampling, strategy, max_tokens, prefix
         self.eos, self.observer, self.special_tokens, self.recorder = frozenset(eos), observer, special_tokens, recorder
-        self.group = group
+        self.group, self.detokenize = group, detokenize
+        self.boundaries, self.use_prefix_cache = boundaries, use_prefix_cache
         self.drafter: Drafter = strategy.drafter
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self.history = History(given.token_ids)
         self.token_ids, self.n_prompt = self.history.token_ids, self.history.n_prompt
+        self.grammar = self.history.grammar = None if grammar is None else GrammarState(grammar)
         self.sampler = Sampler(sampling, self.seed, processors)
         self.wants_logprobs = sampling.logprobs is not None
         if any(isinstance(processor, Penalties) for processor in self.sampler.processors):
@@ -154,7 +175,8 @@ class Session:
         self.forced_ids: tuple[int, ...] = ()
         self.held_steps: list[Step] = []
         self.prompt_snapshot: Snapshot | None = None
-        self.n_prefilled = 0
+        self.n_prefilled = self.n_cached = 0
+        self.snapshot_at: list[int] = []
         self.added_at: float | None = None
         self.started_at: float | None = None
         self.first_token_at: float | None = None

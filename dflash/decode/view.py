@@ -7,14 +7,19 @@ of their methods runs. A member may only be changed where its docstring says so.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from dflash.decode.drafting.shapes import Shape
+from dflash.decode.grammar.state import GrammarState
 from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.sampler import Sampler
 from dflash.decode.special_tokens import SpecialTokens
 from dflash.decode.step import Step
+
+Detokenize = Callable[[Sequence[int]], str]
+"""Returns the text of token ids."""
 
 
 class StrategyView(Protocol):
@@ -64,6 +69,9 @@ class SessionView(Protocol):
     verified. Recoveries may add a processor in `start` and remove it later; drafters must not.
     """
 
+    grammar: GrammarState | None
+    """Grammar of the output. With one, draft tokens must reach the host, where illegal ones are removed."""
+
     forced_ids: tuple[int, ...]
     """Tokens that a recovery injects next, whatever the model predicts; usually empty. Set by the engine."""
 
@@ -100,6 +108,9 @@ class RecoveryView(SessionView, Protocol):
 
     special_tokens: SpecialTokens
     """Ids with a meaning for recoveries; never changes."""
+
+    detokenize: Detokenize | None
+    """Returns the text of ids; bytes that are not a whole character become U+FFFD. None without a tokenizer."""
 
     interventions: list[Intervention]
     """Interventions so far. The engine appends those of returned verdicts; a recovery appends others itself."""
@@ -154,6 +165,9 @@ class SamplingView(Protocol):
 
     history: History
     """Ids so far; `verify` appends the path that it walks and removes it again."""
+
+    grammar: GrammarState | None
+    """Grammar of the output, at the position of `history`."""
 
     eos: frozenset[int]
     """Ids that end the sequence."""

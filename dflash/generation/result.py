@@ -2,69 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from dflash.decode import metrics as acceptance
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
+from dflash.generation.parsers import ParsedOutput, ToolCall
+from dflash.generation.timings import Timings, Usage
+from dflash.generation.token_texts import TokenText, token_texts
+from dflash.model.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-class Usage(NamedTuple):
-    """Numbers of prompt and output tokens; the end token counts."""
-
-    prompt_tokens: int
-    completion_tokens: int
-
-    @property
-    def total_tokens(self) -> int:
-        """Prompt and output tokens together."""
-        return sum(self)
-
-
-class Timings(NamedTuple):
-    """Durations of a request in seconds, and token rates.
-
-    Parameters
-    ----------
-    queued : float
-        Time in the queue before the first forward.
-    first_token : float
-        From the start of the first prompt chunk to the first token.
-    decode : float
-        From the first to the last token.
-    prompt_rate : float
-        Prompt tokens per second.
-    decode_rate : float
-        Output tokens per second after the first step that produced tokens.
-    """
-
-    queued: float
-    first_token: float
-    decode: float
-    prompt_rate: float
-    decode_rate: float
-
-    @classmethod
-    def of(cls, session: Session) -> "Timings":
-        """Compute the timings of a session. A stage that was never reached counts as 0."""
-        added = session.added_at or 0.0
-        started = session.started_at or added
-        ended = session.ended_at or started
-        first = session.first_token_at or ended
-        read = sum(step.forward for step in session.steps if step.prefilled)
-        n_after_first = session.n_tokens - next((len(step.tokens) for step in session.steps if step.tokens), 0)
-        return cls(
-            queued=started - added,
-            first_token=first - started,
-            decode=ended - first,
-            prompt_rate=sum(step.prefilled for step in session.steps) / read if read else 0.0,
-            decode_rate=n_after_first / (ended - first) if ended > first else 0.0,
-        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,7 +31,8 @@ class Generation:
     text : str
         Output text without control tokens, up to the end token or the stop string.
     finish_reason : str
-        ``"stop"``, ``"length"``, or ``"cancelled"`` if the caller cancelled the request.
+        ``"stop"``, ``"tool_calls"`` if the model stopped by itself and has called tools, ``"length"``, or ``"cancelled"``
+        if the caller cancelled the request.
     seed : int
         Seed that reproduces the text; drawn at random if the request gave none.
     sampling : Sampling
@@ -95,6 +47,8 @@ class Generation:
         Records of all steps, prompt chunks first.
     pieces : list of str
         Text that each step added.
+    vocabulary : dict of int to TokenText
+        Text of each output and draft token.
     logprobs : list of TokenLogprobs or None
         One entry per output token, if requested.
     interventions : list of Intervention
@@ -105,6 +59,8 @@ class Generation:
         Draft vocabulary size to number of steps that used it. Only for a block draft or MTP head on a GPU whose target has
         a large vocabulary: the first two or three fifths while the output stays within them, else all. Sequences of one
         batch share the largest size that any of them needs.
+    output : ParsedOutput or None
+        Content, reasoning and tool calls that `text` consists of; None if the text was not parsed.
     """
 
     prompt: list[int]
@@ -118,31 +74,56 @@ class Generation:
     timings: Timings
     steps: list[Step]
     pieces: list[str]
+    vocabulary: dict[int, TokenText]
     logprobs: list[TokenLogprobs] | None = None
     interventions: list[Intervention] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     draft_vocab_steps: dict[int, int] = field(default_factory=dict)
+    output: ParsedOutput | None = None
 
     @classmethod
-    def of(cls, session: Session, pieces: Sequence[str]) -> "Generation":
-        """Build the result of a session from the text that its steps added."""
+    def of(
+        cls, session: Session, pieces: Sequence[str], tokenizer: Tokenizer, output: ParsedOutput | None = None
+    ) -> "Generation":
+        """Build the result of a session from the text that its steps added, and what a parser read in it."""
+        steps = session.steps[: len(pieces)]
+        finish_reason = session.finish_reason or "cancelled"
+        if finish_reason == "stop" and output is not None and output.tool_calls:
+            finish_reason = "tool_calls"
         return cls(
             prompt=list(session.prompt_ids),
             tokens=session.output_ids,
             text="".join(pieces),
-            finish_reason=session.finish_reason or "cancelled",
+            finish_reason=finish_reason,
             seed=session.seed,
             sampling=session.sampling,
             strategy=session.strategy,
-            usage=Usage(session.n_prompt, session.n_tokens),
+            usage=Usage(session.n_prompt, session.n_tokens, session.n_cached),
             timings=Timings.of(session),
-            steps=session.steps[: len(pieces)],
+            steps=steps,
             pieces=list(pieces),
+            vocabulary=token_texts(steps, tokenizer),
             logprobs=list(session.logprobs) if session.sampling.logprobs is not None else None,
             interventions=list(session.interventions),
             warnings=list(session.warnings),
             draft_vocab_steps=dict(sorted(session.draft_vocab_steps.items())),
+            output=output,
         )
+
+    @property
+    def content(self) -> str:
+        """Visible text: `text` without reasoning, its tags and tool calls."""
+        return self.text if self.output is None else self.output.content
+
+    @property
+    def reasoning(self) -> str:
+        """Reasoning; empty if there is none."""
+        return "" if self.output is None else self.output.reasoning
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """Tool calls in the order in which the model wrote them."""
+        return [] if self.output is None else list(self.output.tool_calls)
 
     @property
     def tokens_per_step(self) -> float:
@@ -176,6 +157,7 @@ class Generation:
         """Return the result as JSON values."""
         return {
             "text": self.text,
+            **({} if self.output is None else asdict(self.output)),
             "tokens": self.tokens,
             "finish_reason": self.finish_reason,
             "seed": self.seed,

@@ -15,7 +15,7 @@ from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
 from dflash.model.draft import DraftRequest, load_draft
-from dflash.model.load import load_model
+from dflash.model.loading.target import load_model
 
 FOLDER = Path(os.environ.get("DFLASH_DEMO") or "/nowhere")
 """DFLASH_DEMO may name a folder with demo-bf16.gguf and its draft."""
@@ -46,7 +46,7 @@ def steps_of(model, draft, prompt, output, shape):
     span = Span(target, np.array(text, np.int32), chain(len(text)), prefill=True, logits=False)
     features = model.forward([span], capture=draft.config.target_layer_ids).captured
     draft.read(state, features, slice(0, at))
-    n, width = shape.wants(draft.config.most, 63)
+    n, width = shape.wants(draft.config.max_draft, 63)
     found = []
     while at + 1 < end:
         (candidates,) = draft.propose([DraftRequest(state, text[at], n, SampleParams(), width)])

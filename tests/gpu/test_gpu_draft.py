@@ -25,7 +25,7 @@ from dflash.errors import PoolExhausted
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
 from dflash.model.draft import DraftRequest, load_draft
-from dflash.model.draft.names import expected
+from dflash.model.draft.files.names import expected
 
 TEXTS = [
     "def fibonacci(n):\n    if n < 2:\n        return n\n",
@@ -174,8 +174,8 @@ def proposed(model, path, config, weights, n=150):
     other = read(model, draft, ids_of(70))
     oracle.read(np.concatenate(features))
     asks = [
-        DraftRequest(other, 5, config.most, SampleParams(1.0, seed=3), 1),
-        DraftRequest(state, 77, config.most, SampleParams(), 1),
+        DraftRequest(other, 5, config.max_draft, SampleParams(1.0, seed=3), 1),
+        DraftRequest(state, 77, config.max_draft, SampleParams(), 1),
     ]
     _, got = draft.propose(asks)
     for each in (state, other):
@@ -201,7 +201,7 @@ def test_a_draft_with_fewer_tokens_and_a_walk(model, tmp_path, kind):
     else:
         tokens, steps, _ = oracle.walk(77, config.block)
         scores = np.array(steps)
-    assert len(got) == config.most
+    assert len(got) == config.max_draft
     same = 0
     for i, token in enumerate(tokens):
         if got.ids[i, 0] == token:
@@ -354,8 +354,8 @@ def test_looking_ahead_changes_nothing(model, shape, sampling, monkeypatch):
 
 def test_guesses_are_launched_ahead(model, monkeypatch):
     draft, followed = model.attachments[DFlash()], []
-    follow = draft.follow
-    monkeypatch.setattr(draft, "follow", lambda *asked: followed.append(follow(*asked)) or followed[-1])
+    follow = draft.launch_ahead
+    monkeypatch.setattr(draft, "launch_ahead", lambda *asked: followed.append(follow(*asked)) or followed[-1])
     (session,) = written(model, demo()[1][:1], Strategy(DFlash()), Sampling())
     decoding = [step for step in session.steps if step.tokens]
     assert len(followed) >= len(decoding) - 2

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from hang_guard import GUARD, wait_until
 from serve_fakes import ScriptedEngine
 
 from dflash.decode import registry
@@ -16,15 +17,15 @@ from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.errors import ContextOverflow, RequestError
-from dflash.generation.engine_thread import Worker
+from dflash.generation.engine_thread import EngineThread
 from dflash.generation.recovery.names import Language
 from dflash.serve import limits
 from dflash.serve.app import build_app
-from dflash.serve.body import parse_json
 from dflash.serve.endpoints import Backend
-from dflash.serve.fields import FieldError, Fields, shown
 from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
+from dflash.serve.parsing.body import parse_json
+from dflash.serve.parsing.fields import FieldError, Fields, shown
 from dflash.serve.strategy_choice import Decoding, Defaults, parse_decoding, strategy_of
 
 
@@ -72,7 +73,7 @@ def test_recoveries_too_many(value, message):
 def test_equal_recoveries_count_once(lm):
     async def made():
         wanted = Decoding(recover=["loop", "loop", "empty", "loop"])
-        return await strategy_of(wanted, Defaults(), Language(lm.tokenizer, lm.template), lm._worker)
+        return await strategy_of(wanted, Defaults(), Language(lm.tokenizer, lm.template), lm._engine_thread)
 
     assert len(asyncio.run(made()).recoveries) == 2
 
@@ -81,7 +82,9 @@ def test_equal_recoveries_count_once(lm):
 def test_an_empty_name_is_no_strategy(lm, name):
     for allowed in (None, ("plain",)):
         with pytest.raises(FieldError, match=r"is not (known|allowed)"):
-            asyncio.run(strategy_of(Decoding(strategy=name), Defaults(allowed=allowed), Language(lm.tokenizer), lm._worker))
+            asyncio.run(
+                strategy_of(Decoding(strategy=name), Defaults(allowed=allowed), Language(lm.tokenizer), lm._engine_thread)
+            )
 
 
 def test_what_is_not_allowed_is_not_read(lm, monkeypatch):
@@ -90,7 +93,7 @@ def test_what_is_not_allowed_is_not_read(lm, monkeypatch):
         with pytest.raises(FieldError, match="strategy: "):
             asyncio.run(
                 strategy_of(
-                    Decoding(strategy="lookup," * 9999), Defaults(allowed=allowed), Language(lm.tokenizer), lm._worker
+                    Decoding(strategy="lookup," * 9999), Defaults(allowed=allowed), Language(lm.tokenizer), lm._engine_thread
                 )
             )
 
@@ -196,17 +199,17 @@ def test_the_loop_goes_on_while_requests_are_read(lm, monkeypatch):
     def slow(body, bounds):
         if b"slow" in body:
             entered.set()
-            assert go_on.wait(60)
+            assert go_on.wait(GUARD)
         return real(body, bounds)
 
     monkeypatch.setattr("dflash.serve.endpoints.parse_json", slow)
-    worker = Worker(ScriptedEngine(lm.tokenizer, ["hello"]))
-    app = build_app(Backend(worker, lm.tokenizer, lm.template, ["demo"]))
+    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
+    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
 
     async def run():
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
             held = asyncio.create_task(client.post("/v1/completions", json={"prompt": "slow"}))
-            await asyncio.to_thread(entered.wait, 60)
+            await asyncio.to_thread(entered.wait, GUARD)
             quick = await client.post("/v1/completions", json={"prompt": "a"})
             assert not held.done()
             go_on.set()
@@ -216,15 +219,15 @@ def test_the_loop_goes_on_while_requests_are_read(lm, monkeypatch):
         assert asyncio.run(run()) == (200, 200)
     finally:
         go_on.set()
-        worker.close()
+        engine_thread.close()
 
 
 def test_too_many_requests_at_a_time(lm, monkeypatch):
     monkeypatch.setattr("dflash.serve.endpoints.MAX_PREPARING", 2)
     go_on = threading.Event()
-    monkeypatch.setattr("dflash.serve.endpoints.parse_json", lambda *_: go_on.wait(60) and {"prompt": "a"})
-    worker = Worker(ScriptedEngine(lm.tokenizer, ["hello"]))
-    app = build_app(Backend(worker, lm.tokenizer, lm.template, ["demo"]))
+    monkeypatch.setattr("dflash.serve.endpoints.parse_json", lambda *_: go_on.wait(GUARD) and {"prompt": "a"})
+    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
+    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
 
     async def run():
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
@@ -239,7 +242,7 @@ def test_too_many_requests_at_a_time(lm, monkeypatch):
         refused, others = asyncio.run(run())
     finally:
         go_on.set()
-        worker.close()
+        engine_thread.close()
     assert refused.status_code == 503
     assert refused.headers["retry-after"]
     assert refused.json()["error"]["code"] == "overloaded"
@@ -249,8 +252,8 @@ def test_too_many_requests_at_a_time(lm, monkeypatch):
 def test_a_client_that_takes_nothing_is_gone(lm, monkeypatch):
     monkeypatch.setattr(limits, "SEND_SECONDS", 0.01)
     engine = ScriptedEngine(lm.tokenizer, ["hello"] * 100000)
-    worker = Worker(engine)
-    app = build_app(Backend(worker, lm.tokenizer, lm.template, ["demo"]))
+    engine_thread = EngineThread(engine)
+    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
 
     async def run():
         body, never = [{"type": "http.request", "body": b'{"prompt": "a", "stream": true}'}], asyncio.Event()
@@ -271,10 +274,9 @@ def test_a_client_that_takes_nothing_is_gone(lm, monkeypatch):
 
     try:
         asyncio.run(run())
-        while engine.busy:
-            threading.Event().wait(0.001)
+        wait_until(lambda: not engine.busy)
     finally:
-        worker.close()
+        engine_thread.close()
 
 
 def test_prompt_lookup_of_the_library_is_not_bounded():

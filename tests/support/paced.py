@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from guessers import naive
+from oracles import Guessing, naive
 from toy import Toy
 
 from dflash.decode.drafting.draft import Draft
@@ -73,35 +73,24 @@ class Paced(Drafter):
 
     def propose(self, drafter_states, max_drafts):
         drafts = [
-            drafter_state.guess(max_draft) for drafter_state, max_draft in zip(drafter_states, max_drafts, strict=True)
+            drafter_state.draft_of(max_draft) for drafter_state, max_draft in zip(drafter_states, max_drafts, strict=True)
         ]
         drafter_states[0].model.clock.now += 1e-3 * (self.base + self.each * max(map(len, drafts)))
         return drafts
 
 
-class _Paced:
-    capture = ()
-
+class _Paced(Guessing):
     def __init__(self, drafter, session, model):
-        self.drafter, self.session, self.model = drafter, session, model
-        self.shape = session.strategy.shape or Chain()
+        super().__init__(drafter, session)
+        self.model, self.shape = model, session.strategy.shape or Chain()
 
-    def guess(self, room):
+    def draft_of(self, room):
         n, _ = self.shape.wants(self.drafter.most, room)
         text, start = written(*self.session.token_ids[:3]), len(self.session.token_ids)
         right = np.random.default_rng([start, *text[:2]]).random(n) < self.drafter.p
         tokens = [(token + 1 - sure) % 13 for token, sure in zip(text[start : start + n], right, strict=True)]
         scores = np.log(np.where(right, 0.9, 0.2)).astype(np.float32)
         return Draft(tokens, scores=scores if self.drafter.says else None)
-
-    def observe(self, step, out, rows):
-        pass
-
-    def snapshot(self):
-        pass
-
-    def close(self):
-        pass
 
 
 GOOD, WEAK, CHEAP, USELESS = Paced(0.9, 5.5, 0.2), Paced(0.5, 5.5, 0.2), Paced(0.75, 0.2, 1.3, 6), Paced(0.05, 3.0, 0.5)

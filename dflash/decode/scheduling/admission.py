@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from dflash.decode.drafting.state_check import checked_state
+from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.errors import ContextOverflow, OutOfMemory, PoolExhausted, RequestError
@@ -54,8 +56,8 @@ def check(model: Any, session: Session) -> None:
         )
 
 
-def admit(model: Any, session: Session) -> None:
-    """Start a session: take all memory that it needs until its end.
+def admit(model: Any, session: Session, cache: PrefixCache | None = None) -> None:
+    """Start a session: take all memory that it needs until its end, with the longest fitting snapshot of the cache.
 
     Raises
     ------
@@ -63,7 +65,7 @@ def admit(model: Any, session: Session) -> None:
         If there is not enough memory now; nothing is taken then. The same holds for errors of the drafter or a recovery.
     """
     session.drafter.prepare(model)
-    _take(model, session, session.prefix)
+    _take_evicting(model, session, session.prefix, cache)
     try:
         started = (recovery.start(session) for recovery in session.strategy.recoveries)
         session.recovery_states = [recovery_state for recovery_state in started if recovery_state is not None]
@@ -74,13 +76,13 @@ def admit(model: Any, session: Session) -> None:
         raise
 
 
-def readmit(model: Any, session: Session) -> None:
+def readmit(model: Any, session: Session, cache: PrefixCache | None = None) -> None:
     """Restart a session with plain decoding, from the end of its prompt if that was saved, else from its prefix."""
     snapshot, session.prompt_snapshot = session.prompt_snapshot, None
     try:
         session.release()
         session.rewind()
-        _take(model, session, snapshot or session.prefix)
+        _take_evicting(model, session, snapshot or session.prefix, cache)
     finally:
         if snapshot is not None:
             snapshot.close()
@@ -95,6 +97,24 @@ def save_prompt_snapshot(session: Session) -> None:
         session.prompt_snapshot = session.state.snapshot()
 
 
+def _take_evicting(
+    model: Any, session: Session, prefix: SessionSnapshot | Snapshot | None, cache: PrefixCache | None
+) -> None:
+    """Take the memory, with a snapshot of the cache if there is no other; the cache gives way while memory is short."""
+    looks_up = cache is not None and session.use_prefix_cache and prefix is None
+    if looks_up:
+        prefix = cache.find(model, session)
+    while True:
+        try:
+            _take(model, session, prefix)
+            break
+        except PoolExhausted:
+            if cache is None or not cache.evict_oldest(spared=prefix):
+                raise
+    if looks_up:
+        cache.count(session)
+
+
 def _take(model: Any, session: Session, prefix: SessionSnapshot | Snapshot | None) -> None:
     drafter_snapshot, known = None, prefix
     if isinstance(prefix, SessionSnapshot):
@@ -106,7 +126,7 @@ def _take(model: Any, session: Session, prefix: SessionSnapshot | Snapshot | Non
             session.state.restore(known)
         session.n_prefilled = known.length if known is not None else 0
         session.state.reserve(session.max_length - 1 - session.n_prefilled)
-        session.drafter_state = session.drafter.start(session, model, drafter_snapshot)
+        session.drafter_state = checked_state(session.drafter, session.drafter.start(session, model, drafter_snapshot))
     except BaseException:
         session.n_prefilled = 0
         session.release()
@@ -143,9 +163,11 @@ def _parts_of(drafter: Any) -> Iterator[Any]:
 
 
 def _check_ids(n_vocab: int, session: Session) -> None:
-    if session.ids.max() >= n_vocab:
-        bad = next(i for i, token in enumerate(session.ids.tolist()) if token >= n_vocab)
-        raise RequestError(f"prompt: token {session.ids[bad]} at {bad} is not in the vocabulary, ids are 0 to {n_vocab - 1}")
+    if session.prompt_array.max() >= n_vocab:
+        bad = next(i for i, token in enumerate(session.prompt_array.tolist()) if token >= n_vocab)
+        raise RequestError(
+            f"prompt: token {session.prompt_array[bad]} at {bad} is not in the vocabulary, ids are 0 to {n_vocab - 1}"
+        )
     for token, _ in session.sampling.logit_bias:
         if token >= n_vocab:
             raise RequestError(f"logit_bias: token {token} is not in the vocabulary, ids are 0 to {n_vocab - 1}")

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dflash.decode.drafting.device_draft import DeferredDraft
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, Nothing
@@ -13,8 +11,6 @@ from dflash.decode.session import Session
 from dflash.errors import DFlashError
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
-
-_ROOT = np.array([-1], np.int32)
 
 Fail = Callable[[Session, Exception], None]
 
@@ -55,20 +51,23 @@ def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> lis
     start = 0
     for session, draft in _drafts(model, decoding, model.max_rows - (chunk if prefilling else 0), fail):
         stop = start + 1 + len(draft)
-        parts.append(BatchPart(session, _decode_span(session, draft), start, stop, draft))
+        parts.append(BatchPart(session, Span.of(session.state, session.token_ids[-1], draft), start, stop, draft))
         start = stop
     room = min(chunk, model.max_rows - start)
     for session in prefilling:
         n = _chunk(session, room, model.chunk_alignment)
         if n > 0:
-            parts.append(BatchPart(session, _prompt_span(session, n), start, start + n, n_prefill=n))
+            tokens = session.prompt_array[session.n_prefilled : session.n_prefilled + n]
+            span = Span.chain(session.state, tokens, prefill=True, logits=False)
+            parts.append(BatchPart(session, span, start, start + n, n_prefill=n))
             start, room = start + n, room - n
     return parts
 
 
 def _chunk(session: Session, room: int, alignment: int) -> int:
-    """Return the number of prompt tokens to prefill: all that are left, or as many as end at a multiple of `alignment`."""
-    left = session.n_prompt - 1 - session.n_prefilled
+    """Return the number of tokens to prefill: up to the next snapshot, or as many as end at a multiple of `alignment`."""
+    end = next((length for length in session.snapshot_at if length > session.n_prefilled), session.n_prompt - 1)
+    left = end - session.n_prefilled
     return left if left <= room else max(0, room - (session.n_prefilled + room) % alignment)
 
 
@@ -80,30 +79,15 @@ def capture_of(parts: Sequence[BatchPart]) -> tuple[int, ...]:
     return tuple(sorted(layers))
 
 
-def _decode_span(session: Session, draft: Draft) -> Span:
-    last = session.token_ids[-1]
-    if not len(draft):
-        return Span(session.state, np.array([last], np.int32), _ROOT)
-    if isinstance(draft, DeferredDraft):
-        n = 1 + len(draft)
-        return Span(session.state, np.full(n, last, np.int32), np.arange(-1, n - 1, dtype=np.int32), device_draft=draft)
-    tokens = np.concatenate([[last], draft.tokens], dtype=np.int32)
-    return Span(session.state, tokens, np.concatenate([_ROOT, draft.parents + 1], dtype=np.int32))
-
-
-def _prompt_span(session: Session, n: int) -> Span:
-    tokens = session.ids[session.n_prefilled : session.n_prefilled + n]
-    return Span(session.state, tokens, np.arange(-1, n - 1, dtype=np.int32), prefill=True, logits=False)
-
-
 def _drafts(model: Any, decoding: list[Session], rows: int, fail: Fail) -> list[tuple[Session, Draft]]:
-    """Ask every drafter once for all of its sessions. Forced tokens of a session are its draft."""
+    """Ask every drafter once for all of its sessions. Forced tokens of a session are its draft; grammars trim the others."""
     groups: dict[Drafter, list[Session]] = {}
     for session in decoding:
         if type(session.drafter) is not Nothing:
             groups.setdefault(session.drafter, []).append(session)
     forced = [session for session in decoding if session.forced_ids]
-    if not groups and not forced:
+    alone = [session for session in decoding if session.grammar is not None and type(session.drafter) is Nothing]
+    if not groups and not forced and not alone:
         return [(session, EMPTY) for session in decoding]
     share = max(min(PENDING, rows // len(decoding)) - 1, 0)
     drafts: dict[Session, Draft] = {}
@@ -113,12 +97,16 @@ def _drafts(model: Any, decoding: list[Session], rows: int, fail: Fail) -> list[
         rooms = [min(share, session.max_length - len(session.token_ids) - 1) for session in group]
         try:
             for session, draft, room in zip(group, propose(rooms), rooms, strict=True):
-                drafts[session] = _checked(draft, room, model.n_vocab)
+                draft = _checked(draft, room, model.n_vocab)
+                fits = session.grammar is None or session.forced_ids
+                drafts[session] = draft if fits else session.grammar.fit(draft, room)
         except Exception as error:
             failed.update(group)
             for session in group:
                 fail(session, error)
 
+    for session in alone:
+        take([session], lambda _: [EMPTY])
     for session in forced:
         take([session], lambda _, session=session: [Draft(session.forced_ids)])
     for drafter, group in groups.items():
@@ -127,6 +115,8 @@ def _drafts(model: Any, decoding: list[Session], rows: int, fail: Fail) -> list[
 
 
 def _checked(draft: Draft, room: int, n_vocab: int) -> Draft:
+    if not isinstance(draft, Draft):
+        raise DFlashError(f"propose: must return Draft(tokens), got {draft!r:.60}")
     draft = draft.cut(room)
     if isinstance(draft, DeferredDraft):
         return draft

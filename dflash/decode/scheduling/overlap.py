@@ -75,8 +75,9 @@ def launch_next(model: Any, parts: list[BatchPart], active: Sequence[Session], o
     Returns
     -------
     OverlappedStep or None
-        None if no forward was launched: a session drafts, prefills, may end, or has processors, recoveries, a recorder or
-        log-probabilities, which need tokens on the host. Drafts that were launched are found by the drafter in `propose`.
+        None if no forward was launched: a session drafts, prefills, may end, or has processors, a grammar, recoveries, a
+        recorder or log-probabilities, which need tokens on the host: the mask of a token depends on the token before it.
+        Drafts that were launched are found by the drafter in `propose`.
     """
     if not model.can_overlap or len(parts) != len(active) or len(parts) > PENDING or not all(map(_can_continue, parts)):
         return None
@@ -88,7 +89,7 @@ def launch_next(model: Any, parts: list[BatchPart], active: Sequence[Session], o
         if isinstance(one, LaunchDraft):
             requests.setdefault(one.drafter, {})[i] = one.request
     for drafter, of_parts in requests.items():
-        drafter.follow(list(of_parts.values()), list(of_parts))
+        drafter.launch_ahead(list(of_parts.values()), list(of_parts))
     return None
 
 

@@ -27,7 +27,7 @@ class DeviceDrafter(Protocol):
 
     latest: "DeviceDrafts | None"
 
-    def follow(self, requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
+    def launch_ahead(self, requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
         """Launch drafts for sequences of the last forward, below the tokens that are being sampled from that forward.
 
         Parameters
@@ -49,7 +49,7 @@ class DeviceDrafter(Protocol):
         ...
 
 
-def may_follow(target: Any, requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
+def can_launch_ahead(target: Any, requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
     """Return True if the last forward of `target` was one decode pass and the requests' sequences are read up to it."""
     last = target.latest
     if last is None or not target.alone:
@@ -60,7 +60,8 @@ def may_follow(target: Any, requests: Sequence[DeviceDraftRequest], order: Seque
 def most_rows(target: Any, order: Sequence[int]) -> int:
     """Return the most rows that can be accepted in some spans of the last forward of `target`."""
     sizes = {i: len(target.latest.spans[i].tokens) for i in order}
-    return min(sum(min(n, 1 + target.planted[i].positions) if i in target.planted else n for i, n in sizes.items()), PENDING)
+    requests = target.device_requests
+    return min(sum(min(n, 1 + requests[i].positions) if i in requests else n for i, n in sizes.items()), PENDING)
 
 
 class DeviceDrafts:
@@ -140,7 +141,7 @@ class DeviceDrafts:
         assert draft is not None, "a draft lives as long as its target"
         return draft.writer(batch)
 
-    def follows(self, features: Any) -> "DeviceDrafts":
+    def reading(self, features: Any) -> "DeviceDrafts":
         """Note that the pass also read rows of `features`, and return these drafts."""
         self._features = features
         return self

@@ -37,7 +37,8 @@ def test_a_stall_becomes_a_call(lm, said):
     assert len({answer.text for answer in answers}) == 1
     for answer in answers:
         assert [each.recovery for each in answer.interventions] == ["ToolStall"]
-        assert answer.finish_reason == "stop"
+        offered = any(f"<function={each['function']['name']}>" in answer.text for each in tools)
+        assert answer.finish_reason == ("tool_calls" if offered else "stop")
     name = tools[0]["function"]["name"] if len(tools) == 1 else ""
     assert f"<function={name}" in first.text
 
@@ -100,7 +101,7 @@ def test_a_strategy_that_can_not_be_loaded_is_told_at_once(lm, pools, monkeypatc
     for stream in (True, False):
         with pytest.raises(Unsupported, match="there is no head"):
             lm.generate("a", strategy=MTP("other.gguf"), stream=stream)
-    assert not lm._worker.engine.busy
+    assert not lm._engine_thread.engine.busy
 
 
 @pytest.mark.parametrize("recovery", [LoopGuard, 3, MTP()], ids=repr)

@@ -13,8 +13,8 @@ from dflash.kernels.sample import SampleParams
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.tree.cuda import SEQUENCES, AcceptPath, WriteDraft
 from dflash.model.candidates import Candidates
-from dflash.model.cuda.device_drafts import DeviceDrafts, may_follow, most_rows
-from dflash.model.cuda.draft.block import Block
+from dflash.model.cuda.device_drafts import DeviceDrafts, can_launch_ahead, most_rows
+from dflash.model.cuda.draft.block import DraftBlock
 from dflash.model.cuda.draft.context import Context
 from dflash.model.cuda.draft.feature_buffer import FeatureBuffer
 from dflash.model.cuda.draft.markov import Markov
@@ -23,8 +23,8 @@ from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Rows
+from dflash.model.draft.files.source import Source
 from dflash.model.draft.request import DeviceDraftRequest, DraftRequest
-from dflash.model.draft.source import Source
 from dflash.model.draft.state import DraftSnapshot, DraftState
 from dflash.model.draft.vocabulary import Vocabulary
 
@@ -40,7 +40,7 @@ class DeviceBlockDraft:
     source : Source
         Weights of the same file; they are read once and kept on the device, repacked.
     target : DeviceModel
-        Target model. Its embedding and LM head are used unless the file has its own; `follow` reads its batches.
+        Target model. Its embedding and LM head are used unless the file has its own; `launch_ahead` reads its batches.
     vocabulary : Vocabulary
         Draft vocabulary.
     common : sequence of Vocabulary
@@ -104,13 +104,15 @@ class DeviceBlockDraft:
             head = weights.matrix("output.weight") if source.has("output.weight") else theirs.matrix(output)
             self._context = Context(weights, config, rings)
             about = {"n_texts": n, "min_confidence": min_confidence, "scratch": target.scratch()}
-            self._block = Block(weights, config, rings, (embedding, head), vocabulary=vocabulary, common=common, **about)
+            self._block = DraftBlock(
+                weights, config, rings, (embedding, head), vocabulary=vocabulary, common=common, **about
+            )
         self.weights = weights
         shape = {"rows": config.block, "places": rings.size, "mask": config.mask}
         context, block = self._context.arrays, self._block.arrays
         self._walk = AcceptPath(target.batch, target.sampled_ids, context, self._block.out, block=block, **shape)
         self._plant = WriteDraft(self._block.out, target.batch)
-        self._kept = FeatureBuffer(config.target_layer_ids, rings.slots, config.width)
+        self._feature_buffer = FeatureBuffer(config.target_layer_ids, rings.slots, config.width)
         self._ahead: DeviceDrafts | None = None
         self.latest: DeviceDrafts | None = None
         jit.warm()
@@ -122,12 +124,12 @@ class DeviceBlockDraft:
 
     def warm(self) -> Iterator[None]:
         """Capture passes of the target, and of a chain for one sequence; each step of the iterator captures one."""
-        for n in (1, self.config.most + 1):
+        for n in (1, self.config.max_draft + 1):
             self._target.prepare([n], tuple(sorted(self.config.target_layer_ids)))
             yield
             self._context.prepare(n)
             yield
-        state, most = self.state(), self.config.most
+        state, most = self.state(), self.config.max_draft
         try:
             for params, some in product((SampleParams(), SampleParams(1.0)), (None, *range(len(self.draft_vocabs)))):
                 self._block.prepare([DeviceDraftRequest(state, params, most, 1, most, some)])
@@ -146,28 +148,28 @@ class DeviceBlockDraft:
     def read_many(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:
         """Append the next positions of several sequences to their contexts; see `BlockDraft.read_many`.
 
-        Rows that `follow` has read are not read again. A few rows are buffered until the next proposal.
+        Rows that `launch_ahead` has read are not read again. A few rows are buffered until the next proposal.
         """
         unread: list[tuple[DraftState, Rows]] = []
         for state, rows in items:
             if self._ahead is not None and self._ahead.awaits(state, features):
                 self._ahead.record_accepted(state, len(range(PENDING)[rows]) if isinstance(rows, slice) else len(rows))
-            elif not self._kept.add(state, features, rows):
+            elif not self._feature_buffer.add(state, features, rows):
                 self.catch_up([state])
-                if not self._kept.add(state, features, rows):
+                if not self._feature_buffer.add(state, features, rows):
                     unread.append((state, rows))
         if unread:
             self._context.read(unread, features)
 
     def catch_up(self, states: Sequence[DraftState]) -> None:
         """Read the buffered rows of some sequences."""
-        items, features = self._kept.take(states)
+        items, features = self._feature_buffer.take(states)
         if items:
             self._context.read(items, features)
 
     def forget(self, state: DraftState) -> None:
         """Drop the buffered rows of a sequence."""
-        self._kept.take([state])
+        self._feature_buffer.take([state])
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Candidates]:
         """Find candidates for the tokens after the last one of each sequence; see `BlockDraft.propose`."""
@@ -189,7 +191,9 @@ class DeviceBlockDraft:
             ]
             self._guess(device_requests, [request.anchor for request in part], candidates=True)
             with device.device_errors("a draft"):
-                reach = [self.config.most] * len(part) if self._block.reach is None else self._block.reach.get().tolist()
+                reach = (
+                    [self.config.max_draft] * len(part) if self._block.reach is None else self._block.reach.get().tolist()
+                )
                 for i, request in enumerate(part):
                     first = i * self.config.block + self.config.lead
                     found.append(self._found(request, slice(first, first + min(request.n_draft, reach[i]))))
@@ -204,8 +208,8 @@ class DeviceBlockDraft:
         edges = found.edges[rows].get()[:, :width, :width] if isinstance(found, Pairs) else None
         return Candidates(found.ids[rows].get()[:, :width], found.scores[rows].get()[:, :width], edges)
 
-    def guess(self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]) -> DeviceDrafts | None:
-        """Draft trees that stay on the device; take those that `follow` has launched if they match.
+    def draft_on_device(self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]) -> DeviceDrafts | None:
+        """Draft trees that stay on the device; take those that `launch_ahead` has launched if they match.
 
         Parameters
         ----------
@@ -227,11 +231,11 @@ class DeviceBlockDraft:
         self.latest = DeviceDrafts(self, device_requests, self._block.out, anchors)
         return self.latest
 
-    def follow(self, device_requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
-        """See `DeviceDrafter.follow`."""
+    def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
+        """See `DeviceDrafter.launch_ahead`."""
         target, n = self._target, len(device_requests)
         self.catch_up([device_request.state for device_request in device_requests])
-        if n > self.most_texts or not may_follow(target, device_requests, order):
+        if n > self.most_texts or not can_launch_ahead(target, device_requests, order):
             return False
         features = target.latest.captured
         if not all(tap in features for tap in self.config.target_layer_ids):
@@ -243,7 +247,7 @@ class DeviceBlockDraft:
         self._walk(order)
         self._context.run(size)
         self._block.run(block)
-        self._ahead = self.latest = DeviceDrafts(self, device_requests, self._block.out, None).follows(features)
+        self._ahead = self.latest = DeviceDrafts(self, device_requests, self._block.out, None).reading(features)
         return True
 
     def writer(self, batch: DeviceBatch) -> WriteDraft:
@@ -274,8 +278,8 @@ class DeviceBlockDraft:
                 raise RequestError(
                     f"token {request.anchor} is not in the vocabulary: ids are 0 to {self._target.n_vocab - 1}"
                 )
-            if not 1 <= request.n_draft <= self.config.most:
-                raise RequestError(f"n_draft is {request.n_draft}, must be 1 to {self.config.most} for this draft")
+            if not 1 <= request.n_draft <= self.config.max_draft:
+                raise RequestError(f"n_draft is {request.n_draft}, must be 1 to {self.config.max_draft} for this draft")
 
 
 class _State(DraftState):

@@ -1,0 +1,215 @@
+"""Draft models in the layout of Hugging Face: a folder with ``config.json`` and safetensors files."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dflash.errors import FormatError, Unsupported
+from dflash.model.config_sizes import MAX_BLOCKS, MAX_WIDTH, MIN_YARN_BETA, RopeScaling
+from dflash.model.draft.config import DraftConfig, default_target_layer_ids
+from dflash.model.draft.files.gguf_dialects import (
+    MAX_CONV,
+    MAX_HEAD_SIZE,
+    MAX_HEADS,
+    MAX_RANK,
+    MAX_TOP,
+    refuse_lilicorr,
+)
+from dflash.model.gguf.keys import Keys
+
+_KINDS = {
+    "DFlashDraftModel": "dflash",
+    "DFlash2DraftModel": "dflash2",
+    "DSparkDraftModel": "dspark",
+    "DFlashSpeculator": "dflash",
+    "DSparkSpeculator": "dspark",
+}
+"""Kind of draft by class name. Configurations of speculators count inputs of layers, the others count outputs."""
+
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+
+
+class JsonKeys(Keys):
+    """Keys of a ``config.json``, looked up in several objects in turn; null counts as absent."""
+
+    def __init__(self, *places: Mapping[str, Any]) -> None:
+        super().__init__({}, "config")
+        self._places = places
+
+    def __contains__(self, name: str) -> bool:
+        return any(place.get(name) is not None for place in self._places)
+
+    def value(self, name: str, *default: Any) -> Any:
+        """Return a value as `Keys.value` does, and arrays of whole numbers as NumPy arrays."""
+        for place in self._places:
+            value = place.get(name)
+            if isinstance(value, list) and value and all(type(item) is int and abs(item) < 1 << 62 for item in value):
+                return np.array(value)
+            if value is not None:
+                return value
+        return super().value(name, *default)
+
+    def flag(self, name: str, *, default: bool | None) -> bool | None:
+        """Return true or false."""
+        value = self.value(name, default)
+        if value is not default and type(value) is not bool:
+            raise self.wrong(name, value, "true or false")
+        return value
+
+    def object(self, name: str) -> Mapping[str, Any]:
+        """Return an object, empty if there is none."""
+        value = self.value(name, {})
+        if not isinstance(value, dict):
+            raise self.wrong(name, value, "an object")
+        return value
+
+
+def config_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> DraftConfig:
+    """Read the configuration of a draft model.
+
+    Parameters
+    ----------
+    config : Mapping
+        The object in ``config.json``.
+    shapes : Mapping of str to tuple of int
+        Shapes of the tensors, by canonical name.
+
+    Raises
+    ------
+    FormatError
+        If a key is missing or its value makes no sense; the message names the key.
+    Unsupported
+        If the model is not a draft of a known kind.
+    """
+    top = JsonKeys(config)
+    name, kind = _class(top)
+    inner = top.object("dflash_config")
+    refuse_lilicorr({**config, **inner})
+    exported = name.endswith("Speculator")
+    keys = JsonKeys(inner, config, *([top.object("transformer_layer_config")] if exported else []))
+    _refuse_other_mathematics(keys)
+    n_layers = keys.integer("num_hidden_layers", high=MAX_BLOCKS)
+    heads, width = keys.integer("num_attention_heads", high=MAX_HEADS), keys.integer("hidden_size", high=MAX_WIDTH)
+    slides = _slides(keys, n_layers)
+    windows = _windows(keys, slides)
+    scaling = _scaling(keys)
+    return DraftConfig(
+        kind=kind,
+        width=width,
+        ffn=keys.integer("intermediate_size", high=MAX_WIDTH),
+        n_layers=n_layers,
+        heads=heads,
+        kv_heads=keys.integer("num_key_value_heads", heads, high=MAX_HEADS),
+        head_size=keys.integer("head_dim", max(width // heads, 1), high=MAX_HEAD_SIZE),
+        n_vocab=keys.integer("vocab_size", 0),
+        norm_eps=keys.number("rms_norm_eps", low=0, high=1),
+        rope_base=_rope(keys).number("rope_theta", low=RopeScaling.smallest_base(scaling), high=1e12),
+        rope_scaling=scaling,
+        block=keys.integer("block_size", 16, high=1 << 16),
+        mask=keys.integer("mask_token_id", low=0),
+        target_layer_ids=_taps(keys, n_layers, exported=exported),
+        windows=windows,
+        causal=_causal(keys, slides),
+        logit_scale=keys.number("output_multiplier", 1.0, low=-1e6, high=1e6),
+        logit_cap=keys.number("final_logit_softcapping", 0.0, low=0, high=1e9),
+        embed_scale=keys.number("input_embedding_scale", 1.0, low=-1e6, high=1e6),
+        **_extras(keys, kind, shapes),
+    )
+
+
+def _class(top: JsonKeys) -> tuple[str, str]:
+    names = top.value("architectures")
+    name = names[0] if isinstance(names, list) and names else names
+    if not isinstance(name, str) or name not in _KINDS:
+        raise Unsupported(f"config.json is of {name!r:.60}, which is no draft that dflash runs: {', '.join(_KINDS)}")
+    return name, _KINDS[name]
+
+
+def _refuse_other_mathematics(keys: JsonKeys) -> None:
+    if keys.flag("attention_bias", default=False):
+        raise Unsupported("drafts with biases (attention_bias) are not run")
+    act = keys.text("hidden_act", "silu")
+    if act not in {"silu", "swish"}:
+        raise Unsupported(f"drafts with activation {act!r:.40} are not run, only silu")
+    head = keys.text("markov_head_type", "vanilla")
+    if head != "vanilla":
+        raise Unsupported(f"DSpark drafts with a {head!r:.40} Markov head are not run, only 'vanilla'")
+
+
+def _slides(keys: JsonKeys, n_layers: int) -> tuple[bool, ...]:
+    types = keys.value("layer_types", [_FULL] * n_layers)
+    if not isinstance(types, list) or len(types) != n_layers or any(kind not in (_SLIDING, _FULL) for kind in types):
+        raise keys.wrong("layer_types", types, f"{n_layers} of {_SLIDING!r} and {_FULL!r}")
+    if keys.flag("use_swa", default=False) and _SLIDING not in types:
+        return (True,) * n_layers
+    return tuple(kind == _SLIDING for kind in types)
+
+
+def _windows(keys: JsonKeys, slides: tuple[bool, ...]) -> tuple[int, ...]:
+    if not any(slides) or not keys.flag("use_sliding_window", default=True):
+        return (0,) * len(slides)
+    name = "swa_window_size" if "sliding_window" not in keys and "swa_window_size" in keys else "sliding_window"
+    window = keys.integer(name)
+    return tuple(window if slide else 0 for slide in slides)
+
+
+def _causal(keys: JsonKeys, slides: tuple[bool, ...]) -> tuple[bool, ...]:
+    given = keys.flag("is_causal", default=keys.flag("causal", default=None))
+    if given is None and keys.flag("sliding_window_non_causal", default=False):
+        given = False
+    return slides if given is None else (given,) * len(slides)
+
+
+def _taps(keys: JsonKeys, n_layers: int, *, exported: bool) -> tuple[int, ...]:
+    if exported:
+        return tuple(tap - 1 for tap in keys.integers("aux_hidden_state_layer_ids", low=1, high=MAX_BLOCKS))
+    if "target_layer_ids" not in keys:
+        return default_target_layer_ids(n_layers, keys.integer("num_target_layers", high=MAX_BLOCKS))
+    return keys.integers("target_layer_ids", high=MAX_BLOCKS)
+
+
+def _rope(keys: JsonKeys) -> JsonKeys:
+    return JsonKeys(keys.object("rope_parameters"), {"rope_theta": keys.value("rope_theta", None)})
+
+
+def _scaling(keys: JsonKeys) -> RopeScaling | None:
+    """Read the rotary scaling as Hugging Face configurations store it."""
+    rope = JsonKeys(keys.object("rope_scaling"), keys.object("rope_parameters"))
+    kind = rope.text("rope_type", rope.text("type", "default"))
+    if kind == "default":
+        return None
+    if kind not in {"linear", "yarn"}:
+        raise Unsupported(str(rope.wrong("rope_type", kind, "'default', 'linear' or 'yarn'")))
+    factor = rope.number("factor", low=1, high=1e6)
+    gain = 1 + 0.1 * float(np.log(factor))
+    min_beta = MIN_YARN_BETA if kind == "yarn" else 0
+    original = rope.integer("original_max_position_embeddings", None)
+    return RopeScaling(
+        kind=kind,
+        factor=factor,
+        original_context=keys.integer("max_position_embeddings") if original is None else original,
+        attn_factor=rope.number("attention_factor", gain, low=0, high=1e6) / gain,
+        ext_factor=1.0,
+        beta_fast=rope.number("beta_fast", 32.0, low=min_beta, high=1e6),
+        beta_slow=rope.number("beta_slow", 1.0, low=min_beta, high=1e6),
+    )
+
+
+def _extras(keys: JsonKeys, kind: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int | bool]:
+    if kind == "dflash2":
+        return {
+            "conv_width": keys.integer("conv_kernel_size", 2, high=MAX_CONV),
+            "conv_group": keys.integer("conv_group_size", 16, high=MAX_WIDTH),
+            "selector_rank": keys.integer("selector_rank", 256, high=MAX_RANK),
+            "selector_top": keys.integer("selector_top_k", 16, high=MAX_TOP),
+        }
+    if kind == "dspark":
+        if "markov_w1.weight" not in shapes:
+            raise FormatError("config.json is of a DSpark draft, but there is no tensor 'markov_head.markov_w1.weight'")
+        return {
+            "markov_rank": keys.integer("markov_rank", shapes["markov_w1.weight"][-1], high=MAX_RANK),
+            "from_anchor": bool(keys.flag("sample_from_anchor", default=True)),
+            "has_confidence": bool(keys.flag("enable_confidence_head", default="conf_proj.weight" in shapes)),
+        }
+    return {}

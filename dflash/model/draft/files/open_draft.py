@@ -1,0 +1,74 @@
+"""Open the file of a draft model, of any kind."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dflash.errors import FormatError
+from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.files.folder import config_of as config_of_folder
+from dflash.model.draft.files.gguf_dialects import DIALECTS
+from dflash.model.draft.files.gguf_dialects import config_of as config_of_gguf
+from dflash.model.draft.files.safetensors import read_object
+from dflash.model.draft.files.source import FolderSource, GGUFSource, Source
+from dflash.model.gguf.file import GGUFFile
+from dflash.model.gguf.keys import Keys
+
+_CONFIG = "config.json"
+_PARTS = (".json", ".safetensors")
+
+
+def is_draft(path: Path) -> bool:
+    """Return True if a model is a draft: a folder, a file in one, or a GGUF file of a draft architecture.
+
+    Parameters
+    ----------
+    path : Path
+
+    Raises
+    ------
+    NotFound, FormatError, Unsupported
+        If a GGUF file can't be opened, or its architecture is not a string.
+    """
+    if path.is_dir() or path.suffix in _PARTS:
+        return True
+    with GGUFFile.open(path) as file:
+        return Keys(file.metadata, "general").text("architecture", None) in DIALECTS
+
+
+def open_draft(path: Path) -> tuple[DraftConfig, Source]:
+    """Open a draft model and read its configuration; no weight is read.
+
+    Parameters
+    ----------
+    path : Path
+        A GGUF file, a model folder, or a file in such a folder.
+
+    Raises
+    ------
+    NotFound, FormatError, Unsupported
+        If there is no draft model at the path, or it is damaged or of an unknown kind.
+    """
+    is_folder = path.is_dir() or path.suffix in _PARTS
+    source, settings, read = _folder(path if path.is_dir() else path.parent) if is_folder else _gguf(path)
+    try:
+        return read(settings, source.shapes), source
+    except BaseException:
+        source.close()
+        raise
+
+
+def _folder(folder: Path) -> tuple[Source, Mapping[str, Any], Any]:
+    settings = folder / _CONFIG
+    if not settings.exists():
+        raise FormatError(f"the folder of a draft model must hold a {_CONFIG}", path=folder)
+    return FolderSource(folder), read_object(settings), config_of_folder
+
+
+def _gguf(path: Path) -> tuple[Source, Mapping[str, Any], Any]:
+    file = GGUFFile.open(path)
+    try:
+        return GGUFSource(file), file.metadata, config_of_gguf
+    except BaseException:
+        file.close()
+        raise

@@ -1,0 +1,83 @@
+"""Load a small model with the vocabulary of a large one, as a draft model for it."""
+
+import os
+from typing import Any
+
+from dflash.errors import Unsupported
+from dflash.model.config import Config
+from dflash.model.gguf.file import GGUFFile
+from dflash.model.loading.hub import resolve
+from dflash.model.loading.target import Loaded, load_model
+
+_TOKENS = "tokenizer.ggml.tokens"
+
+
+class Small:
+    """A complete model that drafts for another one.
+
+    Attributes
+    ----------
+    model : Model or DeviceModel
+    kind : str
+        See `Loaded.kind`.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.model, self.kind, self._file = loaded.model, loaded.kind, loaded.file
+
+    def close(self) -> None:
+        """Close the file and all attachments of the model."""
+        self.model.attachments.close()
+        self._file.close()
+
+
+def load_small(large: Any, name: str | os.PathLike[str], device: str | None = None) -> Small:
+    """Load a model that has the same tokens as another one.
+
+    Parameters
+    ----------
+    large : Model or DeviceModel
+        The target model; the small model gets its number of sequences, its context and its type of KV cache.
+    name : str or path
+        See `load_model`.
+    device : str, optional
+        See `load_model`; by default the target's device.
+
+    Returns
+    -------
+    Small
+
+    Raises
+    ------
+    Unsupported
+        If the two models have different tokens.
+    DFlashError
+        As raised by `load_model`.
+    """
+    path = resolve(name)
+    file = GGUFFile.open(path)
+    try:
+        config = Config.from_gguf(file.metadata, file.tensors)
+        _check(large, config, file.metadata.get(_TOKENS), str(name))
+    finally:
+        file.close()
+    loaded = load_model(
+        path,
+        device=device or large.device,
+        threads=large.threads,
+        context=min(config.context, large.config.context),
+        sequences=max(large.pools.slots - 1, 1),
+        kv=large.pools.kv,
+    )
+    return Small(loaded)
+
+
+def _check(large: Any, config: Config, tokens: Any, name: str) -> None:
+    wanted = large.metadata.get(_TOKENS)
+    if config.n_vocab < large.n_vocab or type(tokens) is not type(wanted) or tokens != wanted:
+        n = [len(each) if isinstance(each, list) else 0 for each in (tokens, wanted)]
+        raise Unsupported(
+            f"has another vocabulary ({config.n_vocab} ids, {n[0]} tokens) than its target "
+            f"({large.n_vocab} ids, {n[1]} tokens)",
+            path=name,
+        )

@@ -1,0 +1,89 @@
+"""Find the MTP head of a model: in its own file, or in one beside it."""
+
+import os
+from typing import Any
+
+from dflash.errors import Unsupported
+from dflash.model.config import Config
+from dflash.model.draft.files.gguf_dialects import DIALECTS
+from dflash.model.draft.vocabulary import common, first
+from dflash.model.gguf.file import GGUFFile
+from dflash.model.gguf.keys import Keys
+from dflash.model.loading.hub import resolve
+from dflash.model.loading.short_memory import memory_errors
+from dflash.model.mtp import MtpHead
+from dflash.model.runnable import refuse_sizes
+from dflash.model.weights import Weights
+
+
+def load_mtp(model: Any, name: str | os.PathLike[str] | None = None, *, draft_vocab: int | None = None) -> Any:
+    """Load the MTP head that goes with a model.
+
+    Parameters
+    ----------
+    model : Model or DeviceModel
+        The trunk.
+    name : str or path, optional
+        Name of a file that holds the head, as for `load_model`; by default the trunk's own file.
+    draft_vocab : int, optional
+        See `load_draft`.
+
+    Returns
+    -------
+    MtpHead or DeviceMtpHead
+        The head, on the device of the trunk.
+
+    Raises
+    ------
+    Unsupported
+        If there is no head, or it belongs to another model.
+    NotFound, DownloadError, FormatError
+        If the file is missing or damaged.
+    RequestError
+        If the trunk has fewer than `draft_vocab` tokens.
+    OutOfMemory
+        If there is too little memory.
+    """
+    with memory_errors(name or "the model's MTP head", "use another strategy"):
+        return _load(model, name if name is None else str(name), draft_vocab)
+
+
+def _load(model: Any, name: str | None, draft_vocab: int | None) -> Any:
+    if name is None:
+        if not model.config.n_mtp:
+            raise Unsupported("MTP: the model's file holds no MTP block; name a file that does, such as an mtp-*.gguf")
+        return _head(model, model.weights, model.config, None, draft_vocab)
+    file = GGUFFile.open(resolve(name))
+    try:
+        _refuse_draft(file, name)
+        config = Config.from_gguf(file.metadata, file.tensors)
+        _check(model.config, config, name)
+        refuse_sizes(config, model.device)
+        return _head(model, Weights(file, config, trunk=False), config, file, draft_vocab)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _head(model: Any, weights: Any, config: Config, file: GGUFFile | None, n: int | None) -> Any:
+    block, known = weights.block(config.n_layers), first(model, n)
+    if model.device == "cuda":
+        from dflash.model.cuda.mtp import DeviceMtpHead
+
+        return DeviceMtpHead(model, block, config, file, known=known, common=common(model) if n is None else ())
+    return MtpHead(model, block, config, file, known=known)
+
+
+def _refuse_draft(file: GGUFFile, name: str) -> None:
+    kind = Keys(file.metadata, "general").text("architecture", None)
+    if kind in DIALECTS:
+        raise Unsupported(f"a draft model ({kind}), not an MTP head: use it with dflash, dspark or ddtree", path=name)
+
+
+def _check(trunk: Config, config: Config, name: str) -> None:
+    if not config.n_mtp:
+        raise Unsupported("holds no MTP block", path=name)
+    for what in ("architecture", "width", "n_vocab"):
+        wanted, got = getattr(trunk, what), getattr(config, what)
+        if got != wanted:
+            raise Unsupported(f"its MTP block is for another model: its {what} is {got}, the model's {wanted}", path=name)

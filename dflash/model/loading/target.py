@@ -1,0 +1,200 @@
+"""Load a model by name: file, tokenizer, chat template, memory and weights."""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from dflash.errors import RequestError, Unsupported
+from dflash.kernels.gpu import device as gpu
+from dflash.kernels.ragged import PENDING
+from dflash.model.config import Config
+from dflash.model.gguf.file import GGUFFile
+from dflash.model.gguf.keys import Keys
+from dflash.model.loading.hub import resolve
+from dflash.model.loading.short_memory import memory_errors
+from dflash.model.model import CHUNK, Model
+from dflash.model.runnable import refuse_sizes
+from dflash.model.state.budget import n_cores, n_pages
+from dflash.model.state.pools import KV_TYPES
+from dflash.model.text.chat_template import ChatTemplate
+from dflash.model.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from dflash.model.cuda.model import DeviceModel
+
+log = logging.getLogger("dflash.load")
+
+Tell = Callable[[str], None]
+
+DEVICES = ("auto", "cpu", "cuda")
+
+MAX_SEQUENCES = 1024
+"""Most sequences at a time, which bounds the memory of slots."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A loaded model with its file, tokenizer and chat template.
+
+    Parameters
+    ----------
+    file : GGUFFile
+        Open.
+    model : Model or DeviceModel
+        Computes logits from token ids; ``model.config.context`` is the most tokens of a sequence here.
+    tokenizer : Tokenizer
+        Converts text to token ids and back.
+    template : ChatTemplate or None
+        Renders messages as text; None if the file has no template.
+    sequences : int
+        Sequences that may be open at a time. The model has one more slot, for scoring a given text beside them.
+    trouble : str or None
+        Reason why the model runs on the CPU although ``device="auto"`` prefers a GPU.
+    """
+
+    file: GGUFFile
+    model: "Model | DeviceModel"
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    sequences: int
+    trouble: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """Identifier of the kernels that the model uses: equal for models that share all compiled kernels."""
+        config, types = self.model.config, sorted({tensor.type for tensor in self.file.tensors.values()})
+        sizes = config.head_size, config.delta_size, config.conv_width, bool(config.experts)
+        return f"{self.model.device} {config.architecture} {self.model.pools.kv} {sizes} {types}"
+
+
+def load_model(
+    name: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    context: int | None = None,
+    sequences: int = 8,
+    kv: str = "f16",
+    progress: Tell | None = None,
+) -> Loaded:
+    """Load a model.
+
+    Parameters
+    ----------
+    name : str or path
+        A path, ``demo``, or ``hf:org/repo@revision:quant``.
+    device : str
+        One of `DEVICES`; ``"auto"`` is a GPU if one is usable, else the CPU.
+    threads : int, optional
+        Cores to use; by default all that this process may run on. For a model on a GPU, threads that read the file.
+    context : int, optional
+        Most tokens of a sequence. By default the model's own limit, or less if that does not fit: on the CPU, sequences get
+        half of the free memory.
+    sequences : int
+        Sequences that may be open at a time.
+    kv : str
+        Type of the KV cache, a key of `KV_TYPES`.
+    progress : callable, optional
+        Called with the name of each phase before it begins. If given, downloads also show a progress bar.
+
+    Returns
+    -------
+    Loaded
+
+    Raises
+    ------
+    NotFound, DownloadError
+        If there is no such model, or the hub can't be reached.
+    FormatError, Unsupported
+        If the file is damaged, or dflash does not run this kind of model.
+    RequestError
+        If an argument is out of range, or the context does not fit the memory.
+    OutOfMemory
+        If the weights do not fit the GPU, or the machine has too little memory.
+    """
+    _check(device, threads, context, sequences, kv)
+    with memory_errors(name, "ask for fewer sequences or a smaller context"):
+        return _load(name, device=device, threads=threads, context=context, sequences=sequences, kv=kv, progress=progress)
+
+
+def _load(
+    name: str | os.PathLike[str],
+    *,
+    device: str,
+    threads: int | None,
+    context: int | None,
+    sequences: int,
+    kv: str,
+    progress: Tell | None,
+) -> Loaded:
+    trouble = _trouble(device)
+    tell = progress or (lambda _: None)
+    path = resolve(name, progress=tqdm if progress else _Silent)
+    tell("header")
+    file = GGUFFile.open(path)
+    try:
+        config = Config.from_gguf(file.metadata, file.tensors)
+        on_host = bool(trouble) or device == "cpu"
+        refuse_sizes(config, "cpu" if on_host else "cuda")
+        tell("tokenizer")
+        tokenizer = Tokenizer.from_gguf(file.metadata)
+        settings = {"context": context, "sequences": sequences, "kv": kv, "threads": threads or n_cores()}
+        model = (_on_host if on_host else _on_gpu)(file, config, tell=tell, **settings)
+        return Loaded(file, model, tokenizer, _template(file, tokenizer), sequences, trouble)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _trouble(device: str) -> str | None:
+    """Return the reason why no GPU is used; None if one is used or ``"cpu"`` was requested."""
+    trouble = None if device == "cpu" else gpu.trouble()
+    if trouble and device == "cuda":
+        raise Unsupported(f"device 'cuda': {trouble}")
+    if trouble:
+        log.info("running on the CPU: %s", trouble)
+    return trouble
+
+
+def _on_host(
+    file: GGUFFile, config: Config, *, threads: int, sequences: int, kv: str, tell: Tell, context: int | None
+) -> Model:
+    tell("memory")
+    pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv)
+    rows = CHUNK + PENDING * sequences
+    config = replace(config, context=fits)
+    return Model(file, config, pages=pages, slots=sequences + 1, kv=kv, threads=threads, rows=rows)
+
+
+def _on_gpu(file: GGUFFile, config: Config, **settings: Any) -> "DeviceModel":
+    from dflash.model.cuda.load import load_on_gpu
+
+    return load_on_gpu(file, config, **settings)
+
+
+def _check(device: str, threads: int | None, context: int | None, sequences: int, kv: str) -> None:
+    if device not in DEVICES:
+        raise Unsupported(f"device {device!r}: must be one of {', '.join(DEVICES)}")
+    if kv not in KV_TYPES:
+        raise RequestError(f"kv is {kv!r}, must be one of {', '.join(KV_TYPES)}")
+    for what, value in (("threads", threads), ("context", context), ("sequences", sequences)):
+        if value is not None and value < 1:
+            raise RequestError(f"{what} is {value}, must be at least 1")
+    if sequences > MAX_SEQUENCES:
+        raise RequestError(f"sequences is {sequences}, must be at most {MAX_SEQUENCES}")
+
+
+def _template(file: GGUFFile, tokenizer: Tokenizer) -> ChatTemplate | None:
+    source = Keys(file.metadata, "tokenizer").text("chat_template", None)
+    return None if source is None else ChatTemplate(source, tokens=tokenizer.special_texts())
+
+
+class _Silent(tqdm):
+    """A progress bar that shows nothing."""
+
+    def __init__(self, *args: object, **settings: object) -> None:
+        super().__init__(*args, **{**settings, "disable": True})

@@ -1,0 +1,208 @@
+"""Bodies that can't be answered: each one clear error in OpenAI's shape."""
+
+import json
+
+import openai
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dflash.errors import RequestError
+from dflash.serve.http_errors import Problem
+from dflash.serve.limits import Limits
+from dflash.serve.parsing.body import parse_json
+from dflash.serve.parsing.requests import parse_chat, parse_completion
+
+HI = {"role": "user", "content": "hi"}
+MESSAGES = [HI]
+IS_JSON = {"Content-Type": "application/json"}
+
+
+def refused(http, path, status, **request):
+    """Post, and return the error object."""
+    answer = http.post(path, **request)
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": ["hi"]}, "messages[0]"),
+        ({"messages": [HI, {"content": "hi"}]}, "messages[1].role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+        ({"messages": [{**HI, "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
+        ({"messages": [{"role": "robot", "content": "hi"}]}, "messages"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"ignore_eos": True}, "ignore_eos"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 2.5}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"max_completion_tokens": "5"}, "max_completion_tokens"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": 10**400}, "temperature"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": 1.5}, "top_k"),
+        ({"min_p": 2}, "min_p"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"frequency_penalty": -3}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-45}, "repetition_penalty"),
+        ({"max_tokens": 5, "min_tokens": 6}, "min_tokens"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias.1"),
+        ({"logit_bias": {"999999": 1}}, None),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
+        ({"n": 0}, "n"),
+        ({"n": 65}, "n"),
+        ({"seed": 1.5}, "seed"),
+        ({"seed": 2**64}, "seed"),
+        ({"stop": ""}, "stop"),
+        ({"stop": [1]}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": ["a", "b" * 257]}, "stop"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"tools": [{}]}, "tools[0].function"),
+        ({"tools": [{"type": "magic", "function": {"name": "a"}}]}, "tools[0].type"),
+        ({"tool_choice": "maybe"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "a"}}}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
+        ({"chat_template_kwargs": {"documents": 5}}, "chat_template_kwargs.documents"),
+        ({"chat_template_kwargs": {"documents": [5]}}, "chat_template_kwargs.documents[0]"),
+        ({"model": 5}, "model"),
+    ],
+)
+def test_a_bad_chat_body_names_the_field(http, body, param):
+    error = refused(http, "/v1/chat/completions", 400, json={"messages": MESSAGES, **body} if body else body)
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": None}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [1, "a"]}, "prompt"),
+        ({"prompt": [1.0]}, "prompt"),
+        ({"prompt": [True]}, "prompt"),
+        ({"prompt": [2**31]}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": ["a"] * 65}, "prompt"),
+        ({"prompt": ["a"] * 3, "n": 43}, "n"),
+        ({"prompt": [1] * 30000, "n": 18}, "n"),
+        ({"prompt": {"text": "a"}}, "prompt"),
+        ({"best_of": 2}, "best_of"),
+        ({"suffix": "b"}, "suffix"),
+        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+    ],
+)
+def test_a_bad_completion_body_names_the_field(http, body, param):
+    error = refused(http, "/v1/completions", 400, json={"prompt": "a", **body})
+    assert error["param"] == param
+
+
+def test_ids_beyond_the_vocabulary_and_empty_prompts(http):
+    assert "99999" in refused(http, "/v1/completions", 400, json={"prompt": [1, 99999]})["message"]
+    assert "prompt" in refused(http, "/v1/completions", 400, json={"prompt": ""})["message"]
+    assert "99999" in refused(http, "/v1/completions", 400, json={"prompt": ["a", [99999]], "stream": True})["message"]
+
+
+def test_a_bound_is_told_to_the_last_digit(http):
+    error = refused(http, "/v1/completions", 400, json={"prompt": "a", "max_tokens": 2**31})
+    assert error["message"] == "max_tokens: must be a whole number from 1 to 2147483647, got 2147483648"
+
+
+def test_a_prompt_beyond_the_context(http, client):
+    error = refused(http, "/v1/completions", 400, json={"prompt": [1] * 40000})
+    assert error["code"] == "context_length_exceeded"
+    assert "32768" in error["message"]
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(model="demo", prompt=[1] * 40000, stream=True)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"nope", b"\xff\xfe", b'{"a": NaN}', b'{"a": "\\ud800"}', b"[" * 100000, b"[]", b"5"]
+)
+def test_bodies_that_are_no_object(http, body):
+    refused(http, "/v1/chat/completions", 400, content=body, headers=IS_JSON)
+
+
+def test_a_body_beyond_the_limit(http):
+    content = b'{"prompt": "' + b"a" * Limits(32768).body_bytes + b'"}'
+    for sent in (content, iter([content])):  # with its length announced, and in chunks
+        error = refused(http, "/v1/completions", 413, content=sent, headers=IS_JSON)
+        assert error["code"] == "body_too_large"
+
+
+def test_an_unknown_model(http, client):
+    error = refused(http, "/v1/chat/completions", 404, json={"model": "gpt-4", "messages": MESSAGES})
+    assert error["code"] == "model_not_found"
+    assert "demo" in error["message"]
+    assert client.completions.create(model="demo-again", prompt="a", max_tokens=1).model == "demo-again"
+
+
+def test_no_such_route(http):
+    refused(http, "/v1/nothing", 404, json={})
+    answer = http.get("/v1/chat/completions")
+    assert answer.status_code == 405
+    assert "GET" in answer.json()["error"]["message"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+NAMES = """
+    model n seed stop stream stream_options temperature top_p top_k min_p logit_bias logprobs top_logprobs max_tokens
+    max_completion_tokens tools tool_choice response_format chat_template_kwargs echo best_of suffix presence_penalty
+    frequency_penalty repetition_penalty
+"""
+MESSAGE = st.dictionaries(st.sampled_from(["role", "content", "tool_calls", "name"]), JSON, max_size=4)
+BODY = JSON | st.fixed_dictionaries(
+    {"messages": JSON | st.lists(MESSAGE, max_size=2), "prompt": JSON},
+    optional=dict.fromkeys(NAMES.split(), JSON),
+)
+
+
+@given(BODY)
+@settings(max_examples=300)
+def test_any_json_is_parsed_or_refused(body):
+    for parse in (parse_chat, parse_completion):
+        try:
+            parsed = parse(body)
+        except RequestError as error:
+            assert "\n" not in str(error)
+        else:
+            assert parsed.options.n >= 1
+
+
+@given(st.binary(max_size=40) | JSON.map(lambda value: json.dumps(value).encode()))
+@settings(max_examples=300)
+def test_any_bytes_are_parsed_or_refused(body):
+    try:
+        value = parse_json(body)
+    except Problem as problem:
+        assert problem.status == 400
+    else:
+        json.dumps(value, allow_nan=False).encode()
