@@ -90,7 +90,7 @@ class ObservedRatio:
         self.factor = (self._observed + PRIOR_WEIGHT) / (self._expected + PRIOR_WEIGHT)
 
 
-class DraftOption:
+class Variant:
     """A drafter, its largest shape and acceptance rates, and `extra` times `pace`: milliseconds beside a forward by size."""
 
     def __init__(self, strategy: Strategy, part: int) -> None:
@@ -109,12 +109,12 @@ class CostModel:
 
     def __init__(self, strategies: Sequence[Strategy], forwards: Sequence[float], *, on_host: bool) -> None:
         self.drafters = list(dict.fromkeys(each.drafter for each in strategies))
-        self.options = [DraftOption(each, self.drafters.index(each.drafter)) for each in strategies]
+        self.options = [Variant(each, self.drafters.index(each.drafter)) for each in strategies]
         self.asked = [option for option in self.options if not option.drafter.instant]
         self.instant = [option for option in self.options if option.drafter.instant]
         self.forwards, self.plain, self.on_host, self.n_steps = forwards, 0.0, on_host, 0
 
-    def step_ms(self, option: DraftOption, rows: int) -> list[float]:
+    def step_ms(self, option: Variant, rows: int) -> list[float]:
         """Return the milliseconds of a step by draft size, in a batch with `rows` rows beside the draft tokens."""
         pace, forwards = option.pace.factor, self.forwards[rows : rows + option.most + 1]
         return [ms + pace * extra for ms, extra in zip(forwards, option.extra, strict=True)]

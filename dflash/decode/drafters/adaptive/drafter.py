@@ -3,7 +3,7 @@
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from dflash.decode.drafters.adaptive.cost_model import DEPTH, CostModel, DraftOption
+from dflash.decode.drafters.adaptive.cost_model import DEPTH, CostModel, Variant
 from dflash.decode.drafters.adaptive.measuring import measured_costs, measures_of
 from dflash.decode.drafters.adaptive.session import PLAIN, AdaptiveState
 from dflash.decode.drafters.composite import CompositeSnapshot, prepare_all, set_shape, start_all
@@ -83,7 +83,7 @@ class Adaptive(Drafter):
 
     def propose(self, drafter_states: Sequence[AdaptiveState], max_drafts: Sequence[int]) -> list[Draft]:
         """Choose for each session, then ask each chosen drafter once."""
-        asked: dict[DraftOption, list[AdaptiveState]] = {}
+        asked: dict[Variant, list[AdaptiveState]] = {}
         for drafter_state, max_draft, load in zip(drafter_states, max_drafts, _loads(drafter_states), strict=True):
             option, n = drafter_state.decide(max_draft, *load)
             if option is not None and not option.drafter.instant:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dflash.decode.drafters.adaptive.cost_model import CostModel, DraftOption
+from dflash.decode.drafters.adaptive.cost_model import CostModel, Variant
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session, Step
@@ -56,10 +56,9 @@ def measured_forwards(model: Any, capture: tuple[int, ...] = ()) -> Generator[No
         for i in (i for turn in range(16 * REPEATS) for i, n in enumerate(rows) if turn % min(n, 16) == 0):
             with closing(model.state()) as state:
                 state.reserve(rows[i])
-                span = Span(state, np.zeros(rows[i], np.int32), np.arange(-1, rows[i] - 1, dtype=np.int32))
                 model.finish()
                 began = perf_counter()
-                model.forward([span], capture=capture)
+                model.forward([Span.chain(state, np.zeros(rows[i], np.int32))], capture=capture)
                 model.finish()
                 times[i] = min(times[i], 1e3 * (perf_counter() - began))
                 state.commit([])
@@ -72,7 +71,7 @@ def measured_forwards(model: Any, capture: tuple[int, ...] = ()) -> Generator[No
     return known + [times[-1] / rows[-1] * n for n in range(rows[-1], model.max_rows + PENDING + 1)]
 
 
-def measure(option: DraftOption, model: Any, forwards: Sequence[float]) -> Generator[None, None, None]:
+def measure(option: Variant, model: Any, forwards: Sequence[float]) -> Generator[None, None, None]:
     """Set the latencies of an option from those of a few sizes, which all options of its drafter share."""
     known: dict[int, float] = {}
     for size in (1,) if option.drafter.instant else _FULL[: 1 + sum(n < option.most for n in _FULL)]:
@@ -93,9 +92,8 @@ def _step_ms(
     steps: list[Step] = []
     for _ in range(REPEATS):
         n = 1 if on_host else REPEATS  # steps of a GPU overlap
-        session = Session(
-            [0, 0], strategy=strategy, max_tokens=min(PENDING * (n + 2), model.config.context - 2), use_prefix_cache=False
-        )
+        most = min(PENDING * (n + 2), model.config.context - 2)
+        session = Session([0, 0], strategy=strategy, max_tokens=most, use_prefix_cache=False)
         with closing(Engine(model).run([session])) as events:
             steps += islice((event.step for event in events if event.step.tokens), n)
         yield

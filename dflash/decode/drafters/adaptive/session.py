@@ -4,14 +4,7 @@ from itertools import accumulate
 from math import inf
 from operator import mul
 
-from dflash.decode.drafters.adaptive.cost_model import (
-    IDLE_DECAY,
-    PRIOR_WEIGHT,
-    CostModel,
-    DraftOption,
-    ObservedRatio,
-    best_size,
-)
+from dflash.decode.drafters.adaptive.cost_model import IDLE_DECAY, PRIOR_WEIGHT, CostModel, ObservedRatio, Variant, best_size
 from dflash.decode.drafters.composite import CompositeState, set_shape
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import NO_DRAFT, DrafterState, NextStep, Rows, planned_next
@@ -19,7 +12,7 @@ from dflash.decode.step import Step
 from dflash.decode.view import SessionView
 from dflash.model.batch import Forward
 
-DraftChoice = tuple[DraftOption | None, int]
+DraftChoice = tuple[Variant | None, int]
 PLAIN: DraftChoice = (None, 0)
 
 

@@ -6,7 +6,7 @@ import pytest
 from paced import FLAT, GOOD, STEEP, Timed
 
 from dflash.decode.drafters.adaptive import measuring
-from dflash.decode.drafters.adaptive.cost_model import CostModel, DraftOption
+from dflash.decode.drafters.adaptive.cost_model import CostModel, Variant
 from dflash.decode.drafters.adaptive.measuring import measure, measured_costs, measured_forwards
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.drafter import Strategy
@@ -69,7 +69,7 @@ def on_gpu(monkeypatch, times):
                 yield SimpleNamespace(step=SimpleNamespace(drafted=n, tokens=[1], **parts))
 
     monkeypatch.setattr(measuring, "Engine", Steps)
-    option = DraftOption(Strategy(GOOD, Chain(20)), 0)
+    option = Variant(Strategy(GOOD, Chain(20)), 0)
     model = SimpleNamespace(device="cuda", attachments=Attachments(), config=SimpleNamespace(context=2000))
     finished(measure(option, model, [0.0] * 100))
     return option

@@ -3,7 +3,7 @@
 import pytest
 from paced import FLAT, GOOD, STEEP, WEAK, Timed, written
 
-from dflash.decode.drafters.adaptive.cost_model import DraftOption
+from dflash.decode.drafters.adaptive.cost_model import Variant
 from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.adaptive.measuring import measures_of
 from dflash.decode.drafters.dflash import DFlash
@@ -108,9 +108,9 @@ def test_a_choice_that_is_dropped_while_it_is_used_goes_on(model):
 
 
 def test_no_name_asks_for_more_than_a_forward_verifies():
-    assert DraftOption(Strategy(GOOD, Chain(9999)), 0).most == PENDING - 1
-    assert DraftOption(Strategy(GOOD, Tree(9999)), 0).most == PENDING - 1
-    assert DraftOption(Strategy(GOOD, Chain(5)), 0).most == 5
+    assert Variant(Strategy(GOOD, Chain(9999)), 0).most == PENDING - 1
+    assert Variant(Strategy(GOOD, Tree(9999)), 0).most == PENDING - 1
+    assert Variant(Strategy(GOOD, Chain(5)), 0).most == 5
 
 
 def test_memory_that_is_all_in_use_is_no_failure(clock):
