@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError, RequestError
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
+from dflash.kernels.sample.cuda_logits import LogitRows
 from dflash.model.config import Config
+from dflash.model.protocols.device_drafter import DraftTrees
+from dflash.model.protocols.sequence import SequenceState
 from dflash.model.state.sequence_state import State
 
 Ints = NDArray[np.int32]
@@ -28,15 +31,25 @@ class DeviceDraft(Protocol):
         Draft tokens and their parents; parent -1 is the last token of the text. Reading them waits for the pass.
     """
 
-    drafts: Any
-    """All trees of the pass, in the device's memory."""
-
-    index: int
+    @property
+    def drafts(self) -> DraftTrees | None:
+        """All trees of the pass, in the device's memory; None once they were fetched. Read while a forward is laid out."""
+        ...
 
     @property
-    def tokens(self) -> Ints: ...  # noqa: D102
+    def index(self) -> int:
+        """Index of this tree among those of the pass; never changes."""
+        ...
+
     @property
-    def parents(self) -> Ints: ...  # noqa: D102
+    def tokens(self) -> Ints:
+        """Draft tokens. Read by the model if the trees are not on the device any more, and by `verify`; waits."""
+        ...
+
+    @property
+    def parents(self) -> Ints:
+        """Parents of the draft tokens. Read with `tokens`, and when the rows are committed; waits unless it is a chain."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,8 +58,8 @@ class Span:
 
     Parameters
     ----------
-    state : State
-        State of the sequence.
+    state : SequenceState
+        State of the sequence, made by the model that reads the span.
     tokens : int32 (n,)
         At least one token. In a decode step the first is the last token of the text, the others are draft tokens.
     parents : int32 (n,)
@@ -59,7 +72,7 @@ class Span:
         Draft tokens and parents that a device still computes; `tokens` and `parents` then hold placeholders after the first.
     """
 
-    state: State
+    state: SequenceState
     tokens: Ints
     parents: Ints
     prefill: bool = False
@@ -84,12 +97,12 @@ class Forward:
     spans : tuple of Span
     """
 
-    logits: Floats
+    logits: LogitRows
     hidden: Floats
     captured: dict[int, Floats]
     spans: tuple[Span, ...]
 
-    def of(self, i: int) -> Floats:
+    def of(self, i: int) -> LogitRows:
         """Return the logits (n, V) of the i-th span, which must have `logits`."""
         start = sum(len(span.tokens) for span in self.spans[:i] if span.logits)
         return self.logits[start : start + len(self.spans[i].tokens)]
@@ -122,14 +135,19 @@ def row_parents(guess: DeviceDraft) -> Ints:
     return np.concatenate([[-1], guess.parents + 1], dtype=np.int32)
 
 
-def device_drafts_of(spans: Sequence[Span]) -> dict[Any, list[int]]:
+def device_drafts_of(spans: Sequence[Span]) -> dict[DraftTrees, list[int]]:
     """Map each draft pass whose trees are still on the device to the span index of each tree, -1 for none."""
-    found: dict[Any, list[int]] = {}
+    found: dict[DraftTrees, list[int]] = {}
     for i, span in enumerate(spans):
         guesses = None if span.device_draft is None else span.device_draft.drafts
         if span.device_draft is not None and guesses is not None and guesses.latest:
             found.setdefault(guesses, [-1] * len(guesses))[span.device_draft.index] = i
     return found
+
+
+def states_of(spans: Sequence[Span]) -> list[State]:
+    """Return the states of spans. A model reads only spans of its own states, which are of this class."""
+    return cast("list[State]", [span.state for span in spans])
 
 
 def is_chain(parents: Ints) -> bool:
@@ -171,7 +189,7 @@ def check(spans: Sequence[Span], capture: tuple[int, ...], config: Config, most:
     KernelError
         If there are too many rows, a span is empty, or two spans belong to one sequence.
     """
-    if len({span.state.slot for span in spans}) < len(spans):
+    if len({state.slot for state in states_of(spans)}) < len(spans):
         raise KernelError("forward: two spans belong to one sequence")
     if not spans or min(len(span.tokens) for span in spans) < 1:
         raise KernelError("forward: a span without tokens")
@@ -204,7 +222,7 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
     KernelError
         If a decode span has more than `PENDING` tokens, or a prefill span is not a chain.
     """
-    states = [span.state for span in spans]
+    states = states_of(spans)
     sizes = [len(span.tokens) for span in spans]
     depth = [_depths(span, n) for span, n in zip(spans, sizes, strict=True)]
     columns = [
@@ -239,7 +257,7 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
 
 def next_rows(spans: Sequence[Span]) -> Ragged:
     """Lay out one row after each span of one pending row, as if the pending row were committed."""
-    states, n = [span.state for span in spans], len(spans)
+    states, n = states_of(spans), len(spans)
     used = [-(-(state.length + 2) // PAGE) for state in states]
     pages = np.zeros((n, max(used)), np.int32)
     for i, state in enumerate(states):

@@ -142,7 +142,7 @@ def _load(
         refuse_sizes(config, "cpu" if on_host else "cuda")
         tell("tokenizer")
         tokenizer = Tokenizer.from_gguf(file.metadata)
-        settings = {"context": context, "sequences": sequences, "kv": kv, "threads": threads or n_cores()}
+        settings: dict[str, Any] = {"context": context, "sequences": sequences, "kv": kv, "threads": threads or n_cores()}
         model = (_on_host if on_host else _on_gpu)(file, config, tell=tell, **settings)
         return Loaded(file, model, tokenizer, _template(file, tokenizer), sequences, trouble)
     except BaseException:

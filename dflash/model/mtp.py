@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,8 +95,8 @@ class MtpHead:
     are removed after each proposal, so that the cache holds only positions made from the trunk's hidden states.
     """
 
-    device = "cpu"
-    draft_vocabs = ()
+    device: Literal["cpu"] = "cpu"
+    draft_vocabs: tuple[Vocabulary, ...] = ()
 
     def __init__(
         self, model: Model, weights: Weights, config: Config, file: GGUFFile | None = None, *, known: Vocabulary

@@ -1,7 +1,8 @@
 """Frequencies of a model's rotary embedding, scaled to a longer context if its file says so."""
 
 import math
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ class Rotation(Protocol):
     def rope_scaling(self) -> RopeScaling | None: ...  # noqa: D102
 
 
-def tabulate(positions: NDArray[np.int32], inv_freq: NDArray[np.float32], gain: float, s: Any) -> None:
+def tabulate(positions: NDArray[np.int32], inv_freq: NDArray[np.float32], gain: float, s: SimpleNamespace) -> None:
     """Fill `cos` and `sin` (N, R) of a workspace for rows at the given positions (N,)."""
     angles(positions, inv_freq, cos=s.cos, sin=s.sin)
     if gain != 1:

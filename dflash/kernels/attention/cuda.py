@@ -10,7 +10,7 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.gpu import device
-from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.cubin import device_target
 from dflash.kernels.gpu.driver import tensor_map
 from dflash.kernels.gpu.jit import kernel
@@ -90,7 +90,7 @@ class Workspace:
 class _Attention:
     """Checks and arguments that `Attend` and `Prefill` share."""
 
-    def __init__(self, name: str, q: Any, k: Any, v: Any, batch: DeviceBatch, out: Any, gate: Any) -> None:
+    def __init__(self, name: str, q: Any, k: Any, v: Any, batch: BatchArrays, out: Any, gate: Any) -> None:
         check_cache(name, k, v, q)
         self.rows, self.heads, self.width = q.shape
         self.kv = k.shape[2]
@@ -167,7 +167,7 @@ class Attend(_Attention):
         q: Any,
         k: Any,
         v: Any,
-        batch: DeviceBatch,
+        batch: BatchArrays,
         out: Any,
         *,
         gate: Any = None,
@@ -207,7 +207,7 @@ class Prefill(_Attention):
     its visible tokens, not on the chunks of the prompt; they differ from those of `Attend`.
     """
 
-    def __init__(self, q: Any, k: Any, v: Any, batch: DeviceBatch, out: Any, *, gate: Any = None) -> None:
+    def __init__(self, q: Any, k: Any, v: Any, batch: BatchArrays, out: Any, *, gate: Any = None) -> None:
         super().__init__("prefill", q, k, v, batch, out, gate)
         if self.exact:
             return

@@ -33,11 +33,26 @@ class DeviceBatch:
         As in `Ragged`; `position` is ``length + depth``. All are CuPy arrays.
     """
 
+    counts: Any
+    tokens: Any
+    position: Any
+    sequence: Any
+    parent: Any
+    depth: Any
+    first: Any
+    length: Any
+    slot: Any
+    whole: Any
+    n_kept: Any
+    side: Any
+    kept: Any
+    pages: Any
+
     def __init__(self, rows: int, sequences: int, pages: int) -> None:
         import cupy
 
         self.max_rows, self.max_sequences, self.max_pages = rows, sequences, pages
-        shapes = {
+        shapes: dict[str, tuple[int, ...]] = {
             "counts": (2,),
             "first": (sequences + 1,),
             **dict.fromkeys(("length", "slot", "whole", "n_kept", "side"), (sequences,)),
@@ -50,7 +65,7 @@ class DeviceBatch:
         self._device = cupy.zeros(total, np.int32)
         for name, part in parts_of(self._device, shapes).items():
             setattr(self, name, part)
-        self._ring = []
+        self._ring: list[tuple[SimpleNamespace, int, Any]] = []
         for _ in range(_RING):
             memory = cupy.cuda.alloc_pinned_memory(4 * total)
             host = np.frombuffer(memory, np.int32, total)
@@ -115,3 +130,7 @@ class DeviceBatch:
     def clear(self) -> None:
         """Describe a pass without rows; launches that read it do nothing."""
         self.counts.fill(0)
+
+
+BatchArrays = DeviceBatch | SimpleNamespace
+"""A `DeviceBatch`, or arrays of the same names that a kernel writes."""

@@ -7,7 +7,7 @@ from typing import Any
 import cupy
 
 from dflash.errors import KernelError
-from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.ragged import PAGE
 
@@ -100,7 +100,7 @@ class Rotate:
         k_norm: Any,
         cos: Any,
         sin: Any,
-        batch: DeviceBatch,
+        batch: BatchArrays,
         *,
         eps: float,
         q: Any,

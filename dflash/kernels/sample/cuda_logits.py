@@ -79,6 +79,10 @@ class Logits:
         return draws
 
 
+LogitRows = NDArray[np.float32] | Logits
+"""Rows of logits (R, V) in host memory or on the device."""
+
+
 class DeviceSampleResult:
     """Tokens that the GPU samples; reading one waits for the GPU."""
 

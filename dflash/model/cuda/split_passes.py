@@ -6,6 +6,7 @@ from dflash.errors import KernelError
 from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span, row_parents
+from dflash.model.protocols.sequence import Parents
 
 
 def grouped(spans: Sequence[Span], chunk: int, prompts: int) -> list[list[int]]:
@@ -36,7 +37,7 @@ def grouped(spans: Sequence[Span], chunk: int, prompts: int) -> list[list[int]]:
     return groups
 
 
-def parents_of(span: Span) -> Sequence[int]:
+def parents_of(span: Span) -> Parents:
     """Return the parents of the rows of a span; a lazy array if a device still computes them."""
     guess = span.device_draft
     return span.parents if guess is None else LazyArray(lambda: row_parents(guess), len(span.tokens))

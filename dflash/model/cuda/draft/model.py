@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 from dflash.errors import KernelError, RequestError, Unsupported
 from dflash.kernels.gpu import device, jit
@@ -75,7 +75,7 @@ class DeviceBlockDraft:
         If the draft does not fit the device memory.
     """
 
-    device = "cuda"
+    device: Literal["cuda"] = "cuda"
 
     def __init__(
         self,
@@ -103,12 +103,12 @@ class DeviceBlockDraft:
             output = "token_embd.weight" if target.config.tied else "output.weight"
             head = weights.matrix("output.weight") if source.has("output.weight") else theirs.matrix(output)
             self._context = Context(weights, config, rings)
-            about = {"n_texts": n, "min_confidence": min_confidence, "scratch": target.scratch()}
+            about: dict[str, Any] = {"n_texts": n, "min_confidence": min_confidence, "scratch": target.scratch()}
             self._block = Block(weights, config, rings, (embedding, head), vocabulary=vocabulary, common=common, **about)
         self.weights = weights
-        shape = {"rows": config.block, "places": rings.size, "mask": config.mask}
-        context, block = self._context.arrays, self._block.arrays
-        self._walk = AcceptPath(target.batch, target.sampled_ids, context, self._block.out, block=block, **shape)
+        shape: dict[str, Any] = {"rows": config.block, "places": rings.size, "mask": config.mask}
+        arrays = self._context.arrays, self._block.out
+        self._walk = AcceptPath(target.batch, target.sampled_ids, *arrays, block=self._block.arrays, **shape)
         self._plant = WriteDraft(self._block.out, target.batch)
         self._kept = FeatureBuffer(config.target_layer_ids, rings.slots, config.width)
         self._ahead: DeviceDrafts | None = None
@@ -204,7 +204,9 @@ class DeviceBlockDraft:
         edges = found.edges[rows].get()[:, :width, :width] if isinstance(found, Pairs) else None
         return Candidates(found.ids[rows].get()[:, :width], found.scores[rows].get()[:, :width], edges)
 
-    def guess(self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]) -> DeviceDrafts | None:
+    def guess(
+        self, device_requests: Sequence[DeviceDraftRequest[DraftState]], anchors: Sequence[int]
+    ) -> DeviceDrafts | None:
         """Draft trees that stay on the device; take those that `follow` has launched if they match.
 
         Parameters
@@ -227,11 +229,11 @@ class DeviceBlockDraft:
         self.latest = DeviceDrafts(self, device_requests, self._block.out, anchors)
         return self.latest
 
-    def follow(self, device_requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
+    def follow(self, device_requests: Sequence[DeviceDraftRequest[DraftState]], order: Sequence[int]) -> bool:
         """See `DeviceDrafter.follow`."""
         target, n = self._target, len(device_requests)
         self.catch_up([device_request.state for device_request in device_requests])
-        if n > self.most_texts or not may_follow(target, device_requests, order):
+        if n > self.most_texts or target.latest is None or not may_follow(target, device_requests, order):
             return False
         features = target.latest.captured
         if not all(tap in features for tap in self.config.target_layer_ids):
@@ -256,7 +258,7 @@ class DeviceBlockDraft:
         self._source.close()
 
     def _guess(
-        self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int], *, candidates: bool = False
+        self, device_requests: Sequence[DeviceDraftRequest[DraftState]], anchors: Sequence[int], *, candidates: bool = False
     ) -> None:
         self.catch_up([device_request.state for device_request in device_requests])
         size = self._block.prepare(device_requests, candidates=candidates)
