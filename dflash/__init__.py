@@ -147,7 +147,7 @@ def load(
     from dflash.lm import LM
 
     with stages(progress) as report:
-        settings = {"threads": threads, "context": context, "sequences": sequences, "kv": kv}
+        settings: dict[str, Any] = {"threads": threads, "context": context, "sequences": sequences, "kv": kv}
         return LM(*start(name, device=device, progress=report, **settings))
 
 

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from weakref import finalize
@@ -135,11 +136,13 @@ class LM:
         chosen = Strategy.of(strategy)
         for recovery in recoveries(recover, Language(self.tokenizer, self.template, tools or ())):
             chosen |= recovery
-        settings = {"tools": tools, "settings": chat_template_kwargs}
+        encode = partial(
+            prompts.encode, tokenizer=self.tokenizer, template=self.template, tools=tools, settings=chat_template_kwargs
+        )
         answers = [
             Answer(
                 self.tokenizer,
-                prompts.encode(one, self.tokenizer, self.template, **settings),
+                encode(one),
                 sampling=options,
                 strategy=chosen,
                 max_tokens=max_tokens,

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dflash.decode.drafting.draft import EMPTY
 from dflash.decode.recoveries.apply import Decision, apply_recoveries
@@ -13,12 +13,13 @@ from dflash.decode.scheduling.admission import admit, check, readmit, save_promp
 from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, plan
 from dflash.decode.scheduling.errands import Errands
 from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
-from dflash.decode.scheduling.waiting import WaitingQueue
+from dflash.decode.scheduling.waiting import Ticket, WaitingQueue
 from dflash.decode.session import Session, Step
 from dflash.decode.verify import Accepted, Samples, sample_rows, verify, wait
 from dflash.errors import EngineFailed, PoolExhausted, QueueFull, RequestError
 from dflash.kernels.gpu.lost import is_lost
 from dflash.model.batch import Forward
+from dflash.model.protocols.target import TargetModel
 
 CHUNK = 512
 """Default number of prompt tokens in a forward."""
@@ -54,7 +55,7 @@ class Engine:
 
     Parameters
     ----------
-    model : Model
+    model : TargetModel
         Used by the engine alone while it steps.
     chunk : int
         Most prompt tokens in a forward, over all sessions; at least the model's `chunk_alignment`.
@@ -70,7 +71,7 @@ class Engine:
     """
 
     def __init__(
-        self, model: Any, *, chunk: int = CHUNK, max_active: int | None = None, max_waiting: int | None = None
+        self, model: TargetModel, *, chunk: int = CHUNK, max_active: int | None = None, max_waiting: int | None = None
     ) -> None:
         self.model = model
         self.chunk = max(model.chunk_alignment, min(chunk, model.max_rows))
@@ -249,7 +250,7 @@ class Engine:
 
     def _admit_one(self) -> bool:
         """Start or end the first waiting session that can be; return False if none that was tried fits memory."""
-        overtaken = []
+        overtaken: list[Ticket] = []
         for ticket in self._waiting.in_turn(_N_TRIED):
             session = ticket.session
             if session.max_length == session.n_prompt:
@@ -310,8 +311,7 @@ class Engine:
         """Return the rows of the next forward, and the forward itself if it was launched during the step before."""
         overlapped, self._overlapped = self._overlapped, None
         try:
-            parts = overlapped.take(self._active) if overlapped is not None else []
-            if parts:
+            if overlapped is not None and (parts := overlapped.take(self._active)):
                 return parts, overlapped.out
             return plan(self.model, self._active, self.chunk, self._fail), None
         except Exception as error:
@@ -347,6 +347,7 @@ class Engine:
         """Count a chunk of a prompt as prefilled and pass its rows to the drafter."""
         session = part.session
         session.n_prefilled += part.n_prefill
+        assert session.drafter_state is not None, "the session runs"
         session.drafter_state.observe(out, slice(part.start, part.stop))
         if session.n_prefilled == session.n_prompt - 1:
             save_prompt_snapshot(session)
@@ -364,6 +365,7 @@ class Engine:
         if decision.restart:
             readmit(self.model, session)
         else:
+            assert session.state is not None, "the session runs"
             session.state.commit(decision.accepted.rows)
             session.append(decision.accepted)
 
@@ -374,6 +376,7 @@ class Engine:
         if self._overlapped is not None:
             self._overlapped.accept(part.session)  # its drafter has observed the rows before the launch
         else:
+            assert part.session.drafter_state is not None, "the session runs"
             part.session.drafter_state.observe(out, [part.start + row for row in accepted.rows])
 
     def _finish(self, part: BatchPart, decision: Decision, times: Step, n_before: int) -> None:

@@ -78,7 +78,9 @@ class Answer:
         observe = WeakMethod(self._observe)  # weak: no reference cycle between the answer and its session
 
         def observer(session: Session, tokens: list[int]) -> int | None:
-            return observe()(session, tokens)
+            observed = observe()
+            assert observed is not None, "the completion outlives its session's steps"
+            return observed(session, tokens)
 
         self.session = Session(
             prompt,

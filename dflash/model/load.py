@@ -16,6 +16,7 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
 from dflash.model.hub import resolve
 from dflash.model.model import CHUNK, Model
+from dflash.model.protocols.target import TargetModel
 from dflash.model.runnable import refuse_sizes
 from dflash.model.short_memory import memory_errors
 from dflash.model.state.budget import n_cores, n_pages
@@ -119,6 +120,24 @@ def load_model(
     _check(device, threads, context, sequences, kv)
     with memory_errors(name, "ask for fewer sequences or a smaller context"):
         return _load(name, device=device, threads=threads, context=context, sequences=sequences, kv=kv, progress=progress)
+
+
+def loaded_model(model: TargetModel) -> "Model | DeviceModel":
+    """Return a target as the model of a file that it is, for drafters that read its weights and metadata.
+
+    Raises
+    ------
+    Unsupported
+        If it is another kind of model.
+    """
+    if isinstance(model, Model):
+        return model
+    if model.device == "cuda":
+        from dflash.model.cuda.model import DeviceModel
+
+        if isinstance(model, DeviceModel):
+            return model
+    raise Unsupported(f"this strategy needs a model that was loaded from a file, got a {type(model).__name__}")
 
 
 def _load(

@@ -7,6 +7,7 @@ from typing import Any
 
 from dflash.decode import registry
 from dflash.decode.drafters import Strategy
+from dflash.decode.recoveries.base import Recovery
 from dflash.decode.recoveries.loop_guard import MAX_PERIOD, LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.errors import ModelError, RequestError, public_message
@@ -38,7 +39,7 @@ class Decoding:
 
     strategy: str | None = None
     recover: Recover = None
-    more: tuple[Any, ...] = ()
+    more: tuple[Recovery, ...] = ()
 
 
 UNSAID = Decoding()
@@ -60,7 +61,7 @@ def parse_decoding(fields: Fields) -> Decoding:
     except RequestError as error:
         raise fields.error("recover", str(error).partition(": ")[2]) from error
     least = fields.integer("min_tokens", 0, MAX_TOKENS, 0)
-    more: list[Any] = [MinTokens(least)] if least else []
+    more: list[Recovery] = [MinTokens(least)] if least else []
     repetition = fields.object("repetition_detection")
     if repetition is not None:
         longest = repetition.integer("max_pattern_size", 0, MAX_PERIOD, 0)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, DrafterState, Rows
+from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, DrafterState, Rows
 
 if TYPE_CHECKING:
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
+    from dflash.model.protocols.target import TargetModel
 
 
 class CompositeState:
@@ -49,11 +50,11 @@ class CompositeState:
     def snapshot(self) -> CompositeSnapshot:
         """Return the snapshots of all drafters."""
         with ExitStack() as stack:
-            found = []
+            found: list[DrafterSnapshot | None] = []
             for part in self.parts:
-                found.append(part.snapshot())
-                if found[-1] is not None:
-                    stack.callback(found[-1].close)
+                found.append(snapshot := part.snapshot())
+                if snapshot is not None:
+                    stack.callback(snapshot.close)
             return CompositeSnapshot(found, stack.pop_all())
 
     def close(self) -> None:
@@ -66,7 +67,7 @@ class CompositeState:
 class CompositeSnapshot:
     """Snapshots of several drafters, closed together."""
 
-    def __init__(self, parts: list[Any], stack: ExitStack) -> None:
+    def __init__(self, parts: list[DrafterSnapshot | None], stack: ExitStack) -> None:
         self.parts, self._stack = parts, stack
 
     def close(self) -> None:
@@ -75,12 +76,12 @@ class CompositeSnapshot:
 
 
 def start_all(
-    drafters: Sequence[Drafter], session: SessionView, model: Any, snapshot: CompositeSnapshot | None
+    drafters: Sequence[Drafter], session: SessionView, model: TargetModel, snapshot: CompositeSnapshot | None
 ) -> list[DrafterState]:
     """Start all drafters. If one fails, close those that were started."""
     known = snapshot.parts if snapshot is not None else [None] * len(drafters)
     with ExitStack() as stack:
-        parts = []
+        parts: list[DrafterState] = []
         for drafter, part in zip(drafters, known, strict=True):
             parts.append(drafter.start(session, model, part))
             stack.callback(parts[-1].close)

@@ -16,18 +16,23 @@ from dflash.decode.drafters.loading import LoadingDrafter
 from dflash.decode.drafters.vocab_tracker import VocabTracker
 from dflash.decode.drafting.device_draft import DeferredDraft, can_defer
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import DrafterState, LaunchDraft, NextStep, Rows
-from dflash.decode.drafting.shapes import Chain
+from dflash.decode.drafting.drafter import LaunchDraft, NextStep, Rows
+from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.registry import register
 from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft import DeviceDraftRequest, DraftRequest, load_draft
+from dflash.model.load import loaded_model
 
 if TYPE_CHECKING:
     from dflash.decode.drafting.shapes import Shape
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
+    from dflash.model.cuda.draft import DeviceBlockDraft
+    from dflash.model.draft.model import BlockDraft
+    from dflash.model.draft.state import DraftSnapshot, DraftState
+    from dflash.model.protocols.target import TargetModel
 
 Features = dict[int, NDArray[np.float32]]
 
@@ -41,7 +46,7 @@ DRAFT_OPTIONS = {name: name for name in ("draft", "draft_device", "draft_vocab")
 
 @register("dflash", "dspark", number="DEPTH", shape=Chain, takes=DRAFT_OPTIONS)
 @dataclass(frozen=True, repr=False)
-class DFlash(LoadingDrafter):
+class DFlash(LoadingDrafter["_DFlashState"]):
     """Draft with a DFlash, DFlash 2 or DSpark model.
 
     Parameters
@@ -70,7 +75,7 @@ class DFlash(LoadingDrafter):
     DFlash, arXiv 2602.06036. Draft vocabulary: FR-Spec, arXiv 2502.14856; EAGLE-3, arXiv 2503.01840.
     """
 
-    draft: str = "demo-draft"
+    draft: str | os.PathLike[str] = "demo-draft"
     draft_device: str | None = None
     context: int | None = None
     trim_block: bool = True
@@ -85,18 +90,18 @@ class DFlash(LoadingDrafter):
     @property
     def source(self) -> str:
         """File, folder or repository of the draft model."""
-        return self.draft
+        return os.fspath(self.draft)
 
-    def load(self, model: Any) -> Any:
+    def load(self, model: TargetModel) -> BlockDraft | DeviceBlockDraft:
         """Load the draft model."""
         settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("draft", "draft_device")}
-        return load_draft(self.draft, model, device=self.draft_device, sequences=model.pools.slots, **settings)
+        return load_draft(self.draft, loaded_model(model), device=self.draft_device, sequences=model.pools.slots, **settings)
 
-    def warm(self, attachment: Any) -> Iterable[None]:
+    def warm(self, attachment: BlockDraft | DeviceBlockDraft) -> Iterable[None]:
         """Capture the graphs of a draft model on a GPU."""
         return attachment.warm() if attachment.device == "cuda" else ()
 
-    def start(self, session: SessionView, model: Any, snapshot: Any = None) -> DrafterState:
+    def start(self, session: SessionView, model: TargetModel, snapshot: DraftSnapshot | None = None) -> _DFlashState:
         """Take a context of the draft model for the session."""
         self.prepare(model)
         return _DFlashState(model.attachments[self], session, DraftDiagnostics(session, model, repr(self)), snapshot)
@@ -130,7 +135,13 @@ class _DFlashState:
         Features by target layer that the draft model has not read, of at most `PENDING` rows.
     """
 
-    def __init__(self, draft: Any, session: SessionView, diagnostics: DraftDiagnostics, snapshot: Any) -> None:
+    def __init__(
+        self,
+        draft: BlockDraft | DeviceBlockDraft,
+        session: SessionView,
+        diagnostics: DraftDiagnostics,
+        snapshot: DraftSnapshot | None,
+    ) -> None:
         self.draft, self.capture, self.session = draft, draft.config.target_layer_ids, session
         self.shape: Shape = session.strategy.shape or Chain()
         self.unread: list[Features] = []
@@ -138,11 +149,11 @@ class _DFlashState:
         self._vocab_tracker = VocabTracker(draft.draft_vocabs, draft.config.n_vocab, session.draft_vocab_steps)
         # the draft model attends to `reach` positions only, so it need not read the start of a long prompt
         first = session.n_prompt - 1 - draft.reach
-        known = snapshot is not None and first <= session.n_prefilled
-        self.state = draft.state(0 if known else max(first, session.n_prefilled))
-        if known:
+        known = snapshot if first <= session.n_prefilled else None
+        self.state = draft.state(max(first, session.n_prefilled) if known is None else 0)
+        if known is not None:
             try:
-                self.state.restore(snapshot)
+                self.state.restore(known)
             except BaseException:
                 self.state.close()
                 raise
@@ -158,7 +169,7 @@ class _DFlashState:
         ids = self.session.token_ids
         return DraftRequest(self.state, ids[-1], n, self.session.sampler.params, width, self._vocab_tracker.select(ids))
 
-    def device_request(self) -> tuple[DeviceDraftRequest, int]:
+    def device_request(self) -> tuple[DeviceDraftRequest[DraftState], int]:
         """Return the request for a draft on a GPU, and the number of its tokens to use.
 
         The first tokens of a tree form a tree, too. A chain is requested with the whole block, which costs nothing, so that
@@ -169,6 +180,7 @@ class _DFlashState:
         draft_vocab = self._vocab_tracker.select(self.session.token_ids)
         if width == 1:
             return DeviceDraftRequest(self.state, params, most, 1, most, draft_vocab), n
+        assert isinstance(self.shape, Tree), "a chain has one candidate for each position"
         nodes = min(self.shape.budget, PENDING - 1)
         return DeviceDraftRequest(self.state, params, n, width, nodes, draft_vocab), nodes
 
@@ -215,7 +227,7 @@ class _DFlashState:
         self.unread, self._n_unread = [], 0
         return features
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> DraftSnapshot | None:
         read([self])
         return self.state.snapshot() if self.state.length == self._seen else None
 

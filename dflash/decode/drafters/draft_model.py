@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.loading import LoadingDrafter
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import DrafterState, Rows
+from dflash.decode.drafting.drafter import Rows
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.engine import Engine
 from dflash.decode.registry import register
@@ -20,11 +20,15 @@ from dflash.decode.warmup import warm
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 from dflash.model.candidates import Candidates, fill, put
-from dflash.model.load_small import load_small
+from dflash.model.load import loaded_model
+from dflash.model.load_small import Small, load_small
 
 if TYPE_CHECKING:
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
+    from dflash.model.cuda.model import DeviceModel
+    from dflash.model.model import Model
+    from dflash.model.protocols.target import TargetModel
     from dflash.model.state.sequence_state import Snapshot
 
 DEPTH = 4
@@ -39,7 +43,7 @@ DEPTH = 4
     needs_draft="the file of a small model",
 )
 @dataclass(frozen=True, repr=False)
-class DraftModel(LoadingDrafter):
+class DraftModel(LoadingDrafter["_DraftModelState"]):
     """Draft with a small model, one forward for each draft token.
 
     In a tree, the model continues from the likeliest token of each position.
@@ -61,16 +65,16 @@ class DraftModel(LoadingDrafter):
         """File or repository of the small model."""
         return self.model
 
-    def load(self, model: Any) -> Any:
+    def load(self, model: TargetModel) -> Small:
         """Load the small model."""
-        return load_small(model, self.model, self.draft_device)
+        return load_small(loaded_model(model), self.model, self.draft_device)
 
-    def compile(self, attachment: Any) -> None:
+    def compile(self, attachment: Small) -> None:
         """Decode a few tokens with a small model on the CPU."""
         if attachment.model.device == "cpu":
             warm(Engine(attachment.model), attachment.kind, lambda _: None)
 
-    def start(self, session: SessionView, model: Any, snapshot: Snapshot | None = None) -> DrafterState:
+    def start(self, session: SessionView, model: TargetModel, snapshot: Snapshot | None = None) -> _DraftModelState:
         """Reserve all memory that the session may need."""
         self.prepare(model)
         diagnostics = DraftDiagnostics(session, model, repr(self))
@@ -91,7 +95,12 @@ class _DraftModelState:
     capture: tuple[int, ...] = ()
 
     def __init__(
-        self, small: Any, n_vocab: int, session: SessionView, diagnostics: DraftDiagnostics, snapshot: Snapshot | None
+        self,
+        small: Model | DeviceModel,
+        n_vocab: int,
+        session: SessionView,
+        diagnostics: DraftDiagnostics,
+        snapshot: Snapshot | None,
     ) -> None:
         self.small, self.n_vocab, self.session, self.diagnostics = small, n_vocab, session, diagnostics
         self.shape = session.strategy.shape or Chain()

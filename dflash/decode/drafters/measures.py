@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 from dflash.decode.drafters.adaptive.controller import FULL, Controller
 from dflash.decode.drafters.adaptive.draft_option import SIZES
@@ -11,6 +10,7 @@ from dflash.decode.drafters.adaptive.latency import DraftLatency, ForwardLatency
 from dflash.decode.drafters.measuring import Parts, measured_extra, measured_forwards, measured_steps
 from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.model.attachments import Recent
+from dflash.model.protocols.target import TargetModel
 
 _KEY = "measures"
 _CHOICES, _FORWARDS, _POINTS = 64, 16, 256
@@ -29,11 +29,12 @@ class Measures:
     """
 
     def __init__(self) -> None:
-        self.choices, self.points = Recent(_CHOICES), Recent(_POINTS)
-        self._forwards = Recent(_FORWARDS)
+        self.choices = Recent[Drafter, Controller](_CHOICES)
+        self.points = Recent[Hashable, tuple[int, float] | None](_POINTS)
+        self._forwards = Recent[tuple[int, ...], ForwardLatency](_FORWARDS)
         self._plain: float | None = None
 
-    def forwards(self, model: Any, capture: tuple[int, ...]) -> Parts[ForwardLatency]:
+    def forwards(self, model: TargetModel, capture: tuple[int, ...]) -> Parts[ForwardLatency]:
         """Return the latencies of forwards that capture some layers; measured at the first call."""
         found = self._forwards.recall(capture)
         if found is None:
@@ -41,7 +42,7 @@ class Measures:
             self._forwards.keep(capture, found)
         return found
 
-    def plain(self, model: Any, forwards: ForwardLatency) -> Parts[float]:
+    def plain(self, model: TargetModel, forwards: ForwardLatency) -> Parts[float]:
         """Return the seconds of a plain step; measured at the first call."""
         if self._plain is None:
             steps = yield from measured_steps(model, Strategy())
@@ -49,19 +50,19 @@ class Measures:
         return self._plain
 
 
-def measures_of(model: Any) -> Measures:
+def measures_of(model: TargetModel) -> Measures:
     """Return the measurements of a model, empty if nothing was measured yet."""
     return model.attachments.setdefault(_KEY, Measures())
 
 
-def measured_controller(strategies: Sequence[Strategy], model: Any) -> Parts[Controller]:
+def measured_controller(strategies: Sequence[Strategy], model: TargetModel) -> Parts[Controller]:
     """Make a controller for a model, in short parts, and measure the latencies that are not known yet.
 
     Parameters
     ----------
     strategies : sequence of Strategy
         Drafters, prepared for the model, and their largest shapes.
-    model : Model
+    model : TargetModel
         The target.
     """
     measures, on_host = measures_of(model), model.device == "cpu"
@@ -86,7 +87,7 @@ def _measured_sizes(most: int, *, on_host: bool) -> Sequence[int]:
     return sorted({1, largest}) if on_host else [n for n in sizes if n <= largest]
 
 
-def _captured_layers(model: Any, drafters: Sequence[Drafter]) -> tuple[int, ...]:
+def _captured_layers(model: TargetModel, drafters: Sequence[Drafter]) -> tuple[int, ...]:
     """Return the target layers that draft models need. On a GPU, a forward that captures them is another graph."""
     drafts = [model.attachments.get(drafter) for drafter in drafters]
     return tuple(

@@ -6,24 +6,25 @@ measures is a generator (`Parts`): the work between two `yield` is short and hol
 
 from __future__ import annotations
 
-from collections.abc import Generator, MutableMapping, Sequence
+from collections.abc import Generator, Hashable, MutableMapping, Sequence
 from contextlib import closing
 from itertools import accumulate
 from math import inf
 from statistics import median
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from dflash.decode.drafters.adaptive.latency import DraftLatency, ForwardLatency, step_seconds
-from dflash.decode.drafting.drafter import Strategy
+from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.decode.step import Step
 from dflash.errors import PoolExhausted
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
+from dflash.model.protocols.target import TargetModel
 
 _ROWS = (1, 2, 4, 5, 8, 9, 16, 17, 32, 64)
 _REPEATS = 3
@@ -44,12 +45,12 @@ def finished(parts: Parts[T]) -> T:
             return end.value
 
 
-def measured_forwards(model: Any, capture: tuple[int, ...] = ()) -> Parts[ForwardLatency]:
+def measured_forwards(model: TargetModel, capture: tuple[int, ...] = ()) -> Parts[ForwardLatency]:
     """Measure the latencies of forwards, one in each part. If all memory is in use, typical values are assumed.
 
     Parameters
     ----------
-    model : Model
+    model : TargetModel
         Idle while a part runs.
     capture : tuple of int
         Layers that the forwards capture.
@@ -61,7 +62,7 @@ def measured_forwards(model: Any, capture: tuple[int, ...] = ()) -> Parts[Forwar
         return ForwardLatency(rows, [1e-3 * (1 + n / 16) for n in rows])
 
 
-def measured_steps(model: Any, strategy: Strategy) -> Parts[list[Step]]:
+def measured_steps(model: TargetModel, strategy: Strategy) -> Parts[list[Step]]:
     """Run a few steps of sessions with a dummy prompt, one session in each part. Empty if there is no memory for it."""
     found: list[Step] = []
     for _ in range(_SESSIONS[model.device]):
@@ -71,16 +72,16 @@ def measured_steps(model: Any, strategy: Strategy) -> Parts[list[Step]]:
 
 
 def measured_extra(
-    model: Any,
+    model: TargetModel,
     strategies: Sequence[Strategy],
     forwards: ForwardLatency,
-    seen: MutableMapping[Any, tuple[int, float] | None] | None = None,
+    seen: MutableMapping[Hashable, tuple[int, float] | None] | None = None,
 ) -> Parts[DraftLatency]:
     """Measure the steps of a drafter in shapes from small to large: on a CPU without the forward, on a GPU as a whole.
 
     Parameters
     ----------
-    model : Model
+    model : TargetModel
     strategies : sequence of Strategy
         The drafter in each shape.
     forwards : ForwardLatency
@@ -103,7 +104,7 @@ def measured_extra(
     return DraftLatency(list(zip(sizes, accumulate((known[n] for n in sizes), max), strict=True)))
 
 
-def form_of(drafter: Any) -> Any:
+def form_of(drafter: Drafter) -> Hashable:
     """Return a key for drafters of equal latency: the drafter itself, or the class with the keys of its parts.
 
     Instant parts are left out, so their settings make no difference.
@@ -114,7 +115,7 @@ def form_of(drafter: Any) -> Any:
     return type(drafter), tuple(dict.fromkeys(form_of(part) for part in parts if not getattr(part, "instant", False)))
 
 
-def _steps(model: Any, strategy: Strategy, n: int) -> list[Step]:
+def _steps(model: TargetModel, strategy: Strategy, n: int) -> list[Step]:
     """Return the first `n` steps that decode tokens."""
     session = Session([0, 0], strategy=strategy, max_tokens=min((n + 1) * (PENDING + 1), model.config.context - 2))
     found: list[Step] = []
@@ -139,7 +140,7 @@ def _point(steps: Sequence[Step], device: str, forwards: ForwardLatency) -> tupl
     return n, min(map(step_seconds, full))
 
 
-def _measured(model: Any, rows: list[int], capture: tuple[int, ...]) -> Parts[list[float]]:
+def _measured(model: TargetModel, rows: list[int], capture: tuple[int, ...]) -> Parts[list[float]]:
     """Return the shortest of a few forwards for each number of rows. They take turns, so disturbances affect all alike."""
     times = [inf] * len(rows)
     for _ in range(_REPEATS):
@@ -150,7 +151,7 @@ def _measured(model: Any, rows: list[int], capture: tuple[int, ...]) -> Parts[li
     return [min(-(-n // m) * seconds for m, seconds in zip(rows, times, strict=True)) for n in rows]
 
 
-def _forward(model: Any, n: int, capture: tuple[int, ...]) -> float:
+def _forward(model: TargetModel, n: int, capture: tuple[int, ...]) -> float:
     """Return the seconds of a forward with `n` rows on an idle device."""
     with closing(model.state()) as state:
         state.reserve(n)

@@ -13,13 +13,14 @@ from dflash.decode.drafters.loading import LoadingDrafter
 from dflash.decode.drafters.vocab_tracker import VocabTracker
 from dflash.decode.drafting.device_draft import DeferredDraft, can_defer
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import DrafterState, LaunchDraft, NextStep, Rows
+from dflash.decode.drafting.drafter import LaunchDraft, NextStep, Rows
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.drafting.shapes.tree import BUDGET
 from dflash.decode.registry import register
 from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft import DeviceDraftRequest
+from dflash.model.load import loaded_model
 from dflash.model.load_mtp import load_mtp
 from dflash.model.mtp import MtpRequest
 
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
-    from dflash.model.state.sequence_state import Snapshot
+    from dflash.model.cuda.mtp import DeviceMtpHead
+    from dflash.model.mtp import MtpHead
+    from dflash.model.protocols.target import TargetModel
+    from dflash.model.state.sequence_state import Snapshot, State
 
 DEPTH = 3
 """Default number of draft tokens: each costs a pass of the head and is accepted less often than the one before it."""
@@ -39,7 +43,7 @@ _DRAFT_OPTIONS = {"draft": "file", "draft_vocab": "draft_vocab"}
 @register("mtp-tree", number="NODES", shape=Tree, default=BUDGET, takes=_DRAFT_OPTIONS, spare_draft=True)
 @register("mtp", number="DEPTH", shape=Chain, takes=_DRAFT_OPTIONS, spare_draft=True)
 @dataclass(frozen=True, repr=False)
-class MTP(LoadingDrafter):
+class MTP(LoadingDrafter["_MtpState"]):
     """Draft with the MTP head of the model's file, one pass for each draft token.
 
     In a tree, the head continues from the likeliest token of each position.
@@ -61,15 +65,15 @@ class MTP(LoadingDrafter):
         """File that holds the head."""
         return self.file
 
-    def load(self, model: Any) -> Any:
+    def load(self, model: TargetModel) -> MtpHead | DeviceMtpHead:
         """Load the head."""
-        return load_mtp(model, self.file, draft_vocab=self.draft_vocab)
+        return load_mtp(loaded_model(model), self.file, draft_vocab=self.draft_vocab)
 
-    def warm(self, attachment: Any) -> Iterable[None]:
+    def warm(self, attachment: MtpHead | DeviceMtpHead) -> Iterable[None]:
         """Capture the graphs of a head on a GPU."""
         return attachment.warm(DEPTH) if attachment.device == "cuda" else ()
 
-    def start(self, session: SessionView, model: Any, snapshot: _MtpSnapshot | None = None) -> DrafterState:
+    def start(self, session: SessionView, model: TargetModel, snapshot: _MtpSnapshot | None = None) -> _MtpState:
         """Reserve all memory that the session may need."""
         self.prepare(model)
         return _MtpState(model.attachments[self], session, DraftDiagnostics(session, model, repr(self)), snapshot)
@@ -154,7 +158,11 @@ class _MtpState:
     capture: tuple[int, ...] = ()
 
     def __init__(
-        self, head: Any, session: SessionView, diagnostics: DraftDiagnostics, snapshot: _MtpSnapshot | None
+        self,
+        head: MtpHead | DeviceMtpHead,
+        session: SessionView,
+        diagnostics: DraftDiagnostics,
+        snapshot: _MtpSnapshot | None,
     ) -> None:
         self.head, self.session, self.shape = head, session, session.strategy.shape or Chain()
         self._diagnostics, self._seen, self.is_read = diagnostics, session.n_prefilled, False
@@ -183,10 +191,13 @@ class _MtpState:
             self._state, tokens, hidden, n, params, position, width, self._vocab_tracker.select(self.session.token_ids)
         )
 
-    def device_request(self) -> DeviceDraftRequest:
+    def device_request(self) -> DeviceDraftRequest[State]:
         """Return the request for a draft of full size on a GPU. The first tokens of a tree form a tree."""
         n, width = self.shape.wants(self.shape.depth or DEPTH, PENDING - 1)
-        nodes = n if width == 1 else min(self.shape.budget, PENDING - 1)
+        nodes = n
+        if width > 1:
+            assert isinstance(self.shape, Tree), "a chain has one candidate for each position"
+            nodes = min(self.shape.budget, PENDING - 1)
         return DeviceDraftRequest(
             self._state, self.session.sampler.params, n, width, nodes, self._vocab_tracker.select(self.session.token_ids)
         )

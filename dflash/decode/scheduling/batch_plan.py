@@ -1,18 +1,19 @@
 """The rows of the next forward: drafts of sessions that decode, and chunks of prompts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dflash.decode.drafting.device_draft import DeferredDraft
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, Nothing
+from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing
 from dflash.decode.session import Session
 from dflash.errors import DFlashError
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
+from dflash.model.protocols.target import TargetModel
 
 _ROOT = np.array([-1], np.int32)
 
@@ -30,12 +31,12 @@ class BatchPart(NamedTuple):
     n_prefill: int = 0
 
 
-def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> list[BatchPart]:
+def plan(model: TargetModel, sessions: Sequence[Session], chunk: int, fail: Fail) -> list[BatchPart]:
     """Lay out a forward: every session that decodes gets its rows, then prompts share `chunk` rows, the oldest first.
 
     Parameters
     ----------
-    model : Model
+    model : TargetModel
         Its `max_rows` bounds the forward, `n_vocab` the draft tokens; chunks end at multiples of its `chunk_alignment`.
     sessions : sequence of Session
         Admitted, the oldest first.
@@ -75,28 +76,35 @@ def _chunk(session: Session, room: int, alignment: int) -> int:
 def capture_of(parts: Sequence[BatchPart]) -> tuple[int, ...]:
     """Return the target layers that any of the drafters needs."""
     layers: set[int] = set()
-    for part in parts:
-        layers.update(part.session.drafter_state.capture)
+    for drafter_state in drafter_states_of(part.session for part in parts):
+        layers.update(drafter_state.capture)
     return tuple(sorted(layers))
 
 
+def drafter_states_of(sessions: Iterable[Session]) -> list[DrafterState]:
+    """Return the drafter states of running sessions."""
+    return [state for session in sessions if (state := session.drafter_state) is not None]
+
+
 def _decode_span(session: Session, draft: Draft) -> Span:
-    last = session.token_ids[-1]
+    last, state = session.token_ids[-1], session.state
+    assert state is not None, "the session runs"
     if not len(draft):
-        return Span(session.state, np.array([last], np.int32), _ROOT)
+        return Span(state, np.array([last], np.int32), _ROOT)
     if isinstance(draft, DeferredDraft):
         n = 1 + len(draft)
-        return Span(session.state, np.full(n, last, np.int32), np.arange(-1, n - 1, dtype=np.int32), device_draft=draft)
+        return Span(state, np.full(n, last, np.int32), np.arange(-1, n - 1, dtype=np.int32), device_draft=draft)
     tokens = np.concatenate([[last], draft.tokens], dtype=np.int32)
-    return Span(session.state, tokens, np.concatenate([_ROOT, draft.parents + 1], dtype=np.int32))
+    return Span(state, tokens, np.concatenate([_ROOT, draft.parents + 1], dtype=np.int32))
 
 
 def _prompt_span(session: Session, n: int) -> Span:
     tokens = session.ids[session.n_prefilled : session.n_prefilled + n]
+    assert session.state is not None, "the session runs"
     return Span(session.state, tokens, np.arange(-1, n - 1, dtype=np.int32), prefill=True, logits=False)
 
 
-def _drafts(model: Any, decoding: list[Session], rows: int, fail: Fail) -> list[tuple[Session, Draft]]:
+def _drafts(model: TargetModel, decoding: list[Session], rows: int, fail: Fail) -> list[tuple[Session, Draft]]:
     """Ask every drafter once for all of its sessions. Forced tokens of a session are its draft."""
     groups: dict[Drafter, list[Session]] = {}
     for session in decoding:
@@ -120,10 +128,14 @@ def _drafts(model: Any, decoding: list[Session], rows: int, fail: Fail) -> list[
                 fail(session, error)
 
     for session in forced:
-        take([session], lambda _, session=session: [Draft(session.forced_ids)])
+        take([session], partial(_forced, session))
     for drafter, group in groups.items():
-        take(group, partial(drafter.propose, [session.drafter_state for session in group]))
+        take(group, partial(drafter.propose, drafter_states_of(group)))
     return [(session, drafts.get(session, EMPTY)) for session in decoding if session not in failed]
+
+
+def _forced(session: Session, _: list[int]) -> list[Draft]:
+    return [Draft(session.forced_ids)]
 
 
 def _checked(draft: Draft, room: int, n_vocab: int) -> Draft:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dflash.decode.recoveries.base import Recovery
 from dflash.decode.recoveries.empty_retry import EmptyRetry
 from dflash.decode.recoveries.loop_guard import LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
@@ -19,7 +20,7 @@ NAMES = "empty, stall, stall:TOOL, loop, loop:BODY, min:N"
 STALL, LEAST = "DFLASH_STALL_TOOL_PREFIX", "DFLASH_MIN_TOKENS"
 _OFF, _ON = ("", "0", "false", "no", "off"), ("1", "true", "yes", "on")
 
-Recover = Any
+Recover = str | Recovery | Stall | Sequence[str | Recovery | Stall] | None
 """Comma-separated names, `Stall`, a recovery, or a sequence of names and these; None reads the environment."""
 
 
@@ -33,7 +34,7 @@ class Language:
     tool_choice: ToolChoice = field(default=None)
 
 
-def recoveries(wanted: Recover, language: Language) -> tuple[Any, ...]:
+def recoveries(wanted: Recover, language: Language) -> tuple[Recovery, ...]:
     """Create the requested recoveries, in the given order.
 
     Parameters
@@ -81,14 +82,14 @@ def settle(wanted: str | None) -> str:
     return names
 
 
-def check(wanted: Recover) -> None:
+def check(wanted: str | Iterable[str | Recovery | Stall] | None) -> None:
     """Check names of recoveries before a model is loaded. Raises as `recoveries` does."""
     for part in (wanted or "").split(",") if isinstance(wanted, str | None) else wanted:
         if isinstance(part, str):
             _split(part.strip())
 
 
-def _named(text: str) -> Any:
+def _named(text: str) -> Recovery | Stall | None:
     name, detail = _split(text)
     match name:
         case "empty":

@@ -33,7 +33,7 @@ class Guesses:
 
 
 class Session:
-    def __init__(self, state=None):
+    def __init__(self, state="of the target"):
         self.state, self.token_ids = state, [1, 2, 3]
 
 

@@ -75,8 +75,8 @@ class Controller:
         """Learn from the stored choices whose steps have finished."""
         records, self._placed = self._placed, deque(maxlen=_UNSETTLED)
         for record in records:
-            steps = [each.step for each in record]
-            if None in steps:
+            steps = [step for each in record if (step := each.step) is not None]
+            if len(steps) < len(record):
                 self._placed.append(record)
                 continue
             batch = sum([1 + each.drafted for each in record])

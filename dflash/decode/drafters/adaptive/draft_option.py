@@ -9,7 +9,7 @@ from dflash.decode.drafters.adaptive.acceptance import AcceptanceRates, Calibrat
 from dflash.decode.drafters.adaptive.latency import DraftLatency
 from dflash.decode.drafters.composite import CompositeState
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import Strategy
+from dflash.decode.drafting.drafter import DrafterState, Strategy
 from dflash.decode.drafting.shapes import Chain, Shape, Tree
 from dflash.kernels.ragged import PENDING
 
@@ -83,13 +83,13 @@ class DraftOption:
             return Tree(n, self.shape.depth, self.shape.width)
         return Chain(n)
 
-    def propose(self, parts: Sequence[Any], sizes: Sequence[int]) -> list[Draft]:
+    def propose(self, parts: Sequence[DrafterState], sizes: Sequence[int]) -> list[Draft]:
         """Return drafts of the given sizes for several sessions."""
         for part, n in zip(parts, sizes, strict=True):
             self.set_size(part, n)
         return self.drafter.propose(parts, sizes)
 
-    def set_size(self, part: Any, n: int) -> None:
+    def set_size(self, part: DrafterState, n: int) -> None:
         """Set the draft size of one session's state, and of all states in it."""
         _shape(part, self.sized(n))
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dflash.decode.drafters.adaptive.controller import Controller
 from dflash.decode.drafters.adaptive.draft_choice import DraftChoice
 from dflash.decode.drafters.adaptive.draft_option import DraftOption
 from dflash.decode.drafters.adaptive.session import AdaptiveState, share_batch_load
@@ -17,13 +16,14 @@ from dflash.decode.drafters.measuring import Parts, finished
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, DrafterState, NextStep, Nothing, Strategy, planned_next
+from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, NextStep, Nothing, Strategy, planned_next
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.registry import NameCall, Named, name, register
 from dflash.errors import DFlashError, RequestError
 
 if TYPE_CHECKING:
     from dflash.decode.view import SessionView
+    from dflash.model.protocols.target import TargetModel
 
 _log = logging.getLogger(__name__)
 
@@ -42,12 +42,13 @@ def _from_name(call: NameCall) -> Named:
 
 
 def _to_name(strategy: Strategy) -> str:
+    assert isinstance(strategy.drafter, Adaptive)
     strategies = strategy.drafter.strategies
     return f"adaptive({', '.join(map(name, strategies))})" if strategies else "adaptive"
 
 
 @register("adaptive", brackets="optional", takes=DRAFT_OPTIONS, make=_from_name, spell=_to_name)
-class Adaptive(Drafter):
+class Adaptive(Drafter[AdaptiveState]):
     """At every step, use the drafter and draft size with the most expected tokens a second, or none.
 
     A step with n draft tokens is rated ``(1 + expected accepted tokens) / (seconds of drafting + seconds of a forward with n
@@ -82,11 +83,11 @@ class Adaptive(Drafter):
                 raise RequestError(f"{strategy!r} has recoveries: they go around, as in Adaptive(...) | LoopGuard()")
         self._hash = hash((Adaptive, self.strategies))
 
-    def is_prepared(self, model: Any) -> bool:
+    def is_prepared(self, model: TargetModel) -> bool:
         """Return True if the latencies of the model were measured for these strategies."""
         return self in measures_of(model).choices
 
-    def prepare(self, model: Any) -> None:
+    def prepare(self, model: TargetModel) -> None:
         """Prepare each drafter and measure the latencies that are not known yet."""
         if self.is_prepared(model):
             return
@@ -99,18 +100,19 @@ class Adaptive(Drafter):
                 _log.info("Adaptive: %r is left out: %s", part, error)
         finished(self.prepare_in_parts(model))
 
-    def prepare_in_parts(self, model: Any) -> Parts[None]:
+    def prepare_in_parts(self, model: TargetModel) -> Parts[None]:
         """Measure latencies in the thread that owns the model: one forward, or a few tokens of one session, at a time."""
         yield
-        strategies = self.strategies or [each for each in _DEFAULT if each.drafter.is_prepared(model)]
+        strategies: Sequence[Strategy] = self.strategies or [each for each in _DEFAULT if each.drafter.is_prepared(model)]
         strategies = [each for each in strategies if type(each.drafter) is not Nothing]
         controller = yield from measured_controller(strategies, model)
         measures_of(model).choices.keep(self, controller)
 
-    def start(self, session: SessionView, model: Any, snapshot: CompositeSnapshot | None = None) -> DrafterState:
+    def start(self, session: SessionView, model: TargetModel, snapshot: CompositeSnapshot | None = None) -> AdaptiveState:
         """Start all drafters."""
         self.prepare(model)
-        controller: Controller = measures_of(model).choices.recall(self)
+        controller = measures_of(model).choices.recall(self)
+        assert controller is not None, "`prepare` has stored it"
         return AdaptiveState(controller, session, start_all(controller.drafters, session, model, snapshot))
 
     def propose(self, drafter_states: Sequence[AdaptiveState], max_drafts: Sequence[int]) -> list[Draft]:

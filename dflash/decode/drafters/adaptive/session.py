@@ -68,7 +68,8 @@ class AdaptiveState(CompositeState):
         self._n_at_proposal = 0
         self._drawn = session.sampler.params.scale is not None
         self._drafted_bias, self._instant_bias = RequestBias(), RequestBias()
-        self._draft, self._expected = EMPTY, None
+        self._draft = EMPTY
+        self._expected: list[float] | None = None
         self._reach = 0
         self._observed: list[_Observed] = []
         self._costs: CostTable
@@ -148,14 +149,18 @@ class AdaptiveState(CompositeState):
     def worth_verifying(self, draft: Draft) -> Draft:
         """Return the part of a draft whose verification gains tokens, by the drafter's scores if it gives any."""
         option, self._draft = self.choice.option, draft
-        sure = len(draft) > 0 and draft.scores is not None
-        self._expected = option.known[self._drawn].expected(draft) if sure else None
-        return draft if self._expected is None else draft.cut(self._costs.gain(option, self._expected, self.choice.rate)[1])
+        self._expected = None
+        if option is None or not len(draft) or draft.scores is None:
+            return draft
+        self._expected = expected = option.known[self._drawn].expected(draft)
+        return draft.cut(self._costs.gain(option, expected, self.choice.rate)[1])
 
     def taken(self) -> Draft:
         """Return the instant draft if it was chosen, else the empty draft."""
-        draft, _ = self.found.get(self.choice.option, (EMPTY, None))
-        return draft.cut(self.choice.n)
+        option = self.choice.option
+        if option is None or option not in self.found:
+            return EMPTY
+        return self.found[option][0].cut(self.choice.n)
 
     def place(self, draft: Draft) -> PlacedChoice:
         """Store the draft of the present step and return the choice for `Controller.record`."""
@@ -189,12 +194,14 @@ class AdaptiveState(CompositeState):
     ) -> None:
         """Update the statistics with one draft, of which the first `drafted` tokens were verified."""
         option = choice.option
+        assert option is not None, "plain steps are not observed"
         known = option.known[self._drawn]
         if expected is None:
             chances = [float(i in right) for i in range(choice.n)]
         else:
             # calibrated scores of all draft tokens are better evidence than the single outcome
             chances = all_right(expected)
+            assert draft.scores is not None, "they were calibrated"
             known.calibration.learn(draft.scores[:drafted].tolist(), len(right))
         self._drafted_bias.learn(1 - chances[-1], known.rates.learn(chances))
         option.filled += 0.05 * (len(draft) / choice.n - option.filled)
