@@ -117,7 +117,7 @@ def most_shared(device: int) -> int:
     return cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"] - 2048
 
 
-def constants(conv_memory: conv.Memory, memory: Memory) -> dict[str, int]:
+def constants(conv_memory: conv.Memory, memory: Memory) -> dict[str, Any]:
     """Return the macros that a model fixes."""
     names = "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM", "TAPS"
     return dict(zip(names, (*memory.sizes, conv_memory.tail.shape[1] + 1), strict=True))

@@ -114,6 +114,7 @@ class DeviceSampleResult:
             or 0
         )
         n = min(n, self._sampler.logits.shape[1])
+        assert self._found is not None, "log-probabilities were requested"
         found = self._found[row]
         if n > len(found["ids"]):
             return top_of(self._sampler.row(row), token, n)
