@@ -30,13 +30,16 @@ CPU_SECONDS = 1.0
 MEMORY = 50 << 20
 """Bytes that the process may grow by."""
 
+REPEATS = 3
+"""Times that a body may be sent until it stays below both bounds: other processes inflate CPU time now and then."""
+
 WARM_UP = 100
 """Bodies before memory is compared: buffers of the tokenizer and of NumPy have their size then."""
 
-GAP = 0.5
-"""CPU seconds of the whole process between two events of the other client's stream.
+GAP = 0.1
+"""CPU seconds of the whole process, without the model's forwards, between two events of the other client's stream.
 
-The aim is 0.1. This set of bodies stays below 0.06 on an idle machine, another one was seen at 0.18.
+Six sets of bodies stayed below 0.065 on an idle machine. A body that exceeds it is sent again, see `REPEATS`.
 """
 
 
@@ -106,7 +109,6 @@ def body(rng):
         ids = [rng.randrange(100)] * min(size, 50_000)
         prompt = rng.choice([text, ids, [text] * rng.choice([1, 2, 64, 65]), [ids] * rng.choice([1, 3, 64])])
         fields = [f'"prompt":{json.dumps(prompt)}']
-    rng.random()
     fields.append('"max_tokens":2')  # thousands of tokens would be honest work of more than a second
     fields += [piece(rng) for _ in range(rng.randint(0, 3))]
     junk = [nested(rng, rng.choice([60, 70, 5000])), "[" + "[]," * size + "1]", "1" * size, '"' + '\\\\\\"[' * size + '"']
@@ -122,9 +124,27 @@ def memory():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
+class ForwardClock:
+    """CPU time of the process without the forwards of a model written in Python, which stand for work of a device."""
+
+    def __init__(self, model):
+        self._forward, self._in_forwards = model.forward, 0.0
+        model.forward = self._timed
+
+    def _timed(self, *args, **kwargs):
+        began = time.thread_time()
+        try:
+            return self._forward(*args, **kwargs)
+        finally:
+            self._in_forwards += time.thread_time() - began
+
+    def __call__(self):
+        return time.process_time() - self._in_forwards
+
+
 @pytest.fixture
-def app(lm, monkeypatch):
-    """A server with a model of no cost that has neither an MTP head nor a draft."""
+def toy_server(lm, monkeypatch):
+    """A server with a model of no cost that has neither an MTP head nor a draft, and the clock of its process."""
 
     def no_draft(*_, **__):
         raise Unsupported("there is no draft for this model")
@@ -135,30 +155,41 @@ def app(lm, monkeypatch):
     model = Toy(tokenizer.n_vocab, pages=300, slots=32, context=4096, law=lambda _: row)
     model.forwards = deque(maxlen=1)
     model.config.n_mtp, model.device, model.finish = 0, "cpu", lambda: None
+    clock = ForwardClock(model)
     worker = Worker(Engine(model))
     gc.collect()
     gc.freeze()  # as the server does when it has loaded
-    yield build_app(Backend(worker, tokenizer, lm.template, ["toy"], limits=Limits(4096)))
+    yield build_app(Backend(worker, tokenizer, lm.template, ["toy"], limits=Limits(4096))), clock
     gc.unfreeze()
     worker.close()
     assert model.leaked == (0, 0, 0)
 
 
 class Neighbour:
-    """Another client: streams one text after another, and notes the CPU time of the process between two events."""
+    """Another client: streams one text after another, and notes the longest time between two of its events."""
 
-    def __init__(self, app):
-        self._app, self.gaps, self.n_events, self._last = app, [], 0, None
+    def __init__(self, app, clock):
+        self._app, self._clock, self.n_events, self._last, self._gap = app, clock, 0, None, 0.0
+        self.streaming, self.leave = asyncio.Event(), False
 
-    def forget(self):
-        """Count the next gap from the next event on."""
-        self._last = None
+    def start(self):
+        """Note gaps from now on."""
+        self._last, self._gap = self._clock(), 0.0
 
-    async def stream(self):
-        body = [{"type": "http.request", "body": b'{"prompt": "a", "max_tokens": 100, "stream": true}'}]
+    def longest_gap(self):
+        """Seconds of the longest gap since `start`, up to now if no event came since the last one."""
+        return self._gap if self._last is None else max(self._gap, self._clock() - self._last)
+
+    async def stay(self):
+        """Stream texts until told to leave."""
+        while not self.leave:
+            await self._stream()
+
+    async def _stream(self):
+        body = [{"type": "http.request", "body": b'{"prompt": "a", "max_tokens": 1000, "stream": true}'}]
         scope = {"type": "http", "method": "POST", "path": "/v1/completions", "query_string": b""}
         scope["headers"] = [(b"content-type", b"application/json"), (b"host", b"localhost")]
-        self.forget()
+        self._last = None
 
         async def receive():
             if body:
@@ -168,52 +199,67 @@ class Neighbour:
         await self._app(scope, receive, self._send)
 
     async def _send(self, message):
-        now = time.process_time()
+        now = self._clock()
         if message["type"] == "http.response.start":
             assert message["status"] == 200
             return  # it may have to wait for its turn now
         if self._last is not None:
-            self.gaps.append(now - self._last)
+            self._gap = max(self._gap, now - self._last)
             self.n_events += 1
             assert b"error" not in message["body"]
-        self._last = now
+        self._last = now if message.get("more_body") else None
+        if self._last is None:
+            self.streaming.clear()
+        else:
+            self.streaming.set()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc and /proc for the memory of the process")
-def test_any_body_is_answered_or_refused(app):
+def test_any_body_is_answered_or_refused(toy_server):
     """Each with 200 or 400 (413 for its size), quickly, and without making the other client wait."""
+    app, clock = toy_server
     rng = random.Random(SEED)
     headers = {"Content-Type": "application/json"}
     statuses, slow = Counter(), []
-    neighbour = Neighbour(app)
+    neighbour = Neighbour(app, clock)
 
-    async def run():
-        streaming = asyncio.create_task(neighbour.stream())
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app", timeout=None) as client:
-            for i in range(WARM_UP + N):
-                if i == WARM_UP:
-                    before = memory()
-                if streaming.done():
-                    streaming.result()
-                    streaming = asyncio.create_task(neighbour.stream())
-                path, content = body(rng)
-                neighbour.forget()  # making up a body is not the server's work
-                own, began = neighbour.n_events, time.process_time()
-                answer = await client.post(path, content=content, headers=headers)
-                took = time.process_time() - began
-                statuses[answer.status_code] += 1
+    async def send(client, path, content):
+        neighbour.start()
+        began = time.process_time()
+        answer = await client.post(path, content=content, headers=headers)
+        return answer, time.process_time() - began, neighbour.longest_gap()
+
+    async def run(client):
+        for i in range(WARM_UP + N):
+            if i == WARM_UP:
+                before = memory()
+            path, content = body(rng)
+            for _ in range(REPEATS):
+                await neighbour.streaming.wait()
+                answer, took, gap = await send(client, path, content)
                 assert answer.status_code in (200, 400, 413), (content[:300], answer.text[:300])
                 if answer.status_code != 200:
                     assert len(answer.json()["error"]["message"]) < 1000
-                if took > CPU_SECONDS:
-                    slow.append((took, neighbour.n_events - own, path, content[:300]))
-            grown = memory() - before
-            await streaming
-            return grown
+                if took < CPU_SECONDS and gap < GAP:
+                    break
+            else:
+                slow.append((took, gap, path, content[:300]))
+            statuses[answer.status_code] += 1
+        return memory() - before
 
-    grown = asyncio.run(run())
+    async def both():
+        transport = httpx.ASGITransport(app)
+        async with (
+            httpx.AsyncClient(transport=transport, base_url="http://app", timeout=None) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(neighbour.stay())
+            grown = await run(client)
+            neighbour.leave = True
+        return grown
+
+    grown = asyncio.run(both())
     assert not slow
     assert grown < MEMORY
-    assert max(neighbour.gaps) < GAP
     assert neighbour.n_events > N // 4
     assert min(statuses[200], statuses[400]) > N // 20, statuses
