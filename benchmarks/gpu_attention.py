@@ -30,17 +30,17 @@ def batch_of(length, rows, *, whole):
     n_pages = (length + rows - 1) // PAGE + 1
     one = np.zeros(1, np.int32)
     text = Ragged(
-        first=np.array([0, rows], np.int32),
+        row_starts=np.array([0, rows], np.int32),
         sequence=np.zeros(rows, np.int32),
         parent=np.arange(-1, rows - 1, dtype=np.int32),
         depth=np.arange(rows, dtype=np.int32),
         length=one + length,
         pages=np.random.default_rng(1).permutation(n_pages).astype(np.int32).reshape(1, -1),
         slot=one,
-        whole=one + int(whole),
-        kept=np.zeros((1, PENDING), np.int32),
-        n_kept=one,
-        side=one,
+        prefill=one + int(whole),
+        accepted=np.zeros((1, PENDING), np.int32),
+        n_accepted=one,
+        buffer=one,
     )
     return DeviceBatch.of(text)
 

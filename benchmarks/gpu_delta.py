@@ -22,22 +22,23 @@ from recurrent import batch
 from timing import copy_bandwidth
 
 from dflash.kernels.cases import Rows
-from dflash.kernels.conv import cuda as conv
+from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta import cuda
-from dflash.kernels.gpu import jit
+from dflash.kernels.delta.memory import DeltaMemory
+from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.batch import DeviceBatch
 
 MODELS = {"27B": (16, 48, 128, 128), "35B-A3B": (16, 32, 128, 128), "0.8B": (16, 16, 128, 128)}
 PASSES = {
     "1": [Rows(1)],
-    "1 after 1": [Rows(1, kept=(0,))],
-    "chain 8 after 4": [Rows(8, kept=(0, 1, 2, 3))],
-    "chain 16 after 6": [Rows(16, kept=tuple(range(6)))],
-    "tree 16 after 4": [Rows(16, "tree", kept=(0, 1, 4, 9))],
-    "tree 23 after 4": [Rows(23, "tree", kept=(0, 1, 4, 9))],
-    "tree 64 after 6": [Rows(64, "tree", kept=(0, 1, 4, 9, 12, 20))],
-    "8 sequences after 1": [Rows(1, slot=s, kept=(0,)) for s in range(8)],
-    "4 chains of 16 after 6": [Rows(16, slot=s, kept=tuple(range(6))) for s in range(4)],
+    "1 after 1": [Rows(1, accepted=(0,))],
+    "chain 8 after 4": [Rows(8, accepted=(0, 1, 2, 3))],
+    "chain 16 after 6": [Rows(16, accepted=tuple(range(6)))],
+    "tree 16 after 4": [Rows(16, "tree", accepted=(0, 1, 4, 9))],
+    "tree 23 after 4": [Rows(23, "tree", accepted=(0, 1, 4, 9))],
+    "tree 64 after 6": [Rows(64, "tree", accepted=(0, 1, 4, 9, 12, 20))],
+    "8 sequences after 1": [Rows(1, slot=s, accepted=(0,)) for s in range(8)],
+    "4 chains of 16 after 6": [Rows(16, slot=s, accepted=tuple(range(6))) for s in range(4)],
 }
 PROMPTS = 512, 2048, 8192
 RUNS = 9
@@ -72,7 +73,11 @@ class Model:
     def __init__(self, shape, *, layers, slots, rows, sequences):
         self.shape, self.mixer, self.rows = shape, Mixer(*shape), rows
         self.memories = [
-            (conv.Memory.empty(slots, 4, self.mixer.n_channels), cuda.Memory.empty(slots, *shape)) for _ in range(layers)
+            (
+                ConvMemory.empty(slots, 4, self.mixer.n_channels, device.zeros),
+                DeltaMemory.empty(slots, *shape, device.zeros),
+            )
+            for _ in range(layers)
         ]
         random = cupy.random.default_rng(1)
         for _, memory in self.memories:
@@ -84,22 +89,22 @@ class Model:
         arrays = [random.standard_normal((rows, size), dtype=np.float32) for size in sizes]
         self.inputs = cuda.Inputs(*arrays, cupy.empty((rows, shape[1] * shape[3]), np.float16))
         names = "taps", "ssm_a", "ssm_dt", "ssm_norm"
-        self.weights = cuda.Weights(*(cupy.asarray(getattr(self.mixer, name)) for name in names), 1e-6)
+        self.weights = cuda.MixerWeights(*(cupy.asarray(getattr(self.mixer, name)) for name in names), 1e-6)
 
     def steps(self, **options):
         made = (self.inputs, self.weights, self.batch)
-        return [cuda.Step(*made, *memories, **options) for memories in self.memories]
+        return [cuda.DeltaStep(*made, *memories, **options) for memories in self.memories]
 
     def prompts(self):
-        scratch = cuda.Scratch(self.rows, *self.shape, sequences=self.batch.max_sequences)
+        scratch = cuda.PromptScratch(self.rows, *self.shape, sequences=self.batch.max_sequences)
         return [cuda.Prompt(self.inputs, self.weights, self.batch, *memories, scratch) for memories in self.memories]
 
     def microseconds(self, ops, sequences, n=None, **options):
         """Launch one of `ops` for all layers."""
         forks = [like_a_draft(rows.n) if rows.form == "tree" else list(range(-1, rows.n - 1)) for rows in sequences]
         rows = batch(sequences, parents=forks)
-        n = n or int(rows.first[-1])
-        self.batch.upload(np.zeros(int(rows.first[-1]), np.int32), rows)
+        n = n or int(rows.row_starts[-1])
+        self.batch.upload(np.zeros(int(rows.row_starts[-1]), np.int32), rows)
         return 1e6 * seconds(lambda: [op(n, **options) for op in ops]) / len(ops)
 
 
@@ -154,7 +159,7 @@ def decode(name, shape, bandwidth, *, sweep):
     print(f"\n{name}, decode: us a layer" + " " * 8 + "".join(f"{label:>16}" for label in ops))
     for label, sequences in PASSES.items():
         times = [model.microseconds(of_variant, sequences, n_sequences=len(sequences)) for of_variant in ops.values()]
-        moved = len(sequences) * 4 * shape[1] * shape[2] * shape[3] * (2 if sequences[0].kept else 1)
+        moved = len(sequences) * 4 * shape[1] * shape[2] * shape[3] * (2 if sequences[0].accepted else 1)
         best = moved / bandwidth / 1e3 / min(times)
         print(f"{label:<36}" + "".join(f"{time:16.2f}" for time in times) + f"   {best:5.0%} of copy", flush=True)
 
@@ -162,7 +167,7 @@ def decode(name, shape, bandwidth, *, sweep):
 def prefill(name, shape):
     for n in PROMPTS:
         model = Model(shape, layers=4, slots=1, rows=n, sequences=2)
-        time = model.microseconds(model.prompts(), [Rows(n, "whole")], n)
+        time = model.microseconds(model.prompts(), [Rows(n, "prefill")], n)
         print(f"{name}, prompt of {n}: {time / 1e3:.3f} ms a layer", flush=True)
 
 

@@ -14,7 +14,7 @@ from timing import copy_bandwidth, microseconds
 
 from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.formats.cuda import PackedWeight
-from dflash.kernels.linear.cuda import PackedLinear
+from dflash.kernels.linear.cuda import DecodeLinear
 
 SHAPES = {
     "attn_qkv": ((10240,), 5120),
@@ -75,7 +75,7 @@ def measure(weights, width, *, gated=False):
     x = cupy.asarray(np.random.default_rng(5).standard_normal((64, width)).astype(np.float16))
     dtype = cupy.float16 if gated else cupy.float32
     outs = [cupy.zeros((64, rows), dtype) for _, rows in (weights[:1] if gated else weights)]
-    launches = [PackedLinear(x, [tiles for tiles, _ in one], outs, gated=gated) for one in made]
+    launches = [DecodeLinear(x, [tiles for tiles, _ in one], outs, gated=gated) for one in made]
     check(x, launches[0], outs, [matrix for _, matrix in made[0]], gated=gated)
     cupy.cuda.get_current_stream().synchronize()
     times = {n: microseconds(lambda s, n=n: [launch(n, s) for launch in launches], len(launches)) for n in TOKENS}

@@ -19,7 +19,7 @@ from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu.jit import warm
 from dflash.kernels.moe import Experts
-from dflash.kernels.moe.cuda import Moe, Scratch
+from dflash.kernels.moe.cuda import DecodeMoe, DecodeScratch
 from dflash.kernels.moe.cuda_prefill import PrefillMoe, PrefillScratch
 
 EXPERTS, USED, WIDTH, FFN = 256, 8, 2048, 512
@@ -67,8 +67,8 @@ def random_layer(kind, down):
 def decode(layers, counts):
     """Microseconds of a layer for each number of rows, and the bytes that it read."""
     stream = cupy.asarray(RNG.standard_normal((64, WIDTH)).astype(np.float32))
-    gain, n, scratches = cupy.ones(WIDTH, np.float32), cupy.zeros(1, np.int32), [Scratch(64, w) for w in layers]
-    moes = [Moe(stream, gain, w, n, s, eps=1e-6) for w, s in zip(layers, scratches, strict=True)]
+    gain, n, scratches = cupy.ones(WIDTH, np.float32), cupy.zeros(1, np.int32), [DecodeScratch(64, w) for w in layers]
+    moes = [DecodeMoe(stream, gain, w, n, s, eps=1e-6) for w, s in zip(layers, scratches, strict=True)]
     warm()
     start = stream.copy()
     for rows in counts:

@@ -17,7 +17,7 @@ from timing import ROUNDS, microseconds
 from dflash.kernels.formats import BLOCKS, Matrix
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu.jit import warm
-from dflash.kernels.linear.cuda_prefill import PACKED_ROWS, PrefillLaunch, Scratch
+from dflash.kernels.linear.cuda_prefill import PACKED_ROWS, PrefillLinear, UnpackScratch
 
 DELTA = {
     "qkv, gate, alpha, beta": ((10240, 6144, 48, 48), 5120, {}),
@@ -71,7 +71,7 @@ def measure(kind, n_rows, shape, scratch):
     weights = [random_tiles(kind, r, width) for r in rows]
     dtype = cupy.float16 if "gated" in options else cupy.float32
     outs = [cupy.zeros((n_rows, r), dtype) for r in rows[: 1 if "gated" in options else None]]
-    launch = PrefillLaunch(x, weights, outs, scratch=scratch, **options)
+    launch = PrefillLinear(x, weights, outs, scratch=scratch, **options)
     warm()
     whole = microseconds(lambda stream: launch(n_rows, stream))
     packed = launch._packed and n_rows <= PACKED_ROWS
@@ -90,7 +90,7 @@ def main():
     peak = peak and 2 * 8192**3 / peak / 1e6
     print(f"square product by cuBLAS: {peak or 0:.0f} TFLOP/s")
     print(f"{'':38}{'whole us':>9}{'unpack':>9}{'cuBLAS':>9}{'TFLOP/s':>9}{'multiply':>9}{'of peak':>9}")
-    scratch, table = Scratch(), []
+    scratch, table = UnpackScratch(), []
     for kind in options.type:
         for n_rows in options.rows:
             totals = {"delta": np.zeros(4), "attention": np.zeros(4)}

@@ -23,7 +23,7 @@ from dflash.decode.session import Session
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
 from dflash.model.draft import DeviceDraftRequest
-from dflash.model.load import load_model
+from dflash.model.loading.target import load_model
 
 PROMPT, STEPS, SKIPPED, QUEUED = 300, 60, 10, 6
 
@@ -85,7 +85,7 @@ class Runs:
                 state, SampleParams(), draft.config.most, 1 if nodes == draft.config.most else 16, nodes, common
             )
         ]
-        guess = self._queued(lambda: draft.guess(wishes, [7]))
+        guess = self._queued(lambda: draft.draft_on_device(wishes, [7]))
         read = [self._queued(lambda n=n: draft.read(state, features, slice(0, n))) for n in (1, 16)]
         state.close()
         target.close()

@@ -12,7 +12,7 @@ CASES = [
     (512, 1, "chain"),
     (512, 16, "chain"),
     (512, 22, "tree"),
-    (512, 512, "whole"),
+    (512, 512, "prefill"),
     (16384, 1, "chain"),
     (16384, 16, "tree"),
 ]
@@ -23,7 +23,7 @@ CASES = [
 def test_attend(benchmark, capsys, case, shape):
     (length, n, form), (heads, kv) = case, shape
     width, rng = 256, np.random.default_rng(1)
-    rows = ragged([(length, tree(rng, n) if form == "tree" else chain(n), form == "whole")])
+    rows = ragged([(length, tree(rng, n) if form == "tree" else chain(n), form == "prefill")])
     pages = rows.pages.max() + 1
     k, v = (
         rng.standard_normal((pages, PAGE, kv, width), dtype=np.float32).astype(np.float16).view(np.uint16) for _ in range(2)

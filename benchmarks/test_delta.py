@@ -23,7 +23,7 @@ def random(*shape):
 
 
 def batch(n, whole):
-    return ragged([(0, chain(n), whole)])._replace(n_kept=np.array([not whole], np.int32))
+    return ragged([(0, chain(n), whole)])._replace(n_accepted=np.array([not whole], np.int32))
 
 
 def measure(benchmark, capsys, run, name, *, n, moved):
@@ -40,8 +40,8 @@ def test_causal_conv(benchmark, capsys, shape, form):
     (n, whole), (n_groups, n_heads, size) = FORMS[form], SHAPES[shape]
     width, few = (2 * n_groups + n_heads) * size, min(n, 16)
     x, taps, rows = random(n, width), random(4, width), batch(n, whole)
-    out, want, exact = np.full_like(x, np.nan), np.empty((few, width)), conv.Memory.empty(1, 4, width)
-    memories = [conv.Memory.empty(1, 4, width) for _ in range(LAYERS)]
+    out, want, exact = np.full_like(x, np.nan), np.empty((few, width)), conv.ConvMemory.empty(1, 4, width)
+    memories = [conv.ConvMemory.empty(1, 4, width) for _ in range(LAYERS)]
     conv.causal_conv(x, taps, rows, memories[0], out=out)
     conv_reference.causal_conv(x[:few], taps, batch(few, whole), exact, out=want)
     assert_close("conv", out[:few], want, 1e-6)
@@ -59,7 +59,7 @@ def test_gated_delta(benchmark, capsys, shape, form):
     few, rows = min(n, 16), batch(n, whole)
     y, alpha, beta = random(n, (2 * n_groups + n_heads) * size), random(n, n_heads), random(n, n_heads)
     fixed = -np.exp(random(n_heads)), random(n_heads)
-    memories = [delta.Memory.empty(1, n_groups, n_heads, size, size) for _ in range(LAYERS + 1)]
+    memories = [delta.DeltaMemory.empty(1, n_groups, n_heads, size, size) for _ in range(LAYERS + 1)]
     out, want = np.full((n, n_heads, size), np.nan, np.float32), np.empty((few, n_heads, size))
     delta.gated_delta(y, alpha, beta, *fixed, rows, memories[0], out=out)
     some = y[:few], alpha[:few], beta[:few]

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from dflash.cli.measure import Bench
-from dflash.model.load import load_model
+from dflash.model.loading.target import load_model
 
 THREADS = 2
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from guessers import drawn, ruled
+from oracles import drawn, ruled
 
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.history import History

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from dflash.decode.recoveries.empty_retry import EmptyRetry
     from dflash.decode.recoveries.loop_guard import LoopGuard
     from dflash.decode.recoveries.min_tokens import MinTokens
-    from dflash.decode.recoveries.tool_stall import ToolStall
     from dflash.decode.sampling.params import Sampling
     from dflash.evaluation.compare import compare
     from dflash.evaluation.comparison import Comparison
     from dflash.evaluation.prompt_sets import load_prompts
+    from dflash.generation.recovery.tool_stall import ToolStall
     from dflash.generation.result import Generation
     from dflash.lm import LM
 
@@ -94,7 +94,7 @@ _LAZY = {
     "EmptyRetry": "dflash.decode.recoveries.empty_retry",
     "LoopGuard": "dflash.decode.recoveries.loop_guard",
     "MinTokens": "dflash.decode.recoveries.min_tokens",
-    "ToolStall": "dflash.decode.recoveries.tool_stall",
+    "ToolStall": "dflash.generation.recovery.tool_stall",
 }
 
 

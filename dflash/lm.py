@@ -20,14 +20,14 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.trace import Dump
 from dflash.errors import ContextOverflow, RequestError
 from dflash.generation import prompts, scoring
-from dflash.generation.completion import Answer
-from dflash.generation.engine_thread import Worker
+from dflash.generation.completion import Completion
+from dflash.generation.engine_thread import EngineThread
 from dflash.generation.prompts import Prompt
 from dflash.generation.recovery.names import Language, Recover, recoveries
 from dflash.generation.stream import Stream, finish_all
 from dflash.kernels.profile import profile
 from dflash.model import describe
-from dflash.model.load import Loaded
+from dflash.model.loading.target import Loaded
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class LM:
     ----------
     loaded : Loaded
         Model, tokenizer and template; owned by the LM from now on.
-    worker : Worker
+    engine_thread : EngineThread
         Thread that runs the engine.
 
     Attributes
@@ -56,13 +56,13 @@ class LM:
         Converts messages to text.
     """
 
-    def __init__(self, loaded: Loaded, worker: Worker) -> None:
+    def __init__(self, loaded: Loaded, engine_thread: EngineThread) -> None:
         self.file, self.model = loaded.file, loaded.model
         self.tokenizer, self.template = loaded.tokenizer, loaded.template
         self._device = {"no_gpu": loaded.trouble} if loaded.trouble else {}
-        self._worker = worker
+        self._engine_thread = engine_thread
         self._scoring = threading.Lock()
-        self._finalizer = finalize(self, self._worker.close)
+        self._finalizer = finalize(self, self._engine_thread.close)
 
     def generate(
         self,
@@ -130,7 +130,7 @@ class LM:
             In a forked process, and from the engine's own thread (an observer, a processor, a recorder, `call`).
         """
         check_no_draft_options(sampling)
-        self._worker.check_caller()
+        self._engine_thread.check_caller()
         several, is_list = prompts.split(prompt)
         options = Sampling(**sampling)
         chosen = Strategy.of(strategy)
@@ -139,8 +139,8 @@ class LM:
         encode = partial(
             prompts.encode, tokenizer=self.tokenizer, template=self.template, tools=tools, settings=chat_template_kwargs
         )
-        answers = [
-            Answer(
+        completions = [
+            Completion(
                 self.tokenizer,
                 encode(one),
                 sampling=options,
@@ -152,14 +152,14 @@ class LM:
         ]
         if stream and is_list:
             raise RequestError("stream=True takes one prompt: open a stream for each of several")
-        self._worker.prepare(chosen)
+        self._engine_thread.prepare(chosen)
         if dump is not None:
-            file = Dump(dump, name=lambda token: self.tokenizer.decode([token]))
-            for answer in answers:
-                answer.session.recorder = file.recorder()
+            file = Dump(dump)
+            for completion in completions:
+                completion.session.recorder = file.recorder()
         if stream:
-            return Stream(self._worker, answers[0])
-        generations = finish_all(self._worker, answers)
+            return Stream(self._engine_thread, completions[0])
+        generations = finish_all(self._engine_thread, completions)
         return generations if is_list else generations[0]
 
     def prepare(self, strategy: Strategy | Drafter | str) -> None:
@@ -177,7 +177,7 @@ class LM:
         ModelError
             If a file of the strategy can't be loaded or does not match this model.
         """
-        self._worker.prepare(Strategy.of(strategy))
+        self._engine_thread.prepare(Strategy.of(strategy))
 
     def stream(self, prompt: Prompt, **arguments: Any) -> Stream:
         """Generate and return an iterator over the steps.
@@ -227,15 +227,15 @@ class LM:
         ContextOverflow
             If there are more than fit the context.
         """
-        self._worker.check_caller()
+        self._engine_thread.check_caller()
         with self._scoring:
-            return scoring.logits(self._worker, self.model, self._ids(tokens))
+            return scoring.logits(self._engine_thread, self.model, self._ids(tokens))
 
     def log_probabilities(self, tokens: str | Sequence[int]) -> NDArray[np.float64]:
         """Return the natural log-probability of each token of a text except the first; see `logits`."""
-        self._worker.check_caller()
+        self._engine_thread.check_caller()
         with self._scoring:
-            return scoring.log_probabilities(self._worker, self.model, self._ids(tokens))
+            return scoring.log_probabilities(self._engine_thread, self.model, self._ids(tokens))
 
     def perplexity(self, text: str | Sequence[int]) -> float:
         """Return the perplexity of a text.
@@ -288,7 +288,7 @@ class LM:
         function : callable
             Takes no arguments; its result is returned. It must not call methods of this LM, which would deadlock.
         """
-        return self._worker.call(function)
+        return self._engine_thread.call(function)
 
     @contextmanager
     def profile(self) -> Iterator[dict[str, float]]:

@@ -6,14 +6,18 @@ extends the package, and later blocks import it. A block after ``<!-- not run: R
 
 import importlib
 import re
+import shlex
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import nvrtc
 import pytest
 
 import dflash
-from dflash.decode import registry
+from dflash.__main__ import main
+from dflash.decode.registry.recoveries import RECOVERIES
+from dflash.decode.registry.strategies import DRAFTERS
 from dflash.kernels.gpu import jit
 
 FOLDER = Path(__file__).parents[1] / "docs"
@@ -21,7 +25,7 @@ PAGES = sorted(FOLDER.glob("*.md"))
 EXAMPLES = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
 BLOCK = re.compile(r"(<!-- not run: .+ -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"(?:#|//) (dflash/(\S+))\n")
-EXTENDED = "dflash.kernels", "dflash.decode.drafters", "dflash.decode.recoveries"
+EXTENDED = "dflash.kernels", "dflash.decode.drafters", "dflash.decode.recoveries", "dflash.generation.recovery"
 ARCHITECTURES = 80, 90, 120
 
 
@@ -38,7 +42,10 @@ def package(tmp_path, monkeypatch):
         inner = tmp_path.joinpath(*name.split(".")[1:])
         inner.mkdir(parents=True)
         monkeypatch.setattr(module, "__path__", [*module.__path__, str(inner)])
-    monkeypatch.setattr(registry, "_TABLE", dict(registry._TABLE))
+    for table, word in ((DRAFTERS, "drafters"), (RECOVERIES, "recover")):
+        monkeypatch.setattr(table, "_entries", dict(table))
+        sources = [importlib.import_module(name).import_all for name in EXTENDED if word in name]
+        monkeypatch.setattr(table, "_sources", sources)
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:
@@ -78,6 +85,22 @@ def test_its_python_runs(page, lm, package, monkeypatch, capsys):
     assert n_run or modules
     if "print(" in page.read_text(encoding="utf-8"):
         assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["write-a-drafter", "write-a-recovery"])
+def test_a_file_is_all_that_a_name_needs(name, lm, package, monkeypatch, capsys):
+    """The command of a page knows a name from a file that nothing else imports."""
+    page = FOLDER / f"{name}.md"
+    (path,) = [path for path in (write(package, code) for code, _ in blocks(page, "python")) if path]
+    (command,) = [code for code, _ in blocks(page, "sh")]
+    monkeypatch.setattr("dflash.load", lambda *_, **__: nullcontext(lm))
+    words = shlex.split(command.removeprefix("python -m dflash "))
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert out
+    assert main([*words[:3], *words[-2:]]) == 0
+    plain = capsys.readouterr().out
+    assert plain == out if path.parent.name == "drafters" else plain.startswith(out.rstrip("\n")) and plain != out
 
 
 @nvrtc.needed

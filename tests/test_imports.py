@@ -1,6 +1,7 @@
 """Imports go down: doors, serve, generation, decode, model, kernels. Lazy ones count."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ FLOORS = ("kernels", "model", "decode", "generation", "serve")
 DOORS = len(FLOORS)
 ABOVE = ("dflash.serve.__main__",)
 ONLY_IN = {"cupy": "kernels", "numba": "kernels", "starlette": "serve", "uvicorn": "serve"}
+INSIDE = "import importlib\nimportlib.import_module(f'.{name}', __name__)"
 SOURCES = sorted(ROOT.rglob("*.py"))
 
 
@@ -48,7 +50,12 @@ def imports(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
             name = node.args[0] if node.args else None
             known = isinstance(name, ast.Constant) and isinstance(name.value, str)
-            yield node.lineno, name.value if known else "?"
+            yield node.lineno, package if _is_inside(node) else name.value if known else "?"
+
+
+def _is_inside(call: ast.Call) -> bool:
+    """Return True for ``import_module(f".{name}", __name__)``, which imports from the file's own folder."""
+    return len(call.args) == 2 and bool(re.match(r"f'\.\{[^}]+\}', __name__$", ", ".join(map(ast.unparse, call.args))))
 
 
 def complaints(path: Path, source: str) -> list[str]:
@@ -84,6 +91,8 @@ def test_imports_only_go_down(path):
         "def later():\n    from dflash.serve import app",
         "import importlib\nimportlib.import_module('dflash.serve')",
         "import importlib\nimportlib.import_module(name)",
+        "import importlib\nimportlib.import_module(f'.{name}', 'dflash.serve')",
+        "import importlib\nimportlib.import_module(f'..{name}', __name__)",
         "import cupy",
         "from numba import njit",
     ],
@@ -94,7 +103,7 @@ def test_an_upward_import_is_found(source):
 
 @pytest.mark.parametrize(
     "source",
-    ["from dflash.errors import ModelError", "from dflash import errors", "import numpy", "from . import config"],
+    ["from dflash.errors import ModelError", "from dflash import errors", "import numpy", "from . import config", INSIDE],
 )
 def test_a_sound_import_passes(source):
     assert not complaints(ROOT / "model" / "invented.py", source)

@@ -47,11 +47,9 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 def add_strategy(parser: argparse.ArgumentParser) -> None:
     """Add the decoding strategy and the recoveries."""
     group = parser.add_argument_group("strategy (default: plain; no drafter changes the output)")
-    group.add_argument("--strategy", metavar="NAME", help="plain, dflash:15, ddtree:22, mtp:3, lookup, ...")
+    group.add_argument("--strategy", metavar="NAME", help="plain, dflash:15, ddtree:22, mtp:3, lookup, ...; info lists all")
     add_draft(group)
-    group.add_argument(
-        "--recover", metavar="NAME,...", help="recoveries to turn on: empty, stall[:TOOL], loop[:BODY], min:N"
-    )
+    group.add_argument("--recover", metavar="NAME,...", help="recoveries to turn on, as loop,min:20; info lists all")
 
 
 def add_template(parser: argparse.ArgumentParser) -> None:

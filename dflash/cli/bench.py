@@ -13,7 +13,7 @@ from dflash.errors import RequestError
 
 if TYPE_CHECKING:
     from dflash.cli.measure import Bench
-    from dflash.model.load import Loaded
+    from dflash.model.loading.target import Loaded
 
 HELP = "measure prefill (pp), decode (tg) and wider forwards; or compare strategies"
 
@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace) -> int:
     from dflash.cli.measure import Bench
     from dflash.generation.progress import stages
     from dflash.model.describe import overview
-    from dflash.model.load import load_model
+    from dflash.model.loading.target import load_model
 
     with stages(has_terminal()) as report:
         loaded = load_model(

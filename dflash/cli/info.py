@@ -29,17 +29,28 @@ def main(arguments: argparse.Namespace) -> int:
     from dflash.model.draft import is_draft
     from dflash.model.draft.describe import draft_overview
     from dflash.model.gguf.file import GGUFFile
-    from dflash.model.hub import resolve
+    from dflash.model.loading.hub import resolve
 
     path = resolve(arguments.model, folders=True)
     if is_draft(path):
         about = draft_overview(path)
     else:
         with GGUFFile.open(path) as file:
-            about = overview(file, kv=arguments.kv, threads=arguments.threads, device=arguments.device)
+            about = overview(file, kv=arguments.kv, threads=arguments.threads, device=arguments.device) | _names()
     lay_out = draft_as_text if "draft" in about else as_text
     put(json.dumps(about, ensure_ascii=False, indent=2) if arguments.json else lay_out(about))
     return 0
+
+
+def _names() -> dict[str, list[str]]:
+    """Return the names that ``--strategy`` and ``--recover`` take."""
+    import dflash.decode.drafters
+    import dflash.generation.recovery  # noqa: F401  both register names
+    from dflash.decode.registry.recoveries import entries
+    from dflash.decode.registry.strategies import DRAFTERS
+
+    strategies = [form for entry in DRAFTERS.values() for form in entry.forms]
+    return {"strategies": strategies, "recoveries": [form for entry in entries() for form in entry.forms]}
 
 
 def draft_as_text(about: dict[str, Any]) -> str:
@@ -55,8 +66,8 @@ def draft_as_text(about: dict[str, Any]) -> str:
     lines = [
         ("draft", f"{draft['name']}, {draft['parameters'] / 1e6:,.0f} M parameters, for a model of width {draft['width']}"),
         ("file", draft["file"]),
-        ("block", f"{draft['block']} rows, {draft['guesses']} draft tokens, mask token {draft['mask']}"),
-        ("reads", f"outputs of target layers {', '.join(map(str, draft['taps']))}, width {draft['width']}"),
+        ("block", f"{draft['block']} rows, {draft['draft_tokens']} draft tokens, mask token {draft['mask']}"),
+        ("reads", f"outputs of target layers {', '.join(map(str, draft['target_layer_ids']))}, width {draft['width']}"),
         *(("layers" if i == 0 else "", _layer(i, layer)) for i, layer in enumerate(draft["layers"])),
         ("heads", f"{heads} of {head_size}, {kv_heads} of keys and values, rotation base {draft['rope_base']:g}"),
     ]
@@ -91,7 +102,7 @@ def as_text(about: dict[str, Any]) -> str:
     Parameters
     ----------
     about : dict
-        From `dflash.model.describe.overview`.
+        From `dflash.model.describe.overview`, and names of strategies and recoveries if they are to be listed.
     """
     model, memory, tokenizer, device = (about[name] for name in ("model", "memory", "tokenizer", "device"))
     layers, pending = model["layers"], size(memory["pending_per_sequence"])
@@ -122,6 +133,7 @@ def as_text(about: dict[str, Any]) -> str:
         lines.append(("draft vocab", f"{reduced} of {full} tokens for {drafters}, while the output stays within them"))
     if "experts" in model:
         lines.insert(4, ("experts", f"{model['experts']['used']} of {model['experts']['all']} per token"))
+    lines += [(name, ", ".join(about[name])) for name in ("strategies", "recoveries") if name in about]
     return _aligned(lines)
 
 

@@ -151,12 +151,11 @@ class Bench:
 
     def _forward(self, state: State, n: int) -> tuple[float, float]:
         """Return the median seconds of a forward and of its call on the host, after one warm-up."""
-        parents = np.arange(-1, n - 1, dtype=np.int32)
         whole, host = [], []
         for _ in range(4 * self.repeat + 1):
             tokens = self._ids(n)
             start = perf_counter()
-            self.model.forward([Span(state, tokens, parents)])
+            self.model.forward([Span.chain(state, tokens)])
             host.append(perf_counter() - start)
             self.model.finish()
             whole.append(perf_counter() - start)
@@ -169,8 +168,7 @@ class Bench:
         chunk = self.model.prefill_chunk
         for start in range(0, n, chunk):
             tokens = self._ids(min(chunk, n - start))
-            parents = np.arange(-1, len(tokens) - 1, dtype=np.int32)
-            self.model.forward([Span(state, tokens, parents, prefill=True, logits=False)])
+            self.model.forward([Span.chain(state, tokens, prefill=True, logits=False)])
 
     def _ids(self, n: int) -> NDArray[np.int32]:
         return self._draws.integers(0, self.model.n_vocab, n, dtype=np.int32)

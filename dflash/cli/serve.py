@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dflash.cli.model_arguments import add_context, add_draft, add_model, check_draft, draft_settings
 from dflash.errors import DFlashError, EngineFailed, RequestError
-from dflash.model.hub import PACKAGED
+from dflash.model.loading.hub import PACKAGED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +68,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         check_draft(arguments, [arguments.strategy or ("dflash" if arguments.draft else "plain"), *words])
     defaults = Defaults(strategy, arguments.draft, settings, recover, words)
     print(f"dflash: loading {arguments.model}", file=sys.stderr)
-    loaded, worker = start(
+    loaded, engine_thread = start(
         arguments.model,
         device=arguments.device,
         threads=arguments.threads,
@@ -79,20 +79,22 @@ def _serve(arguments: argparse.Namespace) -> None:
     )
     names = arguments.model_name or [default_name(arguments.model)]
     try:
-        worker.prepare(defaults.strategy)
-        prepare_draft(worker, defaults)
+        engine_thread.prepare(defaults.strategy)
+        prepare_draft(engine_thread, defaults)
         limits = Limits(loaded.model.config.context)
-        backend = Backend(worker, loaded.tokenizer, loaded.template, names, defaults, limits)
+        backend = Backend(engine_thread, loaded.tokenizer, loaded.template, names, defaults, limits)
         app = build_app(backend, api_key=key, hosts=local_hosts(arguments.host, key))
         gc.collect()
         gc.freeze()  # keeps full collections short: they stall all streams while they visit the objects of the model
-        Server(app, worker, host=arguments.host, port=arguments.port, grace=arguments.grace).run()
+        Server(app, engine_thread, host=arguments.host, port=arguments.port, grace=arguments.grace).run()
     except KeyboardInterrupt:
         pass  # uvicorn has shut down and raises the signal again
     finally:
-        worker.close(MAX_CLOSING)
-    if worker.error is not None:
-        raise EngineFailed(f"the server has stopped because its engine failed: {worker.error}") from worker.error
+        engine_thread.close(MAX_CLOSING)
+    if engine_thread.error is not None:
+        raise EngineFailed(
+            f"the server has stopped because its engine failed: {engine_thread.error}"
+        ) from engine_thread.error
 
 
 def default_name(model: str) -> str:
@@ -126,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--recover",
         metavar="NAME,...",
-        help="recoveries of requests that name none: empty, stall[:TOOL], loop[:BODY], min:N "
+        help="recoveries of requests that name none, as loop,min:20; info lists all "
         "(default: from DFLASH_STALL_TOOL_PREFIX and DFLASH_MIN_TOKENS, else none)",
     )
     parser.add_argument(

@@ -20,7 +20,7 @@ from dflash.decode.snapshot import SessionSnapshot
 from dflash.decode.special_tokens import SpecialTokens
 from dflash.decode.step import Step
 from dflash.decode.verify import Accepted
-from dflash.decode.view import Recorder
+from dflash.decode.view import Detokenize, Recorder
 from dflash.errors import RequestError
 from dflash.model.protocols.sequence import SequenceSnapshot, SequenceState
 
@@ -58,6 +58,8 @@ class Session:
         Snapshot of a session or a state that holds the first tokens of this prompt, without the last. The caller owns it.
     special_tokens : SpecialTokens
         Ids with a meaning for recoveries.
+    detokenize : callable, optional
+        ``detokenize(ids)`` returns the text of ids, for recoveries and recorders.
     recorder : Recorder, optional
         Receives every pick and every step.
     group : hashable, optional
@@ -118,18 +120,19 @@ class Session:
         observer: Observer | None = None,
         prefix: SessionSnapshot | SequenceSnapshot | None = None,
         special_tokens: SpecialTokens = _NO_SPECIAL_TOKENS,
+        detokenize: Detokenize | None = None,
         recorder: Recorder | None = None,
         group: Hashable = None,
     ) -> None:
         given = PromptIds.of(prompt)
-        self.ids = given.array
+        self.prompt_array = given.array
         if max_tokens is not None:
             check_whole("max_tokens", max_tokens, 0)
         if prefix is not None:
-            _check_prefix(prefix, self.ids)
+            _check_prefix(prefix, self.prompt_array)
         self.sampling, self.strategy, self.max_tokens, self.prefix = sampling, strategy, max_tokens, prefix
         self.eos, self.observer, self.special_tokens, self.recorder = frozenset(eos), observer, special_tokens, recorder
-        self.group = group
+        self.group, self.detokenize = group, detokenize
         self.drafter: Drafter = strategy.drafter
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self.history = History(given.token_ids)

@@ -3,7 +3,6 @@
 import json
 import os
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +26,6 @@ class Dump:
     ----------
     path : str or path
         An existing file is overwritten.
-    name : callable, optional
-        Returns the text of a token, which is then written beside its id.
     top : int
         Number of likeliest tokens in the trace of each pick.
 
@@ -38,12 +35,12 @@ class Dump:
         If the file cannot be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, name: Callable[[int], str] | None = None, top: int = TOP) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, top: int = TOP) -> None:
         try:
             self._file = Path(path).open("w", encoding="utf-8")  # noqa: SIM115
         except OSError as error:
             raise RequestError(f"dump: {path}: {error.strerror}") from error
-        self.name, self.top = name, top
+        self.top = top
         self._n_made = self._n_open = 0
 
     def recorder(self) -> "TraceRecorder":
@@ -70,7 +67,8 @@ class TraceRecorder:
     ``strategy``, ``sampling`` and ``seed``. A chunk of the prompt has ``prefilled``. A step has ``tokens``, ``draft`` with
     tokens and parents, ``accepted``, ``picks`` and ``seconds``, and ``by``, ``note``, ``injected`` and ``finish`` unless
     they are empty. A pick has ``node``, the index of the draft token that it follows or -1, ``token``, the likeliest tokens
-    ``top``, and the effect of each processor in ``rules``.
+    ``top``, and the effect of each processor in ``rules``. The text of each token is its ``piece``, if the session has a
+    tokenizer.
 
     Parameters
     ----------
@@ -153,4 +151,6 @@ class TraceRecorder:
         ]
 
     def _named(self, token: int) -> dict[str, str]:
-        return {} if self._dump.name is None else {"piece": self._dump.name(token)}
+        assert self._session is not None, "`started` is called first"
+        detokenize = self._session.detokenize
+        return {} if detokenize is None else {"piece": detokenize([token])}

@@ -7,7 +7,7 @@ of their methods runs. A member may only be changed where its docstring says so.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +20,9 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.sampling.sampler import Sampler
 from dflash.decode.special_tokens import SpecialTokens
 from dflash.decode.step import Step
+
+Detokenize = Callable[[Sequence[int]], str]
+"""Returns the text of token ids."""
 
 
 class StrategyView(Protocol):
@@ -129,6 +132,9 @@ class RecoveryView(SessionView, Protocol):
     special_tokens: SpecialTokens
     """Ids with a meaning for recoveries; never changes."""
 
+    detokenize: Detokenize | None
+    """Returns the text of ids; bytes that are not a whole character become U+FFFD. None without a tokenizer."""
+
     interventions: list[Intervention]
     """Interventions so far. The engine appends those of returned verdicts; a recovery appends others itself."""
 
@@ -162,6 +168,9 @@ class RecordedSession(Protocol):
 
     seed: int
     """Key of the noise; never changes."""
+
+    detokenize: Detokenize | None
+    """Returns the text of ids, as for recoveries; never changes."""
 
     @property
     def prompt_ids(self) -> list[int]:

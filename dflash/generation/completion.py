@@ -32,7 +32,7 @@ class Delta(NamedTuple):
     step: Step
 
 
-class Answer:
+class Completion:
     """A completion in progress.
 
     Parameters
@@ -75,7 +75,7 @@ class Answer:
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
     ) -> None:
-        observe = WeakMethod(self._observe)  # weak: no reference cycle between the answer and its session
+        observe = WeakMethod(self._observe)  # weak: no reference cycle between the completion and its session
 
         def observer(session: Session, tokens: list[int]) -> int | None:
             observed = observe()
@@ -90,6 +90,7 @@ class Answer:
             eos=tokenizer.eos_ids,
             observer=observer,
             special_tokens=special_tokens_of(tokenizer),
+            detokenize=tokenizer.decode,
         )
         self.pieces: list[str] = []
         least = max((part.n for part in self.session.strategy.recoveries if isinstance(part, MinTokens)), default=0)

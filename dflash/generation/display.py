@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from dflash.generation.result import Generation
 from dflash.generation.step_chart import COLORS, strip
+from dflash.generation.view import GenerationView
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _SAMPLED, _ACCEPTED = COLORS["bonus"], COLORS["accepted"]
 
 
-def summary(generation: Generation) -> str:
+def summary(generation: GenerationView) -> str:
     """Return one line of token counts and rates, then one line for each intervention and warning."""
     usage, timings = generation.usage, generation.timings
     parts = [
@@ -31,12 +31,12 @@ def summary(generation: Generation) -> str:
     return "\n".join([*lines, *(f"warning: {each}" for each in generation.warnings)])
 
 
-def as_html(generation: Generation) -> str:
+def as_html(generation: GenerationView) -> str:
     """Return the text, the step chart and a table of statistics as HTML.
 
     Parameters
     ----------
-    generation : Generation
+    generation : GenerationView
 
     Returns
     -------
@@ -58,12 +58,12 @@ def position_bars(shares: Sequence[float]) -> str:
     return f'<svg width="{6 * len(shares)}" height="20" role="img">{bars}</svg>' if shares else ""
 
 
-def plot(generation: Generation) -> "Figure":
+def plot(generation: GenerationView) -> "Figure":
     """Plot the tokens of each step, split into sampled and accepted draft tokens, above its milliseconds.
 
     Parameters
     ----------
-    generation : Generation
+    generation : GenerationView
 
     Returns
     -------
@@ -92,11 +92,11 @@ def plot(generation: Generation) -> "Figure":
     return figure
 
 
-def _draft_vocabulary(generation: Generation) -> str:
+def _draft_vocabulary(generation: GenerationView) -> str:
     return " and ".join(f"{n:,} tokens in {steps:,} steps" for n, steps in generation.draft_vocab_steps.items())
 
 
-def _table(generation: Generation) -> list[tuple[str, str]]:
+def _table(generation: GenerationView) -> list[tuple[str, str]]:
     """Return the rows of the table: plain-text name, value as HTML."""
     usage, timings = generation.usage, generation.timings
     rows = [

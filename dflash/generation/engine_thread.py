@@ -15,10 +15,10 @@ from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session, Step
 from dflash.errors import Cancelled, DFlashError, EngineFailed
-from dflash.generation.completion import Answer, Delta
+from dflash.generation.completion import Completion, Delta
 from dflash.generation.preparation import Preparation, PreparationJob
 
-log = logging.getLogger("dflash.worker")
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Sink = Callable[[Delta], None]
@@ -35,7 +35,7 @@ Only a safety net: the end of a request also wakes the thread that waits for it.
 """
 
 
-class Worker:
+class EngineThread:
     """Runs an engine in its own thread.
 
     Interrupts and slow clients affect only the waiting threads; they never interrupt a forward.
@@ -59,7 +59,7 @@ class Worker:
         self._pulse: float | None = None
         self._lock = threading.Lock()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._answers: dict[Session, tuple[Answer, Sink]] = {}
+        self._completions: dict[Session, tuple[Completion, Sink]] = {}
         self._preparation = Preparation(engine, partial(self._calls.put, _nothing))
         self._thread = threading.Thread(target=self._run, name="dflash-engine", daemon=True)
         self._thread.start()
@@ -104,7 +104,7 @@ class Worker:
         Raises
         ------
         Cancelled
-            If the worker is closing.
+            If the engine thread is closing.
         PoolExhausted
             If too many strategies are being prepared.
         DFlashError
@@ -130,12 +130,12 @@ class Worker:
         """
         self.preparing(strategy).wait()
 
-    def submit(self, answer: Answer, sink: Sink) -> None:
+    def submit(self, completion: Completion, sink: Sink) -> None:
         """Start a completion.
 
         Parameters
         ----------
-        answer : Answer
+        completion : Completion
             Completion to decode, batched with all others.
         sink : callable
             Called in the engine thread with a `Delta` after each step, the last time with `step.finish` set. It must return
@@ -148,18 +148,18 @@ class Worker:
         QueueFull
             If too many sequences wait to start.
         Cancelled
-            If the worker is closing.
+            If the engine thread is closing.
         EngineFailed
             If the engine has failed.
         """
-        self.submit_all([(answer, sink)])
+        self.submit_all([(completion, sink)])
 
-    def submit_all(self, work: Sequence[tuple[Answer, Sink]]) -> None:
+    def submit_all(self, work: Sequence[tuple[Completion, Sink]]) -> None:
         """Start several completions, or none of them.
 
         Parameters
         ----------
-        work : sequence of (Answer, callable)
+        work : sequence of (Completion, callable)
             Completions and sinks as for `submit`.
 
         Raises
@@ -168,31 +168,31 @@ class Worker:
             As for `submit`; no completion was started then.
         """
         self.check_caller()
-        sessions = [answer.session for answer, _ in work]
+        sessions = [completion.session for completion, _ in work]
         with self._lock:
             self._check_alive()
-            self._answers.update({answer.session: (answer, sink) for answer, sink in work})
+            self._completions.update({completion.session: (completion, sink) for completion, sink in work})
             try:
                 self.engine.add_all(sessions)
             except BaseException:
                 for session in sessions:
-                    self._answers.pop(session, None)
+                    self._completions.pop(session, None)
                     if session.added_at is not None:  # added before an interrupt arrived
                         session.cancel()
                 raise
         self._calls.put(_nothing)
 
-    def holds(self, answer: Answer) -> bool:
+    def holds(self, completion: Completion) -> bool:
         """Return True until the last `Delta` of a completion was passed to its sink."""
-        return answer.session in self._answers and os.getpid() == self._pid and self._thread.is_alive()
+        return completion.session in self._completions and os.getpid() == self._pid and self._thread.is_alive()
 
-    def cancel(self, answer: Answer) -> None:
+    def cancel(self, completion: Completion) -> None:
         """Cancel a completion; its sink receives the end with the next step."""
-        answer.session.cancel()
+        completion.session.cancel()
         if os.getpid() == self._pid:
             self._calls.put(_nothing)
 
-    def wait_for(self, items: "queue.SimpleQueue[T]", answers: Sequence[Answer]) -> T:
+    def wait_for(self, items: "queue.SimpleQueue[T]", completions: Sequence[Completion]) -> T:
         """Return the next item that the sinks of the given completions put into a queue.
 
         Raises
@@ -204,18 +204,18 @@ class Worker:
         """
         while True:
             self.check_caller()
-            open_ = any(map(self.holds, answers))
+            open_ = any(map(self.holds, completions))
             try:
                 return items.get(timeout=_LOOK) if open_ else items.get_nowait()
             except queue.Empty:
                 if not open_:
                     raise EngineFailed(
-                        "the engine stopped before this request ended; see the log of dflash.worker"
+                        "the engine stopped before this request ended; see the log of dflash.generation.engine_thread"
                     ) from None
 
-    def wait_until_free(self, answers: Sequence[Answer]) -> None:
+    def wait_until_free(self, completions: Sequence[Completion]) -> None:
         """Wait until cancelled completions have ended; returns at once in the engine thread."""
-        while threading.current_thread() is not self._thread and any(map(self.holds, answers)):
+        while threading.current_thread() is not self._thread and any(map(self.holds, completions)):
             time.sleep(_PAUSE)
 
     def call(self, function: Callable[[], T]) -> T:
@@ -224,7 +224,7 @@ class Worker:
         Raises
         ------
         Cancelled
-            If the worker is closing.
+            If the engine thread is closing.
         EngineFailed
             If the engine has failed.
         DFlashError
@@ -295,20 +295,20 @@ class Worker:
 
     def _step(self) -> None:
         for session, step in self.engine.step():
-            held = self._answers.get(session)
+            held = self._completions.get(session)
             if held is not None:
                 self._pass_on(session, *held, step)
             if step.finish is not None:
-                self._answers.pop(session, None)
+                self._completions.pop(session, None)
             if session.error is not None:
                 # breaks a reference cycle: the frames refer to the session and the model
                 clear_frames(session.error.__traceback__)
         self._pulse = time.monotonic()
 
-    def _pass_on(self, session: Session, answer: Answer, sink: Sink, step: Step) -> None:
+    def _pass_on(self, session: Session, completion: Completion, sink: Sink, step: Step) -> None:
         """Call the sink of a completion; an exception in it ends only that completion."""
         try:
-            delta = answer.delta(step)
+            delta = completion.delta(step)
         except Exception as error:
             log.exception("a completion could not be detokenized; its request is cancelled")
             session.cancel()
@@ -326,10 +326,10 @@ class Worker:
         """End all completions, close the engine and answer waiting calls, even if one of these steps fails."""
         with self._lock:
             self._closing = True
-        for session in self._answers:
+        for session in self._completions:
             session.cancel()
         try:
-            while self._answers and self.engine.busy and self.error is None:
+            while self._completions and self.engine.busy and self.error is None:
                 self._step()
         except BaseException as error:
             log.exception("the engine failed while it closed")
@@ -344,11 +344,11 @@ class Worker:
 
     def _give_up(self) -> None:
         """End the completions that a failed engine left open."""
-        for session, (answer, sink) in list(self._answers.items()):
+        for session, (completion, sink) in list(self._completions.items()):
             if session.error is None and self.error is not None:
                 session.error = self._failed()
-            self._pass_on(session, answer, sink, _FAILED)
-        self._answers.clear()
+            self._pass_on(session, completion, sink, _FAILED)
+        self._completions.clear()
 
     def _resolve(self, future: "Future[T]", function: Callable[[], T]) -> None:
         try:

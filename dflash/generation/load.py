@@ -6,8 +6,8 @@ from typing import Any
 
 from dflash.decode.engine import Engine
 from dflash.decode.warmup import warm
-from dflash.generation.engine_thread import Worker
-from dflash.model.load import Loaded, load_model
+from dflash.generation.engine_thread import EngineThread
+from dflash.model.loading.target import Loaded, load_model
 
 
 def start(
@@ -16,7 +16,7 @@ def start(
     progress: Callable[[str], None] | None = None,
     max_waiting: int | None = None,
     **settings: Any,
-) -> tuple[Loaded, Worker]:
+) -> tuple[Loaded, EngineThread]:
     """Load a model, warm it up and start its engine thread.
 
     Parameters
@@ -32,7 +32,7 @@ def start(
 
     Returns
     -------
-    Loaded, Worker
+    Loaded, EngineThread
 
     Raises
     ------
@@ -42,4 +42,4 @@ def start(
     loaded = load_model(name, progress=progress, **settings)
     engine = Engine(loaded.model, chunk=loaded.model.prefill_chunk, max_active=loaded.sequences, max_waiting=max_waiting)
     warm(engine, loaded.kind, progress or (lambda _: None))
-    return loaded, Worker(engine)
+    return loaded, EngineThread(engine)

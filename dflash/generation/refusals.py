@@ -7,7 +7,7 @@ from typing import NamedTuple
 from dflash.decode.drafting.drafter import Drafter
 from dflash.errors import DFlashError, DownloadError, ModelError, RequestError
 from dflash.model.attachments import Recent
-from dflash.model.hub import stamp
+from dflash.model.loading.hub import stamp
 
 _CAPACITY = 64
 """Drafters whose errors are remembered."""

@@ -2,69 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from dflash.decode import metrics as acceptance
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
+from dflash.generation.timings import Timings, Usage
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-class Usage(NamedTuple):
-    """Numbers of prompt and output tokens; the end token counts."""
-
-    prompt_tokens: int
-    completion_tokens: int
-
-    @property
-    def total_tokens(self) -> int:
-        """Prompt and output tokens together."""
-        return sum(self)
-
-
-class Timings(NamedTuple):
-    """Durations of a request in seconds, and token rates.
-
-    Parameters
-    ----------
-    queued : float
-        Time in the queue before the first forward.
-    first_token : float
-        From the start of the first prompt chunk to the first token.
-    decode : float
-        From the first to the last token.
-    prompt_rate : float
-        Prompt tokens per second.
-    decode_rate : float
-        Output tokens per second after the first step that produced tokens.
-    """
-
-    queued: float
-    first_token: float
-    decode: float
-    prompt_rate: float
-    decode_rate: float
-
-    @classmethod
-    def of(cls, session: Session) -> "Timings":
-        """Compute the timings of a session. A stage that was never reached counts as 0."""
-        added = session.added_at or 0.0
-        started = session.started_at or added
-        ended = session.ended_at or started
-        first = session.first_token_at or ended
-        read = sum(step.forward for step in session.steps if step.prefilled)
-        n_after_first = session.n_tokens - next((len(step.tokens) for step in session.steps if step.tokens), 0)
-        return cls(
-            queued=started - added,
-            first_token=first - started,
-            decode=ended - first,
-            prompt_rate=sum(step.prefilled for step in session.steps) / read if read else 0.0,
-            decode_rate=n_after_first / (ended - first) if ended > first else 0.0,
-        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

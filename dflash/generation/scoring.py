@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import RequestError
-from dflash.generation.engine_thread import Worker
+from dflash.generation.engine_thread import EngineThread
 from dflash.model.batch import Span
 from dflash.model.protocols.sequence import SequenceState
 from dflash.model.protocols.target import TargetModel
@@ -21,12 +21,12 @@ _MAX_ROWS = 512
 Keep = Callable[[slice, NDArray[np.float32]], None]
 
 
-def logits(worker: Worker, model: TargetModel, tokens: Sequence[int]) -> NDArray[np.float32]:
+def logits(engine_thread: EngineThread, model: TargetModel, tokens: Sequence[int]) -> NDArray[np.float32]:
     """Return the logits after each token of a text.
 
     Parameters
     ----------
-    worker : Worker
+    engine_thread : EngineThread
         Owner of the model.
     model : TargetModel
         What reads the text.
@@ -50,16 +50,16 @@ def logits(worker: Worker, model: TargetModel, tokens: Sequence[int]) -> NDArray
     def keep(rows: slice, values: NDArray[np.float32]) -> None:
         out[rows] = values
 
-    _read(worker, model, ids, keep)
+    _read(engine_thread, model, ids, keep)
     return out
 
 
-def log_probabilities(worker: Worker, model: TargetModel, tokens: Sequence[int]) -> NDArray[np.float64]:
+def log_probabilities(engine_thread: EngineThread, model: TargetModel, tokens: Sequence[int]) -> NDArray[np.float64]:
     """Return the natural log-probability of each token but the first, without holding a (T, V) array.
 
     Parameters
     ----------
-    worker : Worker
+    engine_thread : EngineThread
         Owner of the model.
     model : TargetModel
         What reads the text.
@@ -87,7 +87,7 @@ def log_probabilities(worker: Worker, model: TargetModel, tokens: Sequence[int])
         picked = values[np.arange(len(values)), following[rows]]
         out[rows] = picked.astype(np.float64) - top - np.log(total)
 
-    _read(worker, model, ids[:-1], keep)
+    _read(engine_thread, model, ids[:-1], keep)
     return out
 
 
@@ -101,21 +101,20 @@ def _checked(model: TargetModel, tokens: Sequence[int], at_least: int) -> NDArra
     return ids
 
 
-def _read(worker: Worker, model: TargetModel, ids: NDArray[np.int64], keep: Keep) -> None:
+def _read(engine_thread: EngineThread, model: TargetModel, ids: NDArray[np.int64], keep: Keep) -> None:
     """Run a text in chunks between the engine's steps, so that other requests continue and interrupts take effect."""
     n_rows = max(16, min(_MAX_ROWS, _CHUNK_BYTES // (4 * model.n_vocab)))
     n_rows = -(-n_rows // model.chunk_alignment) * model.chunk_alignment
     states: list[SequenceState] = []
     try:
-        worker.call(lambda: states.append(model.state()))
+        engine_thread.call(lambda: states.append(model.state()))
         for start in range(0, len(ids), n_rows):
             rows = slice(start, min(start + n_rows, len(ids)))
-            parents = np.arange(-1, rows.stop - rows.start - 1, dtype=np.int32)
-            span = Span(states[0], ids[rows].astype(np.int32), parents, prefill=True)
-            worker.call(partial(_run, model, span, rows, keep))
+            span = Span.chain(states[0], ids[rows], prefill=True)
+            engine_thread.call(partial(_run, model, span, rows, keep))
     finally:
         # calls run in order: a state created after an interrupt is closed, too
-        worker.call(partial(_close, states))
+        engine_thread.call(partial(_close, states))
 
 
 def _run(model: TargetModel, span: Span, rows: slice, keep: Keep) -> None:

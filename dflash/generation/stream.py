@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import Self
 
 from dflash.errors import DFlashError
-from dflash.generation.completion import Answer, Delta
-from dflash.generation.engine_thread import Sink, Worker
+from dflash.generation.completion import Completion, Delta
+from dflash.generation.engine_thread import EngineThread, Sink
 from dflash.generation.result import Generation
 
 
@@ -16,9 +16,9 @@ class Stream:
 
     Parameters
     ----------
-    worker : Worker
+    engine_thread : EngineThread
         Engine thread to run it.
-    answer : Answer
+    completion : Completion
         Completion, not started yet.
 
     Raises
@@ -27,11 +27,11 @@ class Stream:
         If the completion can never be decoded.
     """
 
-    def __init__(self, worker: Worker, answer: Answer) -> None:
-        self._worker, self._answer = worker, answer
+    def __init__(self, engine_thread: EngineThread, completion: Completion) -> None:
+        self._engine_thread, self._completion = engine_thread, completion
         self._deltas: queue.SimpleQueue[Delta] = queue.SimpleQueue()
         self._open = False
-        worker.submit(answer, self._deltas.put)
+        engine_thread.submit(completion, self._deltas.put)
         self._open = True
 
     def __iter__(self) -> Self:
@@ -40,26 +40,26 @@ class Stream:
     def __next__(self) -> Delta:
         if not self._open:
             raise StopIteration
-        delta = self._worker.wait_for(self._deltas, [self._answer])
+        delta = self._engine_thread.wait_for(self._deltas, [self._completion])
         if delta.step.finish is not None:
             self._open = False
-            _raise_failure(self._answer, delta)
+            _raise_failure(self._completion, delta)
         return delta
 
     @property
     def n_prompt(self) -> int:
         """Number of prompt tokens."""
-        return self._answer.session.n_prompt
+        return self._completion.session.n_prompt
 
     @property
     def generation(self) -> Generation:
         """Result so far."""
-        return Generation.of(self._answer.session, self._answer.pieces)
+        return Generation.of(self._completion.session, self._completion.pieces)
 
     def close(self) -> None:
         """Cancel the request and return when its memory is freed."""
         if self._open:
-            _end(self._worker, [self._answer])
+            _end(self._engine_thread, [self._completion])
             self._open = False
 
     def __enter__(self) -> Self:
@@ -70,17 +70,17 @@ class Stream:
 
     def __del__(self) -> None:
         if self._open:
-            self._worker.cancel(self._answer)
+            self._engine_thread.cancel(self._completion)
 
 
-def finish_all(worker: Worker, answers: Sequence[Answer]) -> list[Generation]:
+def finish_all(engine_thread: EngineThread, completions: Sequence[Completion]) -> list[Generation]:
     """Decode several completions together and wait for all.
 
     Parameters
     ----------
-    worker : Worker
+    engine_thread : EngineThread
         Engine thread to run them.
-    answers : sequence of Answer
+    completions : sequence of Completion
         Completions, not started yet.
 
     Raises
@@ -88,39 +88,39 @@ def finish_all(worker: Worker, answers: Sequence[Answer]) -> list[Generation]:
     DFlashError
         Error of the first completion that failed; the others are cancelled.
     """
-    ended: queue.SimpleQueue[tuple[Answer, Delta]] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[tuple[Completion, Delta]] = queue.SimpleQueue()
     group = object()
-    for answer in answers:
-        answer.session.group = group
+    for completion in completions:
+        completion.session.group = group
 
-    def sink_of(answer: Answer) -> Sink:
-        return lambda delta: ended.put((answer, delta)) if delta.step.finish else None
+    def sink_of(completion: Completion) -> Sink:
+        return lambda delta: ended.put((completion, delta)) if delta.step.finish else None
 
     try:
-        worker.submit_all([(answer, sink_of(answer)) for answer in answers])
-        for _ in answers:
-            _raise_failure(*worker.wait_for(ended, answers))
+        engine_thread.submit_all([(completion, sink_of(completion)) for completion in completions])
+        for _ in completions:
+            _raise_failure(*engine_thread.wait_for(ended, completions))
     except BaseException:
-        _end(worker, answers)
-        for answer in answers:
-            answer.session.error = None
+        _end(engine_thread, completions)
+        for completion in completions:
+            completion.session.error = None
         raise
-    return [Generation.of(answer.session, answer.pieces) for answer in answers]
+    return [Generation.of(completion.session, completion.pieces) for completion in completions]
 
 
-def _end(worker: Worker, answers: Sequence[Answer]) -> None:
+def _end(engine_thread: EngineThread, completions: Sequence[Completion]) -> None:
     """Cancel the completions that still run and wait for their end. Safe after an interrupt at any point."""
-    for answer in answers:
-        if worker.holds(answer):
-            worker.cancel(answer)
-    worker.wait_until_free(answers)
+    for completion in completions:
+        if engine_thread.holds(completion):
+            engine_thread.cancel(completion)
+    engine_thread.wait_until_free(completions)
 
 
-def _raise_failure(answer: Answer, last: Delta) -> None:
+def _raise_failure(completion: Completion, last: Delta) -> None:
     if last.step.finish != "error":
         return
-    error, answer.session.error = answer.session.error, None
+    error, completion.session.error = completion.session.error, None
     try:
-        raise error or DFlashError("the engine failed; see the log of dflash.worker")
+        raise error or DFlashError("the engine failed; see the log of dflash.generation.engine_thread")
     finally:
         del error  # breaks a reference cycle through the frames of the error

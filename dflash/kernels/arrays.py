@@ -21,34 +21,25 @@ def check(name: str, array: Any, shape: tuple[int, ...], dtype: Any = _FLOAT32) 
     Parameters
     ----------
     name : str
-        Name of the array in the signature, for the message.
+        Name of the array in the signature, for the message; or the op and the name, such as ``rotate: q``.
     array : array
         NumPy or CuPy array.
     shape : tuple of int
         Required shape.
-    dtype : dtype, optional
-        Required type.
+    dtype : dtype or tuple of dtype, optional
+        Required type, or types of which the array may have any.
 
     Raises
     ------
     KernelError
         If the array is not C-contiguous, or has another shape or type.
     """
-    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+    kinds = dtype if isinstance(dtype, tuple) else (dtype,)
+    if array.shape != shape or array.dtype not in kinds or not array.flags.c_contiguous:
         strided = "" if array.flags.c_contiguous else "strided "
-        raise KernelError(f"{name}: wanted contiguous {np.dtype(dtype)} {shape}, got {strided}{array.dtype} {array.shape}")
-
-
-def check_operand(name: str, array: Any, shape: tuple[int, ...], dtype: Any = _FLOAT32) -> None:
-    """Check an operand as `check` does; `name` is the op and the operand, such as ``rotate: q``.
-
-    Raises
-    ------
-    KernelError
-        If the operand is not C-contiguous, or has another shape or type.
-    """
-    if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
-        raise KernelError(f"{name} must be contiguous {np.dtype(dtype)} {shape}, got {array.dtype} {array.shape}")
+        raise KernelError(
+            f"{name}: wanted contiguous {np.dtype(kinds[0])} {shape}, got {strided}{array.dtype} {array.shape}"
+        )
 
 
 def check_rows(batch: Ragged, n: int) -> None:
@@ -66,10 +57,10 @@ def check_rows(batch: Ragged, n: int) -> None:
     KernelError
         If the batch has another number of rows, or a sequence that is not `whole` has more than `PENDING` rows.
     """
-    if batch.first[-1] != n:
-        raise KernelError(f"batch: describes {batch.first[-1]} rows, but the arrays have {n}")
+    if batch.row_starts[-1] != n:
+        raise KernelError(f"batch: describes {batch.row_starts[-1]} rows, but the arrays have {n}")
     if n > PENDING:
-        most = int(np.max(np.diff(batch.first) * (batch.whole == 0)))
+        most = int(np.max(np.diff(batch.row_starts) * (batch.prefill == 0)))
         if most > PENDING:
             raise KernelError(f"batch: a sequence has {most} pending rows, at most {PENDING} are allowed")
 

@@ -19,8 +19,8 @@ class Ragged(NamedTuple):
 
     Parameters
     ----------
-    first : int32 (S + 1,)
-        Rows of sequence s are ``first[s]:first[s + 1]``.
+    row_starts : int32 (S + 1,)
+        Rows of sequence s are ``row_starts[s]:row_starts[s + 1]``.
     sequence : int32 (N,)
         Sequence of each row.
     parent : int32 (N,)
@@ -33,24 +33,24 @@ class Ragged(NamedTuple):
         Position p is place ``p % PAGE`` of page ``pages[s, p // PAGE]``. Row i is written at ``length + i``.
     slot : int32 (S,)
         Slot of the sequence's recurrent state.
-    whole : int32 (S,)
-        1 if the rows are a chain that this pass commits (prefill).
-    kept : int32 (S, PENDING)
+    prefill : int32 (S,)
+        1 if the rows are a chain that this pass commits.
+    accepted : int32 (S, PENDING)
         Accepted rows of the slot's previous pass that the recurrent state does not include yet, root first.
-    n_kept : int32 (S,)
-        Number of valid entries in `kept`.
-    side : int32 (S,)
+    n_accepted : int32 (S,)
+        Number of valid entries in `accepted`.
+    buffer : int32 (S,)
         Pending buffer, 0 or 1, of the slot that holds the previous pass; this pass writes the other one.
     """
 
-    first: NDArray[np.int32]
+    row_starts: NDArray[np.int32]
     sequence: NDArray[np.int32]
     parent: NDArray[np.int32]
     depth: NDArray[np.int32]
     length: NDArray[np.int32]
     pages: NDArray[np.int32]
     slot: NDArray[np.int32]
-    whole: NDArray[np.int32]
-    kept: NDArray[np.int32]
-    n_kept: NDArray[np.int32]
-    side: NDArray[np.int32]
+    prefill: NDArray[np.int32]
+    accepted: NDArray[np.int32]
+    n_accepted: NDArray[np.int32]
+    buffer: NDArray[np.int32]

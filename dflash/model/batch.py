@@ -3,32 +3,46 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Protocol, cast
+from typing import Protocol, TypeGuard, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dflash.errors import KernelError, RequestError
+from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 from dflash.kernels.sample.cuda_logits import LogitRows
 from dflash.model.config import Config
 from dflash.model.protocols.device_drafter import DraftTrees
-from dflash.model.protocols.sequence import SequenceState
+from dflash.model.protocols.sequence import Parents, SequenceState
 from dflash.model.state.sequence_state import State
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 
-class DeviceDraft(Protocol):
+class DraftTree(Protocol):
+    """Draft tokens (n,) and their parents (n,); parent -1 is the last token of the text."""
+
+    def __len__(self) -> int:
+        """Return the number of draft tokens, known at once. Read when a forward is planned."""
+        ...
+
+    @property
+    def tokens(self) -> Ints:
+        """Draft tokens. Read when a forward is planned or, for a device draft that was fetched, laid out."""
+        ...
+
+    @property
+    def parents(self) -> Ints:
+        """Parents of the draft tokens. Read with `tokens`, and when the rows are committed."""
+        ...
+
+
+class DeviceDraft(DraftTree, Protocol):
     """Draft tree of one sequence, computed on the device by a pass that drafts for several sequences.
 
-    Attributes
-    ----------
-    index : int
-        Index of this tree among those of the pass.
-    tokens, parents : int32 (n,)
-        Draft tokens and their parents; parent -1 is the last token of the text. Reading them waits for the pass.
+    Reading its tokens or parents waits for the pass.
     """
 
     @property
@@ -39,16 +53,6 @@ class DeviceDraft(Protocol):
     @property
     def index(self) -> int:
         """Index of this tree among those of the pass; never changes."""
-        ...
-
-    @property
-    def tokens(self) -> Ints:
-        """Draft tokens. Read by the model if the trees are not on the device any more, and by `verify`; waits."""
-        ...
-
-    @property
-    def parents(self) -> Ints:
-        """Parents of the draft tokens. Read with `tokens`, and when the rows are committed; waits unless it is a chain."""
         ...
 
 
@@ -78,6 +82,49 @@ class Span:
     prefill: bool = False
     logits: bool = True
     device_draft: "DeviceDraft | None" = None
+
+    @classmethod
+    def chain(cls, state: SequenceState, tokens: ArrayLike, *, prefill: bool = False, logits: bool = True) -> "Span":
+        """Return a span of tokens (n,) that follow each other."""
+        ids = np.asarray(tokens, np.int32)
+        return cls(state, ids, _chain(len(ids)), prefill, logits)
+
+    @classmethod
+    def of(cls, state: SequenceState, last_token: int, draft: "DraftTree") -> "Span":
+        """Return the span of a decode step: the last token of the text, then the draft tokens under it."""
+        n = 1 + len(draft)
+        if n == 1:
+            return cls.chain(state, [last_token])
+        if _is_on_device(draft):
+            return cls(state, np.full(n, last_token, np.int32), _chain(n), device_draft=draft)
+        tokens = np.concatenate([[last_token], draft.tokens], dtype=np.int32)
+        return cls(state, tokens, _under_root(draft))
+
+    @property
+    def row_parents(self) -> Parents:
+        """Parents of the rows; a lazy array if a device still computes them."""
+        draft = self.device_draft
+        return self.parents if draft is None else LazyArray(lambda: _under_root(draft), len(self.tokens))
+
+    def resolved(self) -> "Span":
+        """Return the span with tokens and parents of its device draft, once they are computed."""
+        if self.device_draft is None:
+            return self
+        tokens = np.concatenate([self.tokens[:1], self.device_draft.tokens], dtype=np.int32)
+        return replace(self, tokens=tokens, parents=_under_root(self.device_draft), device_draft=None)
+
+
+def _is_on_device(draft: DraftTree) -> TypeGuard[DeviceDraft]:
+    return hasattr(draft, "drafts")
+
+
+def _chain(n: int) -> Ints:
+    return np.arange(-1, n - 1, dtype=np.int32)
+
+
+def _under_root(draft: "DraftTree") -> Ints:
+    """Return the parents of all rows of a span with this draft: row 0 is the last token of the text."""
+    return np.concatenate([[-1], draft.parents + 1], dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,26 +169,13 @@ def starts(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
     return rows, logits
 
 
-def resolved(span: Span) -> Span:
-    """Return a span with tokens and parents of its device draft, once they are computed."""
-    if span.device_draft is None:
-        return span
-    tokens = np.concatenate([span.tokens[:1], span.device_draft.tokens], dtype=np.int32)
-    return replace(span, tokens=tokens, parents=row_parents(span.device_draft), device_draft=None)
-
-
-def row_parents(guess: DeviceDraft) -> Ints:
-    """Return the parents of all rows of a span with this device draft."""
-    return np.concatenate([[-1], guess.parents + 1], dtype=np.int32)
-
-
 def device_drafts_of(spans: Sequence[Span]) -> dict[DraftTrees, list[int]]:
     """Map each draft pass whose trees are still on the device to the span index of each tree, -1 for none."""
     found: dict[DraftTrees, list[int]] = {}
     for i, span in enumerate(spans):
-        guesses = None if span.device_draft is None else span.device_draft.drafts
-        if span.device_draft is not None and guesses is not None and guesses.latest:
-            found.setdefault(guesses, [-1] * len(guesses))[span.device_draft.index] = i
+        drafts = None if span.device_draft is None else span.device_draft.drafts
+        if span.device_draft is not None and drafts is not None and drafts.latest:
+            found.setdefault(drafts, [-1] * len(drafts))[span.device_draft.index] = i
     return found
 
 
@@ -153,7 +187,7 @@ def states_of(spans: Sequence[Span]) -> list[State]:
 def is_chain(parents: Ints) -> bool:
     """Return True if the parent of every token is the token before it."""
     n = len(parents)
-    return parents[0] == -1 and (n == 1 or bool((parents == np.arange(-1, n - 1, dtype=np.int32)).all()))
+    return parents[0] == -1 and (n == 1 or bool((parents == _chain(n)).all()))
 
 
 def depths(parents: Ints) -> Ints:
@@ -226,30 +260,30 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
     sizes = [len(span.tokens) for span in spans]
     depth = [_depths(span, n) for span, n in zip(spans, sizes, strict=True)]
     columns = [
-        (state.length, state.slot, span.prefill, len(state.kept), state.side)
+        (state.length, state.slot, span.prefill, len(state.accepted), state.buffer)
         for span, state in zip(spans, states, strict=True)
     ]
-    length, slot, whole, n_kept, side = np.ascontiguousarray(np.array(columns, np.int32).T)
+    length, slot, prefill, n_accepted, buffer = np.ascontiguousarray(np.array(columns, np.int32).T)
     # a sequence may hold more pages than these rows reach
     used = [-(-(state.length + n) // PAGE) for state, n in zip(states, sizes, strict=True)]
     pages = np.zeros((len(spans), max(used)), np.int32)
-    kept = np.zeros((len(spans), PENDING), np.int32)
+    accepted = np.zeros((len(spans), PENDING), np.int32)
     for i, state in enumerate(states):
         pages[i, : used[i]] = state.pages[: used[i]]
-        kept[i, : len(state.kept)] = state.kept
+        accepted[i, : len(state.accepted)] = state.accepted
     one = len(spans) == 1
     rows = Ragged(
-        first=np.array([0, *accumulate(sizes)], np.int32),
+        row_starts=np.array([0, *accumulate(sizes)], np.int32),
         sequence=np.zeros(sizes[0], np.int32) if one else np.repeat(np.arange(len(spans), dtype=np.int32), sizes),
         parent=spans[0].parents if one else np.concatenate([span.parents for span in spans]),
         depth=depth[0] if one else np.concatenate(depth),
         length=length,
         pages=pages,
         slot=slot,
-        whole=whole,
-        kept=kept,
-        n_kept=n_kept,
-        side=side,
+        prefill=prefill,
+        accepted=accepted,
+        n_accepted=n_accepted,
+        buffer=buffer,
     )
     tokens = spans[0].tokens if one else np.concatenate([span.tokens for span in spans])
     return tokens, length[rows.sequence] + rows.depth, rows
@@ -262,11 +296,11 @@ def next_rows(spans: Sequence[Span]) -> Ragged:
     pages = np.zeros((n, max(used)), np.int32)
     for i, state in enumerate(states):
         pages[i, : used[i]] = state.pages[: used[i]]
-    columns = [(state.length + 1, state.slot, state.side, 0, 1, -1) for state in states]
-    length, slot, side, zero, one, root = np.ascontiguousarray(np.array(columns, np.int32).T)
+    columns = [(state.length + 1, state.slot, state.buffer, 0, 1, -1) for state in states]
+    length, slot, buffer, zero, one, root = np.ascontiguousarray(np.array(columns, np.int32).T)
     rows = np.arange(n + 1, dtype=np.int32)
-    kept = np.zeros((n, PENDING), np.int32)
-    return Ragged(rows, rows[:n], root, zero, length, pages, slot, zero, kept, one, side)
+    accepted = np.zeros((n, PENDING), np.int32)
+    return Ragged(rows, rows[:n], root, zero, length, pages, slot, zero, accepted, one, buffer)
 
 
 def _depths(span: Span, n: int) -> Ints:

@@ -3,12 +3,14 @@
 import numpy as np
 
 from dflash.kernels import attention, conv, delta, norm, rope
+from dflash.kernels.conv.memory import ConvMemory
+from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.linear import PackedLinear
-from dflash.kernels.moe import Experts, Moe, Scratch
+from dflash.kernels.moe import Moe, MoeScratch
 from dflash.kernels.profile import timed
 from dflash.kernels.ragged import Ragged
 from dflash.model.config import Config
-from dflash.model.weights import Weights
+from dflash.model.weights import Weights, experts_of
 from dflash.model.workspace import ModelWorkspace
 
 causal_conv, gated_delta = timed("conv")(conv.causal_conv), timed("delta")(delta.gated_delta)
@@ -23,7 +25,7 @@ class LinearAttention:
     """
 
     def __init__(
-        self, weights: Weights, config: Config, space: ModelWorkspace, conv_memory: conv.Memory, delta_memory: delta.Memory
+        self, weights: Weights, config: Config, space: ModelWorkspace, conv_memory: ConvMemory, delta_memory: DeltaMemory
     ) -> None:
         a = space.all
         names = ("attn_qkv.weight", "attn_gate.weight", "ssm_alpha.weight", "ssm_beta.weight")
@@ -92,24 +94,6 @@ class FeedForward:
         self.ffn_down(n)
 
 
-def experts(weights: Weights, config: Config) -> Experts:
-    """Return the experts of a block."""
-    gate, up = weights.matrices(
-        "ffn_gate_exps.weight", "ffn_up_exps.weight", fused="ffn_gate_up_exps.weight", rows=(config.expert_ffn,) * 2
-    )
-    return Experts(
-        router=weights.matrix("ffn_gate_inp.weight"),
-        gate=gate,
-        up=up,
-        down=weights.matrix("ffn_down_exps.weight"),
-        shared_router=weights.matrix("ffn_gate_inp_shexp.weight"),
-        shared_gate=weights.matrix("ffn_gate_shexp.weight"),
-        shared_up=weights.matrix("ffn_up_shexp.weight"),
-        shared_down=weights.matrix("ffn_down_shexp.weight"),
-        n_used=config.experts_used,
-    )
-
-
 class Block:
     """Norm, mix, add; norm, feed forward, add."""
 
@@ -119,15 +103,15 @@ class Block:
         config: Config,
         space: ModelWorkspace,
         mixer: LinearAttention | FullAttention,
-        scratch: list[Scratch],
+        scratch: list[MoeScratch],
     ) -> None:
         a = space.all
         after = "ffn_norm.weight" if config.architecture == "qwen3" else "post_attention_norm.weight"
         self.attn_norm, self.ffn_norm = weights.vector("attn_norm.weight"), weights.vector(after)
         self.mixer = mixer
         if config.experts:
-            block_experts = experts(weights, config)
-            scratch[:] = scratch or [Scratch(space.n_rows, block_experts)]
+            block_experts = experts_of(weights, config, router=weights.matrix)
+            scratch[:] = scratch or [MoeScratch(space.n_rows, block_experts)]
             self.ffn: FeedForward | Moe = Moe(a.normed, block_experts, a.stream, scratch[0])
         else:
             self.ffn = FeedForward(weights, space)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dflash.kernels import conv, delta
 from dflash.kernels.cpu.jit import use_threads
 from dflash.kernels.embed import embed
-from dflash.kernels.moe import Scratch
+from dflash.kernels.moe import MoeScratch
 from dflash.kernels.norm import rms_norm
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.model.attachments import Attachments
@@ -87,7 +87,7 @@ class Model:
         self._inv_freq, self._rope_gain = inverse_frequencies(config)
 
     def _build_blocks(self, space: ModelWorkspace) -> list[Block]:
-        blocks, attention, scratch = [], 0, list[Scratch]()
+        blocks, attention, scratch = [], 0, list[MoeScratch]()
         for i, recurrent in enumerate(self.config.recurrent):
             weights = self.weights.block(i)
             linear = i - attention
@@ -170,7 +170,7 @@ class Model:
 
     def _project(self, spans: Sequence[Span], rows: Ragged, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the logits of all spans with `logits`."""
-        wanted = [slice(*rows.first[i : i + 2]) for i, span in enumerate(spans) if span.logits]
+        wanted = [slice(*rows.row_starts[i : i + 2]) for i, span in enumerate(spans) if span.logits]
         n = sum(part.stop - part.start for part in wanted)
         space, at = self._head.rows(n), 0
         for part in wanted:
@@ -179,13 +179,13 @@ class Model:
             at += size
         return self._head(n)
 
-    def _flush(self, slot: int, kept: Sequence[int], side: int) -> None:
-        """Apply the accepted rows `kept` of one slot to the recurrent state of all layers."""
+    def _flush(self, slot: int, accepted: Sequence[int], buffer: int) -> None:
+        """Apply the accepted rows `accepted` of one slot to the recurrent state of all layers."""
         one = np.zeros((3, 1), np.int32)
-        one[:, 0] = slot, len(kept), side
+        one[:, 0] = slot, len(accepted), buffer
         rows = np.zeros((1, PENDING), np.int32)
-        rows[0, : len(kept)] = kept
+        rows[0, : len(accepted)] = accepted
         for memory in self.pools.conv:
-            conv.apply_kept(one[0], rows, one[1], one[2], memory)
-        for memory in self.pools.delta:
-            delta.apply_kept(one[0], rows, one[1], one[2], memory)
+            conv.apply_accepted(one[0], rows, one[1], one[2], memory)
+        for delta_memory in self.pools.delta:
+            delta.apply_accepted(one[0], rows, one[1], one[2], delta_memory)

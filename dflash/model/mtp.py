@@ -218,7 +218,7 @@ class MtpHead:
 
     def _run(self, states: Sequence[State], tokens: Sequence[Ints], hidden: Floats) -> Floats:
         """Read tokens of some sequences, N in all, with their hidden states (N, D); return the head's states (N, D)."""
-        spans = [Span(s, t, np.arange(-1, len(t) - 1, dtype=np.int32), True) for s, t in zip(states, tokens, strict=True)]
+        spans = [Span.chain(s, t, prefill=True) for s, t in zip(states, tokens, strict=True)]
         for span in spans:
             span.state.reserve(len(span.tokens))
         ids, positions, rows = ragged(spans)
@@ -243,5 +243,5 @@ def _own(weights: Weights, name: str, shared: Matrix) -> Matrix:
     return weights.matrix(name) if name in weights else shared
 
 
-def _nothing_to_flush(slot: int, kept: Sequence[int], side: int) -> None:
+def _nothing_to_flush(slot: int, accepted: Sequence[int], buffer: int) -> None:
     """Do nothing: a block of full attention has no recurrent state."""

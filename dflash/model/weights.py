@@ -1,11 +1,13 @@
 """Weights of a file by name, in the file's packed format."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels.formats import Matrix
+from dflash.kernels.moe import Experts
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.header import Value
@@ -76,3 +78,21 @@ class Weights:
     def vector(self, name: str) -> NDArray[np.float32]:
         """Return a small tensor as float32."""
         return np.ascontiguousarray(self._file.array(self._tensors[self._prefix + name].name))
+
+
+def experts_of(weights: Any, config: Config, *, router: Callable[[str], Any]) -> Experts:
+    """Return the experts of a block from the matrices of `weights`, and its routers from `router`, by name."""
+    gate, up = weights.matrices(
+        "ffn_gate_exps.weight", "ffn_up_exps.weight", fused="ffn_gate_up_exps.weight", rows=(config.expert_ffn,) * 2
+    )
+    return Experts(
+        router=router("ffn_gate_inp.weight"),
+        gate=gate,
+        up=up,
+        down=weights.matrix("ffn_down_exps.weight"),
+        shared_router=router("ffn_gate_inp_shexp.weight"),
+        shared_gate=weights.matrix("ffn_gate_shexp.weight"),
+        shared_up=weights.matrix("ffn_up_shexp.weight"),
+        shared_down=weights.matrix("ffn_down_shexp.weight"),
+        n_used=config.experts_used,
+    )

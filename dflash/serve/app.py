@@ -27,7 +27,7 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
     Parameters
     ----------
     backend : Backend
-        Model and engine thread, or a fake. Its worker is closed at shutdown.
+        Model and engine thread, or a fake. Its engine thread is closed at shutdown.
     api_key : str, optional
         Key that requests must carry as ``Authorization: Bearer KEY``; ``/health`` needs none.
     hosts : collection of str, optional
@@ -45,7 +45,7 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
             yield
         finally:
             api.close()
-            await asyncio.to_thread(backend.worker.close, MAX_CLOSING)
+            await asyncio.to_thread(backend.engine_thread.close, MAX_CLOSING)
 
     api = API(backend)
 

@@ -2,11 +2,11 @@
 
 from dflash.decode.drafting.drafter import Drafter
 from dflash.errors import DFlashError, RequestError
-from dflash.generation.engine_thread import Worker
+from dflash.generation.engine_thread import EngineThread
 from dflash.model.config import Config
-from dflash.model.draft.files import is_draft
+from dflash.model.draft.files.open_draft import is_draft
 from dflash.model.gguf.file import GGUFFile
-from dflash.model.hub import resolve
+from dflash.model.loading.hub import resolve
 from dflash.serve.strategy_choice import Defaults, named
 
 _WORDS = {
@@ -17,12 +17,12 @@ _WORDS = {
 """Kind of draft file to the names of strategies that use it."""
 
 
-def prepare_draft(worker: Worker, defaults: Defaults) -> None:
+def prepare_draft(engine_thread: EngineThread, defaults: Defaults) -> None:
     """Load the draft model of a server, so that an unusable one is an error at start.
 
     Parameters
     ----------
-    worker : Worker
+    engine_thread : EngineThread
         Engine thread of the model.
     defaults : Defaults
         Defaults of the server. Nothing is done without a draft model, or if the default strategy uses it.
@@ -41,7 +41,7 @@ def prepare_draft(worker: Worker, defaults: Defaults) -> None:
         raise RequestError(f"--draft {defaults.draft}: only {takers} use it, and --allow-strategies names none of them")
     for kind in chosen:
         try:
-            worker.prepare(named(kind, defaults.draft, **defaults.settings))
+            engine_thread.prepare(named(kind, defaults.draft, **defaults.settings))
         except DFlashError:
             if kind == chosen[-1]:
                 raise

@@ -16,21 +16,21 @@ from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.session import TokenLogprobs
 from dflash.errors import ContextOverflow
 from dflash.generation.chat_prompt import chat_ids
-from dflash.generation.completion import Answer
-from dflash.generation.engine_thread import Worker
+from dflash.generation.completion import Completion
+from dflash.generation.engine_thread import EngineThread
 from dflash.generation.recovery.names import Language
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
-from dflash.serve.body import parse_json, read_body
 from dflash.serve.event_stream import EventStream
-from dflash.serve.fields import FieldError
 from dflash.serve.health import health_of
 from dflash.serve.http_errors import Problem
 from dflash.serve.jobs import Running, until_gone
 from dflash.serve.limits import MAX_PREPARING, Limits
-from dflash.serve.requests import Options, parse_chat, parse_completion
-from dflash.serve.responses import ChatShape, CompletionShape, Shape, interventions, usage
+from dflash.serve.parsing.body import parse_json, read_body
+from dflash.serve.parsing.fields import FieldError
+from dflash.serve.parsing.requests import Options, parse_chat, parse_completion
+from dflash.serve.responses import ChatShape, CompletionShape, ResponseShape, interventions, usage
 from dflash.serve.strategy_choice import PLAIN, Defaults, strategy_of
 
 _THREADS = 2
@@ -43,7 +43,7 @@ class Backend:
 
     Parameters
     ----------
-    worker : Worker
+    engine_thread : EngineThread
         Engine thread of the model.
     tokenizer : Tokenizer
         Tokenizer of the model.
@@ -57,7 +57,7 @@ class Backend:
         Limits of a request; the default is for a context of 262,144 tokens.
     """
 
-    worker: Worker
+    engine_thread: EngineThread
     tokenizer: Tokenizer
     template: ChatTemplate | None
     names: Sequence[str]
@@ -71,7 +71,7 @@ class Job:
 
     options: Options
     prompts: Sequence[PromptIds]
-    shape: Shape
+    shape: ResponseShape
     tools: Sequence[Mapping[str, Any]] = ()
     tool_choice: ToolChoice = None
 
@@ -99,11 +99,11 @@ class API:
 
     async def chat(self, request: Request) -> Response:
         """Answer ``/v1/chat/completions``."""
-        return await self._answer(request, self._read_chat)
+        return await self._respond(request, self._read_chat)
 
     async def completions(self, request: Request) -> Response:
         """Answer ``/v1/completions``."""
-        return await self._answer(request, self._read_completion)
+        return await self._respond(request, self._read_completion)
 
     async def models(self, _: Request) -> Response:
         """Answer ``/v1/models``."""
@@ -117,7 +117,7 @@ class API:
 
     async def health(self, _: Request) -> Response:
         """Answer ``/health``: 200 while requests are accepted and steps finish; see `health_of`."""
-        status, body = health_of(self._backend.worker)
+        status, body = health_of(self._backend.engine_thread)
         return JSONResponse(body, status_code=status)
 
     def _check_model(self, name: str | None) -> None:
@@ -129,16 +129,16 @@ class API:
     def _about(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "dflash"}
 
-    async def _answer(self, request: Request, read: Callable[[bytes], Job]) -> Response:
+    async def _respond(self, request: Request, read: Callable[[bytes], Job]) -> Response:
         backend = self._backend
-        job, answers = await self._prepare(request, read)
+        job, completions = await self._prepare(request, read)
         head = {
             "id": f"{'chatcmpl' if isinstance(job.shape, ChatShape) else 'cmpl'}-{uuid4().hex}",
             "object": job.shape.chunk_kind if job.options.stream else job.shape.whole_kind,
             "created": int(time.time()),
             "model": job.options.model or backend.names[0],
         }
-        running = Running(backend.worker, answers)
+        running = Running(backend.engine_thread, completions)
         if job.options.stream:
             return EventStream(running, _chunks(running, head, job.options, job.shape))
         try:
@@ -146,7 +146,7 @@ class API:
         finally:
             running.close()
 
-    async def _prepare(self, request: Request, read: Callable[[bytes], Job]) -> tuple[Job, list[Answer]]:
+    async def _prepare(self, request: Request, read: Callable[[bytes], Job]) -> tuple[Job, list[Completion]]:
         """Do all work before the first forward; at most `MAX_PREPARING` requests at the same time."""
         if self.preparing >= MAX_PREPARING:
             raise Problem(503, f"{self.preparing} requests are already being prepared; try again later", code="overloaded")
@@ -156,9 +156,9 @@ class API:
             body = await read_body(request, backend.limits.body_bytes)
             job = await loop.run_in_executor(self._threads, read, body)
             language = Language(backend.tokenizer, backend.template, job.tools, job.tool_choice)
-            preparing = strategy_of(job.options.decoding, backend.defaults, language, backend.worker)
+            preparing = strategy_of(job.options.decoding, backend.defaults, language, backend.engine_thread)
             strategy = await until_gone(request.receive, preparing)
-            return job, await loop.run_in_executor(self._threads, self._answers, job, strategy)
+            return job, await loop.run_in_executor(self._threads, self._completions, job, strategy)
         finally:
             self.preparing -= 1
 
@@ -200,7 +200,7 @@ class API:
         self,
         options: Options,
         prompts: Sequence[Sequence[int]],
-        shape: Shape,
+        shape: ResponseShape,
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: ToolChoice = None,
     ) -> Job:
@@ -211,13 +211,13 @@ class API:
             )
         return Job(options, [PromptIds(prompt) for prompt in prompts], shape, tools, tool_choice)
 
-    def _answers(self, job: Job, strategy: Strategy) -> list[Answer]:
+    def _completions(self, job: Job, strategy: Strategy) -> list[Completion]:
         """Create one completion per choice. Choices of a prompt share its ids and all settings except the seed."""
         options = job.options
         sampling = replace(options.sampling, logprobs=options.logprobs)
         of_choice = [sampling.with_seed(_seed(options.sampling.seed, number)) for number in range(options.n)]
         return [
-            Answer(
+            Completion(
                 self._backend.tokenizer,
                 prompt,
                 sampling=each,
@@ -235,19 +235,19 @@ def _seed(seed: int | None, number: int) -> int | None:
     return (seed + number) % 2**64 if seed is not None and number else seed
 
 
-async def _whole(running: Running, head: Mapping[str, Any], options: Options, shape: Shape) -> dict[str, Any]:
-    logprobs: list[list[TokenLogprobs]] = [[] for _ in running.answers]
+async def _whole(running: Running, head: Mapping[str, Any], options: Options, shape: ResponseShape) -> dict[str, Any]:
+    logprobs: list[list[TokenLogprobs]] = [[] for _ in running.completions]
     async for index, delta in running.deltas():
         logprobs[index] += delta.logprobs
-    choices = [shape.whole(index, answer, logprobs[index]) for index, answer in enumerate(running.answers)]
-    return {**head, "choices": choices, "usage": usage(running.answers, options.n), **interventions(running.answers)}
+    choices = [shape.whole(index, completion, logprobs[index]) for index, completion in enumerate(running.completions)]
+    return {**head, "choices": choices, "usage": usage(running.completions, options.n), **interventions(running.completions)}
 
 
 async def _chunks(
-    running: Running, head: Mapping[str, Any], options: Options, shape: Shape
+    running: Running, head: Mapping[str, Any], options: Options, shape: ResponseShape
 ) -> AsyncIterator[dict[str, Any]]:
     tail = {"usage": None} if options.include_usage else {}
-    for index in range(len(running.answers)):
+    for index in range(len(running.completions)):
         opening = shape.opening(index)
         if opening is not None:
             yield {**head, "choices": [opening], **tail}
@@ -255,7 +255,7 @@ async def _chunks(
         if delta.text or delta.logprobs:
             yield {**head, "choices": [shape.piece(index, delta)], **tail}
         if delta.step.finish is not None:
-            done = interventions(running.answers[index : index + 1])
+            done = interventions(running.completions[index : index + 1])
             yield {**head, "choices": [shape.ending(index, delta.step.finish)], **tail, **done}
     if options.include_usage:
-        yield {**head, "choices": [], "usage": usage(running.answers, options.n)}
+        yield {**head, "choices": [], "usage": usage(running.completions, options.n)}

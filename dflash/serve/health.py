@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dflash.generation.engine_thread import Worker
+from dflash.generation.engine_thread import EngineThread
 
 MAX_STEP_AGE = 300.0
 """Seconds after which a step counts as stalled.
@@ -15,12 +15,12 @@ MAX_CLOSING = 30.0
 """Seconds that a shutdown waits for the running forward. A forward takes seconds; one that hangs must not block the exit."""
 
 
-def health_of(worker: Worker) -> tuple[int, dict[str, Any]]:
+def health_of(engine_thread: EngineThread) -> tuple[int, dict[str, Any]]:
     """Return the HTTP status and the body of a response about the engine's health.
 
     Parameters
     ----------
-    worker : Worker
+    engine_thread : EngineThread
 
     Returns
     -------
@@ -31,14 +31,14 @@ def health_of(worker: Worker) -> tuple[int, dict[str, Any]]:
         ``active`` and ``waiting`` count sequences. ``step_age`` is the time since the last step in seconds, None while the
         engine is idle.
     """
-    age = worker.step_age
-    if worker.error is not None:
+    age = engine_thread.step_age
+    if engine_thread.error is not None:
         status = "failed"
-    elif not worker.alive:
+    elif not engine_thread.alive:
         status = "closed"
     else:
         status = "stalled" if age is not None and age > MAX_STEP_AGE else "ok"
-    engine = worker.engine
+    engine = engine_thread.engine
     body: dict[str, Any] = {"status": status, "active": engine.active, "waiting": engine.waiting}
     body["step_age"] = None if age is None else round(age, 3)
     if status == "failed":

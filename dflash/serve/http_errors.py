@@ -16,7 +16,7 @@ from dflash.errors import (
     TemplateError,
     public_message,
 )
-from dflash.serve.fields import FieldError
+from dflash.serve.parsing.fields import FieldError
 
 log = logging.getLogger("dflash.serve")
 

@@ -9,8 +9,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from dflash.errors import DFlashError
-from dflash.generation.completion import Answer, Delta
-from dflash.generation.engine_thread import Sink, Worker
+from dflash.generation.completion import Completion, Delta
+from dflash.generation.engine_thread import EngineThread, Sink
 from dflash.serve.http_errors import closing
 
 T = TypeVar("T")
@@ -21,9 +21,9 @@ class Running:
 
     Parameters
     ----------
-    worker : Worker
+    engine_thread : EngineThread
         Engine thread to run them.
-    answers : sequence of Answer
+    completions : sequence of Completion
         Completions, not started yet.
 
     Raises
@@ -32,15 +32,15 @@ class Running:
         If one of them can't be started; then none is.
     """
 
-    def __init__(self, worker: Worker, answers: Sequence[Answer]) -> None:
-        self.answers = answers
-        self._worker = worker
+    def __init__(self, engine_thread: EngineThread, completions: Sequence[Completion]) -> None:
+        self.completions = completions
+        self._engine_thread = engine_thread
         self._loop = asyncio.get_running_loop()
         self._deltas: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()
         group = object()  # requests take turns to start sequences, however many each has
-        for answer in answers:
-            answer.session.group = group
-        worker.submit_all([(answer, self._sink(index)) for index, answer in enumerate(answers)])
+        for completion in completions:
+            completion.session.group = group
+        engine_thread.submit_all([(completion, self._sink(index)) for index, completion in enumerate(completions)])
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
         """Yield the index of a completion and what a step added to it, until all have ended.
@@ -52,11 +52,11 @@ class Running:
         Problem
             If the server shuts down.
         """
-        n_open = len(self.answers)
+        n_open = len(self.completions)
         while n_open:
             index, delta = await self._deltas.get()
             if delta.step.finish == "error":
-                raise self.answers[index].session.error or DFlashError("the engine failed; see the server's log")
+                raise self.completions[index].session.error or DFlashError("the engine failed; see the server's log")
             if delta.step.finish == "cancelled":
                 raise closing()
             n_open -= delta.step.finish is not None
@@ -64,9 +64,9 @@ class Running:
 
     def close(self) -> None:
         """Cancel open completions; their memory is freed within a step or a prompt chunk. Safe to call again."""
-        for answer in self.answers:
-            if not answer.session.finished:
-                self._worker.cancel(answer)
+        for completion in self.completions:
+            if not completion.session.finished:
+                self._engine_thread.cancel(completion)
 
     def _sink(self, index: int) -> Sink:
         loop, put = self._loop, self._deltas.put_nowait

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dflash.decode.session import TokenLogprobs
-from dflash.generation.completion import Answer, Delta
+from dflash.generation.completion import Completion, Delta
 from dflash.model.text.tokenizer import Tokenizer
 
 LOWEST = -9999.0
 """Smallest log-probability in responses; stands for minus infinity, which JSON does not have."""
 
 
-class Shape(Protocol):
+class ResponseShape(Protocol):
     """Format of the choices of one API."""
 
     whole_kind: str
@@ -29,7 +29,7 @@ class Shape(Protocol):
         """Return the choice of the last chunk, with the finish reason."""
         ...
 
-    def whole(self, index: int, answer: Answer, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+    def whole(self, index: int, completion: Completion, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
         """Return the choice of a response that is not streamed."""
         ...
 
@@ -54,13 +54,13 @@ class ChatShape:
         """Say why it ended."""
         return self._chunk(index, {}, reason)
 
-    def whole(self, index: int, answer: Answer, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+    def whole(self, index: int, completion: Completion, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
         """Return the whole message."""
         return {
             "index": index,
-            "message": {"role": "assistant", "content": answer.text},
+            "message": {"role": "assistant", "content": completion.text},
             "logprobs": self._logprobs(logprobs),
-            "finish_reason": answer.session.finish_reason,
+            "finish_reason": completion.session.finish_reason,
         }
 
     def _chunk(self, index: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
@@ -104,10 +104,10 @@ class CompletionShape:
         """Say why it ended."""
         return self._choice(index, "", reason=reason)
 
-    def whole(self, index: int, answer: Answer, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+    def whole(self, index: int, completion: Completion, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
         """Return the whole text."""
-        text = self._echoes[index] + answer.text if self._echoes else answer.text
-        return self._choice(index, text, self._logprobs(index, logprobs), answer.session.finish_reason)
+        text = self._echoes[index] + completion.text if self._echoes else completion.text
+        return self._choice(index, text, self._logprobs(index, logprobs), completion.session.finish_reason)
 
     def _choice(
         self, index: int, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None
@@ -138,26 +138,28 @@ class CompletionShape:
         return self._tokenizer.token_bytes(token).decode("utf-8", "replace")
 
 
-def interventions(answers: Sequence[Answer]) -> dict[str, list[str]]:
+def interventions(completions: Sequence[Completion]) -> dict[str, list[str]]:
     """Return the interventions of recoveries, one sentence each; empty if there were none."""
-    done = [str(each) for answer in answers for each in answer.session.interventions]
+    done = [str(each) for completion in completions for each in completion.session.interventions]
     return {"interventions": done} if done else {}
 
 
-def usage(answers: Sequence[Answer], n: int) -> dict[str, Any]:
+def usage(completions: Sequence[Completion], n: int) -> dict[str, Any]:
     """Return token counts. A prompt counts once for its `n` choices; draft tokens are OpenAI's prediction tokens.
 
     Parameters
     ----------
-    answers : sequence of Answer
+    completions : sequence of Completion
         Completions of all choices, grouped by prompt.
     n : int
         Choices per prompt.
     """
-    prompt = sum(answer.session.n_prompt for answer in answers[::n])
-    completion = sum(answer.session.n_tokens for answer in answers)
-    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-    drafted, accepted = (sum(getattr(answer.session, name) for answer in answers) for name in ("n_drafted", "n_accepted"))
+    prompt = sum(completion.session.n_prompt for completion in completions[::n])
+    output = sum(completion.session.n_tokens for completion in completions)
+    counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+    drafted, accepted = (
+        sum(getattr(completion.session, name) for completion in completions) for name in ("n_drafted", "n_accepted")
+    )
     if not drafted:
         return counts
     details = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}

@@ -10,7 +10,7 @@ from types import FrameType
 import uvicorn
 from starlette.applications import Starlette
 
-from dflash.generation.engine_thread import Worker
+from dflash.generation.engine_thread import EngineThread
 from dflash.serve.health import MAX_CLOSING
 from dflash.serve.limits import KEEP_ALIVE_SECONDS, MAX_CONNECTIONS
 
@@ -24,7 +24,7 @@ class Server(uvicorn.Server):
     ----------
     app : Starlette
         Application from `build_app`.
-    worker : Worker
+    engine_thread : EngineThread
         Engine thread of the application.
     host : str
         Address to listen on.
@@ -34,7 +34,7 @@ class Server(uvicorn.Server):
         Seconds that open requests may take at shutdown.
     """
 
-    def __init__(self, app: Starlette, worker: Worker, *, host: str, port: int, grace: float) -> None:
+    def __init__(self, app: Starlette, engine_thread: EngineThread, *, host: str, port: int, grace: float) -> None:
         timeout = int(grace + MAX_CLOSING)
         config = uvicorn.Config(
             app,
@@ -45,7 +45,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=timeout,
         )
         super().__init__(config)
-        self._worker, self._grace = worker, grace
+        self._engine_thread, self._grace = engine_thread, grace
         self._signalled = False
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
@@ -69,7 +69,7 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Return True to shut down. Called by uvicorn ten times a second."""
-        return await super().on_tick(counter) or self._worker.error is not None
+        return await super().on_tick(counter) or self._engine_thread.error is not None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, wait for the grace period, then end open requests with an error."""
@@ -81,7 +81,7 @@ class Server(uvicorn.Server):
 
     async def _end_answers(self) -> None:
         await asyncio.sleep(self._grace)
-        await asyncio.to_thread(self._worker.close, MAX_CLOSING)
+        await asyncio.to_thread(self._engine_thread.close, MAX_CLOSING)
 
 
 def _ignore(sig: int, frame: FrameType | None) -> None:

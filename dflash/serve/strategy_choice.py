@@ -8,19 +8,12 @@ from typing import Any
 from dflash.decode import registry
 from dflash.decode.drafters import Strategy
 from dflash.decode.recoveries.base import Recovery
-from dflash.decode.recoveries.loop_guard import MAX_PERIOD, LoopGuard
-from dflash.decode.recoveries.min_tokens import MinTokens
+from dflash.decode.registry.recoveries import from_request
 from dflash.errors import ModelError, RequestError, public_message
-from dflash.generation.engine_thread import Worker
+from dflash.generation.engine_thread import EngineThread
 from dflash.generation.recovery.names import Language, Recover, check, recoveries
-from dflash.serve.fields import FieldError, Fields, shown
 from dflash.serve.limits import MAX_RECOVERIES, MAX_RECOVERY_NAME
-
-MAX_COUNT = 1000
-"""Maximum of ``repetition_detection.min_count``."""
-
-MAX_TOKENS = 2**31 - 1
-"""Maximum of token counts in requests: int32."""
+from dflash.serve.parsing.fields import FieldError, Fields, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +27,7 @@ class Decoding:
     recover : str or sequence of str, optional
         Names of recoveries; None is the server's default.
     more : tuple of Recovery
-        Recoveries for the fields ``min_tokens`` and ``repetition_detection``.
+        Recoveries that fields of their own turn on, such as ``min_tokens``.
     """
 
     strategy: str | None = None
@@ -47,7 +40,7 @@ UNSAID = Decoding()
 
 
 def parse_decoding(fields: Fields) -> Decoding:
-    """Read ``strategy``, ``recover``, and vLLM's ``min_tokens`` and ``repetition_detection``.
+    """Read ``strategy``, ``recover``, and the fields of single recoveries.
 
     Raises
     ------
@@ -60,16 +53,7 @@ def parse_decoding(fields: Fields) -> Decoding:
         check(recover)
     except RequestError as error:
         raise fields.error("recover", str(error).partition(": ")[2]) from error
-    least = fields.integer("min_tokens", 0, MAX_TOKENS, 0)
-    more: list[Recovery] = [MinTokens(least)] if least else []
-    repetition = fields.object("repetition_detection")
-    if repetition is not None:
-        longest = repetition.integer("max_pattern_size", 0, MAX_PERIOD, 0)
-        shortest = repetition.integer("min_pattern_size", 0, max(longest, 1), 1)
-        count = repetition.integer("min_count", 2, MAX_COUNT, 3)
-        if longest:
-            more.append(LoopGuard(same=0, min_period=max(shortest, 1), max_period=longest, count=count))
-    return Decoding(fields.text("strategy"), recover, tuple(more))
+    return Decoding(fields.text("strategy"), recover, from_request(fields))
 
 
 def _check_names(fields: Fields, recover: Any) -> None:
@@ -114,7 +98,7 @@ PLAIN = Defaults()
 """Defaults of a server without options: plain decoding."""
 
 
-async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, worker: Worker) -> Strategy:
+async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, engine_thread: EngineThread) -> Strategy:
     """Return the strategy of a request after loading its files and kernels.
 
     Raises
@@ -127,7 +111,7 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
         try:
             _check_allowed(wanted.strategy, defaults.allowed)
             strategy = named(wanted.strategy, defaults.draft, **defaults.settings)
-            await worker.preparing(strategy).arrive()
+            await engine_thread.preparing(strategy).arrive()
         except (RequestError, ModelError) as error:
             raise FieldError("strategy", public_message(error).removeprefix("strategy: ")) from error
     recover = defaults.recover if wanted.recover is None else wanted.recover

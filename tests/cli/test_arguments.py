@@ -203,7 +203,7 @@ def test_chat_goes_on_after_an_interrupt_and_an_error(capsys, monkeypatch, pools
 def test_info(capsys):
     assert main(["info", "demo"]) == 0
     text = capsys.readouterr().out
-    for word in ("qwen35", "Q4_K", "Q6_K", "KV cache", "NFC", "tools", "threads"):
+    for word in ("qwen35", "Q4_K", "Q6_K", "KV cache", "NFC", "tools", "threads", "mtp[:DEPTH]", "min:N, stall[:TOOL]"):
         assert word in text
     assert main(["info", "demo", "--json"]) == 0
     about = json.loads(capsys.readouterr().out)
@@ -314,7 +314,7 @@ def test_a_recovery_is_told(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--recover stal", "recover: 'stal' is not one of empty, stall"),
+        ("--recover stal", "recover: 'stal' is not one of empty, loop[:BODY], min:N, stall[:TOOL]"),
         ("--strategy guess", "guess"),
         ("--recover min:x", "recover: 'min:x' is not one of"),
     ],
@@ -334,7 +334,7 @@ def test_an_environment_that_makes_no_sense_is_told_before_anything_is_loaded(ca
     monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: pytest.fail("it was loaded"))
     monkeypatch.setenv("DFLASH_MIN_TOKENS", "many")
     assert main([command, "demo"]) == 1
-    assert capsys.readouterr() == ("", "dflash: DFLASH_MIN_TOKENS: must be a number of tokens or off, got 'many'\n")
+    assert capsys.readouterr() == ("", "dflash: DFLASH_MIN_TOKENS: must be a whole number or off, got 'many'\n")
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
@@ -381,7 +381,7 @@ def test_strategies_side_by_side_are_checked_before_anything_is_loaded(capsys, m
 )
 def test_what_is_said_in_vain_about_a_draft(capsys, monkeypatch, command, words, message):
     monkeypatch.setattr("dflash.load", lambda *_, **__: pytest.fail("it was loaded"))
-    monkeypatch.setattr("dflash.model.load.load_model", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.setattr("dflash.model.loading.target.load_model", lambda *_, **__: pytest.fail("it was loaded"))
     monkeypatch.setattr("dflash.generation.load.start", lambda *_, **__: pytest.fail("it was loaded"))
     words = words.replace("--strategy", "--strategies") if command == "bench" else words
     more = ["--allow-strategies", "none"] if command == "serve" else []

@@ -15,7 +15,7 @@ from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
 from dflash.model.draft import DraftRequest, load_draft
-from dflash.model.load import load_model
+from dflash.model.loading.target import load_model
 
 FOLDER = Path(os.environ.get("DFLASH_DEMO") or "/nowhere")
 """DFLASH_DEMO may name a folder with demo-bf16.gguf and its draft."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
-from guessers import Oracle, naive
+from oracles import Oracle, naive
 from toy import Toy
 
 from dflash.decode.drafting.draft import Draft

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from guessers import Oracle, naive
+from oracles import Oracle, naive
 from toy import Toy
 
 from dflash.decode.drafters.first_of import FirstOf

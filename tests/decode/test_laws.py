@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from guessers import Oracle, naive
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles import Oracle, naive
 from toy import Toy, fold
 
 from dflash.decode.drafting.drafter import Plain, Strategy

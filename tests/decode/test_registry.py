@@ -22,9 +22,9 @@ from dflash import (
     Strategy,
     Tree,
 )
-from dflash.decode import registry
 from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.registry import name, names, register, words, words_of
+from dflash.decode.registry.strategies import DRAFTERS
 from dflash.errors import RequestError
 
 strategy = Strategy.named
@@ -194,7 +194,7 @@ def test_prints_no_more_than_needed():
 
 @pytest.fixture
 def table(monkeypatch):
-    monkeypatch.setattr(registry, "_TABLE", dict(registry._TABLE))
+    monkeypatch.setattr(DRAFTERS, "_entries", dict(DRAFTERS))
 
 
 def test_a_drafter_in_one_file_has_a_name(table):

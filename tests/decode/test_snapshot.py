@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from guessers import naive
+from oracles import naive
 from toy import Toy
 
 from dflash.decode.drafters.dflash import DFlash
@@ -17,7 +17,7 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.errors import DFlashError, PoolExhausted, RequestError
-from dflash.model.load import load_model
+from dflash.model.loading.target import load_model
 
 PROMPT, N = [7, 2, 2, 11, 5, 1], 40
 SAMPLING = Sampling(temperature=0.9, seed=3)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from guessers import Oracle, naive
+from oracles import Oracle, naive
 from toy import Toy
 
 from dflash.decode.drafting.drafter import Plain, Strategy
@@ -21,8 +21,9 @@ RULED = Sampling(repetition_penalty=1.5, logit_bias={4: 2.0}, temperature=0.8, t
 def written(path, sampling, strategy, n=20, eos=()):
     """Two texts, the second cancelled before it began; the rows of the file and the first session."""
     toy = Toy()
-    engine, dump = Engine(toy, chunk=2), Dump(path, name=lambda token: f"<{token}>", top=3)
-    session = Session(PROMPT, sampling=sampling, strategy=strategy, max_tokens=n, eos=eos, recorder=dump.recorder())
+    engine, dump = Engine(toy, chunk=2), Dump(path, top=3)
+    settings = {"max_tokens": n, "eos": eos, "detokenize": lambda ids: f"<{ids[0]}>"}
+    session = Session(PROMPT, sampling=sampling, strategy=strategy, recorder=dump.recorder(), **settings)
     never = Session(PROMPT, recorder=dump.recorder())
     for each in (session, never):
         engine.add(each)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from guessers import naive
+from oracles import naive
 from toy import Toy
 
 from dflash.decode.drafting.draft import EMPTY, Draft

@@ -8,8 +8,9 @@ from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Step
 from dflash.generation.display import summary
-from dflash.generation.result import Generation, Timings, Usage
+from dflash.generation.result import Generation
 from dflash.generation.step_chart import COLORS, MAX_STEPS, kinds
+from dflash.generation.timings import Timings, Usage
 
 TIMINGS = Timings(queued=0.0, first_token=0.05, decode=0.1, prompt_rate=900.0, decode_rate=80.0)
 

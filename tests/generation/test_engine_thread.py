@@ -9,12 +9,12 @@ import pytest
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Step
 from dflash.errors import Cancelled, DFlashError
-from dflash.generation.completion import Answer
-from dflash.generation.engine_thread import Worker
+from dflash.generation.completion import Completion
+from dflash.generation.engine_thread import EngineThread
 
 
 def answer_of(lm, text="import os", **settings):
-    return Answer(lm.tokenizer, lm.tokenizer.encode(text), sampling=Sampling(), **settings)
+    return Completion(lm.tokenizer, lm.tokenizer.encode(text), sampling=Sampling(), **settings)
 
 
 def ended(deltas):
@@ -30,8 +30,8 @@ def test_a_sink_that_fails_ends_its_answer_alone(lm, pools, caplog):
         raise OSError("nobody there")
 
     deltas, good, bad = queue.SimpleQueue(), answer_of(lm, max_tokens=50), answer_of(lm, max_tokens=5000)
-    lm._worker.submit(bad, fail)
-    lm._worker.submit(good, deltas.put)
+    lm._engine_thread.submit(bad, fail)
+    lm._engine_thread.submit(good, deltas.put)
     assert ended(deltas).finish == "length"
     while not bad.session.finished:
         time.sleep(0.001)
@@ -81,14 +81,14 @@ class Broken:
 
 def test_an_engine_that_fails_tells_everyone(lm, caplog):
     engine = Broken()
-    worker, deltas, answer = Worker(engine), queue.SimpleQueue(), answer_of(lm)
-    worker.submit(answer, deltas.put)
+    engine_thread, deltas, answer = EngineThread(engine), queue.SimpleQueue(), answer_of(lm)
+    engine_thread.submit(answer, deltas.put)
     assert ended(deltas).finish == "error"
-    worker.close()
+    engine_thread.close()
     assert engine.closed
-    assert not worker.alive
+    assert not engine_thread.alive
     with pytest.raises(DFlashError, match="the device is gone"):
-        worker.submit(answer_of(lm), deltas.put)
+        engine_thread.submit(answer_of(lm), deltas.put)
     assert "the device is gone" in caplog.text
 
 
@@ -99,8 +99,8 @@ def test_closing_ends_what_runs_and_what_waits():
             self.sessions = []
             return ended
 
-    worker = Worker(Idle())
-    worker.close()
-    worker.close()
+    engine_thread = EngineThread(Idle())
+    engine_thread.close()
+    engine_thread.close()
     with pytest.raises(Cancelled):
-        worker.call(lambda: None)
+        engine_thread.call(lambda: None)

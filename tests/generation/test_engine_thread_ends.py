@@ -13,8 +13,8 @@ from toy import Toy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.errors import DFlashError, EngineFailed, RequestError
-from dflash.generation.completion import Answer
-from dflash.generation.engine_thread import Worker
+from dflash.generation.completion import Completion
+from dflash.generation.engine_thread import EngineThread
 from dflash.generation.stream import Stream, finish_all
 
 GUARD = 60
@@ -27,11 +27,11 @@ def toy(lm):
 
 
 @pytest.fixture
-def worker(toy):
-    worker = Worker(Engine(toy))
-    yield worker
-    worker.close(GUARD)
-    assert worker.ended
+def engine_thread(toy):
+    engine_thread = EngineThread(Engine(toy))
+    yield engine_thread
+    engine_thread.close(GUARD)
+    assert engine_thread.ended
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def held(toy):
 
 
 def answer_of(lm, **settings):
-    return Answer(lm.tokenizer, [1, 2, 3], sampling=Sampling(), **settings)
+    return Completion(lm.tokenizer, [1, 2, 3], sampling=Sampling(), **settings)
 
 
 def ended(deltas):
@@ -63,36 +63,36 @@ def dies(*_, **__):
     raise SystemExit("killed")
 
 
-def test_all_get_an_end_though_the_sink_of_one_fails(lm, toy, worker, held, monkeypatch, caplog):
+def test_all_get_an_end_though_the_sink_of_one_fails(lm, toy, engine_thread, held, monkeypatch, caplog):
     def fails(_):
         raise OSError("nobody there")
 
     deltas = queue.SimpleQueue()
     answers = [answer_of(lm) for _ in range(3)]
-    worker.submit_all([(answers[0], fails), (answers[1], deltas.put), (answers[2], deltas.put)])
+    engine_thread.submit_all([(answers[0], fails), (answers[1], deltas.put), (answers[2], deltas.put)])
     assert held.reached.wait(GUARD)
-    monkeypatch.setattr(worker.engine, "_advance", dies)
+    monkeypatch.setattr(engine_thread.engine, "_advance", dies)
     held.go.set()
     assert {ended(deltas).step.finish for _ in range(2)} == {"error"}
-    worker.close(GUARD)
+    engine_thread.close(GUARD)
     assert isinstance(answers[1].session.error, EngineFailed)
     assert toy.leaked == (0, 0, 0)
 
 
-def test_pending_calls_end_though_closing_fails(lm, toy, worker, held, monkeypatch, caplog):
+def test_pending_calls_end_though_closing_fails(lm, toy, engine_thread, held, monkeypatch, caplog):
     def fails():
         raise RuntimeError("the device is gone")
 
-    monkeypatch.setattr(worker.engine, "close", fails)
-    worker.submit(answer_of(lm), lambda _: None)
+    monkeypatch.setattr(engine_thread.engine, "close", fails)
+    engine_thread.submit(answer_of(lm), lambda _: None)
     assert held.reached.wait(GUARD)
     with ThreadPoolExecutor(2) as pool:
-        size = worker._calls.qsize()
-        calls = [pool.submit(worker.call, lambda: 5) for _ in range(2)]
-        while worker._calls.qsize() < size + 2:
+        size = engine_thread._calls.qsize()
+        calls = [pool.submit(engine_thread.call, lambda: 5) for _ in range(2)]
+        while engine_thread._calls.qsize() < size + 2:
             assert not any(call.done() for call in calls)
-        monkeypatch.setattr(worker.engine, "_admit", dies)
-        monkeypatch.setattr(worker, "_answer_calls", once_not(worker._answer_calls))
+        monkeypatch.setattr(engine_thread.engine, "_admit", dies)
+        monkeypatch.setattr(engine_thread, "_answer_calls", once_not(engine_thread._answer_calls))
         held.go.set()
         for call in calls:
             with pytest.raises(EngineFailed, match="killed"):
@@ -111,43 +111,43 @@ def once_not(function):
     return later
 
 
-def test_an_answer_whose_text_fails_at_its_end_has_an_end(lm, worker, monkeypatch, caplog):
+def test_an_answer_whose_text_fails_at_its_end_has_an_end(lm, engine_thread, monkeypatch, caplog):
     answer, deltas = answer_of(lm, max_tokens=2), queue.SimpleQueue()
 
     def fails(step):
         raise ValueError("no text")
 
     monkeypatch.setattr(answer, "delta", fails)
-    worker.submit(answer, deltas.put)
+    engine_thread.submit(answer, deltas.put)
     assert ended(deltas).step.finish == "error"
     assert isinstance(answer.session.error, ValueError)
 
 
 @pytest.mark.parametrize("wait", ["stream", "finish_all"])
-def test_waiting_ends_with_a_worker_that_dies_silently(lm, toy, worker, held, monkeypatch, wait):
+def test_waiting_ends_with_a_worker_that_dies_silently(lm, toy, engine_thread, held, monkeypatch, wait):
     monkeypatch.setattr("dflash.generation.engine_thread._LOOK", 0.01)
     with ThreadPoolExecutor(1) as pool:
         if wait == "stream":
-            waiting = pool.submit(list, Stream(worker, answer_of(lm)))
+            waiting = pool.submit(list, Stream(engine_thread, answer_of(lm)))
         else:
-            waiting = pool.submit(finish_all, worker, [answer_of(lm), answer_of(lm)])
+            waiting = pool.submit(finish_all, engine_thread, [answer_of(lm), answer_of(lm)])
         assert held.reached.wait(GUARD)
-        monkeypatch.setattr(worker, "_step", dies)
-        monkeypatch.setattr(worker, "_finish", worker.engine.close)
+        monkeypatch.setattr(engine_thread, "_step", dies)
+        monkeypatch.setattr(engine_thread, "_finish", engine_thread.engine.close)
         held.go.set()
         with pytest.raises(EngineFailed, match="before this request ended"):
             waiting.result(GUARD)
 
 
 @pytest.mark.parametrize("fails", ["step", "close"])
-def test_submitting_beside_the_end_of_the_worker_gets_an_end(lm, toy, worker, monkeypatch, fails):
-    """Clients that come one after another while the worker ends: each gets a text or an error, none waits for ever."""
+def test_submitting_beside_the_end_of_the_worker_gets_an_end(lm, toy, engine_thread, monkeypatch, fails):
+    """Clients that come in turn while the engine thread ends: each gets a text or an error, none waits for ever."""
     results, stop = [], threading.Event()
 
     def client():
         while not stop.is_set():
             try:
-                results.append(finish_all(worker, [answer_of(lm, max_tokens=2)]))
+                results.append(finish_all(engine_thread, [answer_of(lm, max_tokens=2)]))
             except DFlashError as error:
                 results.append(error)
 
@@ -157,10 +157,10 @@ def test_submitting_beside_the_end_of_the_worker_gets_an_end(lm, toy, worker, mo
     while len(results) < 20:
         time.sleep(0.001)
     if fails == "step":
-        monkeypatch.setattr(worker.engine, "_advance", dies)
+        monkeypatch.setattr(engine_thread.engine, "_advance", dies)
     else:
-        worker.close(GUARD)
-    worker._thread.join(GUARD)
+        engine_thread.close(GUARD)
+    engine_thread._thread.join(GUARD)
     n = len(results)
     while len(results) < n + 20:
         time.sleep(0.001)
@@ -171,14 +171,14 @@ def test_submitting_beside_the_end_of_the_worker_gets_an_end(lm, toy, worker, mo
     assert isinstance(results[-1], DFlashError)
 
 
-def test_answers_are_started_all_or_none(lm, worker, toy):
+def test_answers_are_started_all_or_none(lm, engine_thread, toy):
     deltas = queue.SimpleQueue()
-    good, bad = answer_of(lm, max_tokens=1), Answer(lm.tokenizer, [10**6], sampling=Sampling())
+    good, bad = answer_of(lm, max_tokens=1), Completion(lm.tokenizer, [10**6], sampling=Sampling())
     with pytest.raises(RequestError):
-        worker.submit_all([(good, deltas.put), (bad, deltas.put)])
-    assert not worker.holds(good)
-    assert not worker.holds(bad)
-    worker.submit(good, deltas.put)
+        engine_thread.submit_all([(good, deltas.put), (bad, deltas.put)])
+    assert not engine_thread.holds(good)
+    assert not engine_thread.holds(bad)
+    engine_thread.submit(good, deltas.put)
     assert ended(deltas).step.finish == "length"
 
 
@@ -198,17 +198,17 @@ def test_the_engines_thread_does_not_wait_for_itself(lm, pools, use):
 
 
 def test_an_observer_that_asks_the_model_fails_alone(lm, pools):
-    answer = Answer(lm.tokenizer, lm.tokenizer.encode("a"), sampling=Sampling(), max_tokens=4)
+    answer = Completion(lm.tokenizer, lm.tokenizer.encode("a"), sampling=Sampling(), max_tokens=4)
     answer.session.observer = lambda session, tokens: lm.generate("b", max_tokens=1)
     with pytest.raises(DFlashError, match="from the engine thread"):
-        finish_all(lm._worker, [answer])
+        finish_all(lm._engine_thread, [answer])
     assert lm.generate("a", max_tokens=1).usage.completion_tokens == 1
 
 
 def test_a_stream_that_is_closed_in_the_engines_thread_does_not_wait(lm, pools):
     stream = lm.stream("import os", max_tokens=5000)
     lm.call(stream.close)
-    while lm._worker.holds(stream._answer):
+    while lm._engine_thread.holds(stream._completion):
         time.sleep(0.001)
 
 

@@ -27,11 +27,11 @@ TRUE = [
     ("27B, a block", [(2100, 16, "chain")], *LARGE),
     ("27B, a tree", [(700, 40, "tree")], *LARGE),
     ("27B, many", [(4220, 3, "chain"), (0, 1, "chain"), (65, 20, "tree"), (2111, 2, "chain")], *LARGE),
-    ("27B, a prompt", [(192, 130, "whole")], *LARGE),
+    ("27B, a prompt", [(192, 130, "prefill")], *LARGE),
     ("35B-A3B, a block", [(1000, 16, "chain")], 16, 2, 256),
-    ("35B-A3B, two prompts", [(0, 70, "whole"), (300, 100, "whole")], 16, 2, 256),
+    ("35B-A3B, two prompts", [(0, 70, "prefill"), (300, 100, "prefill")], 16, 2, 256),
     ("a draft", [(600, 16, "chain")], 32, 8, 128),
-    ("a prompt of a draft", [(0, 90, "whole")], 32, 8, 128),
+    ("a prompt of a draft", [(0, 90, "prefill")], 32, 8, 128),
     ("the longest text", [(262100, 3, "chain")], 6, 1, 64),
     ("as many heads as in the cache", [(500, 40, "tree"), (0, 1, "chain")], 2, 2, 256),
 ]
@@ -48,7 +48,7 @@ def kind(request, monkeypatch):
 
 def batch(sequences, seed=3):
     rng = np.random.default_rng(seed)
-    return ragged([(at, tree(rng, n) if form == "tree" else chain(n), form == "whole") for at, n, form in sequences])
+    return ragged([(at, tree(rng, n) if form == "tree" else chain(n), form == "prefill") for at, n, form in sequences])
 
 
 def caches(rows, kv, width, kind, seed=5):
@@ -57,7 +57,7 @@ def caches(rows, kv, width, kind, seed=5):
     for _ in range(2):
         cache = np.full((rows.pages.max() + 2, PAGE, kv, width), np.nan, kind)
         for s, length in enumerate(rows.length):
-            index = np.arange(length + rows.first[s + 1] - rows.first[s])
+            index = np.arange(length + rows.row_starts[s + 1] - rows.row_starts[s])
             cache[rows.pages[s, index // PAGE], index % PAGE] = rng.standard_normal((len(index), kv, width))
         made.append(cache)
     return made
@@ -65,7 +65,7 @@ def caches(rows, kv, width, kind, seed=5):
 
 def queries(rows, heads, width, kind, seed=7):
     """Queries and the projection with the gates."""
-    rng, n = np.random.default_rng(seed), rows.first[-1]
+    rng, n = np.random.default_rng(seed), rows.row_starts[-1]
     q, gate = (rng.standard_normal(shape, dtype=np.float32) for shape in ((n, heads, width), (n, heads * 2 * width)))
     return q.astype(kind), gate
 
@@ -77,7 +77,7 @@ def run(q, k, v, rows, gate=None, *, bucket=None, whole=None):
     here.upload(np.zeros(n, np.int32), rows)
     out = cupy.asarray(fill(np.uint16, (room, q.shape[1] * q.shape[2])))
     padded = [a if a is None else cupy.asarray(np.resize(a, (room, *a.shape[1:]))) for a in (q, gate)]
-    whole = rows.whole.all() if whole is None else whole
+    whole = rows.prefill.all() if whole is None else whole
     op = (cuda.Prefill if whole else cuda.Attend)(padded[0], cupy.asarray(k), cupy.asarray(v), here, out, gate=padded[1])
     op(bucket or n)
     out = out.get().view(np.float16)
@@ -103,16 +103,16 @@ def truth(q, k, v, rows, gate, only):
 
 
 def pending(sequences):
-    return [(at, n, form) for at, n, form in sequences if form != "whole"]
+    return [(at, n, form) for at, n, form in sequences if form != "prefill"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_attend(case, kind):
     name, sequences, heads, kv, width = case
-    for part in (pending(sequences), [s for s in sequences if s[2] == "whole"]):
+    for part in (pending(sequences), [s for s in sequences if s[2] == "prefill"]):
         if not part:
             continue
-        while sum(n for _, n, form in part if form != "whole") > 64:
+        while sum(n for _, n, form in part if form != "prefill") > 64:
             part.pop(0)
         rows = batch(part)
         k, v = caches(rows, kv, width, kind)
@@ -121,7 +121,7 @@ def test_attend(case, kind):
         for opening in (None, gate):
             out = run(q, k, v, rows, opening)
             assert_close(name, out[only], truth(q, k, v, rows, opening, only), 5e-4)
-            bucket = min(64, len(q) + 5) if part[0][2] != "whole" else len(q) + 5
+            bucket = min(64, len(q) + 5) if part[0][2] != "prefill" else len(q) + 5
             assert_same_bits("again, in a larger bucket", run(q, k, v, rows, opening, bucket=bucket), out)
 
 
@@ -163,7 +163,7 @@ def test_other_sequences_change_nothing(kind):
     q, gate = queries(rows, 12, 256, kind)
     together = run(q, k, v, rows, gate)
     for s in range(len(sequences)):
-        own = slice(rows.first[s], rows.first[s + 1])
+        own = slice(rows.row_starts[s], rows.row_starts[s + 1])
         alone = ragged([(int(rows.length[s]), rows.parent[own].tolist(), False)], pages=rows.pages[s : s + 1])
         assert_same_bits(f"sequence {s}", run(q[own], k, v, alone, gate[own]), together[own])
 
@@ -214,7 +214,7 @@ def test_a_graph_reads_the_batch_anew():
     op(4, stream)
     graph = device.captured(lambda: op(4, stream), stream)
     for one in (*rows, rows[0]):
-        n = int(one.first[-1])
+        n = int(one.row_starts[-1])
         here.upload(np.zeros(n, np.int32), one, stream)
         graph.launch(stream)
         stream.synchronize()
@@ -242,9 +242,9 @@ def test_refuses_what_does_not_fit():
     q, out = cupy.zeros((2, 4, 32), np.float16), cupy.zeros((2, 128), np.float16)
     with pytest.raises(KernelError, match="H a multiple of 2"):
         cuda.Attend(cupy.zeros((2, 3, 32), np.float16), k, v, here, out)
-    with pytest.raises(KernelError, match="attend: out must be"):
+    with pytest.raises(KernelError, match="attend: out: wanted"):
         cuda.Attend(q, k, v, here, out[:, ::2])
-    with pytest.raises(KernelError, match="attend: gate must be"):
+    with pytest.raises(KernelError, match="attend: gate: wanted"):
         cuda.Attend(q, k, v, here, out, gate=cupy.zeros((2, 128), np.float32))
     with pytest.raises(KernelError, match="a cache must be"):
         cuda.Prefill(q, k[:, :128], v, here, out)

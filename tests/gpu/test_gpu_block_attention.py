@@ -74,7 +74,7 @@ def test_other_sequences_change_nothing(case):
     blocks, arrays = made(case)
     together = run(arrays, blocks, window, causal)
     for s, sequence in enumerate(case[1]):
-        own = slice(blocks.first[s], blocks.first[s + 1])
+        own = slice(blocks.row_starts[s], blocks.row_starts[s + 1])
         alone = of([sequence])._replace(slot=blocks.slot[s : s + 1])
         got = run((*(a[own] for a in arrays[:3]), *arrays[3:]), alone, window, causal)
         assert_same_bits(f"sequence {s}", got, together[own])
@@ -94,7 +94,7 @@ def test_a_graph_reads_the_blocks_anew():
     graph = device.captured(lambda: op(20, stream), stream)
     for sequences in ([(0, 700, 16)], [(5, 9, 4), (0, 300, 16)], [(0, 0, 1), (0, 40, 2)]):
         blocks = of(sequences)
-        n = blocks.first[-1]
+        n = blocks.row_starts[-1]
         for array, values in zip(there, cuda.DeviceBlocks.of(blocks), strict=True):
             array[: values.size] = values
         cupy.cuda.get_current_stream().synchronize()
@@ -110,8 +110,8 @@ def test_refuses_what_does_not_fit():
     out = cupy.zeros((2, 128), np.float16)
     refused = [
         ("H a multiple of 2", (q[:, :3], k, k, ring, ring), 0),
-        ("k must be", (q, k[:, ::2], k, ring, ring), 0),
-        ("ring_v must be", (q, k, k, ring, ring.astype(np.float32)), 0),
+        ("k: wanted", (q, k[:, ::2], k, ring, ring), 0),
+        ("ring_v: wanted", (q, k, k, ring, ring.astype(np.float32)), 0),
         ("64 or more", (q, k, k, ring[:, :40], ring), 0),
         ("a window must be", (q, k, k, ring, ring), -1),
     ]

@@ -41,7 +41,7 @@ def test_candidates(vocab, kind):
     rows, position = rows_of(n, vocab, kind), RNG.integers(0, 10_000, n).astype(np.int32)
     laws = np.zeros((len(LAWS), cuda.LAW.itemsize // 4), np.int32)
     cuda.describe(laws, LAWS)
-    op = cuda.Candidates(cupy.asarray(rows), cupy.asarray(laws), cupy.asarray(position), each=each, shift=2)
+    op = cuda.FindCandidates(cupy.asarray(rows), cupy.asarray(laws), cupy.asarray(position), each=each, shift=2)
     for array in (op.ids, op.scores):
         array.fill(77)
     op(n)
@@ -72,7 +72,7 @@ def test_nothing_to_propose(value):
     rows = np.full((2, 5000), value, np.float32)
     laws = np.zeros((2, cuda.LAW.itemsize // 4), np.int32)
     cuda.describe(laws, LAWS[:2])
-    op = cuda.Candidates(cupy.asarray(rows), cupy.asarray(laws), device.zeros(2, dtype=np.int32), each=1, shift=0)
+    op = cuda.FindCandidates(cupy.asarray(rows), cupy.asarray(laws), device.zeros(2, dtype=np.int32), each=1, shift=0)
     op(2)
     assert (op.ids.get() == -1).all()
     assert np.isneginf(op.scores.get()).all()

@@ -19,9 +19,9 @@ from dflash.model.batch import Span
 from dflash.model.describe import overview
 from dflash.model.draft import DraftRequest, load_draft, vocabulary
 from dflash.model.gguf.file import GGUFFile
-from dflash.model.hub import resolve
-from dflash.model.load import load_model
-from dflash.model.load_mtp import load_mtp
+from dflash.model.loading.hub import resolve
+from dflash.model.loading.mtp import load_mtp
+from dflash.model.loading.target import load_model
 
 TEXTS = [
     2 * "import multiprocessing\nimport subprocess\nfrom concurrent.futures import ThreadPoolExecutor\n",

@@ -15,11 +15,14 @@ cuda = pytest.importorskip("dflash.kernels.delta.cuda")
 
 SHAPE = 2, 6, 16, 32
 PENDING = [
-    [Rows(1, kept=(0,), side=1)],
-    [Rows(2, kept=(0, 1, 2)), Rows(9, "tree", slot=3, kept=(4,), side=1)],
+    [Rows(1, accepted=(0,), buffer=1)],
+    [Rows(2, accepted=(0, 1, 2)), Rows(9, "tree", slot=3, accepted=(4,), buffer=1)],
     [Rows(64, "tree")],
 ]
-TEXT = [[Rows(1, "whole", kept=(3,))], [Rows(2, "whole", slot=1, side=1), Rows(70, "whole", slot=5, kept=(0, 2, 5, 9, 63))]]
+TEXT = [
+    [Rows(1, "prefill", accepted=(3,))],
+    [Rows(2, "prefill", slot=1, buffer=1), Rows(70, "prefill", slot=5, accepted=(0, 2, 5, 9, 63))],
+]
 
 
 @pytest.mark.parametrize("n_taps", [2, 3, 4, 5, 8])
@@ -28,11 +31,11 @@ TEXT = [[Rows(1, "whole", kept=(3,))], [Rows(2, "whole", slot=1, side=1), Rows(7
 )
 def test_reference(n_taps, sequences):
     mixer, rows = Mixer(*SHAPE, n_taps), batch(sequences)
-    tokens = mixer.tokens(int(rows.first[-1]))
+    tokens = mixer.tokens(int(rows.row_starts[-1]))
     memories = Memories(*(poison(memory, sequences) for memory in mixer.memories()))
     before, wanted = memories.copy(), memories.copy()
     out = mixer.gpu(tokens, sequences, memories)
-    assert_close("out", out, mixer.definition(tokens, rows, wanted), 2e-3 if rows.whole.all() else 3e-4)
+    assert_close("out", out, mixer.definition(tokens, rows, wanted), 2e-3 if rows.prefill.all() else 3e-4)
     assert_same_bits("tail", memories.conv.tail, wanted.conv.tail)
     assert_same_bits("inputs", memories.conv.inputs, wanted.conv.inputs)
     assert_untouched(memories.conv, before.conv, sequences)
@@ -52,10 +55,10 @@ def test_tree(n_taps):
 @pytest.mark.parametrize("n_taps", [2, 4, 8])
 def test_flush(n_taps):
     mixer = Mixer(*SHAPE, n_taps)
-    sequences = [Rows(1, slot=5, kept=(3, 4)), Rows(1, slot=2), Rows(1, slot=0, kept=(0, 1, 2, 9, 63), side=1)]
+    sequences = [Rows(1, slot=5, accepted=(3, 4)), Rows(1, slot=2), Rows(1, slot=0, accepted=(0, 1, 2, 9, 63), buffer=1)]
     memories = Memories(*(poison(memory, sequences) for memory in mixer.memories()))
     before, wanted, made = memories.copy(), memories.copy(), batch(sequences)
     mixer.flush(sequences, memories)
-    reference.apply_kept(made.slot, made.kept, made.n_kept, made.side, wanted.conv)
+    reference.apply_accepted(made.slot, made.accepted, made.n_accepted, made.buffer, wanted.conv)
     assert_same_bits("tail", memories.conv.tail, wanted.conv.tail)
     assert_same_bits("inputs", memories.conv.inputs, before.conv.inputs)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from golden import load
-from guessers import Oracle
+from oracles import Oracle
 
 from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.engine import Engine

@@ -10,7 +10,9 @@ from mixer import Memories, Mixer, parts
 from recurrent import assert_untouched, batch, path_to, poison, steps
 
 from dflash.kernels.cases import BATCHES, Rows
+from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta import reference
+from dflash.kernels.delta.memory import DeltaMemory
 
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("dflash.kernels.delta.cuda")
@@ -25,7 +27,7 @@ HALF = 3e-4
 def check(mixer, sequences, *, ratio=HALF, state_ratio=2e-6, **options):
     """Against the definition, with NaN wherever nothing should be read."""
     rows = batch(sequences)
-    tokens, memories = mixer.tokens(int(rows.first[-1])), mixer.memories()
+    tokens, memories = mixer.tokens(int(rows.row_starts[-1])), mixer.memories()
     memories = Memories(*(poison(memory, sequences) for memory in memories))
     before, wanted = memories.copy(), memories.copy()
     out = mixer.gpu(tokens, sequences, memories, **options)
@@ -33,8 +35,8 @@ def check(mixer, sequences, *, ratio=HALF, state_ratio=2e-6, **options):
     assert_close("out", out, want, ratio)
     for s, sequence in enumerate(sequences):
         assert_close("state", memories.delta.state[sequence.slot], wanted.delta.state[sequence.slot], state_ratio)
-        if not rows.whole[s]:
-            own = 1 - sequence.side, sequence.slot, slice(sequence.n)
+        if not rows.prefill[s]:
+            own = 1 - sequence.buffer, sequence.slot, slice(sequence.n)
             for name in ("k", "u", "decay"):
                 assert_close(name, getattr(memories.delta, name)[own], getattr(wanted.delta, name)[own], 2e-6)
     assert_same_bits("tail", memories.conv.tail, wanted.conv.tail)
@@ -59,21 +61,21 @@ def test_reference(case):
 @pytest.mark.parametrize("n", [1, 2, 8, 16])
 @pytest.mark.parametrize("name", MODELS)
 def test_chains_of_models(name, n):
-    check(Mixer(*MODELS[name]), [Rows(n, slot=2, kept=tuple(range(n)))])
+    check(Mixer(*MODELS[name]), [Rows(n, slot=2, accepted=tuple(range(n)))])
 
 
 @pytest.mark.parametrize("n", [5, 16, 23, 64])
 @pytest.mark.parametrize("name", MODELS)
 def test_trees_of_models(name, n):
-    check(Mixer(*MODELS[name]), [Rows(n, "tree", slot=1, kept=(0, 3, 7), side=1)])
+    check(Mixer(*MODELS[name]), [Rows(n, "tree", slot=1, accepted=(0, 3, 7), buffer=1)])
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_several_sequences(name):
     mixture = [
-        Rows(13, "tree", slot=2, kept=(0, 3)),
-        Rows(2, kept=(1,), side=1),
-        Rows(16, slot=4, kept=(0,)),
+        Rows(13, "tree", slot=2, accepted=(0, 3)),
+        Rows(2, accepted=(1,), buffer=1),
+        Rows(16, slot=4, accepted=(0,)),
         Rows(1, slot=5),
     ]
     check(Mixer(*MODELS[name]), mixture, bucket=48)
@@ -86,19 +88,19 @@ def test_several_sequences(name):
     ids=str,
 )
 def test_other_blocks(options):
-    check(Mixer(*SHAPES[1]), [Rows(23, "tree", slot=2, kept=(0, 3)), Rows(3, kept=(1,), side=1)], **options)
+    check(Mixer(*SHAPES[1]), [Rows(23, "tree", slot=2, accepted=(0, 3)), Rows(3, accepted=(1,), buffer=1)], **options)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_little_shared_memory(shape, monkeypatch):
     """Where the inputs of the rows have no room in a block, they are read from memory, and no bit is another."""
-    mixer, sequences = Mixer(*shape), [Rows(32, "tree", slot=2, kept=(0, 3)), Rows(3, kept=(1,), side=1)]
+    mixer, sequences = Mixer(*shape), [Rows(32, "tree", slot=2, accepted=(0, 3)), Rows(3, accepted=(1,), buffer=1)]
     tokens, memories = mixer.tokens(35), mixer.memories()
     again = memories.copy()
     out = mixer.gpu(tokens, sequences, memories)
-    asked = cuda.Step._shared_bytes
+    asked = cuda.DeltaStep._shared_bytes
     monkeypatch.setattr(
-        cuda.Step,
+        cuda.DeltaStep,
         "_shared_bytes",
         lambda self, room, places, *, staged: asked(self, room, places, staged=staged) + (staged << 20),
     )
@@ -110,7 +112,7 @@ def test_little_shared_memory(shape, monkeypatch):
 
 
 def test_value_rows_change_nothing():
-    mixer, sequences = Mixer(*SHAPES[1]), [Rows(23, "tree", slot=2, kept=(0, 3)), Rows(3, kept=(1,), side=1)]
+    mixer, sequences = Mixer(*SHAPES[1]), [Rows(23, "tree", slot=2, accepted=(0, 3)), Rows(3, accepted=(1,), buffer=1)]
     tokens, memories = mixer.tokens(26), mixer.memories()
     again = memories.copy()
     out = mixer.gpu(tokens, sequences, memories, value_rows=2)
@@ -121,10 +123,10 @@ def test_value_rows_change_nothing():
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_prompts_of_models(shape):
     text = [
-        Rows(130, "whole", kept=(0, 2)),
-        Rows(64, "whole", slot=1, side=1),
-        Rows(1, "whole", slot=2),
-        Rows(200, "whole", slot=3),
+        Rows(130, "prefill", accepted=(0, 2)),
+        Rows(64, "prefill", slot=1, buffer=1),
+        Rows(1, "prefill", slot=2),
+        Rows(200, "prefill", slot=3),
     ]
     check(Mixer(*shape), text, ratio=2e-3, state_ratio=1e-3, lengths=[7, 0, 63, 640])
 
@@ -136,20 +138,20 @@ def test_chain(shape):
     tokens, memories = mixer.tokens(n), mixer.memories()
     alone, pieces = memories.copy(), memories.copy()
     kept = tuple(range(5))
-    out = mixer.gpu(tokens, [Rows(n, kept=kept)], memories)
+    out = mixer.gpu(tokens, [Rows(n, accepted=kept)], memories)
     got = []
     for i, rows in enumerate(steps(n)):
-        rows = rows._replace(kept=rows.kept if i else kept)
+        rows = rows._replace(accepted=rows.accepted if i else kept)
         got.append(mixer.gpu(tokens[i : i + 1], [rows], alone))
     assert_same_bits("out", np.concatenate(got), out)
     sizes, got, before, at = [3, 1, 8, 7], [], kept, 0
     for i, size in enumerate(sizes):
-        got.append(mixer.gpu(tokens[at : at + size], [Rows(size, kept=before, side=i % 2)], pieces))
+        got.append(mixer.gpu(tokens[at : at + size], [Rows(size, accepted=before, buffer=i % 2)], pieces))
         before, at = tuple(range(size)), at + size
     assert_same_bits("pieces", np.concatenate(got), out)
-    mixer.flush([Rows(1, kept=tuple(range(n)), side=1)], memories)
-    mixer.flush([Rows(1, kept=(0,), side=n % 2)], alone)
-    mixer.flush([Rows(1, kept=before, side=len(sizes) % 2)], pieces)
+    mixer.flush([Rows(1, accepted=tuple(range(n)), buffer=1)], memories)
+    mixer.flush([Rows(1, accepted=(0,), buffer=n % 2)], alone)
+    mixer.flush([Rows(1, accepted=before, buffer=len(sizes) % 2)], pieces)
     for other in (alone, pieces):
         assert_same_bits("state", other.delta.state, memories.delta.state)
         assert_same_bits("tail", other.conv.tail, memories.conv.tail)
@@ -169,8 +171,8 @@ def test_tree(shape, places, monkeypatch):
         chained = before.copy()
         assert_same_bits("path", out[path], mixer.gpu(tokens[path], [Rows(len(path))], chained))
         kept = memories.copy()
-        following = mixer.gpu(after, [Rows(3, kept=tuple(path), side=1)], kept)
-        straight = mixer.gpu(after, [Rows(3, kept=tuple(range(len(path))), side=1)], chained)
+        following = mixer.gpu(after, [Rows(3, accepted=tuple(path), buffer=1)], kept)
+        straight = mixer.gpu(after, [Rows(3, accepted=tuple(range(len(path))), buffer=1)], chained)
         assert_same_bits("after the path", following, straight)
         assert_same_bits("state", kept.delta.state, chained.delta.state)
 
@@ -196,10 +198,10 @@ def test_forests_and_brooms():
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_any_company(shape):
     """A sequence has the same bits beside others, in a larger bucket, and when blocks take one sequence after another."""
-    mixer, sequences = Mixer(*shape), [rows for rows in BATCHES["everything"] if rows.form != "whole" and rows.n < 64]
-    sequences += [Rows(16, slot=5, kept=(0, 1, 2), side=1), Rows(1, slot=3, kept=(0, 1)), Rows(23, "tree", slot=6)]
+    mixer, sequences = Mixer(*shape), [rows for rows in BATCHES["everything"] if rows.form != "prefill" and rows.n < 64]
+    sequences += [Rows(16, slot=5, accepted=(0, 1, 2), buffer=1), Rows(1, slot=3, accepted=(0, 1)), Rows(23, "tree", slot=6)]
     rows = batch(sequences)
-    n = int(rows.first[-1])
+    n = int(rows.row_starts[-1])
     tokens, memories = mixer.tokens(n), mixer.memories()
     start = memories.copy()
     out = mixer.gpu(tokens, sequences, memories)
@@ -211,7 +213,7 @@ def test_any_company(shape):
         assert_same_bits("tail", again.conv.tail, memories.conv.tail)
     alone = start.copy()
     for s, sequence in enumerate(sequences):
-        own = slice(rows.first[s], rows.first[s + 1])
+        own = slice(rows.row_starts[s], rows.row_starts[s + 1])
         assert_same_bits("alone", mixer.gpu(tokens[own], [sequence], alone, parents=[rows.parent[own].tolist()]), out[own])
     assert_same_bits("state", alone.delta.state, memories.delta.state)
     assert_same_bits("tail", alone.conv.tail, memories.conv.tail)
@@ -225,14 +227,18 @@ def test_prompt_in_pieces(shape, length):
     tokens, memories = mixer.tokens(n), mixer.memories()
     pieces, company = memories.copy(), memories.copy()
     kept = (0, 2, 3)
-    out = mixer.gpu(tokens, [Rows(n, "whole", kept=kept)], memories, lengths=[length])
+    out = mixer.gpu(tokens, [Rows(n, "prefill", accepted=kept)], memories, lengths=[length])
     cuts = [0, 64 - length, 256 - length, n]
     got = []
     for i, (a, b) in enumerate(itertools.pairwise(cuts)):
-        rows = Rows(b - a, "whole", kept=() if i else kept)
+        rows = Rows(b - a, "prefill", accepted=() if i else kept)
         got.append(mixer.gpu(tokens[a:b], [rows], pieces, lengths=[length + a]))
     assert_same_bits("pieces", np.concatenate(got), out)
-    others = [Rows(70, "whole", slot=4, side=1), Rows(n, "whole", kept=kept), Rows(3, "whole", slot=2, kept=(5,))]
+    others = [
+        Rows(70, "prefill", slot=4, buffer=1),
+        Rows(n, "prefill", accepted=kept),
+        Rows(3, "prefill", slot=2, accepted=(5,)),
+    ]
     more = mixer.tokens(73, seed=9)
     both = type(tokens)(*(np.concatenate([m[:70], t, m[70:]]) for t, m in zip(tokens, more, strict=True)))
     got = mixer.gpu(both, others, company, lengths=[3, length, 1])
@@ -247,12 +253,12 @@ def test_prompt_then_steps():
     n, mixer = 150, Mixer(*SHAPES[1])
     tokens, memories = mixer.tokens(n), mixer.memories()
     pending = memories.copy()
-    out = mixer.gpu(tokens, [Rows(n, "whole")], memories, lengths=[11])
+    out = mixer.gpu(tokens, [Rows(n, "prefill")], memories, lengths=[11])
     got, kept = [], ()
     for i, a in enumerate(range(0, n, 50)):
-        got.append(mixer.gpu(tokens[a : a + 50], [Rows(50, kept=kept, side=i % 2)], pending))
+        got.append(mixer.gpu(tokens[a : a + 50], [Rows(50, accepted=kept, buffer=i % 2)], pending))
         kept = tuple(range(50))
-    mixer.flush([Rows(1, kept=kept, side=1)], pending)
+    mixer.flush([Rows(1, accepted=kept, buffer=1)], pending)
     assert_close("out", out, np.concatenate(got), 2e-3)
     assert_close("state", memories.delta.state[0], pending.delta.state[0], 1e-3)
     assert_same_bits("tail", memories.conv.tail[0], pending.conv.tail[0])
@@ -269,19 +275,19 @@ def test_repetitive_text(fade, n):
     tokens = few[picks]
     tokens.alpha[:] = tokens.alpha / 4 + shift
     wanted = memories.copy()
-    out = mixer.gpu(tokens, [Rows(n, "whole")], memories)
-    want = mixer.definition(tokens, batch([Rows(n, "whole")]), wanted)
+    out = mixer.gpu(tokens, [Rows(n, "prefill")], memories)
+    want = mixer.definition(tokens, batch([Rows(n, "prefill")]), wanted)
     assert_close("out", out, want, 2e-3)
     assert_close("state", memories.delta.state[0], wanted.delta.state[0], 1e-3)
 
 
 def test_flush():
     mixer = Mixer(*SHAPES[0])
-    sequences = [Rows(1, slot=5, kept=(3, 4)), Rows(1, slot=2), Rows(1, slot=0, kept=(0, 1, 2, 9, 63), side=1)]
+    sequences = [Rows(1, slot=5, accepted=(3, 4)), Rows(1, slot=2), Rows(1, slot=0, accepted=(0, 1, 2, 9, 63), buffer=1)]
     memories = Memories(*(poison(memory, sequences) for memory in mixer.memories()))
     before, wanted, made = memories.copy(), memories.copy(), batch(sequences)
     mixer.flush(sequences, memories)
-    reference.apply_kept(made.slot, made.kept, made.n_kept, made.side, wanted.delta)
+    reference.apply_accepted(made.slot, made.accepted, made.n_accepted, made.buffer, wanted.delta)
     for sequence in sequences:
         assert_close("state", memories.delta.state[sequence.slot], wanted.delta.state[sequence.slot], 1e-6)
     for name in ("k", "u", "decay"):
@@ -290,22 +296,22 @@ def test_flush():
 
 def test_launch_in_a_graph():
     """A captured launch reads another batch, also of a tree and of more sequences."""
-    from dflash.kernels.conv import cuda as conv_cuda
+    from dflash.kernels.gpu import device
     from dflash.kernels.gpu.batch import DeviceBatch
 
     mixer = Mixer(*SHAPES[0])
     on_device = DeviceBatch(16, 4, 4)
-    there = conv_cuda.Memory.empty(4, 4, mixer.n_channels), cuda.Memory.empty(4, *SHAPES[0])
+    there = ConvMemory.empty(4, 4, mixer.n_channels, device.zeros), DeltaMemory.empty(4, *SHAPES[0], device.zeros)
     arrays = [cupy.zeros((16, array.shape[1]), np.float32) for array in mixer.tokens(1)]
     out = cupy.zeros((16, mixer.n_heads * mixer.n_values), np.float16)
-    weights = cuda.Weights(*(cupy.asarray(a) for a in (mixer.taps, mixer.ssm_a, mixer.ssm_dt, mixer.ssm_norm)), 1e-6)
-    step = cuda.Step(cuda.Inputs(*arrays, out), weights, on_device, *there)
+    weights = cuda.MixerWeights(*(cupy.asarray(a) for a in (mixer.taps, mixer.ssm_a, mixer.ssm_dt, mixer.ssm_norm)), 1e-6)
+    step = cuda.DeltaStep(cuda.Inputs(*arrays, out), weights, on_device, *there)
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.get_current_stream().synchronize()
     plans = [
         [Rows(3), Rows(2, slot=1)],
-        [Rows(9, "tree", kept=(0, 1), side=1), Rows(1, slot=1, kept=(0,), side=1)],
-        [Rows(16, kept=(0, 2))],
+        [Rows(9, "tree", accepted=(0, 1), buffer=1), Rows(1, slot=1, accepted=(0,), buffer=1)],
+        [Rows(16, accepted=(0, 2))],
     ]
     memories = mixer.memories(slots=4)
     for memory in memories:
@@ -319,7 +325,7 @@ def test_launch_in_a_graph():
         graph = stream.end_capture()
         for sequences in plans:
             rows = batch(sequences)
-            n = int(rows.first[-1])
+            n = int(rows.row_starts[-1])
             tokens = mixer.tokens(n, seed=n)
             for array, values in zip(arrays, tokens, strict=True):
                 array[:n] = cupy.asarray(values)
@@ -332,20 +338,19 @@ def test_launch_in_a_graph():
 def test_scratch_in_given_memory():
     """Its arrays lie side by side there, or elsewhere if there is no room."""
     sizes, memory = (130, *SHAPES[0]), cupy.empty(1 << 22, np.float16)
-    scratch = cuda.Scratch(*sizes, sequences=2, memory=memory)
+    scratch = cuda.PromptScratch(*sizes, sequences=2, memory=memory)
     arrays = sorted((scratch.prepared, scratch.matrices, scratch.gates, scratch.read), key=lambda a: a.data.ptr)
     ends = [memory.data.ptr, *(a.data.ptr + a.nbytes for a in arrays)]
     assert all(end <= a.data.ptr for end, a in zip(ends, arrays, strict=False))
     assert ends[-1] <= memory.data.ptr + memory.nbytes
-    elsewhere = cuda.Scratch(*sizes, sequences=2, memory=memory[:100]).prepared
+    elsewhere = cuda.PromptScratch(*sizes, sequences=2, memory=memory[:100]).prepared
     assert not memory.data.ptr <= elsewhere.data.ptr < memory.data.ptr + 200
 
 
 def test_refused():
     from dflash.errors import KernelError
+    from dflash.kernels.delta.cuda_arguments import constants
 
-    with pytest.raises(KernelError, match="3 value heads are no multiple of 2 key heads"):
-        cuda.Memory.empty(1, 2, 3, 16, 16)
-    with pytest.raises(KernelError, match="key size 24"):
-        cuda.Memory.empty(1, 1, 1, 24, 16)
+    with pytest.raises(KernelError, match="at most 128 on a GPU, got 16 and 144"):
+        constants(ConvMemory.empty(1, 4, 176), DeltaMemory.empty(1, 1, 1, 16, 144))
     assert chain(2) == [-1, 0]

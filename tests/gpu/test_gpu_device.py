@@ -26,10 +26,10 @@ def assert_holds(here, tokens, batch):
     assert here.counts.get().tolist() == [n, s]
     assert_same_bits("tokens", here.tokens.get()[:n], tokens)
     assert_same_bits("position", here.position.get()[:n], batch.length[batch.sequence] + batch.depth)
-    assert_same_bits("first", here.first.get()[: s + 1], batch.first)
+    assert_same_bits("row_starts", here.row_starts.get()[: s + 1], batch.row_starts)
     for name in ("sequence", "parent", "depth"):
         assert_same_bits(name, getattr(here, name).get()[:n], getattr(batch, name))
-    for name in ("length", "slot", "whole", "kept", "n_kept", "side"):
+    for name in ("length", "slot", "prefill", "accepted", "n_accepted", "buffer"):
         assert_same_bits(name, getattr(here, name).get()[:s], getattr(batch, name))
     assert_same_bits("pages", here.pages.get()[:s, : batch.pages.shape[1]], batch.pages)
 

@@ -25,7 +25,7 @@ from dflash.errors import PoolExhausted
 from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
 from dflash.model.draft import DraftRequest, load_draft
-from dflash.model.draft.names import expected
+from dflash.model.draft.files.names import expected
 
 TEXTS = [
     "def fibonacci(n):\n    if n < 2:\n        return n\n",
@@ -354,8 +354,8 @@ def test_looking_ahead_changes_nothing(model, shape, sampling, monkeypatch):
 
 def test_guesses_are_launched_ahead(model, monkeypatch):
     draft, followed = model.attachments[DFlash()], []
-    follow = draft.follow
-    monkeypatch.setattr(draft, "follow", lambda *asked: followed.append(follow(*asked)) or followed[-1])
+    follow = draft.launch_ahead
+    monkeypatch.setattr(draft, "launch_ahead", lambda *asked: followed.append(follow(*asked)) or followed[-1])
     (session,) = written(model, demo()[1][:1], Strategy(DFlash()), Sampling())
     decoding = [step for step in session.steps if step.tokens]
     assert len(followed) >= len(decoding) - 2

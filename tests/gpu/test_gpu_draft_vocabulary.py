@@ -15,7 +15,7 @@ from dflash.kernels.sample import SampleParams
 from dflash.model.batch import Span
 from dflash.model.draft import DraftRequest, load_draft
 from dflash.model.draft.vocabulary import first
-from dflash.model.load_mtp import load_mtp
+from dflash.model.loading.mtp import load_mtp
 from dflash.model.mtp import MtpRequest
 
 TEXTS = ["def fibonacci(n):\n    if n < 2:\n        return n\n", "Once upon a time there was a king who"]
@@ -41,14 +41,14 @@ def test_rows_of_a_matrix(arrays):
     import cupy
 
     from dflash.kernels.formats.cuda import PackedWeight
-    from dflash.kernels.linear.cuda import PackedLinear
+    from dflash.kernels.linear.cuda import DecodeLinear
 
     weights = arrays.standard_normal((203, 512), dtype=np.float32).astype(np.float16)
     tiles = PackedWeight(Matrix(weights.view(np.uint8), "F16"))
     x = cupy.asarray(arrays.standard_normal((5, 512), dtype=np.float32).astype(np.float16))
     out = cupy.full((5, 120), np.nan, np.float32)
     parts = [slice(0, 33), slice(112, 199)]
-    PackedLinear(x, [tiles.rows(part) for part in parts], [out[:, :33], out[:, 33:]])(5)
+    DecodeLinear(x, [tiles.rows(part) for part in parts], [out[:, :33], out[:, 33:]])(5)
     want = x.get().astype(np.float64) @ weights[np.r_[0:33, 112:199]].T.astype(np.float64)
     np.testing.assert_allclose(out.get(), want, atol=1e-2)
 

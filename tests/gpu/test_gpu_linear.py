@@ -124,12 +124,12 @@ def test_gated_linear(tokens, rows, kinds):
     packed = [tiles.PackedWeight(gate), tiles.PackedWeight(up)]
     whole, out = poisoned(tokens, rows, np.float16)
     want = np.zeros((tokens, rows))
-    cuda.PackedLinear(cupy.asarray(x), packed, (out,), gated=True)(tokens)
+    cuda.DecodeLinear(cupy.asarray(x), packed, (out,), gated=True)(tokens)
     reference.gated_linear(x, gate, up, want)
     assert_close("gated", out.get().astype(np.float32) / INNER_SCALE, want, 5e-4)
     assert np.isnan(whole[:, rows:].get()).all()
     alone = cupy.empty((1, rows), np.float16)
-    cuda.PackedLinear(cupy.asarray(x[-1:]), packed, (alone,), gated=True)(1)
+    cuda.DecodeLinear(cupy.asarray(x[-1:]), packed, (alone,), gated=True)(1)
     assert_same_bits("alone", alone.get(), out[-1:].get())
 
 
@@ -140,7 +140,7 @@ def test_gate_and_up_of_a_large_model(kind):
 
     def inner(x):
         out = cupy.full((len(x), 17408), np.nan, np.float16)
-        cuda.PackedLinear(cupy.asarray(x), packed, (out,), gated=True)(len(x))
+        cuda.DecodeLinear(cupy.asarray(x), packed, (out,), gated=True)(len(x))
         return out.get()
 
     got, some = inner(x), np.unique(RNG.integers(0, 17408, 40))
@@ -154,7 +154,7 @@ def test_gate_and_up_of_a_large_model(kind):
 def test_gated_linear_saturates():
     x, weight = cupy.full((1, 256), 60000, np.float16), tiles.PackedWeight(random_matrix(32, 256, "F32"))
     out = cupy.empty((1, 32), np.float16)
-    cuda.PackedLinear(x, [weight, weight], (out,), gated=True)(1)
+    cuda.DecodeLinear(x, [weight, weight], (out,), gated=True)(1)
     assert np.isfinite(out.get()).all()
     assert np.abs(out.get()).max() == 65504
 
@@ -162,7 +162,7 @@ def test_gated_linear_saturates():
 def test_add_keeps_the_residual():
     packed, x, start = tiles.PackedWeight(random_matrix(50, 2048)), normal(5, 2048), normal(5, 50).astype(np.float32)
     added = cupy.asarray(start)
-    cuda.PackedLinear(cupy.asarray(x), [packed], [added], add=True, scale=4.0)(5)
+    cuda.DecodeLinear(cupy.asarray(x), [packed], [added], add=True, scale=4.0)(5)
     assert_same_bits("residual", added.get(), start + 4 * product(x, packed))
 
 
@@ -171,7 +171,7 @@ def test_weights_of_several_types_and_a_launch_in_a_graph():
     weights = [random_matrix(r, 2048, kind) for r, kind in zip(rows, kinds, strict=True)]
     x = cupy.asarray(normal(16, 2048))
     outs = [cupy.full((16, r), np.nan, np.float32) for r in rows]
-    launch = cuda.PackedLinear(x, [tiles.PackedWeight(w) for w in weights], outs)
+    launch = cuda.DecodeLinear(x, [tiles.PackedWeight(w) for w in weights], outs)
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.get_current_stream().synchronize()
     with stream:
@@ -210,7 +210,7 @@ def test_a_stack_is_its_matrices():
 
 def test_refuses_what_does_not_fit():
     packed = tiles.PackedWeight(random_matrix(16, 256))
-    with pytest.raises(KernelError, match="rows of 256 weights"):
+    with pytest.raises(KernelError, match="does not fit tokens of 512"):
         cuda.linear(cupy.zeros((2, 512), np.float16), [packed], [cupy.zeros((2, 16), np.float32)])
     with pytest.raises(KernelError, match="out must be"):
         cuda.linear(cupy.zeros((2, 256), np.float16), [packed], [cupy.zeros((2, 17), np.float32)])

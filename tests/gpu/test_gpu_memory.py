@@ -9,7 +9,7 @@ import pytest
 import dflash
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
-from dflash.model.hub import resolve
+from dflash.model.loading.hub import resolve
 
 cupy = pytest.importorskip("cupy")
 ScratchArena = pytest.importorskip("dflash.model.cuda.scratch_arena").ScratchArena

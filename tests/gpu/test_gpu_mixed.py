@@ -65,7 +65,7 @@ def test_drafts_are_launched_ahead(monkeypatch):
     model, _ = demo()
     DFlash().prepare(model)
     draft, taken = model.attachments[DFlash()], []
-    guess = draft.guess
+    guess = draft.draft_on_device
 
     def counted(wishes, anchors):
         ahead = draft._ahead

@@ -12,7 +12,7 @@ from golden import FILES, PRIMARY, assert_greedy, chain, host, load, prefill, re
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.model.batch import Span
-from dflash.model.load import load_model
+from dflash.model.loading.target import load_model
 
 LOGITS = 4e-3
 """RMS error over RMS; what a multiply reads is float16. Weights of type F32 and BF16 are float16 here, too."""

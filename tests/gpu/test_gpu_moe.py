@@ -48,7 +48,7 @@ class Exact:
 class Layer:
     """Experts with a stream of some rows and a guard row, all scratch poisoned."""
 
-    def __init__(self, weights, rows=64, made=(cuda.Scratch, cuda.Moe)):
+    def __init__(self, weights, rows=64, made=(cuda.DecodeScratch, cuda.DecodeMoe)):
         self.rows, width = rows, weights.router.shape[1]
         small = min(1, 0.5 / (np.sqrt(width) * weights.gate.unpacked().std()))
         weights = weights._replace(
@@ -187,7 +187,7 @@ def test_rows_beyond_the_count_stay(true_layer, rows, bucket):
 
 def test_all_rows_to_the_same_experts():
     weights = random_experts(n=16, n_used=4)
-    for made, rows in (((cuda.Scratch, cuda.Moe), 64), (PREFILL, 300)):
+    for made, rows in (((cuda.DecodeScratch, cuda.DecodeMoe), 64), (PREFILL, 300)):
         x = np.repeat(normal(1, 256), rows, axis=0)
         got = Layer(weights, rows, made).check("same", x)
         assert_same_bits("rows", got, np.repeat(got[:1], rows, axis=0))
@@ -198,7 +198,7 @@ def test_ties_go_to_the_lower_number():
     rows = weights.router.data.copy()
     rows[8:] = rows[:8]
     weights = weights._replace(router=Matrix(rows, "F32"))
-    for made in ((cuda.Scratch, cuda.Moe), PREFILL):
+    for made in ((cuda.DecodeScratch, cuda.DecodeMoe), PREFILL):
         layer = Layer(weights, 40, made)
         layer.check("ties", normal(40, 256))
         experts = layer.scratch.experts[:40].get()
@@ -237,11 +237,11 @@ def test_a_launch_in_a_graph(true_layer):
 
 def test_refuses_what_does_not_fit():
     device = cuda.upload(random_experts())
-    scratch, counts = cuda.Scratch(4, device), cupy.ones(1, np.int32)
+    scratch, counts = cuda.DecodeScratch(4, device), cupy.ones(1, np.int32)
     with pytest.raises(KernelError, match="don't fit rows"):
-        cuda.Moe(cupy.zeros((4, 512), np.float32), cupy.ones(512, np.float32), device, counts, scratch, eps=EPS)
+        cuda.DecodeMoe(cupy.zeros((4, 512), np.float32), cupy.ones(512, np.float32), device, counts, scratch, eps=EPS)
     with pytest.raises(KernelError, match="1 to 2 rows"):
-        cuda.Moe(cupy.zeros((2, 256), np.float32), cupy.ones(256, np.float32), device, counts, scratch, eps=EPS)
+        cuda.DecodeMoe(cupy.zeros((2, 256), np.float32), cupy.ones(256, np.float32), device, counts, scratch, eps=EPS)
     with pytest.raises(KernelError, match="wanted 2048 rows"):
         swapped = device._replace(up=device.shared_up)
-        cuda.Moe(cupy.zeros((4, 256), np.float32), cupy.ones(256, np.float32), swapped, counts, scratch, eps=EPS)
+        cuda.DecodeMoe(cupy.zeros((4, 256), np.float32), cupy.ones(256, np.float32), swapped, counts, scratch, eps=EPS)

@@ -48,10 +48,10 @@ def poisoned(tokens, rows, dtype=np.float32):
 
 
 def run(x, weights, outs, n_bytes=PLENTY, **options):
-    scratch = prefill.Scratch(n_bytes)
+    scratch = prefill.UnpackScratch(n_bytes)
     scratch.halves.fill(np.nan)
     packed = [tiles.PackedWeight(w) for w in weights]
-    prefill.PrefillLaunch(cupy.asarray(x), packed, outs, scratch=scratch, **options)(len(x))
+    prefill.PrefillLinear(cupy.asarray(x), packed, outs, scratch=scratch, **options)(len(x))
 
 
 def product(x, *weights, **options):
@@ -180,7 +180,7 @@ def test_few_tokens_have_the_bits_of_many(hopper, kind, monkeypatch):
 def test_a_launch_in_a_graph_runs_fewer_rows_than_it_may(path):
     weight, x = random_matrix(500, 2048), cupy.asarray(normal(300, 2048))
     out = cupy.full((300, 500), np.nan, np.float32)
-    launch = prefill.PrefillLaunch(x, [tiles.PackedWeight(weight)], [out], scratch=prefill.Scratch(PLENTY))
+    launch = prefill.PrefillLinear(x, [tiles.PackedWeight(weight)], [out], scratch=prefill.UnpackScratch(PLENTY))
     stream = cupy.cuda.Stream(non_blocking=True)
     launch(1)
     cupy.cuda.Device().synchronize()
@@ -197,18 +197,18 @@ def test_a_launch_in_a_graph_runs_fewer_rows_than_it_may(path):
 
 
 def test_refuses_what_does_not_fit(path):
-    packed, scratch = tiles.PackedWeight(random_matrix(16, 256)), prefill.Scratch(PLENTY)
+    packed, scratch = tiles.PackedWeight(random_matrix(16, 256)), prefill.UnpackScratch(PLENTY)
     x, out = cupy.zeros((2, 256), np.float16), cupy.zeros((2, 16), np.float32)
     with pytest.raises(KernelError, match="does not fit tokens of 512"):
-        prefill.PrefillLaunch(cupy.zeros((2, 512), np.float16), [packed], [out], scratch=scratch)
+        prefill.PrefillLinear(cupy.zeros((2, 512), np.float16), [packed], [out], scratch=scratch)
     with pytest.raises(KernelError, match="out must be float32"):
-        prefill.PrefillLaunch(x, [packed], [cupy.zeros((2, 17), np.float32)], scratch=scratch)
+        prefill.PrefillLinear(x, [packed], [cupy.zeros((2, 17), np.float32)], scratch=scratch)
     with pytest.raises(KernelError, match="out must be float16"):
-        prefill.PrefillLaunch(x, [packed, packed], [out], gated=True, scratch=scratch)
+        prefill.PrefillLinear(x, [packed, packed], [out], gated=True, scratch=scratch)
     with pytest.raises(KernelError, match="contiguous float16"):
-        prefill.PrefillLaunch(x.astype(np.float32), [packed], [out], scratch=scratch)
-    launch = prefill.PrefillLaunch(x, [packed], [out], scratch=scratch)
+        prefill.PrefillLinear(x.astype(np.float32), [packed], [out], scratch=scratch)
+    launch = prefill.PrefillLinear(x, [packed], [out], scratch=scratch)
     with pytest.raises(KernelError, match="rows must be 1 to 2, got 3"):
         launch(3)
     with pytest.raises(KernelError, match="holds less than 256 rows of 256"):
-        prefill.PrefillLaunch(x, [packed], [out], scratch=prefill.Scratch(1 << 16))
+        prefill.PrefillLinear(x, [packed], [out], scratch=prefill.UnpackScratch(1 << 16))

@@ -102,5 +102,5 @@ def test_cancellations(lm):
             streams.pop(0).close()
     for stream in streams:
         stream.close()
-    assert not lm._worker.engine.busy
+    assert not lm._engine_thread.engine.busy
     assert lm.model.pools.free_slots == lm.model.pools.slots

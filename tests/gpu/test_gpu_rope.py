@@ -25,12 +25,12 @@ CASES = [*reference.cases(), *TRUE]
 
 def batch(sequences, seed=3):
     rng = np.random.default_rng(seed)
-    return ragged([(at, tree(rng, n) if form == "tree" else chain(n), form == "whole") for at, n, form in sequences])
+    return ragged([(at, tree(rng, n) if form == "tree" else chain(n), form == "prefill") for at, n, form in sequences])
 
 
 def inputs(rows, heads, kv, width, rotated, gated, seed=1):
     """Projections, gains and tables of a batch."""
-    rng, n = np.random.default_rng(seed), int(rows.first[-1])
+    rng, n = np.random.default_rng(seed), int(rows.row_starts[-1])
     angles = rng.uniform(0, 6, (n, rotated // 2))
     shapes = (n, heads * width * (2 if gated else 1)), (n, kv * width), (n, kv * width), (width,), (width,)
     return [*(rng.standard_normal(s, dtype=np.float32) for s in shapes), *np.float32([np.cos(angles), np.sin(angles)])]
@@ -38,7 +38,7 @@ def inputs(rows, heads, kv, width, rotated, gated, seed=1):
 
 def run(args, rows, heads, kv, width, kind, *, bucket=None):
     """Queries with a guard row, and caches with a spare page; all were NaN."""
-    n, room = int(rows.first[-1]), (bucket or int(rows.first[-1])) + 1
+    n, room = int(rows.row_starts[-1]), (bucket or int(rows.row_starts[-1])) + 1
     here = DeviceBatch(room, len(rows.slot), rows.pages.shape[1])
     here.upload(np.zeros(n, np.int32), rows)
     q = cupy.asarray(fill(kind, (room, heads, width)))
@@ -78,12 +78,12 @@ def test_rotate(case, kind):
 
 @pytest.mark.parametrize("kind", CACHES)
 def test_a_row_has_the_same_bits_in_every_batch(kind):
-    rows = batch([(250, 16, "chain"), (7, 40, "tree"), (0, 8, "whole")])
+    rows = batch([(250, 16, "chain"), (7, 40, "tree"), (0, 8, "prefill")])
     args = inputs(rows, 24, 4, 256, 64, True)
     q, k, v = run(args, rows, 24, 4, 256, kind)
     for row in (0, 7, 15, 16, 40, 63):
         s = rows.sequence[row]
-        at = int(rows.length[s] + row - rows.first[s])
+        at = int(rows.length[s] + row - rows.row_starts[s])
         lone = ragged([(at, [-1], False)], pages=rows.pages[s : s + 1])
         own = [a[row : row + 1] if i not in (3, 4) else a for i, a in enumerate(args)]
         one, keys, values = run(own, lone, 24, 4, 256, kind)
@@ -107,7 +107,7 @@ def test_halves_saturate():
 def test_layers_together_are_those_one_by_one(kv, width, rotated, kind):
     """Keys of all layers side by side, values one below the other."""
     rows, layers = batch([(70, 16, "chain"), (511, 5, "chain")]), 3
-    n = int(rows.first[-1])
+    n = int(rows.row_starts[-1])
     here = DeviceBatch(n + 1, len(rows.slot), rows.pages.shape[1])
     here.upload(np.zeros(n, np.int32), rows)
     of_layer = [inputs(rows, kv, kv, width, rotated, False, seed=i) for i in range(layers)]
@@ -145,7 +145,7 @@ def test_refuses_what_does_not_fit():
     args = [cupy.asarray(a) for a in inputs(rows, 2, 1, 32, 16, True)]
     k, v = cupy.zeros((2, 3, PAGE, 1, 32), np.float16)
     q = cupy.zeros((2, 2, 32), np.float16)
-    with pytest.raises(KernelError, match="rotate: query must be"):
+    with pytest.raises(KernelError, match="rotate: query: wanted"):
         cuda.Rotate(args[0][:, :-1], *args[1:], here, eps=1e-6, q=q, k=k, v=v)
     with pytest.raises(KernelError, match="a cache must be"):
         cuda.Rotate(*args, here, eps=1e-6, q=q, k=k[:, :100], v=v)

@@ -45,7 +45,7 @@ def prepared(x, weight):
     width = x.shape[1]
     norm, stream = norm_of(cupy.asarray(x), weight), cupy.asarray(x)
     nothing = cupy.zeros((len(x), 256), np.float16)
-    cuda.PackedLinear(nothing, [tiles.PackedWeight(random_matrix(width, 256))], [stream], add=True, behind=norm)(len(x))
+    cuda.DecodeLinear(nothing, [tiles.PackedWeight(random_matrix(width, 256))], [stream], add=True, behind=norm)(len(x))
     return norm
 
 
@@ -65,9 +65,9 @@ def test_a_norm_behind_a_sum(tokens, width):
     packed, gain, start = tiles.PackedWeight(random_matrix(width, 1024)), normal(width), normal(tokens, width)
     x, stream = cupy.asarray(normal(tokens, 1024).astype(np.float16)), cupy.asarray(start)
     norm = norm_of(stream, gain)
-    cuda.PackedLinear(x, [packed], [stream], add=True, scale=0.5, behind=norm)(tokens)
+    cuda.DecodeLinear(x, [packed], [stream], add=True, scale=0.5, behind=norm)(tokens)
     plain = cupy.asarray(start)
-    cuda.PackedLinear(x, [packed], [plain], add=True, scale=0.5)(tokens)
+    cuda.DecodeLinear(x, [packed], [plain], add=True, scale=0.5)(tokens)
     assert_same_bits("stream", stream.get(), plain.get())
     assert_prepared(norm, stream.get(), gain)
 
@@ -79,7 +79,7 @@ def test_products_of_normed_tokens(tokens, rows):
     weights = [random_matrix(r, 1536, kind) for r, kind in zip(rows, ("Q4_K", "Q6_K", "F32"), strict=False)]
     norm = prepared(x, gain)
     outs = [cupy.full((tokens, r), np.nan, np.float32) for r in rows]
-    cuda.PackedLinear(norm.half, [tiles.PackedWeight(w) for w in weights], outs, before=norm)(tokens)
+    cuda.DecodeLinear(norm.half, [tiles.PackedWeight(w) for w in weights], outs, before=norm)(tokens)
     for weight, out in zip(weights, outs, strict=True):
         want = np.zeros((tokens, weight.shape[0]))
         linear.linear(normed(norm, x), [weight], [want])
@@ -93,7 +93,7 @@ def test_gated_products_of_normed_tokens(tokens, kinds):
     gate, up = (random_matrix(300, 1024, kind) for kind in kinds)
     norm = prepared(x, gain)
     out, want = cupy.full((tokens, 300), np.nan, np.float16), np.zeros((tokens, 300))
-    cuda.PackedLinear(norm.half, [tiles.PackedWeight(gate), tiles.PackedWeight(up)], [out], gated=True, before=norm)(tokens)
+    cuda.DecodeLinear(norm.half, [tiles.PackedWeight(gate), tiles.PackedWeight(up)], [out], gated=True, before=norm)(tokens)
     linear.gated_linear(normed(norm, x), gate, up, want)
     assert_close("gated", out.get().astype(np.float64) * 64, want, 5e-4)
 
@@ -107,8 +107,8 @@ def test_the_same_bits_in_any_company(width, inner):
         stream = cupy.asarray(start[rows])
         norm, n = norm_of(stream, gain), len(stream)
         out = cupy.empty((n, 256), np.float32)
-        cuda.PackedLinear(cupy.asarray(x[rows]), [down], [stream], add=True, behind=norm)(n)
-        cuda.PackedLinear(norm.half, [up], [out], before=norm)(n)
+        cuda.DecodeLinear(cupy.asarray(x[rows]), [down], [stream], add=True, behind=norm)(n)
+        cuda.DecodeLinear(norm.half, [up], [out], before=norm)(n)
         return [array.get() for array in (norm.half, norm.squares, out)]
 
     together = run(slice(0, 40))
@@ -121,7 +121,7 @@ def test_what_is_too_large_saturates():
     stream = cupy.full((1, 256), 1e7, np.float32)
     norm = norm_of(stream, np.ones(256, np.float32))
     x = cupy.zeros((1, 256), np.float16)
-    cuda.PackedLinear(x, [tiles.PackedWeight(random_matrix(256, 256))], [stream], add=True, behind=norm)(1)
+    cuda.DecodeLinear(x, [tiles.PackedWeight(random_matrix(256, 256))], [stream], add=True, behind=norm)(1)
     assert (norm.half.get() == 65504).all()
 
 
@@ -131,7 +131,7 @@ def test_refuses_what_does_not_fit():
         split.SplitNorm(x, x[0], EPS, half=cupy.zeros((2, 256), np.float16), squares=cupy.zeros((2, 17), np.float32))
     packed, norm = tiles.PackedWeight(random_matrix(16, 256)), norm_of(x, np.ones(256, np.float32))
     with pytest.raises(KernelError, match="a norm behind a multiply"):
-        cuda.PackedLinear(norm.half, [packed], [cupy.zeros((2, 16), np.float32)], add=True, behind=norm)
+        cuda.DecodeLinear(norm.half, [packed], [cupy.zeros((2, 16), np.float32)], add=True, behind=norm)
 
 
 def test_what_comes_next_is_fetched_ahead_and_changes_nothing():
@@ -139,7 +139,7 @@ def test_what_comes_next_is_fetched_ahead_and_changes_nothing():
     x = cupy.asarray(normal(16, 1536).astype(np.float16))
     y = cupy.asarray(normal(16, 1008).astype(np.float16))
     outs = [cupy.empty((16, w.shape[0]), np.float32) for w in weights]
-    launches = [cuda.PackedLinear(a, [w], [out]) for a, w, out in zip((x, y), weights, outs, strict=True)]
+    launches = [cuda.DecodeLinear(a, [w], [out]) for a, w, out in zip((x, y), weights, outs, strict=True)]
     alone = []
     for launch, out in zip(launches, outs, strict=True):
         launch(16)
@@ -152,7 +152,7 @@ def test_what_comes_next_is_fetched_ahead_and_changes_nothing():
     assert np.all(pieces % 16 == 0)
     some = launches[0].first(weights[0].data.nbytes // 4)
     assert 0 < int(some[:, 1].sum()) < weights[0].data.nbytes // 2
-    launches = [cuda.PackedLinear(a, [w], [out]) for a, w, out in zip((x, y), weights, outs, strict=True)]
+    launches = [cuda.DecodeLinear(a, [w], [out]) for a, w, out in zip((x, y), weights, outs, strict=True)]
     cuda.fetch_ahead(launches)
     for launch, out, want in zip(launches, outs, alone, strict=True):
         launch(16)

@@ -1,4 +1,4 @@
-"""Trees grown, planted and walked on a GPU."""
+"""Trees grown, written to a batch and walked on a GPU."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_grow(kind, dependent):
     pool = 16 if dependent else 64
     sizes = [(0, 15, 1, 15), (15, 15, pool, 22), (30, 7, 4, 63), (37, 3, pool, 63), (40, 1, 5, 9), (41, 5, pool, 3)]
     ids, scores, edges = candidates(46, pool, dependent=dependent, kind=kind)
-    out = cuda.guesses(len(sizes))
+    out = cuda.draft_arrays(len(sizes))
     outlines = cupy.asarray(np.array(sizes, np.int32))
     ranked = cupy.asarray(edges if dependent else scores)
     cuda.BuildTree(cupy.asarray(ids), ranked, outlines, out)(len(sizes))
@@ -67,13 +67,13 @@ def test_grow_as_far_as_it_reaches():
     reach, found = [3, 0, 15], []
     for depths, given in (([10, 10, 10], reach), (np.minimum(reach, 10).tolist(), None)):
         outlines = np.array([(10 * s, depth, 4, 22) for s, depth in enumerate(depths)], np.int32)
-        out = cuda.guesses(3)
+        out = cuda.draft_arrays(3)
         limit = None if given is None else cupy.asarray(np.array(given, np.int32))
         cuda.BuildTree(cupy.asarray(ids), cupy.asarray(scores), cupy.asarray(outlines), out, reach=limit)(3)
         got = out.download().wait()
         found.append([got.grown.tolist(), got.tokens[:3, :22].tolist(), got.parents[:3, :22].tolist()])
     assert found[0] == found[1]
-    outlines, out = cupy.asarray(np.array([(0, 10, 1, 10)], np.int32)), cuda.guesses(1)
+    outlines, out = cupy.asarray(np.array([(0, 10, 1, 10)], np.int32)), cuda.draft_arrays(1)
     cuda.BuildTree(cupy.asarray(ids), cupy.asarray(scores), outlines, out, reach=cupy.asarray(np.array([3], np.int32)))(1)
     got = out.download().wait()
     assert got.tokens[0, :10].tolist() == [*ids[:3, 0].tolist(), *[0] * 7]
@@ -123,7 +123,7 @@ ORDERS = {"all": [0, 1, 2, 3], "two": [3, 1], "one": [-1, 2], "far apart": [0, -
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 def test_plant(order):
     sizes, lengths = [1, 23, 16, 4], [10, 20, 30, 4000]
-    batch, out = batch_of(sizes, lengths), cuda.guesses(16)
+    batch, out = batch_of(sizes, lengths), cuda.draft_arrays(16)
     trees = [random_tree(n - 1) for n in sizes]
     for s, tree in enumerate(trees):
         put(out, order.index(s) if s in order else 9, tree)
@@ -156,7 +156,7 @@ def test_walk(sizes, order):
     """The way of the drawn tokens of some sequences, and a block and a context that go on from its end."""
     block, places, s = 4, 512, len(order)
     lengths = RNG.integers(1, 3000, len(sizes)).tolist()
-    batch, out = batch_of(sizes, lengths), cuda.guesses(16)
+    batch, out = batch_of(sizes, lengths), cuda.draft_arrays(16)
     for k, i in enumerate(order):
         put(out, k, random_tree(sizes[i] - 1))
     cuda.WriteDraft(out, batch)(order)
@@ -185,14 +185,14 @@ def test_walk(sizes, order):
         assert seen.last[k] == at + len(path) - 1
         assert position.get()[:, k].tolist() == [now, now + 1, now + 2]
         assert other.length.get()[k] == lengths[i]
-        assert (seen.first[k], seen.length[k]) == (at, lengths[i] % places)
+        assert (seen.row_starts[k], seen.length[k]) == (at, lengths[i] % places)
         assert got.tokens[block * k : block * (k + 1)].tolist() == [anchor, 99, 99, 99]
         assert got.position[block * k : block * (k + 1)].tolist() == list(range(now, now + block))
         assert (got.length[k], got.seen[k]) == (now, max(5, now + 64 - places))
         assert (found.anchors[k], found.lengths[k]) == (anchor, now)
         at += len(path)
     assert seen.counts.tolist() == [at, s]
-    assert seen.first[s] == at
+    assert seen.row_starts[s] == at
 
 
 def test_features():
@@ -224,7 +224,7 @@ def test_rows_that_lie_apart():
     ids, scores, _ = candidates(12, 8, dependent=False, kind="")
     trees = []
     for apart, back in ((1, np.arange(12)), (4, np.arange(12).reshape(4, 3).T.reshape(-1))):
-        out = cuda.guesses(4)
+        out = cuda.draft_arrays(4)
         first = [0, 3, 6, 9] if apart == 1 else [0, 1, 2, 3]
         outlines = cupy.asarray([(row, 3, 8, 20) for row in first], cupy.int32)
         cuda.BuildTree(cupy.asarray(ids[back]), cupy.asarray(scores[back]), outlines, out, apart=apart)(4)

@@ -20,7 +20,7 @@ SHAPES = [(4, 2, 256, np.uint16), (3, 1, 64, np.float32)]
 
 def batch(sequences, seed=3):
     rng = np.random.default_rng(seed)
-    return ragged([(at, tree(rng, n) if form == "tree" else chain(n), form == "whole") for at, n, form in sequences])
+    return ragged([(at, tree(rng, n) if form == "tree" else chain(n), form == "prefill") for at, n, form in sequences])
 
 
 def caches(rows, kv, width, kind, seed=5):
@@ -29,7 +29,7 @@ def caches(rows, kv, width, kind, seed=5):
     for _ in range(2):
         cache = fill(kind, (rows.pages.max() + 2, PAGE, kv, width))
         for s, length in enumerate(rows.length):
-            index = np.arange(length + rows.first[s + 1] - rows.first[s])
+            index = np.arange(length + rows.row_starts[s + 1] - rows.row_starts[s])
             values = rng.standard_normal((len(index), kv, width), dtype=np.float32)
             values = values.astype(np.float16).view(np.uint16) if kind == np.uint16 else values
             cache[rows.pages[s, index // PAGE], index % PAGE] = values
@@ -39,7 +39,7 @@ def caches(rows, kv, width, kind, seed=5):
 
 def queries(rows, heads, width, seed=7):
     """Return queries, and the projection with the gates."""
-    rng, n = np.random.default_rng(seed), rows.first[-1]
+    rng, n = np.random.default_rng(seed), rows.row_starts[-1]
     return [rng.standard_normal(shape, dtype=np.float32) for shape in ((n, heads, width), (n, heads * 2 * width))]
 
 
@@ -136,7 +136,7 @@ def test_other_sequences_change_nothing(kind):
         (255, 16, "chain"),
         (600, 1, "chain"),
         (257, 64, "tree"),
-        (130, 70, "whole"),
+        (130, 70, "prefill"),
         (900, 1, "chain"),
     ]
     rows = batch(sequences)
@@ -144,8 +144,8 @@ def test_other_sequences_change_nothing(kind):
     q, gate = queries(rows, 4, 64)
     together = run(q, k, v, rows, gate)
     for s in range(len(sequences)):
-        own = slice(rows.first[s], rows.first[s + 1])
-        parents, whole = rows.parent[own].tolist(), bool(rows.whole[s])
+        own = slice(rows.row_starts[s], rows.row_starts[s + 1])
+        parents, whole = rows.parent[own].tolist(), bool(rows.prefill[s])
         alone = ragged([(int(rows.length[s]), parents, whole)], pages=rows.pages[s : s + 1])
         assert_same_bits(f"sequence {s}", run(q[own], k, v, alone, gate[own]), together[own])
 
@@ -176,7 +176,7 @@ def test_a_later_row_never_shows():
         k, v = caches(rows, 1, 64, np.float32)
 
 
-@pytest.mark.parametrize("sequences", [[(3000, 1, "chain")], [(700, 64, "tree")], [(300, 200, "whole"), (20, 5, "tree")]])
+@pytest.mark.parametrize("sequences", [[(3000, 1, "chain")], [(700, 64, "tree")], [(300, 200, "prefill"), (20, 5, "tree")]])
 def test_threads_change_nothing(sequences):
     rows = batch(sequences)
     k, v = caches(rows, 2, 128, np.uint16)
@@ -214,9 +214,9 @@ def test_refuses_what_does_not_fit():
         attend(q[:, :3], k, v, rows, out=out)
     with pytest.raises(KernelError, match="1 rows of q for a batch of 2"):
         attend(q[:1], k, v, rows, out=out)
-    with pytest.raises(KernelError, match="out must be"):
+    with pytest.raises(KernelError, match="out: wanted"):
         attend(q, k, v, rows, out=out[:, ::2])
-    with pytest.raises(KernelError, match="gate must be"):
+    with pytest.raises(KernelError, match="gate: wanted"):
         attend(q, k, v, rows, out=out, gate=gate[:, :128])
     with pytest.raises(KernelError, match="a cache must be"):
         attend(q, k[:, :128], v, rows, out=out)

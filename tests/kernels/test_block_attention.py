@@ -44,7 +44,7 @@ def test_other_sequences_change_nothing(case):
     arrays = *rows_of(blocks, heads, kv, width), *rings(blocks, kv, width, places, window, np.uint16)
     together = run(arrays, blocks, window, causal)
     for s, sequence in enumerate(sequences):
-        own = slice(blocks.first[s], blocks.first[s + 1])
+        own = slice(blocks.row_starts[s], blocks.row_starts[s + 1])
         alone = of([sequence])._replace(slot=blocks.slot[s : s + 1])
         got = run((*(a[own] for a in arrays[:3]), *arrays[3:]), alone, window, causal)
         assert_same_bits(f"sequence {s}", got, together[own])
@@ -120,10 +120,10 @@ def test_refuses_what_does_not_fit():
     arrays = q, k, v, ring_k, ring_v = *rows_of(blocks, 4, 2, 32), *rings(blocks, 2, 32, 16, 0, np.float32)
     refused = [
         ("H a multiple of 2", (q[:, :3], k, v, ring_k, ring_v), blocks, 0),
-        ("k must be contiguous", (q, k[:, ::2], v, ring_k, ring_v), blocks, 0),
+        ("k: wanted contiguous", (q, k[:, ::2], v, ring_k, ring_v), blocks, 0),
         ("a ring must be", (q, k, v, ring_k.astype(np.float64), ring_v), blocks, 0),
         ("ring_v is float32", (q, k, v, ring_k, ring_v[:1]), blocks, 0),
-        ("must cover 5 rows", arrays, blocks._replace(first=blocks.first[[0, 1, 1]]), 0),
+        ("must cover 5 rows", arrays, blocks._replace(row_starts=blocks.row_starts[[0, 1, 1]]), 0),
         ("slots must be", arrays, blocks._replace(slot=blocks.slot + 9), 0),
         ("begin must be 0 to length", arrays, blocks._replace(begin=blocks.length + 1), 0),
         ("a window must be", arrays, blocks, -1),

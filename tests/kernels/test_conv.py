@@ -14,7 +14,7 @@ from recurrent import SLOTS, assert_guards, assert_untouched, batch, copy, guard
 from dflash.errors import KernelError
 from dflash.kernels.arrays import zeros
 from dflash.kernels.cases import BATCHES, Rows
-from dflash.kernels.conv import Memory, apply_kept, causal_conv, cpu, reference, taps
+from dflash.kernels.conv import ConvMemory, apply_accepted, causal_conv, cpu, reference, taps
 
 DATA = Path(__file__).parent.parent / "data" / "kernels"
 CASES = list(reference.cases())
@@ -25,7 +25,7 @@ def random(*shape, seed=0):
 
 
 def random_memory(n_channels, n_taps):
-    memory = Memory.empty(SLOTS, n_taps, n_channels)
+    memory = ConvMemory.empty(SLOTS, n_taps, n_channels)
     for seed, field in enumerate(fields(memory)):
         array = getattr(memory, field.name)
         array[:] = random(*array.shape, seed=seed + 10)
@@ -40,17 +40,17 @@ def run(x, weight, sequences, memory, parents=None):
 
 def flush(sequences, memory):
     made = batch(sequences)
-    apply_kept(made.slot, made.kept, made.n_kept, made.side, memory)
+    apply_accepted(made.slot, made.accepted, made.n_accepted, made.buffer, memory)
     return memory.tail
 
 
 @pytest.mark.parametrize("start", ["state0", None])
 def test_recorded(start):
     g = np.load(DATA / "conv1d_silu.npz")
-    memory = Memory.empty(1, g["weight"].shape[1], g["x"].shape[1])
+    memory = ConvMemory.empty(1, g["weight"].shape[1], g["x"].shape[1])
     if start:
         memory.tail[0] = g[start].T
-    out = run(g["x"], taps(g["weight"]), [Rows(len(g["x"]), "whole")], memory)
+    out = run(g["x"], taps(g["weight"]), [Rows(len(g["x"]), "prefill")], memory)
     np.testing.assert_allclose(out, g["y" if start else "y_zero_state"], rtol=0, atol=2e-6)
     assert_same_bits("tail", memory.tail[0], np.ascontiguousarray(g["state"].T))
 
@@ -58,7 +58,7 @@ def test_recorded(start):
 @pytest.mark.parametrize(("name", "n_channels", "n_taps", "sequences"), CASES, ids=[name for name, *_ in CASES])
 def test_reference(name, n_channels, n_taps, sequences):
     rows, weight = batch(sequences), random(n_taps, n_channels)
-    n = int(rows.first[-1])
+    n = int(rows.row_starts[-1])
     x = random(n, n_channels, seed=1)
     memory = poison(random_memory(n_channels, n_taps), sequences)
     before, wanted = copy(memory), copy(memory)
@@ -79,14 +79,14 @@ def test_prefill(n_taps):
     n, weight = 21, random(n_taps, 40)
     x, memory = random(n, 40, seed=1), random_memory(40, n_taps)
     pieces, single, pending = copy(memory), copy(memory), copy(memory)
-    want = run(x, weight, [Rows(n, "whole")], memory)
+    want = run(x, weight, [Rows(n, "prefill")], memory)
     cuts = [0, 1, 3, 14, n]
-    got = [run(x[a:b], weight, [Rows(b - a, "whole")], pieces) for a, b in itertools.pairwise(cuts)]
+    got = [run(x[a:b], weight, [Rows(b - a, "prefill")], pieces) for a, b in itertools.pairwise(cuts)]
     assert_same_bits("pieces", np.concatenate(got), want)
-    for name, form, other in (("single", "whole", single), ("pending", "chain", pending)):
+    for name, form, other in (("single", "prefill", single), ("pending", "chain", pending)):
         got = [run(x[i : i + 1], weight, [rows], other) for i, rows in enumerate(steps(n, form))]
         assert_same_bits(name, np.concatenate(got), want)
-    flush([Rows(1, kept=(0,), side=n % 2)], pending)
+    flush([Rows(1, accepted=(0,), buffer=n % 2)], pending)
     for other in (pieces, single, pending):
         assert_same_bits("tail", other.tail, memory.tail)
 
@@ -101,9 +101,9 @@ def test_tree():
         path = path_to(parents, row)
         chained, kept = copy(before), copy(memory)
         assert_same_bits("path", out[path], run(x[path], weight, [Rows(len(path))], chained))
-        following = run(after, weight, [Rows(3, kept=tuple(path), side=1)], kept)
+        following = run(after, weight, [Rows(3, accepted=tuple(path), buffer=1)], kept)
         straight = copy(before)
-        run(x[path], weight, [Rows(len(path), "whole")], straight)
+        run(x[path], weight, [Rows(len(path), "prefill")], straight)
         assert_same_bits("after the path", following, run(after, weight, [Rows(3)], straight))
         assert_same_bits("tail", kept.tail, straight.tail)
 
@@ -111,11 +111,11 @@ def test_tree():
 def test_any_company():
     sequences, weight = BATCHES["everything"], random(4, 1000)
     rows = batch(sequences)
-    x, memory = random(int(rows.first[-1]), 1000, seed=1), random_memory(1000, 4)
+    x, memory = random(int(rows.row_starts[-1]), 1000, seed=1), random_memory(1000, 4)
     alone, one = copy(memory), copy(memory)
     out = run(x, weight, sequences, memory)
     for s, sequence in enumerate(sequences):
-        own = slice(rows.first[s], rows.first[s + 1])
+        own = slice(rows.row_starts[s], rows.row_starts[s + 1])
         got = run(x[own], weight, [sequence], alone, [rows.parent[own].tolist()])
         assert_same_bits(f"sequence {s}", got, out[own])
     numba.set_num_threads(1)
@@ -124,7 +124,7 @@ def test_any_company():
     finally:
         numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
     serial, got = random_memory(1000, 4), np.empty_like(out)
-    columns = (rows.first, rows.parent, rows.slot, rows.whole, rows.kept, rows.n_kept, rows.side)
+    columns = (rows.row_starts, rows.parent, rows.slot, rows.prefill, rows.accepted, rows.n_accepted, rows.buffer)
     cpu.causal_conv(x, weight, *columns, serial.tail, serial.inputs, got)
     assert_same_bits("serial", got, out)
     for other in (alone, one, serial):
@@ -133,24 +133,24 @@ def test_any_company():
 
 
 def test_apply_kept():
-    sequences = [Rows(1, slot=5, kept=(3, 4)), Rows(1, slot=2), Rows(1, slot=0, kept=(0, 1, 2, 9, 63), side=1)]
+    sequences = [Rows(1, slot=5, accepted=(3, 4)), Rows(1, slot=2), Rows(1, slot=0, accepted=(0, 1, 2, 9, 63), buffer=1)]
     memory = poison(random_memory(37, 4), sequences)
     before, wanted, made = copy(memory), copy(memory), batch(sequences)
     flush(sequences, memory)
-    reference.apply_kept(made.slot, made.kept, made.n_kept, made.side, wanted)
+    reference.apply_accepted(made.slot, made.accepted, made.n_accepted, made.buffer, wanted)
     assert_same_bits("tail", memory.tail, wanted.tail)
     assert_same_bits("inputs", memory.inputs, before.inputs)
 
 
 def test_refused():
-    memory, x = Memory.empty(1, 4, 16), random(65, 16)
+    memory, x = ConvMemory.empty(1, 4, 16), random(65, 16)
     with pytest.raises(KernelError, match="65 pending rows"):
         causal_conv(x, random(4, 16), batch([Rows(65)]), memory, out=x.copy())
     with pytest.raises(KernelError, match="describes 3 rows"):
         causal_conv(x, random(4, 16), batch([Rows(3)]), memory, out=x.copy())
     with pytest.raises(KernelError, match="taps: wanted"):
-        causal_conv(x, random(3, 16), batch([Rows(65, "whole")]), memory, out=x.copy())
+        causal_conv(x, random(3, 16), batch([Rows(65, "prefill")]), memory, out=x.copy())
     with pytest.raises(KernelError, match="2 <= K <= 8"):
         taps(random(16, 9))
     with pytest.raises(KernelError, match="inputs: wanted"):
-        Memory(zeros(1, 3, 16), zeros(2, 1, 64, 15))
+        ConvMemory(zeros(1, 3, 16), zeros(2, 1, 64, 15))

@@ -14,7 +14,7 @@ from recurrent import SLOTS, assert_guards, assert_untouched, batch, copy, guard
 from dflash.errors import KernelError
 from dflash.kernels.arrays import zeros
 from dflash.kernels.cases import BATCHES, Rows
-from dflash.kernels.delta import Memory, apply_kept, cpu, gated_delta, gates, reference
+from dflash.kernels.delta import DeltaMemory, apply_accepted, cpu, gated_delta, gates, reference
 
 DATA = Path(__file__).parent.parent / "data" / "kernels"
 RECORDED = sorted(DATA.glob("gdr_*.npz"))
@@ -39,7 +39,7 @@ def pick(arguments, rows):
 
 
 def random_memory(n_groups, n_heads, width, n_values):
-    memory = Memory.empty(SLOTS, n_groups, n_heads, width, n_values)
+    memory = DeltaMemory.empty(SLOTS, n_groups, n_heads, width, n_values)
     for seed, field in enumerate(fields(memory)):
         array = getattr(memory, field.name)
         array[:] = random(*array.shape, seed=seed + 20)
@@ -57,7 +57,7 @@ def run(arguments, sequences, memory, parents=None):
 
 def flush(sequences, memory):
     made = batch(sequences)
-    apply_kept(made.slot, made.kept, made.n_kept, made.side, memory)
+    apply_accepted(made.slot, made.accepted, made.n_accepted, made.buffer, memory)
     return memory
 
 
@@ -82,15 +82,15 @@ def recorded(path):
 def test_recorded(path):
     arguments, state, want, last = recorded(path)
     n, n_heads, width = want.shape
-    memory = Memory.empty(1, (arguments[0].shape[1] // width - n_heads) // 2, n_heads, width, width)
+    memory = DeltaMemory.empty(1, (arguments[0].shape[1] // width - n_heads) // 2, n_heads, width, width)
     memory.state[0] = state
     pending = copy(memory)
-    out = run(arguments, [Rows(n, "whole")], memory)
+    out = run(arguments, [Rows(n, "prefill")], memory)
     np.testing.assert_allclose(out, want, rtol=0, atol=1e-6)
     np.testing.assert_allclose(memory.state[0], last, rtol=0, atol=5e-6)
     got = [run(pick(arguments, [i]), [rows], pending) for i, rows in enumerate(steps(n))]
     assert_same_bits("steps", np.concatenate(got), out)
-    flush([Rows(1, kept=(0,), side=n % 2)], pending)
+    flush([Rows(1, accepted=(0,), buffer=n % 2)], pending)
     assert_same_bits("state", pending.state, memory.state)
 
 
@@ -100,17 +100,17 @@ def test_recorded_gates():
     for head in range(n_heads):
         table = np.full((3, n + -n % 16), np.nan, np.float32)
         gates.fill(g["alpha"], g["b"], head, g["ssm_a"][head], g["ssm_dt_bias"][head], 0, n, table)
-        np.testing.assert_allclose(table[gates.LOG_KEPT, :n], g["g"][:, head], rtol=3e-6, atol=0)
-        np.testing.assert_allclose(table[gates.STRENGTH, :n], g["beta"][:, head], rtol=3e-6, atol=0)
-        exact = np.exp(table[gates.LOG_KEPT, :n].astype(np.float64))
-        np.testing.assert_allclose(table[gates.KEPT, :n], exact, rtol=2e-7, atol=1e-37)
+        np.testing.assert_allclose(table[gates.LOG_DECAY, :n], g["g"][:, head], rtol=3e-6, atol=0)
+        np.testing.assert_allclose(table[gates.BETA, :n], g["beta"][:, head], rtol=3e-6, atol=0)
+        exact = np.exp(table[gates.LOG_DECAY, :n].astype(np.float64))
+        np.testing.assert_allclose(table[gates.DECAY, :n], exact, rtol=2e-7, atol=1e-37)
 
 
 def test_softplus_is_exact_to_a_few_ulp():
     u = np.concatenate([np.linspace(-80, 80, 4001), np.geomspace(1e-8, 1, 200), [0, 20, -20]]).astype(np.float32)
     table, nothing = np.empty((3, len(u) + -len(u) % 16), np.float32), np.zeros((len(u), 1), np.float32)
     gates.fill(u[:, None], nothing, 0, np.float32(-1), np.float32(0), 0, len(u), table)
-    np.testing.assert_allclose(-table[gates.LOG_KEPT, : len(u)], np.logaddexp(0, u.astype(np.float64)), rtol=5e-7, atol=0)
+    np.testing.assert_allclose(-table[gates.LOG_DECAY, : len(u)], np.logaddexp(0, u.astype(np.float64)), rtol=5e-7, atol=0)
 
 
 def test_recorded_unit_rows():
@@ -126,7 +126,7 @@ def test_recorded_unit_rows():
 def test_reference(case):
     name, *shape, sequences = case
     rows = batch(sequences)
-    n = int(rows.first[-1])
+    n = int(rows.row_starts[-1])
     arguments, memory = tokens(n, *shape), poison(random_memory(*shape), sequences)
     before, wanted = copy(memory), copy(memory)
     room, out = guarded(n, shape[1], shape[3])
@@ -136,8 +136,8 @@ def test_reference(case):
     assert_close(name, out, want, 1e-6)
     for s, sequence in enumerate(sequences):
         assert_close("state", memory.state[sequence.slot], wanted.state[sequence.slot], 1e-6)
-        if not rows.whole[s]:
-            own = 1 - sequence.side, sequence.slot, slice(sequence.n)
+        if not rows.prefill[s]:
+            own = 1 - sequence.buffer, sequence.slot, slice(sequence.n)
             assert_close("k", memory.k[own], wanted.k[own], 1e-6)
             assert_close("u", memory.u[own], wanted.u[own], 1e-6)
             assert_close("decay", memory.decay[own], wanted.decay[own], 1e-6)
@@ -151,14 +151,14 @@ def test_prefill(shape):
     n, memory = 70, random_memory(*shape)
     arguments = tokens(n, *shape)
     pieces, single, pending = copy(memory), copy(memory), copy(memory)
-    want = run(arguments, [Rows(n, "whole")], memory)
+    want = run(arguments, [Rows(n, "prefill")], memory)
     cuts = [0, 1, 3, 36, n]
-    got = [run(pick(arguments, slice(a, b)), [Rows(b - a, "whole")], pieces) for a, b in itertools.pairwise(cuts)]
+    got = [run(pick(arguments, slice(a, b)), [Rows(b - a, "prefill")], pieces) for a, b in itertools.pairwise(cuts)]
     assert_same_bits("pieces", np.concatenate(got), want)
-    for name, form, other in (("single", "whole", single), ("pending", "chain", pending)):
+    for name, form, other in (("single", "prefill", single), ("pending", "chain", pending)):
         got = [run(pick(arguments, [i]), [rows], other) for i, rows in enumerate(steps(n, form))]
         assert_same_bits(name, np.concatenate(got), want)
-    flush([Rows(1, kept=(0,), side=n % 2)], pending)
+    flush([Rows(1, accepted=(0,), buffer=n % 2)], pending)
     for other in (pieces, single, pending):
         assert_same_bits("state", other.state, memory.state)
 
@@ -175,8 +175,8 @@ def test_tree(shape):
         chained, kept, straight = copy(before), copy(memory), copy(before)
         assert_same_bits("path", out[path], run(pick(arguments, path), [Rows(len(path))], chained))
         assert_same_bits("u", memory.u[1, 0, path], chained.u[1, 0, : len(path)])
-        following = run(after, [Rows(3, kept=tuple(path), side=1)], kept)
-        run(pick(arguments, path), [Rows(len(path), "whole")], straight)
+        following = run(after, [Rows(3, accepted=tuple(path), buffer=1)], kept)
+        run(pick(arguments, path), [Rows(len(path), "prefill")], straight)
         assert_same_bits("after the path", following, run(after, [Rows(3)], straight))
         assert_same_bits("state", kept.state, straight.state)
 
@@ -185,11 +185,11 @@ def test_tree(shape):
 def test_any_company(shape):
     sequences = BATCHES["everything"]
     rows = batch(sequences)
-    arguments, memory = tokens(int(rows.first[-1]), *shape), random_memory(*shape)
+    arguments, memory = tokens(int(rows.row_starts[-1]), *shape), random_memory(*shape)
     alone, one = copy(memory), copy(memory)
     out = run(arguments, sequences, memory)
     for s, sequence in enumerate(sequences):
-        own = slice(rows.first[s], rows.first[s + 1])
+        own = slice(rows.row_starts[s], rows.row_starts[s + 1])
         got = run(pick(arguments, own), [sequence], alone, [rows.parent[own].tolist()])
         assert_same_bits(f"sequence {s}", got, out[own])
     numba.set_num_threads(1)
@@ -203,16 +203,16 @@ def test_any_company(shape):
 
 
 def test_apply_kept():
-    sequences = [Rows(1, slot=5, kept=(3, 4)), Rows(1, slot=2), Rows(1, slot=0, kept=(0, 1, 2, 9, 63), side=1)]
+    sequences = [Rows(1, slot=5, accepted=(3, 4)), Rows(1, slot=2), Rows(1, slot=0, accepted=(0, 1, 2, 9, 63), buffer=1)]
     memory = poison(random_memory(2, 6, 32, 48), sequences)
     before, wanted, made = copy(memory), copy(memory), batch(sequences)
     flush(sequences, memory)
-    reference.apply_kept(made.slot, made.kept, made.n_kept, made.side, wanted)
+    reference.apply_accepted(made.slot, made.accepted, made.n_accepted, made.buffer, wanted)
     for slot in (5, 2, 0):
         assert_close("state", memory.state[slot], wanted.state[slot], 1e-6)
     for name in ("k", "u", "decay"):
         assert_same_bits(name, getattr(memory, name), getattr(before, name))
-    assert_untouched(memory, before, [rows._replace(form="whole") for rows in sequences])
+    assert_untouched(memory, before, [rows._replace(form="prefill") for rows in sequences])
 
 
 @pytest.mark.parametrize("strong", [False, True])
@@ -224,13 +224,13 @@ def test_tree_by_matrix_products(strong):
     v, beta, state = rng.standard_normal((n, n_values)), rng.random(n), rng.standard_normal((n_values, width))
     log_decay = -rng.exponential(20 if strong else 0.1, n)
     parents = tree(rng, n)
-    u, o, log_kept = reference.tree_wy(q, k, v, log_decay, beta, state, parents)
+    u, o, log_gamma = reference.tree_wy(q, k, v, log_decay, beta, state, parents)
     states = {-1: state}
     for i, above in enumerate(parents):
         want_u, want_o, states[i] = reference.step(states[above], q[i], k[i], v[i], np.exp(log_decay[i]), beta[i])
         np.testing.assert_allclose(u[i], want_u, rtol=0, atol=1e-12)
         np.testing.assert_allclose(o[i], want_o, rtol=0, atol=1e-12)
-        after = reference.state_after(path_to(parents, i), k, u, log_kept, state)
+        after = reference.state_after(path_to(parents, i), k, u, log_gamma, state)
         np.testing.assert_allclose(after, states[i], rtol=0, atol=1e-12)
 
 
@@ -251,15 +251,15 @@ def test_plan_reuses_places(parents):
 
 
 def test_refused():
-    arguments, memory = tokens(65, 1, 2, 16, 16), Memory.empty(1, 1, 2, 16, 16)
+    arguments, memory = tokens(65, 1, 2, 16, 16), DeltaMemory.empty(1, 1, 2, 16, 16)
     out = np.empty((65, 2, 16), np.float32)
     with pytest.raises(KernelError, match="65 pending rows"):
         gated_delta(*arguments, batch([Rows(65)]), memory, out=out)
     with pytest.raises(KernelError, match="alpha: wanted"):
-        gated_delta(arguments[0], arguments[1].T, *arguments[2:], batch([Rows(65, "whole")]), memory, out=out)
+        gated_delta(arguments[0], arguments[1].T, *arguments[2:], batch([Rows(65, "prefill")]), memory, out=out)
     with pytest.raises(KernelError, match="3 value heads are no multiple of 2 key heads"):
-        Memory.empty(1, 2, 3, 16, 16)
+        DeltaMemory.empty(1, 2, 3, 16, 16)
     with pytest.raises(KernelError, match="key size 24"):
-        Memory.empty(1, 1, 1, 24, 16)
+        DeltaMemory.empty(1, 1, 1, 24, 16)
     with pytest.raises(KernelError, match="u: wanted"):
-        Memory(memory.state, memory.k, zeros(2, 1, 64, 2, 32), memory.decay)
+        DeltaMemory(memory.state, memory.k, zeros(2, 1, 64, 2, 32), memory.decay)

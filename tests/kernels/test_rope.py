@@ -22,7 +22,7 @@ def some(rng, *shape):
 
 def inputs(rows, heads, kv, width, rotated, gated, seed=1):
     """Return projections, gains and tables of a batch."""
-    rng, n = np.random.default_rng(seed), rows.first[-1]
+    rng, n = np.random.default_rng(seed), rows.row_starts[-1]
     positions = rows.length[rows.sequence] + rows.depth
     inv_freq = (10000.0 ** (-np.arange(rotated // 2) / max(1, rotated // 2))).astype(np.float32)
     cos, sin = np.full((2, n, rotated // 2), np.nan, np.float32)
@@ -33,7 +33,7 @@ def inputs(rows, heads, kv, width, rotated, gated, seed=1):
 
 def outputs(rows, heads, kv, width, kind):
     """Return queries with a guard row and caches with a spare page, all NaN."""
-    q = np.full((rows.first[-1] + 1, heads, width), np.nan, np.float32)
+    q = np.full((rows.row_starts[-1] + 1, heads, width), np.nan, np.float32)
     return q, *(fill(kind, (rows.pages.max() + 2, PAGE, kv, width)) for _ in range(2))
 
 
@@ -81,7 +81,7 @@ def test_angles():
 def test_rotate(case, kind):
     name, sequences, heads, kv, width, rotated, gated = case
     rng = np.random.default_rng(3)
-    rows = ragged([(at, tree(rng, n) if form == "tree" else chain(n), form == "whole") for at, n, form in sequences])
+    rows = ragged([(at, tree(rng, n) if form == "tree" else chain(n), form == "prefill") for at, n, form in sequences])
     args = inputs(rows, heads, kv, width, rotated, gated)
     q, k, v = run(args, rows, heads, kv, width, kind)
     want_q, want_k, want_v = outputs(rows, heads, kv, width, kind)
@@ -112,7 +112,7 @@ def test_turn(n, heads, width, rotated):
     assert_same_bits("as rotate", x, k[rows.pages[0, 0], 5 : 5 + n])
     with pytest.raises(KernelError, match="turn: x must be"):
         turn(x[..., :15], gain, cos, sin, eps=1e-6)
-    with pytest.raises(KernelError, match="turn: cos must be"):
+    with pytest.raises(KernelError, match="turn: cos: wanted"):
         turn(x, gain, cos[1:], sin, eps=1e-6)
 
 
@@ -123,9 +123,9 @@ def test_a_row_has_the_same_bits_in_every_batch(kind):
     args = inputs(rows, 4, 2, 64, 32, True)
     q, k, v = run(args, rows, 4, 2, 64, kind)
     lone_q, lone_k, lone_v = outputs(rows, 4, 2, 64, kind)
-    for row in range(rows.first[-1]):
+    for row in range(rows.row_starts[-1]):
         s = rows.sequence[row]
-        at = int(rows.length[s] + row - rows.first[s])
+        at = int(rows.length[s] + row - rows.row_starts[s])
         lone = ragged([(at, [-1], False)], pages=rows.pages[s : s + 1])
         one = slice(row, row + 1)
         gains = args[3:5]
@@ -152,9 +152,9 @@ def test_refuses_what_does_not_fit():
     q, k, v = outputs(rows, 2, 1, 32, np.float32)
     with pytest.raises(KernelError, match="3 rows of q for a batch of 2"):
         rotate(*args, rows, eps=1e-6, q=q, k=k, v=v)
-    with pytest.raises(KernelError, match="rotate: query must be"):
+    with pytest.raises(KernelError, match="rotate: query: wanted"):
         rotate(args[0][:, :-1], *args[1:], rows, eps=1e-6, q=q[:-1], k=k, v=v)
-    with pytest.raises(KernelError, match="rotate: v must be contiguous float32"):
+    with pytest.raises(KernelError, match="rotate: v: wanted contiguous float32"):
         rotate(*args, rows, eps=1e-6, q=q[:-1], k=k, v=v[:, :, :, ::-1])
     with pytest.raises(KernelError, match="a cache float32 or uint16"):
         rotate(*args, rows, eps=1e-6, q=q[:-1], k=k[:, :100], v=v)

@@ -9,8 +9,8 @@ from dflash.kernels.gpu import device
 from dflash.model.config import Config
 from dflash.model.describe import describe, overview
 from dflash.model.gguf.file import GGUFFile
-from dflash.model.hub import resolve
-from dflash.model.load import load_model
+from dflash.model.loading.hub import resolve
+from dflash.model.loading.target import load_model
 from dflash.model.state.budget import n_pages
 
 GIB = 1 << 30

@@ -7,7 +7,7 @@ import pytest
 
 from dflash.errors import DFlashError
 from dflash.kernels.sample import SampleParams
-from dflash.model.cuda.device_drafts import DeviceDrafts, may_follow, most_rows
+from dflash.model.cuda.device_drafts import DeviceDrafts, can_launch_ahead, most_rows
 from dflash.model.draft import DeviceDraftRequest
 
 FEATURES = object()
@@ -44,7 +44,7 @@ class Device:
 def ahead(anchors=(5, 6), lengths=(13, 21)):
     states = State(10), State(20)
     wishes = [DeviceDraftRequest(state, SampleParams(), 4, 1, 4) for state in states]
-    return states, wishes, DeviceDrafts(GUESSER, wishes, Device(anchors, lengths), None).follows(FEATURES)
+    return states, wishes, DeviceDrafts(GUESSER, wishes, Device(anchors, lengths), None).reading(FEATURES)
 
 
 def test_they_fit_once_all_texts_have_come_so_far():
@@ -92,7 +92,9 @@ def test_rows_that_may_be_text():
     sizes = [1, 8, 13, 40]
     spans = [SimpleNamespace(state=State(10 * n), tokens=range(n)) for n in sizes]
     target = SimpleNamespace(
-        latest=SimpleNamespace(spans=spans), alone=True, planted={2: DeviceDraftRequest(State(0), SampleParams(), 4, 3, 12)}
+        latest=SimpleNamespace(spans=spans),
+        alone=True,
+        device_requests={2: DeviceDraftRequest(State(0), SampleParams(), 4, 3, 12)},
     )
     assert [most_rows(target, order) for order in ([0], [1], [2], [1, 2], [3, 2, 1, 0], [0, 1, 2, 3])] == [
         1,
@@ -106,7 +108,7 @@ def test_rows_that_may_be_text():
         DeviceDraftRequest(State(130), SampleParams(), 4, 1, 4),
         DeviceDraftRequest(State(80), SampleParams(), 4, 1, 4),
     ]
-    assert may_follow(target, wishes, [2, 1])
-    assert not may_follow(target, wishes, [1, 2])
+    assert can_launch_ahead(target, wishes, [2, 1])
+    assert not can_launch_ahead(target, wishes, [1, 2])
     target.alone = False
-    assert not may_follow(target, wishes, [2, 1])
+    assert not can_launch_ahead(target, wishes, [2, 1])

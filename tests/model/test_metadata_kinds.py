@@ -8,12 +8,12 @@ import pytest
 
 from dflash.errors import FormatError, ModelError
 from dflash.model.describe import overview
-from dflash.model.draft import files
-from dflash.model.draft.source import GGUFSource
+from dflash.model.draft.files import open_draft as files
+from dflash.model.draft.files.source import GGUFSource
 from dflash.model.gguf.file import GGUFFile
-from dflash.model.load import _template
-from dflash.model.load_mtp import _refuse_draft
-from dflash.model.load_small import _check
+from dflash.model.loading.draft_model import _check
+from dflash.model.loading.mtp import _refuse_draft
+from dflash.model.loading.target import _template
 from dflash.model.text.tokenizer import Tokenizer
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"

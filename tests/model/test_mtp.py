@@ -16,7 +16,7 @@ from dflash.errors import PoolExhausted, RequestError, Unsupported
 from dflash.kernels.sample import SampleParams
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
-from dflash.model.load_mtp import load_mtp
+from dflash.model.loading.mtp import load_mtp
 from dflash.model.model import Model
 from dflash.model.mtp import MtpRequest
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dflash.model.gguf.file import GGUFFile
-from dflash.model.hub import resolve
+from dflash.model.loading.hub import resolve
 
 WEIGHTS = {
     "demo": "13f6c2cb2ce7cc6700774335c87dd52e031f9db7d9a7bb7b12fdf110773187e6",

@@ -41,11 +41,11 @@ def serving():
 
 @pytest.fixture(scope="session")
 def server():
-    loaded, worker = start("demo", threads=1)
+    loaded, engine_thread = start("demo", threads=1)
     limits = Limits(loaded.model.config.context)
-    backend = Backend(worker, loaded.tokenizer, loaded.template, ["demo", "demo-again"], limits=limits)
+    backend = Backend(engine_thread, loaded.tokenizer, loaded.template, ["demo", "demo-again"], limits=limits)
     with listening(build_app(backend)) as url:
-        yield SimpleNamespace(url=url, loaded=loaded, worker=worker, pools=loaded.model.pools)
+        yield SimpleNamespace(url=url, loaded=loaded, engine_thread=engine_thread, pools=loaded.model.pools)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def nothing_is_left_behind(request):
     if "server" not in request.fixturenames:
         return
     server = request.getfixturevalue("server")
-    pools, engine = server.pools, server.worker.engine
+    pools, engine = server.pools, server.engine_thread.engine
 
     def left():
         return pools.free_pages, pools.free_slots, engine.busy

@@ -9,21 +9,21 @@ from serve_fakes import ScriptedEngine
 
 from dflash.cli.serve import main
 from dflash.errors import RequestError
-from dflash.generation.engine_thread import Worker
-from dflash.serve import body as bodies
+from dflash.generation.engine_thread import EngineThread
 from dflash.serve import limits
 from dflash.serve.access import KEY, is_loopback, local_hosts, read_key
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
+from dflash.serve.parsing import body as bodies
 
 
 @pytest.fixture
 def ask(lm):
     """Sends one request to an app over a scripted engine."""
-    worker = Worker(ScriptedEngine(lm.tokenizer, ["hello"]))
+    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
 
     def send(*, api_key=None, hosts=None, method="POST", path="/v1/completions", base="http://localhost:8000", **request):
-        app = build_app(Backend(worker, lm.tokenizer, lm.template, ["demo"]), api_key=api_key, hosts=hosts)
+        app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]), api_key=api_key, hosts=hosts)
 
         async def run():
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base) as client:
@@ -32,7 +32,7 @@ def ask(lm):
         return asyncio.run(run())
 
     yield send
-    worker.close()
+    engine_thread.close()
 
 
 BODY = b'{"prompt": "a"}'

@@ -10,7 +10,7 @@ from serve_fakes import ScriptedEngine
 
 from dflash.cli.serve import default_name, main
 from dflash.errors import KernelError
-from dflash.generation.engine_thread import Worker
+from dflash.generation.engine_thread import EngineThread
 from dflash.generation.load import start
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
@@ -33,13 +33,13 @@ def app_of(lm):
     workers = []
 
     def make(*script, api_key=None, template=lm.template):
-        worker = Worker(ScriptedEngine(lm.tokenizer, script))
-        workers.append(worker)
-        return build_app(Backend(worker, lm.tokenizer, template, ["demo"]), api_key=api_key)
+        engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, script))
+        workers.append(engine_thread)
+        return build_app(Backend(engine_thread, lm.tokenizer, template, ["demo"]), api_key=api_key)
 
     yield make
-    for worker in workers:
-        worker.close()
+    for engine_thread in workers:
+        engine_thread.close()
 
 
 def test_a_key_is_asked_for(app_of):
@@ -86,9 +86,9 @@ def test_the_end_of_a_stream_is_said(app_of):
 
 
 def test_a_closing_server_says_so(app_of, lm):
-    worker = Worker(ScriptedEngine(lm.tokenizer, ["hello"]))
-    app = build_app(Backend(worker, lm.tokenizer, lm.template, ["demo"]))
-    worker.close()
+    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
+    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
+    engine_thread.close()
     answer = request(app, "POST", "/v1/completions", json={"prompt": "a"})
     assert answer.status_code == 503
     assert answer.headers["retry-after"]
@@ -133,7 +133,7 @@ def test_the_flag_reaches_the_application(monkeypatch, lm):
 
 
 def test_start_loads_and_warms(lm):
-    loaded, worker = start("demo", threads=1, sequences=1, context=512)
+    loaded, engine_thread = start("demo", threads=1, sequences=1, context=512)
     assert loaded.model.config.context == 512
-    assert worker.alive
-    worker.close()
+    assert engine_thread.alive
+    engine_thread.close()

@@ -37,11 +37,11 @@ def nobody_listens(monkeypatch):
     begun = []
 
     class Server:
-        def __init__(self, app, worker, **_):
-            self.worker = worker
+        def __init__(self, app, engine_thread, **_):
+            self.engine_thread = engine_thread
 
         def run(self):
-            begun.append(sorted(type(key).__name__ for key in self.worker.engine.model.attachments))
+            begun.append(sorted(type(key).__name__ for key in self.engine_thread.engine.model.attachments))
 
     monkeypatch.setattr(server, "Server", Server)
     return begun
@@ -112,23 +112,23 @@ def test_the_kind_of_a_file_selects_the_strategies():
         (with_head, (), [MTP(with_head)]),
         (with_head, (MTP,), [MTP(with_head), DraftModel(with_head)]),
     ):
-        worker = FakeWorker(*refused)
-        prepare_draft(worker, Defaults(draft=draft))
-        assert worker.asked == asked
+        engine_thread = FakeWorker(*refused)
+        prepare_draft(engine_thread, Defaults(draft=draft))
+        assert engine_thread.asked == asked
     with pytest.raises(Unsupported, match="DraftModel"):
         prepare_draft(FakeWorker(MTP, DraftModel), Defaults(draft=with_head))
 
 
 def test_the_draft_of_the_default_strategy_is_not_loaded_twice():
-    worker = FakeWorker()
-    prepare_draft(worker, Defaults())
-    prepare_draft(worker, Defaults(Strategy("adaptive(lookup, dflash)"), draft="demo-draft"))
-    assert not worker.asked
+    engine_thread = FakeWorker()
+    prepare_draft(engine_thread, Defaults())
+    prepare_draft(engine_thread, Defaults(Strategy("adaptive(lookup, dflash)"), draft="demo-draft"))
+    assert not engine_thread.asked
 
 
 def test_a_draft_that_no_request_may_name():
-    worker = FakeWorker()
+    engine_thread = FakeWorker()
     with pytest.raises(RequestError, match=r"--draft demo-draft: only ddtree, dflash, dspark use it, and --allow"):
-        prepare_draft(worker, Defaults(draft="demo-draft", allowed=allowed("plain,draft-model")))
-    prepare_draft(worker, Defaults(draft="demo-draft", allowed=allowed("plain,ddtree")))
-    assert worker.asked == [DFlash("demo-draft")]
+        prepare_draft(engine_thread, Defaults(draft="demo-draft", allowed=allowed("plain,draft-model")))
+    prepare_draft(engine_thread, Defaults(draft="demo-draft", allowed=allowed("plain,ddtree")))
+    assert engine_thread.asked == [DFlash("demo-draft")]

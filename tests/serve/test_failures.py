@@ -10,7 +10,7 @@ from toy import Toy
 
 from dflash.decode.engine import Engine
 from dflash.errors import DeviceLost, KernelError
-from dflash.generation.engine_thread import Worker
+from dflash.generation.engine_thread import EngineThread
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
 
@@ -34,12 +34,12 @@ def toy(lm, serving):
 
     toy.error, toy.n_errors = None, 0
     toy.before_forward, toy.reached, toy.go = before_forward, reached, go
-    worker = Worker(Engine(toy, max_waiting=4))
-    app = build_app(Backend(worker, lm.tokenizer, lm.template, ["toy"]))
+    engine_thread = EngineThread(Engine(toy, max_waiting=4))
+    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["toy"]))
     with serving(app) as url, httpx.Client(base_url=url, timeout=GUARD) as http:
-        yield SimpleNamespace(model=toy, worker=worker, http=http, url=url)
+        yield SimpleNamespace(model=toy, engine_thread=engine_thread, http=http, url=url)
         go.set()
-    worker.close()
+    engine_thread.close()
 
 
 def hold(toy):
@@ -61,7 +61,7 @@ def five(toy):
         streams = [False, True, False, True, False]
         answers = [pool.submit(ask, toy, stream=stream) for stream in streams]
         assert toy.model.reached.wait(GUARD)
-        while toy.worker.engine.waiting + toy.worker.engine.active < 5:
+        while toy.engine_thread.engine.waiting + toy.engine_thread.engine.active < 5:
             assert not any(answer.done() for answer in answers)
         yield lambda: [answer.result(GUARD) for answer in answers]
         toy.model.go.set()
@@ -94,7 +94,7 @@ def test_a_forward_that_always_fails_ends_the_service(toy, five, error):
     failures = [failure_of(answer) for answer in five()]
     assert all(failures)
     assert {status for status, _ in failures} <= {200, 500, 503}
-    while toy.worker.error is None:
+    while toy.engine_thread.error is None:
         ask(toy)
     health = toy.http.get("/health")
     assert (health.status_code, health.json()["status"]) == (503, "failed")
@@ -114,7 +114,7 @@ def test_an_engine_whose_thread_dies_ends_all_clients(toy, five, monkeypatch):
     def dies():
         raise SystemExit("killed")
 
-    monkeypatch.setattr(toy.worker.engine, "_admit", dies)
+    monkeypatch.setattr(toy.engine_thread.engine, "_admit", dies)
     toy.model.go.set()
     assert all(map(failure_of, five()))
     assert toy.http.get("/health").json()["status"] == "failed"
@@ -132,19 +132,19 @@ def test_a_queue_that_is_full_says_so_at_once(toy, five):
 
 
 def test_choices_take_turns_with_the_requests_of_others(toy, monkeypatch):
-    requests, add_all = [], toy.worker.engine.add_all
+    requests, add_all = [], toy.engine_thread.engine.add_all
 
     def noted(sessions):
         requests.append(sessions)
         add_all(sessions)
 
-    monkeypatch.setattr(toy.worker.engine, "add_all", noted)
+    monkeypatch.setattr(toy.engine_thread.engine, "add_all", noted)
     hold(toy)
     with ThreadPoolExecutor(2) as pool:
         many = pool.submit(ask, toy, n=5)
         assert toy.model.reached.wait(GUARD)
         one = pool.submit(ask, toy)
-        while toy.worker.engine.waiting < 4:
+        while toy.engine_thread.engine.waiting < 4:
             assert not one.done()
         toy.model.go.set()
         assert one.result(GUARD).status_code == many.result(GUARD).status_code == 200

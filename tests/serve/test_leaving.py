@@ -76,17 +76,17 @@ def asking(server, body):
 
 def leave(server, forwards, body, moment):
     """Send a request, wait for `moment`, close the connection; returns how many forwards began after that was noticed."""
-    worker = server.worker
+    engine_thread = server.engine_thread
     with asking(server, body) as connection:
         moment(connection)
         with forwards.stopped():
-            sessions = list(worker._answers)
+            sessions = list(engine_thread._completions)
             assert sessions
             assert not any(session.cancelled for session in sessions)
             connection.close()
             wait_until(lambda: all(session.cancelled for session in sessions))
             n = forwards.n
-    wait_until(lambda: not worker.engine.busy)
+    wait_until(lambda: not engine_thread.engine.busy)
     assert {session.finish_reason for session in sessions} == {"cancelled"}
     return forwards.n - n
 
@@ -101,7 +101,7 @@ def after_text(connection):
 def test_in_the_middle_of_the_prompt(server, forwards, stream):
     body = {"prompt": LONG, "max_tokens": 5, "stream": stream}
     assert leave(server, forwards, body, lambda _: wait_until(lambda: forwards.n >= 2)) == 0
-    assert forwards.n < len(LONG) // server.worker.engine.chunk
+    assert forwards.n < len(LONG) // server.engine_thread.engine.chunk
 
 
 def test_in_the_middle_of_a_stream(server, forwards):
@@ -111,12 +111,12 @@ def test_in_the_middle_of_a_stream(server, forwards):
 
 def test_in_the_middle_of_an_answer(server, forwards):
     body = {"prompt": "import os", "max_tokens": 20000, "n": 3}
-    assert leave(server, forwards, body, lambda _: wait_until(lambda: server.worker.engine.active == 3)) == 0
+    assert leave(server, forwards, body, lambda _: wait_until(lambda: server.engine_thread.engine.active == 3)) == 0
 
 
 def test_while_waiting_for_a_place(server, client, forwards):
     body = {"prompt": "import os", "max_tokens": 20000, "n": 20}
-    assert leave(server, forwards, body, lambda _: wait_until(lambda: server.worker.engine.waiting)) == 0
+    assert leave(server, forwards, body, lambda _: wait_until(lambda: server.engine_thread.engine.waiting)) == 0
     assert client.completions.create(model="demo", prompt="a", max_tokens=1).choices
 
 

@@ -16,15 +16,15 @@ from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.errors import ContextOverflow, RequestError
-from dflash.generation.engine_thread import Worker
+from dflash.generation.engine_thread import EngineThread
 from dflash.generation.recovery.names import Language
 from dflash.serve import limits
 from dflash.serve.app import build_app
-from dflash.serve.body import parse_json
 from dflash.serve.endpoints import Backend
-from dflash.serve.fields import FieldError, Fields, shown
 from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
+from dflash.serve.parsing.body import parse_json
+from dflash.serve.parsing.fields import FieldError, Fields, shown
 from dflash.serve.strategy_choice import Decoding, Defaults, parse_decoding, strategy_of
 
 
@@ -72,7 +72,7 @@ def test_recoveries_too_many(value, message):
 def test_equal_recoveries_count_once(lm):
     async def made():
         wanted = Decoding(recover=["loop", "loop", "empty", "loop"])
-        return await strategy_of(wanted, Defaults(), Language(lm.tokenizer, lm.template), lm._worker)
+        return await strategy_of(wanted, Defaults(), Language(lm.tokenizer, lm.template), lm._engine_thread)
 
     assert len(asyncio.run(made()).recoveries) == 2
 
@@ -81,7 +81,9 @@ def test_equal_recoveries_count_once(lm):
 def test_an_empty_name_is_no_strategy(lm, name):
     for allowed in (None, ("plain",)):
         with pytest.raises(FieldError, match=r"is not (known|allowed)"):
-            asyncio.run(strategy_of(Decoding(strategy=name), Defaults(allowed=allowed), Language(lm.tokenizer), lm._worker))
+            asyncio.run(
+                strategy_of(Decoding(strategy=name), Defaults(allowed=allowed), Language(lm.tokenizer), lm._engine_thread)
+            )
 
 
 def test_what_is_not_allowed_is_not_read(lm, monkeypatch):
@@ -90,7 +92,7 @@ def test_what_is_not_allowed_is_not_read(lm, monkeypatch):
         with pytest.raises(FieldError, match="strategy: "):
             asyncio.run(
                 strategy_of(
-                    Decoding(strategy="lookup," * 9999), Defaults(allowed=allowed), Language(lm.tokenizer), lm._worker
+                    Decoding(strategy="lookup," * 9999), Defaults(allowed=allowed), Language(lm.tokenizer), lm._engine_thread
                 )
             )
 
@@ -200,8 +202,8 @@ def test_the_loop_goes_on_while_requests_are_read(lm, monkeypatch):
         return real(body, bounds)
 
     monkeypatch.setattr("dflash.serve.endpoints.parse_json", slow)
-    worker = Worker(ScriptedEngine(lm.tokenizer, ["hello"]))
-    app = build_app(Backend(worker, lm.tokenizer, lm.template, ["demo"]))
+    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
+    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
 
     async def run():
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
@@ -216,15 +218,15 @@ def test_the_loop_goes_on_while_requests_are_read(lm, monkeypatch):
         assert asyncio.run(run()) == (200, 200)
     finally:
         go_on.set()
-        worker.close()
+        engine_thread.close()
 
 
 def test_too_many_requests_at_a_time(lm, monkeypatch):
     monkeypatch.setattr("dflash.serve.endpoints.MAX_PREPARING", 2)
     go_on = threading.Event()
     monkeypatch.setattr("dflash.serve.endpoints.parse_json", lambda *_: go_on.wait(60) and {"prompt": "a"})
-    worker = Worker(ScriptedEngine(lm.tokenizer, ["hello"]))
-    app = build_app(Backend(worker, lm.tokenizer, lm.template, ["demo"]))
+    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
+    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
 
     async def run():
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
@@ -239,7 +241,7 @@ def test_too_many_requests_at_a_time(lm, monkeypatch):
         refused, others = asyncio.run(run())
     finally:
         go_on.set()
-        worker.close()
+        engine_thread.close()
     assert refused.status_code == 503
     assert refused.headers["retry-after"]
     assert refused.json()["error"]["code"] == "overloaded"
@@ -249,8 +251,8 @@ def test_too_many_requests_at_a_time(lm, monkeypatch):
 def test_a_client_that_takes_nothing_is_gone(lm, monkeypatch):
     monkeypatch.setattr(limits, "SEND_SECONDS", 0.01)
     engine = ScriptedEngine(lm.tokenizer, ["hello"] * 100000)
-    worker = Worker(engine)
-    app = build_app(Backend(worker, lm.tokenizer, lm.template, ["demo"]))
+    engine_thread = EngineThread(engine)
+    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
 
     async def run():
         body, never = [{"type": "http.request", "body": b'{"prompt": "a", "stream": true}'}], asyncio.Event()
@@ -274,7 +276,7 @@ def test_a_client_that_takes_nothing_is_gone(lm, monkeypatch):
         while engine.busy:
             threading.Event().wait(0.001)
     finally:
-        worker.close()
+        engine_thread.close()
 
 
 def test_prompt_lookup_of_the_library_is_not_bounded():

@@ -26,7 +26,7 @@ from dflash.decode.session import Session
 from dflash.errors import Cancelled, DFlashError, DownloadError, FormatError, NotFound, OutOfMemory, PoolExhausted
 from dflash.generation import preparation as prepare
 from dflash.generation import refusals
-from dflash.generation.engine_thread import Worker
+from dflash.generation.engine_thread import EngineThread
 from dflash.kernels.cpu.jit import runs_in_several_threads
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft.model import BlockDraft
@@ -50,11 +50,11 @@ class TimedToy(Toy):
 
 
 @pytest.fixture
-def worker():
-    worker = Worker(Engine(TimedToy()))
-    yield worker
-    worker.close()
-    assert worker.engine.model.leaked == (0, 0, 0)
+def engine_thread():
+    engine_thread = EngineThread(Engine(TimedToy()))
+    yield engine_thread
+    engine_thread.close()
+    assert engine_thread.engine.model.leaked == (0, 0, 0)
 
 
 class Loads:
@@ -120,10 +120,10 @@ class Loaded(LoadingDrafter):
 class Running:
     """A text that is written meanwhile."""
 
-    def __init__(self, worker, max_tokens=1900, strategy=None):
+    def __init__(self, engine_thread, max_tokens=1900, strategy=None):
         self.session = Session([1, 2, 3], max_tokens=max_tokens, strategy=strategy or Strategy())
         self.steps = queue.SimpleQueue()
-        worker.submit(SimpleNamespace(session=self.session, delta=lambda step: step), self.steps.put)
+        engine_thread.submit(SimpleNamespace(session=self.session, delta=lambda step: step), self.steps.put)
 
     def wait_for(self, n_tokens):
         while n_tokens > 0:
@@ -137,128 +137,131 @@ class Running:
             pass
 
 
-def test_texts_go_on_while_a_draft_is_loaded(worker, loads):
-    job = worker.preparing(Strategy(Loaded("slow")))
+def test_texts_go_on_while_a_draft_is_loaded(engine_thread, loads):
+    job = engine_thread.preparing(Strategy(Loaded("slow")))
     assert loads.begun.wait(GUARD)
-    running = Running(worker)
+    running = Running(engine_thread)
     running.wait_for(20)
     loads.go.set()
     job.wait()
     running.end()
     assert loads.threads == ["dflash-prepare"]
     assert loads.warmed == ["dflash-engine"] * 2
-    assert worker.engine.model.attachments[Loaded("slow")].name == "slow"
+    assert engine_thread.engine.model.attachments[Loaded("slow")].name == "slow"
 
 
 @pytest.mark.parametrize("wrap", [lambda each: each, FirstOf, Adaptive], ids=["alone", "first", "adaptive"])
-def test_who_asks_at_the_same_time_waits_for_the_same(worker, loads, wrap):
-    jobs = [worker.preparing(Strategy(wrap(Loaded("one")))) for _ in range(5)]
+def test_who_asks_at_the_same_time_waits_for_the_same(engine_thread, loads, wrap):
+    jobs = [engine_thread.preparing(Strategy(wrap(Loaded("one")))) for _ in range(5)]
     assert loads.begun.wait(GUARD)
-    jobs += [worker.preparing(Strategy(wrap(Loaded("one")))) for _ in range(5)]
+    jobs += [engine_thread.preparing(Strategy(wrap(Loaded("one")))) for _ in range(5)]
     loads.go.set()
     for job in jobs:
         job.wait()
-    worker.prepare(Strategy(wrap(Loaded("one"))))
+    engine_thread.prepare(Strategy(wrap(Loaded("one"))))
     assert loads.names == ["one"]
 
 
-def test_a_part_that_several_wait_for_is_loaded_once(worker, loads):
+def test_a_part_that_several_wait_for_is_loaded_once(engine_thread, loads):
     made = Loaded("one"), FirstOf(PromptLookup(), Loaded("one")), FirstOf(Loaded("one"), Loaded("two"))
     made += FirstOf(Loaded("two"), Loaded("one")), Adaptive(Loaded("one"), PromptLookup())
     loads.go.set()
     with ThreadPoolExecutor(len(made)) as pool:
-        list(pool.map(lambda drafter: worker.prepare(Strategy(drafter)), made))
+        list(pool.map(lambda drafter: engine_thread.prepare(Strategy(drafter)), made))
     assert sorted(loads.names) == ["one", "two"]
 
 
-def test_one_that_fails_spoils_no_other(worker, loads):
+def test_one_that_fails_spoils_no_other(engine_thread, loads):
     loads.errors["bad"] = FormatError("bad: it is damaged")
-    bad, both = worker.preparing(Strategy(Loaded("bad"))), worker.preparing(Strategy(FirstOf(Loaded("good"), Loaded("bad"))))
-    good = worker.preparing(Strategy(Loaded("good")))
+    bad, both = (
+        engine_thread.preparing(Strategy(Loaded("bad"))),
+        engine_thread.preparing(Strategy(FirstOf(Loaded("good"), Loaded("bad")))),
+    )
+    good = engine_thread.preparing(Strategy(Loaded("good")))
     loads.go.set()
     good.wait()
     for job in (bad, both, bad):
         with pytest.raises(FormatError, match="bad: it is damaged"):
             job.wait()
-    assert Loaded("bad") not in worker.engine.model.attachments
+    assert Loaded("bad") not in engine_thread.engine.model.attachments
 
 
-def attempt(worker, drafter, error):
+def attempt(engine_thread, drafter, error):
     with pytest.raises(error):
-        worker.prepare(Strategy(drafter))
+        engine_thread.prepare(Strategy(drafter))
 
 
-def test_a_refusal_is_remembered_until_the_file_changes(worker, loads, tmp_path):
+def test_a_refusal_is_remembered_until_the_file_changes(engine_thread, loads, tmp_path):
     path = tmp_path / "draft.gguf"
     drafter = Loaded(str(path))
     loads.errors[str(path)] = NotFound(f"{path}: there is no such file")
     loads.go.set()
     for _ in range(3):
-        attempt(worker, drafter, NotFound)
-        attempt(worker, FirstOf(PromptLookup(), drafter), NotFound)
+        attempt(engine_thread, drafter, NotFound)
+        attempt(engine_thread, FirstOf(PromptLookup(), drafter), NotFound)
     assert len(loads.names) == 1
     path.write_bytes(b"damaged")
     loads.errors[str(path)] = FormatError("it is damaged")
     for _ in range(3):
-        attempt(worker, drafter, FormatError)
+        attempt(engine_thread, drafter, FormatError)
     assert len(loads.names) == 2
     path.write_bytes(b"mended, and longer")
     del loads.errors[str(path)]
-    worker.prepare(Strategy(drafter))
+    engine_thread.prepare(Strategy(drafter))
     assert len(loads.names) == 3
 
 
-def test_a_refusal_of_the_hub_is_remembered_for_a_while(worker, loads, monkeypatch):
+def test_a_refusal_of_the_hub_is_remembered_for_a_while(engine_thread, loads, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(refusals, "time", SimpleNamespace(monotonic=lambda: now[0]))
     loads.errors["hf:org/repo"] = DownloadError("org/repo: the hub could not be read")
     loads.go.set()
     for now[0] in (0.0, 10.0, 50.0):
-        attempt(worker, Loaded("hf:org/repo"), DownloadError)
+        attempt(engine_thread, Loaded("hf:org/repo"), DownloadError)
     assert len(loads.names) == 1
     now[0] = 70.0
-    attempt(worker, Loaded("hf:org/repo"), DownloadError)
+    attempt(engine_thread, Loaded("hf:org/repo"), DownloadError)
     assert len(loads.names) == 2
 
 
-def test_memory_that_is_short_now_is_no_refusal(worker, loads):
+def test_memory_that_is_short_now_is_no_refusal(engine_thread, loads):
     loads.errors["large"] = OutOfMemory("the GPU is full")
     loads.go.set()
-    attempt(worker, Loaded("large"), OutOfMemory)
+    attempt(engine_thread, Loaded("large"), OutOfMemory)
     del loads.errors["large"]
-    worker.prepare(Strategy(Loaded("large")))
+    engine_thread.prepare(Strategy(Loaded("large")))
     assert len(loads.names) == 2
 
 
-def test_a_thousand_names_leave_nothing_behind(worker, loads):
+def test_a_thousand_names_leave_nothing_behind(engine_thread, loads):
     loads.go.set()
     loads.errors = {f"draft-{number}.gguf": NotFound("none") for number in range(200)}
     for name in loads.errors:
-        attempt(worker, Loaded(name), NotFound)
-    assert len(worker._preparation._refused) == refusals._CAPACITY
+        attempt(engine_thread, Loaded(name), NotFound)
+    assert len(engine_thread._preparation._refused) == refusals._CAPACITY
     drafters = [PromptLookup(n_draft=1 + number) for number in range(1000)]
     for drafter in drafters:
-        worker.prepare(Strategy(drafter))
-        worker.prepare(Strategy(FirstOf(drafter, PromptLookup())))
-    assert not worker._preparation._jobs
-    assert not worker.engine.model.attachments
+        engine_thread.prepare(Strategy(drafter))
+        engine_thread.prepare(Strategy(FirstOf(drafter, PromptLookup())))
+    assert not engine_thread._preparation._jobs
+    assert not engine_thread.engine.model.attachments
     left = [ref(drafter) for drafter in drafters]
     del drafter, drafters
     gc.collect()
     assert not any(each() for each in left)
 
 
-def test_names_of_adaptive_leave_what_was_measured(worker):
+def test_names_of_adaptive_leave_what_was_measured(engine_thread):
     for number in range(200):
-        worker.prepare(Strategy(Adaptive(PromptLookup(n_draft=1 + number))))
-    assert len(worker.engine.model.attachments) == 1
-    measures = measures_of(worker.engine.model)
+        engine_thread.prepare(Strategy(Adaptive(PromptLookup(n_draft=1 + number))))
+    assert len(engine_thread.engine.model.attachments) == 1
+    measures = measures_of(engine_thread.engine.model)
     assert len(measures.choices) == measures.choices.capacity
 
 
-def test_measuring_lets_others_have_every_other_step(worker):
+def test_measuring_lets_others_have_every_other_step(engine_thread):
     """Between two steps of a text lie at most a prompt of one token and the forward that is measured."""
-    model, running = worker.engine.model, Running(worker)
+    model, running = engine_thread.engine.model, Running(engine_thread)
     running.wait_for(1)
     between, longest = [], [[]]
 
@@ -271,7 +274,7 @@ def test_measuring_lets_others_have_every_other_step(worker):
 
     n_before = running.session.n_tokens
     model.before_forward = before_forward
-    worker.prepare(Strategy(Adaptive(GOOD, PromptLookup())))
+    engine_thread.prepare(Strategy(Adaptive(GOOD, PromptLookup())))
     model.before_forward = lambda spans: None
     n_written = running.session.n_tokens - n_before
     running.end()
@@ -281,23 +284,23 @@ def test_measuring_lets_others_have_every_other_step(worker):
     assert sum(longest[0]) <= PENDING
 
 
-def test_no_more_than_so_many_at_a_time(worker, loads, monkeypatch):
+def test_no_more_than_so_many_at_a_time(engine_thread, loads, monkeypatch):
     monkeypatch.setattr(prepare, "MAX_JOBS", 3)
-    jobs = [worker.preparing(Strategy(Loaded(str(number)))) for number in range(3)]
+    jobs = [engine_thread.preparing(Strategy(Loaded(str(number)))) for number in range(3)]
     with pytest.raises(PoolExhausted, match="3 strategies are already being prepared"):
-        worker.preparing(Strategy(Loaded("more")))
-    worker.prepare(Strategy())
-    worker.prepare(Strategy(PromptLookup()))
-    assert worker.preparing(Strategy(Loaded("0"))) is jobs[0]
+        engine_thread.preparing(Strategy(Loaded("more")))
+    engine_thread.prepare(Strategy())
+    engine_thread.prepare(Strategy(PromptLookup()))
+    assert engine_thread.preparing(Strategy(Loaded("0"))) is jobs[0]
     loads.go.set()
     for job in jobs:
         job.wait()
-    worker.prepare(Strategy(Loaded("more")))
+    engine_thread.prepare(Strategy(Loaded("more")))
 
 
-def test_who_gives_up_waiting_ends_nothing(worker, loads):
+def test_who_gives_up_waiting_ends_nothing(engine_thread, loads):
     async def leave():
-        waiting = [asyncio.ensure_future(worker.preparing(Strategy(Loaded("slow"))).arrive()) for _ in range(2)]
+        waiting = [asyncio.ensure_future(engine_thread.preparing(Strategy(Loaded("slow"))).arrive()) for _ in range(2)]
         await asyncio.to_thread(loads.begun.wait, GUARD)
         waiting[0].cancel()
         await asyncio.wait(waiting[:1], timeout=GUARD)
@@ -308,22 +311,22 @@ def test_who_gives_up_waiting_ends_nothing(worker, loads):
 
     asyncio.run(leave())
     assert loads.names == ["slow"]
-    worker.prepare(Strategy(Loaded("slow")))
+    engine_thread.prepare(Strategy(Loaded("slow")))
 
 
-def test_only_so_many_requests_wait(worker, loads, monkeypatch):
+def test_only_so_many_requests_wait(engine_thread, loads, monkeypatch):
     """Further requests are refused at once; requests that need no preparation continue."""
-    monkeypatch.setattr(worker._preparation, "_crowd", threading.Semaphore(2))
+    monkeypatch.setattr(engine_thread._preparation, "_crowd", threading.Semaphore(2))
 
     async def ask():
-        waiting = [asyncio.ensure_future(worker.preparing(Strategy(Loaded("slow"))).arrive()) for _ in range(2)]
+        waiting = [asyncio.ensure_future(engine_thread.preparing(Strategy(Loaded("slow"))).arrive()) for _ in range(2)]
         await asyncio.to_thread(loads.begun.wait, GUARD)
         with pytest.raises(PoolExhausted, match="requests already wait for drafts"):
-            await worker.preparing(Strategy(Loaded("slow"))).arrive()
-        await worker.preparing(Strategy(PromptLookup())).arrive()
+            await engine_thread.preparing(Strategy(Loaded("slow"))).arrive()
+        await engine_thread.preparing(Strategy(PromptLookup())).arrive()
         waiting.pop().cancel()
         await asyncio.sleep(0)
-        waiting.append(asyncio.ensure_future(worker.preparing(Strategy(Loaded("slow"))).arrive()))
+        waiting.append(asyncio.ensure_future(engine_thread.preparing(Strategy(Loaded("slow"))).arrive()))
         await asyncio.sleep(0)
         loads.go.set()
         await asyncio.wait_for(asyncio.gather(*waiting), GUARD)
@@ -331,36 +334,36 @@ def test_only_so_many_requests_wait(worker, loads, monkeypatch):
     asyncio.run(ask())
 
 
-def test_the_engines_own_thread_does_not_wait_for_itself(worker, loads):
+def test_the_engines_own_thread_does_not_wait_for_itself(engine_thread, loads):
     with pytest.raises(DFlashError, match="engine thread"):
-        worker.call(lambda: worker.prepare(Strategy(Loaded("slow"))))
+        engine_thread.call(lambda: engine_thread.prepare(Strategy(Loaded("slow"))))
     assert not loads.names
 
 
 def test_closing_while_a_draft_is_loaded(loads):
-    worker = Worker(Engine(TimedToy()))
-    job = worker.preparing(Strategy(Loaded("slow")))
+    engine_thread = EngineThread(Engine(TimedToy()))
+    job = engine_thread.preparing(Strategy(Loaded("slow")))
     assert loads.begun.wait(GUARD)
-    worker.close()
+    engine_thread.close()
     loads.go.set()
     with pytest.raises(Cancelled):
         job.wait()
     assert loads.closed == ["slow"]
-    assert not worker.engine.model.attachments
+    assert not engine_thread.engine.model.attachments
     with pytest.raises(Cancelled):
-        worker.preparing(Strategy(Loaded("slow")))
+        engine_thread.preparing(Strategy(Loaded("slow")))
 
 
-def test_one_that_can_not_be_warmed_is_closed(worker, loads, monkeypatch):
+def test_one_that_can_not_be_warmed_is_closed(engine_thread, loads, monkeypatch):
     def warm(self, companion):
         yield
         raise OutOfMemory("no room for a graph")
 
     monkeypatch.setattr(Loaded, "warm", warm)
     loads.go.set()
-    attempt(worker, Loaded("large"), OutOfMemory)
+    attempt(engine_thread, Loaded("large"), OutOfMemory)
     assert loads.closed == ["large"]
-    assert not worker.engine.model.attachments
+    assert not engine_thread.engine.model.attachments
 
 
 class Own(Drafter):
@@ -376,12 +379,12 @@ class Own(Drafter):
 
 
 @pytest.mark.parametrize("error", [None, NotFound("none"), KeyError("odd")], ids=["fine", "refused", "a bug"])
-def test_a_drafter_of_somebodys_own_is_prepared_by_the_engine(worker, error):
+def test_a_drafter_of_somebodys_own_is_prepared_by_the_engine(engine_thread, error):
     own = Own(error)
     if error is None:
-        worker.prepare(Strategy(own))
+        engine_thread.prepare(Strategy(own))
     else:
-        attempt(worker, own, type(error))
+        attempt(engine_thread, own, type(error))
     assert own.threads == ["dflash-engine"]
 
 
@@ -393,20 +396,20 @@ class Extended(Loaded):
         LOADS.threads.append(threading.current_thread().name)
 
 
-def test_what_a_subclass_does_is_done(worker, loads):
+def test_what_a_subclass_does_is_done(engine_thread, loads):
     loads.go.set()
-    worker.prepare(Strategy(Extended("one")))
-    worker.prepare(Strategy(FirstOf(PromptLookup(), Extended("two"))))
+    engine_thread.prepare(Strategy(Extended("one")))
+    engine_thread.prepare(Strategy(FirstOf(PromptLookup(), Extended("two"))))
     assert loads.names == ["one", "two"]
     assert set(loads.threads) == {"dflash-engine"}
     assert len(loads.threads) == 4
 
 
-def test_one_that_only_looks_like_a_drafter(worker):
+def test_one_that_only_looks_like_a_drafter(engine_thread):
     own = Own()
     duck = SimpleNamespace(prepare=own.prepare, start=None, propose=None)
     found = SimpleNamespace(drafter=Hashed(duck))
-    worker._preparation.begin(found).wait()
+    engine_thread._preparation.begin(found).wait()
     assert own.threads == ["dflash-engine"]
 
 
@@ -446,7 +449,7 @@ def test_a_client_that_leaves_while_its_draft_is_loaded(server, loads, monkeypat
     """Its request ends at once; the draft is there for the next."""
     monkeypatch.setattr("dflash.serve.strategy_choice.named", lambda name, draft, **_: Strategy(Loaded("slow", pieces=0)))
     body = b'{"prompt": "a", "max_tokens": 2, "strategy": "lookup"}'
-    app = build_app(Backend(server.worker, server.loaded.tokenizer, server.loaded.template, ["demo"]))
+    app = build_app(Backend(server.engine_thread, server.loaded.tokenizer, server.loaded.template, ["demo"]))
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},

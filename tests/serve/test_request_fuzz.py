@@ -17,7 +17,7 @@ from toy import Toy
 
 from dflash.decode.engine import Engine
 from dflash.errors import Unsupported
-from dflash.generation.engine_thread import Worker
+from dflash.generation.engine_thread import EngineThread
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
@@ -156,12 +156,12 @@ def toy_server(lm, monkeypatch):
     model.forwards = deque(maxlen=1)
     model.config.n_mtp, model.device, model.finish = 0, "cpu", lambda: None
     clock = ForwardClock(model)
-    worker = Worker(Engine(model))
+    engine_thread = EngineThread(Engine(model))
     gc.collect()
     gc.freeze()  # as the server does when it has loaded
-    yield build_app(Backend(worker, tokenizer, lm.template, ["toy"], limits=Limits(4096))), clock
+    yield build_app(Backend(engine_thread, tokenizer, lm.template, ["toy"], limits=Limits(4096))), clock
     gc.unfreeze()
-    worker.close()
+    engine_thread.close()
     assert model.leaked == (0, 0, 0)
 
 

@@ -12,7 +12,7 @@ from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.errors import RequestError, Unsupported
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
-from dflash.serve.fields import FieldError, Fields
+from dflash.serve.parsing.fields import FieldError, Fields
 from dflash.serve.strategy_choice import Decoding, Defaults, allowed, parse_decoding
 
 CAPITAL = {
@@ -127,7 +127,7 @@ def test_a_stream_tells_interventions_with_its_end(client):
         ("strategy", "guess", "guess"),
         ("strategy", "lookup:0", "lookup"),
         ("strategy", 7, "must be a string"),
-        ("recover", "loop,stal", "'stal' is not one of empty, stall"),
+        ("recover", "loop,stal", "'stal' is not one of empty, loop"),
         ("recover", [1], "must be a string or an array of strings"),
         ("recover", {"a": 1}, "must be a string or an array of strings"),
         ("min_tokens", -1, "must be a whole number"),
@@ -171,7 +171,7 @@ def test_fields_that_say_nothing():
 
 def asked_of(server, defaults, *bodies):
     """Return the response of a server with these defaults."""
-    app = build_app(Backend(server.worker, server.loaded.tokenizer, server.loaded.template, ["demo"], defaults))
+    app = build_app(Backend(server.engine_thread, server.loaded.tokenizer, server.loaded.template, ["demo"], defaults))
 
     async def ask():
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here", timeout=60) as http:
@@ -191,7 +191,7 @@ def asked_of(server, defaults, *bodies):
     ],
 )
 def test_strategies_that_are_not_allowed(server, monkeypatch, words, name, message):
-    monkeypatch.setattr(server.worker, "preparing", pytest.fail)  # nothing is loaded for them
+    monkeypatch.setattr(server.engine_thread, "preparing", pytest.fail)  # nothing is loaded for them
     defaults = Defaults(allowed=allowed(words))
     unasked, asked = asked_of(server, defaults, CAPITAL, {**CAPITAL, "strategy": name})
     assert unasked["choices"][0]["finish_reason"] == "stop"

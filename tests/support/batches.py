@@ -43,15 +43,15 @@ def ragged(sequences, *, pages=None):
         pages = np.random.default_rng(sum(lengths)).permutation(len(sequences) * most + 1)[1:].reshape(len(sequences), most)
     n = len(sequences)
     return Ragged(
-        first=np.cumsum([0, *counts], dtype=np.int32),
+        row_starts=np.cumsum([0, *counts], dtype=np.int32),
         sequence=np.repeat(np.arange(n, dtype=np.int32), counts),
         parent=np.array([p for _, parents, _ in sequences for p in parents], np.int32),
         depth=np.array(depth, np.int32),
         length=np.array(lengths, np.int32),
         pages=np.ascontiguousarray(pages, np.int32),
         slot=np.arange(n, dtype=np.int32),
-        whole=np.array([whole for _, _, whole in sequences], np.int32),
-        kept=np.zeros((n, PENDING), np.int32),
-        n_kept=np.zeros(n, np.int32),
-        side=np.zeros(n, np.int32),
+        prefill=np.array([whole for _, _, whole in sequences], np.int32),
+        accepted=np.zeros((n, PENDING), np.int32),
+        n_accepted=np.zeros(n, np.int32),
+        buffer=np.zeros(n, np.int32),
     )

@@ -16,7 +16,7 @@ def of(sequences):
 
 def rows_of(blocks, heads, kv, width, kind=np.float32, seed=7):
     """Queries, keys and values of the rows."""
-    rng, n = np.random.default_rng(seed), blocks.first[-1]
+    rng, n = np.random.default_rng(seed), blocks.row_starts[-1]
     shapes = (n, heads, width), (n, kv, width), (n, kv, width)
     return [rng.standard_normal(shape, dtype=np.float32).astype(kind) for shape in shapes]
 

@@ -101,7 +101,7 @@ def left(use, **settings):
     """Names of what is still there after a model was used, closed and let go of; what was written outlives it."""
     lm = dflash.load("demo", context=512, sequences=2, **settings)
     results = list(use(lm) or ())
-    model, engine = lm.model, lm._worker.engine
+    model, engine = lm.model, lm._engine_thread.engine
     parts = {"model": model, "pools": model.pools, "weights": model.weights, "engine": engine, "tokenizer": lm.tokenizer}
     parts |= {f"companion {key!r}": value for key, value in model.attachments.items()}
     parts = {name: ref(part) for name, part in parts.items()}

@@ -10,7 +10,7 @@ import numpy as np
 
 from dflash.kernels.formats import Matrix
 from dflash.model.draft.config import DraftConfig
-from dflash.model.draft.names import expected
+from dflash.model.draft.files.names import expected
 
 VOCAB, WIDTH, LAYERS = 203, 48, 9
 """Sizes of the target."""
@@ -90,6 +90,11 @@ def random_weights(config, seed=0, n_head=None, own=()):
     if "d2t" in own:
         weights["d2t"] = np.sort(rng.permutation(config.n_vocab)[:n_head]).astype(np.int64)
     return weights
+
+
+def shapes(config):
+    """Shapes of all tensors by name."""
+    return {name: value.shape for name, value in random_weights(config).items()}
 
 
 def write_gguf(path, config, weights, *, changes=None, architecture="dflash", drop=()):

@@ -8,14 +8,14 @@ from functools import cache
 
 import pytest
 from golden import PRIMARY, load, recorded
-from guessers import Remembers
+from oracles import Remembers
 
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.model.load import load_model
+from dflash.model.loading.target import load_model
 
 SAMPLINGS = [
     Sampling(),

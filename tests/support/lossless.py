@@ -21,7 +21,7 @@ from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.model.batch import Span
-from dflash.model.load import load_model
+from dflash.model.loading.target import load_model
 
 LONG = os.environ.get("DFLASH_LONG") == "1"
 """DFLASH_LONG=1 writes all prompts to their length under every sampling, a test for each, which takes hours on two cores."""

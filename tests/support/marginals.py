@@ -17,7 +17,7 @@ def laws(n_vocab, seed, spread):
     return (spread * np.random.default_rng(seed).standard_normal((n_vocab, n_vocab))).astype(np.float32)
 
 
-def follows(table):
+def bigram_target(table):
     """A target whose token depends on the one before it alone."""
     toy = Toy(len(table), law=lambda text: table[text[-1]], slots=64, rows=2048, pages=512)
     toy.device, toy.attachments = "cpu", {}

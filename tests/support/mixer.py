@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from recurrent import SLOTS, batch, copy
 
-from dflash.kernels import conv, delta
 from dflash.kernels.cases import Rows
+from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.conv.reference import causal_conv
+from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.delta.reference import gated_delta, unit
 from dflash.kernels.norm.reference import gated_rms_norm
 
@@ -37,8 +38,8 @@ class Tokens(NamedTuple):
 class Memories(NamedTuple):
     """Both memories of a layer, in NumPy."""
 
-    conv: conv.Memory
-    delta: delta.Memory
+    conv: ConvMemory
+    delta: DeltaMemory
 
     def copy(self):
         return Memories(copy(self.conv), copy(self.delta))
@@ -70,7 +71,7 @@ class Mixer:
 
     def memories(self, slots=SLOTS):
         shape = self.n_groups, self.n_heads, self.width, self.n_values
-        made = Memories(conv.Memory.empty(slots, self.n_taps, self.n_channels), delta.Memory.empty(slots, *shape))
+        made = Memories(ConvMemory.empty(slots, self.n_taps, self.n_channels), DeltaMemory.empty(slots, *shape))
         for memory in made:
             for seed, field in enumerate(fields(memory)):
                 array = getattr(memory, field.name)
@@ -94,7 +95,6 @@ class Mixer:
         """Run sequences that are all pending or all text on the GPU; the memories move on. `bucket` rows are launched."""
         import cupy
 
-        from dflash.kernels.conv import cuda as conv_cuda
         from dflash.kernels.delta import cuda
         from dflash.kernels.gpu.batch import DeviceBatch
 
@@ -110,16 +110,15 @@ class Mixer:
         guarded = cupy.full((room + 2, self.n_heads * self.n_values), np.nan, np.float16)
         inputs = cuda.Inputs(*arrays, guarded[1:-1])
         values = (cupy.asarray(array) for array in (self.taps, self.ssm_a, self.ssm_dt, self.ssm_norm))
-        classes = conv_cuda.Memory, cuda.Memory
-        there = [upload(kind, memory) for kind, memory in zip(classes, memories, strict=True)]
-        common = inputs, cuda.Weights(*values, EPS), on_device, *there
-        if all(rows.whole):
+        there = [upload(memory) for memory in memories]
+        common = inputs, cuda.MixerWeights(*values, EPS), on_device, *there
+        if all(rows.prefill):
             shape = self.n_groups, self.n_heads, self.width, self.n_values
-            scratch = cuda.Scratch(room, *shape, sequences=on_device.max_sequences)
+            scratch = cuda.PromptScratch(room, *shape, sequences=on_device.max_sequences)
             cuda.Prompt(*common, scratch, **options)(room)
         else:
             n_sequences = options.pop("n_sequences", None)
-            cuda.Step(*common, **options)(room, n_sequences=n_sequences)
+            cuda.DeltaStep(*common, **options)(room, n_sequences=n_sequences)
         for memory, moved in zip(memories, there, strict=True):
             download(moved, memory)
         out = guarded.get()
@@ -129,11 +128,10 @@ class Mixer:
 
     def flush(self, sequences, memories):
         """Apply kept rows on the GPU, to two layers at a time."""
-        from dflash.kernels.conv import cuda as conv_cuda
         from dflash.kernels.delta import cuda
         from dflash.kernels.gpu.batch import DeviceBatch
 
-        there = [(upload(conv_cuda.Memory, memories.conv), upload(cuda.Memory, memories.delta)) for _ in range(2)]
+        there = [(upload(memories.conv), upload(memories.delta)) for _ in range(2)]
         cuda.Flush(there, DeviceBatch.of(batch(sequences)))()
         for pair in there:
             for memory, moved in zip(memories, pair, strict=True):
@@ -141,10 +139,10 @@ class Mixer:
         return memories
 
 
-def upload(kind, memory):
+def upload(memory):
     import cupy
 
-    return kind(**{field.name: cupy.asarray(getattr(memory, field.name)) for field in fields(memory)})
+    return type(memory)(**{field.name: cupy.asarray(getattr(memory, field.name)) for field in fields(memory)})
 
 
 def download(there, memory):
@@ -154,10 +152,10 @@ def download(there, memory):
 
 def parts(sequences):
     """Sequences of text apart from pending ones: an op on the GPU takes only one kind. Lists may be empty."""
-    return [[rows for rows in sequences if (rows.form == "whole") == whole] for whole in (False, True)]
+    return [[rows for rows in sequences if (rows.form == "prefill") == whole] for whole in (False, True)]
 
 
 def single(n, slot=0, first_kept=()):
     """Sequences of one pending row each, one after another."""
     for i in range(n):
-        yield Rows(1, "chain", slot, (0,) if i else first_kept, side=i % 2)
+        yield Rows(1, "chain", slot, (0,) if i else first_kept, buffer=i % 2)

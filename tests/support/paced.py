@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from guessers import naive
+from oracles import naive
 from toy import Toy
 
 from dflash.decode.drafting.draft import Draft
@@ -68,7 +68,7 @@ class Paced(Drafter):
 
     def propose(self, drafter_states, max_drafts):
         drafts = [
-            drafter_state.guess(max_draft) for drafter_state, max_draft in zip(drafter_states, max_drafts, strict=True)
+            drafter_state.draft_of(max_draft) for drafter_state, max_draft in zip(drafter_states, max_drafts, strict=True)
         ]
         drafter_states[0].model.clock.now += 1e-3 * (self.base + self.each * max(map(len, drafts)))
         return drafts
@@ -81,7 +81,7 @@ class _Paced:
         self.drafter, self.session, self.model = drafter, session, model
         self.shape = session.strategy.shape or Chain()
 
-    def guess(self, room):
+    def draft_of(self, room):
         n, _ = self.shape.wants(self.drafter.most, room)
         text, start = written(*self.session.token_ids[:3]), len(self.session.token_ids)
         right = np.random.default_rng([start, *text[:2]]).random(n) < self.drafter.p

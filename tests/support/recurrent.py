@@ -19,14 +19,14 @@ def batch(sequences, *, parents=None):
         parents = [tree(rng, rows.n) if rows.form == "tree" else chain(rows.n) for rows in sequences]
     kept = np.full((len(sequences), PENDING), -(2**30), np.int32)
     for row, rows in zip(kept, sequences, strict=True):
-        row[: len(rows.kept)] = rows.kept
+        row[: len(rows.accepted)] = rows.accepted
     columns = {
         "slot": [rows.slot for rows in sequences],
-        "n_kept": [len(rows.kept) for rows in sequences],
-        "side": [rows.side for rows in sequences],
+        "n_accepted": [len(rows.accepted) for rows in sequences],
+        "buffer": [rows.buffer for rows in sequences],
     }
-    made = ragged([(0, above, rows.form == "whole") for above, rows in zip(parents, sequences, strict=True)])
-    return made._replace(kept=kept, **{name: np.array(column, np.int32) for name, column in columns.items()})
+    made = ragged([(0, above, rows.form == "prefill") for above, rows in zip(parents, sequences, strict=True)])
+    return made._replace(accepted=kept, **{name: np.array(column, np.int32) for name, column in columns.items()})
 
 
 def path_to(parents, row):
@@ -51,21 +51,21 @@ def poison(memory, sequences):
             continue
         kept = np.zeros(array.shape[:3], bool)
         for rows in sequences:
-            kept[rows.side, rows.slot, list(rows.kept)] = True
+            kept[rows.buffer, rows.slot, list(rows.accepted)] = True
         array[~kept] = np.nan
     return memory
 
 
 def assert_untouched(after, before, sequences):
-    """Other slots, the side that was read, and rows past the last one keep their bits."""
+    """Other slots, the buffer that was read, and rows past the last one keep their bits."""
     for field in fields(before):
         got, want = getattr(after, field.name), getattr(before, field.name)
         free = np.ones(got.shape[: 1 if field.name in ("state", "tail") else 3], bool)
         for rows in sequences:
             if free.ndim == 1:
                 free[rows.slot] = False
-            elif rows.form != "whole":
-                free[1 - rows.side, rows.slot, : rows.n] = False
+            elif rows.form != "prefill":
+                free[1 - rows.buffer, rows.slot, : rows.n] = False
         assert_same_bits(f"{field.name} elsewhere", got[free], want[free])
 
 
@@ -82,4 +82,4 @@ def assert_guards(room):
 def steps(n, form="chain", slot=0):
     """Sequences of one row each, one after another in a slot."""
     for i in range(n):
-        yield Rows(1, form, slot, (0,) if i and form != "whole" else (), side=i % 2)
+        yield Rows(1, form, slot, (0,) if i and form != "prefill" else (), buffer=i % 2)

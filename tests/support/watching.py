@@ -1,7 +1,7 @@
 """Ways to decode one text, and what must hold of each whatever watches over it."""
 
 import numpy as np
-from guessers import Oracle
+from oracles import Oracle
 
 from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.engine import Engine

@@ -9,7 +9,7 @@ from dflash.decode.drafting.drafter import Plain
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 from dflash.model.batch import Span
-from dflash.model.load import load_model
+from dflash.model.loading.target import load_model
 
 N = 60
 """Tokens of the first of several texts; the others are shorter, so that they end one after another."""

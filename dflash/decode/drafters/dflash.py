@@ -12,26 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.decode.drafters.diagnostics import DraftDiagnostics
-from dflash.decode.drafters.loading import LoadingDrafter
-from dflash.decode.drafters.vocab_tracker import VocabTracker
-from dflash.decode.drafting.device_draft import DeferredDraft, can_defer
-from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import LaunchDraft, NextStep, Rows
+from dflash.decode.drafters.model_state import ModelDrafter, ModelDrafterState
+from dflash.decode.drafting.drafter import Rows
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.registry import register
 from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft import DeviceDraftRequest, DraftRequest, load_draft
-from dflash.model.load import loaded_model
+from dflash.model.loading.target import loaded_model
 
 if TYPE_CHECKING:
-    from dflash.decode.drafting.shapes import Shape
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
     from dflash.model.cuda.draft import DeviceBlockDraft
     from dflash.model.draft.model import BlockDraft
     from dflash.model.draft.state import DraftSnapshot, DraftState
+    from dflash.model.protocols.device_drafter import DraftTrees
     from dflash.model.protocols.target import TargetModel
 
 Features = dict[int, NDArray[np.float32]]
@@ -46,7 +43,7 @@ DRAFT_OPTIONS = {name: name for name in ("draft", "draft_device", "draft_vocab")
 
 @register("dflash", "dspark", number="DEPTH", shape=Chain, takes=DRAFT_OPTIONS)
 @dataclass(frozen=True, repr=False)
-class DFlash(LoadingDrafter["_DFlashState"]):
+class DFlash(ModelDrafter["_DFlashState"]):
     """Draft with a DFlash, DFlash 2 or DSpark model.
 
     Parameters
@@ -106,21 +103,13 @@ class DFlash(LoadingDrafter["_DFlashState"]):
         self.prepare(model)
         return _DFlashState(model.attachments[self], session, DraftDiagnostics(session, model, repr(self)), snapshot)
 
-    def propose(self, drafter_states: Sequence[_DFlashState], max_drafts: Sequence[int]) -> list[Draft]:
-        """Run the draft model once for all sessions."""
-        return _propose(drafter_states, max_drafts)
-
-    def plan_next(self, drafter_states: Sequence[_DFlashState], drafts: Sequence[Draft]) -> list[NextStep]:  # noqa: ARG002
-        """Plan the next draft on a GPU."""
-        return [drafter_state.plan_next() for drafter_state in drafter_states]
-
 
 def DSpark(draft: str, **settings: Any) -> DFlash:  # noqa: N802
     """Draft with a DSpark model, which `DFlash` runs, too."""
     return DFlash(draft, **settings)
 
 
-class _DFlashState:
+class _DFlashState(ModelDrafterState):
     """Context of the draft model for one session.
 
     On the CPU, features of accepted rows are collected, and the draft model reads those of all sessions together before it
@@ -128,12 +117,12 @@ class _DFlashState:
 
     Attributes
     ----------
-    draft : BlockDraft
-    shape : Shape
-        Makes drafts from candidates.
     unread : list of dict of int to float32 (n, D)
         Features by target layer that the draft model has not read, of at most `PENDING` rows.
     """
+
+    draft_model: BlockDraft | DeviceBlockDraft
+    state: DraftState
 
     def __init__(
         self,
@@ -142,26 +131,21 @@ class _DFlashState:
         diagnostics: DraftDiagnostics,
         snapshot: DraftSnapshot | None,
     ) -> None:
-        self.draft, self.capture, self.session = draft, draft.config.target_layer_ids, session
-        self.shape: Shape = session.strategy.shape or Chain()
+        super().__init__(draft, session, diagnostics, draft.draft_vocabs, draft.config.n_vocab)
+        self.capture: tuple[int, ...] = draft.config.target_layer_ids
         self.unread: list[Features] = []
-        self._diagnostics, self._seen, self._n_unread = diagnostics, session.n_prefilled, 0
-        self._vocab_tracker = VocabTracker(draft.draft_vocabs, draft.config.n_vocab, session.draft_vocab_steps)
+        self._n_unread = 0
         # the draft model attends to `reach` positions only, so it need not read the start of a long prompt
         first = session.n_prompt - 1 - draft.reach
         known = snapshot if first <= session.n_prefilled else None
-        self.state = draft.state(max(first, session.n_prefilled) if known is None else 0)
-        if known is not None:
-            try:
+        with self.owned(draft.state(max(first, session.n_prefilled) if known is None else 0)):
+            if known is not None:
                 self.state.restore(known)
-            except BaseException:
-                self.state.close()
-                raise
 
     def request(self, max_draft: int) -> DraftRequest | None:
         """Return the request for a draft; None if there is room for no draft token."""
-        most = self.draft.config.most
-        if self.draft.device == "cpu" and self.shape == Chain():
+        most = self.draft_model.config.most
+        if not self.on_device and self.shape == Chain():
             most = min(most, DEPTH)
         n, width = self.shape.wants(most, max_draft)
         if n < 1:
@@ -175,7 +159,7 @@ class _DFlashState:
         The first tokens of a tree form a tree, too. A chain is requested with the whole block, which costs nothing, so that
         one captured graph serves every depth.
         """
-        most, params = self.draft.config.most, self.session.sampler.params
+        most, params = self.draft_model.config.most, self.session.sampler.params
         n, width = self.shape.wants(most, PENDING - 1)
         draft_vocab = self._vocab_tracker.select(self.session.token_ids)
         if width == 1:
@@ -184,33 +168,29 @@ class _DFlashState:
         nodes = min(self.shape.budget, PENDING - 1)
         return DeviceDraftRequest(self.state, params, n, width, nodes, draft_vocab), nodes
 
-    def plan_next(self) -> NextStep:
-        """Return the plan for a draft on a GPU; None on the CPU."""
-        return None if self.draft.device == "cpu" else LaunchDraft(self.draft, self.device_request()[0])
+    @staticmethod
+    def candidates(drafter_states: Sequence[_DFlashState], requests: Sequence[DraftRequest]) -> list[Candidates]:
+        """Run the draft model once for all sessions."""
+        read(drafter_states)
+        return drafter_states[0].draft_model.propose(requests)
 
-    def shaped(self, candidates: Candidates, max_draft: int) -> Draft:
-        """Return the draft made from candidates."""
-        draft = self.shape.draft(candidates, max_draft)
-        self.count_draft(len(draft))
-        return draft
-
-    def count_draft(self, n: int) -> None:
-        """Count a draft of `n` tokens in diagnostics and vocabulary statistics."""
-        self._diagnostics.count_draft(n)
-        self._vocab_tracker.count()
-
-    def propose(self, max_draft: int) -> Draft:
-        return _propose([self], [max_draft])[0]
+    @staticmethod
+    def device_drafts(
+        drafter_states: Sequence[_DFlashState], requests: Sequence[DeviceDraftRequest[DraftState]], anchors: Sequence[int]
+    ) -> DraftTrees | None:
+        """See `ModelDrafterState`."""
+        draft_model = drafter_states[0].draft_model
+        assert draft_model.device == "cuda", "drafts on the CPU are never deferred"
+        return draft_model.draft_on_device(requests, anchors)
 
     def observe(self, out: Forward, rows: Rows) -> None:
-        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-        skipped = min(max(self.state.length + self._n_unread - self._seen, 0), n)
-        self._seen += n
+        ahead = self.state.length + self._n_unread - self.n_seen
+        n = self.count_rows(rows)
+        skipped = min(max(ahead, 0), n)
         if skipped < n:
             self._see(
                 out, slice(rows.start + skipped, rows.stop) if isinstance(rows, slice) else rows[skipped:], n - skipped
             )
-        self._diagnostics.count_accepted(n - 1)
 
     def _see(self, out: Forward, rows: Rows, n: int) -> None:
         there = isinstance(out.hidden, np.ndarray)
@@ -219,7 +199,7 @@ class _DFlashState:
             self._n_unread += n
         else:
             read([self])
-            self.draft.read(self.state, out.captured, rows)
+            self.draft_model.read(self.state, out.captured, rows)
 
     def take_unread(self) -> Features:
         """Return the unread features and clear them."""
@@ -229,10 +209,7 @@ class _DFlashState:
 
     def snapshot(self) -> DraftSnapshot | None:
         read([self])
-        return self.state.snapshot() if self.state.length == self._seen else None
-
-    def close(self) -> None:
-        self.state.close()
+        return self.state.snapshot() if self.state.length == self.n_seen else None
 
 
 def read(drafter_states: Sequence[_DFlashState]) -> None:
@@ -244,47 +221,4 @@ def read(drafter_states: Sequence[_DFlashState]) -> None:
     layers = behind[0].capture
     ends = list(accumulate(len(part[layers[0]]) for part in parts))
     items = [(drafter_state.state, slice(*ends)) for drafter_state, ends in zip(behind, pairwise([0, *ends]), strict=True)]
-    behind[0].draft.read_many(items, {layer: np.concatenate([part[layer] for part in parts]) for layer in layers})
-
-
-def _propose(drafter_states: Sequence[_DFlashState], max_drafts: Sequence[int]) -> list[Draft]:
-    deferred = _deferred(drafter_states, max_drafts)
-    if deferred is not None:
-        return deferred
-    requests = [
-        drafter_state.request(max_draft) for drafter_state, max_draft in zip(drafter_states, max_drafts, strict=True)
-    ]
-    wanted = [request for request in requests if request is not None]
-    if not wanted:
-        return [EMPTY] * len(requests)
-    read([drafter_state for drafter_state, request in zip(drafter_states, requests, strict=True) if request is not None])
-    found = iter(drafter_states[0].draft.propose(wanted))
-    return [
-        EMPTY if request is None else drafter_state.shaped(next(found), max_draft)
-        for drafter_state, request, max_draft in zip(drafter_states, requests, max_drafts, strict=True)
-    ]
-
-
-def _deferred(drafter_states: Sequence[_DFlashState], max_drafts: Sequence[int]) -> list[Draft] | None:
-    """Return drafts that stay on the GPU until verification; None if the host needs them or the GPU cannot make them."""
-    draft = drafter_states[0].draft
-    if (
-        draft.device == "cpu"
-        or min(max_drafts) < 1
-        or not all(can_defer(drafter_state.session) for drafter_state in drafter_states)
-    ):
-        return None
-    device_requests = [drafter_state.device_request() for drafter_state in drafter_states]
-    guesses = draft.guess(
-        [device_request for device_request, _ in device_requests],
-        [drafter_state.session.token_ids[-1] for drafter_state in drafter_states],
-    )
-    if guesses is None:
-        return None
-    drafts = [
-        DeferredDraft(guesses, i, min(n, max_draft), chain=device_request.nodes <= device_request.positions)
-        for i, ((device_request, n), max_draft) in enumerate(zip(device_requests, max_drafts, strict=True))
-    ]
-    for drafter_state, made in zip(drafter_states, drafts, strict=True):
-        drafter_state.count_draft(len(made))
-    return list(drafts)
+    behind[0].draft_model.read_many(items, {layer: np.concatenate([part[layer] for part in parts]) for layer in layers})

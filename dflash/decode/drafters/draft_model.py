@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dflash.decode.drafters.diagnostics import DraftDiagnostics
-from dflash.decode.drafters.loading import LoadingDrafter
-from dflash.decode.drafting.draft import EMPTY, Draft
+from dflash.decode.drafters.model_state import ModelDrafter, ModelDrafterState
 from dflash.decode.drafting.drafter import Rows
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.engine import Engine
@@ -20,8 +19,8 @@ from dflash.decode.warmup import warm
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 from dflash.model.candidates import Candidates, fill, put
-from dflash.model.load import loaded_model
-from dflash.model.load_small import Small, load_small
+from dflash.model.loading.draft_model import Small, load_small
+from dflash.model.loading.target import loaded_model
 
 if TYPE_CHECKING:
     from dflash.decode.view import SessionView
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from dflash.model.cuda.model import DeviceModel
     from dflash.model.model import Model
     from dflash.model.protocols.target import TargetModel
-    from dflash.model.state.sequence_state import Snapshot
+    from dflash.model.state.sequence_state import Snapshot, State
 
 DEPTH = 4
 """Default number of draft tokens of a chain."""
@@ -43,7 +42,7 @@ DEPTH = 4
     needs_draft="the file of a small model",
 )
 @dataclass(frozen=True, repr=False)
-class DraftModel(LoadingDrafter["_DraftModelState"]):
+class DraftModel(ModelDrafter["_DraftModelState"]):
     """Draft with a small model, one forward for each draft token.
 
     In a tree, the model continues from the likeliest token of each position.
@@ -80,19 +79,16 @@ class DraftModel(LoadingDrafter["_DraftModelState"]):
         diagnostics = DraftDiagnostics(session, model, repr(self))
         return _DraftModelState(model.attachments[self].model, model.n_vocab, session, diagnostics, snapshot)
 
-    def propose(self, drafter_states: Sequence[_DraftModelState], max_drafts: Sequence[int]) -> list[Draft]:
-        """Run one forward over the new tokens of all sessions, then one for each further draft token."""
-        return _propose(drafter_states, max_drafts)
 
-
-class _DraftModelState:
+class _DraftModelState(ModelDrafterState):
     """State of the small model for one session.
 
     The rows of draft tokens stay pending until the next draft; those that were accepted are committed then. A recurrent
     state cannot be truncated, so each forward reads the earlier draft tokens again. That costs little beside the weights.
     """
 
-    capture: tuple[int, ...] = ()
+    draft_model: Model | DeviceModel
+    state: State
 
     def __init__(
         self,
@@ -102,40 +98,47 @@ class _DraftModelState:
         diagnostics: DraftDiagnostics,
         snapshot: Snapshot | None,
     ) -> None:
-        self.small, self.n_vocab, self.session, self.diagnostics = small, n_vocab, session, diagnostics
-        self.shape = session.strategy.shape or Chain()
+        super().__init__(small, session, diagnostics)
+        self.on_device = False  # each draft token is an input of the next forward, made on the host
+        self.n_vocab = n_vocab
         self.draft_ids: list[int] = []
-        self.state = small.state()
-        try:
+        with self.owned(small.state()):
             if snapshot is not None:
                 self.state.restore(snapshot)
             self.state.reserve(min(session.max_length, small.config.context) - self.state.length)
-        except BaseException:
-            self.state.close()
-            raise
 
-    def wants(self, max_draft: int) -> tuple[int, int]:
+    def request(self, max_draft: int) -> tuple[int, int] | None:
         """Return the number of draft tokens and of candidates for each."""
-        max_draft = min(max_draft, self.small.config.context - len(self.session.token_ids))
-        return self.shape.wants(self.shape.depth or DEPTH, max_draft)
+        max_draft = min(max_draft, self.draft_model.config.context - len(self.session.token_ids))
+        n, width = self.shape.wants(self.shape.depth or DEPTH, max_draft)
+        return (n, width) if n > 0 else None
 
-    def propose(self, max_draft: int) -> Draft:
-        return _propose([self], [max_draft])[0]
+    @staticmethod
+    def candidates(drafter_states: Sequence[_DraftModelState], requests: Sequence[tuple[int, int]]) -> list[Candidates]:
+        """Run one forward over the new tokens of all sessions, then one for each further draft token."""
+        found = [Candidates.nothing(*request) for request in requests]
+        spans = [drafter_state.fresh() for drafter_state in drafter_states]
+        going, depth = list(range(len(found))), 0
+        while going:
+            _fill([found[i] for i in going], [drafter_states[i] for i in going], [spans[i] for i in going], depth)
+            if depth == 0:
+                for i in going:
+                    drafter_states[i].state.commit(range(len(spans[i].tokens)))
+            depth += 1
+            going = [i for i in going if requests[i][0] > depth and found[i].ids[depth - 1, 0] >= 0]
+            for i in going:
+                draft_ids = found[i].ids[:depth, 0].copy()
+                spans[i] = Span.chain(drafter_states[i].state, draft_ids)
+                drafter_states[i].draft_ids = draft_ids.tolist()
+        return found
 
     def observe(self, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         session = self.session
-        if not isinstance(rows, slice):
-            self.diagnostics.count_accepted(len(rows) - 1)
+        self.count_rows(rows)
         stop = session.n_prefilled if session.n_prefilled < session.n_prompt - 1 else len(session.token_ids) - 1
         if stop - self.state.length > PENDING:
             self.commit_accepted()
             self.read(stop)
-
-    def draft_of(self, candidates: Candidates, max_draft: int) -> Draft:
-        """Return the draft made from candidates."""
-        draft = self.shape.draft(candidates, max_draft)
-        self.diagnostics.count_draft(len(draft))
-        return draft
 
     def commit_accepted(self) -> None:
         """Commit the rows of accepted draft tokens. The last token of the sequence remains to be read."""
@@ -150,56 +153,27 @@ class _DraftModelState:
 
     def read(self, stop: int) -> None:
         """Prefill the sequence up to a length, at most the context of the small model."""
-        stop = min(stop, self.small.config.context)
+        stop = min(stop, self.draft_model.config.context)
         while self.state.length < stop:
             start = self.state.length
-            tokens = self.session.token_ids[start : min(start + self.small.prefill_chunk, stop)]
-            self.small.forward(
-                [Span(self.state, np.array(tokens, np.int32), _chain(len(tokens)), prefill=True, logits=False)]
-            )
+            tokens = self.session.token_ids[start : min(start + self.draft_model.prefill_chunk, stop)]
+            self.draft_model.forward([Span.chain(self.state, tokens, prefill=True, logits=False)])
 
     def fresh(self) -> Span:
         """Return a span of all tokens not read yet: at least the last one, at most `PENDING`."""
         self.commit_accepted()
         if len(self.session.token_ids) - self.state.length > PENDING:
             self.read(len(self.session.token_ids) - 1)
-        tokens = np.array(self.session.token_ids[self.state.length :], np.int32)
-        return Span(self.state, tokens, _chain(len(tokens)))
+        return Span.chain(self.state, self.session.token_ids[self.state.length :])
 
     def snapshot(self) -> Snapshot:
         self.commit_accepted()
         return self.state.snapshot()
 
-    def close(self) -> None:
-        self.state.close()
-
-
-def _propose(drafter_states: Sequence[_DraftModelState], max_drafts: Sequence[int]) -> list[Draft]:
-    wants = [drafter_state.wants(max_draft) for drafter_state, max_draft in zip(drafter_states, max_drafts, strict=True)]
-    going = [i for i, (n, _) in enumerate(wants) if n > 0]
-    found = {i: Candidates.nothing(*wants[i]) for i in going}
-    spans = {i: drafter_states[i].fresh() for i in going}
-    depth = 0
-    while going:
-        _fill([found[i] for i in going], [drafter_states[i] for i in going], [spans[i] for i in going], depth)
-        if depth == 0:
-            for i in going:
-                drafter_states[i].state.commit(range(len(spans[i].tokens)))
-        depth += 1
-        going = [i for i in going if wants[i][0] > depth and found[i].ids[depth - 1, 0] >= 0]
-        for i in going:
-            draft_ids = found[i].ids[:depth, 0].copy()
-            spans[i] = Span(drafter_states[i].state, draft_ids, _chain(depth))
-            drafter_states[i].draft_ids = draft_ids.tolist()
-    return [
-        drafter_state.draft_of(found[i], max_drafts[i]) if i in found else EMPTY
-        for i, drafter_state in enumerate(drafter_states)
-    ]
-
 
 def _fill(found: list[Candidates], drafter_states: list[_DraftModelState], spans: list[Span], depth: int) -> None:
     """Fill in the candidates of several sessions at one more position."""
-    out = drafter_states[0].small.forward(spans)
+    out = drafter_states[0].draft_model.forward(spans)
     last = np.cumsum([len(span.tokens) for span in spans]) - 1
     sessions = [drafter_state.session for drafter_state in drafter_states]
     if not isinstance(out.logits, np.ndarray) and out.logits.shape[1] == drafter_states[0].n_vocab:
@@ -215,7 +189,3 @@ def _fill(found: list[Candidates], drafter_states: list[_DraftModelState], spans
         [session.sampler.params for session in sessions],
         [len(session.token_ids) for session in sessions],
     )
-
-
-def _chain(n: int) -> np.ndarray:
-    return np.arange(-1, n - 1, dtype=np.int32)

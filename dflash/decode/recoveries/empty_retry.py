@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from dflash.decode.drafting.drafter import Nothing
 from dflash.decode.recoveries.base import DONE, HOLD, Restart, Verdict
+from dflash.decode.registry.recoveries import register
 
 if TYPE_CHECKING:
     from dflash.decode.verify import Accepted
     from dflash.decode.view import RecoveryView
 
 
+@register("empty")
 @dataclass(frozen=True)
 class EmptyRetry:
     """Restart a session once, with plain decoding, if it drafted tokens and ended before any visible token.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dflash.decode.recoveries.base import PASS, Cut, Verdict
+from dflash.decode.registry.recoveries import Option, RequestField, RequestFields, register
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
@@ -17,7 +18,22 @@ if TYPE_CHECKING:
 MAX_PERIOD = 4096
 """Largest period in tokens; bounds the work for each token."""
 
+MAX_COUNT = 1000
+"""Maximum of ``repetition_detection.min_count``."""
 
+
+def _from_request(fields: RequestFields) -> LoopGuard | None:
+    """Read vLLM's field ``repetition_detection``."""
+    repetition = fields.object("repetition_detection")
+    if repetition is None:
+        return None
+    longest = repetition.integer("max_pattern_size", 0, MAX_PERIOD, 0)
+    shortest = repetition.integer("min_pattern_size", 0, max(longest, 1), 1)
+    count = repetition.integer("min_count", 2, MAX_COUNT, 3)
+    return LoopGuard(same=0, min_period=max(shortest, 1), max_period=longest, count=count) if longest else None
+
+
+@register("loop", Option("BODY", "body"), field=RequestField("repetition_detection", _from_request))
 @dataclass(frozen=True)
 class LoopGuard:
     """End a session with the reason ``"length"`` at the token that completes a loop. Only output tokens count.

@@ -9,6 +9,7 @@ import numpy as np
 
 from dflash.decode.recoveries.base import DONE, PASS, Verdict
 from dflash.decode.recoveries.intervention import Intervention
+from dflash.decode.registry.recoveries import MAX_TOKENS, Option, RequestField, RequestFields, register
 from dflash.decode.sampling.processors import Row
 from dflash.errors import RequestError
 
@@ -18,6 +19,18 @@ if TYPE_CHECKING:
     from dflash.decode.view import RecoveryView
 
 
+def _from_request(fields: RequestFields) -> MinTokens | None:
+    """Read vLLM's field ``min_tokens``."""
+    n = fields.integer("min_tokens", 0, MAX_TOKENS, 0)
+    return MinTokens(n) if n else None
+
+
+@register(
+    "min",
+    Option("N", "n", required=True),
+    variable="DFLASH_MIN_TOKENS",
+    field=RequestField("min_tokens", _from_request),
+)
 @dataclass(frozen=True)
 class MinTokens:
     """Mask end tokens, at every node of every draft, until the output has `n` tokens. Stop strings do not end it before.

@@ -146,9 +146,11 @@ def _parts_of(drafter: Drafter) -> Iterator[Drafter]:
 
 
 def _check_ids(n_vocab: int, session: Session) -> None:
-    if session.ids.max() >= n_vocab:
-        bad = next(i for i, token in enumerate(session.ids.tolist()) if token >= n_vocab)
-        raise RequestError(f"prompt: token {session.ids[bad]} at {bad} is not in the vocabulary, ids are 0 to {n_vocab - 1}")
+    if session.prompt_array.max() >= n_vocab:
+        bad = next(i for i, token in enumerate(session.prompt_array.tolist()) if token >= n_vocab)
+        raise RequestError(
+            f"prompt: token {session.prompt_array[bad]} at {bad} is not in the vocabulary, ids are 0 to {n_vocab - 1}"
+        )
     for token, _ in session.sampling.bias_pairs:
         if token >= n_vocab:
             raise RequestError(f"logit_bias: token {token} is not in the vocabulary, ids are 0 to {n_vocab - 1}")

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
 from dflash.decode.drafting.device_draft import DeferredDraft
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing
@@ -14,8 +12,6 @@ from dflash.errors import DFlashError
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 from dflash.model.protocols.target import TargetModel
-
-_ROOT = np.array([-1], np.int32)
 
 Fail = Callable[[Session, Exception], None]
 
@@ -56,13 +52,17 @@ def plan(model: TargetModel, sessions: Sequence[Session], chunk: int, fail: Fail
     start = 0
     for session, draft in _drafts(model, decoding, model.max_rows - (chunk if prefilling else 0), fail):
         stop = start + 1 + len(draft)
-        parts.append(BatchPart(session, _decode_span(session, draft), start, stop, draft))
+        assert session.state is not None, "the session runs"
+        parts.append(BatchPart(session, Span.of(session.state, session.token_ids[-1], draft), start, stop, draft))
         start = stop
     room = min(chunk, model.max_rows - start)
     for session in prefilling:
         n = _chunk(session, room, model.chunk_alignment)
         if n > 0:
-            parts.append(BatchPart(session, _prompt_span(session, n), start, start + n, n_prefill=n))
+            tokens = session.prompt_array[session.n_prefilled : session.n_prefilled + n]
+            assert session.state is not None, "the session runs"
+            span = Span.chain(session.state, tokens, prefill=True, logits=False)
+            parts.append(BatchPart(session, span, start, start + n, n_prefill=n))
             start, room = start + n, room - n
     return parts
 
@@ -84,24 +84,6 @@ def capture_of(parts: Sequence[BatchPart]) -> tuple[int, ...]:
 def drafter_states_of(sessions: Iterable[Session]) -> list[DrafterState]:
     """Return the drafter states of running sessions."""
     return [state for session in sessions if (state := session.drafter_state) is not None]
-
-
-def _decode_span(session: Session, draft: Draft) -> Span:
-    last, state = session.token_ids[-1], session.state
-    assert state is not None, "the session runs"
-    if not len(draft):
-        return Span(state, np.array([last], np.int32), _ROOT)
-    if isinstance(draft, DeferredDraft):
-        n = 1 + len(draft)
-        return Span(state, np.full(n, last, np.int32), np.arange(-1, n - 1, dtype=np.int32), device_draft=draft)
-    tokens = np.concatenate([[last], draft.tokens], dtype=np.int32)
-    return Span(state, tokens, np.concatenate([_ROOT, draft.parents + 1], dtype=np.int32))
-
-
-def _prompt_span(session: Session, n: int) -> Span:
-    tokens = session.ids[session.n_prefilled : session.n_prefilled + n]
-    assert session.state is not None, "the session runs"
-    return Span(session.state, tokens, np.arange(-1, n - 1, dtype=np.int32), prefill=True, logits=False)
 
 
 def _drafts(model: TargetModel, decoding: list[Session], rows: int, fail: Fail) -> list[tuple[Session, Draft]]:

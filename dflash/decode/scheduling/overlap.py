@@ -91,7 +91,7 @@ def launch_next(
         if isinstance(one, LaunchDraft):
             requests.setdefault(one.drafter, {})[i] = one.request
     for drafter, of_parts in requests.items():
-        drafter.follow(list(of_parts.values()), list(of_parts))
+        drafter.launch_ahead(list(of_parts.values()), list(of_parts))
     return None
 
 

@@ -1,17 +1,30 @@
-"""Detection of a stalled agent in token ids of a tokenizer."""
+"""Open a tool call where an agent announces an action and ends without it."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
+from typing import TYPE_CHECKING
 from weakref import ref
 
-from dflash.decode.recoveries.tool_stall import Ids, ToolStall
+from dflash.decode.recoveries.base import PASS, Inject, Verdict
+from dflash.decode.registry.recoveries import Option, register
+from dflash.errors import RequestError
 from dflash.generation.recovery.announcements import PHRASES, Phrases
-from dflash.generation.recovery.tool_call_prefix import Opening
-from dflash.model.text.tokenizer import Tokenizer
+from dflash.generation.recovery.tool_call_prefix import opening
+
+if TYPE_CHECKING:
+    from dflash.decode.verify import Accepted
+    from dflash.decode.view import RecoveryView
+    from dflash.generation.recovery.names import Language
+    from dflash.model.text.tokenizer import Tokenizer
+
+Ids = tuple[int, ...]
 
 
+@register("stall", Option("TOOL", "tool", str), variable="DFLASH_STALL_TOOL_PREFIX")
 @dataclass(frozen=True, slots=True)
 class Stall:
     """Request for a `ToolStall` that is built for the model in use; an object for ``recover=``.
@@ -27,25 +40,103 @@ class Stall:
     tool: str = ""
     phrases: Phrases = PHRASES
 
-    def made(self, tokenizer: Tokenizer, opening: Opening) -> ToolStall:
-        """Return a recovery that answers a stall with the given opening."""
+    def build(self, language: Language) -> ToolStall | None:
+        """Return the recovery for a request; None if it has no tools or the template can't render calls."""
+        if language.template is None:
+            return None
+        tokenizer, tools = language.tokenizer, language.tools
+        opened = opening(tokenizer, language.template, tools, language.tool_choice, default=self.tool or None)
+        if opened is None:
+            return None
         ends = _ends(ref(tokenizer), self.phrases.colons)
-        announces = Announcement(ref(tokenizer), self.phrases)
-        return ToolStall(opening.call, ends.suffixes, announces, opening.lead, ends.spaced)
+        return ToolStall(opened.call, ends.suffixes, self.phrases.announce, opened.lead, ends.spaced)
 
 
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    """Predicate: do token ids announce an action?"""
+@dataclass(frozen=True, repr=False)
+class ToolStall:
+    """Inject the start of a tool call if the output announces an action and ends without any tool call.
 
-    tokenizer: "ref[Tokenizer]"
-    phrases: Phrases
+    Parameters
+    ----------
+    prefix_ids : tuple of int
+        Start of a tool call.
+    action_suffixes : tuple of tuple of int
+        Possible last tokens of an announcement before white space: the tokens of a colon.
+    announces : callable, optional
+        ``announces(text)`` returns True if the text of the last `tail` tokens announces an action; other outputs may end in
+        a colon. If None, every output does. ``recover="stall"`` uses `dflash.generation.recovery.announcements`, for several
+        languages.
+    lead_ids : tuple of int
+        Tokens injected before the tool call, unless the output ends in white space.
+    spaced : frozenset of int
+        Tokens that end with a line break.
+    tail : int
+        Number of last output tokens for `announces`.
+    """
 
-    def __call__(self, ids: Sequence[int]) -> bool:
-        """Decode the ids and search the text: without spaces between words, ids of a phrase vary with its context."""
-        known = self.tokenizer()
-        assert known is not None
-        return self.phrases.announce(b"".join(map(known.token_bytes, ids)).decode("utf-8", "replace"))
+    prefix_ids: Ids
+    action_suffixes: tuple[Ids, ...]
+    announces: Callable[[str], bool] | None = None
+    lead_ids: Ids = ()
+    spaced: frozenset[int] = frozenset()
+    tail: int = 24
+
+    def __post_init__(self) -> None:
+        if not self.prefix_ids:
+            raise RequestError("prefix_ids: must hold the start of a tool call")
+        if not self.action_suffixes or not all(self.action_suffixes):
+            raise RequestError("action_suffixes: must hold the last tokens of announcements")
+
+    def start(self, session: RecoveryView) -> _ToolStallState:
+        """Return the state; it acts at the end of the session only."""
+        if self.announces is not None and session.detokenize is None:
+            raise RequestError("ToolStall: announces needs the text of the session; give the session detokenize")
+        return _ToolStallState(self)
+
+    def __repr__(self) -> str:
+        return f"ToolStall(<{len(self.prefix_ids)} ids>)"
+
+
+class _ToolStallState:
+    name, restarts = "ToolStall", False
+
+    def __init__(self, stall: ToolStall) -> None:
+        self._stall = stall
+
+    def check_step(self, session: RecoveryView, accepted: Accepted) -> Verdict:
+        if accepted.finish != "stop" or accepted.tokens[-1] not in session.eos:
+            return PASS
+        n, stall = len(accepted.tokens) - 1, self._stall
+        text = session.output_ids + accepted.tokens[:n]
+        if not self._is_announcement(session, text):
+            return PASS
+        spaced = text[-1] in session.special_tokens.silent or text[-1] in stall.spaced
+        tokens = stall.prefix_ids if spaced else stall.lead_ids + stall.prefix_ids
+        # the output contains a tool call now, so it cannot stall again
+        session.recovery_states.remove(self)
+        return Inject(n, tokens, f"it announced an action and ended after {len(text)} tokens: a tool call was opened")
+
+    def _is_announcement(self, session: RecoveryView, text: list[int]) -> bool:
+        stall, special_tokens = self._stall, session.special_tokens
+        if special_tokens.call is not None and special_tokens.call[0] in text:
+            return False
+        if special_tokens.think is not None and _thinks(session.prompt_ids + text, *special_tokens.think):
+            return False
+        end = len(text)
+        while end and text[end - 1] in special_tokens.silent:
+            end -= 1
+        visible = text[:end]
+        if not any(visible[-len(suffix) :] == list(suffix) for suffix in stall.action_suffixes):
+            return False
+        if stall.announces is None:
+            return True
+        assert session.detokenize is not None, "a stall is built for a tokenizer"
+        return stall.announces(session.detokenize(visible[-stall.tail :]))
+
+
+def _thinks(text: list[int], opened: int, closed: int) -> bool:
+    """Return True if the last reasoning tag opens reasoning."""
+    return next((token == opened for token in reversed(text) if token in (opened, closed)), False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +148,7 @@ class Ends:
 
 
 @lru_cache(maxsize=8)
-def _ends(tokenizer: "ref[Tokenizer]", colons: tuple[str, ...]) -> Ends:
+def _ends(tokenizer: ref[Tokenizer], colons: tuple[str, ...]) -> Ends:
     """Search the vocabulary for tokens that end in a colon, cached per tokenizer. A colon may take several tokens."""
     known = tokenizer()
     assert known is not None

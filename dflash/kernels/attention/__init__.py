@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import check_operand
+from dflash.kernels.arrays import check
 from dflash.kernels.attention import cpu
 from dflash.kernels.ragged import PAGE, Ragged
 
@@ -55,11 +55,11 @@ def attend(q: Floats, k: Cache, v: Cache, rows: Ragged, *, out: Floats, gate: Fl
             f"attend: q must be float32 (N, H, {k.shape[3]}) with H a multiple of {k.shape[2]}, got {q.dtype} {q.shape}"
         )
     n, heads, width = q.shape
-    if n != rows.first[-1]:
-        raise KernelError(f"attend: {n} rows of q for a batch of {rows.first[-1]}")
-    check_operand("attend: out", out, (n, heads * width))
+    if n != rows.row_starts[-1]:
+        raise KernelError(f"attend: {n} rows of q for a batch of {rows.row_starts[-1]}")
+    check("attend: out", out, (n, heads * width))
     if gate is not None:
-        check_operand("attend: gate", gate, (n, heads * 2 * width))
+        check("attend: gate", gate, (n, heads * 2 * width))
     if not q.flags.c_contiguous:
         raise KernelError("attend: q is strided")
     cpu.attend(q, k, v, rows, out=out, gate=gate)

@@ -28,7 +28,7 @@ def attend(q, k, v, rows, *, out, gate=None):
     """See the package."""
     gate = _NO_GATE if gate is None else gate
     threads = numba.get_num_threads()
-    _attend(q, k, v, rows.first, rows.parent, rows.depth, rows.length, rows.pages, gate, out, threads)
+    _attend(q, k, v, rows.row_starts, rows.parent, rows.depth, rows.length, rows.pages, gate, out, threads)
 
 
 @inline

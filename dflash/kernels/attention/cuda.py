@@ -1,7 +1,6 @@
 """Attention on a GPU: grids and constants from shapes."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +8,7 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import check
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.cubin import device_target
@@ -98,9 +98,9 @@ class _Attention:
         self.group = self.heads // self.kv
         if self.group > 64:
             raise KernelError(f"{name}: {self.heads} query heads for {self.kv} KV heads; at most 64 may share one")
-        _check(f"{name}: out", out, (self.rows, self.heads * self.width), HALVES)
+        check(f"{name}: out", out, (self.rows, self.heads * self.width), HALVES)
         if gate is not None:
-            _check(f"{name}: gate", gate, (self.rows, self.heads * 2 * self.width), (cupy.float32,))
+            check(f"{name}: gate", gate, (self.rows, self.heads * 2 * self.width))
         self.exact = k.dtype == cupy.float32
         self.batch, self.arrays = batch, (q, k, v)
         self.constants = {"HEAD_DIM": self.width, "GROUP_SIZE": self.group, "KV_HEADS": self.kv}
@@ -114,7 +114,7 @@ class _Attention:
             self.inputs = self.arrays
         if self.exact:
             b = batch
-            rows = b.counts, b.first, b.sequence, b.parent, b.depth, b.length, b.pages, b.max_pages
+            rows = b.counts, b.row_starts, b.sequence, b.parent, b.depth, b.length, b.pages, b.max_pages
             made = kernel(_HERE / "attend_f32.cu", "attend_f32", dependent=True, **self.constants)
             self._exact = made.bind((self.heads, 1), 256, (*self.arrays, *rows, gate, out))
 
@@ -179,7 +179,7 @@ class Attend(_Attention):
             return
         parts, space, most = splits(self.kv), workspace or Workspace(), min(self.rows, PENDING)
         space.reserve(most * self.heads, parts, self.width)
-        rows = batch.counts, batch.first, batch.parent, batch.depth, batch.length, batch.pages
+        rows = batch.counts, batch.row_starts, batch.parent, batch.depth, batch.length, batch.pages
         room = batch.max_pages, batch.max_rows, batch.max_sequences
         given = (*self.inputs, *rows, *room, space.partial, space.stats)
         name = f"decode{self.suffix}"
@@ -187,10 +187,11 @@ class Attend(_Attention):
         for cut in dict.fromkeys(tiles(n * self.group, self.group, hopper=self.hopper) for n in range(1, most + 1)):
             constants = {**self.constants, **cut.constants(), "MAX_SPLITS": parts, "GATED": 0}
             made = kernel(_HERE / f"{name}.cu", name, dependent=True, **constants)
-            self._attend[cut] = made.bind(_processors(cupy.cuda.Device().id), cut.threads, given, cut.shared(self.width))
+            n_processors = device.attribute("MultiProcessorCount")
+            self._attend[cut] = made.bind(n_processors, cut.threads, given, cut.shared(self.width))
         made = kernel(_HERE / "combine.cu", "combine", dependent=True, **self.constants, MAX_SPLITS=parts)
         self._across = -(-self.group * self.width // 256), self.kv
-        args = batch.counts, batch.first, batch.sequence, batch.length, gate, space.partial, space.stats, out
+        args = batch.counts, batch.row_starts, batch.sequence, batch.length, gate, space.partial, space.stats, out
         self._combine = made.bind((*self._across, 1), 256, args)
 
     def _launch(self, n_rows: int, stream: Any) -> None:
@@ -215,12 +216,12 @@ class Prefill(_Attention):
             return
         name = f"prefill{self.suffix}"
         self._prefill: dict[Any, Bound] = {}
-        rows = batch.counts, batch.first, batch.length, batch.pages, batch.max_pages
+        rows = batch.counts, batch.row_starts, batch.length, batch.pages, batch.max_pages
         args = (*self.inputs, *rows, gate, out)
         for cut in {tiles(n, self.group, hopper=self.hopper) for n in (64, 128)}:
             made = kernel(_HERE / f"{name}.cu", name, dependent=True, **self.constants, **cut.constants())
             self._prefill[cut] = made.bind(self.kv, cut.threads, args, cut.shared(self.width))
-        self._few = 128 * _processors(cupy.cuda.Device().id) // (self.group * self.kv)
+        self._few = 128 * device.attribute("MultiProcessorCount") // (self.group * self.kv)
 
     def _launch(self, n_rows: int, stream: Any) -> None:
         # few rows take small tiles, to occupy more multiprocessors
@@ -240,9 +241,9 @@ class Compact:
         Pages of the sequences.
     length : int32 (S,)
         Committed tokens before the paths.
-    kept : int32 (S, PENDING)
+    accepted : int32 (S, PENDING)
         Accepted rows, root first; row i is stored at ``length + i``.
-    n_kept : int32 (S,)
+    n_accepted : int32 (S,)
         Number of accepted rows.
 
     Notes
@@ -250,12 +251,12 @@ class Compact:
     One launch. A chain moves nothing.
     """
 
-    def __init__(self, k: Any, v: Any, pages: Any, length: Any, kept: Any, n_kept: Any) -> None:
+    def __init__(self, k: Any, v: Any, pages: Any, length: Any, accepted: Any, n_accepted: Any) -> None:
         layers = k.shape[0] if k.ndim == 5 else 1
         lines = k.shape[-2] * k.shape[-1] * k.itemsize // 16
         self._across = -(-lines // _COMPACT), 2 * layers
         stride = k.size * k.itemsize // 16 // layers
-        args = k.view(cupy.uint8), v.view(cupy.uint8), lines, stride, pages, pages.shape[-1], length, kept, n_kept
+        args = k.view(cupy.uint8), v.view(cupy.uint8), lines, stride, pages, pages.shape[-1], length, accepted, n_accepted
         self._launch = kernel(_HERE / "compact.cu", "compact").bind((*self._across, 1), _COMPACT, args)
 
     def __call__(self, n_sequences: int, stream: Any = None) -> None:
@@ -270,13 +271,3 @@ def compact(k: Any, v: Any, *, pages: Any, length: int, path: Sequence[int], str
     with stream or cupy.cuda.get_current_stream():
         small = [cupy.asarray(a, cupy.int32) for a in (np.asarray([length]), kept, np.asarray([len(path)]))]
         Compact(k, v, cupy.asarray(pages, cupy.int32).reshape(1, -1), *small)(1, stream)
-
-
-@cache
-def _processors(device: int) -> int:
-    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
-
-
-def _check(name: str, array: Any, shape: tuple[int, ...], kinds: tuple[Any, ...]) -> None:
-    if array.dtype not in kinds or array.shape != shape or not array.flags.c_contiguous:
-        raise KernelError(f"{name} must be contiguous {kinds[0].__name__} {shape}, got {array.dtype} {array.shape}")

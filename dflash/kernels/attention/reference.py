@@ -31,10 +31,10 @@ def compact(k, v, *, pages, length, path):
 def text(rows, row):
     """Return page and place in it of every token that a row sees, the row itself last."""
     s = rows.sequence[row]
-    own, at = [], row - rows.first[s]
+    own, at = [], row - rows.row_starts[s]
     while at >= 0:
         own.append(rows.length[s] + at)
-        at = rows.parent[rows.first[s] + at]
+        at = rows.parent[rows.row_starts[s] + at]
     index = np.concatenate([np.arange(rows.length[s]), own[::-1]]).astype(np.int64)
     return rows.pages[s, index // PAGE], index % PAGE
 
@@ -54,11 +54,11 @@ def cases():
     yield "a chain over a border", [(250, 16, "chain")], 4, 2, 64
     yield "a tree over a border", [(250, 16, "tree")], 4, 2, 64
     yield "the largest tree", [(600, 64, "tree")], 8, 2, 32
-    yield "a prompt", [(0, 70, "whole")], 4, 2, 64
-    yield "a chunk of a prompt", [(600, 70, "whole")], 6, 1, 16
+    yield "a prompt", [(0, 70, "prefill")], 4, 2, 64
+    yield "a chunk of a prompt", [(600, 70, "prefill")], 6, 1, 16
     yield (
         "everything",
-        [(0, 3, "tree"), (255, 16, "chain"), (600, 1, "chain"), (257, 64, "tree"), (130, 70, "whole")],
+        [(0, 3, "tree"), (255, 16, "chain"), (600, 1, "chain"), (257, 64, "tree"), (130, 70, "prefill")],
         4,
         2,
         80,

@@ -19,7 +19,7 @@ _STORED = {types.uint16: ir.HalfType(), types.float32: F32}
 """LLVM type of a cache's elements by their NumPy type."""
 
 
-class _Rows:
+class _CacheRows:
     """Reads lines of 16 floats from the rows of a cache."""
 
     def __init__(self, context: Any, builder: ir.IRBuilder, cache: types.Array, value: ir.Value) -> None:
@@ -52,7 +52,7 @@ def _scores(keys: int, queries: int) -> Any:
     def tile(typing_context, cache, places, offset, q, stride, steps, out):
         def codegen(context, builder, signature, args):
             _, places, offset, q, stride, steps, out = args
-            rows = _Rows(context, builder, signature.args[0], args[0])
+            rows = _CacheRows(context, builder, signature.args[0], args[0])
             k = [rows.address(places, I64(i), offset) for i in range(keys)]
             q = [builder.add(q, builder.mul(stride, I64(j))) for j in range(queries)]
 
@@ -85,7 +85,7 @@ def _blend(queries: int, lines: int) -> Any:
     def tile(typing_context, cache, places, offset, n, weights, out, stride):
         def codegen(context, builder, signature, args):
             _, places, offset, n, weights, out, stride = args
-            rows = _Rows(context, builder, signature.args[0], args[0])
+            rows = _CacheRows(context, builder, signature.args[0], args[0])
             slots = [
                 builder.add(builder.add(out, builder.mul(stride, I64(j))), I64(4 * LANES * i))
                 for j in range(queries)

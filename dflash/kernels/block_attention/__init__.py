@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import check_operand
+from dflash.kernels.arrays import check
 from dflash.kernels.block_attention import cpu
 from dflash.kernels.block_attention.blocks import ROWS, Blocks
 
@@ -65,7 +65,7 @@ def block_attend(
         ("v", v, (n, kv, width)),
         ("out", out, (n, heads * width)),
     ):
-        check_operand(f"block_attend: {name}", array, shape)
+        check(f"block_attend: {name}", array, shape)
     if window < 0:
         raise KernelError(f"block_attend: a window must be 0 or more positions, got {window}")
     _check_blocks(blocks, n, slots)
@@ -94,9 +94,9 @@ def append(k: Floats, v: Floats, ring_k: Ring, ring_v: Ring, *, slots: Ints, pos
     _check_rings(ring_k, ring_v)
     n, room = len(k), ring_k.shape[0]
     for name, array in (("k", k), ("v", v)):
-        check_operand(f"append: {name}", array, (n, *ring_k.shape[2:]))
+        check(f"append: {name}", array, (n, *ring_k.shape[2:]))
     for name, numbers in (("slots", slots), ("positions", positions)):
-        check_operand(f"append: {name}", numbers, (n,), _I32)
+        check(f"append: {name}", numbers, (n,), _I32)
     if n and (slots.max() >= room or positions[slots >= 0].min(initial=0) < 0):
         raise KernelError(f"append: slots must be below {room} and positions not negative, got {slots} and {positions}")
     cpu.append(k, v, ring_k, ring_v, slots=slots, positions=positions)
@@ -104,11 +104,11 @@ def append(k: Floats, v: Floats, ring_k: Ring, ring_v: Ring, *, slots: Ints, pos
 
 def _check_blocks(blocks: Blocks, n: int, slots: int) -> None:
     count = len(blocks.slot)
-    for name, size in (("first", count + 1), ("slot", count), ("begin", count), ("length", count)):
-        check_operand(f"block_attend: blocks.{name}", getattr(blocks, name), (size,), _I32)
-    rows = np.diff(blocks.first)
-    if blocks.first[0] or blocks.first[-1] != n or (rows < 0).any() or (rows > ROWS).any():
-        raise KernelError(f"block_attend: blocks of at most {ROWS} rows must cover {n} rows, got {blocks.first}")
+    for name, size in (("row_starts", count + 1), ("slot", count), ("begin", count), ("length", count)):
+        check(f"block_attend: blocks.{name}", getattr(blocks, name), (size,), _I32)
+    rows = np.diff(blocks.row_starts)
+    if blocks.row_starts[0] or blocks.row_starts[-1] != n or (rows < 0).any() or (rows > ROWS).any():
+        raise KernelError(f"block_attend: blocks of at most {ROWS} rows must cover {n} rows, got {blocks.row_starts}")
     if (blocks.slot < 0).any() or (blocks.slot >= slots).any():
         raise KernelError(f"block_attend: slots must be 0 to {slots - 1}, got {blocks.slot}")
     if (blocks.begin < 0).any() or (blocks.begin > blocks.length).any():

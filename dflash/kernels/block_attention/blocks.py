@@ -16,8 +16,8 @@ class Blocks(NamedTuple):
 
     Parameters
     ----------
-    first : int32 (S + 1,)
-        Rows of sequence s are ``first[s]:first[s + 1]``, at most `ROWS`; ``first[0]`` is 0.
+    row_starts : int32 (S + 1,)
+        Rows of sequence s are ``row_starts[s]:row_starts[s + 1]``, at most `ROWS`; ``row_starts[0]`` is 0.
     slot : int32 (S,)
         Ring that holds the context of the sequence.
     begin : int32 (S,)
@@ -26,7 +26,7 @@ class Blocks(NamedTuple):
         Positions ``begin .. length - 1`` are context; a ring of C places holds the last C of them.
     """
 
-    first: NDArray[np.int32]
+    row_starts: NDArray[np.int32]
     slot: NDArray[np.int32]
     begin: NDArray[np.int32]
     length: NDArray[np.int32]

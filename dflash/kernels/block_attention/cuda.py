@@ -7,8 +7,10 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import check
 from dflash.kernels.attention.cuda import Tiles, Workspace
 from dflash.kernels.block_attention.blocks import ROWS, Blocks
+from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.rope.cuda import HALVES
 
@@ -25,13 +27,13 @@ class DeviceBlocks(NamedTuple):
     ----------
     counts : int32 (2,)
         Rows and sequences.
-    first : int32 (S + 1,)
+    row_starts : int32 (S + 1,)
     slot, begin, length : int32 (S,)
         As in `Blocks`, for at most S sequences.
     """
 
     counts: Any
-    first: Any
+    row_starts: Any
     slot: Any
     begin: Any
     length: Any
@@ -39,7 +41,7 @@ class DeviceBlocks(NamedTuple):
     @classmethod
     def of(cls, blocks: Blocks) -> Self:
         """Copy a description to the device."""
-        counts = np.array([blocks.first[-1], len(blocks.slot)], np.int32)
+        counts = np.array([blocks.row_starts[-1], len(blocks.slot)], np.int32)
         return cls(*(cupy.asarray(array) for array in (counts, *blocks)))
 
 
@@ -50,7 +52,7 @@ def tiles(width: int, *, roomy: bool = False) -> Tiles:
 
 def is_roomy() -> bool:
     """Return whether the multiprocessors of the GPU have 228 KiB of shared memory."""
-    return cupy.cuda.Device().attributes["MaxSharedMemoryPerMultiprocessor"] >= _ROOMY
+    return device.attribute("MaxSharedMemoryPerMultiprocessor") >= _ROOMY
 
 
 def splits(kv: int, positions: int, keys: int) -> int:
@@ -131,10 +133,7 @@ class BlockAttend:
             ("ring_v", ring_v, (slots, places, kv, width)),
             ("out", out, (n, heads * width)),
         ):
-            if array.dtype not in HALVES or array.shape != shape or not array.flags.c_contiguous:
-                raise KernelError(
-                    f"block_attend: {name} must be contiguous float16 {shape}, got {array.dtype} {array.shape}"
-                )
+            check(f"block_attend: {name}", array, shape, HALVES)
         if window < 0:
             raise KernelError(f"block_attend: a window must be 0 or more positions, got {window}")
         self._rows, self._sequences, self._kv = n, len(blocks.slot), kv
@@ -149,7 +148,7 @@ class BlockAttend:
         self._attend = made.bind(1, cut.threads, (*inputs, *blocks, 1, *sums), cut.shared(width))
         made = kernel(_HERE / "combine.cu", "combine", dependent=True, **of_combine)
         self._across = -(-(heads // kv) * width // 256), kv
-        cut_by = blocks.counts, blocks.first, blocks.begin, blocks.length
+        cut_by = blocks.counts, blocks.row_starts, blocks.begin, blocks.length
         self._combine = made.bind(1, 256, (*cut_by, *sums, out.view(cupy.uint16)))
 
     def __call__(self, n_rows: int, stream: Any = None, *, n_sequences: int | None = None) -> None:

@@ -9,7 +9,7 @@ def block_attend(q, k, v, ring_k, ring_v, blocks, *, window, causal, out):
     """Compute ``out = softmax(q k^T / sqrt(D)) v`` over the context in the ring and the block itself."""
     _, heads, width = q.shape
     for s, slot in enumerate(blocks.slot):
-        start, end = blocks.first[s], blocks.first[s + 1]
+        start, end = blocks.row_starts[s], blocks.row_starts[s + 1]
         for i in range(end - start):
             context, own = visible(blocks, s, i, ring_k.shape[1], window, causal)
             keys, values = (
@@ -36,7 +36,7 @@ def visible(blocks, s, i, places, window, causal):
     """Return the context positions and the rows of the block that row i of sequence s sees."""
     length = int(blocks.length[s])
     context = np.arange(max(int(blocks.begin[s]), length - places), length)
-    own = np.arange(blocks.first[s + 1] - blocks.first[s])
+    own = np.arange(blocks.row_starts[s + 1] - blocks.row_starts[s])
     if causal:
         own = own[own <= i]
     if window:

@@ -1,52 +1,19 @@
 """The short causal convolution before the delta rule, along a chain or a tree of tokens."""
 
-from dataclasses import dataclass
-from typing import Self
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
 from dflash.kernels.arrays import check, check_rows, zeros
 from dflash.kernels.conv import cpu
-from dflash.kernels.ragged import PENDING, Ragged
+from dflash.kernels.conv.memory import ConvMemory
+from dflash.kernels.ragged import Ragged
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
 _PARALLEL_SIZE = 1 << 14
 _MOST_TAPS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Inputs that one layer's convolution stores for each slot.
-
-    Parameters
-    ----------
-    tail : float32 (slots, K - 1, C)
-        Last inputs of the committed tokens, oldest first; zeros for an empty sequence.
-    inputs : float32 (2, slots, PENDING, C)
-        Inputs of the last pass, in the pending buffer that the pass wrote.
-
-    Raises
-    ------
-    KernelError
-        If an array is strided or of another shape.
-    """
-
-    tail: Floats
-    inputs: Floats
-
-    def __post_init__(self) -> None:
-        slots, rows, n_channels = self.tail.shape
-        check("tail", self.tail, (slots, rows, n_channels))
-        check("inputs", self.inputs, (2, slots, PENDING, n_channels))
-
-    @classmethod
-    def empty(cls, slots: int, n_taps: int, n_channels: int) -> Self:
-        """Allocate the inputs of `slots` empty sequences."""
-        return cls(zeros(slots, n_taps - 1, n_channels), zeros(2, slots, PENDING, n_channels))
 
 
 def taps(weight: Floats) -> Floats:
@@ -73,7 +40,7 @@ def taps(weight: Floats) -> Floats:
     return turned
 
 
-def causal_conv(x: Floats, taps: Floats, batch: Ragged, memory: Memory, *, out: Floats) -> None:
+def causal_conv(x: Floats, taps: Floats, batch: Ragged, memory: ConvMemory, *, out: Floats) -> None:
     """Convolve each channel along the ancestors of a row, then apply SiLU.
 
     Parameters
@@ -84,16 +51,16 @@ def causal_conv(x: Floats, taps: Floats, batch: Ragged, memory: Memory, *, out: 
         Weight as `taps` returns it; the last row applies to the token itself.
     batch : Ragged
         Description of the rows. A row is preceded by its ancestors, then accepted rows of the last pass, then the tail.
-    memory : Memory
+    memory : ConvMemory
         Updated in place: accepted rows of the last pass move into the tail. The rows of this pass follow them if the
-        sequence is `whole`; else they become the pending inputs of the other buffer.
+        sequence is `prefill`; else they become the pending inputs of the other buffer.
     out : float32 (N, C)
         Receives the result; must not be `x`.
 
     Raises
     ------
     KernelError
-        If an array is strided or of another shape, or a sequence that is not `whole` has more than `PENDING` rows.
+        If an array is strided or of another shape, or a sequence that is not `prefill` has more than `PENDING` rows.
 
     Notes
     -----
@@ -108,21 +75,21 @@ def causal_conv(x: Floats, taps: Floats, batch: Ragged, memory: Memory, *, out: 
     check_rows(batch, n)
     run = cpu.causal_conv if x.size <= _PARALLEL_SIZE else cpu.causal_conv_parallel
     run(
-        x, taps, batch.first, batch.parent, batch.slot, batch.whole, batch.kept, batch.n_kept, batch.side,
+        x, taps, batch.row_starts, batch.parent, batch.slot, batch.prefill, batch.accepted, batch.n_accepted, batch.buffer,
         memory.tail, memory.inputs, out,
     )  # fmt: skip
 
 
-def apply_kept(slot: Ints, kept: Ints, n_kept: Ints, side: Ints, memory: Memory) -> None:
+def apply_accepted(slot: Ints, accepted: Ints, n_accepted: Ints, buffer: Ints, memory: ConvMemory) -> None:
     """Move accepted rows of the last pass into the tail without a new token, as before a snapshot.
 
     Parameters
     ----------
-    slot, n_kept, side : int32 (S,)
+    slot, n_accepted, buffer : int32 (S,)
         As in `Ragged`.
-    kept : int32 (S, PENDING)
+    accepted : int32 (S, PENDING)
         As in `Ragged`.
-    memory : Memory
+    memory : ConvMemory
         Its tail is updated in place; afterwards no accepted rows are outstanding.
     """
-    cpu.apply_kept(slot, kept, n_kept, side, memory.tail, memory.inputs)
+    cpu.apply_accepted(slot, accepted, n_accepted, buffer, memory.tail, memory.inputs)

@@ -25,25 +25,25 @@ def _copy(target, source, start, stop):
 
 
 @inline
-def fold_kept(s, start, stop, slot, kept, n_kept, side, tail, inputs):
+def fold_accepted(s, start, stop, slot, accepted, n_accepted, buffer, tail, inputs):
     """Move the accepted inputs of sequence `s` into its tail, for channels start to stop."""
     slots, rows, n_channels = tail.shape
-    stride, n = 4 * n_channels, n_kept[s]
+    stride, n = 4 * n_channels, n_accepted[s]
     text = tail.ctypes.data + slot[s] * rows * stride
-    pending = inputs.ctypes.data + (side[s] * slots + slot[s]) * inputs.shape[2] * stride
+    pending = inputs.ctypes.data + (buffer[s] * slots + slot[s]) * inputs.shape[2] * stride
     for i in range(rows if n else 0):
-        source = text + (n + i) * stride if n + i < rows else pending + kept[s, n + i - rows] * stride
+        source = text + (n + i) * stride if n + i < rows else pending + accepted[s, n + i - rows] * stride
         _copy(text + i * stride, source, start, stop)
 
 
 @inline
-def _remember(s, start, stop, x, first, slot, whole, side, tail, inputs):
-    """Store the rows of this pass: in the tail if the sequence is `whole`, else as pending inputs."""
+def _remember(s, start, stop, x, row_starts, slot, prefill, buffer, tail, inputs):
+    """Store the rows of this pass: in the tail if the sequence is `prefill`, else as pending inputs."""
     slots, rows, n_channels = tail.shape
-    stride, n = 4 * n_channels, first[s + 1] - first[s]
-    read = x.ctypes.data + first[s] * stride
-    if whole[s] == 0:
-        pending = inputs.ctypes.data + ((1 - side[s]) * slots + slot[s]) * inputs.shape[2] * stride
+    stride, n = 4 * n_channels, row_starts[s + 1] - row_starts[s]
+    read = x.ctypes.data + row_starts[s] * stride
+    if prefill[s] == 0:
+        pending = inputs.ctypes.data + ((1 - buffer[s]) * slots + slot[s]) * inputs.shape[2] * stride
         for i in range(n):
             _copy(pending + i * stride, read + i * stride, start, stop)
         return
@@ -72,46 +72,48 @@ def _row(start, stop, above, taps, n_taps, stride, out):
 
 
 @inline
-def convolve(s, start, stop, x, taps, first, parent, slot, whole, kept, n_kept, side, tail, inputs, out):
+def convolve(s, start, stop, x, taps, row_starts, parent, slot, prefill, accepted, n_accepted, buffer, tail, inputs, out):
     """Process all rows of sequence `s` for channels start to stop; no other task uses these channels."""
-    fold_kept(s, start, stop, slot, kept, n_kept, side, tail, inputs)
+    fold_accepted(s, start, stop, slot, accepted, n_accepted, buffer, tail, inputs)
     n_taps, n_channels = taps.shape
     stride = 4 * n_channels
     text = tail.ctypes.data + (slot[s] + 1) * (n_taps - 1) * stride
     above = np.empty(8, np.int64)
-    for row in range(first[s], first[s + 1]):
-        ancestor = row - first[s]
+    for row in range(row_starts[s], row_starts[s + 1]):
+        ancestor = row - row_starts[s]
         for j in range(n_taps - 1, -1, -1):
             if ancestor >= 0:
-                above[j] = x.ctypes.data + (first[s] + ancestor) * stride
-                ancestor = parent[first[s] + ancestor]
+                above[j] = x.ctypes.data + (row_starts[s] + ancestor) * stride
+                ancestor = parent[row_starts[s] + ancestor]
             else:
                 above[j] = text + ancestor * stride
                 ancestor -= 1
         _row(start, stop, above, taps.ctypes.data, n_taps, stride, out.ctypes.data + row * stride)
-    _remember(s, start, stop, x, first, slot, whole, side, tail, inputs)
+    _remember(s, start, stop, x, row_starts, slot, prefill, buffer, tail, inputs)
 
 
 @inline
-def causal_conv(x, taps, first, parent, slot, whole, kept, n_kept, side, tail, inputs, out):
+def causal_conv(x, taps, row_starts, parent, slot, prefill, accepted, n_accepted, buffer, tail, inputs, out):
     """Run on one thread: for few rows a parallel launch costs more than the work."""
     for s in range(slot.shape[0]):
-        convolve(s, 0, taps.shape[1], x, taps, first, parent, slot, whole, kept, n_kept, side, tail, inputs, out)
+        convolve(
+            s, 0, taps.shape[1], x, taps, row_starts, parent, slot, prefill, accepted, n_accepted, buffer, tail, inputs, out
+        )
 
 
 @kernel
-def causal_conv_parallel(x, taps, first, parent, slot, whole, kept, n_kept, side, tail, inputs, out):
+def causal_conv_parallel(x, taps, row_starts, parent, slot, prefill, accepted, n_accepted, buffer, tail, inputs, out):
     """Run on all threads; sequences vary fastest, so that threads get equal shares of long and short ones."""
     n_sequences, n_channels = slot.shape[0], taps.shape[1]
     n_ranges = (n_channels + CHANNELS - 1) // CHANNELS
     for task in prange(n_ranges * n_sequences):
         s, start = task % n_sequences, task // n_sequences * CHANNELS
         stop = min(start + CHANNELS, n_channels)
-        convolve(s, start, stop, x, taps, first, parent, slot, whole, kept, n_kept, side, tail, inputs, out)
+        convolve(s, start, stop, x, taps, row_starts, parent, slot, prefill, accepted, n_accepted, buffer, tail, inputs, out)
 
 
 @inline
-def apply_kept(slot, kept, n_kept, side, tail, inputs):
+def apply_accepted(slot, accepted, n_accepted, buffer, tail, inputs):
     """Move accepted inputs into the tails, on one thread: only a few rows are copied."""
     for s in range(slot.shape[0]):
-        fold_kept(s, 0, tail.shape[2], slot, kept, n_kept, side, tail, inputs)
+        fold_accepted(s, 0, tail.shape[2], slot, accepted, n_accepted, buffer, tail, inputs)

@@ -7,10 +7,10 @@ from dflash.kernels.cases import BATCHES
 
 def causal_conv(x, taps, batch, memory, *, out):
     """Compute ``silu(sum of taps[j] * input)`` over the row and the K - 1 inputs before it."""
-    apply_kept(batch.slot, batch.kept, batch.n_kept, batch.side, memory)
+    apply_accepted(batch.slot, batch.accepted, batch.n_accepted, batch.buffer, memory)
     n_taps = len(taps)
     for s, slot in enumerate(batch.slot):
-        rows = range(batch.first[s], batch.first[s + 1])
+        rows = range(batch.row_starts[s], batch.row_starts[s + 1])
         for row in rows:
             path, i = [], row - rows.start
             while i >= 0:
@@ -19,16 +19,16 @@ def causal_conv(x, taps, batch, memory, *, out):
             window = np.concatenate([memory.tail[slot], x[path]]).astype(np.float64)[-n_taps:]
             total = (window * taps).sum(axis=0)
             out[row] = total / (1 + np.exp(-total))
-        if batch.whole[s]:
+        if batch.prefill[s]:
             memory.tail[slot] = np.concatenate([memory.tail[slot], x[rows.start : rows.stop]])[len(rows) :]
         else:
-            memory.inputs[1 - batch.side[s], slot, : len(rows)] = x[rows.start : rows.stop]
+            memory.inputs[1 - batch.buffer[s], slot, : len(rows)] = x[rows.start : rows.stop]
 
 
-def apply_kept(slot, kept, n_kept, side, memory):
+def apply_accepted(slot, accepted, n_accepted, buffer, memory):
     """Set the tail to the last K - 1 inputs, accepted rows included."""
     for s, here in enumerate(slot):
-        inputs = memory.inputs[side[s], here, kept[s, : n_kept[s]]]
+        inputs = memory.inputs[buffer[s], here, accepted[s, : n_accepted[s]]]
         memory.tail[here] = np.concatenate([memory.tail[here], inputs])[len(inputs) :]
 
 

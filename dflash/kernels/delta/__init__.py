@@ -1,72 +1,16 @@
 """The gated delta rule: a recurrent state that each token decays, corrects towards its value, and reads."""
 
-from dataclasses import dataclass
-from typing import Self
-
 import numpy as np
 from numba import get_num_threads
 from numpy.typing import NDArray
 
-from dflash.errors import KernelError
-from dflash.kernels.arrays import check, check_rows, zeros
+from dflash.kernels.arrays import check, check_rows
 from dflash.kernels.delta import cpu
-from dflash.kernels.ragged import PENDING, Ragged
+from dflash.kernels.delta.memory import LANES, DeltaMemory
+from dflash.kernels.ragged import Ragged
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
-
-_LANES = 16
-_WIDEST = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Recurrent state of one layer's delta rule, for each slot: G key heads, H value heads, K key size, V value size.
-
-    Parameters
-    ----------
-    state : float32 (slots, H, V, K)
-        State after the committed tokens, without accepted rows of the last pass; zeros for an empty sequence.
-    k : float32 (2, slots, PENDING, G, K)
-        Unit keys of the last pass, in the pending buffer that the pass wrote.
-    u : float32 (2, slots, PENDING, H, V)
-        Update that each of its rows adds along its key.
-    decay : float32 (2, slots, PENDING, H)
-        Decay factor of each of its rows, 0 to 1.
-
-    Raises
-    ------
-    KernelError
-        If an array is strided or of another shape, G does not divide H, or K or V is not a multiple of 16 up to 256.
-    """
-
-    state: Floats
-    k: Floats
-    u: Floats
-    decay: Floats
-
-    def __post_init__(self) -> None:
-        slots, n_heads, n_values, width = self.state.shape
-        n_groups = self.k.shape[3]
-        if n_groups < 1 or n_heads % n_groups:
-            raise KernelError(f"delta: {n_heads} value heads are no multiple of {n_groups} key heads")
-        for name, size in (("key", width), ("value", n_values)):
-            if size % _LANES or not 0 < size <= _WIDEST:
-                raise KernelError(f"delta: {name} size {size} is no multiple of {_LANES} up to {_WIDEST}")
-        check("state", self.state, (slots, n_heads, n_values, width))
-        check("k", self.k, (2, slots, PENDING, n_groups, width))
-        check("u", self.u, (2, slots, PENDING, n_heads, n_values))
-        check("decay", self.decay, (2, slots, PENDING, n_heads))
-
-    @classmethod
-    def empty(cls, slots: int, n_groups: int, n_heads: int, width: int, n_values: int) -> Self:
-        """Allocate the states of `slots` empty sequences; the sizes are G, H, K and V."""
-        return cls(
-            state=zeros(slots, n_heads, n_values, width),
-            k=zeros(2, slots, PENDING, n_groups, width),
-            u=zeros(2, slots, PENDING, n_heads, n_values),
-            decay=zeros(2, slots, PENDING, n_heads),
-        )
 
 
 def gated_delta(
@@ -76,7 +20,7 @@ def gated_delta(
     ssm_a: Floats,
     dt_bias: Floats,
     batch: Ragged,
-    memory: Memory,
+    memory: DeltaMemory,
     *,
     out: Floats,
 ) -> None:
@@ -93,16 +37,16 @@ def gated_delta(
         Weights as in the file: `ssm_a` is negative already.
     batch : Ragged
         Description of the rows.
-    memory : Memory
+    memory : DeltaMemory
         Updated in place: accepted rows of the last pass are applied to the state. Then the rows of this pass are applied if
-        the sequence is `whole`; else they become pending in the other buffer and leave the state unchanged.
+        the sequence is `prefill`; else they become pending in the other buffer and leave the state unchanged.
     out : float32 (N, H, V)
         Receives the read-out.
 
     Raises
     ------
     KernelError
-        If an array is strided or of another shape, or a sequence that is not `whole` has more than `PENDING` rows.
+        If an array is strided or of another shape, or a sequence that is not `prefill` has more than `PENDING` rows.
 
     Notes
     -----
@@ -126,32 +70,32 @@ def gated_delta(
     check("out", out, (n, n_heads, n_values))
     check_rows(batch, n)
     cpu.gated_delta(
-        (0,) * (width // _LANES), _values_per_task(len(batch.slot) * n_heads, n_values),
+        (0,) * (width // LANES), _values_per_task(len(batch.slot) * n_heads, n_values),
         y, alpha, beta, ssm_a, dt_bias,
-        batch.first, batch.parent, batch.slot, batch.whole, batch.kept, batch.n_kept, batch.side,
+        batch.row_starts, batch.parent, batch.slot, batch.prefill, batch.accepted, batch.n_accepted, batch.buffer,
         memory.state, memory.k, memory.u, memory.decay, out,
     )  # fmt: skip
 
 
-def apply_kept(slot: Ints, kept: Ints, n_kept: Ints, side: Ints, memory: Memory) -> None:
+def apply_accepted(slot: Ints, accepted: Ints, n_accepted: Ints, buffer: Ints, memory: DeltaMemory) -> None:
     """Apply accepted rows of the last pass to the state without a new token, as before a snapshot.
 
     Parameters
     ----------
-    slot, n_kept, side : int32 (S,)
+    slot, n_accepted, buffer : int32 (S,)
         As in `Ragged`.
-    kept : int32 (S, PENDING)
+    accepted : int32 (S, PENDING)
         As in `Ragged`.
-    memory : Memory
+    memory : DeltaMemory
         Its state is updated in place; afterwards no accepted rows are outstanding.
     """
-    lanes = (0,) * (memory.state.shape[3] // _LANES)
-    cpu.apply_kept(lanes, slot, kept, n_kept, side, memory.state, memory.k, memory.u, memory.decay)
+    lanes = (0,) * (memory.state.shape[3] // LANES)
+    cpu.apply_accepted(lanes, slot, accepted, n_accepted, buffer, memory.state, memory.k, memory.u, memory.decay)
 
 
 def _values_per_task(n_heads: int, n_values: int) -> int:
     """Return the value rows of a task: those of a whole head, unless there are too few heads for the threads."""
     size = n_values
-    while size % (2 * _LANES) == 0 and n_heads * (n_values // size) < 2 * get_num_threads():
+    while size % (2 * LANES) == 0 and n_heads * (n_values // size) < 2 * get_num_threads():
         size //= 2
     return size

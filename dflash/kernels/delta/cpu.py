@@ -71,12 +71,12 @@ def plan(parent, start, n, source, target):
 
 
 @inline
-def _apply_kept(lanes, rows, s, head, v, slot, kept, n_kept, side, state, k, u, decay):
+def _apply_accepted(lanes, rows, s, head, v, slot, accepted, n_accepted, buffer, state, k, u, decay):
     """Apply the accepted rows of sequence `s` to 16 value rows of a head, from row `v` on, at address `rows`."""
     slots, n_heads, n_values, width = state.shape
     pending, n_groups = k.shape[2], k.shape[3]
-    for i in range(n_kept[s]):
-        row = (side[s] * slots + slot[s]) * pending + kept[s, i]
+    for i in range(n_accepted[s]):
+        row = (buffer[s] * slots + slot[s]) * pending + accepted[s, i]
         key = k.ctypes.data + 4 * width * (row * n_groups + head % n_groups)
         amount = simd.load_f32(u.ctypes.data + 4 * ((row * n_heads + head) * n_values + v))
         factor = simd.read_f32(decay.ctypes.data + 4 * (row * n_heads + head))
@@ -84,12 +84,12 @@ def _apply_kept(lanes, rows, s, head, v, slot, kept, n_kept, side, state, k, u, 
 
 
 @inline
-def _remember(s, head, n, slot, side, vectors, table, k, decay):
+def _remember(s, head, n, slot, buffer, vectors, table, k, decay):
     """Store the pending keys (once for a key head) and decays of `n` rows."""
     n_groups, width = k.shape[3], k.shape[4]
-    here, other = slot[s], 1 - side[s]
+    here, other = slot[s], 1 - buffer[s]
     for i in range(n):
-        decay[other, here, i, head] = table[gates.KEPT, i]
+        decay[other, here, i, head] = table[gates.DECAY, i]
     if head < n_groups:
         for i in range(n):
             for at in range(0, 4 * width, 64):
@@ -98,66 +98,66 @@ def _remember(s, head, n, slot, side, vectors, table, k, decay):
 
 
 @inline
-def _read_token(lanes, rows, key, kept, strength, overlap, value, out):
+def _read_token(lanes, rows, key, decay, strength, overlap, value, out):
     """Store the read-out of 16 value rows at `out`; return the update that the token makes along its key.
 
-    ``u = strength * (value - kept * (rows @ key))``; the state after it, ``kept * rows + outer(u, key)``, is not needed for
-    ``out = kept * (rows @ query) + (key @ query) * u``.
+    ``u = strength * (value - decay * (rows @ key))``; the state after it, ``decay * rows + outer(u, key)``, is not
+    needed for ``out = decay * (rows @ query) + (key @ query) * u``.
     """
     predicted, found = tiles.read(lanes, rows, key, key + 64 * len(lanes))
-    missing = simd.fma(simd.splat(-kept), predicted, simd.load_f32(value))
+    missing = simd.fma(simd.splat(-decay), predicted, simd.load_f32(value))
     change = simd.mul(simd.splat(strength), missing)
-    simd.store_f32(out, simd.fma(change, simd.splat(overlap), simd.mul(simd.splat(kept), found)))
+    simd.store_f32(out, simd.fma(change, simd.splat(overlap), simd.mul(simd.splat(decay), found)))
     return change
 
 
 @inline
 def advance(
     lanes, s, head, v_start, v_stop, y, alpha, beta, rate, shift,
-    first, parent, slot, whole, kept, n_kept, side, state, k, u, decay, out,
+    row_starts, parent, slot, prefill, accepted, n_accepted, buffer, state, k, u, decay, out,
 ):  # fmt: skip
     """Process all rows of sequence `s` for some value rows of a head; no other task uses these rows of the state."""
     slots, n_heads, n_values, width = state.shape
-    n_groups, chunk = k.shape[3], CHUNK if whole[s] else PENDING
+    n_groups, chunk = k.shape[3], CHUNK if prefill[s] else PENDING
     size, tile = 4 * width, 4 * width * tiles.ROWS
-    room = min(chunk, first[s + 1] - first[s])
+    room = min(chunk, row_starts[s + 1] - row_starts[s])
     vectors = _scratch(2 * width * room)
     table, overlaps = np.zeros((3, PENDING), np.float32), np.empty(PENDING, np.float32)
     source, target = np.empty(PENDING, np.int64), np.empty(PENDING, np.int64)
-    n_places = 0 if whole[s] else plan(parent, first[s], room, source, target)
+    n_places = 0 if prefill[s] else plan(parent, row_starts[s], room, source, target)
     places = _scratch(n_places * tiles.ROWS * width)
-    for start in range(first[s], first[s + 1], chunk):
-        n = min(chunk, first[s + 1] - start)
+    for start in range(row_starts[s], row_starts[s + 1], chunk):
+        n = min(chunk, row_starts[s + 1] - start)
         gates.fill(alpha, beta, head, rate[head], shift[head], start, n, table)
         _prepare(lanes, y, n_groups, head % n_groups, start, n, vectors.ctypes.data, overlaps)
-        if v_start == 0 and not whole[s]:
-            _remember(s, head, n, slot, side, vectors.ctypes.data, table, k, decay)
+        if v_start == 0 and not prefill[s]:
+            _remember(s, head, n, slot, buffer, vectors.ctypes.data, table, k, decay)
         for v in range(v_start, v_stop, tiles.ROWS):
             committed = state.ctypes.data + size * ((slot[s] * n_heads + head) * n_values + v)
-            if start == first[s]:
-                _apply_kept(lanes, committed, s, head, v, slot, kept, n_kept, side, state, k, u, decay)
+            if start == row_starts[s]:
+                _apply_accepted(lanes, committed, s, head, v, slot, accepted, n_accepted, buffer, state, k, u, decay)
             for i in range(n):
                 key, channel = vectors.ctypes.data + 2 * size * i, head * n_values + v
                 before, after = committed, committed
-                if not whole[s]:
+                if not prefill[s]:
                     before = committed if source[i] < 0 else places.ctypes.data + source[i] * tile
                     after = 0 if target[i] < 0 else places.ctypes.data + target[i] * tile
                 change = _read_token(
-                    lanes, before, key, table[gates.KEPT, i], table[gates.STRENGTH, i], overlaps[i],
+                    lanes, before, key, table[gates.DECAY, i], table[gates.BETA, i], overlaps[i],
                     y.ctypes.data + 4 * ((start + i) * y.shape[1] + 2 * n_groups * width + channel),
                     out.ctypes.data + 4 * ((start + i) * n_heads * n_values + channel),
                 )  # fmt: skip
-                if not whole[s]:
-                    row = ((1 - side[s]) * slots + slot[s]) * k.shape[2] + i
+                if not prefill[s]:
+                    row = ((1 - buffer[s]) * slots + slot[s]) * k.shape[2] + i
                     simd.store_f32(u.ctypes.data + 4 * (row * n_heads * n_values + channel), change)
                 if after:
-                    tiles.update(lanes, before, after, table[gates.KEPT, i], change, key)
+                    tiles.update(lanes, before, after, table[gates.DECAY, i], change, key)
 
 
 @kernel
 def gated_delta(
     lanes, size, y, alpha, beta, rate, shift,
-    first, parent, slot, whole, kept, n_kept, side, state, k, u, decay, out,
+    row_starts, parent, slot, prefill, accepted, n_accepted, buffer, state, k, u, decay, out,
 ):  # fmt: skip
     """Run tasks of `size` value rows. Sequences vary fastest, so that threads get equal shares of long and short ones."""
     n_sequences, n_heads, n_values = slot.shape[0], state.shape[1], state.shape[2]
@@ -166,16 +166,16 @@ def gated_delta(
         head, v = part % n_heads, part // n_heads * size
         advance(
             lanes, s, head, v, v + size, y, alpha, beta, rate, shift,
-            first, parent, slot, whole, kept, n_kept, side, state, k, u, decay, out,
+            row_starts, parent, slot, prefill, accepted, n_accepted, buffer, state, k, u, decay, out,
         )  # fmt: skip
 
 
 @kernel
-def apply_kept(lanes, slot, kept, n_kept, side, state, k, u, decay):
+def apply_accepted(lanes, slot, accepted, n_accepted, buffer, state, k, u, decay):
     """Apply accepted rows to the state; a task is a sequence and a head."""
     n_heads, n_values, width = state.shape[1:]
     for task in prange(slot.shape[0] * n_heads):
         s, head = task // n_heads, task % n_heads
         for v in range(0, n_values, tiles.ROWS):
             rows = state.ctypes.data + 4 * width * ((slot[s] * n_heads + head) * n_values + v)
-            _apply_kept(lanes, rows, s, head, v, slot, kept, n_kept, side, state, k, u, decay)
+            _apply_accepted(lanes, rows, s, head, v, slot, accepted, n_accepted, buffer, state, k, u, decay)

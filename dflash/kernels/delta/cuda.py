@@ -8,21 +8,22 @@ from typing import Any
 import cupy
 import numpy as np
 
-from dflash.kernels.conv import cuda as conv
-from dflash.kernels.delta.cuda_memory import Inputs, Memory, Weights, constants, most_shared, rows_of, shapes, step_arguments
+from dflash.kernels.conv.memory import ConvMemory
+from dflash.kernels.delta.cuda_arguments import Inputs, MixerWeights, constants, most_shared, rows_of, step_arguments
 from dflash.kernels.delta.cuda_norm import GatedNorm
-from dflash.kernels.delta.cuda_prompt import Prompt, Scratch, scratch_bytes
+from dflash.kernels.delta.cuda_prompt import Prompt, PromptScratch, scratch_bytes
+from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.ragged import PENDING
 
-__all__ = ["Flush", "Inputs", "Memory", "Prompt", "Scratch", "Step", "Weights", "scratch_bytes", "shapes"]
+__all__ = ["DeltaStep", "Flush", "Inputs", "MixerWeights", "Prompt", "PromptScratch", "scratch_bytes"]
 
 _FOLDER = Path(__file__).parent
 _STATES_ASIDE = 2  # states of a tree that a block stores in shared memory
 _FEW_ROWS = 4  # rows of a sequence up to which a thread takes four value rows
 _LEAST_FOR_FOUR = 32  # value rows of a block from which threads may take four; the block then has 64 threads
 _LEAST_ROOM = 8  # smallest row capacity of shared memory, so that fewer launch variants are bound
-_KEPT_ROOM = 16  # accepted rows in shared memory, as in apply_accepted.cuh
+_ACCEPTED_ROOM = 16  # accepted rows in shared memory, as in apply_accepted.cuh
 
 
 def split_of(n_values: int) -> int:
@@ -35,17 +36,17 @@ def threads_of(own: int, value_rows: int) -> int:
     return 8 * own // value_rows + 32 * (4 if value_rows == 2 else 2)
 
 
-class Step:
+class DeltaStep:
     """Convolution, delta rule and gated norm of a layer for pending rows, at most 64 in all.
 
     Parameters
     ----------
     inputs : Inputs
-    weights : Weights
+    weights : MixerWeights
     batch : DeviceBatch
         Batch in which the rows of all sequences become pending.
-    conv_memory : conv.cuda.Memory
-    memory : Memory
+    conv_memory : ConvMemory
+    memory : DeltaMemory
         Convolution inputs and recurrent state, updated as on the CPU.
     split : int, optional
         Blocks of a head; the norm differs in its last bits between values.
@@ -69,10 +70,10 @@ class Step:
     def __init__(
         self,
         inputs: Inputs,
-        weights: Weights,
+        weights: MixerWeights,
         batch: Any,
-        conv_memory: conv.Memory,
-        memory: Memory,
+        conv_memory: ConvMemory,
+        memory: DeltaMemory,
         *,
         split: int | None = None,
         value_rows: int | None = None,
@@ -118,7 +119,7 @@ class Step:
     def _bind(self, n_rows: int, value_rows: int, several: bool) -> Any:
         """Bind a launch; for several sequences, store fewer states if that lets two blocks fit a multiprocessor."""
         room, places = max(n_rows, _LEAST_ROOM), _STATES_ASIDE if n_rows > 2 else 0
-        most = most_shared(cupy.cuda.Device().id)
+        most = most_shared()
         staged = self._shared_bytes(room, 0, staged=True) <= most
         while places and self._shared_bytes(room, places, staged=staged) > most // (2 if several else 1):
             places -= 1
@@ -128,7 +129,7 @@ class Step:
 
     def _shared_bytes(self, room: int, places: int, *, staged: bool) -> int:
         width, own = self._memory.sizes[2], self._own
-        channels, kept = 2 * width + own, _KEPT_ROOM * (width + own + 1)
+        channels, kept = 2 * width + own, _ACCEPTED_ROOM * (width + own + 1)
         of_row = (2 if staged else 1) * channels + (2 if self._fused else 1) * own + 4
         return 4 * (room * of_row + (2 * self._taps - 1) * channels + places * own * width + kept)
 
@@ -138,13 +139,13 @@ class Flush:
 
     Parameters
     ----------
-    memories : sequence of (conv.cuda.Memory, Memory)
+    memories : sequence of (ConvMemory, DeltaMemory)
         States of the layers, all of one shape.
     batch : DeviceBatch
-        Batch; its counts, slot, kept, n_kept and side are read.
+        Batch; its counts, slot, accepted, n_accepted and buffer are read.
     """
 
-    def __init__(self, memories: Sequence[tuple[conv.Memory, Memory]], batch: Any) -> None:
+    def __init__(self, memories: Sequence[tuple[ConvMemory, DeltaMemory]], batch: Any) -> None:
         arrays = [(c.tail, c.inputs, d.state, d.k, d.u, d.decay) for c, d in memories]
         self._kept = arrays
         addresses = cupy.array([[array.data.ptr for array in layer] for layer in arrays], np.uint64)
@@ -152,9 +153,9 @@ class Flush:
         _, n_heads, width, n_values = memory.sizes
         own = 64 if n_values % 64 == 0 else 16
         run = kernel(_FOLDER / "commit.cu", "commit", BLOCK_V=own, **constants(conv_memory, memory))
-        arguments = addresses, batch.counts, batch.slot, batch.kept, batch.n_kept, batch.side, len(memory.state)
+        arguments = addresses, batch.counts, batch.slot, batch.accepted, batch.n_accepted, batch.buffer, len(memory.state)
         grid = n_heads * n_values // own, min(batch.max_sequences, 8), len(memories)
-        self._run = run.bind(grid, 4 * own, arguments, 4 * _KEPT_ROOM * (width + own + 1))
+        self._run = run.bind(grid, 4 * own, arguments, 4 * _ACCEPTED_ROOM * (width + own + 1))
 
     def __call__(self, stream: Any = None) -> None:
         """Run for the sequences of the batch; afterwards no accepted rows are outstanding."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from dflash.kernels.delta.cuda_memory import Inputs, Weights
+from dflash.kernels.delta.cuda_arguments import Inputs, MixerWeights
 from dflash.kernels.gpu.jit import kernel
 
 _FOLDER = Path(__file__).parent
@@ -13,7 +13,7 @@ _HEADS_OF_BLOCK = 8
 class GatedNorm:
     """Computes ``float16(x / rms(x) * weight * silu(gate))`` for each head of the rows that the batch counts."""
 
-    def __init__(self, read: Any, inputs: Inputs, weights: Weights, batch: Any, n_heads: int) -> None:
+    def __init__(self, read: Any, inputs: Inputs, weights: MixerWeights, batch: Any, n_heads: int) -> None:
         shape = {"VALUE_HEADS": n_heads, "VALUE_DIM": len(weights.ssm_norm)}
         run = kernel(_FOLDER / "gated_norm.cu", "gated_norm", dependent=True, **shape)
         arguments = read, inputs.gate, weights.ssm_norm, weights.eps, batch.counts, inputs.out

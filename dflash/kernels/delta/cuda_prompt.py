@@ -8,9 +8,10 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
-from dflash.kernels.conv import cuda as conv
-from dflash.kernels.delta.cuda_memory import Inputs, Memory, Weights, constants, most_shared, rows_of
+from dflash.kernels.conv.memory import ConvMemory
+from dflash.kernels.delta.cuda_arguments import Inputs, MixerWeights, constants, most_shared, rows_of
 from dflash.kernels.delta.cuda_norm import GatedNorm
+from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.gpu.jit import kernel
 
 _FOLDER = Path(__file__).parent
@@ -20,7 +21,7 @@ _MATRICES, _GATES = 4, 3
 _ROWS_OF_WARP, _HEADS_OF_BLOCK = 16, 8
 
 
-class Scratch:
+class PromptScratch:
     """Intermediate arrays of the prefill kernels, shared by all layers of one shape.
 
     Parameters
@@ -63,7 +64,7 @@ _Shape = tuple[type, tuple[int, ...]]
 
 
 def scratch_bytes(rows: int, n_groups: int, n_heads: int, width: int, n_values: int, *, sequences: int) -> int:
-    """Return the bytes of a `Scratch`."""
+    """Return the bytes of a `PromptScratch`."""
     return sum(map(_whole_lines, _shapes(rows, n_groups, n_heads, width, n_values, sequences)))
 
 
@@ -93,13 +94,13 @@ class Prompt:
     Parameters
     ----------
     inputs : Inputs
-    weights : Weights
+    weights : MixerWeights
     batch : DeviceBatch
         Batch; its sequences must fit `scratch`.
-    conv_memory : conv.cuda.Memory
-    memory : Memory
+    conv_memory : ConvMemory
+    memory : DeltaMemory
         Convolution inputs and recurrent state, updated as on the CPU.
-    scratch : Scratch
+    scratch : PromptScratch
     value_slice : int, optional
         Value rows of a block; the result does not depend on it.
 
@@ -121,11 +122,11 @@ class Prompt:
     def __init__(
         self,
         inputs: Inputs,
-        weights: Weights,
+        weights: MixerWeights,
         batch: Any,
-        conv_memory: conv.Memory,
-        memory: Memory,
-        scratch: Scratch,
+        conv_memory: ConvMemory,
+        memory: DeltaMemory,
+        scratch: PromptScratch,
         *,
         value_slice: int | None = None,
     ) -> None:
@@ -136,13 +137,13 @@ class Prompt:
             raise KernelError(f"delta: scratch for {len(scratch.read)} rows of a prompt, wanted {self._rows}")
         names = constants(conv_memory, memory)
         of_heads = {name: names[name] for name in ("KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM")}
-        ragged = batch.slot, batch.kept, batch.n_kept, batch.side
+        ragged = batch.slot, batch.accepted, batch.n_accepted, batch.buffer
         slots = len(memory.state)
         prepare = kernel(_FOLDER / "prefill_conv.cu", "prefill_conv", dependent=True, **names)
         self._prepare = prepare.bind(
             1,
             256,
-            (inputs.mixed, weights.taps, batch.counts, batch.first, batch.sequence, *ragged, conv_memory.tail,
+            (inputs.mixed, weights.taps, batch.counts, batch.row_starts, batch.sequence, *ragged, conv_memory.tail,
              conv_memory.inputs, slots, scratch.prepared),
         )  # fmt: skip
         self._units = -(-(2 * n_groups + n_heads) // _HEADS_OF_BLOCK)
@@ -150,19 +151,18 @@ class Prompt:
         self._chunks = chunks.bind(
             1,
             128,
-            (scratch.prepared, inputs.alpha, inputs.beta, weights.ssm_a, weights.ssm_dt, batch.counts, batch.first,
+            (scratch.prepared, inputs.alpha, inputs.beta, weights.ssm_a, weights.ssm_dt, batch.counts, batch.row_starts,
              batch.length, scratch.matrices, scratch.gates),
             max(4 * _CHUNK * (width + 8), 4 * _CHUNK * (2 * _CHUNK + 4)),
         )  # fmt: skip
-        device = cupy.cuda.Device().id
         own = value_slice or slice_of(n_values)
         stage = stage_bytes(width, own)
-        stages = 2 if 2 * stage <= most_shared(device) else 1
+        stages = 2 if 2 * stage <= most_shared() else 1
         scan = kernel(_FOLDER / "chunk_scan.cu", "chunk_scan", dependent=True, BLOCK_V=own, STAGES=stages, **names)
         self._scan = scan.bind(
             (n_values // own, n_heads, self._sequences),
             2 * own,
-            (scratch.prepared, scratch.matrices, scratch.gates, inputs.mixed, batch.counts, batch.first, batch.length,
+            (scratch.prepared, scratch.matrices, scratch.gates, inputs.mixed, batch.counts, batch.row_starts, batch.length,
              *ragged, conv_memory.tail, conv_memory.inputs, memory.state, memory.k, memory.u, memory.decay, slots,
              scratch.read),
             stages * stage,

@@ -5,7 +5,7 @@ import numpy as np
 from dflash.kernels.cpu import simd
 from dflash.kernels.cpu.jit import inline
 
-LOG_KEPT, KEPT, STRENGTH = 0, 1, 2
+LOG_DECAY, DECAY, BETA = 0, 1, 2
 """Rows of a table of gates: log of the decay, decay, write strength."""
 
 # log1p(t) = 2 artanh(z), z = t / (2 + t): odd powers up to z**15; with z <= 1/3 the error is below 1e-9
@@ -30,15 +30,15 @@ def softplus(u):
 def fill(alpha, beta, head, rate, shift, start, n, table):
     """Fill ``table (3, capacity)`` for `n` rows from row `start` on; the capacity is a multiple of 16.
 
-    ``log_kept = rate * softplus(alpha + shift)``, ``kept = exp(log_kept)``, ``strength = sigmoid(beta)``.
+    ``log_decay = rate * softplus(alpha + shift)``, ``decay = exp(log_decay)``, ``beta = sigmoid(beta)``.
     """
     for i in range(n):
-        table[KEPT, i] = alpha[start + i, head] + shift
-        table[STRENGTH, i] = beta[start + i, head]
+        table[DECAY, i] = alpha[start + i, head] + shift
+        table[BETA, i] = beta[start + i, head]
     room = 4 * table.shape[1]
     for at in range(0, 4 * n, 4 * simd.LANES):
         line = table.ctypes.data + at
-        log_kept = simd.mul(simd.splat(rate), softplus(simd.load_f32(line + KEPT * room)))
-        simd.store_f32(line + LOG_KEPT * room, log_kept)
-        simd.store_f32(line + KEPT * room, simd.exp(log_kept))
-        simd.store_f32(line + STRENGTH * room, simd.sigmoid(simd.load_f32(line + STRENGTH * room)))
+        log_decay = simd.mul(simd.splat(rate), softplus(simd.load_f32(line + DECAY * room)))
+        simd.store_f32(line + LOG_DECAY * room, log_decay)
+        simd.store_f32(line + DECAY * room, simd.exp(log_decay))
+        simd.store_f32(line + BETA * room, simd.sigmoid(simd.load_f32(line + BETA * room)))

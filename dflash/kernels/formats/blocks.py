@@ -6,7 +6,7 @@ values, so that unpacking is bit-exact.
 
 from collections.abc import Callable, Iterator
 
-from dflash.kernels.formats.lanes import Block, Lanes, bytes_of, constant
+from dflash.kernels.formats.lanes import Lanes, QuantBlock, bytes_of, constant
 
 IQ4_TABLE = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
 FP4_TABLE = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
@@ -14,36 +14,36 @@ FP4_TABLE = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
 _LOW4, _LOW6, _LOW2 = 0x0F0F0F0F, 0x3F3F3F3F, 0x03030303
 
 
-def f32(block: Block) -> Iterator[Lanes]:
+def f32(block: QuantBlock) -> Iterator[Lanes]:
     """Decode 16 float32."""
     yield block.f32(0)
 
 
-def f16(block: Block) -> Iterator[Lanes]:
+def f16(block: QuantBlock) -> Iterator[Lanes]:
     """Decode 16 float16."""
     yield block.f16(0)
 
 
-def bf16(block: Block) -> Iterator[Lanes]:
+def bf16(block: QuantBlock) -> Iterator[Lanes]:
     """Decode 16 bfloat16: the upper halves of float32."""
     yield (block.u16(0) << 16).as_float()
 
 
-def q4_0(block: Block) -> Iterator[Lanes]:
+def q4_0(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``(q - 8) * d``."""
     d, q = block.each_f16(0), block.u8(2)
     yield ((q & 15) - 8).as_signed().float() * d
     yield ((q >> 4) - 8).as_signed().float() * d
 
 
-def q4_1(block: Block) -> Iterator[Lanes]:
+def q4_1(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``q * d + m``."""
     d, m, q = block.each_f16(0), block.each_f16(2), block.u8(4)
     yield (q & 15).float() * d + m
     yield (q >> 4).float() * d + m
 
 
-def _fifth_bits(block: Block, offset: int) -> tuple[Lanes, Lanes]:
+def _fifth_bits(block: QuantBlock, offset: int) -> tuple[Lanes, Lanes]:
     bits = block.each_int(offset, 4)
     return (
         ((bits >> list(range(16))) & 1) << 4,
@@ -51,7 +51,7 @@ def _fifth_bits(block: Block, offset: int) -> tuple[Lanes, Lanes]:
     )
 
 
-def q5_0(block: Block) -> Iterator[Lanes]:
+def q5_0(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``(q - 16) * d``; the fifth bits are in a separate word."""
     d, q = block.each_f16(0), block.u8(6)
     low, high = _fifth_bits(block, 2)
@@ -59,7 +59,7 @@ def q5_0(block: Block) -> Iterator[Lanes]:
     yield (((q >> 4).int() | high) - 16).float() * d
 
 
-def q5_1(block: Block) -> Iterator[Lanes]:
+def q5_1(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``q * d + m``; the fifth bits are in a separate word."""
     d, m, q = block.each_f16(0), block.each_f16(2), block.u8(8)
     low, high = _fifth_bits(block, 4)
@@ -67,21 +67,21 @@ def q5_1(block: Block) -> Iterator[Lanes]:
     yield ((q >> 4).int() | high).float() * d + m
 
 
-def q8_0(block: Block) -> Iterator[Lanes]:
+def q8_0(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``q * d``."""
     d = block.each_f16(0)
     yield block.i8(2).float() * d
     yield block.i8(18).float() * d
 
 
-def iq4_nl(block: Block) -> Iterator[Lanes]:
+def iq4_nl(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``d * table[q]``."""
     d, q, table = block.each_f16(0), block.u8(2), constant(block.builder, IQ4_TABLE)
     yield (q & 15).look_up(table) * d
     yield (q >> 4).look_up(table) * d
 
 
-def mxfp4(block: Block) -> Iterator[Lanes]:
+def mxfp4(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``2 ** (x - 128) * table[q]``; x of 0 and 1 give subnormals, whose bits are 1 << 21 and 1 << 22."""
     x, q, table = block.each_int(0, 1), block.u8(1), constant(block.builder, FP4_TABLE)
     builder = block.builder
@@ -93,7 +93,7 @@ def mxfp4(block: Block) -> Iterator[Lanes]:
     yield (q >> 4).look_up(table) * d
 
 
-def _scales_and_minima(block: Block) -> list[Lanes]:
+def _scales_and_minima(block: QuantBlock) -> list[Lanes]:
     """Return 16 factors: ``d * scale`` of the eight sub-blocks of Q4_K and Q5_K, then their ``dmin * minimum``."""
     a, b, c = block.words(4, 3)
     packed = [
@@ -105,7 +105,7 @@ def _scales_and_minima(block: Block) -> list[Lanes]:
     return (bytes_of(packed).float() * block.each_f16(0).halves(block.each_f16(2))).spread()
 
 
-def q4_k(block: Block) -> Iterator[Lanes]:
+def q4_k(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``(d * scale) * q - (dmin * minimum)``: eight sub-blocks of 32."""
     scales = _scales_and_minima(block)
     for j in range(8):
@@ -113,7 +113,7 @@ def q4_k(block: Block) -> Iterator[Lanes]:
         yield from q.nibbles(j % 2, scales[j], scales[8 + j])
 
 
-def q5_k(block: Block) -> Iterator[Lanes]:
+def q5_k(block: QuantBlock) -> Iterator[Lanes]:
     """Decode the formula of Q4_K with a fifth bit."""
     scales = _scales_and_minima(block)
     fifths = block.u8(16, 32)
@@ -124,7 +124,7 @@ def q5_k(block: Block) -> Iterator[Lanes]:
             yield q.half(i).float() * scales[j] - scales[8 + j]
 
 
-def q6_k(block: Block) -> Iterator[Lanes]:
+def q6_k(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``(d * scale) * (q - 32)``: sixteen sub-blocks of 16."""
     scales = (block.i8(192).float() * block.each_f16(208)).spread()
     for j in range(8):
@@ -136,7 +136,7 @@ def q6_k(block: Block) -> Iterator[Lanes]:
             yield q.half(i).float() * scales[2 * j + i]
 
 
-def q2_k(block: Block) -> Iterator[Lanes]:
+def q2_k(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``(d * scale) * q - dmin * minimum``: sixteen sub-blocks of 16."""
     packed = block.u8(0)
     scales = ((packed & 15).float() * block.each_f16(80)).spread()
@@ -147,7 +147,7 @@ def q2_k(block: Block) -> Iterator[Lanes]:
         yield q.float() * scales[j] - minima[j]
 
 
-def q3_k(block: Block) -> Iterator[Lanes]:
+def q3_k(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``(d * scale) * (q - 4)``: sixteen sub-blocks of 16; the third bits are in a separate mask."""
     a, b, c = block.words(96, 3)
     packed = [
@@ -164,7 +164,7 @@ def q3_k(block: Block) -> Iterator[Lanes]:
         yield ((low | third) - 4).as_signed().float() * scales[j]
 
 
-def iq4_xs(block: Block) -> Iterator[Lanes]:
+def iq4_xs(block: QuantBlock) -> Iterator[Lanes]:
     """Decode ``(d * (scale - 32)) * table[q]``: eight sub-blocks of 32."""
     low = (block.each_int(4, 4) >> [4 * (b % 8) for b in range(16)]) & 15
     high = (block.each_int(2, 2) >> [2 * (b % 8) for b in range(16)]) & 3
@@ -176,7 +176,7 @@ def iq4_xs(block: Block) -> Iterator[Lanes]:
         yield (q >> 4).look_up(table) * s
 
 
-FORMATS: dict[str, Callable[[Block], Iterator[Lanes]]] = {
+FORMATS: dict[str, Callable[[QuantBlock], Iterator[Lanes]]] = {
     "F32": f32,
     "F16": f16,
     "BF16": bf16,

@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 from dflash.kernels.cpu import jit  # noqa: F401  (sets the cache folder)
 from dflash.kernels.cpu.simd.emit import F32V, I32, I64, call, constant, load, loop, store
 from dflash.kernels.formats.blocks import FORMATS
-from dflash.kernels.formats.lanes import LANES, Block, Lanes
+from dflash.kernels.formats.lanes import LANES, Lanes, QuantBlock
 from dflash.kernels.formats.types import BLOCKS
 
 ROWS = 4
@@ -56,7 +56,7 @@ def _blocks(
         row = builder.add(source, builder.mul(stride, I64(r)))
         block = builder.add(row, builder.mul(i, I64(n_bytes)))
         _prefetch(builder, block, n_bytes)
-        found.append(FORMATS[name](Block(builder, block)))
+        found.append(FORMATS[name](QuantBlock(builder, block)))
     return zip(*found, strict=True)
 
 

@@ -105,7 +105,7 @@ class Lanes:
         nothing = ir.FunctionType(ir.VoidType(), [memory.type])
         self.builder.asm(nothing, "", "r,~{memory}", [memory], side_effect=True)
         lanes = self.builder.bitcast(memory, _F32.as_pointer())
-        block = Block(self.builder, memory)
+        block = QuantBlock(self.builder, memory)
         return [block.each(self.builder.load(self.builder.gep(lanes, [_I32(i)]))) for i in range(LANES)]
 
     def halves(self, other: Lanes) -> Lanes:
@@ -146,7 +146,7 @@ def constant(builder: ir.IRBuilder, values: list[int]) -> Lanes:
     return Lanes(builder, _vector(_F32)([float(v) for v in values]))
 
 
-class Block:
+class QuantBlock:
     """Reads the bytes of a block at constant offsets."""
 
     def __init__(self, builder: ir.IRBuilder, address: ir.Value) -> None:

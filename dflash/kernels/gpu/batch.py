@@ -7,10 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
-from dflash.kernels.gpu.buffers import padded, parts_of
+from dflash.kernels.gpu.buffers import DeviceArrays, padded
 from dflash.kernels.ragged import PENDING, Ragged
-
-_RING = 4  # pinned buffers, so that an upload need not wait for the previous one
 
 
 class DeviceBatch:
@@ -26,9 +24,9 @@ class DeviceBatch:
     counts : int32 (2,)
         Number of rows and of sequences. Entries of the other arrays beyond these counts are stale.
     tokens, position, sequence, parent, depth : int32 (rows,)
-    first : int32 (sequences + 1,)
-    length, slot, whole, n_kept, side : int32 (sequences,)
-    kept : int32 (sequences, PENDING)
+    row_starts : int32 (sequences + 1,)
+    length, slot, prefill, n_accepted, buffer : int32 (sequences,)
+    accepted : int32 (sequences, PENDING)
     pages : int32 (sequences, pages)
         As in `Ragged`; `position` is ``length + depth``. All are CuPy arrays.
     """
@@ -39,40 +37,29 @@ class DeviceBatch:
     sequence: Any
     parent: Any
     depth: Any
-    first: Any
+    row_starts: Any
     length: Any
     slot: Any
-    whole: Any
-    n_kept: Any
-    side: Any
-    kept: Any
+    prefill: Any
+    n_accepted: Any
+    buffer: Any
+    accepted: Any
     pages: Any
 
     def __init__(self, rows: int, sequences: int, pages: int) -> None:
-        import cupy
-
         self.max_rows, self.max_sequences, self.max_pages = rows, sequences, pages
         shapes: dict[str, tuple[int, ...]] = {
             "counts": (2,),
-            "first": (sequences + 1,),
-            **dict.fromkeys(("length", "slot", "whole", "n_kept", "side"), (sequences,)),
+            "row_starts": (sequences + 1,),
+            **dict.fromkeys(("length", "slot", "prefill", "n_accepted", "buffer"), (sequences,)),
             **dict.fromkeys(("tokens", "position", "sequence", "parent", "depth"), (rows,)),
-            "kept": (sequences, PENDING),
+            "accepted": (sequences, PENDING),
             "pages": (sequences, pages),
         }
         self._before_pages = sum(padded(shape) for name, shape in shapes.items() if name != "pages")
-        total = self._before_pages + sequences * pages
-        self._device = cupy.zeros(total, np.int32)
-        for name, part in parts_of(self._device, shapes).items():
-            setattr(self, name, part)
-        self._ring: list[tuple[SimpleNamespace, int, Any]] = []
-        for _ in range(_RING):
-            memory = cupy.cuda.alloc_pinned_memory(4 * total)
-            host = np.frombuffer(memory, np.int32, total)
-            host[:] = 0
-            views = SimpleNamespace(**parts_of(host, shapes))
-            self._ring.append((views, host.ctypes.data, cupy.cuda.Event(disable_timing=True)))
-        self._next = 0
+        self._arrays = DeviceArrays(**shapes)
+        for name in shapes:
+            setattr(self, name, getattr(self._arrays, name))
 
     @classmethod
     def of(cls, batch: Ragged, tokens: NDArray[np.int32] | None = None) -> Self:
@@ -97,35 +84,27 @@ class DeviceBatch:
         KernelError
             If the batch exceeds the capacity in rows, sequences or pages.
         """
-        import cupy
-
         n, s = len(tokens), len(batch.slot)
         width = batch.pages.shape[1]
         if n > self.max_rows or s > self.max_sequences or width > self.max_pages:
             room = self.max_rows, self.max_sequences, self.max_pages
             raise KernelError(f"batch: {n} rows of {s} sequences with {width} pages exceed the capacity {room}")
-        host, address, done = self._ring[self._next]
-        self._next = (self._next + 1) % _RING
-        done.synchronize()
+        host = self._arrays.host
         host.counts[0], host.counts[1] = n, s
-        host.first[: s + 1] = batch.first
+        host.row_starts[: s + 1] = batch.row_starts
         host.length[:s] = batch.length
         host.slot[:s] = batch.slot
-        host.whole[:s] = batch.whole
-        host.n_kept[:s] = batch.n_kept
-        host.side[:s] = batch.side
-        host.kept[:s] = batch.kept
+        host.prefill[:s] = batch.prefill
+        host.n_accepted[:s] = batch.n_accepted
+        host.buffer[:s] = batch.buffer
+        host.accepted[:s] = batch.accepted
         host.tokens[:n] = tokens
         host.sequence[:n] = batch.sequence
         host.parent[:n] = batch.parent
         host.depth[:n] = batch.depth
         np.add(batch.length[batch.sequence], batch.depth, out=host.position[:n])
         host.pages[:s, :width] = batch.pages
-        stream = stream or cupy.cuda.get_current_stream()
-        n_bytes = 4 * (self._before_pages + (s - 1) * self.max_pages + width)
-        runtime = cupy.cuda.runtime
-        runtime.memcpyAsync(self._device.data.ptr, address, n_bytes, runtime.memcpyHostToDevice, stream.ptr)
-        done.record(stream)
+        self._arrays.upload(stream, self._before_pages + (s - 1) * self.max_pages + width)
 
     def clear(self) -> None:
         """Describe a pass without rows; launches that read it do nothing."""

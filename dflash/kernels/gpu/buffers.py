@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dflash.kernels.gpu.device import device_errors
+from dflash.kernels.gpu.device import device_errors, pinned
 
 _RING = 4  # pinned buffers, for copies in flight at the same time
 _LINE = 32  # int32 in a cache line of the GPU, 128 bytes
@@ -29,10 +29,9 @@ class DeviceArrays:
         for name, part in parts_of(self._device, shapes).items():
             setattr(self, name, part)
         self._ring: list[Any] = []
-        self._lent: list[Download | None] = [None] * _RING
+        self._downloads: list[Download | None] = [None] * _RING
         for _ in range(_RING):
-            memory = cupy.cuda.alloc_pinned_memory(4 * total)
-            host = np.frombuffer(memory, np.int32, total)
+            host = pinned(total, dtype=np.int32)
             host[:] = 0
             views = SimpleNamespace(**parts_of(host, shapes))
             self._ring.append((views, host, cupy.cuda.Event(disable_timing=True)))
@@ -47,15 +46,15 @@ class DeviceArrays:
         """Host arrays to fill for the next `upload`, by the same names; they hold values of an earlier upload."""
         return self._free()[0]
 
-    def upload(self, stream: Any = None) -> None:
-        """Copy all of `host` to the device, asynchronously."""
+    def upload(self, stream: Any = None, n_words: int | None = None) -> None:
+        """Copy `host`, or only its first `n_words` words, to the device, asynchronously."""
         import cupy
 
         _, host, done = self._ring[self._next]
         self._next = (self._next + 1) % _RING
         stream = stream or cupy.cuda.get_current_stream()
-        runtime = cupy.cuda.runtime
-        runtime.memcpyAsync(self._device.data.ptr, host.ctypes.data, host.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+        runtime, n_bytes = cupy.cuda.runtime, host.nbytes if n_words is None else 4 * n_words
+        runtime.memcpyAsync(self._device.data.ptr, host.ctypes.data, n_bytes, runtime.memcpyHostToDevice, stream.ptr)
         done.record(stream)
 
     def download(self, stream: Any = None) -> "Download":
@@ -63,7 +62,7 @@ class DeviceArrays:
         import cupy
 
         views, host, done = self._free()
-        download = self._lent[self._next] = Download(views, done)
+        download = self._downloads[self._next] = Download(views, done)
         self._next = (self._next + 1) % _RING
         stream = stream or cupy.cuda.get_current_stream()
         runtime = cupy.cuda.runtime
@@ -73,9 +72,9 @@ class DeviceArrays:
 
     def _free(self) -> tuple[SimpleNamespace, Any, Any]:
         """Return the next pinned buffer, once its previous copy is done and its download has its own memory."""
-        lent, self._lent[self._next] = self._lent[self._next], None
-        if lent is not None:
-            lent.keep()
+        download, self._downloads[self._next] = self._downloads[self._next], None
+        if download is not None:
+            download.keep()
         self._ring[self._next][2].synchronize()
         return self._ring[self._next]
 

@@ -56,6 +56,20 @@ def _has_driver() -> bool:
     return True
 
 
+def attribute(name: str) -> int:
+    """Return an attribute of the current device, such as ``"MultiProcessorCount"``."""
+    import cupy
+
+    return _attributes(cupy.cuda.Device().id)[name]
+
+
+@cache
+def _attributes(device: int) -> dict[str, int]:
+    import cupy
+
+    return cupy.cuda.Device(device).attributes
+
+
 def description() -> dict[str, Any]:
     """Return the GPU's name, memory in bytes, kernel architecture, driver version and number of multiprocessors."""
     import cupy

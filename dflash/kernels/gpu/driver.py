@@ -19,7 +19,7 @@ class _Attribute(ctypes.Structure):
     _fields_ = (("id", ctypes.c_int), ("unused", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
 
 
-class Config(ctypes.Structure):
+class LaunchConfig(ctypes.Structure):
     """``CUlaunchConfig``."""
 
     _fields_ = (
@@ -68,9 +68,9 @@ def check(code: int, what: str) -> None:
     raise (DeviceLost if code in STICKY else KernelError)(f"{what}: {words}")
 
 
-def config(grid: tuple[int, ...], block: tuple[int, ...], shared: int, *, dependent: bool) -> Config:
+def config(grid: tuple[int, ...], block: tuple[int, ...], shared: int, *, dependent: bool) -> LaunchConfig:
     """Describe a launch; a `dependent` launch may start before the previous kernel of its stream has finished."""
-    made = Config(shared=shared)
+    made = LaunchConfig(shared=shared)
     made.grid[:] = (*grid, 1, 1)[:3]
     made.block[:] = (*block, 1, 1)[:3]
     if dependent:

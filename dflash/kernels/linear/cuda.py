@@ -28,7 +28,7 @@ _WEIGHTS, _TYPES = 4, 3
 _HOPPER = 90
 
 
-class PackedLinear:
+class DecodeLinear:
     """Products of the same tokens with several weights, for up to 64 tokens.
 
     Parameters
@@ -74,7 +74,9 @@ class PackedLinear:
         before: SplitNorm | None = None,
         behind: SplitNorm | None = None,
     ) -> None:
-        _check(x, weights, outs, gated=gated)
+        if x.ndim != 2 or x.dtype != cupy.float16 or not 0 < len(x) <= MOST:
+            raise KernelError(f"{weights[0].name}: x must be float16 (1 to {MOST}, K), got {x.dtype} {x.shape}")
+        check_projections(x, weights, outs, gated=gated)
         if behind is not None and (not add or len(weights) > 1 or behind.half.shape[1:] != outs[0].shape[1:]):
             raise KernelError(f"{weights[0].name}: a norm behind a multiply needs add=True and one weight of its width")
         pieces = -(-len(x) // _chip(cupy.cuda.Device().id).most)
@@ -191,7 +193,7 @@ class _Launch:
         self._bound[n](stream, n_tokens=n_tokens, kept=kept)
 
 
-def fetch_ahead(launches: Sequence[PackedLinear]) -> None:
+def fetch_ahead(launches: Sequence[DecodeLinear]) -> None:
     """Let each of some consecutive launches prefetch what the next two read first."""
     for i, launch in enumerate(launches[:-1]):
         left, pieces = FETCH_AHEAD, []
@@ -217,8 +219,8 @@ def _kernel(types: tuple[str, ...], n: int, mode: int, norm: int, constants: dic
 
 
 def linear(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, add: bool = False) -> None:
-    """Compute `dflash.kernels.linear.linear` once with float16 `x`; see `PackedLinear`."""
-    PackedLinear(x, weights, outs, add=add)(len(x))
+    """Compute `dflash.kernels.linear.linear` once with float16 `x`; see `DecodeLinear`."""
+    DecodeLinear(x, weights, outs, add=add)(len(x))
 
 
 def bucket(n_tokens: int) -> int:
@@ -244,16 +246,14 @@ def _chip(device: int) -> Chip:
     return Chip(about["MultiProcessorCount"], room, int(it.compute_capability) >= _HOPPER)
 
 
-def _check(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, gated: bool) -> None:
-    name = weights[0].name
-    if x.ndim != 2 or x.dtype != cupy.float16 or not 0 < len(x) <= MOST:
-        raise KernelError(f"{name}: x must be float16 (1 to {MOST}, K), got {x.dtype} {x.shape}")
+def check_projections(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, gated: bool) -> None:
+    """Check that weights and outputs fit the tokens; with `gated`, the two weights have one output."""
     if gated and (len(weights) != 2 or weights[0].shape != weights[1].shape):
-        raise KernelError(f"{name}: gate and up must be two weights of one shape")
+        raise KernelError(f"{weights[0].name}: gate and up must be two weights of one shape")
     kind = cupy.float16 if gated else cupy.float32
     for weight, out in zip(weights, (*outs, *outs) if gated else outs, strict=True):
         if weight.shape[1:] != x.shape[1:]:
-            raise KernelError(f"{weight.name}: rows of {weight.shape[-1]} weights do not fit tokens of {x.shape[1]}")
+            raise KernelError(f"{weight.name}: a weight of shape {weight.shape} does not fit tokens of {x.shape[1]}")
         wanted = len(x), weight.shape[0]
         if out.dtype != kind or out.shape != wanted or out.strides[1] != out.itemsize:
             raise KernelError(

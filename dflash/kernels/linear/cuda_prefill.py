@@ -11,9 +11,11 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes
+from dflash.kernels.gpu import device
 from dflash.kernels.gpu.driver import tensor_map
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
+from dflash.kernels.linear.cuda import check_projections
 
 STORE, ADD, GATED = range(3)
 INNER_SCALE = 2.0**-6
@@ -35,7 +37,7 @@ _WARPS = 4
 _PLACED = 32
 
 
-class Scratch:
+class UnpackScratch:
     """Buffer for unpacked weights, shared by all launches of a stream.
 
     Parameters
@@ -48,7 +50,7 @@ class Scratch:
         self.halves = cupy.empty(n_bytes // 2, cupy.float16)
 
 
-class _Rows(NamedTuple):
+class _WeightRows(NamedTuple):
     """The rows of a weight, their first unpacked row, and the weight's place in a gated pair: 1, 2, or 0 for none."""
 
     weight: PackedWeight
@@ -57,7 +59,7 @@ class _Rows(NamedTuple):
     pair: int
 
 
-class PrefillLaunch:
+class PrefillLinear:
     """A `linear` or `gated_linear` on fixed arrays for any number of tokens, optimised for hundreds or more.
 
     Parameters
@@ -73,7 +75,7 @@ class PrefillLaunch:
     gated : bool
         Compute ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``, clamped to 65504.
     scale : float
-    scratch : Scratch
+    scratch : UnpackScratch
         Scratch of the stream.
 
     Raises
@@ -98,7 +100,7 @@ class PrefillLaunch:
         add: bool = False,
         gated: bool = False,
         scale: float = 1.0,
-        scratch: Scratch,
+        scratch: UnpackScratch,
     ) -> None:
         _check(x, weights, outs, gated)
         self._mode = GATED if gated else ADD if add else STORE
@@ -123,7 +125,7 @@ class PrefillLaunch:
                 unpack(stream)
             multiply(stream, grid=tile.grid(n_rows), n_rows=n_rows)
 
-    def _piece(self, laid: list[_Rows], start: int, end: int) -> tuple[list[Bound], Bound, "_Tile"]:
+    def _piece(self, laid: list[_WeightRows], start: int, end: int) -> tuple[list[Bound], Bound, "_Tile"]:
         """Bind the unpacking and the multiply of unpacked rows `start` to `end`."""
         width = self._x.shape[1]
         halves = self._scratch.halves[: (end - start) * width].reshape(end - start, width)
@@ -145,13 +147,13 @@ class PrefillLaunch:
         n, width = halves.shape
         numbers = (parts, parts.size // 4, 1, n, width, self._scale)
         if not self._hopper:
-            step = _portable_step(cupy.cuda.Device().id)
+            step = _portable_step()
             launch = kernel(_HERE / "prefill.cu", "prefill", dependent=True, MODE=self._mode, TILE_K=step)
             shared = _STAGES[step] * 2 * 128 * step * 2
             return launch.bind(1, 128, (self._x, halves, *numbers), shared), _Tile(*_PORTABLE_TILE, n, 0)
         launch = kernel(_HERE / "prefill_hopper.cu", "prefill_hopper", dependent=True, MODE=self._mode)
         maps = tensor_map(self._x, _BOX), tensor_map(halves, _BOX)
-        tile = _Tile(*_HOPPER_TILE, n, _processors(cupy.cuda.Device().id))
+        tile = _Tile(*_HOPPER_TILE, n, device.attribute("MultiProcessorCount"))
         return launch.bind(1, 384, (*maps, *numbers), _HOPPER_SHARED), tile
 
     def _from_tiles(self, weights: Sequence[PackedWeight]) -> list[tuple[Bound, int]]:
@@ -197,41 +199,35 @@ def is_hopper(device: int) -> bool:
     return cupy.cuda.Device(device).compute_capability == "90"
 
 
-@cache
-def _processors(device: int) -> int:
-    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
-
-
-@cache
-def _portable_step(device: int) -> int:
+def _portable_step() -> int:
     """Return the largest K step of a tile with which two blocks fit a multiprocessor."""
-    return 64 if cupy.cuda.Device(device).attributes["MaxSharedMemoryPerMultiprocessor"] >= 132 * 1024 else 32
+    return 64 if device.attribute("MaxSharedMemoryPerMultiprocessor") >= 132 * 1024 else 32
 
 
-def _rows_at_once(scratch: Scratch, width: int, hopper: bool, name: str) -> int:
+def _rows_at_once(scratch: UnpackScratch, width: int, hopper: bool, name: str) -> int:
     """Return the unpacked rows of a launch: as many as fit, rounded down to full waves of tiles on Hopper."""
     rows, columns = _HOPPER_TILE
     fit = scratch.halves.size // width // columns * columns
     if not fit:
         raise KernelError(f"{name}: the scratch holds less than {columns} rows of {width}")
-    blocks = _processors(cupy.cuda.Device().id)
+    blocks = device.attribute("MultiProcessorCount")
     full = columns * blocks // gcd(blocks, TYPICAL_ROWS // rows)
     return fit // full * full if hopper and fit >= full else fit
 
 
-def _lay_out(weights: Sequence[PackedWeight], gated: bool) -> tuple[list[_Rows], int]:
+def _lay_out(weights: Sequence[PackedWeight], gated: bool) -> tuple[list[_WeightRows], int]:
     """Return the layout of the unpacked rows of all weights, and their total."""
     if gated:
         n = weights[0].shape[0]
-        return [_Rows(w, n, 0, pair) for pair, w in enumerate(weights, 1)], -(-n // TILE_ROWS) * 2 * TILE_ROWS
+        return [_WeightRows(w, n, 0, pair) for pair, w in enumerate(weights, 1)], -(-n // TILE_ROWS) * 2 * TILE_ROWS
     laid, first = [], 0
     for weight in weights:
-        laid.append(_Rows(weight, weight.shape[0], first, 0))
+        laid.append(_WeightRows(weight, weight.shape[0], first, 0))
         first += -(-weight.shape[0] // _PLACED) * _PLACED
     return laid, first
 
 
-def _unpack(rows: _Rows, low: int, high: int, halves: Any, *, leads: bool) -> Bound:
+def _unpack(rows: _WeightRows, low: int, high: int, halves: Any, *, leads: bool) -> Bound:
     """Bind the unpacking of rows `low` to `high` of a weight; `low` begins a tile, `leads` marks the first of several."""
     weight = rows.weight
     n = high - low
@@ -245,14 +241,4 @@ def _unpack(rows: _Rows, low: int, high: int, halves: Any, *, leads: bool) -> Bo
 def _check(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], gated: bool) -> None:
     if x.ndim != 2 or x.dtype != cupy.float16 or not x.flags.c_contiguous or x.data.ptr % 16:
         raise KernelError(f"prefill: x must be contiguous float16 (T, K), got {x.dtype} {x.shape}")
-    if gated and (len(weights) != 2 or weights[0].shape != weights[1].shape):
-        raise KernelError(f"{weights[0].name}: gate and up must be of one shape")
-    dtype = cupy.float16 if gated else cupy.float32
-    for weight, out in zip(weights, (*outs, *outs) if gated else outs, strict=True):
-        if len(weight.shape) != 2 or weight.shape[1] != x.shape[1]:
-            raise KernelError(f"{weight.name}: a weight of shape {weight.shape} does not fit tokens of {x.shape[1]}")
-        shape = x.shape[0], weight.shape[0]
-        if out.dtype != dtype or out.shape != shape or out.strides[1] != out.itemsize:
-            raise KernelError(
-                f"{weight.name}: out must be {np.dtype(dtype)} {shape} with contiguous rows, got {out.dtype} {out.shape}"
-            )
+    check_projections(x, weights, outs, gated=gated)

@@ -20,25 +20,28 @@ _MOST_WARPS = (
 )
 """Largest number of warps of a block that fit the registers, by bucket, for units of 1, 2 and 3 tiles. One row for each kind
 of types (`_kind`): IQ4_XS or three types; scales of 32 weights; scales of 16 weights; others."""
-_OF_32S = 1
-_WHOLE = 12
+_SCALES_OF_32 = 1  # row of `_MOST_WARPS`
+_UNSPLIT_WARPS = 12
 """Warps of a multiprocessor if K is not split: a multiple of its four partitions."""
-_ALONE = {8: 1.25, 16: 1.1, 24: 1.1, 32: 1.1}
+_SINGLE_TILE_COST = {8: 1.25, 16: 1.1, 24: 1.1, 32: 1.1}
 """Cost of a tile in a unit of one, relative to a unit of two, by bucket; only for kind 3 of types."""
-_OF_THREE, _FEW, _OF_FEW = 0.97, 12, 1.15
+_TRIPLE_TILE_COST, _SMALL_BLOCK_WARPS, _SMALL_BLOCK_COST = 0.97, 12, 1.15
 """Relative cost of a tile in a unit of three; number of warps below which a block is small, and its relative cost."""
-_OF_ANOTHER = {8: 0.3, 16: -0.3, 24: -0.3, 32: -0.3}, {8: 0.3, 16: 0.3, 24: -0.3, 32: -0.3}
+_CLUSTER_BLOCK_COST = {8: 0.3, 16: -0.3, 24: -0.3, 32: -0.3}, {8: 0.3, 16: 0.3, 24: -0.3, 32: -0.3}
 """Cost of one more block in a cluster, by bucket, in tiles of a multiprocessor; plain and gated. Negative: it saves time."""
-_OF_A_ROUND = 1
+_WAVE_COST = 1
 """Cost of a further wave of blocks, in tiles of a multiprocessor."""
-_FOURS, _IN_FOURS = ("Q4_K",), 10 / 11
+_CLUSTER_4_TYPES, _CLUSTER_4_SHARE = ("Q4_K",), 10 / 11
 """Types for which clusters of four blocks are tried, as their activations are large beside their weights; and the share of
 multiprocessors that can form clusters of four."""
-_TOGETHER = 4
+_MAX_SLICES = 4
 """Largest number of K slices of a block."""
-_BUSY, _VERY_BUSY = 16, 32
+_TILES_IN_FLIGHT, _TILES_FOR_TRIPLES = 16, 32
 """Tiles in flight that keep a multiprocessor busy; and the tiles required for units of three."""
-_SOME, _MANY, _VERY_MANY, _MANY_PAIRS = 4, 12, 40, 8  # tiles for each multiprocessor that decide on K slices
+_TILES_FOR_4_SLICES, _TILES_FOR_1_SLICE, _TILES_FOR_2_SLICES_GATED = 4, 12, 8
+"""Tiles of each multiprocessor from which K is split into that number of slices at most; with fewer tiles, into 8 or 4."""
+_TILES_FOR_2_BLOCKS = 40
+"""Tiles of each multiprocessor from which two blocks share it if K is not split."""
 
 
 class Chip(NamedTuple):
@@ -77,15 +80,15 @@ class Chip(NamedTuple):
 def slices_of(tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gated: bool) -> int:
     """Return the number of K slices; the same for any number of tokens, so that a token keeps its bits."""
     share = tiles * (2 if gated else 1) / chip.processors
-    if gated and not (chip.large and _kind(types) > _OF_32S):
+    if gated and not (chip.large and _kind(types) > _SCALES_OF_32):
         slices = 1
     elif gated:
-        slices = 2 if share >= _MANY_PAIRS else 4 if share >= _SOME else 8
+        slices = 2 if share >= _TILES_FOR_2_SLICES_GATED else 4 if share >= _TILES_FOR_4_SLICES else 8
     else:
-        slices = 1 if share >= _MANY else 4 if share >= _SOME else 8
+        slices = 1 if share >= _TILES_FOR_1_SLICE else 4 if share >= _TILES_FOR_4_SLICES else 8
     slices = max(1, min(slices, -(-width // _COLUMNS) // 3, chip.most_slices))
     # slices that exceed a block are shared by a cluster of two
-    return slices if slices <= _TOGETHER else slices // 2 * 2
+    return slices if slices <= _MAX_SLICES else slices // 2 * 2
 
 
 @cache
@@ -96,10 +99,10 @@ def shape(n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *,
     if not chip.large:
         units, mt, ks = min(10, int(20 * chip.shared / 227) // slices) // sides * sides, 1, slices
     elif slices == 1:
-        units, mt, blocks = _whole(n, tiles * sides / chip.processors, _kind(types), sides)
+        units, mt, blocks = _unsplit(n, tiles * sides / chip.processors, _kind(types), sides)
         ks = 1
     else:
-        clusters = (1, 2, 4) if slices > _TOGETHER and types == _FOURS else (1, 2)
+        clusters = (1, 2, 4) if slices > _MAX_SLICES and types == _CLUSTER_4_TYPES else (1, 2)
         units, mt, ks = _balanced(n, tiles, sides, slices, _kind(types), chip, row, largest, clusters)
     shared = ((chip.shared + 1) // blocks - 4) * 1024
     return {
@@ -131,14 +134,14 @@ def _kind(types: tuple[str, ...]) -> int:
     if len(types) > 2 or "IQ4_XS" in types:
         return 0
     if any(BLOCKS[t].elements == 32 for t in types):
-        return _OF_32S
+        return _SCALES_OF_32
     return 2 if any(t in ("Q6_K", "Q2_K", "Q3_K") for t in types) else 3
 
 
-def _whole(n: int, share: float, kind: int, sides: int) -> tuple[int, int, int]:
+def _unsplit(n: int, share: float, kind: int, sides: int) -> tuple[int, int, int]:
     """Return units, tiles of a unit and blocks of a multiprocessor if K is not split."""
-    blocks = 2 if sides == 1 and share >= _VERY_MANY and n == 8 else 1
-    most = min(_WHOLE // blocks, _MOST_WARPS[kind][n][1])
+    blocks = 2 if sides == 1 and share >= _TILES_FOR_2_BLOCKS and n == 8 else 1
+    most = min(_UNSPLIT_WARPS // blocks, _MOST_WARPS[kind][n][1])
     rounds = math.ceil(share / (2 * most))
     return min(most, sides * math.ceil(share / (2 * rounds * sides))) if blocks == 1 else most, 2, blocks
 
@@ -152,9 +155,9 @@ def _balanced(
     """
     best, least = (sides, 1, slices), math.inf
     for cluster in clusters:
-        if slices % cluster or slices > cluster * _TOGETHER:
+        if slices % cluster or slices > cluster * _MAX_SLICES:
             continue
-        ks, at_once = slices // cluster, int(chip.processors * (_IN_FOURS if cluster == 4 else 1)) // cluster
+        ks, at_once = slices // cluster, int(chip.processors * (_CLUSTER_4_SHARE if cluster == 4 else 1)) // cluster
         for mt in (1, 2, 3):
             room = ((chip.shared - 3) * 1024 - ks * 2 * row) // (ks * mt * largest)
             most = min(room, _MOST_WARPS[kind][n][mt - 1] // ks) // sides * sides
@@ -162,11 +165,13 @@ def _balanced(
                 continue
             rounds = -(-tiles * sides // (most * mt * at_once))
             units = sides * -(-tiles // (rounds * at_once * mt))
-            if (mt == 3 and ks * units * mt < _VERY_BUSY) or (cluster == 4 and (mt == 1 or rounds > 1)):
+            if (mt == 3 and ks * units * mt < _TILES_FOR_TRIPLES) or (cluster == 4 and (mt == 1 or rounds > 1)):
                 continue
-            cost = rounds * units * mt / cluster * max(1, _BUSY / (ks * units * mt))
-            cost *= (_ALONE[n] if kind == 3 else 1, 1, _OF_THREE)[mt - 1] * (_OF_FEW if ks * units < _FEW else 1)
-            cost += _OF_ANOTHER[sides - 1][n] * (cluster - 1) + _OF_A_ROUND * (rounds - 1)
+            cost = rounds * units * mt / cluster * max(1, _TILES_IN_FLIGHT / (ks * units * mt))
+            cost *= (_SINGLE_TILE_COST[n] if kind == 3 else 1, 1, _TRIPLE_TILE_COST)[mt - 1] * (
+                _SMALL_BLOCK_COST if ks * units < _SMALL_BLOCK_WARPS else 1
+            )
+            cost += _CLUSTER_BLOCK_COST[sides - 1][n] * (cluster - 1) + _WAVE_COST * (rounds - 1)
             if cost < least:
                 best, least = (units, mt, ks), cost
     return best

@@ -49,7 +49,7 @@ class Experts(NamedTuple, Generic[W]):
     n_used: int
 
 
-class Scratch:
+class MoeScratch:
     """Intermediate arrays of a layer's experts; layers of one shape share them.
 
     Parameters
@@ -86,7 +86,7 @@ class Moe:
         Weights of any types.
     out : float32 (T, D)
         Residual stream that the result is added to; C-contiguous.
-    scratch : Scratch, optional
+    scratch : MoeScratch, optional
         Scratch for at least T tokens; allocated if not given.
 
     Raises
@@ -101,12 +101,12 @@ class Moe:
     once for all its tokens.
     """
 
-    def __init__(self, x: Floats, weights: Experts, out: Floats, scratch: Scratch | None = None) -> None:
+    def __init__(self, x: Floats, weights: Experts, out: Floats, scratch: MoeScratch | None = None) -> None:
         n_experts, ffn, width = weights.gate.shape
         if x.shape != out.shape or x.shape[1] != width or weights.down.shape != (n_experts, width, ffn):
             raise KernelError(f"{weights.gate.name}: experts {weights.gate.shape} do not fit tokens {x.shape}")
         self._x, self._weights, self._out = x, weights, out
-        self._scratch = s = scratch or Scratch(len(x), weights)
+        self._scratch = s = scratch or MoeScratch(len(x), weights)
         self._router = PackedLinear(
             x, (weights.router, weights.shared_router), (s.logits[: len(x)], s.shared_logits[: len(x)]), name="router"
         )

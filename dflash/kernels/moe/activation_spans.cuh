@@ -180,7 +180,7 @@ struct Spans {
     static constexpr int N = (K + SPAN - 1) / SPAN, OF_ROW = (K + Q::TILE_K - 1) / Q::TILE_K, FULL = SPAN / Q::TILE_K;
     static constexpr int LAST = OF_ROW - (N - 1) * FULL, BYTES = FULL * Q::BYTES;
 
-    // Where a matrix of a stack begins, whose matrices have so many stripes of 16 rows.
+    // Start of a matrix in a stack whose matrices have `stripes` stripes of 16 rows each.
     __device__ static __forceinline__ const u8* of(const u8* weights, int matrix, int stripes) {
         return weights + (size_t)matrix * stripes * OF_ROW * Q::BYTES;
     }

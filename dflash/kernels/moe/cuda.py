@@ -1,6 +1,5 @@
 """Experts on a GPU: grids and constants from shapes."""
 
-from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import PackedWeight, tile_bytes, tile_width
+from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
@@ -30,17 +30,17 @@ _LIGHT = "Q2_K", "Q3_K", "Q4_K", "Q6_K", "MXFP4"  # formats that need few regist
 _RESERVED, _LARGE = 1024, 80 * 1024
 
 
-class Settings(NamedTuple):
+class DecodeTuning(NamedTuple):
     """Compile-time settings of a kernel besides shapes: blocks of a multiprocessor, and spans in flight for each warp."""
 
     blocks: int
     depth: int
 
 
-GATE_UP, GATE_UP_FEW, DOWN = Settings(3, 1), Settings(3, 1), Settings(2, 2)
+GATE_UP, GATE_UP_FEW, DOWN = DecodeTuning(3, 1), DecodeTuning(3, 1), DecodeTuning(2, 2)
 
 
-class Shape:
+class MoeShape:
     """Sizes that the kernels of a layer are compiled for."""
 
     def __init__(self, weights: Experts) -> None:
@@ -67,7 +67,7 @@ class Shape:
         }
 
 
-class Scratch:
+class DecodeScratch:
     """Intermediate arrays of a layer's experts; layers of one shape share them.
 
     Parameters
@@ -79,7 +79,7 @@ class Scratch:
     """
 
     def __init__(self, rows: int, weights: Experts) -> None:
-        shape = Shape(weights)
+        shape = MoeShape(weights)
         self.rows, pairs, items = rows, rows * shape.slots, shape.items(rows, _PAIRS)
         self.normed = cupy.empty((rows, shape.spans * SPAN_BYTES), np.uint8)
         self.logits = cupy.empty((rows, shape.experts + 1), np.float32)
@@ -91,7 +91,7 @@ class Scratch:
         self.product = cupy.empty((pairs, shape.width), np.float32)
 
 
-class Moe:
+class DecodeMoe:
     """A norm and the experts of a layer on fixed arrays, for up to 64 rows.
 
     Parameters
@@ -104,7 +104,7 @@ class Moe:
         Weights on the device: `PackedWeight` of any native types; `router` and `shared_router` are float32 arrays.
     counts : int32 (1 or more,)
         Its first entry is the actual number of rows, on the device. Rows beyond are skipped.
-    scratch : Scratch
+    scratch : DecodeScratch
         Scratch of the stream.
     eps : float
         Added to the mean square of a row.
@@ -122,12 +122,12 @@ class Moe:
     9 experts: 16 MB for D 2048, F 512 and four bits a weight.
     """
 
-    def __init__(self, stream: Any, gain: Any, weights: Experts, counts: Any, scratch: Scratch, *, eps: float) -> None:
-        self._shape = shape = Shape(weights)
+    def __init__(self, stream: Any, gain: Any, weights: Experts, counts: Any, scratch: DecodeScratch, *, eps: float) -> None:
+        self._shape = shape = MoeShape(weights)
         check(stream, gain, weights, shape)
         if not 0 < scratch.rows <= min(MOST_ROWS, len(stream)):
             raise KernelError(f"experts: a decode launch has 1 to {min(MOST_ROWS, len(stream))} rows, got {scratch.rows}")
-        s, w, self._processors = scratch, weights, _attribute("MultiProcessorCount")
+        s, w, self._processors = scratch, weights, device.attribute("MultiProcessorCount")
         given = stream, gain, w.router, w.shared_router, counts, eps, s.normed, s.logits
         self._routers = [(most, *_router(shape, rows, outs, given)) for most, rows, outs in _ROUTERS]
         small = {"EXPERTS": shape.experts, "N_USED": shape.n_used}
@@ -172,7 +172,7 @@ def upload(weights: Experts) -> Experts:
     Returns
     -------
     Experts
-        Weights in the form that `Moe` takes.
+        Weights in the form that `DecodeMoe` takes.
     """
     routers = {name: cupy.asarray(getattr(weights, name).unpacked()) for name in ("router", "shared_router")}
     parts = {
@@ -181,7 +181,7 @@ def upload(weights: Experts) -> Experts:
     return Experts(**routers, **parts, n_used=weights.n_used)
 
 
-def check(stream: Any, gain: Any, weights: Experts, shape: Shape) -> None:
+def check(stream: Any, gain: Any, weights: Experts, shape: MoeShape) -> None:
     """Check that the weights fit each other and the rows."""
     name = weights.gate.name
     if stream.shape[1:] != (shape.width,) or gain.shape != (shape.width,):
@@ -208,12 +208,7 @@ def span_bytes(kinds: list[str]) -> int:
     return max(SPAN // tile_width(kind) * tile_bytes(kind) for kind in kinds)
 
 
-@cache
-def _attribute(name: str) -> int:
-    return cupy.cuda.Device().attributes[name]
-
-
-def _router(shape: Shape, rows: int, outs: int, args: tuple[Any, ...]) -> tuple[Bound, int, int]:
+def _router(shape: MoeShape, rows: int, outs: int, args: tuple[Any, ...]) -> tuple[Bound, int, int]:
     """Return launch, rows and logits of a router block; the number of logits is such that their weights fit registers."""
     outs = max(2, min(outs, 2 * _HELD // -(-shape.width // 512)))
     made = kernel(
@@ -231,7 +226,7 @@ def _piece(kinds: dict[str, str]) -> int:
     return max(sum(span_bytes([kinds[shared + part]]) for part in ("GATE", "UP")) for shared in ("", "SHARED_"))
 
 
-def _gate_up(shape: Shape, weights: tuple[PackedWeight, ...], args: tuple[Any, ...]) -> tuple[Bound, int]:
+def _gate_up(shape: MoeShape, weights: tuple[PackedWeight, ...], args: tuple[Any, ...]) -> tuple[Bound, int]:
     kinds = _kinds(weights)
     piece, others = _piece(kinds), shape.spans * (2 * 2 * 512 + _PAIRS * SPAN_BYTES)
     light = all(kind in _LIGHT for kind in kinds.values())
@@ -243,7 +238,7 @@ def _gate_up(shape: Shape, weights: tuple[PackedWeight, ...], args: tuple[Any, .
     return made.bind(1, 32 * shape.spans, data_of(args), shared=shared), blocks
 
 
-def _gate_up_few(shape: Shape, weights: tuple[PackedWeight, ...], args: tuple[Any, ...]) -> Bound:
+def _gate_up_few(shape: MoeShape, weights: tuple[PackedWeight, ...], args: tuple[Any, ...]) -> Bound:
     kinds = _kinds(weights)
     piece, others = _piece(kinds), shape.spans * (SPAN_BYTES + 1024)
     blocks, _ = _fitting(GATE_UP_FEW, list(kinds.values()), shape.spans * piece, others)
@@ -252,7 +247,7 @@ def _gate_up_few(shape: Shape, weights: tuple[PackedWeight, ...], args: tuple[An
     return made.bind((1, 1), 32 * shape.spans, data_of(args), shared=others + shape.spans * piece)
 
 
-def _down(shape: Shape, args: tuple[Any, ...], *, few: bool) -> tuple[Bound, int]:
+def _down(shape: MoeShape, args: tuple[Any, ...], *, few: bool) -> tuple[Bound, int]:
     kinds = [args[4].type, args[5].type]
     piece, token = span_bytes(kinds), shape.inner_spans * SPAN_BYTES
     warps, tokens = _WARPS, _PAIRS * (token + (0 if shape.inner_spans % 2 else 64))
@@ -268,15 +263,15 @@ def _down(shape: Shape, args: tuple[Any, ...], *, few: bool) -> tuple[Bound, int
     return made.bind(1, 32 * warps, data_of(args), shared=tokens + 2 * warps * depth * piece), blocks
 
 
-def _fitting(settings: Settings, kinds: list[str], stage: int, others: int) -> Settings:
+def _fitting(settings: DecodeTuning, kinds: list[str], stage: int, others: int) -> DecodeTuning:
     """Return settings that fit the registers and the shared memory of a multiprocessor."""
     blocks = 1 if any(kind in _PLAIN for kind in kinds) else settings.blocks
-    most = _attribute("MaxSharedMemoryPerMultiprocessor")
+    most = device.attribute("MaxSharedMemoryPerMultiprocessor")
     while blocks > 1 and most // blocks - _RESERVED - others < min(2, settings.depth) * stage:
         blocks -= 1
-    room = min(most // blocks - _RESERVED, _attribute("MaxSharedMemoryPerBlockOptin")) - others - _RESERVED
+    room = min(most // blocks - _RESERVED, device.attribute("MaxSharedMemoryPerBlockOptin")) - others - _RESERVED
     if room < stage:
         raise KernelError(
             f"experts of {', '.join(kinds)} need {stage + others} bytes of shared memory, the device has {most}"
         )
-    return Settings(blocks, min(settings.depth, room // stage))
+    return DecodeTuning(blocks, min(settings.depth, room // stage))

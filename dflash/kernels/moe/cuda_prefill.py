@@ -8,16 +8,17 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import PackedWeight
+from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
-from dflash.kernels.moe.cuda import SPAN, SPAN_BYTES, Shape, check, data_of, span_bytes
+from dflash.kernels.moe.cuda import SPAN, SPAN_BYTES, MoeShape, check, data_of, span_bytes
 
 AT_ONCE = 2048
 """Largest capacity of the scratch in rows; more rows are run in slices."""
 
 
-class Settings(NamedTuple):
+class HopperTuning(NamedTuple):
     """Settings on Hopper: warpgroups of a block, spans in flight, and blocks of a multiprocessor."""
 
     groups: int
@@ -25,7 +26,7 @@ class Settings(NamedTuple):
     blocks: int
 
 
-HOPPER_PAIRS, GATE_UP, DOWN = 96, Settings(4, 2, 1), Settings(4, 2, 1)
+HOPPER_PAIRS, GATE_UP, DOWN = 96, HopperTuning(4, 2, 1), HopperTuning(4, 2, 1)
 
 _HERE = Path(__file__).parent
 _PAIRS = 64
@@ -47,7 +48,7 @@ class PrefillScratch:
     """
 
     def __init__(self, rows: int, weights: Experts) -> None:
-        shape = Shape(weights)
+        shape = MoeShape(weights)
         self.rows = rows = min(rows, AT_ONCE)
         pairs = rows * shape.slots
         items = max(shape.items(rows, n) * n for n in (_PAIRS, HOPPER_PAIRS))
@@ -96,7 +97,7 @@ class PrefillMoe:
         eps: float,
         hopper: bool | None = None,
     ) -> None:
-        self._shape, self._scratch = Shape(weights), scratch
+        self._shape, self._scratch = MoeShape(weights), scratch
         check(stream, gain, weights, self._shape)
         s, w, shape = scratch, weights, self._shape
         into = w.gate, w.up, w.shared_gate, w.shared_up
@@ -175,7 +176,7 @@ def _can_group(*projections: tuple[PackedWeight, ...]) -> bool:
 
 
 def _room() -> int:
-    return cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"] - _STATIC_SHARED
+    return device.attribute("MaxSharedMemoryPerBlockOptin") - _STATIC_SHARED
 
 
 def _block(kinds: list[str]) -> tuple[int, int, int]:

@@ -41,7 +41,7 @@ __device__ __forceinline__ float add_quarters(const float* q) {
     return __fadd_rn(__fadd_rn(q[0], q[1]), __fadd_rn(q[2], q[3]));
 }
 
-// The blocks of some rows write every so many vectors of them.
+// The blocks of a launch write the vectors of its rows with a stride of all their threads.
 __device__ void write_rows(const float* rows, const float* inverse, int n_rows, u8* to) {
     constexpr int OF_ROW = N_SPANS * SPAN / 4;
     for (int i = blockIdx.x * 256 + threadIdx.x; i < n_rows * OF_ROW; i += gridDim.x * 256) {

@@ -12,7 +12,7 @@ class SplitNorm:
 
     The multiply before the norm, which adds to the residual stream, also writes the rows times the gain and sums of their
     squares (epilogue). The multiply after the norm scales its products by the inverse RMS
-    (`dflash.kernels.linear.cuda.PackedLinear`).
+    (`dflash.kernels.linear.cuda.DecodeLinear`).
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import KernelError
-from dflash.kernels.arrays import check_operand
+from dflash.kernels.arrays import check
 from dflash.kernels.ragged import PAGE, Ragged
 from dflash.kernels.rope import cpu
 
@@ -52,10 +52,10 @@ def angles(
         raise KernelError(f"angles: positions must be int32 (N,) or (3, N), got {positions.dtype} {positions.shape}")
     if positions.ndim == 2 and (sections is None or len(sections) < 3):
         raise KernelError(f"angles: three positions need the sections of time, height and width, got {sections}")
-    check_operand("angles: positions", positions, positions.shape, _I32)
-    check_operand("angles: inv_freq", inv_freq, (inv_freq.size,))
+    check("angles: positions", positions, positions.shape, _I32)
+    check("angles: inv_freq", inv_freq, (inv_freq.size,))
     for name, table in (("cos", cos), ("sin", sin)):
-        check_operand(f"angles: {name}", table, (positions.shape[-1], inv_freq.size))
+        check(f"angles: {name}", table, (positions.shape[-1], inv_freq.size))
     cpu.angles(positions, inv_freq, cos=cos, sin=sin, sections=sections)
 
 
@@ -114,21 +114,21 @@ def rotate(
             f"got {q.shape} and {k.dtype} {k.shape}"
         )
     n, heads, width = q.shape
-    if n != rows.first[-1]:
-        raise KernelError(f"rotate: {n} rows of q for a batch of {rows.first[-1]}")
+    if n != rows.row_starts[-1]:
+        raise KernelError(f"rotate: {n} rows of q for a batch of {rows.row_starts[-1]}")
     if 2 * cos.shape[-1] > width:
         raise KernelError(f"rotate: cos rotates {2 * cos.shape[-1]} elements, but heads have {width}")
     gated = 2 if query.shape[-1] == 2 * heads * width else 1
-    check_operand("rotate: query", query, (n, heads * gated * width))
-    check_operand("rotate: key", key, (n, k.shape[2] * width))
-    check_operand("rotate: value", value, (n, k.shape[2] * width))
-    check_operand("rotate: q_norm", q_norm, (width,))
-    check_operand("rotate: k_norm", k_norm, (width,))
-    check_operand("rotate: cos", cos, (n, cos.shape[-1]))
-    check_operand("rotate: sin", sin, cos.shape)
-    check_operand("rotate: q", q, q.shape)
-    check_operand("rotate: k", k, (*k.shape[:3], width), k.dtype)
-    check_operand("rotate: v", v, k.shape, k.dtype)
+    check("rotate: query", query, (n, heads * gated * width))
+    check("rotate: key", key, (n, k.shape[2] * width))
+    check("rotate: value", value, (n, k.shape[2] * width))
+    check("rotate: q_norm", q_norm, (width,))
+    check("rotate: k_norm", k_norm, (width,))
+    check("rotate: cos", cos, (n, cos.shape[-1]))
+    check("rotate: sin", sin, cos.shape)
+    check("rotate: q", q, q.shape)
+    check("rotate: k", k, (*k.shape[:3], width), k.dtype)
+    check("rotate: v", v, k.shape, k.dtype)
     cpu.rotate(query, key, value, q_norm, k_norm, cos, sin, rows, eps=eps, q=q, k=k, v=v)
 
 
@@ -160,8 +160,8 @@ def turn(x: Floats, norm: Floats, cos: Floats, sin: Floats, *, eps: float) -> No
     n, _, width = x.shape
     if 2 * cos.shape[-1] > width:
         raise KernelError(f"turn: cos rotates {2 * cos.shape[-1]} elements, but heads have {width}")
-    check_operand("turn: x", x, x.shape)
-    check_operand("turn: norm", norm, (width,))
-    check_operand("turn: cos", cos, (n, cos.shape[-1]))
-    check_operand("turn: sin", sin, cos.shape)
+    check("turn: x", x, x.shape)
+    check("turn: norm", norm, (width,))
+    check("turn: cos", cos, (n, cos.shape[-1]))
+    check("turn: sin", sin, cos.shape)
     cpu.turn(x, norm, cos, sin, eps=eps)

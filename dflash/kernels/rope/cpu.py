@@ -34,7 +34,7 @@ def angles(positions, inv_freq, *, cos, sin, sections=None):
 
 def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v):
     """See the package."""
-    first, sequence, length, pages = rows.first, rows.sequence, rows.length, rows.pages
+    first, sequence, length, pages = rows.row_starts, rows.sequence, rows.length, rows.pages
     _rotate(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, pages, float(eps), q, k, v)
 
 

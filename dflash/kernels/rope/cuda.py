@@ -7,6 +7,7 @@ from typing import Any
 import cupy
 
 from dflash.errors import KernelError
+from dflash.kernels.arrays import check
 from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.ragged import PAGE
@@ -42,10 +43,10 @@ class Angles:
 
     def __init__(self, position: Any, inv_freq: Any, cos: Any, sin: Any, *, gain: float = 1.0) -> None:
         pairs = inv_freq.size
-        _check("angles: position", position, (position.size,), cupy.int32)
-        _check("angles: inv_freq", inv_freq, (pairs,))
+        check("angles: position", position, (position.size,), cupy.int32)
+        check("angles: inv_freq", inv_freq, (pairs,))
         for name, table in (("cos", cos), ("sin", sin)):
-            _check(f"angles: {name}", table, (len(cos), pairs))
+            check(f"angles: {name}", table, (len(cos), pairs))
         if len(cos) > position.size:
             raise KernelError(f"angles: tables of {len(cos)} rows for {position.size} positions")
         self._launch = kernel(_HERE / "angles.cu", "angles", dependent=True).bind(
@@ -113,17 +114,17 @@ class Rotate:
         gated = query.shape[-1] == 2 * heads * width
         if 2 * pairs > width:
             raise KernelError(f"rotate: cos rotates {2 * pairs} elements, but heads have {width}")
-        _check("rotate: query", query, (n, heads * width * (1 + gated)))
-        _check("rotate: key", key, (n, kv * width))
-        _check("rotate: value", value, (n, kv * width))
-        _check("rotate: q_norm", q_norm, (width,))
-        _check("rotate: k_norm", k_norm, (width,))
-        _check("rotate: cos", cos, (n, pairs))
-        _check("rotate: sin", sin, (n, pairs))
+        check("rotate: query", query, (n, heads * width * (1 + gated)))
+        check("rotate: key", key, (n, kv * width))
+        check("rotate: value", value, (n, kv * width))
+        check("rotate: q_norm", q_norm, (width,))
+        check("rotate: k_norm", k_norm, (width,))
+        check("rotate: cos", cos, (n, pairs))
+        check("rotate: sin", sin, (n, pairs))
         self._across = -(-(heads + 2 * kv) // _WARPS)
         constants = {"HEAD_DIM": width, "QUERY_HEADS": heads, "KV_HEADS": kv, "ROTARY_PAIRS": pairs, "GATED": int(gated)}
         made = kernel(_HERE / "rotate.cu", "rotate", dependent=True, TO_HALF=int(q.dtype in HALVES), **constants)
-        rows = batch.counts, batch.first, batch.sequence, batch.length, batch.pages, batch.max_pages
+        rows = batch.counts, batch.row_starts, batch.sequence, batch.length, batch.pages, batch.max_pages
         written = (array.view(cupy.uint8) for array in (q, k, v))
         inputs = query, key, value, q_norm, k_norm, cos, sin
         self._launch = made.bind(1, 32 * _WARPS, (*inputs, *rows, eps, *written))
@@ -167,7 +168,7 @@ class Append:
     ) -> None:
         layers, _, _, kv, width = k.shape
         n, pairs = cos.shape
-        _check("append: gains", gains, (layers, width))
+        check("append: gains", gains, (layers, width))
         for rows in (*keys, *values):
             if rows.shape != (n, kv * width) or rows.dtype != cupy.float32 or rows.strides[1] != rows.itemsize:
                 raise KernelError(f"append: rows must be float32 {(n, kv * width)}, got {rows.dtype} {rows.shape}")
@@ -175,7 +176,7 @@ class Append:
         self._kept, self._grid = (keys, values), (-(-2 * kv // _WARPS), layers)
         constants = {"HEAD_DIM": width, "KV_HEADS": kv, "ROTARY_PAIRS": pairs, "TO_HALF": int(k.dtype in HALVES)}
         made = kernel(_HERE / "append.cu", "append", dependent=True, **constants)
-        rows_of = batch.counts, batch.first, batch.sequence, batch.length, batch.pages, batch.max_pages
+        rows_of = batch.counts, batch.row_starts, batch.sequence, batch.length, batch.pages, batch.max_pages
         caches = k[0].size, k.view(cupy.uint8), v.view(cupy.uint8)
         where = cupy.array(places, cupy.uint64)
         self._launch = made.bind(1, 32 * _WARPS, (where, gains, cos, sin, *rows_of, eps, *caches))
@@ -208,8 +209,3 @@ def check_cache(name: str, k: Any, v: Any, q: Any) -> None:
             f"{name}: q must be contiguous {kinds[0].__name__} (T, H, {k.shape[3]}) with H a multiple of {k.shape[2]}, "
             f"got {q.dtype} {q.shape}"
         )
-
-
-def _check(name: str, array: Any, shape: tuple[int, ...], dtype: Any = cupy.float32) -> None:
-    if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
-        raise KernelError(f"{name} must be contiguous {cupy.dtype(dtype)} {shape}, got {array.dtype} {array.shape}")

@@ -21,7 +21,7 @@ def rotate(query, key, value, q_norm, k_norm, cos, sin, rows, *, eps, q, k, v):
     n, heads, width = q.shape
     q[:] = turned(query.reshape(n, heads, -1)[..., :width], q_norm, eps, cos, sin)
     keys, values = turned(key.reshape(n, -1, width), k_norm, eps, cos, sin), value.reshape(n, -1, width)
-    index = rows.length[rows.sequence] + np.arange(n) - rows.first[rows.sequence]
+    index = rows.length[rows.sequence] + np.arange(n) - rows.row_starts[rows.sequence]
     page = rows.pages[rows.sequence, index // PAGE]
     for cache, rows_of_it in ((k, keys), (v, values)):
         if cache.dtype == np.uint16:
@@ -52,5 +52,5 @@ def cases():
     yield "a chain over a border", [(250, 16, "chain")], 3, 1, 48, 16, True
     yield "a tree", [(13, 31, "tree")], 4, 2, 128, 128, False
     yield "few pairs", [(1, 5, "chain")], 1, 1, 16, 2, True
-    yield "a prompt", [(0, 300, "whole")], 4, 2, 64, 16, True
-    yield "everything", [(0, 3, "tree"), (255, 7, "chain"), (600, 1, "chain"), (130, 70, "whole")], 6, 2, 80, 42, True
+    yield "a prompt", [(0, 300, "prefill")], 4, 2, 64, 16, True
+    yield "everything", [(0, 3, "tree"), (255, 7, "chain"), (600, 1, "chain"), (130, 70, "prefill")], 6, 2, 80, 42, True

@@ -87,7 +87,7 @@ class Largest:
         self._run(stream, grid=(self._chunks, n_rows))
 
 
-class Candidates:
+class FindCandidates:
     """`dflash.kernels.sample.candidates` on fixed arrays, for any number of rows.
 
     Parameters
@@ -163,7 +163,7 @@ class Proposing:
     def __init__(self, logits: Any) -> None:
         n = len(logits)
         self._asked = DeviceArrays(row_params=(n, LAW.itemsize // 4), position=(n,))
-        self._find = Candidates(logits, self._asked.row_params, self._asked.position, each=1, shift=0)
+        self._find = FindCandidates(logits, self._asked.row_params, self._asked.position, each=1, shift=0)
 
     def __call__(self, rows: Sequence[int], row_params: Sequence[SampleParams], positions: Sequence[int]) -> Proposed:
         """Return ids and scores, each (n, POOL), of the rows."""

@@ -23,7 +23,7 @@ _HERE = Path(__file__).parent
 _ENDLESS = 1 << 30  # places of a ring that never wraps
 
 
-def guesses(sequences: int) -> DeviceArrays:
+def draft_arrays(sequences: int) -> DeviceArrays:
     """Allocate a draft tree for each sequence.
 
     Returns
@@ -88,7 +88,7 @@ class WriteDraft:
     """
 
     def __init__(self, grown: DeviceArrays, batch: DeviceBatch) -> None:
-        where = batch.first, batch.length, batch.tokens, batch.parent, batch.depth, batch.position
+        where = batch.row_starts, batch.length, batch.tokens, batch.parent, batch.depth, batch.position
         trees = grown.tokens, grown.parents, grown.depths
         self._run = kernel(_HERE / "write_draft.cu", "write_draft").bind(1, MOST, (*trees, 0, 0, *where))
 
@@ -141,8 +141,8 @@ class AcceptPath:
     ) -> None:
         constants: dict[str, Any] = {"ROWS": rows, "RING_SIZE": places, "MASK_TOKEN": mask, "BLOCKS": int(block is not None)}
         made = kernel(_HERE / "accept_path.cu", "accept_path", **constants)
-        of_pass = 0, 0, 0, batch.first, batch.length, batch.tokens, batch.parent, drawn
-        order = "counts", "first", "sequence", "length", "position", "row", "token", "parent", "depth", "last"
+        of_pass = 0, 0, 0, batch.row_starts, batch.length, batch.tokens, batch.parent, drawn
+        order = "counts", "row_starts", "sequence", "length", "position", "row", "token", "parent", "depth", "last"
         of_context = (getattr(context, name) for name in order)
         if block is None:
             of_next = None, None, position, None, None
@@ -167,12 +167,12 @@ def context_shapes() -> dict[str, tuple[int, ...]]:
     Returns
     -------
     dict of str to tuple of int
-        counts (2,): rows and sequences. first (S + 1,): first row of each sequence. length (S,): ring position of its first
-        row. last (S,): its last row. For each row: sequence, position, row (its number in the pass), token (the token that
-        follows it), parent and depth.
+        counts (2,): rows and sequences. row_starts (S + 1,): first row of each sequence. length (S,): ring position of its
+        first row. last (S,): its last row. For each row: sequence, position, row (its number in the pass), token (the token
+        that follows it), parent and depth.
     """
     each = dict.fromkeys(("sequence", "position", "row", "token", "parent", "depth"), (MOST,))
-    return {"counts": (2,), "first": (SEQUENCES + 1,), "length": (SEQUENCES,), "last": (SEQUENCES,), **each}
+    return {"counts": (2,), "row_starts": (SEQUENCES + 1,), "length": (SEQUENCES,), "last": (SEQUENCES,), **each}
 
 
 class Features:

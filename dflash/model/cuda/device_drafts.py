@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int32]
 
 
-def may_follow(target: "DeviceModel", requests: Sequence[DeviceDraftRequest[Any]], order: Sequence[int]) -> bool:
+def can_launch_ahead(target: "DeviceModel", requests: Sequence[DeviceDraftRequest[Any]], order: Sequence[int]) -> bool:
     """Return True if the last forward of `target` was one decode pass and the requests' sequences are read up to it."""
     last = target.latest
     if last is None or not target.alone:
@@ -34,9 +34,10 @@ def may_follow(target: "DeviceModel", requests: Sequence[DeviceDraftRequest[Any]
 def most_rows(target: "DeviceModel", order: Sequence[int]) -> int:
     """Return the most rows that can be accepted in some spans of the last forward of `target`."""
     last = target.latest
-    assert last is not None, "`may_follow` returned True"
+    assert last is not None, "`can_launch_ahead` returned True"
     sizes = {i: len(last.spans[i].tokens) for i in order}
-    return min(sum(min(n, 1 + target.planted[i].positions) if i in target.planted else n for i, n in sizes.items()), PENDING)
+    requests = target.device_requests
+    return min(sum(min(n, 1 + requests[i].positions) if i in requests else n for i, n in sizes.items()), PENDING)
 
 
 class DeviceDrafts:
@@ -122,7 +123,7 @@ class DeviceDrafts:
         assert draft is not None, "a draft lives as long as its target"
         return draft.writer(batch)
 
-    def follows(self, features: object) -> "DeviceDrafts":
+    def reading(self, features: object) -> "DeviceDrafts":
         """Note that the pass also read rows of `features`, and return these drafts."""
         self._features = features
         return self

@@ -35,7 +35,7 @@ def load_on_gpu(
     Parameters
     ----------
     file, config, context, sequences, kv, threads
-        See `dflash.model.load.load_model`.
+        See `dflash.model.loading.target.load_model`.
     tell : callable
         Called with the name of each phase before it begins.
 

@@ -13,13 +13,13 @@ from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
 from dflash.kernels.sample.cuda import DeviceSampler
 from dflash.model.attachments import Attachments
-from dflash.model.batch import Forward, Span, check, device_drafts_of, next_rows, ragged, resolved
+from dflash.model.batch import Forward, Span, check, device_drafts_of, next_rows, ragged
 from dflash.model.config import Config
 from dflash.model.cuda.gather_outputs import Gather
-from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PrefillPass, Shape, bucket_of
-from dflash.model.cuda.recurrent_pools import DEVICE
+from dflash.model.cuda.passes import BUCKETS, PROMPTS, DecodePass, Layers, PassGraphKey, PrefillPass, bucket_of
+from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.cuda.scratch_arena import ScratchArena
-from dflash.model.cuda.split_passes import grouped, parents_of
+from dflash.model.cuda.split_passes import grouped
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.gguf.file import GGUFFile
@@ -72,7 +72,7 @@ class DeviceModel:
         Result of the last forward; the next forward overwrites it.
     alone : bool
         Whether the last forward was one decode pass, whose batch and sampled tokens are still on the device.
-    planted : dict of int to DeviceDraftRequest
+    device_requests : dict of int to DeviceDraftRequest
         Requests of the draft trees that spans of the last forward read on the device, by index of the span.
 
     Raises
@@ -107,11 +107,11 @@ class DeviceModel:
         self._sampler = DeviceSampler(self._decode.logits, position=self._decode.batch.position)
         self._settling = DeviceBatch(1, 1, 1)
         memories = list(zip(self.pools.conv, self.pools.delta, strict=True))
-        self._apply_kept = Flush(memories, self._settling) if memories else None
+        self._apply_accepted = Flush(memories, self._settling) if memories else None
         self._gather = Gather(config, self._decode)
         self.latest: Forward | None = None
         self.alone = False
-        self.planted: dict[int, DeviceDraftRequest[Any]] = {}
+        self.device_requests: dict[int, DeviceDraftRequest[Any]] = {}
         jit.warm()
 
     @property
@@ -170,9 +170,9 @@ class DeviceModel:
 
     def prepare(self, sizes: Sequence[int], capture: tuple[int, ...] = ()) -> None:
         """Capture decode passes of `sizes` rows of one sequence; results of the last forward on the device are lost."""
-        self.latest, self.alone, self.planted = None, False, {}
+        self.latest, self.alone, self.device_requests = None, False, {}
         for size in sizes:
-            self._decode.prepare(Shape(bucket_of(size), alone=True, capture=capture, logits=True))
+            self._decode.prepare(PassGraphKey(bucket_of(size), alone=True, capture=capture, logits=True))
 
     def forward(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read tokens of one or more sequences, as `Model.forward` does.
@@ -201,17 +201,17 @@ class DeviceModel:
         groups = grouped(spans, self.prefill_chunk, PROMPTS)
         alone = len(groups) == 1 and not (spans[0].prefill and any(span.logits for span in spans))
         self.alone = alone and not spans[0].prefill
-        planted = device_drafts_of(spans) if self.alone else {}
-        requests = {i: guesses.requests[k] for guesses, order in planted.items() for k, i in enumerate(order) if i >= 0}
-        self.planted = requests
-        spans = [span if i in requests else resolved(span) for i, span in enumerate(spans)]
+        device_drafts = device_drafts_of(spans) if self.alone else {}
+        requests = {i: drafts.requests[k] for drafts, order in device_drafts.items() for k, i in enumerate(order) if i >= 0}
+        self.device_requests = requests
+        spans = [span if i in requests else span.resolved() for i, span in enumerate(spans)]
         laid = [ragged([spans[i] for i in group]) for group in groups]
         for group, (tokens, _, rows) in zip(groups, laid, strict=True):
-            layers = self._run([spans[i] for i in group], tokens, rows, capture, planted)
+            layers = self._run([spans[i] for i in group], tokens, rows, capture, device_drafts)
             if not alone:
                 self._gather.take(spans, group, layers, capture)
         for span in spans:
-            span.state.mark_read(parents_of(span), prefill=span.prefill)
+            span.state.mark_read(span.row_parents, prefill=span.prefill)
         if alone:
             n, n_logits = len(laid[0][0]), sum(len(span.tokens) for span in spans if span.logits)
             captured = {layer: layers.captured[layer][:n] for layer in capture}
@@ -242,7 +242,7 @@ class DeviceModel:
         drawn, tokens = self.sampled_ids[:n], self.batch.tokens[:n]
         none = np.zeros(n, np.int32)
         self._decode(none, next_rows(spans), capture, logits=True, amend=lambda: device.copy(tokens, drawn))
-        self.alone, self.planted = True, {}
+        self.alone, self.device_requests = True, {}
         layers = self._decode.layers
         captured = {layer: layers.captured[layer][:n] for layer in capture}
         self.latest = Forward(self._sampler.rows(n), layers.space.hidden[:n], captured, tuple(spans))
@@ -264,38 +264,38 @@ class DeviceModel:
         tokens: NDArray[np.int32],
         rows: Ragged,
         capture: tuple[int, ...],
-        planted: Mapping[DraftTrees, Sequence[int]],
+        device_drafts: Mapping[DraftTrees, Sequence[int]],
     ) -> Layers:
         if spans[0].prefill:
             self._prefill(tokens, rows, capture)
             return self._prefill.layers
 
-        def plant() -> None:
-            for guesses, order in planted.items():
-                guesses.writer(self.batch)(order)
+        def write_drafts() -> None:
+            for drafts, order in device_drafts.items():
+                drafts.writer(self.batch)(order)
 
-        self._decode(tokens, rows, capture, logits=any(span.logits for span in spans), amend=plant)
+        self._decode(tokens, rows, capture, logits=any(span.logits for span in spans), amend=write_drafts)
         return self._decode.layers
 
-    def _flush(self, slot: int, kept: Sequence[int], side: int) -> None:
-        """Apply the accepted rows `kept` of one slot to the recurrent state of all layers."""
-        if self._apply_kept is None:
+    def _flush(self, slot: int, accepted: Sequence[int], buffer: int) -> None:
+        """Apply the accepted rows `accepted` of one slot to the recurrent state of all layers."""
+        if self._apply_accepted is None:
             return
         none, one = np.zeros(0, np.int32), np.zeros(1, np.int32)
         rows = np.zeros((1, PENDING), np.int32)
-        rows[0, : len(kept)] = kept
+        rows[0, : len(accepted)] = accepted
         batch = Ragged(
-            first=np.zeros(2, np.int32),
+            row_starts=np.zeros(2, np.int32),
             sequence=none,
             parent=none,
             depth=none,
             length=one,
             pages=one[None],
             slot=one + slot,
-            whole=one,
-            kept=rows,
-            n_kept=one + len(kept),
-            side=one + side,
+            prefill=one,
+            accepted=rows,
+            n_accepted=one + len(accepted),
+            buffer=one + buffer,
         )
         self._settling.upload(none, batch)
-        self._apply_kept()
+        self._apply_accepted()

@@ -28,7 +28,7 @@ _ROWS = 32
 """Row count to a multiple of which weights unpacked to float16 are padded."""
 
 Op = Callable[[int], None]
-Multiply = linear.PackedLinear | cuda_prefill.PrefillLaunch
+Multiply = linear.DecodeLinear | cuda_prefill.PrefillLinear
 Norm = RmsNorm | SplitNorm
 
 
@@ -61,17 +61,17 @@ class Ops:
         self.batch, self.prefill = batch, prefill
         self.sequences = batch.max_sequences
         self.splits_norms = not prefill and not config.experts
-        self._launch: Any = linear.PackedLinear
+        self._launch: Any = linear.DecodeLinear
         self.scratch: list[Any] = []
         if prefill:
-            scratch = cuda_prefill.Scratch(scratch_bytes(config, batch.max_rows, batch.max_sequences))
-            self._launch = partial(cuda_prefill.PrefillLaunch, scratch=scratch)
+            scratch = cuda_prefill.UnpackScratch(scratch_bytes(config, batch.max_rows, batch.max_sequences))
+            self._launch = partial(cuda_prefill.PrefillLinear, scratch=scratch)
             self.scratch.append(scratch.halves)
         self._attention = attention.Workspace(empty)
         self._moe: Any = None
         if prefill and any(config.recurrent):
             sizes = batch.max_rows, *_delta_sizes(config)
-            self._delta = delta.Scratch(*sizes, sequences=batch.max_sequences, memory=scratch.halves)
+            self._delta = delta.PromptScratch(*sizes, sequences=batch.max_sequences, memory=scratch.halves)
 
     def norm(self, space: SimpleNamespace, gain: Any, eps: float, *, first: bool) -> Norm:
         """Return a norm of the stream into `normed`; the first norm of a pass has no preceding launch to carry it."""
@@ -101,10 +101,10 @@ class Ops:
         """Return a launch of convolution, delta rule and gated norm."""
         inputs = delta.Inputs(space.mixed, space.gate, space.alpha, space.beta, space.heads)
         a, dt, norm = (weights.vector(name) for name in ("ssm_a", "ssm_dt.bias", "ssm_norm.weight"))
-        gains = delta.Weights(weights.taps("ssm_conv1d.weight"), a, dt, norm, eps)
+        gains = delta.MixerWeights(weights.taps("ssm_conv1d.weight"), a, dt, norm, eps)
         if self.prefill:
             return delta.Prompt(inputs, gains, self.batch, *memory, self._delta)
-        step = delta.Step(inputs, gains, self.batch, *memory)
+        step = delta.DeltaStep(inputs, gains, self.batch, *memory)
         return lambda n: step(n, n_sequences=min(n, self.sequences))
 
     def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
@@ -115,7 +115,9 @@ class Ops:
 
     def experts(self, stream: Any, gain: Any, weights: Experts[PackedWeight], eps: float) -> Op:
         """Return a launch of norm and experts, which adds to the stream."""
-        scratch, experts = (moe_prefill.PrefillScratch, moe_prefill.PrefillMoe) if self.prefill else (moe.Scratch, moe.Moe)
+        scratch, experts = (
+            (moe_prefill.PrefillScratch, moe_prefill.PrefillMoe) if self.prefill else (moe.DecodeScratch, moe.DecodeMoe)
+        )
         if self._moe is None:
             self._moe = scratch(self.batch.max_rows, weights)
             self.scratch += [self._moe.product] if self.prefill else []

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
-from dflash.kernels.linear.cuda import PackedLinear, fetch_ahead
+from dflash.kernels.linear.cuda import DecodeLinear, fetch_ahead
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.kernels.rope.cuda import Angles
@@ -106,7 +106,7 @@ def _blocks(weights: DeviceWeights, config: Config, pools: Pools, space: SimpleN
     return blocks
 
 
-class Shape(NamedTuple):
+class PassGraphKey(NamedTuple):
     """Key of a captured graph of a decode pass.
 
     Parameters
@@ -144,7 +144,7 @@ class DecodePass:
     logits : float32 (64, V)
         Logits of the rows of the last pass.
     graphs : Graphs
-        Captured graphs by `Shape`.
+        Captured graphs by `PassGraphKey`.
     """
 
     def __init__(self, weights: DeviceWeights, config: Config, pools: Pools, pages: int, lent: ScratchArena) -> None:
@@ -158,7 +158,7 @@ class DecodePass:
         # the next experts are unknown, and their weights would evict whatever was prefetched before them
         runs = [block.multiplies for block in self.layers.blocks] if config.experts else [[*launches, self.head]]
         for run in runs:
-            fetch_ahead([launch for launch in run if isinstance(launch, PackedLinear)])
+            fetch_ahead([launch for launch in run if isinstance(launch, DecodeLinear)])
         self.graphs = Graphs(self._launch, self.batch.clear)
 
     def __call__(
@@ -177,7 +177,7 @@ class DecodePass:
         must therefore not trigger the launch of its successor early.
         """
         n = len(rows.sequence)
-        shape = Shape(bucket_of(n), len(rows.slot) == 1, capture, logits)
+        shape = PassGraphKey(bucket_of(n), len(rows.slot) == 1, capture, logits)
         self.prepare(shape)
         self.batch.upload(tokens, rows)
         if amend is not None:
@@ -196,12 +196,12 @@ class DecodePass:
         plain = {shape: n for shape, n in self.graphs.launches.items() if shape.logits and not shape.capture}
         return {shape.rows: n for shape, n in plain.items()}
 
-    def prepare(self, shape: Shape) -> None:
+    def prepare(self, shape: PassGraphKey) -> None:
         """Allocate arrays and capture the graph for a shape."""
         self.layers.make_room(shape.capture)
         self.graphs.prepare(shape)
 
-    def _launch(self, shape: Shape) -> None:
+    def _launch(self, shape: PassGraphKey) -> None:
         self._ops.sequences = 1 if shape.alone else self.batch.max_sequences
         self.layers(shape.rows, shape.capture)
         if shape.logits:

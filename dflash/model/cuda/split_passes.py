@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 
 from dflash.errors import KernelError
-from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.ragged import PENDING
-from dflash.model.batch import Span, row_parents
-from dflash.model.protocols.sequence import Parents
+from dflash.model.batch import Span
 
 
 def grouped(spans: Sequence[Span], chunk: int, prompts: int) -> list[list[int]]:
@@ -35,9 +33,3 @@ def grouped(spans: Sequence[Span], chunk: int, prompts: int) -> list[list[int]]:
             groups[-1].append(i)
             used += n
     return groups
-
-
-def parents_of(span: Span) -> Parents:
-    """Return the parents of the rows of a span; a lazy array if a device still computes them."""
-    guess = span.device_draft
-    return span.parents if guess is None else LazyArray(lambda: row_parents(guess), len(span.tokens))

@@ -15,7 +15,7 @@ from dflash.kernels.gpu import device
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.moe import Experts
 from dflash.model.config import Config
-from dflash.model.weights import Weights
+from dflash.model.weights import Weights, experts_of
 
 
 class HostTensors(Protocol):
@@ -129,21 +129,8 @@ class DeviceWeights(Generic[H]):
         return self._once(f"{name} plain", lambda: device.array(self.host.matrix(name).unpacked()))
 
     def experts(self: "DeviceWeights[Weights]", config: Config) -> Experts[PackedWeight]:
-        """Return the experts of a block."""
-        gate, up = self.matrices(
-            "ffn_gate_exps.weight", "ffn_up_exps.weight", fused="ffn_gate_up_exps.weight", rows=(config.expert_ffn,) * 2
-        )
-        return Experts(
-            router=self.plain("ffn_gate_inp.weight"),
-            gate=gate,
-            up=up,
-            down=self.matrix("ffn_down_exps.weight"),
-            shared_router=self.plain("ffn_gate_inp_shexp.weight"),
-            shared_gate=self.matrix("ffn_gate_shexp.weight"),
-            shared_up=self.matrix("ffn_up_shexp.weight"),
-            shared_down=self.matrix("ffn_down_shexp.weight"),
-            n_used=config.experts_used,
-        )
+        """Return the experts of a block; the routers are float32."""
+        return experts_of(self, config, router=self.plain)
 
     def _once(self, name: str, make: Any) -> Any:
         key = self._prefix + name

@@ -1,7 +1,7 @@
 """Draft models that propose a block of tokens per pass from hidden states of the target: DFlash, DFlash 2, DSpark."""
 
 from dflash.model.draft.config import DraftConfig
-from dflash.model.draft.files import is_draft, open_draft
+from dflash.model.draft.files.open_draft import is_draft, open_draft
 from dflash.model.draft.load import load_draft
 from dflash.model.draft.model import BlockDraft
 from dflash.model.draft.request import DeviceDraftRequest, DraftRequest

@@ -9,10 +9,10 @@ from dflash.kernels import sample
 from dflash.kernels.profile import timed
 from dflash.model.candidates import Candidates
 from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.files.source import Source
 from dflash.model.draft.markov import Markov
 from dflash.model.draft.request import DraftRequest
 from dflash.model.draft.selector import Selector
-from dflash.model.draft.source import Source
 from dflash.model.draft.vocabulary import Vocabulary
 
 Floats = NDArray[np.float32]

@@ -10,8 +10,8 @@ from dflash.kernels import block_attention
 from dflash.kernels.linear import PackedLinear
 from dflash.kernels.profile import timed
 from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.files.source import DraftLayerWeights, Source
 from dflash.model.draft.layers import rms_norm, turn
-from dflash.model.draft.source import DraftLayerWeights, Source
 from dflash.model.draft.state import DraftState, Rings
 from dflash.model.draft.workspace import context_space
 from dflash.model.rope import inverse_frequencies, tabulate

@@ -47,9 +47,9 @@ def _draft(config: DraftConfig) -> dict[str, Any]:
         "kind": config.kind,
         "name": NAMES[config.kind],
         "block": config.block,
-        "guesses": config.most,
+        "draft_tokens": config.most,
         "mask": config.mask,
-        "taps": list(config.target_layer_ids),
+        "target_layer_ids": list(config.target_layer_ids),
         "width": config.width,
         "layers": [
             {"window": window, "causal": causal} for window, causal in zip(config.windows, config.causal, strict=True)

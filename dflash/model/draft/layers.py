@@ -10,7 +10,7 @@ from dflash.kernels.block_attention import Blocks
 from dflash.kernels.linear import PackedLinear
 from dflash.kernels.profile import timed
 from dflash.model.draft.config import DraftConfig
-from dflash.model.draft.source import DraftLayerWeights
+from dflash.model.draft.files.source import DraftLayerWeights
 from dflash.model.draft.state import Rings
 from dflash.model.workspace import RowArrays
 
@@ -34,11 +34,11 @@ class ConvPair:
     def before(self, s: SimpleNamespace, blocks: Blocks, n: int) -> None:
         """Compute the taps and the sublayer's input."""
         self.conv_proj(n)
-        convolve(s.normed, s.change, self.conv_base, blocks.first, side=0, out=s.mixed)
+        convolve(s.normed, s.change, self.conv_base, blocks.row_starts, side=0, out=s.mixed)
 
     def after(self, s: SimpleNamespace, blocks: Blocks) -> None:
         """Add the sublayer's output to the stream."""
-        convolve(s.product, s.change, self.conv_base, blocks.first, side=1, out=s.stream, add=True)
+        convolve(s.product, s.change, self.conv_base, blocks.row_starts, side=1, out=s.stream, add=True)
 
 
 class Attention:
@@ -79,7 +79,7 @@ class Attention:
         self.attn_output(n)
 
 
-class FeedForward:
+class DraftFeedForward:
     """``down(silu(gate x) * up x)``; reads `x` and writes or adds its output to `out`."""
 
     def __init__(self, weights: DraftLayerWeights, space: RowArrays, *, x: Floats, out: Floats, add: bool) -> None:
@@ -103,7 +103,7 @@ class Layer:
         self.attn_conv, self.ffn_conv = (ConvPair(weights, part, space) if has_convs else None for part in ("attn", "ffn"))
         ends = {"x": a.mixed, "out": a.product} if has_convs else {"x": a.normed, "out": a.stream}
         self.attention = Attention(weights, config, space, rings, layer, **ends, add=not has_convs)
-        self.ffn = FeedForward(weights, space, **ends, add=not has_convs)
+        self.ffn = DraftFeedForward(weights, space, **ends, add=not has_convs)
         self.eps = config.norm_eps
 
     def __call__(self, s: SimpleNamespace, blocks: Blocks, n: int) -> None:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.errors import RequestError, Unsupported
 from dflash.model.draft.config import DraftConfig
-from dflash.model.draft.files import open_draft
+from dflash.model.draft.files.names import check_tensors
+from dflash.model.draft.files.open_draft import open_draft
+from dflash.model.draft.files.source import Source
 from dflash.model.draft.model import BlockDraft, Tables
-from dflash.model.draft.names import check_tensors
-from dflash.model.draft.source import Source
 from dflash.model.draft.state import DEFAULT_CONTEXT, places
 from dflash.model.draft.vocabulary import Vocabulary, common, vocabulary
-from dflash.model.hub import resolve
+from dflash.model.loading.hub import resolve
+from dflash.model.loading.short_memory import memory_errors
 from dflash.model.model import Model
-from dflash.model.short_memory import memory_errors
 
 if TYPE_CHECKING:
     from dflash.model.cuda.draft import DeviceBlockDraft

@@ -12,9 +12,9 @@ from dflash.kernels.linear import linear
 from dflash.kernels.sample import candidates
 from dflash.model.candidates import Candidates
 from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.files.source import Source
 from dflash.model.draft.request import DraftRequest
 from dflash.model.draft.selector import drawn
-from dflash.model.draft.source import Source
 from dflash.model.draft.vocabulary import Vocabulary
 
 Floats = NDArray[np.float32]

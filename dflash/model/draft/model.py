@@ -17,9 +17,9 @@ from dflash.model.candidates import Candidates
 from dflash.model.draft.candidates import chooser
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Context, Rows
+from dflash.model.draft.files.source import DraftLayerWeights, Source
 from dflash.model.draft.layers import Layer, rms_norm
 from dflash.model.draft.request import DraftRequest
-from dflash.model.draft.source import DraftLayerWeights, Source
 from dflash.model.draft.state import DraftState, Rings
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.draft.workspace import block_space
@@ -177,10 +177,10 @@ class BlockDraft:
         use_threads(self.threads)
         config, sizes = self.config, [self._n_rows(request) for request in requests]
         blocks = _blocks(requests, sizes)
-        n = int(blocks.first[-1])
+        n = int(blocks.row_starts[-1])
         s = self._space.first(n)
         tokens = np.full(n, config.mask, np.int32)
-        tokens[blocks.first[:-1]] = [request.anchor for request in requests]
+        tokens[blocks.row_starts[:-1]] = [request.anchor for request in requests]
         embed(tokens, self._embedding, s.stream)
         if config.embed_scale != 1:
             s.stream *= np.float32(config.embed_scale)
@@ -214,7 +214,7 @@ class BlockDraft:
         """Return the draft rows after the final norm, one sequence after another, and their logits."""
         config, at = self.config, 0
         hidden = self._head.rows(sum(request.n_draft for request in requests))
-        for request, start in zip(requests, blocks.first[:-1].tolist(), strict=True):
+        for request, start in zip(requests, blocks.row_starts[:-1].tolist(), strict=True):
             first = start + config.lead
             rms_norm(
                 stream[first : first + request.n_draft], self._norm, config.norm_eps, out=hidden[at : at + request.n_draft]
@@ -241,8 +241,8 @@ class BlockDraft:
 
 def positions(blocks: Blocks, n: int) -> NDArray[np.int32]:
     """Return the positions of the rows of all blocks."""
-    sizes = np.diff(blocks.first)
-    return np.arange(n, dtype=np.int32) + np.repeat(blocks.length - blocks.first[:-1], sizes)
+    sizes = np.diff(blocks.row_starts)
+    return np.arange(n, dtype=np.int32) + np.repeat(blocks.length - blocks.row_starts[:-1], sizes)
 
 
 def _blocks(requests: Sequence[DraftRequest], sizes: Sequence[int]) -> Blocks:

@@ -11,8 +11,8 @@ from dflash.kernels.linear import linear
 from dflash.kernels.sample import SampleParams
 from dflash.model.candidates import Candidates
 from dflash.model.draft.config import DraftConfig
+from dflash.model.draft.files.source import Source
 from dflash.model.draft.request import DraftRequest
-from dflash.model.draft.source import Source
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]

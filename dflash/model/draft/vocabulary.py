@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import FormatError, RequestError, Unsupported
-from dflash.model.draft.source import Source
+from dflash.model.draft.files.source import Source
 
 if TYPE_CHECKING:
     from dflash.model.cuda.model import DeviceModel

@@ -68,7 +68,7 @@ class DeviceDrafter(Protocol):
         """Return a hash by identity; the engine groups the plans of a step by drafter."""
         ...
 
-    def follow(self, device_requests: Sequence[DeviceDraftRequest[Any]], order: Sequence[int]) -> bool:
+    def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest[Any]], order: Sequence[int]) -> bool:
         """Launch drafts for sequences of the last forward, below the tokens that are being sampled from that forward.
 
         Called by the engine once a step, after sampling was launched and before a token is known on the host. The drafts

@@ -8,7 +8,7 @@ import numpy as np
 from dflash.errors import RequestError
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.model.config import Config
-from dflash.model.free_memory import free_memory
+from dflash.model.loading.free_memory import free_memory
 from dflash.model.state.pools import KV_TYPES
 
 

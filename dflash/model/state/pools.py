@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dflash.errors import PoolExhausted
-from dflash.kernels import conv, delta
 from dflash.kernels.arrays import zeros
 from dflash.kernels.attention import compact
+from dflash.kernels.conv.memory import ConvMemory
+from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 
@@ -29,30 +30,50 @@ class Pools:
         Sequences that may be open at a time.
     kv : str
         A key of `KV_TYPES`.
-    backend : Backend
+    backend : PoolBackend
         Allocates the arrays, on the host by default.
 
     Attributes
     ----------
     k, v : uint16 or float32 (L, pages, PAGE, KV heads, head size)
         KV caches of the attention layers.
-    conv, delta : list of Memory
+    conv : list of ConvMemory
+    delta : list of DeltaMemory
         State of the convolution and of the delta rule of each linear-attention layer.
     free_pages, free_slots : int
         Numbers of free pages and slots.
     """
 
-    def __init__(self, config: Config, *, pages: int, slots: int, kv: str = "f16", backend: "Backend | None" = None) -> None:
+    def __init__(
+        self, config: Config, *, pages: int, slots: int, kv: str = "f16", backend: "PoolBackend | None" = None
+    ) -> None:
         backend = backend or HOST
         attention_layers = config.n_layers - sum(config.recurrent)
         shape = (attention_layers, pages, PAGE, config.kv_heads, config.head_size)
         self.pages, self.slots, self.kv = pages, slots, kv
         self.k, self.v = (backend.zeros(*shape, dtype=KV_TYPES[kv]) for _ in range(2))
-        self.conv, self.delta, self._slot_views = backend.memories(config, slots)
+        self._states = self._allocate_recurrent(config, backend.zeros)
         self._backend = backend
         self._free_pages = list(range(pages - 1, -1, -1))
         self._free_slots = list(range(slots - 1, -1, -1))
         self._holders = [0] * pages
+
+    def _allocate_recurrent(self, config: Config, zeros: Callable[..., Any]) -> list[Any]:
+        """Set `conv` and `delta`; return the arrays of tails and states.
+
+        One array holds a part of the memories of all layers, so that a snapshot takes two copies.
+        """
+        self.conv, self.delta, n = list[ConvMemory](), list[DeltaMemory](), sum(config.recurrent)
+        if n == 0:
+            return []
+        heads, size = (config.delta_key_heads, config.delta_value_heads), config.delta_size
+        conv = ConvMemory.shapes(self.slots, config.conv_width, (2 * heads[0] + heads[1]) * size)
+        delta = DeltaMemory.shapes(self.slots, *heads, size, size)
+        arrays = {name: zeros(n, *shape) for name, shape in (conv | delta).items()}
+        for i in range(n):
+            self.conv.append(ConvMemory(**{name: arrays[name][i] for name in conv}))
+            self.delta.append(DeltaMemory(**{name: arrays[name][i] for name in delta}))
+        return [arrays["tail"], arrays["state"]]
 
     @property
     def free_pages(self) -> int:
@@ -107,7 +128,7 @@ class Pools:
 
     def slot_views(self, slot: int) -> list[Any]:
         """Return views of the recurrent state of a slot."""
-        return self._slot_views(slot)
+        return [array[:, slot] for array in self._states]
 
     def clone_slot(self, slot: int) -> list[Any]:
         """Return copies of the arrays of `slot_views`."""
@@ -123,45 +144,13 @@ class Pools:
         self._free_slots.append(slot)
 
 
-class Memories(NamedTuple):
-    """Recurrent state of the linear-attention layers.
-
-    Parameters
-    ----------
-    conv, delta : list of Memory
-        One memory per layer.
-    slot_views : callable
-        Returns views of the recurrent state of a slot, given its index.
-    """
-
-    conv: list[Any]
-    delta: list[Any]
-    slot_views: Callable[[int], list[Any]]
-
-    @classmethod
-    def on_host(cls, config: Config, slots: int) -> "Memories":
-        """Allocate the memories of `slots` empty sequences in host memory."""
-        n, size = sum(config.recurrent), config.delta_size
-        heads = config.delta_key_heads, config.delta_value_heads
-        channels = (2 * heads[0] + heads[1]) * size
-        convs = [conv.Memory.empty(slots, config.conv_width, channels) for _ in range(n)]
-        deltas = [delta.Memory.empty(slots, *heads, size, size) for _ in range(n)]
-
-        def slot_views(slot: int) -> list[Any]:
-            return [memory.tail[slot] for memory in convs] + [memory.state[slot] for memory in deltas]
-
-        return cls(convs, deltas, slot_views)
-
-
-class Backend(NamedTuple):
+class PoolBackend(NamedTuple):
     """Functions that allocate and move the arrays of a pool on one device.
 
     Parameters
     ----------
     zeros : callable
         Allocates an array: ``zeros(*shape, dtype=)``.
-    memories : callable
-        ``memories(config, slots)`` returns `Memories`.
     compact : callable
         See `dflash.kernels.attention.compact`.
     clone : callable
@@ -169,9 +158,8 @@ class Backend(NamedTuple):
     """
 
     zeros: Callable[..., Any]
-    memories: Callable[[Config, int], Memories]
     compact: Callable[..., None]
     clone: Callable[[Any], Any]
 
 
-HOST = Backend(zeros, Memories.on_host, compact, np.copy)
+HOST = PoolBackend(zeros, compact, np.copy)

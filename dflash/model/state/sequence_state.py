@@ -38,8 +38,8 @@ class Snapshot:
 class FlushFunction(Protocol):
     """Function of a model that applies accepted rows to the recurrent state of a slot."""
 
-    def __call__(self, slot: int, kept: Sequence[int], side: int) -> None:
-        """Apply the rows `kept` of the last forward, whose inputs it stored in buffer `side` (0 or 1)."""
+    def __call__(self, slot: int, accepted: Sequence[int], buffer: int) -> None:
+        """Apply the rows `accepted` of the last forward, whose inputs it stored in this buffer (0 or 1)."""
 
 
 class State:
@@ -66,8 +66,8 @@ class State:
         self.slot = pools.take_slot()
         self.pages: list[int] = []
         self.length = 0
-        self.kept: list[int] = []
-        self.side = 0
+        self.accepted: list[int] = []
+        self.buffer = 0
         self._pools: Pools | None = pools
         self._flush = flush
         self._pending: Sequence[int] | None = None
@@ -103,8 +103,8 @@ class State:
 
     def mark_read(self, parents: Parents, *, prefill: bool) -> None:
         """Record that a forward has read rows with these parents; called by the model."""
-        self.kept = []
-        self.side ^= 1
+        self.accepted = []
+        self.buffer ^= 1
         if prefill:
             self.length += len(parents)
             self._pending = None
@@ -132,14 +132,14 @@ class State:
             above = row
         if any(row != i for i, row in enumerate(path)):
             self.pools.compact(self.pages, self.length, list(path))
-        self.kept = list(path)
-        self.length += len(self.kept)
+        self.accepted = list(path)
+        self.length += len(self.accepted)
         self._pending = None
 
     def cut(self, length: int) -> None:
         """Remove all but the first `length` tokens; only valid for a model without recurrent state."""
         assert not self.pools.slot_views(self.slot), "a recurrent state can't be cut back"
-        self.length, self.kept, self._pending = length, [], None
+        self.length, self.accepted, self._pending = length, [], None
 
     def snapshot(self) -> Snapshot:
         """Take a snapshot of the committed text.
@@ -193,7 +193,7 @@ class State:
         self.pages = snapshot.pages[:whole] + last
         for array, was in zip(pools.slot_views(self.slot), snapshot.recurrent, strict=True):
             array[:] = was
-        self.length, self.kept, self._pending = snapshot.length, [], None
+        self.length, self.accepted, self._pending = snapshot.length, [], None
 
     def close(self) -> None:
         """Return pages and slot; later calls have no effect."""
@@ -205,10 +205,10 @@ class State:
 
     def _flush_accepted(self) -> None:
         """Apply accepted rows to the recurrent state, and drop pending ones."""
-        if self.kept:
-            self._flush(self.slot, self.kept, self.side)
-        self.kept, self._pending = [], None
+        if self.accepted:
+            self._flush(self.slot, self.accepted, self.buffer)
+        self.accepted, self._pending = [], None
 
 
-def _no_flush(slot: int, kept: Sequence[int], side: int) -> None:  # noqa: ARG001
+def _no_flush(slot: int, accepted: Sequence[int], buffer: int) -> None:  # noqa: ARG001
     raise DFlashError("the state of this sequence is closed")

@@ -1,7 +1,7 @@
 """Several drafters, the first guess of which counts."""
 
 import pytest
-from guessers import Oracle, naive
+from oracles import Oracle, naive
 from toy import Toy
 
 from dflash.decode.drafters.first_of import FirstOf

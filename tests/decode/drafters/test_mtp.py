@@ -42,13 +42,13 @@ def test_the_head_has_read_just_the_text(model):
     while session.n_tokens < 30:
         engine.step()
     drafter_state = session.drafter_state
-    text, n = np.array(session.token_ids, np.int32), drafter_state._state.length
+    text, n = np.array(session.token_ids, np.int32), drafter_state.state.length
     assert n > 40
     state, other = model.state(), head.state()
     hidden = model.forward([span_of(state, text[:n])]).hidden.copy()
     head.read(other, text[1 : n + 1], hidden)
     for cache in (head.pools.k, head.pools.v):
-        got, want = (cache[0, each.pages].reshape(-1, *cache.shape[3:])[:n] for each in (drafter_state._state, other))
+        got, want = (cache[0, each.pages].reshape(-1, *cache.shape[3:])[:n] for each in (drafter_state.state, other))
         assert_same_bits("cache", got, want)
     for each in (state, other, engine):
         each.close()

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from guessers import naive
+from oracles import naive
 from toy import Toy
 
 from dflash.decode.drafters.prompt_lookup import PromptLookup
@@ -19,7 +19,7 @@ PROMPT = [7, 3, 5, 1, 2, 9, 7, 3, 5, 11, 2, 7, 3]
 SAMPLINGS = [Sampling(), Sampling(temperature=0.8, seed=4), Sampling(temperature=1.0, frequency_penalty=0.3, seed=2)]
 
 
-def guess(prompt, room=64, shape=None, **settings):
+def draft_of(prompt, room=64, shape=None, **settings):
     drafter = PromptLookup(**settings)
     session = Session(prompt, strategy=Strategy(drafter, shape))
     return drafter.start(session, None).propose(room).tokens.tolist()
@@ -27,11 +27,11 @@ def guess(prompt, room=64, shape=None, **settings):
 
 def test_what_followed_the_longest_and_then_the_latest():
     text = [1, 2, 3, 40, 2, 3, 50, 9, 2, 3, 60, 1, 2, 3]
-    assert guess(text, min_ngram=1, n_draft=2) == [40, 2]
-    assert guess(text, min_ngram=1, max_ngram=2, n_draft=2) == [60, 1]
-    assert guess([5, 6, 7], min_ngram=1) == []
-    assert guess([4, 4], min_ngram=1, n_draft=3) == [4, 4, 4]
-    assert guess([4, 4], min_ngram=2) == []
+    assert draft_of(text, min_ngram=1, n_draft=2) == [40, 2]
+    assert draft_of(text, min_ngram=1, max_ngram=2, n_draft=2) == [60, 1]
+    assert draft_of([5, 6, 7], min_ngram=1) == []
+    assert draft_of([4, 4], min_ngram=1, n_draft=3) == [4, 4, 4]
+    assert draft_of([4, 4], min_ngram=2) == []
 
 
 def test_the_longer_the_run_the_surer():
@@ -44,11 +44,11 @@ def test_the_longer_the_run_the_surer():
 
 def test_bounds():
     text = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2]
-    assert guess(text, n_draft=5) == [3, 4, 5, 6, 7]
-    assert guess(text, room=3) == [3, 4, 5]
-    assert guess(text, room=0) == []
-    assert guess(text, shape=Chain(2)) == [3, 4]
-    assert guess(text, shape=Chain(), n_draft=1) == [3]
+    assert draft_of(text, n_draft=5) == [3, 4, 5, 6, 7]
+    assert draft_of(text, room=3) == [3, 4, 5]
+    assert draft_of(text, room=0) == []
+    assert draft_of(text, shape=Chain(2)) == [3, 4]
+    assert draft_of(text, shape=Chain(), n_draft=1) == [3]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)

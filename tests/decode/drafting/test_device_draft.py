@@ -8,10 +8,9 @@ from dflash.decode.drafting.draft import Draft
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.sampling.sampler import Sampler
-from dflash.decode.scheduling.batch_plan import _checked, _decode_span
+from dflash.decode.scheduling.batch_plan import _checked
 from dflash.errors import DFlashError
-from dflash.kernels.gpu.lazy_array import LazyArray
-from dflash.model.batch import device_drafts_of, resolved, row_parents
+from dflash.model.batch import Span, device_drafts_of
 
 TOKENS, PARENTS = [7, 8, 9, 7, 5], [-1, 0, 1, -1, 3]
 
@@ -32,11 +31,6 @@ class Guesses:
         return np.array(TOKENS, np.int32) + i, np.array(PARENTS, np.int32)
 
 
-class Session:
-    def __init__(self, state="of the target"):
-        self.state, self.token_ids = state, [1, 2, 3]
-
-
 def test_it_is_the_draft_once_somebody_looks():
     guesses = Guesses()
     draft = DeferredDraft(guesses, 0, 4, chain=False)
@@ -52,9 +46,9 @@ def test_nobody_waits_to_plan_a_step():
     guesses = Guesses()
     drafts = [DeferredDraft(guesses, i, 5, chain=False) for i in range(2)]
     cut = [_checked(draft, room, n_vocab=10) for draft, room in zip(drafts, (5, 3), strict=True)]
-    spans = [_decode_span(Session(), draft) for draft in cut]
+    spans = [Span.of(None, 3, draft) for draft in cut]
     assert [len(span.tokens) for span in spans] == [6, 4]
-    plain = _decode_span(Session(), Draft([]))
+    plain = Span.of(None, 3, Draft([]))
     assert device_drafts_of(spans) == {guesses: [0, 1]}
     assert device_drafts_of([spans[1], plain, spans[0]]) == {guesses: [2, 0]}
     assert device_drafts_of([plain, spans[1]]) == {guesses: [-1, 1]}
@@ -82,18 +76,23 @@ def test_children_of_a_chain_are_those_of_the_draft():
 
 
 def test_a_span_is_written_out():
-    span = resolved(_decode_span(Session(), DeferredDraft(Guesses(), 1, 5, chain=False)))
+    span = Span.of(None, 3, DeferredDraft(Guesses(), 1, 5, chain=False)).resolved()
     assert span.tokens.tolist() == [3, 8, 9, 10, 8, 6]
     assert span.parents.tolist() == [-1, 0, 1, 2, 0, 4]
     assert span.device_draft is None
-    assert resolved(span) is span
+    assert span.resolved() is span
+    forks = Span.of(None, 3, Draft([8, 9, 4], [-1, 0, -1]))
+    assert (forks.tokens.tolist(), forks.row_parents.tolist()) == ([3, 8, 9, 4], [-1, 0, 1, 0])
+    assert Span.of(None, 3, Draft([])).parents.tolist() == [-1]
+    chained = Span.chain(None, [5, 6, 7], prefill=True)
+    assert (chained.tokens.dtype, chained.parents.tolist(), chained.prefill) == (np.int32, [-1, 0, 1], True)
 
 
 def test_rows_are_committed_by_parents_that_come_later(lm, pools):
     guesses, state = Guesses(), lm.model.state()
     draft = DeferredDraft(guesses, 0, 5, chain=False)
     state.reserve(6)
-    state.mark_read(LazyArray(lambda: row_parents(draft), 6), prefill=False)
+    state.mark_read(Span.of(state, 3, draft).row_parents, prefill=False)
     assert guesses.looked == 0
     with pytest.raises(DFlashError, match="not a path"):
         state.commit([0, 2])

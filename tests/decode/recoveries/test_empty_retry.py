@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from guessers import Remembers, naive
+from oracles import Remembers, naive
 from toy import Toy
 from watching import script, way, written
 
@@ -13,7 +13,7 @@ from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.special_tokens import SpecialTokens
 from dflash.errors import PoolExhausted
-from dflash.model.load import load_model
+from dflash.model.loading.target import load_model
 
 END, BLANK, PROMPT = 0, 1, [3, 8, 5, 2]
 KNOWN = {"eos": [END], "special_tokens": SpecialTokens(silent=frozenset([BLANK]))}

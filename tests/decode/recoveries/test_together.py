@@ -12,10 +12,10 @@ from dflash.decode.engine import Engine
 from dflash.decode.recoveries.empty_retry import EmptyRetry
 from dflash.decode.recoveries.loop_guard import LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
-from dflash.decode.recoveries.tool_stall import ToolStall
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.decode.special_tokens import SpecialTokens
+from dflash.generation.recovery.tool_stall import ToolStall
 
 PROMPT = [12, 8, 7, 4]
 END, BLANK, COLON, OPEN, CLOSE, NAME, WORD = range(7)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from marginals import Marginals, follows, laws
+from marginals import Marginals, bigram_target, laws
 
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.drafting.shapes import Chain, Tree
@@ -99,7 +99,7 @@ def test_the_shared_noise_is_worth_it():
     """A draft that takes what it finds likeliest is right far less often where the target draws."""
     flat = np.repeat(laws(40, 5, 1.0)[:1], 40, axis=0)
     near = flat + 0.2 * laws(40, 6, 1.0)[:1]
-    toy, found = follows(flat), {}
+    toy, found = bigram_target(flat), {}
     for coupled in (True, False):
         drafter = Marginals(near, coupled=coupled)
         sessions = [

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from guessers import drawn, ruled
+from oracles import drawn, ruled
 from toy import Toy
 
 from dflash.decode.sampling.history import History

@@ -1,7 +1,7 @@
 """Where prompts are cut, and what a forward on a device costs in copies."""
 
 import pytest
-from guessers import Oracle, naive
+from oracles import Oracle, naive
 from toy import Toy
 
 from dflash.decode.drafting.draft import EMPTY, Draft

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from ahead_toy import AheadToy
-from guessers import naive
+from oracles import naive
 
 from dflash.decode.drafting.draft import Draft
 from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft, Plain, Strategy
@@ -197,7 +197,7 @@ class Following(Drafter):
     def plan_next(self, drafter_states, drafts):
         return [LaunchDraft(self, drafter_state.session) for drafter_state in drafter_states]
 
-    def follow(self, wishes, order):
+    def launch_ahead(self, wishes, order):
         self.asked.append((wishes, order))
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
-from guessers import Oracle
+from oracles import Oracle
 from toy import Toy
 
 from dflash.decode.drafters.first_of import FirstOf

@@ -70,7 +70,7 @@ def see(lm, stall, said):
     """Return the verdict of a recovery at the end of a text."""
     tokenizer = lm.tokenizer
     session = Session(lm.encode([{"role": "user", "content": "Go on."}], enable_thinking=False), eos=tokenizer.eos_ids)
-    session.special_tokens = special_tokens_of(tokenizer)
+    session.special_tokens, session.detokenize = special_tokens_of(tokenizer), tokenizer.decode
     for token in tokenizer.encode(said):
         session.history.push(token)
     watch = stall.start(session)

@@ -100,7 +100,7 @@ def test_a_strategy_that_can_not_be_loaded_is_told_at_once(lm, pools, monkeypatc
     for stream in (True, False):
         with pytest.raises(Unsupported, match="there is no head"):
             lm.generate("a", strategy=MTP("other.gguf"), stream=stream)
-    assert not lm._worker.engine.busy
+    assert not lm._engine_thread.engine.busy
 
 
 @pytest.mark.parametrize("recovery", [LoopGuard, 3, MTP()], ids=repr)

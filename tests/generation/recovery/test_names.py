@@ -1,16 +1,31 @@
 """Recoveries by name, and how a tool call begins."""
 
+import re
+from dataclasses import dataclass, replace
+
 import pytest
 
 from dflash.decode.recoveries.empty_retry import EmptyRetry
 from dflash.decode.recoveries.loop_guard import LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
-from dflash.decode.recoveries.tool_stall import ToolStall
+from dflash.decode.registry.recoveries import (
+    RECOVERIES,
+    Option,
+    RequestField,
+    forms,
+    from_environment,
+    from_request,
+    register,
+)
 from dflash.errors import RequestError
-from dflash.generation.recovery.names import LEAST, STALL, Language, check, from_environment, recoveries
+from dflash.generation.recovery.names import Language, check, recoveries
 from dflash.generation.recovery.special_tokens import special_tokens_of
 from dflash.generation.recovery.tool_call_prefix import opening
+from dflash.generation.recovery.tool_stall import ToolStall
 from dflash.model.text.chat_template import ChatTemplate
+from dflash.serve.parsing.fields import Fields
+
+STALL, LEAST = "DFLASH_STALL_TOOL_PREFIX", "DFLASH_MIN_TOKENS"
 
 
 def tool(name, *required, **properties):
@@ -121,7 +136,7 @@ def test_names(lm):
 @pytest.mark.parametrize("text", ["stal", "min", "min:x", "min:-1", "loop:", "empty:3", "none:1", "min:9999999999"])
 def test_what_is_no_name(text, lm):
     for ask in (check, lambda text: recoveries(text, Language(lm.tokenizer))):
-        with pytest.raises(RequestError, match=f"recover: '{text}' is not one of empty, stall"):
+        with pytest.raises(RequestError, match=f"recover: '{text}' is not one of empty, loop"):
             ask(f"loop,{text}")
 
 
@@ -132,8 +147,8 @@ def test_the_environment_may_say_no(off):
 
 def test_the_environment_may_say_yes(lm, monkeypatch):
     assert from_environment({STALL: "1"}) == from_environment({STALL: "Yes"}) == "stall"
-    assert from_environment({STALL: "bash", LEAST: "12"}) == "stall:bash,min:12"
-    with pytest.raises(RequestError, match="DFLASH_MIN_TOKENS: must be a number of tokens or off, got 'many'"):
+    assert from_environment({STALL: "bash", LEAST: "12"}) == "min:12,stall:bash"
+    with pytest.raises(RequestError, match="DFLASH_MIN_TOKENS: must be a whole number or off, got 'many'"):
         from_environment({LEAST: "many"})
     monkeypatch.setenv(LEAST, "5")
     assert recoveries(None, Language(lm.tokenizer)) == (MinTokens(5),)
@@ -157,3 +172,42 @@ def test_marks(lm):
     assert marks.think == (one("<think>"), one("</think>"))
     assert {one("\n\n"), *marks.think} <= marks.silent
     assert not any(lm.tokenizer.decode([token]).strip() for token in marks.silent - set(marks.think))
+
+
+@pytest.fixture
+def table(monkeypatch):
+    monkeypatch.setattr(RECOVERIES, "_entries", dict(RECOVERIES))
+
+
+def test_a_recovery_in_one_file_has_a_name_a_field_and_a_variable(lm, table):
+    def read(fields):
+        n = fields.integer("max_lines", 0, 99, 0)
+        return Lines(n) if n else None
+
+    @register("lines", Option("N", "n"), variable="DFLASH_LINES", field=RequestField("max_lines", read))
+    @dataclass(frozen=True)
+    class Lines:
+        n: int = 5
+
+        def __post_init__(self):
+            if self.n > 99:
+                raise RequestError(f"n: must be at most 99, got {self.n}")
+
+        def build(self, language):
+            return replace(self, n=self.n + len(language.tools))
+
+    language = Language(lm.tokenizer, tools=[READ, TIME])
+    assert recoveries("lines:9,lines,empty", language) == (Lines(11), Lines(7), EmptyRetry())
+    assert from_environment({"DFLASH_LINES": "7", LEAST: "2"}) == "lines:7,min:2"
+    assert from_environment({"DFLASH_LINES": "on"}) == "lines"
+    assert from_environment({"DFLASH_LINES": "off"}) == ""
+    assert forms() == "empty, lines[:N], loop[:BODY], min:N, stall[:TOOL]"
+    assert from_request(Fields({"max_lines": 3, "min_tokens": 4})) == (Lines(3), MinTokens(4))
+    assert from_request(Fields({})) == ()
+    for text, reason in (("lines:x", " is not one of empty, lines"), ("lines:100", ": n: must be at most 99, got 100")):
+        with pytest.raises(RequestError, match=f"^recover: '{text}'{re.escape(reason)}"):
+            check(text)
+    with pytest.raises(RequestError, match="DFLASH_LINES: must be a whole number or off, got 'x'"):
+        from_environment({"DFLASH_LINES": "x"})
+    with pytest.raises(ValueError, match="register: 'loop' is the name of LoopGuard; choose another"):
+        register("loop")(Lines)

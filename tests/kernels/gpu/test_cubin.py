@@ -33,7 +33,7 @@ def calls(monkeypatch):
     made = []
 
     def launch(config, function, arguments, extra):
-        config = ctypes.cast(config, ctypes.POINTER(driver.Config)).contents
+        config = ctypes.cast(config, ctypes.POINTER(driver.LaunchConfig)).contents
         values = [ctypes.cast(arguments[i], ctypes.POINTER(kind)).contents.value for i, kind in enumerate(KINDS)]
         made.append((list(config.grid), list(config.block), config.shared, config.n_attributes, function.value, values))
         return 0
@@ -103,7 +103,7 @@ def test_a_folder_that_takes_no_files_is_said_once(cache, tmp_path, caplog):
 
 
 def test_the_driver_reads_these_structures():
-    assert ctypes.sizeof(driver.Config) == 56
+    assert ctypes.sizeof(driver.LaunchConfig) == 56
     assert ctypes.sizeof(driver._Attribute) == 72
     assert ctypes.sizeof(driver.TensorMap) == 128
 

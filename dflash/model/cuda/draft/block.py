@@ -12,16 +12,16 @@ from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.buffers import DeviceArrays
-from dflash.kernels.linear.cuda import PackedLinear, fetch_ahead
+from dflash.kernels.linear.cuda import DecodeLinear, fetch_ahead
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import carried, sums
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.rope.cuda import Angles
-from dflash.kernels.sample.cuda_candidates import Candidates, Largest, describe
+from dflash.kernels.sample.cuda_candidates import FindCandidates, Largest, describe
 from dflash.kernels.sample.cuda_layout import LAW
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.soft_cap.cuda import SoftCap
-from dflash.kernels.tree.cuda import OUTLINE, BuildTree, guesses
+from dflash.kernels.tree.cuda import OUTLINE, BuildTree, draft_arrays
 from dflash.model.cuda.draft.layers import DraftBatch, DraftLayerContext, DraftLayerNorms, Layer, Norm, launched, split_norm
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
@@ -36,7 +36,7 @@ from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.rope import inverse_frequencies
 
 
-class Size(NamedTuple):
+class BlockGraphKey(NamedTuple):
     """Key of a captured graph.
 
     Parameters
@@ -57,7 +57,7 @@ class Size(NamedTuple):
     draft_vocab: int | None
 
 
-class Block:
+class DraftBlock:
     """Blocks of several sequences, from their anchors to draft trees.
 
     Parameters
@@ -81,12 +81,12 @@ class Block:
     Attributes
     ----------
     arrays : DeviceArrays
-        Inputs of a pass: ``counts`` (2,), ``first`` (S + 1,), ``slot`` (S,); ``begin`` (S,), first context position;
+        Inputs of a pass: ``counts`` (2,), ``row_starts`` (S + 1,), ``slot`` (S,); ``begin`` (S,), first context position;
         ``seen`` (S,), first position still in the ring; ``length`` (S,), end of the context; ``sequence``, ``tokens``,
         ``position`` (64,) of each row; ``row_params`` (S, words), ``outlines`` (S, 4).
     out : DeviceArrays
         Draft trees in the layout of `dflash.kernels.tree.cuda`.
-    candidates : Candidates, Markov or Pairs
+    candidates : FindCandidates, Markov or Pairs
         Launch that finds the candidates of each position.
     reach : int32 (S,) or None
         Number of draft positions of each sequence; None if there is no limit by confidence.
@@ -109,7 +109,7 @@ class Block:
         text, row = (n_texts,), (n,)
         shapes = {
             "counts": (2,),
-            "first": (n_texts + 1,),
+            "row_starts": (n_texts + 1,),
             "row_params": (n_texts, LAW.itemsize // 4),
             "outlines": (n_texts, OUTLINE),
         }
@@ -121,9 +121,9 @@ class Block:
         self._embed = Embed(a.tokens, tables[0], s.stream, scale=config.embed_scale)
         inv_freq, gain = inverse_frequencies(config)
         self._angles = Angles(a.position, device.array(inv_freq), s.cos, s.sin, gain=gain)
-        blocks = DeviceBlocks(a.counts, a.first, a.slot, a.seen, a.length)
+        blocks = DeviceBlocks(a.counts, a.row_starts, a.slot, a.seen, a.length)
         # keys and values of row i of the batch are written at place i of a single page
-        own = rows_of(a, pages=device.zeros(n_texts, 1, dtype=np.int32), length=a.first)
+        own = rows_of(a, pages=device.zeros(n_texts, 1, dtype=np.int32), length=a.row_starts)
         where = DraftBatch(rings, blocks, own, Workspace(scratch.alloc))
         gain, eps = weights.vector("output_norm.weight"), config.norm_eps
         last: Norm = RmsNorm(s.stream, gain, eps, half=s.wanted) if config.conv_width else split_norm(s, gain, eps, s.wanted)
@@ -133,19 +133,19 @@ class Block:
         self._layers = [Layer(*of_layer) for of_layer in zip(parts, norms, behind, strict=True)]
         self._norm = launched(last)
 
-        def head(of: Vocabulary, columns: Sequence[slice]) -> PackedLinear:
+        def head(of: Vocabulary, columns: Sequence[slice]) -> DecodeLinear:
             rows, outs = [tables[1].rows(part) for part in of.parts], [s.logits[:, part] for part in columns]
-            return PackedLinear(s.wanted, rows, outs, scale=config.logit_scale, **carried(before=last))
+            return DecodeLinear(s.wanted, rows, outs, scale=config.logit_scale, **carried(before=last))
 
         self._head = head(vocabulary, vocabulary.columns())
         self._common = [head(of, of.parts) for of in common]
         fetch_ahead([launch for layer in self._layers for launch in layer.multiplies] + [*self._common, self._head][:1])
         self._cap = SoftCap(s.logits, config.logit_cap) if config.logit_cap else None
-        self.out = guesses(n_texts)
-        self._gate: PackedLinear | None = None
+        self.out = draft_arrays(n_texts)
+        self._gate: DecodeLinear | None = None
         targets = None if vocabulary.targets is None else device.array(vocabulary.targets)
         if config.kind == "dflash2":
-            self._gate = PackedLinear(s.wanted, [weights.matrix("selector_hidden.weight")], [s.gates])
+            self._gate = DecodeLinear(s.wanted, [weights.matrix("selector_hidden.weight")], [s.gates])
             codes = weights.matrix("selector_predecessor.weight"), weights.matrix("selector_successor.weight")
             shape: dict[str, Any] = {
                 "each": config.block,
@@ -153,13 +153,13 @@ class Block:
                 "top": min(config.selector_top, len(vocabulary)),
             }
             given = {"row_params": a.row_params, "position": a.position, "tokens": a.tokens, "targets": targets}
-            self.candidates: Candidates | Markov | Pairs = Pairs(s.logits, s.gates, codes, **given, **shape)
+            self.candidates: FindCandidates | Markov | Pairs = Pairs(s.logits, s.gates, codes, **given, **shape)
         elif config.kind == "dspark":
             given = {"vocabulary": vocabulary, "targets": targets, "stream": s.stream, "min_confidence": min_confidence}
             self.candidates = Markov(weights, config, s.logits, a, **given)
         else:
             about: dict[str, Any] = {"each": config.block, "shift": 1 - config.lead, "targets": targets}
-            self.candidates = Candidates(s.logits, a.row_params, a.position, **about)
+            self.candidates = FindCandidates(s.logits, a.row_params, a.position, **about)
         found = self.candidates
         ranked = found.edges if isinstance(found, Pairs) else found.scores
         self.reach = found.reach if isinstance(found, Markov) else None
@@ -167,7 +167,7 @@ class Block:
         if isinstance(found, Markov):
             self._grow_pairs = BuildTree(found.pairs.ids, found.pairs.edges, a.outlines, self.out, reach=self.reach)
         self._largest: Largest | Markov | None = None
-        if isinstance(found, Candidates):
+        if isinstance(found, FindCandidates):
             self._largest = Largest(s.logits)
             self._grow_largest = BuildTree(self._largest.ids, self._largest.scores, a.outlines, self.out, targets=targets)
         elif isinstance(found, Markov) and targets is None:
@@ -191,7 +191,7 @@ class Block:
         host, config = self.arrays.host, self._config
         n, size = len(requests), config.block
         host.counts[:] = n * size, n
-        host.first[: n + 1] = np.arange(n + 1) * size
+        host.row_starts[: n + 1] = np.arange(n + 1) * size
         host.sequence[: n * size] = np.repeat(np.arange(n, dtype=np.int32), size)
         describe(host.row_params, [request.params for request in requests])
         pairs = self._wants_pairs(requests)
@@ -214,14 +214,14 @@ class Block:
         self.arrays.upload()
         self._laid = laid
 
-    def prepare(self, requests: Sequence[DeviceDraftRequest[DraftState]], *, candidates: bool = False) -> Size:
+    def prepare(self, requests: Sequence[DeviceDraftRequest[DraftState]], *, candidates: bool = False) -> BlockGraphKey:
         """Capture a graph that answers the requests; return its key for `run`.
 
         With `candidates`, the graph finds all candidates of each position.
         """
         greedy = all(request.nodes <= request.positions and request.params.scale is None for request in requests)
         chains, pairs = greedy and not candidates and self._largest is not None, self._wants_pairs(requests)
-        size = Size(len(requests), chains, pairs, shared_draft_vocab(requests))
+        size = BlockGraphKey(len(requests), chains, pairs, shared_draft_vocab(requests))
         self._graphs.prepare(size)
         return size
 
@@ -236,11 +236,11 @@ class Block:
         """Return True if this is a DSpark draft and a request is for a tree, which needs scores of pairs."""
         return isinstance(self.candidates, Markov) and any(request.n_candidates > 1 for request in requests)
 
-    def run(self, size: Size) -> None:
+    def run(self, size: BlockGraphKey) -> None:
         """Run the graph of a size on the uploaded arrays."""
         self._graphs(size)
 
-    def _launch(self, size: Size) -> None:
+    def _launch(self, size: BlockGraphKey) -> None:
         n = size.texts * self._config.block
         head = self._head
         if size.draft_vocab is not None:

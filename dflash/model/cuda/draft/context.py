@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.buffers import DeviceArrays
-from dflash.kernels.linear.cuda import BUCKETS, PackedLinear
+from dflash.kernels.linear.cuda import BUCKETS, DecodeLinear
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.rope.cuda import Angles, Append
@@ -51,7 +51,7 @@ class Context:
         fused, normed = device.empty(n, width), device.empty(n, width, dtype=np.float16)
         sources = a.sources.view(np.uint64)
         self._features = Features(sources, a.counts, a.row, width, features)
-        self._fuse = PackedLinear(features, [weights.matrix("fc.weight")], [fused])
+        self._fuse = DecodeLinear(features, [weights.matrix("fc.weight")], [fused])
         self._norm = RmsNorm(fused, weights.vector("enc.output_norm.weight"), config.norm_eps, half=normed)
         inv_freq, gain = inverse_frequencies(config)
         cos, sin = (device.empty(n, config.n_rot // 2) for _ in range(2))
@@ -59,7 +59,7 @@ class Context:
         layers = range(config.n_layers)
         stacks = weights.stacks([f"blk.{i}.attn_{part}.weight" for i in layers for part in "kv"])
         outs = [device.empty(n, stack.shape[0]) for stack, _ in stacks]
-        self._project = PackedLinear(normed, [stack for stack, _ in stacks], outs)
+        self._project = DecodeLinear(normed, [stack for stack, _ in stacks], outs)
         made: dict[str, Any] = {}
         for out, (_, names) in zip(outs, stacks, strict=True):
             made |= {name: out[:, i * row : (i + 1) * row] for i, name in enumerate(names)}
@@ -124,7 +124,7 @@ class Context:
         host.counts[:] = n, len(batch)
         for i, (state, rows) in enumerate(batch):
             part = slice(at, at + len(rows))
-            host.first[i], host.first[i + 1] = part.start, part.stop
+            host.row_starts[i], host.row_starts[i + 1] = part.start, part.stop
             host.sequence[part], host.row[part] = i, rows
             host.position[part] = np.arange(state.length, state.length + len(rows))
             host.length[i] = state.length % self._rings.size

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from dflash.kernels.attention.cuda import Workspace
 from dflash.kernels.block_attention.cuda import BlockAttend, DeviceBlocks
 from dflash.kernels.block_conv.cuda import BlockConv
-from dflash.kernels.linear.cuda import PackedLinear
+from dflash.kernels.linear.cuda import DecodeLinear
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import SplitNorm, carried
@@ -111,7 +111,7 @@ class ConvPair:
 
     def __init__(self, parts: DraftLayerContext, part: str) -> None:
         s = parts.space
-        self.conv_proj = PackedLinear(s.normed, [parts.matrix(f"{part}_conv_proj")], [s.change])
+        self.conv_proj = DecodeLinear(s.normed, [parts.matrix(f"{part}_conv_proj")], [s.change])
         taps = s.change, parts.weights.vector(f"blk.{parts.i}.{part}_conv_base")
         self.mix = BlockConv(s.whole, *taps, each=parts.config.block, side=0, out=s.mixed)
         self.after = BlockConv(s.product, *taps, each=parts.config.block, side=1, out=s.stream)
@@ -128,7 +128,7 @@ class Attention:
     def __init__(self, parts: DraftLayerContext, norms: DraftLayerNorms) -> None:
         _, config, s, where, i = parts
         matrices = [parts.matrix(name) for name in ("attn_q", "attn_k", "attn_v")]
-        self.project = PackedLinear(s.x, matrices, [s.query, s.key, s.value], **carried(before=norms.attention))
+        self.project = DecodeLinear(s.x, matrices, [s.query, s.key, s.value], **carried(before=norms.attention))
         gains = parts.vector("attn_q_norm"), parts.vector("attn_k_norm")
         inputs = s.query, s.key, s.value, *gains, s.cos, s.sin, where.own
         self.rotate = Rotate(*inputs, eps=config.norm_eps, q=s.rotated, k=s.k, v=s.v)
@@ -146,7 +146,7 @@ class Attention:
             workspace=where.workspace,
         )
         output, adds = parts.matrix("attn_output"), s.out is s.stream
-        self.attn_output = PackedLinear(s.attended, [output], [s.out], add=adds, **carried(behind=norms.ffn))
+        self.attn_output = DecodeLinear(s.attended, [output], [s.out], add=adds, **carried(behind=norms.ffn))
 
     def __call__(self, n: int, n_sequences: int) -> None:
         """Launch for `n` rows."""
@@ -156,16 +156,16 @@ class Attention:
         self.attn_output(n)
 
 
-class FeedForward:
+class DraftFeedForward:
     """``down(silu(gate x) * up x)``; reads `x` and writes or adds its output to `out`."""
 
     def __init__(self, parts: DraftLayerContext, norm: Norm, behind: Norm) -> None:
         s = parts.space
         matrices = [parts.matrix(name) for name in ("ffn_gate", "ffn_up")]
-        self.gate_up = PackedLinear(s.x, matrices, [s.inner], gated=True, **carried(before=norm))
+        self.gate_up = DecodeLinear(s.x, matrices, [s.inner], gated=True, **carried(before=norm))
         adds, scale = s.out is s.stream, 1 / INNER_SCALE
         down = parts.matrix("ffn_down")
-        self.ffn_down = PackedLinear(s.inner, [down], [s.out], add=adds, scale=scale, **carried(behind=behind))
+        self.ffn_down = DecodeLinear(s.inner, [down], [s.out], add=adds, scale=scale, **carried(behind=behind))
 
     def __call__(self, n: int) -> None:
         """Launch for `n` rows."""
@@ -184,7 +184,7 @@ class Layer:
         self.attn_norm, self.ffn_norm = launched(norms.attention), launched(norms.ffn)
         self.attn_conv, self.ffn_conv = (ConvPair(parts, part) if has_convs else None for part in ("attn", "ffn"))
         self.attention = Attention(parts, norms)
-        self.ffn = FeedForward(parts, norms.ffn, behind)
+        self.ffn = DraftFeedForward(parts, norms.ffn, behind)
         self.multiplies = [self.attention.project, self.attention.attn_output, self.ffn.gate_up, self.ffn.ffn_down]
 
     def __call__(self, n: int, n_sequences: int) -> None:

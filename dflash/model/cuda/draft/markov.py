@@ -7,9 +7,9 @@ import numpy as np
 from dflash.kernels.confidence.cuda import Reach
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.gpu import device
-from dflash.kernels.linear.cuda import PackedLinear
+from dflash.kernels.linear.cuda import DecodeLinear
 from dflash.kernels.sample.candidates import POOL
-from dflash.kernels.sample.cuda_candidates import Candidates, Largest
+from dflash.kernels.sample.cuda_candidates import FindCandidates, Largest
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.tree.cuda import Features, GatherTop1
 from dflash.model.cuda.weights import DeviceWeights
@@ -21,7 +21,7 @@ PAIRED = 16
 """Candidates of a position that are scored after each candidate of the position before."""
 
 
-class _Step(NamedTuple):
+class _MarkovStep(NamedTuple):
     """Launches of a position: code of the previous token, its float16 copy, correction, candidates, choice of a token.
 
     In `founds` and `picks`, the first item is for all candidates, the second for the likeliest token alone. `founds` has one
@@ -30,8 +30,8 @@ class _Step(NamedTuple):
 
     embed: Embed
     halve: Features
-    correct: PackedLinear
-    founds: tuple[list[Candidates], list[Largest]]
+    correct: DecodeLinear
+    founds: tuple[list[FindCandidates], list[Largest]]
     picks: tuple[GatherTop1, GatherTop1]
 
 
@@ -51,7 +51,7 @@ class Markov:
     vocabulary : Vocabulary
         Draft vocabulary, in the order of the logits.
     targets : int32 (V,) or None
-        See `Candidates`.
+        See `FindCandidates`.
     stream : float32 (R, D)
         Residual stream of the rows before the last norm.
     min_confidence : float
@@ -92,23 +92,23 @@ class Markov:
         w2 = [weights.matrix("markov_w2.weight").rows(part) for part in vocabulary.parts]
         by_text = logits[: texts * config.block].reshape(texts, config.block, vocab)
         self.largest = device.zeros(n, 1, dtype=np.int32), device.zeros(n, 1)
-        self._steps: list[_Step] = []
+        self._steps: list[_MarkovStep] = []
         for t in range(config.lead, config.block):
             outs = [by_text[:, t, columns] for columns in vocabulary.columns()]
             address = device.array(np.array([codes[t].data.ptr], np.uint64))
             code = Embed(before, w1, codes[t]), Features(address, a.counts, order, rank, halves, which=1)
-            correct = PackedLinear(halves, w2, outs, add=True)
-            found, largest = list[Candidates](), list[Largest]()
+            correct = DecodeLinear(halves, w2, outs, add=True)
+            found, largest = list[FindCandidates](), list[Largest]()
             for i in range(texts):
                 one = slice(i * config.block + t, i * config.block + t + 1)
                 own = {"out": (self.ids[one], self.scores[one]), "targets": targets, "shift": 1 - config.lead}
-                found.append(Candidates(logits[one], a.row_params[i : i + 1], a.position[one], each=1, **own))
+                found.append(FindCandidates(logits[one], a.row_params[i : i + 1], a.position[one], each=1, **own))
                 largest.append(Largest(logits[one], out=(self.largest[0][one], self.largest[1][one])))
             picks = (
                 GatherTop1(self.ids[t:], POOL * config.block, before),
                 GatherTop1(self.largest[0][t:], config.block, before),
             )
-            self._steps.append(_Step(*code, correct, (found, largest), picks))
+            self._steps.append(_MarkovStep(*code, correct, (found, largest), picks))
         self._trust: Reach | None = None
         if config.has_confidence and min_confidence > 0:
             weight, bias = confidence_head(weights.host)

@@ -13,8 +13,8 @@ from dflash.kernels.sample import SampleParams
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.tree.cuda import SEQUENCES, AcceptPath, WriteDraft
 from dflash.model.candidates import Candidates
-from dflash.model.cuda.device_drafts import DeviceDrafts, may_follow, most_rows
-from dflash.model.cuda.draft.block import Block
+from dflash.model.cuda.device_drafts import DeviceDrafts, can_launch_ahead, most_rows
+from dflash.model.cuda.draft.block import DraftBlock
 from dflash.model.cuda.draft.context import Context
 from dflash.model.cuda.draft.feature_buffer import FeatureBuffer
 from dflash.model.cuda.draft.markov import Markov
@@ -23,8 +23,8 @@ from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Rows
+from dflash.model.draft.files.source import Source
 from dflash.model.draft.request import DeviceDraftRequest, DraftRequest
-from dflash.model.draft.source import Source
 from dflash.model.draft.state import DraftSnapshot, DraftState
 from dflash.model.draft.vocabulary import Vocabulary
 
@@ -40,7 +40,7 @@ class DeviceBlockDraft:
     source : Source
         Weights of the same file; they are read once and kept on the device, repacked.
     target : DeviceModel
-        Target model. Its embedding and LM head are used unless the file has its own; `follow` reads its batches.
+        Target model. Its embedding and LM head are used unless the file has its own; `launch_ahead` reads its batches.
     vocabulary : Vocabulary
         Draft vocabulary.
     common : sequence of Vocabulary
@@ -104,13 +104,15 @@ class DeviceBlockDraft:
             head = weights.matrix("output.weight") if source.has("output.weight") else theirs.matrix(output)
             self._context = Context(weights, config, rings)
             about: dict[str, Any] = {"n_texts": n, "min_confidence": min_confidence, "scratch": target.scratch()}
-            self._block = Block(weights, config, rings, (embedding, head), vocabulary=vocabulary, common=common, **about)
+            self._block = DraftBlock(
+                weights, config, rings, (embedding, head), vocabulary=vocabulary, common=common, **about
+            )
         self.weights = weights
         shape: dict[str, Any] = {"rows": config.block, "places": rings.size, "mask": config.mask}
         arrays = self._context.arrays, self._block.out
         self._walk = AcceptPath(target.batch, target.sampled_ids, *arrays, block=self._block.arrays, **shape)
         self._plant = WriteDraft(self._block.out, target.batch)
-        self._kept = FeatureBuffer(config.target_layer_ids, rings.slots, config.width)
+        self._feature_buffer = FeatureBuffer(config.target_layer_ids, rings.slots, config.width)
         self._ahead: DeviceDrafts | None = None
         self.latest: DeviceDrafts | None = None
         jit.warm()
@@ -146,28 +148,28 @@ class DeviceBlockDraft:
     def read_many(self, items: Sequence[tuple[DraftState, Rows]], features: Mapping[int, Any]) -> None:
         """Append the next positions of several sequences to their contexts; see `BlockDraft.read_many`.
 
-        Rows that `follow` has read are not read again. A few rows are buffered until the next proposal.
+        Rows that `launch_ahead` has read are not read again. A few rows are buffered until the next proposal.
         """
         unread: list[tuple[DraftState, Rows]] = []
         for state, rows in items:
             if self._ahead is not None and self._ahead.awaits(state, features):
                 self._ahead.record_accepted(state, len(range(PENDING)[rows]) if isinstance(rows, slice) else len(rows))
-            elif not self._kept.add(state, features, rows):
+            elif not self._feature_buffer.add(state, features, rows):
                 self.catch_up([state])
-                if not self._kept.add(state, features, rows):
+                if not self._feature_buffer.add(state, features, rows):
                     unread.append((state, rows))
         if unread:
             self._context.read(unread, features)
 
     def catch_up(self, states: Sequence[DraftState]) -> None:
         """Read the buffered rows of some sequences."""
-        items, features = self._kept.take(states)
+        items, features = self._feature_buffer.take(states)
         if items:
             self._context.read(items, features)
 
     def forget(self, state: DraftState) -> None:
         """Drop the buffered rows of a sequence."""
-        self._kept.take([state])
+        self._feature_buffer.take([state])
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Candidates]:
         """Find candidates for the tokens after the last one of each sequence; see `BlockDraft.propose`."""
@@ -204,10 +206,10 @@ class DeviceBlockDraft:
         edges = found.edges[rows].get()[:, :width, :width] if isinstance(found, Pairs) else None
         return Candidates(found.ids[rows].get()[:, :width], found.scores[rows].get()[:, :width], edges)
 
-    def guess(
+    def draft_on_device(
         self, device_requests: Sequence[DeviceDraftRequest[DraftState]], anchors: Sequence[int]
     ) -> DeviceDrafts | None:
-        """Draft trees that stay on the device; take those that `follow` has launched if they match.
+        """Draft trees that stay on the device; take those that `launch_ahead` has launched if they match.
 
         Parameters
         ----------
@@ -229,11 +231,11 @@ class DeviceBlockDraft:
         self.latest = DeviceDrafts(self, device_requests, self._block.out, anchors)
         return self.latest
 
-    def follow(self, device_requests: Sequence[DeviceDraftRequest[DraftState]], order: Sequence[int]) -> bool:
-        """See `DeviceDrafter.follow`."""
+    def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest[DraftState]], order: Sequence[int]) -> bool:
+        """See `DeviceDrafter.launch_ahead`."""
         target, n = self._target, len(device_requests)
         self.catch_up([device_request.state for device_request in device_requests])
-        if n > self.most_texts or target.latest is None or not may_follow(target, device_requests, order):
+        if n > self.most_texts or target.latest is None or not can_launch_ahead(target, device_requests, order):
             return False
         features = target.latest.captured
         if not all(tap in features for tap in self.config.target_layer_ids):
@@ -245,7 +247,7 @@ class DeviceBlockDraft:
         self._walk(order)
         self._context.run(size)
         self._block.run(block)
-        self._ahead = self.latest = DeviceDrafts(self, device_requests, self._block.out, None).follows(features)
+        self._ahead = self.latest = DeviceDrafts(self, device_requests, self._block.out, None).reading(features)
         return True
 
     def writer(self, batch: DeviceBatch) -> WriteDraft:

@@ -50,7 +50,7 @@ def rows_of(arrays: Any, *, pages: Any, length: Any) -> SimpleNamespace:
     """Return a row layout of `arrays` with other `pages`, and `length` as the place of each sequence's first row."""
     return SimpleNamespace(
         counts=arrays.counts,
-        first=arrays.first,
+        row_starts=arrays.row_starts,
         sequence=arrays.sequence,
         length=length,
         pages=pages,

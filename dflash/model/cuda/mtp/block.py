@@ -9,7 +9,7 @@ import numpy as np
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
-from dflash.kernels.linear.cuda import PackedLinear
+from dflash.kernels.linear.cuda import DecodeLinear
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.rope.cuda import Angles
 from dflash.model.config import Config
@@ -91,8 +91,8 @@ class Reading:
             Embed(batch.tokens, parts.embedding, embedded),
             RmsNorm(embedded, weights.vector("nextn.enorm.weight"), eps, half=left_half),
             RmsNorm(hidden, weights.vector("nextn.hnorm.weight"), eps, half=right_half),
-            PackedLinear(left_half, [left], [space.stream]),
-            PackedLinear(right_half, [right], [space.stream], add=True),
+            DecodeLinear(left_half, [left], [space.stream]),
+            DecodeLinear(right_half, [right], [space.stream], add=True),
             Angles(batch.position, device.array(inv_freq), space.cos, space.sin, gain=gain),
             layers.Block(block, mixer, norms),
         )

@@ -8,13 +8,13 @@ import numpy as np
 
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.buffers import DeviceArrays
-from dflash.kernels.linear.cuda import BUCKETS, PackedLinear
+from dflash.kernels.linear.cuda import BUCKETS, DecodeLinear
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.sample.candidates import POOL
-from dflash.kernels.sample.cuda_candidates import Candidates, Largest, describe
+from dflash.kernels.sample.cuda_candidates import FindCandidates, Largest, describe
 from dflash.kernels.sample.cuda_layout import LAW
-from dflash.kernels.tree.cuda import OUTLINE, SEQUENCES, BuildTree, Features, GatherTop1, context_shapes, guesses
+from dflash.kernels.tree.cuda import OUTLINE, SEQUENCES, BuildTree, Features, GatherTop1, context_shapes, draft_arrays
 from dflash.model.cuda.graphs import Graphs
 from dflash.model.cuda.mask_logits import bury
 from dflash.model.cuda.mtp.block import MtpContext, Reading
@@ -25,7 +25,7 @@ MOST = 8
 """Most draft tokens below each other; each takes a pass of the head."""
 
 
-class Size(NamedTuple):
+class LoopGraphKey(NamedTuple):
     """Key of a captured graph.
 
     Parameters
@@ -47,7 +47,7 @@ class Size(NamedTuple):
     draft_vocab: int | None
 
 
-class _Step(NamedTuple):
+class _LoopStep(NamedTuple):
     """Launches of one draft position; the first position continues from the unread tokens and has no `picks` and `read`.
 
     In `picks` and `candidates`, the first item is for all candidates, the second for the likeliest token alone.
@@ -56,10 +56,10 @@ class _Step(NamedTuple):
     picks: tuple[GatherTop1, GatherTop1] | None
     read: Reading | None
     norm: RmsNorm
-    candidates: tuple[Candidates, Largest]
+    candidates: tuple[FindCandidates, Largest]
 
 
-class Chain:
+class DraftLoop:
     """Reads rows of up to 16 sequences, at most 64 in all, and drafts the tokens that follow each.
 
     Parameters
@@ -85,7 +85,9 @@ class Chain:
         shapes = {"pages": (s, pages), "row_params": (s, LAW.itemsize // 4), "outlines": (s, OUTLINE), "sources": (2,)}
         self.arrays = a = DeviceArrays(**context_shapes(), **shapes, alone=(2,), next=(MOST, s))
         room = {"pages": a.pages, "max_pages": pages, "max_sequences": s}
-        own = {name: getattr(a, name) for name in ("counts", "first", "sequence", "parent", "depth", "length", "position")}
+        own = {
+            name: getattr(a, name) for name in ("counts", "row_starts", "sequence", "parent", "depth", "length", "position")
+        }
         hidden = device.empty(PENDING, width)
         self._take = Features(a.sources.view(np.uint64), a.counts, a.row, width, hidden)
         batch = SimpleNamespace(**own, tokens=a.token, max_rows=PENDING, **room)
@@ -97,18 +99,18 @@ class Chain:
         self._wanted = device.empty(s, width, dtype=np.float16)
         self._known = parts.known, *parts.common
         self._heads = [
-            PackedLinear(self._wanted, [parts.output.rows(p) for p in of.parts], [self._logits[:, p] for p in of.parts])
+            DecodeLinear(self._wanted, [parts.output.rows(p) for p in of.parts], [self._logits[:, p] for p in of.parts])
             for of in self._known
         ]
         self.ids, self.scores = device.zeros(MOST * s, POOL, dtype=np.int32), device.zeros(MOST * s, POOL)
         self._largest = device.zeros(MOST * s, 1, dtype=np.int32), device.zeros(MOST * s, 1)
-        self.out = guesses(s)
+        self.out = draft_arrays(s)
         found = (self.ids, self.scores), self._largest
         self._grow, self._grow_largest = (BuildTree(*pair, a.outlines, self.out, apart=s) for pair in found)
         every, none = np.arange(s + 1, dtype=np.int32), np.zeros(s, np.int32)
-        fixed = {"first": every, "sequence": every[:s], "parent": none - 1, "depth": none}
+        fixed = {"row_starts": every, "sequence": every[:s], "parent": none - 1, "depth": none}
         self._fixed = {name: device.array(values) for name, values in fixed.items()} | room
-        self._steps: list[_Step] = []
+        self._steps: list[_LoopStep] = []
         self._graphs = Graphs(self._launch, self._clear)
         self._laid: Any = None
 
@@ -140,7 +142,9 @@ class Chain:
         self.arrays.upload()
         self._laid = laid if follows else None
 
-    def prepare(self, n_rows: int, requests: Sequence[DeviceDraftRequest[State]] = (), *, candidates: bool = False) -> Size:
+    def prepare(
+        self, n_rows: int, requests: Sequence[DeviceDraftRequest[State]] = (), *, candidates: bool = False
+    ) -> LoopGraphKey:
         """Capture a graph that reads up to `n_rows` rows and answers the requests; return its key for `run`.
 
         With `candidates`, the graph finds all candidates of each position.
@@ -150,11 +154,11 @@ class Chain:
         for t in range(len(self._steps), depth):
             self._bind(t)
         rows = next(bucket for bucket in BUCKETS if bucket >= n_rows)
-        size = Size(rows, len(requests), depth, greedy and not candidates, shared_draft_vocab(requests))
+        size = LoopGraphKey(rows, len(requests), depth, greedy and not candidates, shared_draft_vocab(requests))
         self._graphs.prepare(size)
         return size
 
-    def run(self, size: Size) -> None:
+    def run(self, size: LoopGraphKey) -> None:
         """Run the graph of a size on the uploaded arrays."""
         self._graphs(size)
 
@@ -169,10 +173,10 @@ class Chain:
             source = read.stream
         norm = RmsNorm(source, self._parts.norm, self._parts.config.norm_eps, half=self._wanted, full=self._seen)
         out, largest = ((ids[part], scores[part]) for ids, scores in ((self.ids, self.scores), self._largest))
-        candidates = Candidates(self._logits, a.row_params, a.next[t], each=1, shift=1, out=out)
-        self._steps.append(_Step(picks, read, norm, (candidates, Largest(self._logits, out=largest))))
+        candidates = FindCandidates(self._logits, a.row_params, a.next[t], each=1, shift=1, out=out)
+        self._steps.append(_LoopStep(picks, read, norm, (candidates, Largest(self._logits, out=largest))))
 
-    def _launch(self, size: Size) -> None:
+    def _launch(self, size: LoopGraphKey) -> None:
         which = 0 if size.draft_vocab is None else 1 + size.draft_vocab
         head = self._heads[which]
         if len(self._known[which]) < self._parts.config.n_vocab:

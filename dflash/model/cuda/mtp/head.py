@@ -19,11 +19,11 @@ from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.tree.cuda import SEQUENCES, AcceptPath, WriteDraft
 from dflash.model.candidates import Candidates
 from dflash.model.config import Config
-from dflash.model.cuda.device_drafts import DeviceDrafts, may_follow, most_rows
+from dflash.model.cuda.device_drafts import DeviceDrafts, can_launch_ahead, most_rows
 from dflash.model.cuda.model import DeviceModel
 from dflash.model.cuda.mtp.block import MtpContext
-from dflash.model.cuda.mtp.draft_loop import MOST, Chain
-from dflash.model.cuda.recurrent_pools import DEVICE
+from dflash.model.cuda.mtp.draft_loop import MOST, DraftLoop
+from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.draft.vocabulary import Vocabulary
@@ -97,7 +97,7 @@ class DeviceMtpHead:
             last = own.vector(norm) if norm in host else theirs.vector("output_norm.weight")
             pages = -(-(model.config.context + 3 * PENDING) // PAGE)
             context = MtpContext(own, config, self.pools, embedding, head, last, known, common, model.scratch())
-            self._chain = Chain(context, pages)
+            self._chain = DraftLoop(context, pages)
         self.weights = own
         arrays, out = self._chain.arrays, self._chain.out
         self._walk = AcceptPath(model.batch, model.sampled_ids, arrays, out, rows=MOST, position=arrays.next)
@@ -180,11 +180,11 @@ class DeviceMtpHead:
         return found
 
     def ready(self, device_requests: Sequence[DeviceDraftRequest[State]], anchors: Sequence[int]) -> DeviceDrafts | None:
-        """Return the drafts that `follow` has launched if they answer these requests at these roots, else None."""
+        """Return the drafts that `launch_ahead` has launched if they answer these requests at these roots, else None."""
         ahead, self._ahead = self._ahead, None
         return ahead if ahead is not None and ahead.matches(device_requests, anchors) else None
 
-    def guess(
+    def draft_on_device(
         self, device_requests: Sequence[DeviceDraftRequest[State]], anchors: Sequence[int], unread: Sequence[Unread]
     ) -> DeviceDrafts | None:
         """Read the unread tokens of some sequences and draft trees that stay on the device.
@@ -210,20 +210,20 @@ class DeviceMtpHead:
         return self.latest
 
     def record_accepted(self, state: State, hidden: Any, n_rows: int) -> bool:
-        """Record that `n_rows` rows of a sequence were accepted; return True if `follow` has read them."""
+        """Record that `n_rows` rows of a sequence were accepted; return True if `launch_ahead` has read them."""
         if self._ahead is None or not self._ahead.awaits(state, hidden):
             return False
         self._ahead.record_accepted(state, n_rows)
         return True
 
-    def follow(self, device_requests: Sequence[DeviceDraftRequest[State]], order: Sequence[int]) -> bool:
-        """See `DeviceDrafter.follow`."""
+    def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest[State]], order: Sequence[int]) -> bool:
+        """See `DeviceDrafter.launch_ahead`."""
         target, depth, states = (
             self._target,
             max(device_request.positions for device_request in device_requests),
             [device_request.state for device_request in device_requests],
         )
-        if target.latest is None or not may_follow(target, device_requests, order):
+        if target.latest is None or not can_launch_ahead(target, device_requests, order):
             return False
         if len(device_requests) > SEQUENCES or depth > MOST:
             return False
@@ -238,7 +238,7 @@ class DeviceMtpHead:
         self._chain.lay(states, hidden, device_requests, follows=True)
         self._walk(order)
         self._chain.run(size)
-        self._ahead = self.latest = DeviceDrafts(self, device_requests, self._chain.out, None).follows(hidden)
+        self._ahead = self.latest = DeviceDrafts(self, device_requests, self._chain.out, None).reading(hidden)
         return True
 
     def writer(self, batch: DeviceBatch) -> WriteDraft:
@@ -282,7 +282,7 @@ class DeviceMtpHead:
             n = len(some)
             state.reserve(n + depth)
             part, order = slice(at, at + n), np.arange(n, dtype=np.int32)
-            host.first[i], host.first[i + 1], host.last[i] = at, at + n, at + n - 1
+            host.row_starts[i], host.row_starts[i + 1], host.last[i] = at, at + n, at + n - 1
             host.sequence[part], host.length[i] = i, state.length
             host.parent[part], host.depth[part] = order - 1, order
             host.position[part], host.row[part], host.token[part] = state.length + order, row + order, some
@@ -291,5 +291,5 @@ class DeviceMtpHead:
             at += n
 
 
-def _nothing_to_flush(slot: int, kept: Sequence[int], side: int) -> None:
+def _nothing_to_flush(slot: int, accepted: Sequence[int], buffer: int) -> None:
     """Do nothing: a block of full attention has no recurrent state."""

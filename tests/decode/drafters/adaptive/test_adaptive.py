@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from ahead_toy import AheadToy
-from guessers import naive
+from oracles import naive
 from paced import CHEAP, FLAT, GOOD, STEEP, USELESS, WEAK, N, Paced, Timed, written
 
 from dflash.decode.drafters import measures
@@ -85,7 +85,7 @@ class BeginsBadly(Paced):
     def propose(self, drafter_states, max_drafts):
         drafts = super().propose(drafter_states, max_drafts)
         for drafter_state, draft in zip(drafter_states, drafts, strict=True):
-            if (drafter_state.session.ids[0], len(drafter_state.session.token_ids)) in self.where:
+            if (drafter_state.session.prompt_array[0], len(drafter_state.session.token_ids)) in self.where:
                 draft.tokens[:] = (draft.tokens + 1) % 13
         return drafts
 
@@ -105,7 +105,7 @@ class Ripens(Paced):
 
     def start(self, session, model, snapshot=None):
         found = super().start(session, model)
-        found.drafter = GOOD if session.ids[0] >= 8 else self
+        found.drafter = GOOD if session.prompt_array[0] >= 8 else self
         return found
 
 
@@ -172,7 +172,7 @@ class Foresees(Paced):
     def plan_next(self, drafter_states, drafts):
         return [LaunchDraft(self, (drafter_state, drafter_state.shape.depth)) for drafter_state in drafter_states]
 
-    def follow(self, wishes, order):
+    def launch_ahead(self, wishes, order):
         self.followed.append(dict(wishes))
 
     def propose(self, drafter_states, max_drafts):

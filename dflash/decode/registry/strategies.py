@@ -1,8 +1,4 @@
-"""Table of drafters by name, and the parser of strategy names.
-
-This module imports no drafter. Each drafter registers itself in its own file with `register`, and importing
-`dflash.decode.drafters` imports them all. The order of the table is the order of registration.
-"""
+"""Table of drafters by name, and the parser of strategy names."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
+from dflash.decode.registry.word_table import WordTable
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
@@ -138,7 +135,8 @@ class RegisteredDrafter:
         return self.word if number is None else f"{self.word}:{number}"
 
 
-_TABLE: dict[str, RegisteredDrafter] = {}
+DRAFTERS: WordTable[RegisteredDrafter] = WordTable()
+"""Drafters by word."""
 
 
 def register(word: str, *aliases: str, **settings: Any) -> Callable[[T], T]:
@@ -186,13 +184,7 @@ def register(word: str, *aliases: str, **settings: Any) -> Callable[[T], T]:
 
     def add(kind: T) -> T:
         for each in (word, *aliases):
-            known = _TABLE.get(each)
-            if _WORD.fullmatch(each) is None:
-                raise ValueError(f"register: {each!r} must consist of lower-case letters and hyphens")
-            # a class may be defined again, as in a notebook's cell
-            if known is not None and (known.kind.__module__, known.kind.__name__) != (kind.__module__, kind.__name__):
-                raise ValueError(f"register: {each!r} is the name of {known.kind.__name__}; choose another")
-            _TABLE[each] = RegisteredDrafter(each, kind, **settings)
+            DRAFTERS.add(RegisteredDrafter(each, kind, **settings))
         return kind
 
     return add
@@ -200,12 +192,12 @@ def register(word: str, *aliases: str, **settings: Any) -> Callable[[T], T]:
 
 def words() -> tuple[str, ...]:
     """Return all words that names are made of."""
-    return tuple(_TABLE)
+    return tuple(DRAFTERS)
 
 
 def names() -> str:
     """List the forms of all names, for help and messages."""
-    return ", ".join(form for entry in _TABLE.values() for form in entry.forms)
+    return ", ".join(form for entry in DRAFTERS.values() for form in entry.forms)
 
 
 def parse(text: str, draft: str | None = None, **options: Any) -> Named:
@@ -233,7 +225,7 @@ def parse(text: str, draft: str | None = None, **options: Any) -> Named:
 def name(strategy: DraftMethod) -> str:
     """Return the name that `parse` would read as this strategy, without draft options and recoveries; else its repr."""
     kind = type(strategy.drafter)
-    found = (entry.spelled(strategy) for entry in _TABLE.values() if entry.kind is kind)
+    found = (entry.spelled(strategy) for entry in DRAFTERS.values() if entry.kind is kind)
     return next((text for text in found if text is not None), None) or repr(strategy)
 
 
@@ -289,29 +281,28 @@ def check_no_draft_options(arguments: Iterable[str]) -> None:
 def _option_takers(text: str) -> Iterator[RegisteredDrafter]:
     """Yield the entries of a name that use draft options themselves: a word before brackets leaves them to its parts."""
     for word, bracket in _WORD_AND_BRACKET.findall(text):
-        if not bracket and word in _TABLE:
-            yield _TABLE[word]
+        if not bracket and word in DRAFTERS:
+            yield DRAFTERS[word]
 
 
 def _words_that_take(option: str) -> list[str]:
-    found = [entry for entry in _TABLE.values() if option in entry.takes and entry.brackets == "never"]
+    found = [entry for entry in DRAFTERS.values() if option in entry.takes and entry.brackets == "never"]
     return [entry.word for entry in sorted(found, key=lambda entry: entry.spare_draft)]
 
 
 class _Parser:
     def __init__(self, text: str, options: dict[str, Any]) -> None:
         self._text, self._options = text, options
-        needed = {word for word in _words_that_take("draft") if not _TABLE[word].spare_draft}
+        needed = {word for word in _words_that_take("draft") if not DRAFTERS[word].spare_draft}
         self._spare = {option: value for option, value in options.items() if option != "draft"}
         if not needed.intersection(words_of(text)):
             self._spare = options
 
     def parse(self, text: str) -> Named:
         found = _CALL.fullmatch(text.strip())
-        if found is None or found[1] not in _TABLE:
+        if found is None or found[1] not in DRAFTERS:
             raise self._unknown(text)
-        entry = _TABLE[found[1]]
-        inner: tuple[Named, ...] | None = None if found[3] is None else ()
+        entry, inner = DRAFTERS[found[1]], None if found[3] is None else ()
         call = NameCall(
             self._text, int(found[2]) if found[2] else None, inner, self._spare if entry.spare_draft else self._options
         )
@@ -328,7 +319,7 @@ class _Parser:
     def _unknown(self, text: str) -> RequestError:
         text = text.strip() or self._text
         word = _WORD.match(text)
-        entry = _TABLE.get(word[0]) if word else None
+        entry = DRAFTERS.get(word[0]) if word else None
         if entry is None:
             return RequestError(f"strategy: {text!r:.80} is not known; there are {names()}")
         bounds = f", {entry.number} from 1 to 9999" if entry.number else ""

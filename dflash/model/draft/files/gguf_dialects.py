@@ -8,7 +8,7 @@ import numpy as np
 from dflash.errors import FormatError, Unsupported
 from dflash.model.config_sizes import MAX_BLOCKS, MAX_WIDTH, RopeScaling
 from dflash.model.draft.config import DraftConfig
-from dflash.model.draft.names import FORKS, kind_of
+from dflash.model.draft.files.names import FORKS, kind_of
 from dflash.model.gguf.header import Value
 from dflash.model.gguf.keys import Keys
 

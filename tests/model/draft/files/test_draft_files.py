@@ -1,10 +1,7 @@
 """Files of draft models: every format, damaged files, and drafts of another target."""
 
-import copy
 import json
 import logging
-import math
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -19,26 +16,20 @@ from drafts import (
     json_config,
     random_weights,
     safetensors,
+    shapes,
     target,
     write_folder,
     write_gguf,
 )
 
-from dflash.errors import DFlashError, FormatError, ModelError, NotFound, RequestError, Unsupported
+from dflash.errors import FormatError, NotFound, RequestError, Unsupported
 from dflash.model.config_sizes import RopeScaling
 from dflash.model.draft import is_draft, load_draft, open_draft
 from dflash.model.draft.config import default_target_layer_ids
-from dflash.model.draft.folder import config_of as config_of_folder
-from dflash.model.draft.gguf_dialects import config_of as config_of_gguf
-from dflash.model.draft.names import expected
-from dflash.model.draft.safetensors import SIZES, SafeTensors
-from dflash.model.gguf.file import GGUFFile
-from dflash.model.hub import resolve
-from dflash.model.load import load_model
-
-
-def shapes(config):
-    return {name: value.shape for name, value in random_weights(config).items()}
+from dflash.model.draft.files.folder import config_of as config_of_folder
+from dflash.model.draft.files.names import expected
+from dflash.model.loading.hub import resolve
+from dflash.model.loading.target import load_model
 
 
 def from_json(config, **changes):
@@ -367,137 +358,3 @@ def test_targets_are_no_drafts_and_drafts_no_targets():
         load_draft("demo", target(), sequences=1)
     with pytest.raises(Unsupported, match="is a draft model: load its target"):
         load_model("demo-draft", device="cpu")
-
-
-ABSURD = [
-    None,
-    -1,
-    0,
-    1,
-    3,
-    1 << 40,
-    1e30,
-    float("nan"),
-    "x",
-    "",
-    [],
-    {},
-    [None],
-    [[1]],
-    True,
-    [1 << 70],
-    ["full_attention"],
-]
-
-
-def absurd(rng, config):
-    """A configuration with one to three invalid values, at any depth."""
-    config = copy.deepcopy(config)
-    for _ in range(rng.randint(1, 3)):
-        place = config["dflash_config"] if rng.random() < 0.4 and isinstance(config.get("dflash_config"), dict) else config
-        key = rng.choice([*place, "rope_scaling", "rope_parameters", "use_swa", "transformer_layer_config", "causal"])
-        if rng.random() < 0.2:
-            place.pop(key, None)
-        else:
-            place[key] = rng.choice(ABSURD)
-    return config
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_absurd_settings_are_refused_or_make_sense(kind):
-    rng, config, refused = random.Random(3), KINDS[kind], 0
-    of_tensors = shapes(config)
-    for _ in range(1500):
-        try:
-            got = config_of_folder(absurd(rng, json_config(config)), of_tensors)
-        except ModelError as error:
-            assert "\n" not in str(error)
-            refused += 1
-        else:
-            assert len(got.windows) == len(got.causal) == got.n_layers
-            assert 1 <= got.most < 32
-    assert refused > 800
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_absurd_keys_are_refused_or_make_sense(tmp_path, kind):
-    rng, config, refused = random.Random(4), KINDS[kind], 0
-    path, of_tensors = write_gguf(tmp_path / "x.gguf", config, random_weights(config)), shapes(config)
-    with GGUFFile.open(path) as file:
-        keys = {name: value for name, value in file.metadata.items() if not name.startswith("GGUF.")}
-    values = [
-        -1,
-        0,
-        3,
-        1 << 40,
-        1e30,
-        float("nan"),
-        "x",
-        True,
-        np.array([], np.int32),
-        np.array([1 << 30]),
-        np.ones(3),
-        ["a"],
-    ]
-    for _ in range(1500):
-        damaged = dict(keys)
-        for name in rng.sample(sorted(damaged), rng.randint(1, 3)):
-            if rng.random() < 0.3:
-                del damaged[name]
-            else:
-                damaged[name] = rng.choice(values)
-        try:
-            got = config_of_gguf(damaged, of_tensors)
-        except ModelError as error:
-            assert "\n" not in str(error)
-            refused += 1
-        else:
-            assert len(got.windows) == len(got.causal) == got.n_layers
-    assert refused > 800
-
-
-def test_damaged_safetensors(tmp_path):
-    sound = safetensors({"a": ("F32", np.ones((3, 4), np.float32)), "b": ("I64", np.arange(5))})
-    rng, path, opened = random.Random(5), tmp_path / "x.safetensors", 0
-    path.write_bytes(sound)
-    assert set(SafeTensors.open(path).tensors) == {"a", "b"}
-    for i in range(600):
-        damaged = bytearray(sound[: rng.randrange(len(sound))] if i % 3 == 0 else sound)
-        for _ in range(rng.randint(0 if i % 3 == 0 else 1, 3)):
-            if damaged:
-                damaged[rng.randrange(len(damaged))] = rng.randrange(256)
-        path = tmp_path / f"{i}.safetensors"
-        path.write_bytes(damaged)
-        try:
-            tensors = SafeTensors.open(path).tensors
-        except DFlashError:
-            continue
-        opened += 1
-        for entry in tensors.values():
-            assert entry.data.nbytes == math.prod(entry.shape) * SIZES[entry.type]
-    assert opened < 450
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        "[]",
-        "{",
-        '{"a": 1}',
-        '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 8]}}',
-        '{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}',
-        '{"a": {"dtype": "F32", "shape": [true], "data_offsets": [0, 4]}}',
-        '{"a": {"dtype": "F8", "shape": [4], "data_offsets": [0, 4]}}',
-        '{"a": {"dtype": "F32", "shape": [100], "data_offsets": [0, 400]}}',
-        '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}}',
-        '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}}',
-        '{"a": {}, "a": {}}',
-        "[" * 100000,
-    ],
-    ids=lambda header: header[:50],
-)
-def test_headers_that_lie(tmp_path, header):
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(16))
-    with pytest.raises(FormatError, match=r"x\.safetensors"):
-        SafeTensors.open(path)

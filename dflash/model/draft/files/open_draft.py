@@ -6,11 +6,11 @@ from typing import Any
 
 from dflash.errors import FormatError
 from dflash.model.draft.config import DraftConfig
-from dflash.model.draft.folder import config_of as config_of_folder
-from dflash.model.draft.gguf_dialects import DIALECTS
-from dflash.model.draft.gguf_dialects import config_of as config_of_gguf
-from dflash.model.draft.safetensors import read_object
-from dflash.model.draft.source import FolderSource, GGUFSource, Source
+from dflash.model.draft.files.folder import config_of as config_of_folder
+from dflash.model.draft.files.gguf_dialects import DIALECTS
+from dflash.model.draft.files.gguf_dialects import config_of as config_of_gguf
+from dflash.model.draft.files.safetensors import read_object
+from dflash.model.draft.files.source import FolderSource, GGUFSource, Source
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
 

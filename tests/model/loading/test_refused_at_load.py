@@ -8,14 +8,15 @@ import pytest
 from drafts import KINDS as DRAFTS
 
 from dflash.errors import KernelError, OutOfMemory, Unsupported
-from dflash.model import load, load_mtp
 from dflash.model.config import Config
 from dflash.model.draft import load as draft_load
 from dflash.model.gguf.file import GGUFFile
-from dflash.model.load import load_model
+from dflash.model.loading import mtp
+from dflash.model.loading import target as target_model
+from dflash.model.loading.target import load_model
 from dflash.model.runnable import refuse_sizes
 
-GOLDEN = Path(__file__).parent.parent / "data" / "golden"
+GOLDEN = Path(__file__).parents[2] / "data" / "golden"
 MTP = GOLDEN / "qwen35-r2-mtp" / "qwen35-r2-mtp-F16.gguf"
 SHORTAGES = [MemoryError("Unable to allocate 9 GiB"), OSError(errno.ENOMEM, "Cannot allocate memory")]
 
@@ -40,7 +41,7 @@ def config_of(path):
 )
 def test_sizes_that_no_kernel_takes(monkeypatch, changes, message):
     config = config_of(MTP)
-    monkeypatch.setattr(load.Config, "from_gguf", lambda *_: replace(config, **changes))
+    monkeypatch.setattr(target_model.Config, "from_gguf", lambda *_: replace(config, **changes))
     with pytest.raises(Unsupported, match=message):
         load_model(MTP, device="cpu", threads=1, context=256, sequences=1)
 
@@ -71,9 +72,9 @@ def test_an_mtp_head_of_other_sizes(monkeypatch):
     with_head = config_of(MTP)
     with GGUFFile.open(MTP) as file:
         trunk = type("Trunk", (), {"config": with_head, "device": "cpu", "metadata": file.metadata})()
-        monkeypatch.setattr(load_mtp.Config, "from_gguf", lambda *_: replace(with_head, head_size=8))
+        monkeypatch.setattr(mtp.Config, "from_gguf", lambda *_: replace(with_head, head_size=8))
         with pytest.raises(Unsupported, match="key_length' is 8"):
-            load_mtp.load_mtp(trunk, MTP)
+            mtp.load_mtp(trunk, MTP)
 
 
 @pytest.mark.parametrize(("kind", "rank"), [("dflash2", "selector_rank"), ("dspark", "markov_rank")])
@@ -88,16 +89,16 @@ def test_too_little_memory(monkeypatch, shortage):
     def fails(*_, **__):
         raise shortage
 
-    monkeypatch.setattr(load, "Model", fails)
+    monkeypatch.setattr(target_model, "Model", fails)
     with pytest.raises(OutOfMemory, match=r"qwen35-r2-mtp-F16\.gguf': out of memory .*llocate.*: ask for fewer sequences"):
         load_model(MTP, device="cpu", threads=1, context=256, sequences=1)
     monkeypatch.setattr(draft_load, "open_draft", fails)
     target = type("Target", (), {"device": "cpu"})()
     with pytest.raises(OutOfMemory, match=r"'demo-draft': out of memory .*: use another strategy"):
         draft_load.load_draft("demo-draft", target, sequences=1)
-    monkeypatch.setattr(load_mtp.GGUFFile, "open", fails)
+    monkeypatch.setattr(mtp.GGUFFile, "open", fails)
     with pytest.raises(OutOfMemory, match="'demo': out of memory"):
-        load_mtp.load_mtp(target, "demo")
+        mtp.load_mtp(target, "demo")
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), KernelError("no")], ids=str)
@@ -105,7 +106,7 @@ def test_other_errors_stay(monkeypatch, error):
     def fails(*_, **__):
         raise error
 
-    monkeypatch.setattr(load, "Model", fails)
+    monkeypatch.setattr(target_model, "Model", fails)
     with pytest.raises(type(error), match=str(error).replace("[", r"\[").replace("]", r"\]")):
         load_model(MTP, device="cpu", threads=1, context=256, sequences=1)
 
@@ -113,7 +114,7 @@ def test_other_errors_stay(monkeypatch, error):
 def test_memory_that_the_system_refuses():
     """Allocate a real array, larger than any address space."""
     from dflash.kernels.arrays import zeros
-    from dflash.model.short_memory import memory_errors
+    from dflash.model.loading.short_memory import memory_errors
 
     with (
         pytest.raises(OutOfMemory, match=r"'x': out of memory .*: less"),

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dflash.decode.registry.recoveries import MAX_TOKENS
 from dflash.decode.sampling.params import Sampling
 from dflash.errors import RequestError
-from dflash.serve.fields import Fields, shown
 from dflash.serve.limits import MAX_BIASES, MAX_CHOICES, MAX_SEQUENCES, MAX_STOP_LENGTH, MAX_STOPS
-from dflash.serve.strategy_choice import MAX_TOKENS, UNSAID, Decoding, parse_decoding
-from dflash.serve.unsupported import refuse_unsupported
+from dflash.serve.parsing.fields import Fields, shown
+from dflash.serve.parsing.unsupported import refuse_unsupported
+from dflash.serve.strategy_choice import UNSAID, Decoding, parse_decoding
 
 MAX_LOGPROBS = 20
 """Top tokens per position, as in OpenAI's API."""

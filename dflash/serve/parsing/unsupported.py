@@ -1,6 +1,6 @@
 """Request fields of other servers that would change the output and are not supported yet."""
 
-from dflash.serve.fields import Fields
+from dflash.serve.parsing.fields import Fields
 
 _FIELDS = {
     "continue_final_message": "the answer always starts a new turn",

@@ -7,8 +7,8 @@ from dflash.errors import Unsupported
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.header import Value
-from dflash.model.hub import resolve
-from dflash.model.load import Loaded, load_model
+from dflash.model.loading.hub import resolve
+from dflash.model.loading.target import Loaded, load_model
 
 if TYPE_CHECKING:
     from dflash.model.cuda.model import DeviceModel

@@ -6,10 +6,10 @@ import pytest
 from toy import Toy
 from watching import WAYS, script, way, written
 
-from dflash.decode.recoveries.tool_stall import ToolStall
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.special_tokens import SpecialTokens
 from dflash.errors import RequestError
+from dflash.generation.recovery.tool_stall import ToolStall
 
 PROMPT = [12, 8, 7, 4]
 END, BLANK, COLON, DONE, I, WILL, OPEN, CLOSE, NAME, THINK, THOUGHT, LEAD, WORD = range(13)
@@ -42,7 +42,7 @@ def agent(said, prompt=PROMPT):
 def ended(kind, said, recovery=STALL, prompt=PROMPT, **settings):
     strategy = way(kind, [*prompt, *said, END, END, END])
     settings = {"eos": [END], "special_tokens": MARKS} | settings
-    return written(agent(said, prompt), prompt, strategy | recovery if recovery else strategy, **settings)
+    return written(agent(said, prompt), prompt, strategy | recovery if recovery else strategy, detokenize=list, **settings)
 
 
 @pytest.mark.parametrize("kind", WAYS)
@@ -147,7 +147,7 @@ def test_only_once(kind):
     said = [*ANNOUNCED, NAME, NAME, *ANNOUNCED]
     strategy = way(kind, [*PROMPT, *said]) | ToolStall((NAME, NAME), ((COLON,),))
     toy = Toy(law=script(len(PROMPT), [*ANNOUNCED, END, NAME, *ANNOUNCED]))
-    session = written(toy, PROMPT, strategy, eos=[END])
+    session = written(toy, PROMPT, strategy, eos=[END], detokenize=list)
     assert session.output_ids == [*said, END]
     assert len(session.interventions) == 1
 
@@ -157,6 +157,6 @@ def test_an_opening_longer_than_a_step(kind):
     opening = (OPEN, *[NAME, WORD] * 50)
     toy = Toy(law=lambda text: [9 * (token == (COLON if len(text) == len(PROMPT) else END)) for token in range(13)])
     strategy = way(kind, [*PROMPT, COLON, END]) | ToolStall(opening, ((COLON,),))
-    session = written(toy, PROMPT, strategy, max_tokens=200, eos=[END], special_tokens=MARKS)
+    session = written(toy, PROMPT, strategy, max_tokens=200, eos=[END], special_tokens=MARKS, detokenize=list)
     assert session.output_ids == [COLON, *opening, END]
     assert sum(step.injected for step in session.steps) == len(opening)

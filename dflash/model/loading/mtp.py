@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 from dflash.errors import Unsupported
 from dflash.model.config import Config
-from dflash.model.draft.gguf_dialects import DIALECTS
+from dflash.model.draft.files.gguf_dialects import DIALECTS
 from dflash.model.draft.vocabulary import common, first
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
-from dflash.model.hub import resolve
+from dflash.model.loading.hub import resolve
+from dflash.model.loading.short_memory import memory_errors
 from dflash.model.mtp import MtpHead
 from dflash.model.runnable import refuse_sizes
-from dflash.model.short_memory import memory_errors
 from dflash.model.weights import Weights
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
-from dflash.model.hub import resolve
+from dflash.model.loading.hub import resolve
+from dflash.model.loading.short_memory import memory_errors
 from dflash.model.model import CHUNK, Model
 from dflash.model.protocols.target import TargetModel
 from dflash.model.runnable import refuse_sizes
-from dflash.model.short_memory import memory_errors
 from dflash.model.state.budget import n_cores, n_pages
 from dflash.model.state.pools import KV_TYPES
 from dflash.model.text.chat_template import ChatTemplate

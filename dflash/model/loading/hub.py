@@ -24,7 +24,7 @@ _REVISION = re.compile(r"(?!.*(?:\.\.|//|/\.|\.lock(?:/|$)))[A-Za-z0-9_][\w.+/-]
 """Names that git allows for branches, tags and commits and that are safe in a path."""
 
 _PART = re.compile(r"-\d+-of-\d+\.gguf$")
-_DATA = Path(__file__).parent.parent / "data"
+_DATA = Path(__file__).parents[2] / "data"
 
 
 def resolve(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash.model.free_memory import free_memory
+from dflash.model.loading.free_memory import free_memory
 
 GIB = 1 << 30
 

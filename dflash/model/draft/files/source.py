@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from dflash.errors import FormatError, Unsupported
 from dflash.kernels.formats import Matrix
-from dflash.model.draft.names import FORKS, canonical
-from dflash.model.draft.safetensors import Entry, open_folder
+from dflash.model.draft.files.names import FORKS, canonical
+from dflash.model.draft.files.safetensors import Entry, open_folder
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.header import quoted
 from dflash.model.gguf.keys import Keys
@@ -19,7 +19,7 @@ _FLOATS = ("F32", "F16", "BF16")
 
 
 class Source(Protocol):
-    """Tensors of a draft model by canonical name; see `dflash.model.draft.names`.
+    """Tensors of a draft model by canonical name; see `dflash.model.draft.files.names`.
 
     Attributes
     ----------

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash.errors import RequestError
-from dflash.serve.body import parse_json
 from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
-from dflash.serve.requests import parse_chat, parse_completion
+from dflash.serve.parsing.body import parse_json
+from dflash.serve.parsing.requests import parse_chat, parse_completion
 
 HI = {"role": "user", "content": "hi"}
 MESSAGES = [HI]

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from dflash.errors import DownloadError, NotFound
 from dflash.model.gguf.choose import choose_files
-from dflash.model.hub import resolve, stamp
+from dflash.model.loading.hub import resolve, stamp
 
 REPO = "org/Model-GGUF"
 PARTS = [f"BF16/Model-BF16-{i:05d}-of-00003.gguf" for i in (1, 2, 3)]
@@ -59,7 +59,7 @@ class TestNames:
             resolve(name)
 
     def test_importing_does_not_import_the_client(self):
-        code = "import sys, dflash.model.hub; sys.exit('huggingface_hub' in sys.modules)"
+        code = "import sys, dflash.model.loading.hub; sys.exit('huggingface_hub' in sys.modules)"
         subprocess.run([sys.executable, "-c", code], check=True)
 
 

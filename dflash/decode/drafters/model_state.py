@@ -1,0 +1,193 @@
+"""Base classes of drafters that run a draft model, an MTP head or a small model, and of their states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from dflash.decode.drafters.loading import LoadingDrafter
+from dflash.decode.drafters.vocab_tracker import VocabTracker
+from dflash.decode.drafting.device_draft import DeferredDraft, can_defer
+from dflash.decode.drafting.draft import EMPTY, Draft
+from dflash.decode.drafting.drafter import DrafterSnapshot, LaunchDraft, NextStep, Rows
+from dflash.decode.drafting.shapes import Chain
+
+if TYPE_CHECKING:
+    from dflash.decode.drafters.diagnostics import DraftDiagnostics
+    from dflash.decode.drafting.shapes import Shape
+    from dflash.decode.view import SessionView
+    from dflash.model.batch import Forward
+    from dflash.model.candidates import Candidates
+    from dflash.model.draft import DeviceDraftRequest
+    from dflash.model.draft.vocabulary import Vocabulary
+    from dflash.model.protocols.device_drafter import DraftTrees
+
+
+M = TypeVar("M", bound="ModelDrafterState")
+
+
+class ModelDrafter(LoadingDrafter[M]):
+    """A drafter whose states are of one class, derived from `ModelDrafterState`."""
+
+    def propose(self, drafter_states: Sequence[M], max_drafts: Sequence[int]) -> list[Draft]:
+        """Draft for all sessions together."""
+        return drafter_states[0].propose_all(drafter_states, max_drafts)
+
+    def plan_next(
+        self,
+        drafter_states: Sequence[M],
+        drafts: Sequence[Draft],  # noqa: ARG002
+    ) -> list[NextStep]:
+        """Plan the next drafts, if they are made on a GPU."""
+        return [drafter_state.plan_next() for drafter_state in drafter_states]
+
+
+class ModelDrafterState:
+    """State of a draft model for one session: pages or a slot of it, diagnostics, and the draft vocabulary.
+
+    Subclasses set `state` in `owned`, and define `request`, `candidates`, `observe` and `snapshot`. Those that draft on a
+    GPU define `device_request` and `device_drafts`, too.
+
+    Parameters
+    ----------
+    draft_model : Any
+        Draft model, MTP head or small model.
+    session : SessionView
+    diagnostics : DraftDiagnostics
+    draft_vocabs : sequence of Vocabulary
+        Draft vocabularies, the smallest first.
+    n_vocab : int
+        Size of the whole vocabulary.
+
+    Attributes
+    ----------
+    state : State or DraftState
+        Memory of the draft model; released by `close`.
+    on_device : bool
+        True if drafts can be made on a GPU and stay there.
+    n_seen : int
+        Number of target rows that were observed or prefilled before.
+    """
+
+    capture: tuple[int, ...] = ()
+    draft_model: Any  # subclasses annotate both with their own types
+    state: Any
+
+    def __init__(
+        self,
+        draft_model: Any,
+        session: SessionView,
+        diagnostics: DraftDiagnostics,
+        draft_vocabs: Sequence[Vocabulary] = (),
+        n_vocab: int = 0,
+    ) -> None:
+        self.draft_model, self.session, self.n_seen = draft_model, session, session.n_prefilled
+        self.on_device = draft_model.device != "cpu"
+        self.shape: Shape = session.strategy.shape or Chain()
+        self._diagnostics = diagnostics
+        self._vocab_tracker = VocabTracker(draft_vocabs, n_vocab, session.draft_vocab_steps)
+
+    @contextmanager
+    def owned(self, state: Any) -> Iterator[None]:
+        """Own the memory of the draft model; release it if the body, which restores or reserves, fails."""
+        self.state = state
+        try:
+            yield
+        except BaseException:
+            state.close()
+            raise
+
+    def can_defer(self) -> bool:
+        """Return True if the next draft may stay on the GPU until it is verified."""
+        return self.on_device and can_defer(self.session)
+
+    def request(self, max_draft: int) -> Any:
+        """Return the request for a draft; None if no draft token fits or none can be made."""
+        raise NotImplementedError
+
+    def device_request(self) -> tuple[DeviceDraftRequest[Any], int]:
+        """Return the request for a draft of full size on a GPU, and the number of its tokens to use."""
+        raise NotImplementedError
+
+    @staticmethod
+    def candidates(drafter_states: Sequence[Any], requests: Sequence[Any]) -> Sequence[Candidates]:
+        """Return the candidates of several sessions, one for each request."""
+        raise NotImplementedError
+
+    @staticmethod
+    def device_drafts(
+        drafter_states: Sequence[Any], requests: Sequence[DeviceDraftRequest[Any]], anchors: Sequence[int]
+    ) -> DraftTrees | None:
+        """Return the drafts of a pass under the last tokens `anchors`, still on the GPU; None if it can't make them."""
+        raise NotImplementedError
+
+    def observe(self, out: Forward, rows: Rows) -> None:
+        """See `DrafterState`."""
+        raise NotImplementedError
+
+    def snapshot(self) -> DrafterSnapshot | None:
+        """See `DrafterState`."""
+        raise NotImplementedError
+
+    def propose(self, max_draft: int) -> Draft:
+        """See `DrafterState`."""
+        return self.propose_all([self], [max_draft])[0]
+
+    @classmethod
+    def propose_all(cls, drafter_states: Sequence[Self], max_drafts: Sequence[int]) -> list[Draft]:
+        """Draft for several sessions of equal drafters together. The drafts stay on the GPU where they can."""
+        deferred = cls._deferred(drafter_states, max_drafts)
+        if deferred is not None:
+            return deferred
+        requests = [each.request(max_draft) for each, max_draft in zip(drafter_states, max_drafts, strict=True)]
+        wanted = [request for request in requests if request is not None]
+        going = [each for each, request in zip(drafter_states, requests, strict=True) if request is not None]
+        found = iter(cls.candidates(going, wanted) if wanted else ())
+        return [
+            EMPTY if request is None else each.draft_of(next(found), max_draft)
+            for each, request, max_draft in zip(drafter_states, requests, max_drafts, strict=True)
+        ]
+
+    @classmethod
+    def _deferred(cls, drafter_states: Sequence[Self], max_drafts: Sequence[int]) -> list[Draft] | None:
+        """Return drafts that stay on the GPU until verification; None if the host needs them or the GPU can't make them."""
+        if min(max_drafts) < 1 or not all(each.can_defer() for each in drafter_states):
+            return None
+        found = [each.device_request() for each in drafter_states]
+        anchors = [each.session.token_ids[-1] for each in drafter_states]
+        drafts = cls.device_drafts(drafter_states, [request for request, _ in found], anchors)
+        if drafts is None:
+            return None
+        made: list[Draft] = []
+        for each, (request, n), max_draft in zip(drafter_states, found, max_drafts, strict=True):
+            chain = request.nodes <= request.positions
+            made.append(DeferredDraft(drafts, len(made), min(n, max_draft), chain=chain))
+            each.count_draft(len(made[-1]))
+        return made
+
+    def plan_next(self) -> NextStep:
+        """Return the plan for the next draft on a GPU; None if drafts are made on the host."""
+        return LaunchDraft(self.draft_model, self.device_request()[0]) if self.on_device else None
+
+    def draft_of(self, candidates: Candidates, max_draft: int) -> Draft:
+        """Return the draft made from candidates."""
+        draft = self.shape.draft(candidates, max_draft)
+        self.count_draft(len(draft))
+        return draft
+
+    def count_draft(self, n: int) -> None:
+        """Count a draft of `n` tokens in diagnostics and vocabulary statistics."""
+        self._diagnostics.count_draft(n)
+        self._vocab_tracker.count()
+
+    def count_rows(self, rows: Rows) -> int:
+        """Count the rows of a call of `observe` and return their number; all but the first are accepted draft tokens."""
+        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        self.n_seen += n
+        self._diagnostics.count_accepted(n - 1)
+        return n
+
+    def close(self) -> None:
+        """See `DrafterState`."""
+        self.state.close()

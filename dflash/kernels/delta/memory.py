@@ -1,0 +1,72 @@
+"""Recurrent state of a layer's delta rule for each slot."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from dflash.errors import KernelError
+from dflash.kernels.arrays import check, zeros
+from dflash.kernels.ragged import PENDING
+
+LANES = 16
+_WIDEST = 256
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaMemory:
+    """Recurrent state of one layer's delta rule for each slot, on the CPU or a GPU: G key heads, H value heads.
+
+    Parameters
+    ----------
+    state : float32 (slots, H, V, K)
+        State after the committed tokens, without accepted rows of the last pass; zeros for an empty sequence.
+    k : float32 (2, slots, PENDING, G, K)
+        Unit keys of the last pass, in the pending buffer that the pass wrote.
+    u : float32 (2, slots, PENDING, H, V)
+        Update that each of its rows adds along its key.
+    decay : float32 (2, slots, PENDING, H)
+        Decay factor of each of its rows, 0 to 1.
+
+    Raises
+    ------
+    KernelError
+        If an array is strided or of another shape, G does not divide H, or K or V is not a multiple of 16 up to 256.
+    """
+
+    state: Any
+    k: Any
+    u: Any
+    decay: Any
+
+    def __post_init__(self) -> None:
+        n_groups, n_heads, width, n_values = self.sizes
+        if n_groups < 1 or n_heads % n_groups:
+            raise KernelError(f"delta: {n_heads} value heads are no multiple of {n_groups} key heads")
+        for name, size in (("key", width), ("value", n_values)):
+            if size % LANES or not 0 < size <= _WIDEST:
+                raise KernelError(f"delta: {name} size {size} is no multiple of {LANES} up to {_WIDEST}")
+        for name, shape in self.shapes(len(self.state), *self.sizes).items():
+            check(name, getattr(self, name), shape)
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Key heads G, value heads H, key size K and value size V."""
+        _, n_heads, n_values, width = self.state.shape
+        return self.k.shape[3], n_heads, width, n_values
+
+    @staticmethod
+    def shapes(slots: int, n_groups: int, n_heads: int, width: int, n_values: int) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each array; the sizes are G, H, K and V."""
+        return {
+            "state": (slots, n_heads, n_values, width),
+            "k": (2, slots, PENDING, n_groups, width),
+            "u": (2, slots, PENDING, n_heads, n_values),
+            "decay": (2, slots, PENDING, n_heads),
+        }
+
+    @classmethod
+    def empty(
+        cls, slots: int, n_groups: int, n_heads: int, width: int, n_values: int, zeros: Callable[..., Any] = zeros
+    ) -> Self:
+        """Allocate the states of `slots` empty sequences with ``zeros(*shape)``, by default on the CPU."""
+        return cls(**{name: zeros(*shape) for name, shape in cls.shapes(slots, n_groups, n_heads, width, n_values).items()})

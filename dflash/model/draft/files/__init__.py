@@ -1,0 +1,1 @@
+"""Files of draft models: GGUF in several dialects, and Hugging Face folders."""

@@ -1,0 +1,1 @@
+"""Load models from files, folders or the Hugging Face Hub, and see first if they fit."""

@@ -1,0 +1,1 @@
+"""Parse bodies of requests into frozen structs whose errors name field and value."""
