@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dflash.decode.drafting.draft import EMPTY
 from dflash.decode.prefix_cache import PrefixCache
@@ -14,12 +14,13 @@ from dflash.decode.scheduling.admission import admit, check, readmit, save_promp
 from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, plan
 from dflash.decode.scheduling.errands import Errands
 from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
-from dflash.decode.scheduling.waiting import WaitingQueue
+from dflash.decode.scheduling.waiting import Ticket, WaitingQueue
 from dflash.decode.session import Session, Step
 from dflash.decode.verify import Accepted, Samples, sample_rows, verify, wait
 from dflash.errors import EngineFailed, PoolExhausted, QueueFull, RequestError
 from dflash.kernels.gpu.lost import is_lost
 from dflash.model.batch import Forward
+from dflash.model.protocols.target import TargetModel
 
 CHUNK = 512
 """Default number of prompt tokens in a forward."""
@@ -55,7 +56,7 @@ class Engine:
 
     Parameters
     ----------
-    model : Model
+    model : TargetModel
         Used by the engine alone while it steps.
     chunk : int
         Most prompt tokens in a forward, over all sessions; at least the model's `chunk_alignment`.
@@ -74,7 +75,7 @@ class Engine:
 
     def __init__(
         self,
-        model: Any,
+        model: TargetModel,
         *,
         chunk: int = CHUNK,
         max_active: int | None = None,
@@ -262,7 +263,7 @@ class Engine:
 
     def _admit_one(self) -> bool:
         """Start or end the first waiting session that can be; return False if none that was tried fits memory."""
-        overtaken = []
+        overtaken: list[Ticket] = []
         for ticket in self._waiting.in_turn(_N_TRIED):
             session = ticket.session
             if session.max_length == session.n_prompt:
@@ -325,8 +326,7 @@ class Engine:
         """Return the rows of the next forward, and the forward itself if it was launched during the step before."""
         overlapped, self._overlapped = self._overlapped, None
         try:
-            parts = overlapped.take(self._active) if overlapped is not None else []
-            if parts:
+            if overlapped is not None and (parts := overlapped.take(self._active)):
                 return parts, overlapped.out
             return plan(self.model, self._active, self.chunk, self._fail), None
         except Exception as error:
@@ -382,6 +382,7 @@ class Engine:
         if decision.restart:
             readmit(self.model, session, self.prefix_cache)
         else:
+            assert session.state is not None, "the session runs"
             session.state.commit(decision.accepted.rows)
             session.append(decision.accepted)
 

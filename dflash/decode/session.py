@@ -24,7 +24,7 @@ from dflash.decode.step import Step
 from dflash.decode.verify import Accepted
 from dflash.decode.view import Detokenize, Recorder
 from dflash.errors import RequestError
-from dflash.model.state.sequence_state import Snapshot, State
+from dflash.model.protocols.sequence import SequenceSnapshot, SequenceState
 
 __all__ = ["Observer", "Session", "Step", "TokenLogprobs"]
 
@@ -58,7 +58,7 @@ class Session:
         returns None, or how many of *these* to accept: then the session ends in this step with the reason ``"stop"``, and
         the other tokens are dropped. An exception in it ends this session alone. Tokens that a recovery holds back are
         passed when they are released.
-    prefix : SessionSnapshot or Snapshot, optional
+    prefix : SessionSnapshot or SequenceSnapshot, optional
         Snapshot of a session or a state that holds the first tokens of this prompt, without the last. The caller owns it.
     special_tokens : SpecialTokens
         Ids with a meaning for recoveries.
@@ -132,7 +132,7 @@ class Session:
         processors: Sequence[LogitsProcessor] = (),
         grammar: Grammar | None = None,
         observer: Observer | None = None,
-        prefix: SessionSnapshot | Snapshot | None = None,
+        prefix: SessionSnapshot | SequenceSnapshot | None = None,
         special_tokens: SpecialTokens = _NO_SPECIAL_TOKENS,
         detokenize: Detokenize | None = None,
         recorder: Recorder | None = None,
@@ -160,7 +160,7 @@ class Session:
         if any(isinstance(processor, Penalties) for processor in self.sampler.processors):
             self.history.count()
         self.max_length = 0
-        self.state: State | None = None
+        self.state: SequenceState | None = None
         self.drafter_state: DrafterState | None = None
         self.cancelled = False
         self.finish_reason: str | None = None
@@ -174,7 +174,7 @@ class Session:
         self.recovery_states: list[RecoveryState] = []
         self.forced_ids: tuple[int, ...] = ()
         self.held_steps: list[Step] = []
-        self.prompt_snapshot: Snapshot | None = None
+        self.prompt_snapshot: SequenceSnapshot | None = None
         self.n_prefilled = self.n_cached = 0
         self.snapshot_at: list[int] = []
         self.added_at: float | None = None
@@ -279,7 +279,7 @@ class Session:
         return f"Session({self.n_prompt} + {self.n_tokens} tokens, {self.strategy!r}, {where})"
 
 
-def _check_prefix(prefix: SessionSnapshot | Snapshot, ids: np.ndarray) -> None:
+def _check_prefix(prefix: SessionSnapshot | SequenceSnapshot, ids: np.ndarray) -> None:
     n = prefix.length
     if n >= len(ids):
         raise RequestError(f"prefix: has read {n} tokens, must leave the last of the prompt's {len(ids)}")

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from dflash.decode.view import SamplingView
 from dflash.errors import DFlashError
 from dflash.kernels import sample
 from dflash.kernels.sample import SampleResult
+from dflash.kernels.sample.cuda_logits import LogitRows
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Samples(NamedTuple):
     first: int
 
 
-def sample_rows(logits: Any, requests: Sequence[tuple[Draft, SamplingView, int]]) -> list[Samples | None]:
+def sample_rows(logits: LogitRows, requests: Sequence[tuple[Draft, SamplingView, int]]) -> list[Samples | None]:
     """Start sampling the tokens of a step for all sessions together, where no processor needs the path to a node.
 
     Parameters
@@ -116,7 +117,7 @@ def wait(samples: Sequence[Samples | None]) -> None:
             return
 
 
-def verify(draft: Draft, logits: Any, session: SamplingView, samples: Samples | None = None) -> Accepted:
+def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samples | None = None) -> Accepted:
     """Walk a draft from the root: pick the target's token and step to the draft token that equals it, until there is none.
 
     Parameters
@@ -189,7 +190,9 @@ def verify(draft: Draft, logits: Any, session: SamplingView, samples: Samples | 
             grammar.forget()
 
 
-def _logprobs(session: SamplingView, logits: Any, row: int, token: int, samples: Samples | None) -> TokenLogprobs:
+def _logprobs(session: SamplingView, logits: LogitRows, row: int, token: int, samples: Samples | None) -> TokenLogprobs:
     if samples is None:
-        return session.sampler.logprobs(logits[row], token)
+        found = session.sampler.logprobs(logits[row], token)
+        assert found is not None, "the session wants log-probabilities"
+        return found
     return TokenLogprobs(token, *samples.result.top(samples.first + row))

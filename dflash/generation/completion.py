@@ -100,7 +100,9 @@ class Completion:
         observe = WeakMethod(self._observe)  # weak: no reference cycle between the completion and its session
 
         def observer(session: Session, tokens: list[int]) -> int | None:
-            return observe()(session, tokens)
+            observed = observe()
+            assert observed is not None, "the completion outlives its session's steps"
+            return observed(session, tokens)
 
         prompt = PromptIds.of(prompt)
         self.session = Session(

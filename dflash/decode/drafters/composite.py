@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, DrafterState, Rows
+from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, DrafterState, Rows
 from dflash.errors import DFlashError
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
+    from dflash.model.protocols.target import TargetModel
 
 _log = logging.getLogger(__name__)
 
@@ -60,11 +61,11 @@ class CompositeState:
     def snapshot(self) -> CompositeSnapshot:
         """Return the snapshots of all drafters."""
         with ExitStack() as stack:
-            found = []
+            found: list[DrafterSnapshot | None] = []
             for part in self.parts:
-                found.append(part.snapshot())
-                if found[-1] is not None:
-                    stack.callback(found[-1].close)
+                found.append(snapshot := part.snapshot())
+                if snapshot is not None:
+                    stack.callback(snapshot.close)
             return CompositeSnapshot(found, stack.pop_all())
 
     def close(self) -> None:
@@ -77,7 +78,7 @@ class CompositeState:
 class CompositeSnapshot:
     """Snapshots of several drafters, closed together."""
 
-    def __init__(self, parts: list[Any], stack: ExitStack) -> None:
+    def __init__(self, parts: list[DrafterSnapshot | None], stack: ExitStack) -> None:
         self.parts, self._stack = parts, stack
 
     @property
@@ -90,7 +91,7 @@ class CompositeSnapshot:
         self._stack.close()
 
 
-def set_shape(drafter_state: Any, shape: Shape) -> None:
+def set_shape(drafter_state: DrafterState, shape: Shape) -> None:
     """Set the shape of a session's next drafts."""
     if isinstance(drafter_state, CompositeState):
         drafter_state.set_shape(shape)
@@ -98,7 +99,7 @@ def set_shape(drafter_state: Any, shape: Shape) -> None:
         drafter_state.shape = shape
 
 
-def prepare_all(drafters: Sequence[Drafter], model: Any, *, needs_all: bool = True) -> None:
+def prepare_all(drafters: Sequence[Drafter], model: TargetModel, *, needs_all: bool = True) -> None:
     """Prepare all drafters, or those that the model has files for."""
     for drafter in drafters:
         try:
@@ -110,12 +111,12 @@ def prepare_all(drafters: Sequence[Drafter], model: Any, *, needs_all: bool = Tr
 
 
 def start_all(
-    drafters: Sequence[Drafter], session: SessionView, model: Any, snapshot: CompositeSnapshot | None
+    drafters: Sequence[Drafter], session: SessionView, model: TargetModel, snapshot: CompositeSnapshot | None
 ) -> list[DrafterState]:
     """Start all drafters. If one fails, close those that were started."""
     known = snapshot.parts if snapshot is not None else [None] * len(drafters)
     with ExitStack() as stack:
-        parts = []
+        parts: list[DrafterState] = []
         for drafter, part in zip(drafters, known, strict=True):
             parts.append(drafter.start(session, model, part))
             stack.callback(parts[-1].close)

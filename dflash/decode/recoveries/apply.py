@@ -35,7 +35,9 @@ def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
     """
     if accepted.injected:
         session.forced_ids = session.forced_ids[accepted.injected :]
-    hold, inject, done = False, None, []
+    hold = False
+    inject: tuple[int, ...] | None = None
+    done: list[Intervention] = []
     for recovery_state in tuple(session.recovery_states):
         verdict = recovery_state.check_step(session, accepted)
         if isinstance(verdict, Signal):
@@ -59,7 +61,7 @@ def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
             return Decision(accepted.cut(0), restart=True)
         done.append(intervention)
         inject = verdict.tokens if isinstance(verdict, Inject) else None
-        accepted = accepted.cut(verdict.n, None if inject else verdict.finish)
+        accepted = accepted.cut(verdict.n, None if isinstance(verdict, Inject) else verdict.finish)
     # a later cut replaces the action of an earlier recovery
     session.interventions += done[-1:]
     if inject:

@@ -109,7 +109,8 @@ class Counts:
         slot = self._slot.setdefault(token, self._n)
         if slot == self._n:
             if self._n == len(self._ids):
-                self._ids, self._produced = (np.resize(array, 2 * self._n + 16) for array in (self._ids, self._produced))
+                n = 2 * self._n + 16
+                self._ids, self._produced = np.resize(self._ids, n), np.resize(self._produced, n)
             self._ids[slot], self._produced[slot] = token, 0
             self._n += 1
         self._produced[slot] += 1

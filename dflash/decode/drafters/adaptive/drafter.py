@@ -11,11 +11,12 @@ from dflash.decode.drafters.dflash import DRAFT_OPTIONS, DFlash
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import Drafter, DrafterState, NextStep, Nothing, Strategy
+from dflash.decode.drafting.drafter import Drafter, NextStep, Nothing, Strategy
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.registry import NameCall, Named, name, register
 from dflash.decode.view import SessionView
 from dflash.errors import RequestError
+from dflash.model.protocols.target import TargetModel
 
 _DEFAULT = Strategy(DFlash()), Strategy(MTP(), Chain(7)), Strategy(PromptLookup(n_draft=DEPTH))
 """Strategies of `Adaptive()`; those that the model has no files for are left out."""
@@ -57,11 +58,11 @@ class Adaptive(Drafter):
                 raise RequestError(f"{strategy!r} has recoveries: they go around, as in Adaptive(...) | LoopGuard()")
         self._hash = hash((Adaptive, self.strategies))
 
-    def is_prepared(self, model: Any) -> bool:
+    def is_prepared(self, model: TargetModel) -> bool:
         """Return True if the latencies of the model were measured for these strategies."""
         return ("costs", self) in measures_of(model)
 
-    def prepare(self, model: Any) -> None:
+    def prepare(self, model: TargetModel) -> None:
         """Prepare each drafter and measure the latencies that are not known yet."""
         if not self.is_prepared(model):
             prepare_all(self.parts, model, needs_all=self.needs_all)
@@ -71,11 +72,11 @@ class Adaptive(Drafter):
     def prepare_in_parts(self, model: Any) -> Generator[None, None, None]:
         """Measure latencies in the thread that owns the model: one forward, or a few tokens of one session, at a time."""
         yield
-        strategies = self.strategies or [each for each in _DEFAULT if each.drafter.is_prepared(model)]
+        strategies: Sequence[Strategy] = self.strategies or [each for each in _DEFAULT if each.drafter.is_prepared(model)]
         strategies = [each for each in strategies if type(each.drafter) is not Nothing]
         measures_of(model).keep(("costs", self), (yield from measured_costs(strategies, model)))
 
-    def start(self, session: SessionView, model: Any, snapshot: CompositeSnapshot | None = None) -> DrafterState:
+    def start(self, session: SessionView, model: TargetModel, snapshot: CompositeSnapshot | None = None) -> AdaptiveState:
         """Start all drafters."""
         self.prepare(model)
         costs: CostModel = measures_of(model).recall(("costs", self))
