@@ -82,7 +82,7 @@ class Runs:
         draft.read(state, features, slice(0, PROMPT))
         wishes = [
             DeviceDraftRequest(
-                state, SampleParams(), draft.config.most, 1 if nodes == draft.config.most else 16, nodes, common
+                state, SampleParams(), draft.config.max_draft, 1 if nodes == draft.config.max_draft else 16, nodes, common
             )
         ]
         guess = self._queued(lambda: draft.draft_on_device(wishes, [7]))
@@ -138,7 +138,7 @@ def main():
         tell("  tree of 22, full draft vocabulary", Strategy(drafter, Tree(22)), common=False)
         tell("  tree of 22, sampled", Strategy(drafter, Tree(22)), drawn)
         tell("  four chains of 15", Strategy(drafter, Chain()), n_sessions=4)
-        for name, nodes in (("chain of 15", draft.config.most), ("tree of 22", 22)):
+        for name, nodes in (("chain of 15", draft.config.max_draft), ("tree of 22", 22)):
             guess, one, many = runs.draft(draft, nodes, common=0 if draft.common else None)
             every, _, _ = runs.draft(draft, nodes, common=None)
             forward = runs.forward(nodes + 1, draft.config.target_layer_ids)

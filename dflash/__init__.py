@@ -106,6 +106,7 @@ def load(
     context: int | None = None,
     sequences: int = 8,
     kv: str = "f16",
+    prefix_cache: bool | int = False,
     progress: bool = False,
 ) -> "LM":
     """Load a model.
@@ -124,6 +125,9 @@ def load(
         Maximum sequences decoded at the same time; further requests wait.
     kv : str
         Type of the KV cache: ``"f16"`` or ``"f32"``.
+    prefix_cache : bool or int
+        Maximum bytes of states that are saved so that later prompts with the same beginning need not read it again; True is
+        an eighth of the free memory of the device. See `dflash.decode.prefix_cache`.
     progress : bool
         Draw progress bars on stderr while downloading, loading and compiling.
 
@@ -147,7 +151,13 @@ def load(
     from dflash.lm import LM
 
     with stages(progress) as report:
-        settings: dict[str, Any] = {"threads": threads, "context": context, "sequences": sequences, "kv": kv}
+        settings: dict[str, Any] = {
+            "threads": threads,
+            "context": context,
+            "sequences": sequences,
+            "kv": kv,
+            "prefix_cache": prefix_cache,
+        }
         return LM(*start(name, device=device, progress=report, **settings))
 
 

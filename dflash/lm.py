@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dflash.decode.drafters import Strategy
 from dflash.decode.drafters.diagnostics import warnings_of
 from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.registry import check_no_draft_options
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.trace import Dump
@@ -22,8 +23,12 @@ from dflash.errors import ContextOverflow, RequestError
 from dflash.generation import prompts, scoring
 from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
+from dflash.generation.grammar.build import grammars
+from dflash.generation.grammar.params import GrammarParams
+from dflash.generation.parsers import OutputFormat
 from dflash.generation.prompts import Prompt
 from dflash.generation.recovery.names import Language, Recover, recoveries
+from dflash.generation.recovery.tool_call_prefix import ToolChoice
 from dflash.generation.stream import Stream, finish_all
 from dflash.kernels.profile import profile
 from dflash.model import describe
@@ -69,12 +74,20 @@ class LM:
         prompt: Prompt | Sequence[Prompt],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: ToolChoice = None,
+        response_format: Mapping[str, Any] | None = None,
+        regex: str | None = None,
+        lark: str | None = None,
+        grammar: str | None = None,
+        reasoning_parser: str | None = None,
+        tool_parser: str | None = None,
         strategy: Strategy | Drafter | str | None = None,
         recover: Recover = None,
         max_tokens: int | None = None,
         stop: str | Sequence[str] | None = (),
         stream: bool = False,
         dump: str | os.PathLike[str] | None = None,
+        prefix_cache: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **sampling: Any,
     ) -> Any:
@@ -86,7 +99,13 @@ class LM:
             Text or token ids are continued as they are. Messages (``{"role": ..., "content": ...}``) go through the model's
             chat template. Several prompts are decoded as a batch; each gets the same result as in a batch of one.
         tools : list of dict, optional
-            JSON schemas of functions in OpenAI's format, passed to the chat template.
+            JSON schemas of functions in OpenAI's format, passed to the chat template. Calls of these functions are parsed.
+        tool_choice, response_format, regex, lark, grammar : optional
+            Constraints on the output after its reasoning, as ``tool_choice="required"`` or ``regex="yes|no"``; see
+            `dflash.generation.grammar.params.GrammarParams`. They need ``pip install 'dflash[grammar]'``.
+        reasoning_parser, tool_parser : str, optional
+            Format of reasoning (``"qwen3"``) and of tool calls (``"qwen3-coder"``, ``"hermes"``), or ``"none"``. If None,
+            the chat template determines them for messages; the output of other prompts is not parsed.
         strategy : Strategy, Drafter or str, optional
             Drafter, draft shape and recoveries, or a name as ``"ddtree:22"`` (see `dflash.decode.registry`); `Plain()` if
             None. The drafter never changes the output.
@@ -102,6 +121,8 @@ class LM:
             Return a `Stream` instead of waiting for the result. For one prompt only.
         dump : str or path, optional
             File for a trace of all steps: drafting and sampling as one JSON object per line; see `dflash.decode.trace`.
+        prefix_cache : bool
+            Use the prefix cache, if the model was loaded with one.
         chat_template_kwargs : dict, optional
             Variables of the chat template, as ``{"enable_thinking": False}``.
         **sampling
@@ -112,7 +133,8 @@ class LM:
         Returns
         -------
         Generation, list of Generation or Stream
-            A result for one prompt, a list of results for a list of prompts.
+            A result for one prompt, a list of results for a list of prompts. `Generation` has ``text`` as the model wrote
+            it, and its parts ``content``, ``reasoning`` and ``tool_calls``.
 
         Raises
         ------
@@ -134,21 +156,32 @@ class LM:
         several, is_list = prompts.split(prompt)
         options = Sampling(**sampling)
         chosen = Strategy.of(strategy)
-        for recovery in recoveries(recover, Language(self.tokenizer, self.template, tools or ())):
+        constraints = GrammarParams(
+            response_format=response_format, regex=regex, lark=lark, grammar=grammar, tool_choice=tool_choice
+        )
+        for recovery in recoveries(recover, Language(self.tokenizer, self.template, tools or (), tool_choice)):
             chosen |= recovery
         encode = partial(
             prompts.encode, tokenizer=self.tokenizer, template=self.template, tools=tools, settings=chat_template_kwargs
         )
+        prompt_ids = [encode(one) for one in several]
+        of_messages = OutputFormat.of(self.template, tools, reasoning=reasoning_parser, tool=tool_parser)
+        of_text = OutputFormat.of(None, reasoning=reasoning_parser, tool=tool_parser)
+        chats = [(ids, prompts.is_messages(one)) for one, ids in zip(several, prompt_ids, strict=True)]
+        wanted = grammars(constraints, chats, self.tokenizer, self.template, tools or ())
         completions = [
             Completion(
                 self.tokenizer,
-                encode(one),
+                ids,
                 sampling=options,
                 strategy=chosen,
                 max_tokens=max_tokens,
                 stop=(stop,) if isinstance(stop, str) else stop or (),
+                output_format=of_messages if is_chat else of_text,
+                grammar=wanted_grammar,
+                prefix_cache=prefix_cache,
             )
-            for one in several
+            for (ids, is_chat), wanted_grammar in zip(chats, wanted, strict=True)
         ]
         if stream and is_list:
             raise RequestError("stream=True takes one prompt: open a stream for each of several")
@@ -192,8 +225,9 @@ class LM:
         Returns
         -------
         Stream
-            Iterator of `Delta` (``text``, ``logprobs``, ``step``); prompt chunks are steps without text. ``close()`` cancels
-            the request, ``generation`` is the result so far.
+            Iterator of `Delta` (``text``, ``logprobs``, ``step``, ``events``); prompt chunks are steps without text. The
+            events are deltas of content, reasoning and tool calls; see `dflash.generation.parsers.events`. ``close()``
+            cancels the request, ``generation`` is the result so far.
 
         Raises
         ------
@@ -272,8 +306,15 @@ class LM:
             "slots": pools.slots,
             "free_slots": pools.free_slots,
         }
+        if self.prefix_cache is not None:
+            about["prefix_cache"] = self.prefix_cache.stats._asdict()
         about["warnings"] = warnings_of(self.model)
         return about
+
+    @property
+    def prefix_cache(self) -> PrefixCache | None:
+        """Saved states of earlier prompts and answers; None if the model was loaded without. Clear it inside `call`."""
+        return self._engine_thread.engine.prefix_cache
 
     @property
     def context(self) -> int:

@@ -1,7 +1,10 @@
 """Fixtures shared by several test folders."""
 
+import zlib
 from pathlib import Path
 
+import matrices
+import numpy as np
 import pytest
 from paced import Clock
 
@@ -31,10 +34,38 @@ LONG = (
 """Slow files in order of start: CUDA compiles in one process while another one fills the numba cache."""
 
 
+def pytest_configure(config):
+    """Let no property fail because the machine is slow. The tests of a GPU need no Hypothesis."""
+    if config.pluginmanager.hasplugin("hypothesispytest"):
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("no clock")
+
+
 def pytest_collection_modifyitems(items):
     """Let short files fill the gaps at the end."""
     places = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path, len(LONG)))
+
+
+def seed(module, name):
+    """Make the `RNG` of a test module and that of random matrices anew, from a name."""
+    for each in (module, matrices):
+        if hasattr(each, "RNG"):
+            each.RNG = np.random.default_rng(zlib.crc32(name.encode()))
+
+
+def pytest_fixture_setup(fixturedef, request):
+    """Let the random numbers of a module's fixture depend on its name and parameter alone."""
+    if fixturedef.scope == "module":
+        seed(request.module, f"{fixturedef.argname}[{request.param_index}]")
+
+
+@pytest.fixture(autouse=True)
+def seeded(request):
+    """Let the random numbers of a test depend on its name alone, not on the tests before it."""
+    seed(request.module, request.node.name)
 
 
 @pytest.fixture(scope="session")

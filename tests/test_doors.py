@@ -4,12 +4,12 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from compare import assert_same_bits
+from hang_guard import wait_until
 
 import dflash
 from dflash.errors import ContextOverflow, NotFound, RequestError, TemplateError, Unsupported
@@ -25,12 +25,11 @@ TOOL = {
 
 def test_import_is_cheap():
     code = (
-        "import sys, time; start = time.perf_counter(); import dflash; took = time.perf_counter() - start;"
-        "heavy = {'numba', 'numpy', 'tokenizers', 'huggingface_hub', 'starlette'} & set(sys.modules); print(took, *heavy)"
+        "import sys; before = set(sys.modules); import dflash;"
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
     )
-    took, *heavy = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not heavy
-    assert float(took) < 0.5
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert loaded == ["dflash"]
 
 
 def test_names_are_found_when_they_are_asked_for():
@@ -137,15 +136,21 @@ def test_forgetting_a_stream_frees_it(lm, pools):
     stream = lm.stream("import os", max_tokens=4000)
     next(stream)
     del stream
-    deadline = time.monotonic() + 5
-    while pools.free_slots < pools.slots and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: pools.free_slots == pools.slots)
 
 
-def test_threads_share_the_loop(lm, pools):
+def test_threads_share_the_loop(lm, pools, monkeypatch):
     prompts = [f"Chapter {n}." for n in range(6)]
     alone = [lm.generate(prompt, max_tokens=20).tokens for prompt in prompts]
-    found = {}
+    found, together, forward = {}, threading.Event(), lm.model.forward
+
+    def waits(spans, **settings):
+        """Wait in the first forward until the requests of all threads are there."""
+        wait_until(lambda: together.is_set() or len(lm._engine_thread._completions) == len(prompts))
+        together.set()
+        return forward(spans, **settings)
+
+    monkeypatch.setattr(lm.model, "forward", waits)
     threads = [
         threading.Thread(target=lambda p=prompt: found.update({p: lm.generate(p, max_tokens=20)})) for prompt in prompts
     ]
@@ -154,7 +159,7 @@ def test_threads_share_the_loop(lm, pools):
     for thread in threads:
         thread.join()
     assert [found[prompt].tokens for prompt in prompts] == alone
-    assert max(step.batch for one in found.values() for step in one.steps) > 1
+    assert {one.steps[10].batch for one in found.values()} == {len(prompts)}
 
 
 def test_log_probabilities_are_those_of_the_logits(lm, pools):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hang_guard import GUARD
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -19,7 +20,7 @@ def cells(path, kind):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_its_code_runs(path):
     code = "\n\n".join("".join(cell["source"]) for cell in cells(path, "code"))
-    settings = {"env": os.environ | {"MPLBACKEND": "agg"}, "capture_output": True, "text": True, "timeout": 300}
+    settings = {"env": os.environ | {"MPLBACKEND": "agg"}, "capture_output": True, "text": True, "timeout": GUARD}
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False, cwd=FOLDER, **settings)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout

@@ -52,6 +52,8 @@ def _serve(arguments: argparse.Namespace) -> None:
 
     if not 0 <= arguments.port <= 65535:
         raise RequestError(f"--port: must be 0 to 65535, got {arguments.port}")
+    if (arguments.prefix_cache_mib or 0) < 0:
+        raise RequestError(f"--prefix-cache-mib: must be at least 0, got {arguments.prefix_cache_mib}")
     if not 0 <= arguments.grace <= MAX_GRACE:
         raise RequestError(f"--grace: must be 0 to {MAX_GRACE} seconds, got {arguments.grace:g}")
     key = read_key(arguments.api_key, arguments.api_key_file)
@@ -76,6 +78,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         sequences=arguments.sequences,
         kv=arguments.kv,
         max_waiting=MAX_WAITING,
+        prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
     )
     names = arguments.model_name or [default_name(arguments.model)]
     try:
@@ -118,6 +121,12 @@ def _parser() -> argparse.ArgumentParser:
         "--api-key-file", metavar="FILE", help="file that holds the key, which keeps it out of process lists"
     )
     parser.add_argument("--sequences", type=int, default=8, metavar="N", help="sequences decoded at the same time (8)")
+    parser.add_argument(
+        "--prefix-cache-mib",
+        type=int,
+        metavar="N",
+        help="MiB of states saved for later prompts with the same beginning (an eighth of the free memory); 0 is none",
+    )
     parser.add_argument("--strategy", metavar="NAME", help="strategy of requests that name none (plain)")
     add_draft(parser)
     parser.add_argument(

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from dflash.decode.drafting.draft import EMPTY
+from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.recoveries.apply import Decision, apply_recoveries
 from dflash.decode.recoveries.emit import show
 from dflash.decode.scheduling.admission import admit, check, readmit, save_prompt_snapshot
@@ -63,6 +64,8 @@ class Engine:
         Most sessions that run at a time; the number of the model's slots if None.
     max_waiting : int, optional
         Most sessions that wait while `max_active` run; unbounded if None.
+    prefix_cache : PrefixCache, optional
+        Snapshots of earlier sessions, from which new ones begin. The engine closes it.
 
     Attributes
     ----------
@@ -71,9 +74,15 @@ class Engine:
     """
 
     def __init__(
-        self, model: TargetModel, *, chunk: int = CHUNK, max_active: int | None = None, max_waiting: int | None = None
+        self,
+        model: TargetModel,
+        *,
+        chunk: int = CHUNK,
+        max_active: int | None = None,
+        max_waiting: int | None = None,
+        prefix_cache: PrefixCache | None = None,
     ) -> None:
-        self.model = model
+        self.model, self.prefix_cache = model, prefix_cache
         self.chunk = max(model.chunk_alignment, min(chunk, model.max_rows))
         slots = min(model.pools.slots, model.max_rows)
         self.max_active = slots if max_active is None else max(1, min(max_active, slots))
@@ -83,6 +92,8 @@ class Engine:
         self._active: list[Session] = []
         self._events: list[Event] = []
         self._overlapped: OverlappedStep | None = None
+        self._to_save: list[Session] = []
+        self._to_end: list[tuple[Session, Step]] = []
         self.errands = Errands()
         self._n_ended = 0
         self._n_failures = 0
@@ -219,6 +230,8 @@ class Engine:
         self.errands.close()
         try:
             self._cancel_all()
+            if self.prefix_cache is not None:
+                self.prefix_cache.clear()
         finally:
             self.model.attachments.close()
 
@@ -260,10 +273,11 @@ class Engine:
             memory = self._n_ended, pools.free_pages, pools.free_slots
             if ticket.refused_at is None or any(now > then for now, then in zip(memory, ticket.refused_at, strict=True)):
                 try:
-                    admit(self.model, session)
+                    admit(self.model, session, self.prefix_cache)
                 except PoolExhausted as error:
                     if not self._active:
-                        self._end(session, "error", error)
+                        if self.prefix_cache is None or not self.prefix_cache.evict_oldest():
+                            self._end(session, "error", error)
                         return True
                     ticket.refused_at = memory
                 except Exception as error:
@@ -306,6 +320,7 @@ class Engine:
                 self._finish(part, decision, times, n_before)
             except Exception as error:
                 self._end(part.session, "error", error)
+        self._save_states()
 
     def _propose(self) -> tuple[list[BatchPart], Forward | None]:
         """Return the rows of the next forward, and the forward itself if it was launched during the step before."""
@@ -351,6 +366,8 @@ class Engine:
         session.drafter_state.observe(out, slice(part.start, part.stop))
         if session.n_prefilled == session.n_prompt - 1:
             save_prompt_snapshot(session)
+        if session.n_prefilled in session.snapshot_at:
+            self._to_save.append(session)
         self._emit(session, shared._replace(prefilled=part.n_prefill))
 
     def _verify(self, part: BatchPart, out: Forward, samples: Samples | None) -> Decision:
@@ -363,7 +380,7 @@ class Engine:
     def _commit(self, session: Session, decision: Decision) -> None:
         """Append the accepted tokens to the session and keep their rows in the target's state, or restart the session."""
         if decision.restart:
-            readmit(self.model, session)
+            readmit(self.model, session, self.prefix_cache)
         else:
             assert session.state is not None, "the session runs"
             session.state.commit(decision.accepted.rows)
@@ -371,7 +388,7 @@ class Engine:
 
     def _observe(self, part: BatchPart, accepted: Accepted, out: Forward, *, restart: bool) -> None:
         """Pass the accepted rows to the drafter, unless the session ends or restarts."""
-        if restart or accepted.finish is not None:
+        if restart or (accepted.finish is not None and not self._saves(part.session)):
             return
         if self._overlapped is not None:
             self._overlapped.accept(part.session)  # its drafter has observed the rows before the launch
@@ -393,12 +410,33 @@ class Engine:
             note=" ".join(map(str, session.interventions[n_before:])),
             by=getattr(session.drafter_state, "by", ""),
         )
-        if accepted.finish is not None:
+        if accepted.finish is not None and self._saves(session):
+            self._to_save.append(session)
+            self._to_end.append((session, step))
+        elif accepted.finish is not None:
             self._end(session, accepted.finish, step=step)
         elif decision.hold:
             session.held_steps.append(step)
         else:
             self._emit(session, step)
+
+    def _saves(self, session: Session) -> bool:
+        """Return True if the prefix cache saves the end of a session."""
+        return self.prefix_cache is not None and self.prefix_cache.wants_end(session)
+
+    def _save_states(self) -> None:
+        """Save states for the prefix cache, once all drafters have observed the step, and end the sessions that waited."""
+        saving, self._to_save = self._to_save, []
+        ending, self._to_end = self._to_end, []
+        for session in saving:
+            try:
+                if session.state is not None and self.prefix_cache is not None:
+                    self.prefix_cache.reserve(session)
+            except Exception as error:
+                self._end(session, "error", error)
+        for session, step in ending:
+            if not session.finished and step.finish is not None:
+                self._end(session, step.finish, step=step)
 
     def _fail_forward(self, sessions: Sequence[Session], error: Exception, *, counted: bool = True) -> None:
         """End the sessions of a forward that failed; also the engine, if too many forwards failed in a row."""
@@ -418,6 +456,8 @@ class Engine:
     def _emit(self, session: Session, step: Step) -> None:
         """Emit a step after those that were held back."""
         session.record(step)
+        if self.prefix_cache is not None and (step.tokens or step.finish is not None):
+            self.prefix_cache.confirm(session)
         steps, session.held_steps = [*session.held_steps, step], []
         session.steps += steps
         self._events += [Event(session, each) for each in steps]
@@ -430,6 +470,8 @@ class Engine:
         self._n_ended += 1
         try:
             session.release()
+            if self.prefix_cache is not None and not session.has_emitted and not (step and step.tokens):
+                self.prefix_cache.abort(session)
             session.record(step or Step([], finish=reason))
         except Exception as failure:
             reason, error, step = "error", error or failure, None

@@ -9,6 +9,8 @@ from time import perf_counter
 import numpy as np
 
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing, Plain, Strategy
+from dflash.decode.grammar.matcher import Grammar
+from dflash.decode.grammar.state import GrammarState
 from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.recoveries.base import RecoveryState
 from dflash.decode.recoveries.intervention import Intervention
@@ -49,6 +51,8 @@ class Session:
         End tokens; the one that ends the session is the last of `output_ids`.
     processors : sequence of LogitsProcessor
         Called at every node of every draft, after penalties and bias.
+    grammar : Grammar, optional
+        Grammar of the output. Its end tokens must be `eos`.
     observer : callable, optional
         ``observer(session, tokens)`` is called in the engine's thread once a step, before the new tokens are appended. It
         returns None, or how many of *these* to accept: then the session ends in this step with the reason ``"stop"``, and
@@ -65,6 +69,11 @@ class Session:
     group : hashable, optional
         Sessions of equal groups, such as the choices of one request, wait in one queue; the queues take turns to start a
         session. None is a queue of its own.
+    boundaries : sequence of int
+        Numbers of prompt tokens at which the engine's prefix cache should save the state, such as the beginnings of roles.
+        The ends of prompt and session are saved too.
+    use_prefix_cache : bool
+        False to neither begin with a snapshot of the engine's prefix cache nor save any.
 
     Attributes
     ----------
@@ -96,6 +105,10 @@ class Session:
         Tokens that a recovery injects next, whatever the model predicts.
     held_steps : list of Step
         Steps that a recovery holds back.
+    n_cached : int
+        Prompt tokens that came from the prefix cache.
+    snapshot_at : list of int
+        Lengths in rising order at which the prefix cache saves the state.
     prompt_snapshot : SequenceSnapshot or None
         State at the end of the prompt, if a recovery may restart the session.
     added_at, started_at, first_token_at, ended_at : float or None
@@ -117,12 +130,15 @@ class Session:
         max_tokens: int | None = None,
         eos: Iterable[int] = (),
         processors: Sequence[LogitsProcessor] = (),
+        grammar: Grammar | None = None,
         observer: Observer | None = None,
         prefix: SessionSnapshot | SequenceSnapshot | None = None,
         special_tokens: SpecialTokens = _NO_SPECIAL_TOKENS,
         detokenize: Detokenize | None = None,
         recorder: Recorder | None = None,
         group: Hashable = None,
+        boundaries: Sequence[int] = (),
+        use_prefix_cache: bool = True,
     ) -> None:
         given = PromptIds.of(prompt)
         self.prompt_array = given.array
@@ -133,10 +149,12 @@ class Session:
         self.sampling, self.strategy, self.max_tokens, self.prefix = sampling, strategy, max_tokens, prefix
         self.eos, self.observer, self.special_tokens, self.recorder = frozenset(eos), observer, special_tokens, recorder
         self.group, self.detokenize = group, detokenize
+        self.boundaries, self.use_prefix_cache = boundaries, use_prefix_cache
         self.drafter: Drafter = strategy.drafter
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self.history = History(given.token_ids)
         self.token_ids, self.n_prompt = self.history.token_ids, self.history.n_prompt
+        self.grammar = self.history.grammar = None if grammar is None else GrammarState(grammar)
         self.sampler = Sampler(sampling, self.seed, processors)
         self.wants_logprobs = sampling.logprobs is not None
         if any(isinstance(processor, Penalties) for processor in self.sampler.processors):
@@ -157,7 +175,8 @@ class Session:
         self.forced_ids: tuple[int, ...] = ()
         self.held_steps: list[Step] = []
         self.prompt_snapshot: SequenceSnapshot | None = None
-        self.n_prefilled = 0
+        self.n_prefilled = self.n_cached = 0
+        self.snapshot_at: list[int] = []
         self.added_at: float | None = None
         self.started_at: float | None = None
         self.first_token_at: float | None = None

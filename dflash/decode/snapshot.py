@@ -12,6 +12,9 @@ from dflash.model.protocols.sequence import SequenceSnapshot, SequenceState
 class RunningSession(Protocol):
     """Members of a session that its snapshot uses."""
 
+    n_prompt: int
+    """Number of prompt tokens."""
+
     token_ids: list[int]
     """Ids of the prompt and of all accepted tokens; the state holds all but the last of them at most."""
 
@@ -41,6 +44,8 @@ class SessionSnapshot:
         Number of tokens in the state.
     token_ids : list of int
         Their ids.
+    n_prompt : int
+        Number of tokens of the session's prompt; it may exceed `length`.
     state : SequenceSnapshot
         Snapshot of the target's state.
     drafter : Drafter
@@ -61,6 +66,7 @@ class SessionSnapshot:
             raise DFlashError(f"snapshot: {session!r} is not running")
         self.length: int = session.state.length
         self.token_ids = session.token_ids[: self.length]
+        self.n_prompt = session.n_prompt
         self.drafter: Drafter = session.drafter
         self.state: SequenceSnapshot = session.state.snapshot()
         try:
@@ -72,6 +78,11 @@ class SessionSnapshot:
     def of(self, drafter: Drafter) -> DrafterSnapshot | None:
         """Return the snapshot for `Drafter.start` of `drafter`; None if it is of another drafter."""
         return self.drafter_state if drafter == self.drafter else None
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the copies of recurrent states, and of the drafter's state."""
+        return self.state.n_bytes + getattr(self.drafter_state, "n_bytes", 0)
 
     def close(self) -> None:
         """Release the memory; harmless if done before."""

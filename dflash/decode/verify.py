@@ -1,6 +1,8 @@
 """Verification: the only place where a token is picked."""
 
+import logging
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +14,8 @@ from dflash.errors import DFlashError
 from dflash.kernels import sample
 from dflash.kernels.sample import SampleResult
 from dflash.kernels.sample.cuda_logits import LogitRows
+
+_log = logging.getLogger(__name__)
 
 
 class Accepted(NamedTuple):
@@ -82,17 +86,29 @@ def sample_rows(logits: LogitRows, requests: Sequence[tuple[Draft, SamplingView,
     Notes
     -----
     On a GPU, all sessions need few launches and one copy back, including penalties and bias. On the CPU, a session with
-    processors is faster node by node.
+    processors is faster node by node. Rows that a grammar constrains are always sampled on the CPU: the kernels know no
+    masks. On a GPU, the masks are computed here, while the device runs the forward.
     """
     edits = not isinstance(logits, np.ndarray)
+    constrained = [session.grammar is not None and session.grammar.constrains(draft) for draft, session, _ in requests]
     sample_requests = [
-        session.sampler.request(draft, session.history, first, edits=edits) for draft, session, first in requests
+        None if masked else session.sampler.request(draft, session.history, first, edits=edits)
+        for (draft, session, first), masked in zip(requests, constrained, strict=True)
     ]
     wanted = [request for request in sample_requests if request is not None]
-    if not wanted:
+    result = sample.sample_rows(logits, wanted) if wanted else None
+    for (draft, session, _), masked in zip(requests, constrained, strict=True):
+        if masked and edits and session.grammar is not None:
+            _log_cpu_sampling()
+            session.grammar.prepare(draft)
+    if result is None:
         return [None] * len(requests)
-    result = sample.sample_rows(logits, wanted)
     return [None if request is None else Samples(result, request.first) for request in sample_requests]
+
+
+@cache
+def _log_cpu_sampling() -> None:
+    _log.info("rows that a grammar constrains are sampled on the CPU: the sampling kernels know no masks")
 
 
 def wait(samples: Sequence[Samples | None]) -> None:
@@ -113,8 +129,8 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
     logits : float32 (1 + N, V), or Logits
         The target's logits for the last token of the sequence and for each draft token.
     session : SamplingView
-        Its processors see at every node the history with that node's path. The history is restored afterwards. Ids of
-        `forced_ids` are taken first, whatever the logits; the draft then holds only these.
+        Its processors and its grammar see at every node the history with that node's path. The history is restored
+        afterwards. Ids of `forced_ids` are taken first, whatever the logits; the draft then holds only these.
     samples : Samples, optional
         Result of `sample_rows` for this session.
 
@@ -125,7 +141,7 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
     Raises
     ------
     DFlashError
-        If a row has no token to pick. Errors of processors pass through.
+        If a row has no token to pick, or the grammar refuses a token. Errors of processors pass through.
 
     Notes
     -----
@@ -134,8 +150,8 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
     """
     sampler, history, end_tokens = session.sampler, session.history, session.eos
     start, room = len(history), session.max_length - len(history)
-    forced, recorder = session.forced_ids, session.recorder
-    if samples is None and not sampler.processors:
+    forced, recorder, grammar = session.forced_ids, session.recorder, session.grammar
+    if samples is None and not sampler.processors and grammar is None:
         samples = sample_rows(logits, [(draft, session, 0)])[0]
     tokens: list[int] = []
     rows: list[int] = []
@@ -146,10 +162,10 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
             row = node + 1
             if len(tokens) < len(forced):
                 token = forced[len(tokens)]
+            elif samples is not None:
+                token = samples.result.token(samples.first + row)
             else:
-                token = (
-                    sampler.sample(logits[row], history) if samples is None else samples.result.token(samples.first + row)
-                )
+                token = sampler.sample(logits[row], history, None if grammar is None else grammar.mask(row))
             if token < 0:
                 raise DFlashError(f"no token can follow at position {len(history)}: all logits are NaN or masked")
             tokens.append(token)
@@ -165,11 +181,15 @@ def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samp
             elif len(tokens) >= room:
                 finish = "length"
             if finish is not None or node < 0:
+                if grammar is not None:
+                    grammar.check(token, len(history))
                 injected = min(len(forced), len(tokens))
                 return Accepted(tokens, rows, accepted, logprobs, finish, 0 if forced else len(draft), injected)
             history.push(token)
     finally:
         history.cut(start)
+        if grammar is not None:
+            grammar.forget()
 
 
 def _logprobs(session: SamplingView, logits: LogitRows, row: int, token: int, samples: Samples | None) -> TokenLogprobs:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.decode.drafting.shapes import Shape
+from dflash.decode.grammar.state import GrammarState
 from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
@@ -93,6 +94,9 @@ class SessionView(Protocol):
     `Sampler.processors` is not empty if logits depend on the path; then draft tokens must reach the host before they are
     verified. Recoveries may add a processor in `start` and remove it later; drafters must not.
     """
+
+    grammar: GrammarState | None
+    """Grammar of the output. With one, draft tokens must reach the host, where illegal ones are removed."""
 
     forced_ids: tuple[int, ...]
     """Tokens that a recovery injects next, whatever the model predicts; usually empty. Set by the engine."""
@@ -217,6 +221,9 @@ class SamplingView(Protocol):
 
     history: History
     """Ids so far; `verify` appends the path that it walks and removes it again."""
+
+    grammar: GrammarState | None
+    """Grammar of the output, at the position of `history`."""
 
     eos: frozenset[int]
     """Ids that end the sequence."""

@@ -75,5 +75,5 @@ def _compile_drafts() -> None:
 
 
 def _write(engine: Engine, n_prompt: int, sampling: Sampling) -> None:
-    for _ in engine.stream(Session([0] * n_prompt, sampling=sampling, max_tokens=2)):
+    for _ in engine.stream(Session([0] * n_prompt, sampling=sampling, max_tokens=2, use_prefix_cache=False)):
         pass

@@ -3,13 +3,15 @@
 import statistics
 from dataclasses import dataclass, field
 from html import escape
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from dflash.cli.terminal import table
 from dflash.decode import metrics as acceptance
 from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.session import Step
-from dflash.generation.display import position_bars
+from dflash.generation.display import framed, position_bars
+from dflash.generation.display.palette import COLORS
 from dflash.generation.result import Generation
 
 if TYPE_CHECKING:
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 PARTS = ("draft", "forward", "verify", "host")
 """Parts of a step: drafting, the forward of the target, verification, and all other host work of the loop."""
+
+_LINE_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+"""Colours of the strategies, from the palette for colour-blind readers of Okabe and Ito 2008."""
 
 
 @dataclass(eq=False)
@@ -71,11 +76,19 @@ class Row:
         return sum(len(one.tokens) for one in self.generations) / n_steps if n_steps else 0.0
 
     @property
+    def drafted(self) -> int:
+        """Number of draft tokens of all requests."""
+        return sum(step.drafted for one in self.generations for step in one.steps)
+
+    @property
+    def accepted(self) -> int:
+        """Number of accepted draft tokens of all requests; the others were rejected."""
+        return sum(step.accepted for one in self.generations for step in one.steps)
+
+    @property
     def acceptance(self) -> float | None:
         """Acceptance rate: accepted draft tokens over all draft tokens; None if nothing was drafted."""
-        drafted = sum(step.drafted for one in self.generations for step in one.steps)
-        accepted = sum(step.accepted for one in self.generations for step in one.steps)
-        return accepted / drafted if drafted else None
+        return self.accepted / self.drafted if self.drafted else None
 
     @property
     def acceptance_by_position(self) -> list[float]:
@@ -105,6 +118,8 @@ class Row:
             "deviation": self.deviation,
             "rounds": self.rates,
             "tokens_per_step": self.tokens_per_step,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
             "acceptance": self.acceptance,
             "acceptance_by_position": self.acceptance_by_position,
             "shares": self.shares,
@@ -160,14 +175,18 @@ class Comparison:
         figure = pyplot.figure(figsize=(8, 1.2 + 0.4 * max(len(self.rows), 4)), dpi=75, layout="constrained")
         left, right = figure.subplots(1, 2)
         names = [row.name for row in self.rows]
-        bars = left.barh(names, [row.rate for row in self.rows], xerr=[row.deviation for row in self.rows], color="#7cb47c")
+        bars = left.barh(
+            names, [row.rate for row in self.rows], xerr=[row.deviation for row in self.rows], color=COLORS["accepted"]
+        )
         left.bar_label(bars, [f"{self.speed_up(row):.2f}×" for row in self.rows], padding=3)
         left.invert_yaxis()
         left.margins(x=0.18)
-        left.set_xlabel("tokens per second")
-        for row in self.rows:
-            if by_position := row.acceptance_by_position:
-                right.plot(range(1, len(by_position) + 1), by_position, marker=".", label=row.name)
+        left.set_xlabel(f"tokens per second (× {self.rows[0].name})")
+        drafting = [row for row in self.rows if row.acceptance_by_position]
+        for row, color, marker in zip(drafting, cycle(_LINE_COLORS), cycle("osD^vPX")):
+            by_position = row.acceptance_by_position
+            style = {"color": color, "marker": marker, "fillstyle": "none"}
+            right.plot(range(1, len(by_position) + 1), by_position, **style, label=row.name)
         right.set_ylim(0, 1.05)
         right.set_xlabel("draft position")
         right.xaxis.get_major_locator().set_params(integer=True)
@@ -203,20 +222,22 @@ class Comparison:
         return "\n\n".join([*lines, *(f"!!! {problem}" for problem in self._problems())])
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in (*_HEAD, "by position"))
-        body = ""
-        for row, cells in zip(self.rows, self._cells()[1:], strict=True):
-            columns = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-            body += f"<tr>{columns}<td>{position_bars(row.acceptance_by_position)}</td></tr>"
-        problems = "".join(f'<div style="color:#b00"><b>{escape(problem)}</b></div>' for problem in self._problems())
-        return f"<div>{problems}<table><tr>{head}</tr>{body}</table></div>"
+        head = "".join(f'<th class="n">{name}</th>' for name in _HEAD[1:])
+        lines = f"<tr><th>{_HEAD[0]}</th>{head}<th>acceptance rate by position</th></tr>"
+        for row, (name, *cells) in zip(self.rows, self._cells()[1:], strict=True):
+            numbers = "".join(f'<td class="n">{escape(cell)}</td>' for cell in cells)
+            lines += f"<tr><td>{escape(name)}</td>{numbers}<td>{position_bars(row.acceptance_by_position)}</td></tr>"
+        problems = "".join(f'<div class="warning">{escape(problem)}</div>' for problem in self._problems())
+        return framed(f'{problems}<div class="chart"><table>{lines}</table></div>')
 
     def _cells(self) -> list[list[str]]:
         return [list(_HEAD), *(self._row(row) for row in self.rows)]
 
     def _row(self, row: Row) -> list[str]:
         deviation = f" ± {row.deviation:.1f}" if len(row.rounds) > 1 else ""
-        acceptance_rate = "" if row.acceptance is None else f"{row.acceptance:.0%}"
+        drafts = (
+            ("", "", "") if row.acceptance is None else (f"{row.drafted:,}", f"{row.accepted:,}", f"{row.acceptance:.0%}")
+        )
         shares = [f"{row.shares[part]:.0%}" for part in PARTS]
         text = "same" if not row.differs else f"{len(row.differs)} DIFFER"
         rate = f"{row.rate:,.1f}{deviation}", f"{self.speed_up(row):.2f}"
@@ -224,7 +245,7 @@ class Comparison:
             row.name,
             *rate,
             f"{row.tokens_per_step:.2f}",
-            acceptance_rate,
+            *drafts,
             *shares,
             f"{row.first_token * 1e3:,.0f}",
             text,
@@ -241,7 +262,18 @@ class Comparison:
         return found
 
 
-_HEAD = ("strategy", "tokens/s", "×", "tokens per step", "acceptance", *PARTS, "first token, ms", "text")
+_HEAD = (
+    "strategy",
+    "tokens/s",
+    "×",
+    "tokens per step",
+    "draft tokens",
+    "accepted",
+    "acceptance rate",
+    *PARTS,
+    "first token, ms",
+    "text",
+)
 
 
 def _timed(generation: Generation) -> list[Step]:

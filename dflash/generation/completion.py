@@ -1,17 +1,24 @@
-"""A request in progress: a decoding session and its detokenizer."""
+"""A request in progress: a decoding session, its detokenizer and its parser."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 from weakref import WeakMethod
 
 from dflash.decode.drafting.drafter import Strategy
+from dflash.decode.grammar.matcher import Grammar
 from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
+from dflash.generation.parsers import ContentDelta, Event, OutputFormat, ParsedOutput
 from dflash.generation.recovery.special_tokens import special_tokens_of
+from dflash.generation.result import Generation
+from dflash.generation.role_boundaries import role_boundaries
 from dflash.model.text.detokenizer import TextStream
 from dflash.model.text.tokenizer import Tokenizer
+
+_PROMPT_END = 8
+"""Prompt tokens that a parser sees: enough for an opening tag and a line break, even if the tag is no single token."""
 
 
 class Delta(NamedTuple):
@@ -25,11 +32,14 @@ class Delta(NamedTuple):
         Log-probabilities of the tokens that `text` completes, if requested; the end token has none.
     step : Step
         Record of the step.
+    events : sequence of Event
+        Reasoning, content and tool calls that the text completes; see `dflash.generation.parsers`.
     """
 
     text: str
     logprobs: Sequence[TokenLogprobs]
     step: Step
+    events: Sequence[Event] = ()
 
 
 class Completion:
@@ -48,7 +58,14 @@ class Completion:
     max_tokens : int, optional
         Maximum number of output tokens; None is the rest of the context.
     stop : sequence of str
-        Stop strings: the text ends before the first one. They are ignored until the strategy's `MinTokens` is reached.
+        Stop strings: the text ends before the first one, also inside reasoning and tool calls. They are ignored until the
+        strategy's `MinTokens` is reached.
+    output_format : OutputFormat, optional
+        Formats of reasoning and tool calls; if None, all text is content.
+    grammar : Grammar, optional
+        Grammar of the output, with its reasoning.
+    prefix_cache : bool
+        Use the engine's prefix cache, if it has one.
 
     Attributes
     ----------
@@ -58,6 +75,8 @@ class Completion:
         Text so far.
     pieces : list of str
         Text that each step added.
+    events : list of Event
+        Events of all steps.
 
     Raises
     ------
@@ -74,6 +93,9 @@ class Completion:
         strategy: Strategy | None = None,
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
+        output_format: OutputFormat | None = None,
+        grammar: Grammar | None = None,
+        prefix_cache: bool = True,
     ) -> None:
         observe = WeakMethod(self._observe)  # weak: no reference cycle between the completion and its session
 
@@ -82,18 +104,27 @@ class Completion:
             assert observed is not None, "the completion outlives its session's steps"
             return observed(session, tokens)
 
+        prompt = PromptIds.of(prompt)
         self.session = Session(
             prompt,
             sampling=sampling,
             strategy=Strategy.of(strategy),
             max_tokens=max_tokens,
             eos=tokenizer.eos_ids,
+            grammar=grammar,
             observer=observer,
             special_tokens=special_tokens_of(tokenizer),
             detokenize=tokenizer.decode,
+            boundaries=role_boundaries(tokenizer, prompt),
+            use_prefix_cache=prefix_cache,
         )
         self.pieces: list[str] = []
+        self.events: list[Event] = []
+        self._parser = None
+        if output_format is not None:
+            self._parser = output_format.parser(tokenizer.decode(self.session.prompt_array[-_PROMPT_END:].tolist()))
         least = max((part.n for part in self.session.strategy.recoveries if isinstance(part, MinTokens)), default=0)
+        self._tokenizer = tokenizer
         self._stream = TextStream(tokenizer, stop=stop, skip_special=True, min_tokens=least)
         self._ends = frozenset(tokenizer.eos_ids)
         self._new: list[str] = []
@@ -104,6 +135,11 @@ class Completion:
         """Text so far."""
         return "".join(self.pieces)
 
+    @property
+    def output(self) -> ParsedOutput | None:
+        """Reasoning, content and tool calls so far; None without an output format."""
+        return None if self._parser is None else ParsedOutput.of(self.events)
+
     def delta(self, step: Step) -> Delta:
         """Return what `step` added. Called once per step, in order, with the session's latest step."""
         if step.finish is not None:
@@ -113,7 +149,19 @@ class Completion:
         self.pieces.append(text)
         logprobs = self.session.logprobs[self._n_reported : self._stream.n_tokens]
         self._n_reported += len(logprobs)
-        return Delta(text, logprobs, step)
+        events = self._parsed(text, last=step.finish is not None)
+        self.events += events
+        return Delta(text, logprobs, step, events)
+
+    def _parsed(self, text: str, *, last: bool) -> list[Event]:
+        if self._parser is None:
+            return [ContentDelta(text)] if text else []
+        events = self._parser.push(text)
+        return events + self._parser.finish() if last else events
+
+    def result(self) -> Generation:
+        """Return the result so far."""
+        return Generation.of(self.session, self.pieces, self._tokenizer, self.output)
 
     def _observe(self, _: Session, tokens: list[int]) -> int | None:
         """Detokenize new ids one by one, so that a stop string ends every strategy at the same token."""

@@ -34,6 +34,11 @@ def split(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
     return ([parts], False) if isinstance(parts[0], Mapping | Integral) else (parts, True)
 
 
+def is_messages(prompt: Prompt) -> bool:
+    """Return True for messages, False for text and token ids."""
+    return isinstance(prompt, list | tuple) and all(isinstance(part, Mapping) for part in prompt)
+
+
 def encode(
     prompt: Prompt,
     tokenizer: Tokenizer,
@@ -65,7 +70,7 @@ def encode(
         If there is no template, or it refuses the messages.
     """
     parts = [] if isinstance(prompt, str) else _parts(prompt)
-    if parts and all(isinstance(part, Mapping) for part in parts):
+    if parts and is_messages(parts):
         if template is None:
             raise TemplateError("the model has no chat template: pass a text instead of messages")
         text = template.render(parts, tools=tools or None, **(settings or {}))

@@ -9,7 +9,10 @@ from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
+from dflash.generation.parsers import ParsedOutput, ToolCall
 from dflash.generation.timings import Timings, Usage
+from dflash.generation.token_texts import TokenText, token_texts
+from dflash.model.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +31,8 @@ class Generation:
     text : str
         Output text without control tokens, up to the end token or the stop string.
     finish_reason : str
-        ``"stop"``, ``"length"``, or ``"cancelled"`` if the caller cancelled the request.
+        ``"stop"``, ``"tool_calls"`` if the model stopped by itself and has called tools, ``"length"``, or ``"cancelled"``
+        if the caller cancelled the request.
     seed : int
         Seed that reproduces the text; drawn at random if the request gave none.
     sampling : Sampling
@@ -43,6 +47,8 @@ class Generation:
         Records of all steps, prompt chunks first.
     pieces : list of str
         Text that each step added.
+    vocabulary : dict of int to TokenText
+        Text of each output and draft token.
     logprobs : list of TokenLogprobs or None
         One entry per output token, if requested.
     interventions : list of Intervention
@@ -53,6 +59,8 @@ class Generation:
         Draft vocabulary size to number of steps that used it. Only for a block draft or MTP head on a GPU whose target has
         a large vocabulary: the first two or three fifths while the output stays within them, else all. Sequences of one
         batch share the largest size that any of them needs.
+    output : ParsedOutput or None
+        Content, reasoning and tool calls that `text` consists of; None if the text was not parsed.
     """
 
     prompt: list[int]
@@ -66,31 +74,56 @@ class Generation:
     timings: Timings
     steps: list[Step]
     pieces: list[str]
+    vocabulary: dict[int, TokenText]
     logprobs: list[TokenLogprobs] | None = None
     interventions: list[Intervention] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     draft_vocab_steps: dict[int, int] = field(default_factory=dict)
+    output: ParsedOutput | None = None
 
     @classmethod
-    def of(cls, session: Session, pieces: Sequence[str]) -> "Generation":
-        """Build the result of a session from the text that its steps added."""
+    def of(
+        cls, session: Session, pieces: Sequence[str], tokenizer: Tokenizer, output: ParsedOutput | None = None
+    ) -> "Generation":
+        """Build the result of a session from the text that its steps added, and what a parser read in it."""
+        steps = session.steps[: len(pieces)]
+        finish_reason = session.finish_reason or "cancelled"
+        if finish_reason == "stop" and output is not None and output.tool_calls:
+            finish_reason = "tool_calls"
         return cls(
             prompt=list(session.prompt_ids),
             tokens=session.output_ids,
             text="".join(pieces),
-            finish_reason=session.finish_reason or "cancelled",
+            finish_reason=finish_reason,
             seed=session.seed,
             sampling=session.sampling,
             strategy=session.strategy,
-            usage=Usage(session.n_prompt, session.n_tokens),
+            usage=Usage(session.n_prompt, session.n_tokens, session.n_cached),
             timings=Timings.of(session),
-            steps=session.steps[: len(pieces)],
+            steps=steps,
             pieces=list(pieces),
+            vocabulary=token_texts(steps, tokenizer),
             logprobs=list(session.logprobs) if session.sampling.logprobs is not None else None,
             interventions=list(session.interventions),
             warnings=list(session.warnings),
             draft_vocab_steps=dict(sorted(session.draft_vocab_steps.items())),
+            output=output,
         )
+
+    @property
+    def content(self) -> str:
+        """Visible text: `text` without reasoning, its tags and tool calls."""
+        return self.text if self.output is None else self.output.content
+
+    @property
+    def reasoning(self) -> str:
+        """Reasoning; empty if there is none."""
+        return "" if self.output is None else self.output.reasoning
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """Tool calls in the order in which the model wrote them."""
+        return [] if self.output is None else list(self.output.tool_calls)
 
     @property
     def tokens_per_step(self) -> float:
@@ -124,6 +157,7 @@ class Generation:
         """Return the result as JSON values."""
         return {
             "text": self.text,
+            **({} if self.output is None else asdict(self.output)),
             "tokens": self.tokens,
             "finish_reason": self.finish_reason,
             "seed": self.seed,

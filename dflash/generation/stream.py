@@ -54,7 +54,7 @@ class Stream:
     @property
     def generation(self) -> Generation:
         """Result so far."""
-        return Generation.of(self._completion.session, self._completion.pieces)
+        return self._completion.result()
 
     def close(self) -> None:
         """Cancel the request and return when its memory is freed."""
@@ -105,7 +105,7 @@ def finish_all(engine_thread: EngineThread, completions: Sequence[Completion]) -
         for completion in completions:
             completion.session.error = None
         raise
-    return [Generation.of(completion.session, completion.pieces) for completion in completions]
+    return [completion.result() for completion in completions]
 
 
 def _end(engine_thread: EngineThread, completions: Sequence[Completion]) -> None:

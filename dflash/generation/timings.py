@@ -6,15 +6,16 @@ from dflash.decode.session import Session
 
 
 class Usage(NamedTuple):
-    """Numbers of prompt and output tokens; the end token counts."""
+    """Numbers of prompt and output tokens, the end token included, and of prompt tokens from the prefix cache."""
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
         """Prompt and output tokens together."""
-        return sum(self)
+        return self.prompt_tokens + self.completion_tokens
 
 
 class Timings(NamedTuple):

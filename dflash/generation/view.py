@@ -6,6 +6,7 @@ from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.step import Step
 from dflash.generation.timings import Timings, Usage
+from dflash.generation.token_texts import TokenText
 
 
 class GenerationView(Protocol):
@@ -48,6 +49,11 @@ class GenerationView(Protocol):
 
     @property
     def pieces(self) -> list[str]:
+        """See `Generation`."""
+        ...
+
+    @property
+    def vocabulary(self) -> dict[int, TokenText]:
         """See `Generation`."""
         ...
 

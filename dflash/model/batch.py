@@ -201,7 +201,7 @@ def depths(parents: Ints) -> Ints:
     return out
 
 
-def check(spans: Sequence[Span], capture: tuple[int, ...], config: Config, most: int) -> None:
+def check(spans: Sequence[Span], capture: tuple[int, ...], config: Config, max_rows: int) -> None:
     """Check the arguments of a forward, and reserve KV pages for its tokens.
 
     Parameters
@@ -211,7 +211,7 @@ def check(spans: Sequence[Span], capture: tuple[int, ...], config: Config, most:
         Layers to capture.
     config : Config
         Configuration of the model.
-    most : int
+    max_rows : int
         Most rows of a forward.
 
     Raises
@@ -230,8 +230,8 @@ def check(spans: Sequence[Span], capture: tuple[int, ...], config: Config, most:
     for span in spans:
         span.state.reserve(len(span.tokens))
     n = sum(len(span.tokens) for span in spans)
-    if n > most:
-        raise KernelError(f"forward: {n} rows, at most {most} fit")
+    if n > max_rows:
+        raise KernelError(f"forward: {n} rows, at most {max_rows} fit")
     for span in spans:
         if not (span.tokens.min() >= 0 and span.tokens.max() < config.n_vocab):
             bad = next(int(t) for t in span.tokens if not 0 <= t < config.n_vocab)

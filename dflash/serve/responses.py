@@ -156,10 +156,13 @@ def usage(completions: Sequence[Completion], n: int) -> dict[str, Any]:
     """
     prompt = sum(completion.session.n_prompt for completion in completions[::n])
     output = sum(completion.session.n_tokens for completion in completions)
-    counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+    counts: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
     drafted, accepted = (
         sum(getattr(completion.session, name) for completion in completions) for name in ("n_drafted", "n_accepted")
     )
+    cached = sum(completion.session.n_cached for completion in completions[::n])
+    if cached:
+        counts["prompt_tokens_details"] = {"cached_tokens": cached}
     if not drafted:
         return counts
     details = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}

@@ -46,7 +46,7 @@ def steps_of(model, draft, prompt, output, shape):
     span = Span(target, np.array(text, np.int32), chain(len(text)), prefill=True, logits=False)
     features = model.forward([span], capture=draft.config.target_layer_ids).captured
     draft.read(state, features, slice(0, at))
-    n, width = shape.wants(draft.config.most, 63)
+    n, width = shape.wants(draft.config.max_draft, 63)
     found = []
     while at + 1 < end:
         (candidates,) = draft.propose([DraftRequest(state, text[at], n, SampleParams(), width)])

@@ -250,9 +250,16 @@ def test_cancelled_from_another_thread():
     toy = Toy()
     engine = Engine(toy)
     session = engine.add(Session(PROMPT))
-    timer = threading.Timer(0.02, session.cancel)
-    timer.start()
+
+    def cancel(_):
+        """Cancel in another thread during the fifth forward."""
+        if len(toy.forwards) == 5:
+            thread = threading.Thread(target=session.cancel)
+            thread.start()
+            thread.join()
+
+    toy.before_forward = cancel
     finish(engine)
-    timer.join()
-    assert session.finish_reason in ("cancelled", "length")
+    assert session.finish_reason == "cancelled"
+    assert len(toy.forwards) == 5
     assert toy.leaked == (0, 0, 0)

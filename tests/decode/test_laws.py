@@ -69,7 +69,7 @@ def test_a_draft_beyond_the_room_is_cut():
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_sessions_get_what_each_gets_alone(number):
     rng = np.random.default_rng(number)
     toy = Toy(rows=int(rng.integers(8, 64)), slots=int(rng.integers(1, 6)))

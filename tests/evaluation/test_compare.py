@@ -1,6 +1,7 @@
 """Comparison of strategies: measurements, and a clear report of differing outputs."""
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -72,7 +73,17 @@ def test_another_text_is_told_loudly(comparison):
 def test_it_shows_itself(comparison, monkeypatch, tmp_path):
     monkeypatch.setenv("MPLBACKEND", "agg")
     assert len(repr(comparison).split("\n\n")[0].splitlines()) == 2 + 3
-    assert comparison._repr_html_().count("<tr>") == 1 + 3
+    html = comparison._repr_html_()
+    assert html.count("<tr>") == 1 + 3
+    head, plain, lookup, _ = (
+        [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", row)] for row in html.split("<tr>")[1:]
+    )
+    steps = [step for one in comparison["lookup"].generations for step in one.steps]
+    drafted, accepted = sum(step.drafted for step in steps), sum(step.accepted for step in steps)
+    at = head.index("draft tokens")
+    assert head[at : at + 3] == ["draft tokens", "accepted", "acceptance rate"]
+    assert lookup[at : at + 3] == [f"{drafted:,}", f"{accepted:,}", f"{accepted / drafted:.0%}"]
+    assert plain[at : at + 3] == ["", "", ""]
     figure = comparison.plot()
     assert len(figure.axes[0].patches) == 3
     figure.savefig(tmp_path / "bars.png")

@@ -1,35 +1,15 @@
 """Display of a generation."""
 
 import pytest
+from generations import DRAFTED, PREFILL, TREE, generation
 
-from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Plain
+from dflash.decode.drafting.draft import EMPTY
 from dflash.decode.recoveries.intervention import Intervention
-from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Step
 from dflash.generation.display import summary
-from dflash.generation.result import Generation
-from dflash.generation.step_chart import COLORS, MAX_STEPS, kinds
-from dflash.generation.timings import Timings, Usage
-
-TIMINGS = Timings(queued=0.0, first_token=0.05, decode=0.1, prompt_rate=900.0, decode_rate=80.0)
-
-
-def generation(steps, text="2 < 3", **extra):
-    tokens = [token for step in steps for token in step.tokens]
-    pieces = [text if number == 0 else "" for number in range(len(steps))]
-    usage = Usage(7, len(tokens))
-    return Generation([1] * 7, tokens, text, "stop", 3, Sampling(), Plain(), usage, TIMINGS, steps, pieces, **extra)
-
-
-PREFILL = Step([], prefilled=6, forward=0.01)
-TREE = Draft([1, 2, 9, 8], [-1, 0, 0, 2])
-"""1 then 2, or 1 then 9 then 8."""
-DRAFTED = [
-    PREFILL,
-    Step([1, 2, 3], drafted=4, accepted=2, forward=0.02, draft=TREE),
-    Step([4], drafted=4, forward=0.02, draft=Draft([5, 6, 7, 8])),
-]
+from dflash.generation.display.origins import kinds
+from dflash.generation.display.palette import COLORS
+from dflash.generation.display.step_chart import MAX_STEPS
 
 
 def test_html_escapes_what_the_model_wrote():
@@ -57,9 +37,10 @@ def test_tokens_of_a_step_are_classified(step, found):
 
 def test_html_has_a_square_for_each_token_and_each_rejected_draft_token():
     html = generation(DRAFTED)._repr_html_()
-    for kind, n in {"accepted": 2, "bonus": 1, "corrected": 1, "rejected": 3}.items():
+    for kind, n in {"accepted": 2, "bonus": 1, "corrected": 1}.items():
         assert html.split("<table>")[0].count(f'fill="{COLORS[kind]}"') == n
-    assert "25%" in html
+    assert html.count(f'fill="none" stroke="{COLORS["rejected"]}"') == 3
+    assert "25.0%" in html
 
 
 def test_draft_vocabulary_is_shown():
@@ -112,12 +93,27 @@ def test_numbers():
     assert "stop" in summary(shown)
 
 
-def test_a_plot_has_a_bar_for_each_step(tmp_path, monkeypatch):
+def test_a_plot_has_a_bar_for_each_origin_and_step(tmp_path, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
-    figure = generation(DRAFTED).plot()
+    figure = generation([*DRAFTED, Step([4, 5], injected=1)]).plot()
     above, below = figure.axes
-    assert len(above.patches) == 4
+    bars = {drawn.get_label(): [bar.get_height() for bar in drawn] for drawn in above.containers}
+    assert bars == {
+        "injected tokens": [0, 0, 1],
+        "accepted draft tokens": [2, 0, 0],
+        "bonus tokens": [1, 1, 1],
+        "rejected draft tokens": [-2, -4, 0],
+    }
+    assert max(bar.get_y() + bar.get_height() for bar in above.patches) == 3
     assert below.get_xlabel() == "step"
+    figure.savefig(tmp_path / "steps.png")
+
+
+@pytest.mark.parametrize("steps", [[], [PREFILL], [Step([4])]])
+def test_a_plot_of_nothing_drafted(steps, tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    figure = generation(steps).plot()
+    assert [drawn.get_label() for drawn in figure.axes[0].containers] == ["bonus tokens"]
     figure.savefig(tmp_path / "steps.png")
 
 

@@ -2,9 +2,9 @@
 
 import queue
 import threading
-import time
 
 import pytest
+from hang_guard import GUARD, wait_until
 
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Step
@@ -20,7 +20,7 @@ def answer_of(lm, text="import os", **settings):
 def ended(deltas):
     """Wait for the last delta and return its step."""
     while True:
-        step = deltas.get(timeout=60).step
+        step = deltas.get(timeout=GUARD).step
         if step.finish is not None:
             return step
 
@@ -33,8 +33,7 @@ def test_a_sink_that_fails_ends_its_answer_alone(lm, pools, caplog):
     lm._engine_thread.submit(bad, fail)
     lm._engine_thread.submit(good, deltas.put)
     assert ended(deltas).finish == "length"
-    while not bad.session.finished:
-        time.sleep(0.001)
+    wait_until(lambda: bad.session.finished)
     assert bad.session.finish_reason == "cancelled"
     assert "nobody there" in caplog.text
 

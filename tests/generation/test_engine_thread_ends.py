@@ -4,10 +4,10 @@ import queue
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hang_guard import GUARD, wait_until
 from toy import Toy
 
 from dflash.decode.engine import Engine
@@ -16,9 +16,6 @@ from dflash.errors import DFlashError, EngineFailed, RequestError
 from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
 from dflash.generation.stream import Stream, finish_all
-
-GUARD = 60
-"""Seconds after which a test that hangs fails."""
 
 
 @pytest.fixture
@@ -154,16 +151,14 @@ def test_submitting_beside_the_end_of_the_worker_gets_an_end(lm, toy, engine_thr
     threads = [threading.Thread(target=client, daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
-    while len(results) < 20:
-        time.sleep(0.001)
+    wait_until(lambda: len(results) >= 20)
     if fails == "step":
         monkeypatch.setattr(engine_thread.engine, "_advance", dies)
     else:
         engine_thread.close(GUARD)
     engine_thread._thread.join(GUARD)
     n = len(results)
-    while len(results) < n + 20:
-        time.sleep(0.001)
+    wait_until(lambda: len(results) >= n + 20)
     stop.set()
     for thread in threads:
         thread.join(GUARD)
@@ -208,8 +203,7 @@ def test_an_observer_that_asks_the_model_fails_alone(lm, pools):
 def test_a_stream_that_is_closed_in_the_engines_thread_does_not_wait(lm, pools):
     stream = lm.stream("import os", max_tokens=5000)
     lm.call(stream.close)
-    while lm._engine_thread.holds(stream._completion):
-        time.sleep(0.001)
+    wait_until(lambda: not lm._engine_thread.holds(stream._completion))
 
 
 FORK = """
@@ -240,5 +234,5 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), lm.generate("a", max_tok
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork here")
 def test_a_forked_process_must_load_the_model_itself():
-    done = subprocess.run([sys.executable, "-c", FORK], check=False, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", FORK], check=False, capture_output=True, text=True, timeout=GUARD)
     assert done.stdout.split() == ["0", "1"], done.stderr

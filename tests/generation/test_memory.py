@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hang_guard import GUARD
 
 import dflash
 
@@ -22,7 +23,7 @@ with dflash.load("demo") as lm:
 
 
 def peak():
-    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=300)
+    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=GUARD)
     return map(float, run.stdout.split())
 
 

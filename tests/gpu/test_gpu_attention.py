@@ -6,7 +6,7 @@ to halves, an RMS error of at most 5e-4; over a float32 cache it is the rounding
 
 import numpy as np
 import pytest
-from batches import chain, fill, ragged, tree
+from batches import batch, chain, fill, ragged
 from compare import assert_close, assert_same_bits
 
 from dflash.errors import KernelError
@@ -44,11 +44,6 @@ def kind(request, monkeypatch):
     if request.param == "halves everywhere":
         monkeypatch.setattr(cuda, "device_target", lambda _: "sm_80")
     return np.float32 if request.param == "float32" else np.float16
-
-
-def batch(sequences, seed=3):
-    rng = np.random.default_rng(seed)
-    return ragged([(at, tree(rng, n) if form == "tree" else chain(n), form == "prefill") for at, n, form in sequences])
 
 
 def caches(rows, kv, width, kind, seed=5):

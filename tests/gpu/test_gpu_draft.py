@@ -174,8 +174,8 @@ def proposed(model, path, config, weights, n=150):
     other = read(model, draft, ids_of(70))
     oracle.read(np.concatenate(features))
     asks = [
-        DraftRequest(other, 5, config.most, SampleParams(1.0, seed=3), 1),
-        DraftRequest(state, 77, config.most, SampleParams(), 1),
+        DraftRequest(other, 5, config.max_draft, SampleParams(1.0, seed=3), 1),
+        DraftRequest(state, 77, config.max_draft, SampleParams(), 1),
     ]
     _, got = draft.propose(asks)
     for each in (state, other):
@@ -201,7 +201,7 @@ def test_a_draft_with_fewer_tokens_and_a_walk(model, tmp_path, kind):
     else:
         tokens, steps, _ = oracle.walk(77, config.block)
         scores = np.array(steps)
-    assert len(got) == config.most
+    assert len(got) == config.max_draft
     same = 0
     for i, token in enumerate(tokens):
         if got.ids[i, 0] == token:

@@ -50,8 +50,8 @@ def proposed(path, config, weights, width=1, **settings):
     assert (draft.config.causal, draft.config.windows) == (config.causal, config.windows)
     state, other = read(draft, 150, oracle), read(draft, 70)
     asks = [
-        DraftRequest(other, 5, config.most, SampleParams(1.0, seed=3), 1),
-        DraftRequest(state, ANCHOR, config.most, SampleParams(), width),
+        DraftRequest(other, 5, config.max_draft, SampleParams(1.0, seed=3), 1),
+        DraftRequest(state, ANCHOR, config.max_draft, SampleParams(), width),
     ]
     _, got = draft.propose(asks)
     state.close(), other.close(), draft.close()
@@ -67,7 +67,7 @@ def test_windows_causality_scale_cap_and_factor(tmp_path, cap):
     weights = random_weights(config)
     got, oracle = proposed(write_folder(tmp_path / "draft", config, weights, dflash_config=inner), config, weights)
     scores = log_softmax(oracle.block(ANCHOR, config.block)[1][config.lead :])
-    rows, found = np.arange(config.most), got.ids[:, 0]
+    rows, found = np.arange(config.max_draft), got.ids[:, 0]
     np.testing.assert_allclose(got.scores[:, 0], scores[rows, found], atol=0.02)
     np.testing.assert_allclose(scores[rows, found], scores.max(axis=1), atol=0.02)
     assert (found == scores.argmax(axis=1)).sum() > 4
@@ -103,7 +103,7 @@ def test_pairs_of_a_walk(tmp_path, from_anchor):
     weights["markov_w1.weight"] *= 4
     path = write_gguf(tmp_path / "other.gguf", config, weights)
     got, oracle = proposed(path, config, weights, width=16)
-    assert got.edges.shape == (config.most, 16, 16)
+    assert got.edges.shape == (config.max_draft, 16, 16)
     logits = oracle.block(ANCHOR, config.block)[1][config.lead :]
     before, common, w1, w2 = [ANCHOR] * 16, 0, weights["markov_w1.weight"], weights["markov_w2.weight"]
     for t, walked in enumerate(oracle.walk(ANCHOR, config.block)[0]):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hang_guard import GUARD
 
 import dflash.kernels
 from dflash.errors import KernelError
@@ -55,14 +56,20 @@ def expected(x, steps):
     return x
 
 
-@pytest.mark.parametrize("dependent", [False, True])
-def test_a_chain_runs_in_order(path, dependent):
+def there_and_back(path, dependent):
+    """Return values, their device array, launches that step from it to another array and back, and a stream for them."""
     step = jit.kernel(path, "step", dependent=dependent, SHIFT="1.0f")
     start = np.random.default_rng(1).standard_normal(N).astype(np.float32)
     a, b = cupy.asarray(start), cupy.empty(N, np.float32)
     there, back = (step.bind(-(-N // 256), 256, pair) for pair in ((a, b, N, 0.0), (b, a, N, 1.0)))
     jit.warm()
     stream = cupy.cuda.Stream(non_blocking=True)
+    return start, a, there, back, stream
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+def test_a_chain_runs_in_order(path, dependent):
+    start, a, there, back, stream = there_and_back(path, dependent)
     for _ in range(20):
         a.set(start)
         cupy.cuda.Device().synchronize()
@@ -75,12 +82,7 @@ def test_a_chain_runs_in_order(path, dependent):
 
 @pytest.mark.parametrize("dependent", [False, True])
 def test_a_graph_keeps_the_arguments_of_its_capture(path, dependent):
-    step = jit.kernel(path, "step", dependent=dependent, SHIFT="1.0f")
-    start = np.random.default_rng(1).standard_normal(N).astype(np.float32)
-    a, b = cupy.asarray(start), cupy.empty(N, np.float32)
-    there, back = (step.bind(-(-N // 256), 256, pair) for pair in ((a, b, N, 0.0), (b, a, N, 1.0)))
-    jit.warm()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    start, a, there, back, stream = there_and_back(path, dependent)
     with stream:
         stream.begin_capture()
         for i in range(50):
@@ -147,7 +149,7 @@ def test_a_fault_names_its_kernel(path):
         env={**os.environ, "DFLASH_DEBUG_SYNC": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=GUARD,
         check=False,
     )
     assert "KernelError: fault in step.cu: " in run.stderr

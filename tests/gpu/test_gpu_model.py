@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compare import assert_close, assert_same_bits
-from golden import FILES, PRIMARY, assert_greedy, chain, host, load, prefill, recorded, step, truth_of
+from golden import FILES, PRIMARY, assert_greedy, chain, host, load, prefill, recorded, short_logits, step, tail, truth_of
 
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session
@@ -27,12 +27,7 @@ PROMPTS = json.loads((Path(__file__).parents[1] / "data" / "demo" / "q4_k_m.json
 @pytest.mark.parametrize("kv", ["f32", "f16"])
 @pytest.mark.parametrize("name", FILES)
 def test_logits(name, kv):
-    model, want = load(name, kv=kv, device="cuda"), recorded(name)
-    state = model.state()
-    logits, _ = prefill(model, state, want["tokens"])
-    state.close()
-    truth = truth_of(want)
-    assert_close(name, logits[-len(truth) :], truth, LOGITS)
+    assert_close(name, *tail(load(name, kv=kv, device="cuda"), recorded(name)), LOGITS)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -81,15 +76,8 @@ def test_layers_and_state(name):
 
 @pytest.mark.parametrize("name", [name for name in FILES if "short.tokens" in recorded(name).files])
 def test_a_prompt_shorter_than_the_conv(name):
-    model, want = load(name, device="cuda"), recorded(name)
-    state = model.state()
-    tokens, n = want["short.tokens"], int(want["short.n_prompt"])
-    rows = [prefill(model, state, tokens[:n])[0]]
-    for token in tokens[n:]:
-        rows.append(step(model, state, [token]))
-        state.commit([0])
-    state.close()
-    assert_close(name, np.concatenate(rows), want["short.logits"], LOGITS)
+    want = recorded(name)
+    assert_close(name, short_logits(load(name, device="cuda"), want), want["short.logits"], LOGITS)
 
 
 @pytest.mark.parametrize("name", [PRIMARY[0], "qwen35-r3-tied-k-IQ4_XS"])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from batches import chain, fill, ragged, tree
+from batches import batch, fill, ragged
 from compare import assert_close, assert_same_bits
 
 from dflash.errors import KernelError
@@ -21,11 +21,6 @@ TRUE = [
     ("draft", [(70, 16, "chain"), (511, 5, "chain")], 32, 8, 128, 128, False),
 ]
 CASES = [*reference.cases(), *TRUE]
-
-
-def batch(sequences, seed=3):
-    rng = np.random.default_rng(seed)
-    return ragged([(at, tree(rng, n) if form == "tree" else chain(n), form == "prefill") for at, n, form in sequences])
 
 
 def inputs(rows, heads, kv, width, rotated, gated, seed=1):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
-from batches import chain, fill, ragged, tree
+from batches import batch, chain, fill, ragged
 from compare import assert_close, assert_same_bits
 
 from dflash.errors import KernelError
@@ -16,11 +16,6 @@ from dflash.kernels.rope import angles, rotate
 DATA = Path(__file__).parent.parent / "data" / "kernels"
 CACHES = (np.uint16, np.float32)
 SHAPES = [(4, 2, 256, np.uint16), (3, 1, 64, np.float32)]
-
-
-def batch(sequences, seed=3):
-    rng = np.random.default_rng(seed)
-    return ragged([(at, tree(rng, n) if form == "tree" else chain(n), form == "prefill") for at, n, form in sequences])
 
 
 def caches(rows, kv, width, kind, seed=5):

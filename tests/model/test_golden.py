@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from compare import assert_close
-from golden import FILES, PRIMARY, assert_greedy, load, prefill, recorded, step, truth_of
+from golden import FILES, PRIMARY, assert_greedy, load, prefill, recorded, short_logits, tail
 
 LOGITS, LOGITS_RMS = 5e-4, 2e-5
 INTERMEDIATE, STATE = 2e-4, 5e-5
@@ -11,12 +11,7 @@ INTERMEDIATE, STATE = 2e-4, 5e-5
 
 @pytest.mark.parametrize("name", FILES)
 def test_logits(name):
-    model, want = load(name), recorded(name)
-    state = model.state()
-    logits, _ = prefill(model, state, want["tokens"])
-    state.close()
-    truth = truth_of(want)
-    got = logits[-len(truth) :]
+    got, truth = tail(load(name), recorded(name))
     assert np.abs(got - truth).max() < LOGITS
     assert_close(name, got, truth, LOGITS_RMS)
 
@@ -54,23 +49,10 @@ def test_layers_and_state(name):
 
 @pytest.mark.parametrize("name", [name for name in FILES if "short.tokens" in recorded(name).files])
 def test_a_prompt_shorter_than_the_conv(name):
-    model, want = load(name), recorded(name)
-    state = model.state()
-    tokens, n = want["short.tokens"], int(want["short.n_prompt"])
-    logits, _ = prefill(model, state, tokens[:n])
-    rows = [logits]
-    for token in tokens[n:]:
-        rows.append(step(model, state, [token]))
-        state.commit([0])
-    state.close()
-    assert np.abs(np.concatenate(rows) - want["short.logits"]).max() < LOGITS
+    want = recorded(name)
+    assert np.abs(short_logits(load(name), want) - want["short.logits"]).max() < LOGITS
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_halves_in_the_cache_cost_little(name):
-    model, want = load(name, kv="f16"), recorded(name)
-    state = model.state()
-    logits, _ = prefill(model, state, want["tokens"])
-    state.close()
-    truth = truth_of(want)
-    assert_close(name, logits[-len(truth) :], truth, 5e-3)
+    assert_close(name, *tail(load(name, kv="f16"), recorded(name)), 5e-3)

@@ -1,7 +1,6 @@
 """A real server on a free port of 127.0.0.1, with the demo model."""
 
 import threading
-import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -9,6 +8,7 @@ import httpx
 import openai
 import pytest
 import uvicorn
+from hang_guard import GUARD, wait_until
 
 from dflash.generation.load import start
 from dflash.serve.app import build_app
@@ -23,9 +23,8 @@ def listening(app):
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
+        wait_until(lambda: server.started or not thread.is_alive())
+        assert server.started
         host, port = server.servers[0].sockets[0].getsockname()
         yield f"http://{host}:{port}"
     finally:
@@ -56,7 +55,7 @@ def client(server):
 
 @pytest.fixture
 def http(server):
-    with httpx.Client(base_url=server.url, timeout=60) as http:
+    with httpx.Client(base_url=server.url, timeout=GUARD) as http:
         yield http
 
 
@@ -72,7 +71,4 @@ def nothing_is_left_behind(request):
     def left():
         return pools.free_pages, pools.free_slots, engine.busy
 
-    deadline = time.monotonic() + 120
-    while left() != (pools.pages, pools.slots, False) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert left() == (pools.pages, pools.slots, False)
+    wait_until(lambda: left() == (pools.pages, pools.slots, False))

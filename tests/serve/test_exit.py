@@ -2,17 +2,14 @@
 
 import json
 import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-
-GUARD = 120
-"""Seconds after which a test that hangs fails."""
+from hang_guard import GUARD
+from processes import address, process
 
 POISON = 4242
 """Token whose forward executes `FAULT`."""
@@ -43,21 +40,8 @@ sys.exit(main(["demo", "--port", "0", "--threads", "1", "--context", "4096", "--
 def server(fault):
     """Start a server whose forwards do `fault` from the first one on that reads `POISON`; yields process and address."""
     code = SERVER % {"poison": POISON, "fault": fault}
-    # interrupts are ignored where tests run in the background, and children inherit that
-    was = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
-    finally:
-        signal.signal(signal.SIGINT, was)
-    with child:
-        try:
-            lines = []
-            while not (lines and "http://" in lines[-1]):
-                lines.append(child.stderr.readline())
-                assert lines[-1], lines
-            yield child, lines[-1].split("running on ")[1].split()[0]
-        finally:
-            child.kill()
+    with process("-c", code, stdout=None) as child:
+        yield child, address(child)
 
 
 def opened(url, **body):

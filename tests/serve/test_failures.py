@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from hang_guard import GUARD
 from toy import Toy
 
 from dflash.decode.engine import Engine
@@ -13,9 +14,6 @@ from dflash.errors import DeviceLost, KernelError
 from dflash.generation.engine_thread import EngineThread
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
-
-GUARD = 60
-"""Seconds after which a test that hangs fails."""
 
 
 @pytest.fixture

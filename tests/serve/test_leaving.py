@@ -6,27 +6,17 @@ be counted, and how fast the machine is does not matter.
 
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
 import pytest
+from hang_guard import GUARD, wait_until
 
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 LONG = [7] * 7000
 """A prompt of many chunks."""
-
-GUARD = 120
-"""Seconds after which a test that hangs fails."""
-
-
-def wait_until(claim):
-    deadline = time.monotonic() + GUARD
-    while not claim():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 class Forwards:

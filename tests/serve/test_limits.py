@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from hang_guard import GUARD, wait_until
 from serve_fakes import ScriptedEngine
 
 from dflash.decode import registry
@@ -198,7 +199,7 @@ def test_the_loop_goes_on_while_requests_are_read(lm, monkeypatch):
     def slow(body, bounds):
         if b"slow" in body:
             entered.set()
-            assert go_on.wait(60)
+            assert go_on.wait(GUARD)
         return real(body, bounds)
 
     monkeypatch.setattr("dflash.serve.endpoints.parse_json", slow)
@@ -208,7 +209,7 @@ def test_the_loop_goes_on_while_requests_are_read(lm, monkeypatch):
     async def run():
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
             held = asyncio.create_task(client.post("/v1/completions", json={"prompt": "slow"}))
-            await asyncio.to_thread(entered.wait, 60)
+            await asyncio.to_thread(entered.wait, GUARD)
             quick = await client.post("/v1/completions", json={"prompt": "a"})
             assert not held.done()
             go_on.set()
@@ -224,7 +225,7 @@ def test_the_loop_goes_on_while_requests_are_read(lm, monkeypatch):
 def test_too_many_requests_at_a_time(lm, monkeypatch):
     monkeypatch.setattr("dflash.serve.endpoints.MAX_PREPARING", 2)
     go_on = threading.Event()
-    monkeypatch.setattr("dflash.serve.endpoints.parse_json", lambda *_: go_on.wait(60) and {"prompt": "a"})
+    monkeypatch.setattr("dflash.serve.endpoints.parse_json", lambda *_: go_on.wait(GUARD) and {"prompt": "a"})
     engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
     app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
 
@@ -273,8 +274,7 @@ def test_a_client_that_takes_nothing_is_gone(lm, monkeypatch):
 
     try:
         asyncio.run(run())
-        while engine.busy:
-            threading.Event().wait(0.001)
+        wait_until(lambda: not engine.busy)
     finally:
         engine_thread.close()
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from weakref import ref
 
 import pytest
+from hang_guard import GUARD
 from paced import GOOD
 from toy import Toy
 
@@ -33,9 +34,6 @@ from dflash.model.draft.model import BlockDraft
 from dflash.model.mtp import MtpHead
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
-
-GUARD = 60
-"""Seconds after which a test that hangs fails."""
 
 
 class TimedToy(Toy):

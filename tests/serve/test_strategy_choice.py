@@ -4,6 +4,7 @@ import asyncio
 
 import httpx
 import pytest
+from hang_guard import GUARD
 
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.drafter import Strategy
@@ -174,7 +175,7 @@ def asked_of(server, defaults, *bodies):
     app = build_app(Backend(server.engine_thread, server.loaded.tokenizer, server.loaded.template, ["demo"], defaults))
 
     async def ask():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here", timeout=60) as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here", timeout=GUARD) as http:
             return [(await http.post("/v1/chat/completions", json=body)).json() for body in bodies]
 
     return asyncio.run(ask())

@@ -55,3 +55,9 @@ def ragged(sequences, *, pages=None):
         n_accepted=np.zeros(n, np.int32),
         buffer=np.zeros(n, np.int32),
     )
+
+
+def batch(sequences, seed=3):
+    """Batch of sequences (committed length, rows, form), where a form is "prefill", "chain" or "tree"."""
+    rng = np.random.default_rng(seed)
+    return ragged([(at, tree(rng, n) if form == "tree" else chain(n), form == "prefill") for at, n, form in sequences])

@@ -64,6 +64,25 @@ def prefill(model, state, tokens, *, chunk=512, logits=True, capture=()):
     return np.concatenate(rows), {layer: np.concatenate(parts) for layer, parts in captured.items()}
 
 
+def tail(model, want):
+    """Logits of a recorded text, read at once, and the recorded ones, which may be those of the last tokens."""
+    state, truth = model.state(), truth_of(want)
+    logits, _ = prefill(model, state, want["tokens"])
+    state.close()
+    return logits[-len(truth) :], truth
+
+
+def short_logits(model, want):
+    """Logits of a recorded text whose prompt is shorter than the convolution, read token by token after the prompt."""
+    state, tokens, n = model.state(), want["short.tokens"], int(want["short.n_prompt"])
+    rows = [prefill(model, state, tokens[:n])[0]]
+    for token in tokens[n:]:
+        rows.append(step(model, state, [token]))
+        state.commit([0])
+    state.close()
+    return np.concatenate(rows)
+
+
 def step(model, state, tokens, parents=None):
     """Read pending tokens, by default a chain; return their logits."""
     tokens = np.asarray(tokens, np.int32)

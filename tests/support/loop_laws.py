@@ -3,15 +3,14 @@
 A test file brings the fixture `model_and_prompt` and imports all of this. On a GPU a tree changes no text but near a tie.
 """
 
-from dataclasses import dataclass
 from functools import cache
 
 import pytest
 from golden import PRIMARY, load, recorded
-from oracles import Remembers
+from oracles import Remembering, Remembers
 
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import Drafter, Strategy
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
@@ -40,36 +39,18 @@ def loaded(name, device):
     return load(name, kv="f16", device=device), want["tokens"][: int(want["n_prompt"])].tolist()
 
 
-@dataclass(frozen=True)
-class Chain(Drafter):
-    """Guesses a given continuation as a chain, whose every fifth token is wrong."""
-
-    text: tuple[int, ...]
-    size: int
+class Chain(Remembers):
+    """Drafts a given continuation as a chain, whose every fifth token is wrong."""
 
     def start(self, session, model, snapshot=None):
         return _Chaining(self, session)
 
 
-class _Chaining:
-    capture = (0,)
-
-    def __init__(self, drafter, session):
-        self.drafter, self.session = drafter, session
-
+class _Chaining(Remembering):
     def propose(self, max_draft):
         at = len(self.session.token_ids)
         ahead = self.drafter.text[at:][: min(max_draft, self.drafter.size)]
         return Draft([token ^ 1 if (at + i) % 5 == 0 else token for i, token in enumerate(ahead)])
-
-    def observe(self, out, rows):
-        assert out.captured[0][rows].shape[1] == out.hidden.shape[1]
-
-    def snapshot(self):
-        pass
-
-    def close(self):
-        pass
 
 
 def written(model, prompt, sampling, **settings):

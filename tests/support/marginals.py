@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from oracles import Guessing
 from toy import Toy
 
 from dflash.decode.drafting.drafter import Drafter
@@ -39,11 +40,9 @@ class Marginals(Drafter):
         return _Marginal(self, session)
 
 
-class _Marginal:
-    capture = ()
-
+class _Marginal(Guessing):
     def __init__(self, drafter, session):
-        self.drafter, self.session = drafter, session
+        super().__init__(drafter, session)
         self.shape = session.strategy.shape or Chain()
 
     def propose(self, max_draft):
@@ -59,12 +58,3 @@ class _Marginal:
         positions = range(len(text), len(text) + n)
         sample.candidates(drafter.table[rows], [law] * n, positions, width, ids=ids, scores=scores)
         return Candidates(ids, scores)
-
-    def observe(self, out, rows):
-        pass
-
-    def snapshot(self):
-        pass
-
-    def close(self):
-        pass

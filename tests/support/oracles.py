@@ -112,14 +112,31 @@ class Remembers(Drafter):
     size: int
 
     def start(self, session, model, snapshot=None):
-        return _Remembering(self, session)
+        return Remembering(self, session)
 
 
-class _Remembering:
-    capture = (0,)
+class Guessing:
+    """State of a drafter that needs nothing from the model."""
+
+    capture = ()
 
     def __init__(self, drafter, session):
         self.drafter, self.session = drafter, session
+
+    def observe(self, out, rows):
+        pass
+
+    def snapshot(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class Remembering(Guessing):
+    """State of `Remembers`."""
+
+    capture = (0,)
 
     def propose(self, max_draft):
         ahead = self.drafter.text[len(self.session.token_ids) :][: min(max_draft, self.drafter.size) // 2]
@@ -132,6 +149,4 @@ class _Remembering:
 
     def observe(self, out, rows):
         assert bool(np.isfinite(out.captured[0][rows]).all())
-
-    def close(self):
-        pass
+        assert out.captured[0][rows].shape[1] == out.hidden.shape[1]

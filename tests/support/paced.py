@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from oracles import naive
+from oracles import Guessing, naive
 from toy import Toy
 
 from dflash.decode.drafting.draft import Draft
@@ -74,12 +74,10 @@ class Paced(Drafter):
         return drafts
 
 
-class _Paced:
-    capture = ()
-
+class _Paced(Guessing):
     def __init__(self, drafter, session, model):
-        self.drafter, self.session, self.model = drafter, session, model
-        self.shape = session.strategy.shape or Chain()
+        super().__init__(drafter, session)
+        self.model, self.shape = model, session.strategy.shape or Chain()
 
     def draft_of(self, room):
         n, _ = self.shape.wants(self.drafter.most, room)
@@ -88,15 +86,6 @@ class _Paced:
         tokens = [(token + 1 - sure) % 13 for token, sure in zip(text[start : start + n], right, strict=True)]
         scores = np.log(np.where(right, 0.9, 0.2)).astype(np.float32)
         return Draft(tokens, scores=scores if self.drafter.says else None)
-
-    def observe(self, out, rows):
-        pass
-
-    def snapshot(self):
-        pass
-
-    def close(self):
-        pass
 
 
 GOOD, WEAK, CHEAP, USELESS = Paced(0.9, 5.5, 0.2), Paced(0.5, 5.5, 0.2), Paced(0.75, 0.2, 1.3, 6), Paced(0.05, 3.0, 0.5)

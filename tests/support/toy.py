@@ -23,6 +23,7 @@ class Snapshot:
     def __init__(self, state):
         self.text, self.memory, self.length = list(state.text), state.memory, state.length
         self.pools = state.pools
+        self.pages, self.n_bytes = [], 8
         self.pools.snapshots += 1
 
     def close(self):

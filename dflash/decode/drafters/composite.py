@@ -70,6 +70,11 @@ class CompositeSnapshot:
     def __init__(self, parts: list[DrafterSnapshot | None], stack: ExitStack) -> None:
         self.parts, self._stack = parts, stack
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all snapshots."""
+        return sum(getattr(part, "n_bytes", 0) for part in self.parts)
+
     def close(self) -> None:
         """Close all snapshots."""
         self._stack.close()

@@ -144,7 +144,7 @@ class _DFlashState(ModelDrafterState):
 
     def request(self, max_draft: int) -> DraftRequest | None:
         """Return the request for a draft; None if there is room for no draft token."""
-        most = self.draft_model.config.most
+        most = self.draft_model.config.max_draft
         if not self.on_device and self.shape == Chain():
             most = min(most, DEPTH)
         n, width = self.shape.wants(most, max_draft)
@@ -159,7 +159,7 @@ class _DFlashState(ModelDrafterState):
         The first tokens of a tree form a tree, too. A chain is requested with the whole block, which costs nothing, so that
         one captured graph serves every depth.
         """
-        most, params = self.draft_model.config.most, self.session.sampler.params
+        most, params = self.draft_model.config.max_draft, self.session.sampler.params
         n, width = self.shape.wants(most, PENDING - 1)
         draft_vocab = self._vocab_tracker.select(self.session.token_ids)
         if width == 1:

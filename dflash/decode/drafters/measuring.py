@@ -117,7 +117,8 @@ def form_of(drafter: Drafter) -> Hashable:
 
 def _steps(model: TargetModel, strategy: Strategy, n: int) -> list[Step]:
     """Return the first `n` steps that decode tokens."""
-    session = Session([0, 0], strategy=strategy, max_tokens=min((n + 1) * (PENDING + 1), model.config.context - 2))
+    max_tokens = min((n + 1) * (PENDING + 1), model.config.context - 2)
+    session = Session([0, 0], strategy=strategy, max_tokens=max_tokens, use_prefix_cache=False)
     found: list[Step] = []
     with closing(Engine(model).run([session])) as events:
         for event in events:

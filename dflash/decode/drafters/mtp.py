@@ -84,6 +84,10 @@ class _MtpSnapshot:
     def __init__(self, cache: Snapshot, unread: Any) -> None:
         self.cache, self.unread = cache, unread
 
+    @property
+    def n_bytes(self) -> int:
+        return self.cache.n_bytes + self.unread.nbytes
+
     def close(self) -> None:
         self.cache.close()
 

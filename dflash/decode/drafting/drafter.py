@@ -289,6 +289,7 @@ class Strategy:
         if not isinstance(self.drafter, str):
             if isinstance(self.drafter, type) or not (hasattr(self.drafter, "start") and hasattr(self.drafter, "propose")):
                 raise RequestError(f"strategy: wanted a name, a Strategy or a drafter, got {self.drafter!r:.80}")
+            _check_hash(self.drafter)
             return
         named = parse(self.drafter)
         if named.shape is not None and self.shape is not None:
@@ -326,6 +327,16 @@ class Strategy:
         plain = self.drafter == _NOTHING and not shape
         name = "Plain()" if plain else f"Strategy({self.drafter!r}{shape})"
         return " | ".join([name, *map(repr, self.recoveries)])
+
+
+def _check_hash(drafter: Drafter) -> None:
+    """Raise a RequestError if a drafter can't be a key: equal drafters propose together."""
+    try:
+        hash(drafter)
+    except TypeError as error:
+        raise RequestError(
+            f"strategy: a drafter must be a frozen dataclass with hashable fields, got {drafter!r:.80}"
+        ) from error
 
 
 def Plain() -> Strategy:  # noqa: N802

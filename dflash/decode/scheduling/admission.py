@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot
+from dflash.decode.drafting.state_check import checked_state
+from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.errors import ContextOverflow, OutOfMemory, PoolExhausted, RequestError
@@ -55,8 +57,8 @@ def check(model: TargetModel, session: Session) -> None:
         )
 
 
-def admit(model: TargetModel, session: Session) -> None:
-    """Start a session: take all memory that it needs until its end.
+def admit(model: TargetModel, session: Session, cache: PrefixCache | None = None) -> None:
+    """Start a session: take all memory that it needs until its end, with the longest fitting snapshot of the cache.
 
     Raises
     ------
@@ -64,7 +66,7 @@ def admit(model: TargetModel, session: Session) -> None:
         If there is not enough memory now; nothing is taken then. The same holds for errors of the drafter or a recovery.
     """
     session.drafter.prepare(model)
-    _take(model, session, session.prefix)
+    _take_evicting(model, session, session.prefix, cache)
     try:
         started = (recovery.start(session) for recovery in session.strategy.recoveries)
         session.recovery_states = [recovery_state for recovery_state in started if recovery_state is not None]
@@ -75,13 +77,13 @@ def admit(model: TargetModel, session: Session) -> None:
         raise
 
 
-def readmit(model: TargetModel, session: Session) -> None:
+def readmit(model: TargetModel, session: Session, cache: PrefixCache | None = None) -> None:
     """Restart a session with plain decoding, from the end of its prompt if that was saved, else from its prefix."""
     snapshot, session.prompt_snapshot = session.prompt_snapshot, None
     try:
         session.release()
         session.rewind()
-        _take(model, session, snapshot or session.prefix)
+        _take_evicting(model, session, snapshot or session.prefix, cache)
     finally:
         if snapshot is not None:
             snapshot.close()
@@ -97,11 +99,31 @@ def save_prompt_snapshot(session: Session) -> None:
         session.prompt_snapshot = session.state.snapshot()
 
 
+def _take_evicting(
+    model: TargetModel, session: Session, prefix: SessionSnapshot | SequenceSnapshot | None, cache: PrefixCache | None
+) -> None:
+    """Take the memory, with a snapshot of the cache if there is no other; the cache gives way while memory is short."""
+    finder = cache if session.use_prefix_cache and prefix is None else None
+    if finder is not None:
+        prefix = finder.find(model, session)
+    while True:
+        try:
+            _take(model, session, prefix)
+            break
+        except PoolExhausted:
+            if cache is None or not cache.evict_oldest(spared=prefix):
+                raise
+    if finder is not None:
+        finder.count(session)
+
+
 def _take(model: TargetModel, session: Session, prefix: SessionSnapshot | SequenceSnapshot | None) -> None:
     drafter_snapshot: DrafterSnapshot | None = None
-    known: SequenceSnapshot | None = prefix
+    known: SequenceSnapshot | None
     if isinstance(prefix, SessionSnapshot):
         drafter_snapshot, known = prefix.of(session.drafter), prefix.state
+    else:
+        known = prefix
     _check_pages(model, session.max_length - 1, known.length if known is not None else 0)
     try:
         session.state = state = model.state()
@@ -109,7 +131,7 @@ def _take(model: TargetModel, session: Session, prefix: SessionSnapshot | Sequen
             state.restore(known)
         session.n_prefilled = known.length if known is not None else 0
         state.reserve(session.max_length - 1 - session.n_prefilled)
-        session.drafter_state = session.drafter.start(session, model, drafter_snapshot)
+        session.drafter_state = checked_state(session.drafter, session.drafter.start(session, model, drafter_snapshot))
     except BaseException:
         session.n_prefilled = 0
         session.release()

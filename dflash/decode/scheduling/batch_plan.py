@@ -68,8 +68,9 @@ def plan(model: TargetModel, sessions: Sequence[Session], chunk: int, fail: Fail
 
 
 def _chunk(session: Session, room: int, alignment: int) -> int:
-    """Return the number of prompt tokens to prefill: all that are left, or as many as end at a multiple of `alignment`."""
-    left = session.n_prompt - 1 - session.n_prefilled
+    """Return the number of tokens to prefill: up to the next snapshot, or as many as end at a multiple of `alignment`."""
+    end = next((length for length in session.snapshot_at if length > session.n_prefilled), session.n_prompt - 1)
+    left = end - session.n_prefilled
     return left if left <= room else max(0, room - (session.n_prefilled + room) % alignment)
 
 
@@ -87,13 +88,14 @@ def drafter_states_of(sessions: Iterable[Session]) -> list[DrafterState]:
 
 
 def _drafts(model: TargetModel, decoding: list[Session], rows: int, fail: Fail) -> list[tuple[Session, Draft]]:
-    """Ask every drafter once for all of its sessions. Forced tokens of a session are its draft."""
+    """Ask every drafter once for all of its sessions. Forced tokens of a session are its draft; grammars trim the others."""
     groups: dict[Drafter, list[Session]] = {}
     for session in decoding:
         if type(session.drafter) is not Nothing:
             groups.setdefault(session.drafter, []).append(session)
     forced = [session for session in decoding if session.forced_ids]
-    if not groups and not forced:
+    alone = [session for session in decoding if session.grammar is not None and type(session.drafter) is Nothing]
+    if not groups and not forced and not alone:
         return [(session, EMPTY) for session in decoding]
     share = max(min(PENDING, rows // len(decoding)) - 1, 0)
     drafts: dict[Session, Draft] = {}
@@ -103,12 +105,17 @@ def _drafts(model: TargetModel, decoding: list[Session], rows: int, fail: Fail) 
         rooms = [min(share, session.max_length - len(session.token_ids) - 1) for session in group]
         try:
             for session, draft, room in zip(group, propose(rooms), rooms, strict=True):
-                drafts[session] = _checked(draft, room, model.n_vocab)
+                draft = _checked(draft, room, model.n_vocab)
+                if session.grammar is not None and not session.forced_ids:
+                    draft = session.grammar.fit(draft, room)
+                drafts[session] = draft
         except Exception as error:
             failed.update(group)
             for session in group:
                 fail(session, error)
 
+    for session in alone:
+        take([session], _no_draft)
     for session in forced:
         take([session], partial(_forced, session))
     for drafter, group in groups.items():
@@ -116,11 +123,17 @@ def _drafts(model: TargetModel, decoding: list[Session], rows: int, fail: Fail) 
     return [(session, drafts.get(session, EMPTY)) for session in decoding if session not in failed]
 
 
+def _no_draft(_: list[int]) -> list[Draft]:
+    return [EMPTY]
+
+
 def _forced(session: Session, _: list[int]) -> list[Draft]:
     return [Draft(session.forced_ids)]
 
 
 def _checked(draft: Draft, room: int, n_vocab: int) -> Draft:
+    if not isinstance(draft, Draft):
+        raise DFlashError(f"propose: must return Draft(tokens), got {draft!r:.60}")
     draft = draft.cut(room)
     if isinstance(draft, DeferredDraft):
         return draft

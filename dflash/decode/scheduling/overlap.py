@@ -78,8 +78,9 @@ def launch_next(
     Returns
     -------
     OverlappedStep or None
-        None if no forward was launched: a session drafts, prefills, may end, or has processors, recoveries, a recorder or
-        log-probabilities, which need tokens on the host. Drafts that were launched are found by the drafter in `propose`.
+        None if no forward was launched: a session drafts, prefills, may end, or has processors, a grammar, recoveries, a
+        recorder or log-probabilities, which need tokens on the host: the mask of a token depends on the token before it.
+        Drafts that were launched are found by the drafter in `propose`.
     """
     if not overlaps(model) or len(parts) != len(active) or len(parts) > PENDING or not all(map(_can_continue, parts)):
         return None

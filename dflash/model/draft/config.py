@@ -91,7 +91,7 @@ class DraftConfig:
         return 0 if self.from_anchor else 1
 
     @property
-    def most(self) -> int:
+    def max_draft(self) -> int:
         """Most positions that one pass can draft."""
         return self.block - self.lead
 

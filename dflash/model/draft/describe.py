@@ -47,7 +47,7 @@ def _draft(config: DraftConfig) -> dict[str, Any]:
         "kind": config.kind,
         "name": NAMES[config.kind],
         "block": config.block,
-        "draft_tokens": config.most,
+        "draft_tokens": config.max_draft,
         "mask": config.mask,
         "target_layer_ids": list(config.target_layer_ids),
         "width": config.width,

@@ -99,7 +99,7 @@ class BlockDraft:
         self._context = Context(source, config, rings)
         self._layers = [Layer(DraftLayerWeights(source, i), config, self._space, rings, i) for i in range(config.n_layers)]
         self._norm = source.vector("output_norm.weight")
-        self._head = Head(tables.output, slots * config.most, tables.vocabulary.parts)
+        self._head = Head(tables.output, slots * config.max_draft, tables.vocabulary.parts)
         self._choose = chooser(config, source, tables.vocabulary, slots, min_confidence)
         self._inv_freq, self._gain = inverse_frequencies(config)
         self._whole = not all(config.causal)
@@ -196,7 +196,7 @@ class BlockDraft:
         try:
             nothing = np.zeros((2, self.config.width), np.float32)
             self.read(state, dict.fromkeys(self.config.target_layer_ids, nothing), slice(0, 2))
-            self.propose([DraftRequest(state, 0, self.config.most, SampleParams())])
+            self.propose([DraftRequest(state, 0, self.config.max_draft, SampleParams())])
         finally:
             state.close()
 
@@ -235,8 +235,8 @@ class BlockDraft:
         for request in requests:
             if not 0 <= request.anchor < self._n_vocab:
                 raise RequestError(f"token {request.anchor} is not in the vocabulary: ids are 0 to {self._n_vocab - 1}")
-            if not 1 <= request.n_draft <= self.config.most:
-                raise RequestError(f"n_draft is {request.n_draft}, must be 1 to {self.config.most} for this draft")
+            if not 1 <= request.n_draft <= self.config.max_draft:
+                raise RequestError(f"n_draft is {request.n_draft}, must be 1 to {self.config.max_draft} for this draft")
 
 
 def positions(blocks: Blocks, n: int) -> NDArray[np.int32]:

@@ -20,7 +20,7 @@ class DraftRequest(NamedTuple):
     anchor : int
         The last token, at position ``state.length``.
     n_draft : int
-        Positions to draft after the anchor, 1 to ``config.most``.
+        Positions to draft after the anchor, 1 to ``config.max_draft``.
     params : SampleParams
         Sampling parameters of the sequence; the scores include its temperature and noise.
     n_candidates : int

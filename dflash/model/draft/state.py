@@ -108,6 +108,11 @@ class DraftSnapshot:
         self._copies: list[NDArray[Any]] | None = copies
 
     @property
+    def n_bytes(self) -> int:
+        """Bytes of the copies."""
+        return sum(array.nbytes for array in self._copies or ())
+
+    @property
     def copies(self) -> list[NDArray[Any]]:
         """Copies of keys and values; raises `DFlashError` once the snapshot is closed."""
         if self._copies is None:

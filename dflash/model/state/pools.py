@@ -81,6 +81,11 @@ class Pools:
         return len(self._free_pages)
 
     @property
+    def page_bytes(self) -> int:
+        """Bytes of the keys and values of one page, all layers."""
+        return (self.k.nbytes + self.v.nbytes) // self.pages
+
+    @property
     def free_slots(self) -> int:
         """Number of free slots."""
         return len(self._free_slots)

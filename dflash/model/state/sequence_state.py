@@ -34,6 +34,11 @@ class Snapshot:
         """True once `close` was called."""
         return self._pools is None
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the copied recurrent state; the pages count apart, since other snapshots may share them."""
+        return sum(array.nbytes for array in self.recurrent)
+
 
 class FlushFunction(Protocol):
     """Function of a model that applies accepted rows to the recurrent state of a slot."""

@@ -173,6 +173,10 @@ class Tokenizer:
         """Return True if a token is a control token."""
         return self._kind(token) == CONTROL
 
+    def is_added(self, token: int) -> bool:
+        """Return True if a token is no piece of ordinary text: a control token, or one as ``<think>``."""
+        return self._kind(token) in (CONTROL, USER)
+
     def id_of(self, text: str) -> int | None:
         """Return the id of the token with exactly this text, added tokens first; None if there is none."""
         try:

@@ -28,7 +28,7 @@ def accepted(draft, text):
 
 
 @given(st.integers(0, 10**9), st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_tree_begins_with_the_chain(number, edges):
     rng = np.random.default_rng(number)
     depth, width = int(rng.integers(1, 9)), int(rng.integers(1, 6))
@@ -45,7 +45,7 @@ def test_a_tree_begins_with_the_chain(number, edges):
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_other_tree_with_the_chain_is_expected_to_do_better(number):
     """Positions being independent, what a tree accepts is the sum of the probabilities of its prefixes."""
     rng = np.random.default_rng(number)

@@ -27,7 +27,7 @@ def first_loop(text, same, shortest, longest, count):
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_it_ends_where_the_definition_says(data):
     draw = data.draw
     text = [

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hang_guard import GUARD
 
 import dflash
 
@@ -60,7 +61,7 @@ def start(tmp_path):
 
 def ended(child):
     """Return the output and the log of a process."""
-    out, log = child.communicate(timeout=120)
+    out, log = child.communicate(timeout=GUARD)
     assert child.returncode == 0, log
     return out.strip(), log
 
@@ -157,7 +158,7 @@ def test_a_start_after_one_that_was_killed(tmp_path, start):
     killed = start(f"import os, time; os.fsync = lambda _: (print('half', flush=True), time.sleep(600)); {CALL}")
     assert killed.stdout.readline() == "half\n"
     killed.send_signal(signal.SIGKILL)
-    killed.wait(60)
+    killed.wait(GUARD)
     assert [name[:4] for name in entries(tmp_path / "cache")] == ["new-"]
     assert ended(start()) == ("6.0 0", "")
     assert ended(start()) == ("6.0 1", "")
@@ -191,7 +192,7 @@ print(digest.hexdigest())
             capture_output=True,
             text=True,
             check=True,
-            timeout=300,
+            timeout=GUARD,
         )
         digests.append(run.stdout)
     assert digests[0] == digests[1]

@@ -71,7 +71,7 @@ def test_rows(tmp_path, kind, form):
         stored = {"BF16": lambda x: (x.view(np.uint32) & 0xFFFF0000).view(np.float32), "F16": np.float16}[form]
         bench.weights = {name: np.asarray(stored(value), np.float32) for name, value in bench.weights.items()}
     state, oracle = begun(bench, 33)
-    hidden, logits, _ = bench.rows([DraftRequest(state, 17, config.most, GREEDY, 4)])
+    hidden, logits, _ = bench.rows([DraftRequest(state, 17, config.max_draft, GREEDY, 4)])
     want_hidden, want_logits = oracle.block(17, config.block)
     assert_close("hidden", hidden, want_hidden[config.lead :], RATIO)
     assert_close("logits", logits, want_logits[config.lead :], RATIO)
@@ -90,7 +90,7 @@ def test_context_of_any_length(tmp_path, kind, n):
         bench.draft.read(state, by_layer, slice(start, min(start + 37, n)))
     oracle.read(flat)
     assert state.length == n
-    hidden, _, _ = bench.rows([DraftRequest(state, 5, config.most, GREEDY, 1)])
+    hidden, _, _ = bench.rows([DraftRequest(state, 5, config.max_draft, GREEDY, 1)])
     assert_close("hidden", hidden, oracle.block(5, config.block)[0][1:], RATIO)
 
 
@@ -103,7 +103,7 @@ def test_reading_at_once_or_row_by_row(tmp_path, kind):
         state = bench.draft.state()
         for part in rows:
             bench.draft.read(state, by_layer, list(part))
-        answers.append(bench.rows([DraftRequest(state, 3, bench.config.most, GREEDY, 3)])[0])
+        answers.append(bench.rows([DraftRequest(state, 3, bench.config.max_draft, GREEDY, 3)])[0])
         state.close()
     for other in answers[1:]:
         assert_same_bits("hidden", other, answers[0])
@@ -187,7 +187,7 @@ def test_fewer_positions(tmp_path, kind):
     causal = Bench(tmp_path, config, causal=True)
     assert causal.draft.config.causal == (True,) * config.n_layers
     state, _ = begun(causal, 25)
-    few, all_of_them = (causal.rows([DraftRequest(state, 9, n, GREEDY, 1)])[0] for n in (2, config.most))
+    few, all_of_them = (causal.rows([DraftRequest(state, 9, n, GREEDY, 1)])[0] for n in (2, config.max_draft))
     assert_same_bits("causal", few, all_of_them[:2])
 
 
@@ -359,10 +359,10 @@ def test_identity_convolutions_change_no_bit(tmp_path):
 def test_markov(tmp_path, form, from_anchor):
     config = replace(SPARK, from_anchor=from_anchor)
     bench = Bench(tmp_path, config, form=form, edit=lambda weights: weights["markov_w1.weight"].__imul__(4))
-    assert bench.draft.config.most == (6 if from_anchor else 5)
+    assert bench.draft.config.max_draft == (6 if from_anchor else 5)
     state, oracle = begun(bench, 40)
     for anchor in range(0, VOCAB, 29):
-        (found,) = bench.draft.propose([DraftRequest(state, anchor, config.most, GREEDY, 4)])
+        (found,) = bench.draft.propose([DraftRequest(state, anchor, config.max_draft, GREEDY, 4)])
         tokens, steps, _ = oracle.walk(anchor, config.block)
         assert found.ids[:, 0].tolist() == tokens
         assert grown(found) == tokens

@@ -26,7 +26,7 @@ def proposed(folder, config, law, n, width=8, **settings):
     draft = load_draft(path, of, sequences=1, draft_vocab=n, **settings)
     state = draft.state()
     draft.read(state, features(config, 30)[0], slice(0, 30))
-    (found,) = draft.propose([DraftRequest(state, 11, config.most, law, width)])
+    (found,) = draft.propose([DraftRequest(state, 11, config.max_draft, law, width)])
     draft.close()
     return found
 
@@ -48,7 +48,7 @@ def test_drafts_are_the_best_of_the_first_and_the_special_tokens(tmp_path, n, la
     every = proposed(tmp_path, SMALL, law, None, width=64)
     got = proposed(tmp_path, SMALL, law, n, width=64)
     known = np.r_[0:n, 176:VOCAB]
-    for t in range(SMALL.most):
+    for t in range(SMALL.max_draft):
         mine, there = got.ids[t, got.ids[t] >= 0], dict(zip(every.ids[t].tolist(), every.scores[t].tolist(), strict=True))
         assert np.isin(mine, known).all()
         assert len(mine) == (min(64, len(known)) if law.scale is None else min(30, len(known)))

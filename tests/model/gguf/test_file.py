@@ -1,6 +1,5 @@
 import struct
 import sys
-import time
 from pathlib import Path
 
 import gguf
@@ -163,6 +162,12 @@ def test_a_large_vocabulary_is_read_quickly(tmp_path):
     assert (metadata["tokens"][248_319], len(metadata["merges"])) == ("Ġtoken248319", 247_587)
 
 
+def page_faults():
+    """Return how many page faults this process had; reading a mapped file makes one for every 4 to 64 KiB."""
+    usage = pytest.importorskip("resource").getrusage(0)
+    return usage.ru_minflt + usage.ru_majflt
+
+
 def test_16_gigabytes_open_without_being_read(tmp_path):
     rows, width, count = 1 << 16, 5120, 86
     size = rows * width // 256 * 144
@@ -171,11 +176,11 @@ def test_16_gigabytes_open_without_being_read(tmp_path):
     with path.open("r+b") as file:
         file.truncate(len(header(tensors=tensors, data=b"\0")) - 1 + count * size)
     assert path.stat().st_size > 16e9
-    start = time.perf_counter()
+    before = page_faults()
     with GGUFFile.open(path) as file:
         assert file.data("blk.85.w").shape == (rows, width // 256 * 144)
         assert file.data("blk.85.w")[-1, -1] == 0
-    assert time.perf_counter() - start < 1
+    assert page_faults() - before < 2000
 
 
 def u32(name, value):

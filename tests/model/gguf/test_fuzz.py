@@ -20,14 +20,15 @@ GOLDEN = Path(__file__).parents[2] / "data" / "golden" / "qwen35-r2-mtp" / "qwen
 WHOLE = GOLDEN.read_bytes()
 with GGUFFile.open(GOLDEN) as _file:
     N_HEADER = min(_tensor.offset for _tensor in _file.tensors.values())
-SECONDS = 0.05
+SECONDS = 1.0
+"""CPU time of this thread for one file; the typical one takes some milliseconds."""
+
 MEMORY = 4 << 20
 
 
 def fuzz(max_examples):
     return settings(
         max_examples=max_examples,
-        deadline=None,
         database=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),
@@ -45,25 +46,23 @@ def open_or_refuse(path, content, *, size=0):
     if size:
         with path.open("r+b") as file:
             file.truncate(size)
-    sound, seconds = attempt(path)
-    if seconds > SECONDS:
-        sound, seconds = attempt(path)  # the first time something else may have had the machine
-    assert seconds < SECONDS
+    start = time.thread_time()
+    sound = is_sound(path)
+    assert time.thread_time() - start < SECONDS
     return sound
 
 
-def attempt(path):
-    start = time.process_time()
+def is_sound(path):
     try:
         with GGUFFile.open(path) as file:
             for name in file.tensors:
                 data = file.data(name).reshape(-1)
                 assert data[[0, -1]].max() >= 0
             match_tensors(Config.from_gguf(file.metadata, file.tensors), file.tensors)
-        return True, time.process_time() - start
+        return True
     except ModelError as error:
         assert len(str(error)) < 1000
-        return False, time.process_time() - start
+        return False
 
 
 def test_the_whole_file_is_sound(path):

@@ -61,7 +61,7 @@ def expected(text, stop):
     return text, None
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(ids=any_ids, cuts=splits, skip=st.booleans())
 def test_any_split_gives_the_text_of_decode(ids, cuts, skip):
     stream, text = run(ids, cuts, skip_special=skip)
@@ -69,7 +69,7 @@ def test_any_split_gives_the_text_of_decode(ids, cuts, skip):
     assert (stream.stopped, stream.n_tokens) == (None, len(ids))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(ids=any_ids)
 def test_nothing_shown_changes_and_nothing_certain_is_held(ids):
     stream, shown = TextStream(TOKENIZER), ""
@@ -84,7 +84,7 @@ def test_nothing_shown_changes_and_nothing_certain_is_held(ids):
     assert shown + stream.finish() == whole(ids)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     text=st.text("ab\n é", max_size=30),
     stop=st.lists(st.text("ab\n é", min_size=1, max_size=5), min_size=1, max_size=4),
@@ -102,7 +102,7 @@ def test_any_split_stops_at_the_same_place(text, stop, cuts, by_byte):
         assert stream.n_tokens == 0 or not TOKENIZER.decode(ids[: stream.n_tokens - 1]).startswith(shown)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=st.text("ab", max_size=20), stop=st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=3))
 def test_only_what_may_become_a_stop_string_is_held(text, stop):
     stream, shown = TextStream(TOKENIZER, stop=stop), ""
@@ -116,7 +116,7 @@ def test_only_what_may_become_a_stop_string_is_held(text, stop):
     assert shown + stream.finish() == expected(text, stop)[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     ids=any_ids, cuts=splits, stop=st.lists(st.sampled_from(["\ufffd", "\ufffd\ufffd", "é", "b\ufffd", "世"]), max_size=2)
 )
@@ -141,7 +141,7 @@ def test_what_can_be_no_character_is_shown_at_the_end():
         assert (shown, stream.n_tokens) == (text, len(data))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     text=st.text("ab", max_size=20),
     stop=st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),

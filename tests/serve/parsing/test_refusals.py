@@ -186,7 +186,7 @@ BODY = JSON | st.fixed_dictionaries(
 
 
 @given(BODY)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_json_is_parsed_or_refused(body):
     for parse in (parse_chat, parse_completion):
         try:
@@ -198,7 +198,7 @@ def test_any_json_is_parsed_or_refused(body):
 
 
 @given(st.binary(max_size=40) | JSON.map(lambda value: json.dumps(value).encode()))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_bytes_are_parsed_or_refused(body):
     try:
         value = parse_json(body)

@@ -124,12 +124,12 @@ class DeviceBlockDraft:
 
     def warm(self) -> Iterator[None]:
         """Capture passes of the target, and of a chain for one sequence; each step of the iterator captures one."""
-        for n in (1, self.config.most + 1):
+        for n in (1, self.config.max_draft + 1):
             self._target.prepare([n], tuple(sorted(self.config.target_layer_ids)))
             yield
             self._context.prepare(n)
             yield
-        state, most = self.state(), self.config.most
+        state, most = self.state(), self.config.max_draft
         try:
             for params, some in product((SampleParams(), SampleParams(1.0)), (None, *range(len(self.draft_vocabs)))):
                 self._block.prepare([DeviceDraftRequest(state, params, most, 1, most, some)])
@@ -191,7 +191,9 @@ class DeviceBlockDraft:
             ]
             self._guess(device_requests, [request.anchor for request in part], candidates=True)
             with device.device_errors("a draft"):
-                reach = [self.config.most] * len(part) if self._block.reach is None else self._block.reach.get().tolist()
+                reach = (
+                    [self.config.max_draft] * len(part) if self._block.reach is None else self._block.reach.get().tolist()
+                )
                 for i, request in enumerate(part):
                     first = i * self.config.block + self.config.lead
                     found.append(self._found(request, slice(first, first + min(request.n_draft, reach[i]))))
@@ -278,8 +280,8 @@ class DeviceBlockDraft:
                 raise RequestError(
                     f"token {request.anchor} is not in the vocabulary: ids are 0 to {self._target.n_vocab - 1}"
                 )
-            if not 1 <= request.n_draft <= self.config.most:
-                raise RequestError(f"n_draft is {request.n_draft}, must be 1 to {self.config.most} for this draft")
+            if not 1 <= request.n_draft <= self.config.max_draft:
+                raise RequestError(f"n_draft is {request.n_draft}, must be 1 to {self.config.max_draft} for this draft")
 
 
 class _State(DraftState):

@@ -153,7 +153,7 @@ def test_exports_of_speculators():
     }
     assert config_of_folder(config, shapes(SPARK)) == SPARK
     config["sample_from_anchor"] = False
-    assert config_of_folder(config, shapes(SPARK)).most == 5
+    assert config_of_folder(config, shapes(SPARK)).max_draft == 5
     config |= {"architectures": ["DFlashSpeculator"], "enable_confidence_head": False}
     assert config_of_folder(config, shapes(SMALL)) == SMALL
 

@@ -1,0 +1,24 @@
+"""Check of the state that a drafter returns for a session."""
+
+from dflash.decode.drafting.drafter import Drafter, DrafterState
+from dflash.errors import DFlashError
+
+_MEMBERS = "capture", "propose", "observe", "close"
+"""Members that every session needs; `snapshot` is called only for prefixes that are saved."""
+
+
+def checked_state(drafter: Drafter, drafter_state: DrafterState) -> DrafterState:
+    """Return the result of `Drafter.start`.
+
+    Raises
+    ------
+    DFlashError
+        If it lacks a member of `DrafterState`; the message names the drafter and the members.
+    """
+    missing = [name for name in _MEMBERS if not hasattr(drafter_state, name)]
+    if missing:
+        kind = type(drafter).__name__
+        raise DFlashError(
+            f"{kind}.start: must return a DrafterState, got {drafter_state!r:.60} without {', '.join(missing)}"
+        )
+    return drafter_state

@@ -1,0 +1,254 @@
+"""Snapshots of sessions by their token ids, within a number of bytes, least recently used ones evicted first."""
+
+from collections import Counter
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import numpy as np
+
+from dflash.decode.prefix_cache.radix_tree import Node, RadixTree
+from dflash.decode.session import Session
+from dflash.decode.snapshot import SessionSnapshot
+from dflash.errors import OutOfMemory, PoolExhausted, RequestError
+from dflash.model.protocols.target import TargetModel
+
+MIN_GAIN = 16
+"""Default for the fewest tokens between a boundary and the next one above it that is stored.
+
+A forward over so few rows takes as long as one over a single row on a GPU, and 2 to 3 times as long on a CPU.
+"""
+
+
+class PrefixCacheStats(NamedTuple):
+    """Counts since the cache was made, and its present size.
+
+    Parameters
+    ----------
+    entries : int
+        Stored snapshots.
+    n_bytes : int
+        Bytes that they hold: KV pages, each counted once, recurrent states and states of drafters.
+    capacity : int
+        Maximum of `n_bytes`.
+    queries, query_tokens : int
+        Sessions that were looked up, and their prompt tokens.
+    hits, hit_tokens : int
+        Sessions that began with a snapshot, and the tokens that it held.
+    evictions : int
+        Snapshots removed for others or for running sessions.
+    aborts : int
+        Snapshots discarded because their session ended without visible output.
+    """
+
+    entries: int
+    n_bytes: int
+    capacity: int
+    queries: int
+    query_tokens: int
+    hits: int
+    hit_tokens: int
+    evictions: int
+    aborts: int
+
+
+class _Entry:
+    """A stored snapshot; `used` is the time of its last use."""
+
+    def __init__(self, snapshot: SessionSnapshot, n_bytes: int) -> None:
+        self.snapshot, self.n_bytes, self.used = snapshot, n_bytes, 0
+
+
+class PrefixCache:
+    """Radix tree of session snapshots: KV pages, recurrent and convolution state, and the drafter's state.
+
+    A session takes snapshots at its boundaries: where a role begins, at the end of its prompt, and when it ends. Until its
+    first visible output they are reserved only; a session that fails or is cancelled before leaves the cache as it was.
+    A new session begins with the longest snapshot whose tokens its prompt starts with, and what follows is prefilled.
+    Snapshots share KV pages with each other and with sessions. Running sessions come first: if pages are short, snapshots
+    are evicted. Used in the engine's thread only, except for `stats`.
+
+    Parameters
+    ----------
+    capacity : int
+        Maximum bytes of all snapshots.
+    page_bytes : int
+        Bytes of a KV page of the model.
+    exact : bool
+        Use only snapshots from which the device computes the same bits as without the cache: on a GPU those taken in a
+        prompt at a multiple of the model's `chunk_alignment`. On a CPU all of them are.
+    min_gain : int
+        Fewest tokens between a boundary and the next stored one above it.
+
+    Raises
+    ------
+    RequestError
+        If the capacity is negative.
+
+    Notes
+    -----
+    The structure follows RadixAttention (Zheng et al. 2024, arXiv:2312.07104), with snapshots at few boundaries as hybrid
+    models need them: a recurrent state can't be cut back to an earlier token (Marconi, Pan et al. 2024, arXiv:2411.19379).
+    """
+
+    def __init__(self, capacity: int, page_bytes: int, *, exact: bool = False, min_gain: int = MIN_GAIN) -> None:
+        if capacity < 0:
+            raise RequestError(f"prefix_cache: a number of bytes of at least 0 is wanted, got {capacity}")
+        self.capacity, self.exact, self.min_gain = capacity, exact, min_gain
+        self._tree: RadixTree[_Entry] = RadixTree()
+        self._nodes: set[Node[_Entry]] = set()
+        self._page_users: Counter[int] = Counter()
+        self._reserved: dict[Session, list[SessionSnapshot]] = {}
+        self._page_bytes = page_bytes
+        self._n_bytes = self._clock = 0
+        self._counts: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def stats(self) -> PrefixCacheStats:
+        """Size and counts; may be read in any thread."""
+        names = PrefixCacheStats._fields[3:]
+        return PrefixCacheStats(len(self), self._n_bytes, self.capacity, *(self._counts[name] for name in names))
+
+    def find(self, model: TargetModel, session: Session) -> SessionSnapshot | None:
+        """Return the longest usable snapshot for a session's prompt, and plan where the session takes its own.
+
+        Parameters
+        ----------
+        model : TargetModel
+        session : Session
+            Is about to start. `count` follows once it has started.
+
+        Returns
+        -------
+        SessionSnapshot or None
+            Stays open until the next call of a method of the cache, and while it is spared.
+        """
+        alignment, last = model.chunk_alignment, session.n_prompt - 1
+        nodes = [node for node in self._tree.prefixes(session.prompt_array[:last]) if self._usable(node, alignment)]
+        session.n_cached = nodes[-1].length if nodes else 0
+        session.snapshot_at = self._plan(session, alignment)
+        if not nodes or nodes[-1].value is None:
+            return None
+        self._touch(nodes[-1])
+        return nodes[-1].value.snapshot
+
+    def count(self, session: Session) -> None:
+        """Count a session that has started after `find`."""
+        self._counts.update(queries=1, query_tokens=session.n_prompt, hits=session.n_cached > 0, hit_tokens=session.n_cached)
+
+    def evict_oldest(self, spared: object = None) -> bool:
+        """Evict the least recently used snapshot; of those used together the longest.
+
+        Parameters
+        ----------
+        spared : SessionSnapshot, optional
+            Evicted only if it is the last one.
+
+        Returns
+        -------
+        bool
+            False if nothing was evicted.
+        """
+        entries = [(node, entry) for node in self._nodes if (entry := node.value) is not None]
+        others = [(node, entry) for node, entry in entries if entry.snapshot is not spared]
+        if not others:
+            return False
+        self._counts["evictions"] += 1
+        self._remove(min(others, key=lambda each: (each[1].used, -each[0].length))[0])
+        return True
+
+    def wants_end(self, session: Session) -> bool:
+        """Return True if the state at the end of a session is worth a snapshot."""
+        last = session.snapshot_at[-1] if session.snapshot_at else session.n_cached
+        return session.use_prefix_cache and session.prefix is None and len(session.token_ids) - 1 - last >= self.min_gain
+
+    def reserve(self, session: Session) -> None:
+        """Take a snapshot of a running session for later sessions, if there is memory for it."""
+        while True:
+            try:
+                snapshot = session.snapshot()
+            except (PoolExhausted, OutOfMemory):
+                if not self.evict_oldest():
+                    return
+            else:
+                self._reserved.setdefault(session, []).append(snapshot)
+                return
+
+    def confirm(self, session: Session) -> None:
+        """Store the reserved snapshots of a session, whose output is visible now."""
+        for snapshot in self._reserved.pop(session, ()):
+            self._store(snapshot)
+
+    def abort(self, session: Session) -> None:
+        """Discard the reserved snapshots of a session that ended without visible output."""
+        self._counts["aborts"] += len(self._reserved.get(session, ()))
+        self._discard(session)
+
+    def clear(self) -> None:
+        """Evict everything, reserved snapshots too."""
+        for session in list(self._reserved):
+            self._discard(session)
+        for node in list(self._nodes):
+            self._remove(node)
+
+    def _usable(self, node: Node[_Entry], alignment: int) -> bool:
+        entry = node.value
+        assert entry is not None
+        exact = alignment == 1 or (node.length % alignment == 0 and node.length < entry.snapshot.n_prompt)
+        return exact or not self.exact
+
+    def _plan(self, session: Session, alignment: int) -> list[int]:
+        """Return the lengths, in rising order, at which a prompt is to be saved."""
+        last, wanted = session.n_prompt - 1, list[int]()
+        above = session.n_cached
+        for length in sorted({at // alignment * alignment for at in session.boundaries if 0 < at < last} | {last}):
+            if length - above >= self.min_gain:
+                wanted.append(length)
+                above = length
+        return wanted
+
+    def _store(self, snapshot: SessionSnapshot) -> None:
+        ids = np.array(snapshot.token_ids, np.int32)
+        for node in list(self._tree.prefixes(ids)):
+            if node.length == snapshot.length:
+                self._remove(node)  # the new one has the state of the drafter that is in use now
+        pages, n_bytes = snapshot.state.pages, snapshot.n_bytes
+        while self._n_bytes + n_bytes + self._page_bytes * sum(not self._page_users[page] for page in pages) > self.capacity:
+            if not self.evict_oldest():
+                snapshot.close()
+                return
+        self._n_bytes += n_bytes + self._page_bytes * sum(not self._page_users[page] for page in pages)
+        self._page_users.update(pages)
+        node = self._tree.add(ids, _Entry(snapshot, n_bytes))
+        self._nodes.add(node)
+        self._touch(node)
+
+    def _touch(self, node: Node[_Entry]) -> None:
+        """Mark a snapshot as just used, and those above it where other sequences branch off."""
+        self._clock += 1
+        assert node.value is not None
+        node.value.used = self._clock
+        for above in node.ancestors():
+            if above.value is not None and len(above.children) > 1:
+                above.value.used = self._clock
+
+    def _remove(self, node: Node[_Entry]) -> None:
+        """Remove the snapshot of a node and release its memory."""
+        entry = node.value
+        assert entry is not None
+        self._nodes.remove(node)
+        self._tree.remove(node)
+        self._n_bytes -= entry.n_bytes
+        for page in entry.snapshot.state.pages:
+            self._page_users[page] -= 1
+            if not self._page_users[page]:
+                del self._page_users[page]
+                self._n_bytes -= self._page_bytes
+        entry.snapshot.close()
+
+    def _discard(self, session: Session) -> None:
+        with ExitStack() as others:
+            for snapshot in self._reserved.pop(session, ()):
+                others.callback(snapshot.close)

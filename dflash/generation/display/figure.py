@@ -1,0 +1,76 @@
+"""Plot of the tokens and the milliseconds of each step."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dflash.decode.step import Step
+from dflash.generation.display.palette import COLORS
+from dflash.generation.view import GenerationView
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_PARTS = {"propose": "#56b4e9", "forward": "#0072b2", "verify": "#e69f00", "commit": "#999999"}
+"""Parts of a step and their colours, from the palette for colour-blind readers of Okabe and Ito 2008."""
+
+_STYLES = {
+    "injected": {"color": COLORS["injected"], "hatch": "//"},
+    "accepted draft": {"color": COLORS["accepted"]},
+    "bonus": {"color": COLORS["bonus"]},
+    "rejected": {"color": "none", "edgecolor": COLORS["rejected"], "hatch": "..."},
+}
+_LEGEND = {"frameon": False, "ncols": 4, "fontsize": "small", "loc": "lower left", "bbox_to_anchor": (0, 1)}
+
+
+def plot(generation: GenerationView) -> "Figure":
+    """Plot the bonus tokens, accepted and rejected draft tokens of each step, above its milliseconds.
+
+    Parameters
+    ----------
+    generation : GenerationView
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Rejected draft tokens are drawn below zero.
+    """
+    from matplotlib import pyplot
+
+    steps = [step for step in generation.steps if step.tokens] or [Step([])]
+    numbers = range(1, len(steps) + 1)
+    figure = pyplot.figure(figsize=(8, 3.6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    base = np.zeros(len(steps))
+    for kind, counts in _counts(steps).items():
+        above.bar(numbers, counts, bottom=base, label=f"{kind} tokens", **_STYLES[kind])
+        base = base + counts
+    if any(step.drafted for step in steps):
+        rejected = [step.accepted - step.drafted for step in steps]
+        above.bar(numbers, rejected, label="rejected draft tokens", **_STYLES["rejected"])
+        above.axhline(0, color="black", linewidth=0.8)
+    above.set_ylabel("tokens")
+    above.yaxis.get_major_locator().set_params(integer=True)
+    above.yaxis.set_major_formatter(lambda value, _: f"{abs(value):.0f}")
+    above.legend(**_LEGEND)
+    edges, base = np.arange(len(steps) + 1) + 0.5, np.zeros(len(steps))
+    for part, color in _PARTS.items():
+        top = base + [getattr(step, part) * 1e3 for step in steps]
+        below.stairs(top, edges, baseline=base, fill=True, color=color, label=part)
+        base = top
+    below.set_ylabel("ms")
+    below.set_xlabel("step")
+    below.legend(**_LEGEND)
+    pyplot.close(figure)  # a notebook displays the returned figure; an open one would be displayed twice
+    return figure
+
+
+def _counts(steps: Sequence[Step]) -> dict[str, list[int]]:
+    """Return the tokens of each step by origin, without draft and injected tokens if there are none."""
+    counts = {
+        "injected": [step.injected for step in steps],
+        "accepted draft": [step.accepted for step in steps],
+        "bonus": [len(step.tokens) - step.accepted - step.injected for step in steps],
+    }
+    return {kind: found for kind, found in counts.items() if any(found) or kind == "bonus"}

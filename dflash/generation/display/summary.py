@@ -1,0 +1,26 @@
+"""Summary of a generation for terminals."""
+
+from dflash.generation.view import GenerationView
+
+
+def summary(generation: GenerationView) -> str:
+    """Return one line of token counts and rates, then one line for each intervention and warning."""
+    usage, timings = generation.usage, generation.timings
+    parts = [
+        f"{usage.prompt_tokens} prompt tokens at {timings.prompt_rate:,.0f}/s",
+        f"{usage.completion_tokens} tokens at {timings.decode_rate:,.1f}/s",
+        f"first after {timings.first_token * 1e3:,.0f} ms",
+    ]
+    if generation.acceptance is not None:
+        parts.append(
+            f"{generation.tokens_per_step:.2f} tokens per step, {generation.acceptance:.0%} of draft tokens accepted"
+        )
+    if generation.draft_vocab_steps:
+        parts.append(f"draft vocabulary {draft_vocabulary(generation)}")
+    lines = [", ".join([*parts, generation.finish_reason]), *map(str, generation.interventions)]
+    return "\n".join([*lines, *(f"warning: {each}" for each in generation.warnings)])
+
+
+def draft_vocabulary(generation: GenerationView) -> str:
+    """Return the draft vocabulary sizes with the number of steps of each, in words."""
+    return " and ".join(f"{n:,} tokens in {steps:,} steps" for n, steps in generation.draft_vocab_steps.items())

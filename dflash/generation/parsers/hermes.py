@@ -1,0 +1,196 @@
+"""Tool calls as JSON objects, as Hermes and Qwen3 write them: ``<tool_call>{"name": ..., "arguments": ...}</tool_call>``."""
+
+import json
+import re
+
+from dflash.generation.parsers.events import EventSink
+from dflash.generation.parsers.formats import Stage
+from dflash.generation.parsers.json_value import CLOSING, JSONValue
+from dflash.generation.parsers.offered import OfferedTools
+from dflash.generation.parsers.registry import register
+from dflash.generation.parsers.tags import SPACE, TagSearch
+
+_OPENING = "<tool_call>"
+_HEAD = re.compile(rf"{_OPENING}{SPACE}\{{")
+_HEAD_START = re.compile(f"{_OPENING}{SPACE}")
+_BLANK = re.compile(r"[ \t\r\n]*")
+_CLOSE = TagSearch(CLOSING)
+_KEY = re.compile(r'"(?:[^"\\]|\\.){0,256}+"', re.DOTALL)
+_KEY_START = re.compile(r'"(?:[^"\\]|\\.){0,256}+\\?', re.DOTALL)
+
+_MAX_KEYS = 16
+"""Most keys of a call's object; two are needed."""
+
+
+@register("tool", "hermes")
+class JSONCalls:
+    """Calls as JSON objects in ``<tool_call>`` tags. The arguments are passed on as written."""
+
+    openings = reasoning_openings = (_OPENING,)
+    closings = (CLOSING,)
+
+    def __init__(self, tools: OfferedTools) -> None:
+        self._tools = tools
+
+    @staticmethod
+    def matches(source: str) -> bool:
+        """Return True if the source of a chat template writes such calls."""
+        return _OPENING in source and "arguments" in source and "<function=" not in source
+
+    def reader(self, sink: EventSink) -> "_ObjectReader":
+        """Return a reader for the next call."""
+        return _ObjectReader(self._tools, sink)
+
+
+class _ObjectReader:
+    """Reads the keys of the object in any order. The call starts when the name is known."""
+
+    def __init__(self, tools: OfferedTools, sink: EventSink) -> None:
+        self._tools, self._sink = tools, sink
+        self.stage, self.is_block = Stage.HEAD, False
+        self._next = _ObjectReader._head
+        self._raw: list[str] = []
+        self._key, self._n_keys = "", 0
+        self._value = JSONValue()
+        self._early: list[str] = []
+        self._has_arguments = self._passes = False
+
+    @property
+    def written(self) -> str:
+        """Text that was consumed before the call started or was rejected."""
+        return "".join(self._raw)
+
+    def read(self, text: str, start: int) -> int:
+        """Consume text and return the position after it."""
+        end, before = start, None
+        while self.stage in (Stage.HEAD, Stage.BODY) and before != (end, self._next):
+            before = end, self._next
+            if self._next not in (_ObjectReader._head, _ObjectReader._in_value, _ObjectReader._junk):
+                blank = _BLANK.match(text, end)
+                end = end if blank is None else blank.end()
+            if end == len(text):
+                break
+            may_close = self._next is not _ObjectReader._head and not self._value.in_string
+            if may_close and CLOSING.startswith(text[end : end + len(CLOSING)]):
+                self._close(whole=text.startswith(CLOSING, end))  # else the start of the tag is held back
+                break
+            end = self._next(self, text, end)
+        if self.stage in (Stage.HEAD, Stage.REJECTED):
+            self._raw.append(text[start:end])
+        return end
+
+    def finish(self, rest: str) -> None:
+        """Pass on the rest of arguments that the run has cut."""
+        if self._next in (_ObjectReader._in_value, _ObjectReader._junk):
+            self._pass(rest)
+
+    def _head(self, text: str, start: int) -> int:
+        head = _HEAD.match(text, start)
+        if head is not None:
+            self._next = _ObjectReader._before_key
+            return head.end()
+        if _HEAD_START.fullmatch(text, start) is None:
+            self.stage = Stage.REJECTED
+            return start + len(_OPENING)
+        return start
+
+    def _before_key(self, text: str, start: int) -> int:
+        if text[start] == "}":
+            return self._end(start)
+        key, end = self._string(text, start)
+        if key is None:
+            return end
+        self._key, self._n_keys, self._next = key, self._n_keys + 1, _ObjectReader._before_colon
+        return end if self._n_keys <= _MAX_KEYS else self._fail(end)
+
+    def _before_colon(self, text: str, start: int) -> int:
+        if text[start] != ":":
+            return self._fail(start)
+        self._next = _ObjectReader._name if self._key == "name" and self.stage is Stage.HEAD else _ObjectReader._before_value
+        return start + 1
+
+    def _name(self, text: str, start: int) -> int:
+        name, end = self._string(text, start)
+        if name is None:
+            return end
+        if name not in self._tools:
+            return self._fail(end)
+        self._next, self.stage = _ObjectReader._after_value, Stage.BODY
+        self._sink.start(name)
+        self._sink.arguments("".join(self._early))
+        return end
+
+    def _before_value(self, text: str, start: int) -> int:
+        if text[start] in ",:]}":
+            return self._fail(start)
+        self._passes = self._key == "arguments" and not self._has_arguments
+        self._has_arguments = self._has_arguments or self._passes
+        self._value, self._next = JSONValue(), _ObjectReader._in_value
+        return start
+
+    def _in_value(self, text: str, start: int) -> int:
+        end = self._value.read(text, start)
+        self._pass(text[start:end])
+        if self._value.ended:
+            self._next = _ObjectReader._after_value
+        return end
+
+    def _after_value(self, text: str, start: int) -> int:
+        if text[start] == "}":
+            return self._end(start)
+        if text[start] != ",":
+            return self._fail(start)
+        self._next = _ObjectReader._before_key
+        return start + 1
+
+    def _junk(self, text: str, start: int) -> int:
+        """Consume text that is not JSON. It takes the place of arguments if there are none, so that the caller sees it."""
+        tag = _CLOSE.find(text, start)
+        end = _CLOSE.held(text, start) if tag is None else tag.start()
+        self._pass(text[start:end])
+        return end
+
+    def _string(self, text: str, start: int) -> tuple[str | None, int]:
+        """Return a string and its end; None if the string is incomplete or there is none."""
+        whole = _KEY.match(text, start)
+        if whole is None and _KEY_START.fullmatch(text, start):
+            return None, start
+        if whole is None:
+            return None, self._fail(start)
+        try:
+            return json.loads(whole[0]), whole.end()
+        except (TypeError, ValueError):
+            return None, self._fail(start)
+
+    def _pass(self, text: str) -> None:
+        """Add text of a value or junk to the arguments if it belongs there."""
+        if self._passes and self.stage is Stage.HEAD:
+            self._early.append(text)
+        elif self._passes:
+            self._sink.arguments(text)
+
+    def _fail(self, start: int) -> int:
+        """Handle text that does not continue a call; a call that has started goes on to its closing tag."""
+        if self.stage is Stage.HEAD:
+            self.stage, self.is_block = Stage.REJECTED, True
+        else:
+            self._next, self._passes = _ObjectReader._junk, not self._has_arguments
+        return start
+
+    def _end(self, start: int) -> int:
+        """Handle the bracket that closes the object."""
+        if self.stage is Stage.HEAD:
+            return self._fail(start)
+        if not self._has_arguments:
+            self._sink.arguments("{}")
+        self._sink.end()
+        self.stage = Stage.ENDED
+        return start + 1
+
+    def _close(self, *, whole: bool) -> None:
+        """Handle the closing tag before the end of the object."""
+        if whole and self.stage is Stage.HEAD:
+            self.stage, self.is_block = Stage.REJECTED, True
+        elif whole:
+            self._sink.end()
+            self.stage = Stage.ENDED

@@ -1,0 +1,59 @@
+"""Choice of the parsers of a request."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Any
+
+from dflash.generation.parsers.formats import ReasoningFormat, ToolFormat
+from dflash.generation.parsers.offered import OfferedTools
+from dflash.generation.parsers.output_parser import OutputParser
+from dflash.generation.parsers.registry import find
+from dflash.model.text.chat_template import ChatTemplate
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """Formats of reasoning and tool calls in the completions of a request; None for text."""
+
+    reasoning: ReasoningFormat | None = None
+    tools: ToolFormat | None = None
+
+    @classmethod
+    def of(
+        cls,
+        template: ChatTemplate | None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        reasoning: str | None = None,
+        tool: str | None = None,
+    ) -> "OutputFormat | None":
+        """Choose the formats.
+
+        Parameters
+        ----------
+        template : ChatTemplate or None
+            Chat template of the model; chooses the formats that are not named.
+        tools : sequence of mapping, optional
+            Functions offered to the model. Without any, no calls are parsed.
+        reasoning, tool : str, optional
+            Names of registered formats, or ``"none"``.
+
+        Returns
+        -------
+        OutputFormat or None
+            None if there is nothing to parse.
+
+        Raises
+        ------
+        RequestError
+            If there is no such name.
+        """
+        source = "" if template is None else template.source
+        thinks, calls = find("reasoning", reasoning, source), find("tool", tool, source)
+        calls = calls if tools else None
+        return cls(thinks and thinks(), calls and calls(OfferedTools(tools or ()))) if thinks or calls else None
+
+    def parser(self, prompt_end: str) -> OutputParser:
+        """Return a parser for one completion of a prompt that ends in the given text."""
+        return OutputParser(self.reasoning, self.tools, prompt_end=prompt_end, id_prefix=f"call_{token_hex(8)}_")

@@ -1,0 +1,167 @@
+"""Split of a completion into reasoning, content and tool calls, while it is written."""
+
+import re
+from functools import lru_cache
+
+from dflash.generation.parsers.events import Event, EventSink
+from dflash.generation.parsers.formats import CallReader, ReasoningFormat, Stage, ToolFormat
+from dflash.generation.parsers.tags import SPACE, TagSearch, partial
+
+_CALL_CLOSED = re.compile(f"{SPACE}</tool_call>")
+_CALL_CLOSED_START = re.compile(f"{SPACE}(?:{partial('</tool_call>')})?")
+
+
+class OutputParser:
+    """Incremental parser of one completion.
+
+    The events do not depend on how the text is split, if neighbouring deltas are joined. Text is held back only while it may
+    become a tag. Nothing is closed or repaired. Tags are dropped, the line breaks that templates write around reasoning (one
+    after the opening tag, one before the closing tag and two after it), and text in a call that is no argument.
+
+    Parameters
+    ----------
+    reasoning : ReasoningFormat or None
+        Tags around reasoning; None for completions without reasoning.
+    tools : ToolFormat or None
+        Format of calls to the offered functions; None if there are no functions. Calls are text then.
+    prompt_end : str
+        End of the prompt, which may have opened the reasoning.
+    id_prefix : str
+        Beginning of the identifiers of tool calls.
+
+    Notes
+    -----
+    Takes linear time and holds less than 700 characters back. A call whose name stands after its arguments is held whole.
+    """
+
+    def __init__(
+        self,
+        reasoning: ReasoningFormat | None,
+        tools: ToolFormat | None,
+        *,
+        prompt_end: str = "",
+        id_prefix: str = "call_",
+    ) -> None:
+        self._reasoning, self._tools = reasoning, tools
+        self._sink = EventSink(id_prefix)
+        self._text, self._at = "", 0
+        self._in_block = False
+        self._call: CallReader | None = None
+        self._thinking = reasoning is not None and prompt_end.rstrip().endswith(reasoning.opening)
+        self._newlines = int(self._thinking and not prompt_end.endswith("\n"))
+        self._step = OutputParser._scan if reasoning is None else OutputParser._start
+
+    def push(self, text: str) -> list[Event]:
+        """Return the events of more text that no later text can change."""
+        self._text, self._at = self._text[self._at :] + text, 0
+        while self._step(self):
+            pass
+        return self._sink.take()
+
+    def finish(self) -> list[Event]:
+        """Return the events of the text that was held back. Call it once, after the last text."""
+        rest = self._text[self._at :]
+        if self._call is None:
+            self._write(rest)
+        elif self._call.stage is Stage.HEAD:
+            self._write(self._call.written + rest)
+        else:
+            self._call.finish(rest)
+        return self._sink.take()
+
+    def _start(self) -> bool:
+        """Consume an opening tag at the start of the text, even if the prompt has one already."""
+        assert self._reasoning is not None, "the first step of a format with reasoning"
+        whole, start = _opening(self._reasoning.opening)
+        tag = whole.match(self._text, self._at)
+        if tag is None and start.fullmatch(self._text, self._at):
+            return False
+        if tag is not None:
+            self._thinking, self._newlines, self._at = True, 1, tag.end()
+        self._step = OutputParser._skip_newlines
+        return True
+
+    def _skip_newlines(self) -> bool:
+        while self._newlines and self._text.startswith("\n", self._at):
+            self._newlines, self._at = self._newlines - 1, self._at + 1
+        if self._newlines and self._at == len(self._text):
+            return False
+        self._newlines, self._step = 0, OutputParser._scan
+        return True
+
+    def _scan(self) -> bool:
+        """Pass on text up to the next tag."""
+        text, start, search = self._text, self._at, self._search
+        tag = search.find(text, start)
+        if tag is None:
+            self._at = search.held(text, start)
+            self._write(text[start : self._at])
+            return False
+        self._write(text[start : tag.start()])
+        self._at = tag.end()
+        if self._thinking and self._reasoning is not None and tag[0].endswith(self._reasoning.closing):
+            self._thinking = self._in_block = False
+            self._newlines, self._step = 2, OutputParser._skip_newlines
+        elif self._in_block:
+            self._in_block = False
+            self._write(tag[0])
+        else:
+            self._at = tag.start() + tag[0].startswith("\n")
+            self._write(text[tag.start() : self._at])
+            assert self._tools is not None, "the search finds no calls without tools"
+            self._call, self._step = self._tools.reader(self._sink), OutputParser._read_call
+        return True
+
+    def _read_call(self) -> bool:
+        call = self._call
+        assert call is not None, "`_scan` has opened it"
+        self._at = call.read(self._text, self._at)
+        if call.stage is Stage.HEAD:
+            return False
+        if call.stage is Stage.REJECTED:
+            self._write(call.written)
+            self._call, self._in_block, self._step = None, call.is_block, OutputParser._scan
+            return True
+        self._thinking = False
+        if call.stage is Stage.BODY:
+            return False
+        self._call, self._step = None, OutputParser._skip_closing
+        return True
+
+    def _skip_closing(self) -> bool:
+        """Consume the closing tag of a call. It may be missing."""
+        tag = _CALL_CLOSED.match(self._text, self._at)
+        if tag is None and _CALL_CLOSED_START.fullmatch(self._text, self._at):
+            return False
+        self._at = self._at if tag is None else tag.end()
+        self._step = OutputParser._scan
+        return True
+
+    @property
+    def _search(self) -> TagSearch:
+        """Search for the tags that mean something at this point."""
+        tags: tuple[str, ...] = ()
+        if self._tools is not None and self._in_block:
+            tags = self._tools.closings
+        elif self._tools is not None:
+            tags = self._tools.reasoning_openings if self._thinking else self._tools.openings
+        if self._thinking and self._reasoning is not None:
+            tags = (self._reasoning.closing, *tags)
+        return _search_for(tags, self._thinking)
+
+    def _write(self, text: str) -> None:
+        if self._thinking:
+            self._sink.reasoning(text)
+        else:
+            self._sink.content(text)
+
+
+@lru_cache(maxsize=32)
+def _search_for(tags: tuple[str, ...], newline: bool) -> TagSearch:
+    return TagSearch(*tags, newline=newline)
+
+
+@lru_cache(maxsize=8)
+def _opening(tag: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return expressions for an opening tag after white space, and for its start."""
+    return re.compile(SPACE + re.escape(tag)), re.compile(f"{SPACE}(?:{partial(tag)})?")

@@ -1,0 +1,112 @@
+"""The prefix cache with the demo model: real pages, recurrent states and drafters."""
+
+import numpy as np
+import pytest
+
+from dflash.decode.drafters import Strategy
+from dflash.decode.engine import Engine
+from dflash.decode.prefix_cache import PrefixCache
+from dflash.decode.prompt_ids import PromptIds
+from dflash.decode.sampling.params import Sampling
+from dflash.decode.session import Session
+from dflash.generation.role_boundaries import role_boundaries
+from dflash.model.loading.target import load_model
+
+STRATEGIES = ["plain", "dflash", "mtp:2", "ddtree:8", "lookup", "first(lookup,mtp:2)"]
+SAMPLINGS = [Sampling(), Sampling(temperature=0.8, top_p=0.9, seed=5)]
+
+
+@pytest.fixture(scope="module", params=["f16", "f32"])
+def loaded(request):
+    return load_model("demo", device="cpu", threads=1, context=1024, sequences=3, kv=request.param)
+
+
+@pytest.fixture(scope="module")
+def text(loaded):
+    return loaded.tokenizer.encode("def add(a, b):\n    return a + b\n\n\ndef multiply(a, b):\n    return a * b\n\n" * 8)
+
+
+def outputs(engine, sessions):
+    for _ in engine.run(sessions):
+        pass
+    assert all(session.error is None for session in sessions)
+    return [session.output_ids for session in sessions]
+
+
+def test_warm_is_cold(loaded, text):
+    """A tree of prompts, each drafter in turn, with a cache so small that it evicts and one that holds everything."""
+    model, rng = loaded.model, np.random.default_rng(1)
+    free = model.pools.free_pages
+    jobs = []
+    for i in range(12):
+        start = 0 if i % 3 else 40
+        n = int(rng.integers(60, 130))
+        jobs.append((text[start : start + n], STRATEGIES[i % len(STRATEGIES)], SAMPLINGS[i % 2], int(rng.integers(1, 20))))
+
+    def sessions(**settings):
+        return [
+            Session(prompt, strategy=Strategy.of(name), sampling=sampling, max_tokens=n, **settings)
+            for prompt, name, sampling, n in jobs
+        ]
+
+    cold = Engine(model)
+    want = [outputs(cold, [session])[0] for session in sessions()]
+    for capacity in (24 << 20, 1 << 30):
+        cache = PrefixCache(capacity, model.pools.page_bytes)
+        engine = Engine(model, prefix_cache=cache)
+        warm = sessions(boundaries=(30, 64, 100))
+        got = [tokens for i in range(0, len(warm), 3) for tokens in outputs(engine, warm[i : i + 3])]
+        assert got == want
+        again = sessions(boundaries=(30, 64, 100))
+        assert [outputs(engine, [session])[0] for session in again] == want
+        assert cache.stats.n_bytes <= capacity
+        assert cache.stats.hits > (len(jobs) if capacity > 1 << 25 else 0)
+        assert cache.stats.evictions > 0 or capacity > 1 << 25
+        cache.clear()
+        assert (model.pools.free_pages, cache.stats.n_bytes) == (free, 0)
+
+
+def test_drafters_continue_with_their_state(loaded, text):
+    """A drafter that begins with its snapshot drafts what it drafts after a cold start: the same steps."""
+    engine = Engine(loaded.model, prefix_cache=PrefixCache(1 << 30, loaded.model.pools.page_bytes))
+    for name in ("dflash", "mtp:2", "ddtree:8"):
+        cold = Session(text[:150], strategy=Strategy.of(name), max_tokens=24)
+        warm = Session(text[:150], strategy=Strategy.of(name), max_tokens=24)
+        engine.prefix_cache.clear()
+        assert outputs(engine, [cold]) == outputs(engine, [warm])
+        assert (cold.n_cached, warm.n_cached) == (0, 149)
+        assert [step.accepted for step in warm.steps if step.tokens] == [s.accepted for s in cold.steps if s.tokens]
+        assert warm.n_accepted > 0
+    engine.prefix_cache.clear()
+
+
+def test_the_cache_gives_way_when_pages_are_short(loaded, text):
+    """Prompts that fill the pages of the model start although the cache holds most of them."""
+    pools, pages = loaded.model.pools, 3
+    others = pools.take_pages(pools.free_pages - pages)
+    engine = Engine(loaded.model, prefix_cache=PrefixCache(1 << 30, pools.page_bytes))
+    for i in range(4):
+        prompt = text[i : i + 300]
+        for n in (300, 299):
+            (tokens,) = outputs(engine, [Session(prompt[:n], max_tokens=2 + 256 * (i == 3))])
+            assert len(tokens) == 2 or i == 3
+    assert engine.prefix_cache.stats.evictions > 0
+    assert engine.prefix_cache.stats.hits > 0
+    engine.prefix_cache.clear()
+    assert pools.free_pages == pages
+    pools.return_pages(others)
+
+
+def test_boundaries_of_a_conversation(loaded):
+    messages = [
+        {"role": "system", "content": "You are a helpful assistant."},
+        {"role": "user", "content": "What is 2 + 2?"},
+        {"role": "assistant", "content": "4"},
+        {"role": "user", "content": "And 3 + 3?"},
+    ]
+    tokenizer = loaded.tokenizer
+    ids = tokenizer.encode(loaded.template.render(messages))
+    found = role_boundaries(tokenizer, PromptIds(ids))
+    ends = [tokenizer.decode(ids[n : n + 2]) for n in found]
+    assert ends == ["<|im_start|>user", "<|im_start|>user", "<|im_start|>assistant"]
+    assert role_boundaries(tokenizer, PromptIds(tokenizer.encode("plain text"))) == ()

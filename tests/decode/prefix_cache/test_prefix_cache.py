@@ -1,0 +1,279 @@
+"""Sessions that begin with a snapshot of the prefix cache: they produce the tokens of a cold start, and nothing leaks."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles import naive
+from toy import Toy
+
+from dflash.decode.drafting.draft import Draft
+from dflash.decode.drafting.drafter import Drafter, Plain, Strategy
+from dflash.decode.engine import Engine
+from dflash.decode.prefix_cache import PrefixCache
+from dflash.decode.sampling.params import Sampling
+from dflash.decode.session import Session
+from dflash.errors import RequestError
+
+N_VOCAB = 13
+END = 12
+PAGE_BYTES = 100
+MUCH = 10**9
+
+
+def engine_of(toy, capacity=MUCH, *, min_gain=1, exact=False, **settings):
+    cache = PrefixCache(capacity, PAGE_BYTES, min_gain=min_gain, exact=exact)
+    return Engine(toy, prefix_cache=cache, **settings), cache
+
+
+def run(engine, *sessions):
+    for _ in engine.run(sessions):
+        pass
+    for session in sessions:
+        assert session.error is None
+    return [session.output_ids for session in sessions]
+
+
+@dataclass(frozen=True)
+class Follower(Drafter):
+    """Notes all tokens that it observes, keeps them in snapshots, and drafts some of them: chains or trees."""
+
+    tree: bool = False
+
+    def start(self, session, model, snapshot=None):
+        return _Following(self, session, snapshot)
+
+
+class _Copy:
+    n_bytes = 5
+
+    def __init__(self, seen):
+        self.seen, self.closed = list(seen), False
+
+    def close(self):
+        assert not self.closed
+        self.closed = True
+
+
+class _Following:
+    capture = (2,)
+
+    def __init__(self, drafter, session, snapshot):
+        self.drafter, self.session = drafter, session
+        self.first = 0 if snapshot is not None else session.n_prefilled
+        self.seen = list(snapshot.seen) if snapshot is not None else []
+        assert snapshot is None or (not snapshot.closed and len(self.seen) == session.n_prefilled)
+        assert self.seen == session.token_ids[self.first : session.n_prefilled]
+
+    def propose(self, max_draft):
+        n = min(max_draft, 6)
+        tokens = (self.seen[-n:] if n else []) + [0] * max(0, n - len(self.seen))
+        parents = [i // 2 - 1 for i in range(n)] if self.drafter.tree else None
+        return Draft(tokens, parents) if n else Draft([])
+
+    def observe(self, out, rows):
+        assert (out.captured[2][rows] == out.hidden[rows] + 2).all()
+        new = [int(token) for token, _ in out.hidden[rows]]
+        self.seen += new
+        assert self.seen == self.session.token_ids[self.first : self.first + len(self.seen)]
+
+    def snapshot(self):
+        return _Copy(self.seen)
+
+    def close(self):
+        pass
+
+
+def test_a_prompt_is_read_once():
+    toy = Toy(N_VOCAB)
+    engine, cache = engine_of(toy)
+    prompt = list(range(10))
+    (first,) = run(engine, Session(prompt, max_tokens=3))
+    toy.forwards.clear()
+    again = Session(prompt, max_tokens=3)
+    assert run(engine, again) == [first]
+    # the last token is read by the forward that picks the next one: no token goes through the recurrence twice
+    assert toy.forwards == [[(1, False)]] * 3
+    assert (again.n_cached, cache.stats.hits, cache.stats.hit_tokens) == (9, 1, 9)
+
+
+def test_the_next_turn_begins_after_the_answer():
+    toy = Toy(N_VOCAB)
+    engine, _ = engine_of(toy)
+    prompt = [1, 2, 3, 4]
+    (answer,) = run(engine, Session(prompt, max_tokens=5))
+    turn = [*prompt, *answer, 7, 7]
+    session = Session(turn, max_tokens=5)
+    assert run(engine, session) == [naive(toy, turn, Sampling(), 5)]
+    assert session.n_cached == len(prompt) + len(answer) - 1
+
+
+def test_an_answer_that_is_rendered_otherwise_costs_that_turn_only():
+    toy = Toy(N_VOCAB)
+    engine, _ = engine_of(toy)
+    prompt = [1, 2, 3, 4]
+    (answer,) = run(engine, Session(prompt, max_tokens=5))
+    turn = [*prompt, (answer[0] + 1) % N_VOCAB, *answer[1:], 7]
+    session = Session(turn, max_tokens=5)
+    assert run(engine, session) == [naive(toy, turn, Sampling(), 5)]
+    assert session.n_cached == len(prompt) - 1
+
+
+def test_boundaries_are_saved_where_roles_begin():
+    toy = Toy(N_VOCAB)
+    engine, cache = engine_of(toy)
+    run(engine, Session([1, 2, 3, 4, 5, 6, 7, 8], max_tokens=0, boundaries=(3, 6)))
+    assert len(cache) == 0  # a session without output reads nothing
+    run(engine, Session([1, 2, 3, 4, 5, 6, 7, 8], max_tokens=1, boundaries=(3, 6)))
+    assert len(cache) == 4  # two boundaries, the end of the prompt and that of the session
+    for prompt, n in [([1, 2, 3, 9, 9], 3), ([1, 2, 3, 4, 5, 6, 9], 6), ([1, 2, 9], 0), ([1, 2, 3], 2), ([1, 2, 3, 4], 3)]:
+        session = Session(prompt, max_tokens=2)
+        assert run(engine, session) == [naive(toy, prompt, Sampling(), 2)]
+        assert session.n_cached == n, prompt
+
+
+def test_boundaries_are_rounded_down_to_where_chunks_may_end():
+    toy = Toy(N_VOCAB)
+    toy.chunk_alignment = 4
+    engine, cache = engine_of(toy, chunk=8, exact=True)
+    run(engine, Session(list(range(11)), max_tokens=6, boundaries=(3, 6, 9)))
+    assert len(cache) == 4  # 4, 8, the end of the prompt and that of the session
+    for n in (12, 9, 7, 5):
+        session = Session([*range(n - 1), 9], max_tokens=1, use_prefix_cache=True)
+        run(engine, session)
+        assert session.n_cached == (n - 1) // 4 * 4
+
+
+def test_a_session_that_fails_before_its_output_leaves_the_cache_as_it_was():
+    toy = Toy(N_VOCAB)
+    engine, cache = engine_of(toy)
+    run(engine, Session([1, 2, 3, 4], max_tokens=2))
+    before = len(cache)
+    session = engine.add(Session([1, 2, 3, 4, 5, 6, 7], max_tokens=2, boundaries=(5,)))
+    engine.step()
+    assert session.n_cached == 3
+    session.cancel()
+    engine.step()
+    assert (len(cache), cache.stats.aborts) == (before, 1)
+
+    def fails(spans):
+        if not spans[0].prefill:
+            raise RuntimeError("planted")
+
+    toy.before_forward = fails
+    session = Session([1, 2, 3, 4, 5, 6, 7], max_tokens=2, boundaries=(5,))
+    with pytest.raises(RuntimeError):
+        list(engine.stream(session))
+    toy.before_forward = lambda spans: None
+    assert (len(cache), cache.stats.aborts) == (before, 3)
+    again = Session([1, 2, 3, 4, 9], max_tokens=2)
+    run(engine, again)
+    assert again.n_cached == 3  # the entry of before
+
+
+def test_the_least_recently_used_goes_first_and_forks_are_spared():
+    toy = Toy(N_VOCAB)
+    system = [1] * 20
+    engine, cache = engine_of(toy, capacity=8 * 4)  # four snapshots of 8 bytes
+    run(engine, Session([*system, 2, 2], max_tokens=1, boundaries=(20,)))
+    run(engine, Session([*system, 3, 3], max_tokens=1, boundaries=(20,)))
+    for i in range(4, 12):
+        session = Session([*system, i, i], max_tokens=1, boundaries=(20,))
+        run(engine, session)
+        assert session.n_cached == 20
+    assert len(cache) == 4
+    assert cache.stats.n_bytes == 32
+    assert cache.stats.evictions > 0
+
+
+def test_snapshots_give_way_to_running_sessions():
+    toy = Toy(N_VOCAB, pages=2)
+    engine, cache = engine_of(toy)
+    run(engine, Session([1, 2, 3], max_tokens=2))
+    snapshot = next(iter(cache._nodes)).value.snapshot.state
+    close = snapshot.close
+    toy.pools.free_pages -= 1  # as if the snapshot held a page, as one of a real model does
+
+    def closing():
+        toy.pools.free_pages += 1
+        close()
+
+    snapshot.close = closing
+    session = Session([4] * 300, max_tokens=2)  # two pages
+    assert run(engine, session) == [naive(toy, [4] * 300, Sampling(), 2)]
+    assert cache.stats.evictions >= 1
+    engine.close()
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_requests_may_go_without():
+    toy = Toy(N_VOCAB)
+    engine, cache = engine_of(toy)
+    for _ in range(2):
+        run(engine, Session([1, 2, 3, 4], max_tokens=8, use_prefix_cache=False))
+    assert (len(cache), cache.stats.queries) == (0, 0)
+    with pytest.raises(RequestError, match="at least 0"):
+        PrefixCache(-1, 1)
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=120, deadline=None)
+def test_warm_is_cold(number):
+    """Random prompts with common prefixes, drafters, samplings, boundaries, sizes, cancels and failures."""
+    rng = np.random.default_rng(number)
+    toy = Toy(N_VOCAB, slots=int(rng.integers(1, 4)), rows=int(rng.integers(16, 80)))
+    toy.chunk_alignment = int(rng.choice([1, 1, 4]))
+    capacity = int(rng.choice([0, 8, 40, 200, MUCH]))
+    engine, cache = engine_of(toy, capacity, min_gain=int(rng.integers(1, 6)), chunk=int(rng.integers(4, 32)))
+    texts, fails = [[]], False
+
+    def before(spans):
+        if fails:
+            raise RuntimeError("planted")
+
+    toy.before_forward = before
+    for _ in range(12):
+        sessions, want = [], []
+        for _ in range(int(rng.integers(1, 4))):
+            base = texts[rng.integers(len(texts))]
+            cut = int(rng.integers(0, len(base) + 1)) if rng.random() < 0.5 else len(base)
+            prompt = [*base[:cut], *rng.integers(0, 12, rng.integers(1, 9)).tolist()]
+            seed = int(rng.integers(0, 5))
+            sampling = [Sampling(), Sampling(temperature=0.8, seed=seed)][rng.integers(2)]
+            drafter = [Plain().drafter, Follower(), Follower(tree=True)][rng.integers(3)]
+            session = Session(
+                prompt,
+                sampling=sampling,
+                strategy=Strategy(drafter),
+                max_tokens=int(rng.integers(1, 12)),
+                eos=(END,),
+                boundaries=rng.integers(0, len(prompt) + 2, rng.integers(0, 4)).tolist(),
+                use_prefix_cache=rng.random() < 0.9,
+            )
+            sessions.append(session)
+            want.append(naive(toy, prompt, sampling, session.max_tokens, seed=seed, eos=(END,)))
+        ended_early = rng.random() < 0.3
+        for session in sessions:
+            engine.add(session)
+        for step in range(int(rng.integers(0, 6)) if ended_early else 10**6):
+            fails = ended_early and rng.random() < 0.1
+            engine.step()
+            if not engine.busy:
+                break
+            assert step < 10**4
+        fails = False
+        for session in sessions:
+            session.cancel() if not session.finished else None
+        while engine.busy:
+            engine.step()
+        for session, output in zip(sessions, want, strict=True):
+            got = session.output_ids
+            assert got == output[: len(got)]
+            assert session.finish_reason in ("cancelled", "error") or got == output
+            texts.append(session.token_ids)
+        assert cache.stats.n_bytes <= capacity
+        assert len(cache) == toy.pools.snapshots
+    engine.close()
+    assert toy.leaked == (0, 0, 0)

@@ -1,0 +1,76 @@
+"""Parsers take linear time, whatever the text.
+
+A quarter of a megabyte takes at most 0.15 s of processor time. Where work is quadratic, it takes several seconds.
+"""
+
+import time
+
+import pytest
+from parsing import CLOSED, JSON, OPENED, XML, parser
+
+N = 1 << 18
+XML_START = "<tool_call>\n<function=write>\n"
+JSON_START = '<tool_call>\n{"name": "write", "arguments": '
+TEXTS = {
+    XML: {
+        "angle brackets": ("", "<"),
+        "openings": ("", "<tool_call>"),
+        "blank heads": ("", "<tool_call>" + " " * 60),
+        "unknown functions": ("", "<tool_call><function=none>"),
+        "unclosed names": ("", "<function=write"),
+        "one name": ("<tool_call><function=", "a"),
+        "ends of reasoning": ("", "</think>"),
+        "calls": ("", "<tool_call><function=write></function></tool_call>"),
+        "parameters": (XML_START, "<parameter=path>"),
+        "values": (XML_START, "<parameter=x>1</parameter>"),
+        "unclosed parameters": (XML_START + "<parameter=path>", "\n<parameter="),
+        "one key": (XML_START + "<parameter=path>\n<parameter=", "a"),
+        "tags in a string": (XML_START + "<parameter=path>", "</parameter"),
+        "line breaks": (XML_START + "<parameter=path>", "\n"),
+        "quotes": (XML_START + "<parameter=path>", '"'),
+        "nested JSON": (XML_START + "<parameter=options>", '{"a": ['),
+        "digits": (XML_START + "<parameter=options>", "9"),
+        "text between tags": (XML_START, "</functio"),
+        "blank end": ("<function=write></function>", " "),
+    },
+    JSON: {
+        "openings": ("", "<tool_call>"),
+        "heads": ("", "<tool_call>{"),
+        "calls": ("", '<tool_call>{"name":"write"}</tool_call>'),
+        "nested arrays": (JSON_START, "["),
+        "nested objects": (JSON_START, '{"a":'),
+        "pairs": (JSON_START + "[", "[]"),
+        "nested pairs": (JSON_START + "[", "[[]]"),
+        "quotes": (JSON_START + "[", '"'),
+        "open strings": (JSON_START + "[", '"\\'),
+        "escapes": (JSON_START + '"', "\\"),
+        "angle brackets": (JSON_START + "[", "<"),
+        "unclosed tags": (JSON_START + "[", "</tool_cal"),
+        "a long key": ('<tool_call>{"', "a"),
+        "keys": ("<tool_call>{", '"a":1,'),
+        "arguments before the name": ('<tool_call>{"arguments": "', "x"),
+        "text that is not JSON": ('<tool_call>{"name": "write" ', "</tool"),
+        "digits": (JSON_START, "9"),
+    },
+}
+
+
+CASES = [
+    pytest.param(calls, name, prompt, id=f"{calls}, {name}, {'thinking' if prompt == OPENED else 'answering'}")
+    for calls, texts in TEXTS.items()
+    for name, (start, _) in texts.items()
+    for prompt in ([CLOSED] if start else [OPENED, CLOSED])
+]
+
+
+@pytest.mark.parametrize(("calls", "name", "prompt"), CASES)
+def test_a_long_text(calls, name, prompt):
+    start, unit = TEXTS[calls][name]
+    text = start + unit * (N // len(unit))
+    for size, length in ((len(text), len(text)), (4, N // 4)):
+        one = parser(calls=calls, prompt=prompt)
+        began = time.process_time()
+        for at in range(0, length, size):
+            one.push(text[at : at + size])
+        one.finish()
+        assert time.process_time() - began < 2.0
