@@ -314,10 +314,10 @@ class Engine:
                 began, n_before = perf_counter(), len(part.session.interventions)
                 decision = self._verify(part, out, next(samples))
                 verified = perf_counter()
+                step = _step(part, decision.accepted, shared._replace(verify=verified - began))
                 self._commit(part.session, decision)
-                self._observe(part, decision.accepted, out, restart=decision.restart)
-                times = shared._replace(verify=verified - began, commit=perf_counter() - verified)
-                self._finish(part, decision, times, n_before)
+                self._observe(part, step, out, restart=decision.restart)
+                self._finish(part, decision, step._replace(commit=perf_counter() - verified), n_before)
             except Exception as error:
                 self._end(part.session, "error", error)
         self._save_states()
@@ -362,13 +362,14 @@ class Engine:
         """Count a chunk of a prompt as prefilled and pass its rows to the drafter."""
         session = part.session
         session.n_prefilled += part.n_prefill
+        step = shared._replace(prefilled=part.n_prefill)
         assert session.drafter_state is not None, "the session runs"
-        session.drafter_state.observe(out, slice(part.start, part.stop))
+        session.drafter_state.observe(step, out, slice(part.start, part.stop))
         if session.n_prefilled == session.n_prompt - 1:
             save_prompt_snapshot(session)
         if session.n_prefilled in session.snapshot_at:
             self._to_save.append(session)
-        self._emit(session, shared._replace(prefilled=part.n_prefill))
+        self._emit(session, step)
 
     def _verify(self, part: BatchPart, out: Forward, samples: Samples | None) -> Decision:
         """Return the accepted tokens of a session after its recoveries and its observer have seen them."""
@@ -386,35 +387,27 @@ class Engine:
             session.state.commit(decision.accepted.rows)
             session.append(decision.accepted)
 
-    def _observe(self, part: BatchPart, accepted: Accepted, out: Forward, *, restart: bool) -> None:
-        """Pass the accepted rows to the drafter, unless the session ends or restarts."""
-        if restart or (accepted.finish is not None and not self._saves(part.session)):
+    def _observe(self, part: BatchPart, step: Step, out: Forward, *, restart: bool) -> None:
+        """Pass the step and its accepted rows to the drafter, unless the session ends or restarts."""
+        if restart or (step.finish is not None and not self._saves(part.session)):
             return
         if self._overlapped is not None:
             self._overlapped.accept(part.session)  # its drafter has observed the rows before the launch
         else:
             assert part.session.drafter_state is not None, "the session runs"
-            part.session.drafter_state.observe(out, [part.start + row for row in accepted.rows])
+            part.session.drafter_state.observe(step, out, [part.start + row for row in step.rows])
 
-    def _finish(self, part: BatchPart, decision: Decision, times: Step, n_before: int) -> None:
+    def _finish(self, part: BatchPart, decision: Decision, step: Step, n_before: int) -> None:
         """Emit the step of a session, hold it back, or end the session with it."""
-        session, accepted = part.session, decision.accepted
-        step = times._replace(
-            tokens=accepted.tokens,
-            drafted=accepted.drafted,
-            accepted=accepted.n_accepted,
-            finish=accepted.finish,
-            draft=part.draft if accepted.drafted else EMPTY,
-            rows=accepted.rows,
-            injected=accepted.injected,
-            note=" ".join(map(str, session.interventions[n_before:])),
-            by=getattr(session.drafter_state, "by", ""),
+        session = part.session
+        step = step._replace(
+            note=" ".join(map(str, session.interventions[n_before:])), by=getattr(session.drafter_state, "by", "")
         )
-        if accepted.finish is not None and self._saves(session):
+        if step.finish is not None and self._saves(session):
             self._to_save.append(session)
             self._to_end.append((session, step))
-        elif accepted.finish is not None:
-            self._end(session, accepted.finish, step=step)
+        elif step.finish is not None:
+            self._end(session, step.finish, step=step)
         elif decision.hold:
             session.held_steps.append(step)
         else:
@@ -481,3 +474,16 @@ class Engine:
         session.error, session.ended_at = error, perf_counter()
         self._emit(session, step or Step([], finish=reason))
         session.finish_reason = reason
+
+
+def _step(part: BatchPart, accepted: Accepted, times: Step) -> Step:
+    """Return the step of one session, as far as it is known before the commit."""
+    return times._replace(
+        tokens=accepted.tokens,
+        drafted=accepted.drafted,
+        accepted=accepted.n_accepted,
+        finish=accepted.finish,
+        draft=part.draft if accepted.drafted else EMPTY,
+        rows=accepted.rows,
+        injected=accepted.injected,
+    )

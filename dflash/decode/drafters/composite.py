@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, DrafterState, Rows
+from dflash.errors import DFlashError
 
 if TYPE_CHECKING:
+    from dflash.decode.drafting.shapes import Shape
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.protocols.target import TargetModel
+
+_log = logging.getLogger(__name__)
 
 
 class CompositeState:
@@ -38,14 +44,19 @@ class CompositeState:
         """Target layers that any of the drafters needs."""
         return tuple(sorted({layer for part in self.parts for layer in part.capture}))
 
+    def set_shape(self, shape: Shape) -> None:
+        """Set the shape of the next drafts of all drafters."""
+        for part in self.parts:
+            set_shape(part, shape)
+
     def propose(self, max_draft: int) -> Draft:
         """Return the first draft that is not empty."""
         return next((draft for part in self.parts if len(draft := part.propose(max_draft))), EMPTY)
 
-    def observe(self, out: Forward, rows: Rows) -> None:
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:
         """Pass the rows to each drafter."""
         for part in self.parts:
-            part.observe(out, rows)
+            part.observe(step, out, rows)
 
     def snapshot(self) -> CompositeSnapshot:
         """Return the snapshots of all drafters."""
@@ -78,6 +89,26 @@ class CompositeSnapshot:
     def close(self) -> None:
         """Close all snapshots."""
         self._stack.close()
+
+
+def set_shape(drafter_state: DrafterState, shape: Shape) -> None:
+    """Set the shape of a session's next drafts."""
+    if isinstance(drafter_state, CompositeState):
+        drafter_state.set_shape(shape)
+    else:
+        shaped: Any = drafter_state  # states without a shape ignore it
+        shaped.shape = shape
+
+
+def prepare_all(drafters: Sequence[Drafter], model: TargetModel, *, needs_all: bool = True) -> None:
+    """Prepare all drafters, or those that the model has files for."""
+    for drafter in drafters:
+        try:
+            drafter.prepare(model)
+        except DFlashError as error:
+            if needs_all:
+                raise
+            _log.info("%r is left out: %s", drafter, error)
 
 
 def start_all(

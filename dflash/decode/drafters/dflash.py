@@ -22,6 +22,7 @@ from dflash.model.draft import DeviceDraftRequest, DraftRequest, load_draft
 from dflash.model.loading.target import loaded_model
 
 if TYPE_CHECKING:
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
@@ -183,7 +184,7 @@ class _DFlashState(ModelDrafterState):
         assert draft_model.device == "cuda", "drafts on the CPU are never deferred"
         return draft_model.draft_on_device(requests, anchors)
 
-    def observe(self, out: Forward, rows: Rows) -> None:
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         ahead = self.state.length + self._n_unread - self.n_seen
         n = self.count_rows(rows)
         skipped = min(max(ahead, 0), n)

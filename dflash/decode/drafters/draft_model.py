@@ -23,6 +23,7 @@ from dflash.model.loading.draft_model import Small, load_small
 from dflash.model.loading.target import loaded_model
 
 if TYPE_CHECKING:
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.cuda.model import DeviceModel
@@ -132,7 +133,7 @@ class _DraftModelState(ModelDrafterState):
                 drafter_states[i].draft_ids = draft_ids.tolist()
         return found
 
-    def observe(self, out: Forward, rows: Rows) -> None:  # noqa: ARG002
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         session = self.session
         self.count_rows(rows)
         stop = session.n_prefilled if session.n_prefilled < session.n_prompt - 1 else len(session.token_ids) - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
-from dflash.decode.drafters.composite import CompositeSnapshot, CompositeState, start_all
+from dflash.decode.drafters.composite import CompositeSnapshot, CompositeState, prepare_all, start_all
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import (
     Drafter,
@@ -63,8 +63,7 @@ class FirstOf(Drafter[CompositeState]):
 
     def prepare(self, model: TargetModel) -> None:
         """Prepare all drafters."""
-        for drafter in self.drafters:
-            drafter.prepare(model)
+        prepare_all(self.drafters, model)
 
     def is_prepared(self, model: TargetModel) -> bool:
         """Return True if all drafters are prepared."""

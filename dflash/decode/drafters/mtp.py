@@ -23,6 +23,7 @@ from dflash.model.loading.target import loaded_model
 from dflash.model.mtp import MtpRequest
 
 if TYPE_CHECKING:
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
@@ -190,7 +191,7 @@ class _MtpState(ModelDrafterState):
         self.all_read()
         return super().draft_of(candidates, max_draft)
 
-    def observe(self, out: Forward, rows: Rows) -> None:
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         if self.is_read:
             self.all_read()
         n = self.count_rows(rows)

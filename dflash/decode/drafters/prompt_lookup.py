@@ -16,6 +16,7 @@ from dflash.errors import RequestError
 from dflash.kernels.lookup import Index
 
 if TYPE_CHECKING:
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.protocols.target import TargetModel
@@ -88,7 +89,7 @@ class _PromptLookupState:
             return EMPTY
         return Draft(self._index.following(follower, n), scores=self._scores[length - 1 : length - 1 + n])
 
-    def observe(self, out: Forward, rows: Rows) -> None:  # noqa: ARG002
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         # index a long prompt chunk by chunk during prefill
         self._read(self._session.n_prefilled)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.registry import parse, register
+from dflash.decode.step import Step
 from dflash.decode.view import SessionView
 from dflash.errors import RequestError
 from dflash.model.batch import Forward
@@ -78,14 +79,15 @@ class DrafterState(Protocol):
         """
         ...
 
-    def observe(self, out: Forward, rows: Rows) -> None:
-        """Receive rows of a forward that are part of the sequence now, in their order.
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:
+        """Receive a step and its rows of a forward that are part of the sequence now, in their order.
 
         Called once for each chunk of the prompt, with a slice: all prompt tokens but the last. After prefill it is called
         once a step, with the row of the token that was last before the step and the rows of the accepted draft tokens.
 
         ``session.token_ids`` contains the new tokens, unless the next step was planned as `NO_DRAFT`: then it may lack the
-        newest one. `out` is valid until the next forward, so keep copies only.
+        newest one, and `step` lacks tokens and times. `step` never holds `Step.commit`, `Step.note` and `Step.by`. `out` is
+        valid until the next forward, so keep copies only.
         """
         ...
 
@@ -241,7 +243,7 @@ class _NoDraftState:
     def propose(self, max_draft: int) -> Draft:  # noqa: ARG002
         return EMPTY
 
-    def observe(self, out: Forward, rows: Rows) -> None:
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:
         pass
 
     def snapshot(self) -> None:
@@ -338,6 +340,8 @@ def _check_hash(drafter: Drafter) -> None:
     """Raise a RequestError if a drafter can't be a key: equal drafters propose together."""
     try:
         hash(drafter)
+    except RecursionError:
+        return  # nested too deep: its session ends with this error when it starts
     except TypeError as error:
         raise RequestError(
             f"strategy: a drafter must be a frozen dataclass with hashable fields, got {drafter!r:.80}"

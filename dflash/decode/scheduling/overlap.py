@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dflash.decode.drafting.device_draft import can_defer
 from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft, NextStep, planned_next
 from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, drafter_states_of
+from dflash.decode.step import Step
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.protocols.device_drafter import DeviceDrafter
@@ -36,8 +37,9 @@ class OverlappedStep:
 
     def __init__(self, model: OverlappingModel, parts: list[BatchPart], out: Forward) -> None:
         self._model, self._parts = model, parts
+        step = Step([], batch=len(parts))  # its tokens and times are not known yet
         for part, drafter_state in zip(parts, drafter_states_of(part.session for part in parts), strict=True):
-            drafter_state.observe(out, [part.start])
+            drafter_state.observe(step, out, [part.start])
         self.out: Forward = model.forward_overlapped([part.span for part in parts], capture=capture_of(parts))
 
     def accept(self, session: Session) -> None:
