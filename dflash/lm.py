@@ -22,9 +22,12 @@ from dflash.errors import ContextOverflow, RequestError
 from dflash.generation import prompts, scoring
 from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
+from dflash.generation.grammar.build import grammars
+from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.parsers import OutputFormat
 from dflash.generation.prompts import Prompt
 from dflash.generation.recovery.names import Language, Recover, recoveries
+from dflash.generation.recovery.tool_call_prefix import ToolChoice
 from dflash.generation.stream import Stream, finish_all
 from dflash.kernels.profile import profile
 from dflash.model import describe
@@ -70,6 +73,11 @@ class LM:
         prompt: Prompt | Sequence[Prompt],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: ToolChoice = None,
+        response_format: Mapping[str, Any] | None = None,
+        regex: str | None = None,
+        lark: str | None = None,
+        grammar: str | None = None,
         reasoning_parser: str | None = None,
         tool_parser: str | None = None,
         strategy: Strategy | Drafter | str | None = None,
@@ -91,6 +99,9 @@ class LM:
             chat template. Several prompts are decoded as a batch; each gets the same result as in a batch of one.
         tools : list of dict, optional
             JSON schemas of functions in OpenAI's format, passed to the chat template. Calls of these functions are parsed.
+        tool_choice, response_format, regex, lark, grammar : optional
+            Constraints on the output after its reasoning, as ``tool_choice="required"`` or ``regex="yes|no"``; see
+            `dflash.generation.grammar.params.GrammarParams`. They need ``pip install 'dflash[grammar]'``.
         reasoning_parser, tool_parser : str, optional
             Format of reasoning (``"qwen3"``) and of tool calls (``"qwen3-coder"``, ``"hermes"``), or ``"none"``. If None,
             the chat template determines them for messages; the output of other prompts is not parsed.
@@ -144,13 +155,18 @@ class LM:
         several, is_list = prompts.split(prompt)
         options = Sampling(**sampling)
         chosen = Strategy.of(strategy)
-        for recovery in recoveries(recover, Language(self.tokenizer, self.template, tools or ())):
+        constraints = GrammarParams(
+            response_format=response_format, regex=regex, lark=lark, grammar=grammar, tool_choice=tool_choice
+        )
+        for recovery in recoveries(recover, Language(self.tokenizer, self.template, tools or (), tool_choice)):
             chosen |= recovery
         settings = {"tools": tools, "settings": chat_template_kwargs}
         prompt_ids = [prompts.encode(one, self.tokenizer, self.template, **settings) for one in several]
         names = {"reasoning": reasoning_parser, "tool": tool_parser}
         of_messages = OutputFormat.of(self.template, tools, **names)
         of_text = OutputFormat.of(None, **names)
+        chats = [(ids, prompts.is_messages(one)) for one, ids in zip(several, prompt_ids, strict=True)]
+        wanted = grammars(constraints, chats, self.tokenizer, self.template, tools or ())
         completions = [
             Completion(
                 self.tokenizer,
@@ -159,10 +175,11 @@ class LM:
                 strategy=chosen,
                 max_tokens=max_tokens,
                 stop=(stop,) if isinstance(stop, str) else stop or (),
-                output_format=of_messages if prompts.is_messages(one) else of_text,
+                output_format=of_messages if is_chat else of_text,
+                grammar=wanted_grammar,
                 prefix_cache=prefix_cache,
             )
-            for one, ids in zip(several, prompt_ids, strict=True)
+            for (ids, is_chat), wanted_grammar in zip(chats, wanted, strict=True)
         ]
         if stream and is_list:
             raise RequestError("stream=True takes one prompt: open a stream for each of several")

@@ -90,5 +90,5 @@ def clock(monkeypatch):
     """Simulated clock of the engine and of adaptive drafters."""
     clock = Clock()
     monkeypatch.setattr("dflash.decode.engine.perf_counter", clock)
-    monkeypatch.setattr("dflash.decode.drafters.measuring.perf_counter", clock)
+    monkeypatch.setattr("dflash.decode.drafters.adaptive.measuring.perf_counter", clock)
     return clock

@@ -49,8 +49,8 @@ def _names() -> dict[str, list[str]]:
     from dflash.decode.registry.recoveries import entries
     from dflash.decode.registry.strategies import DRAFTERS
 
-    tables = {"strategies": DRAFTERS.values(), "recoveries": entries()}
-    return {name: [form for entry in table for form in entry.forms] for name, table in tables.items()}
+    strategies = [form for entry in DRAFTERS.values() for form in entry.forms]
+    return {"strategies": strategies, "recoveries": [form for entry in entries() for form in entry.forms]}
 
 
 def draft_as_text(about: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,11 @@ from dflash.errors import RequestError
 from dflash.kernels.profile import profile
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
+from dflash.model.state.sequence_state import Snapshot, State
+
+if TYPE_CHECKING:
+    from dflash.model.cuda.model import DeviceModel
+    from dflash.model.model import Model
 
 DEPTH = 128
 """Context tokens before the forwards whose costs are compared."""
@@ -36,11 +41,11 @@ class Bench:
         Maximum repetitions of each measurement.
     """
 
-    def __init__(self, model: Any, *, repeat: int) -> None:
+    def __init__(self, model: "Model | DeviceModel", *, repeat: int) -> None:
         self.model, self.repeat = model, repeat
         self._draws = np.random.default_rng(0)
         self._ops: dict[str, float] = {}
-        self._prefix: Any = None
+        self._prefix: Snapshot | None = None
 
     def reading(self, n: int) -> dict[str, Any]:
         """Measure prefill of `n` tokens in tokens per second, after a warm-up of at most two chunks."""
@@ -123,7 +128,7 @@ class Bench:
         deviation = statistics.stdev(rates) if len(rates) > 1 else 0.0
         return {"mean": statistics.mean(rates), "std": deviation, "samples": rates}
 
-    def _read_before(self, depth: int) -> Any:
+    def _read_before(self, depth: int) -> Snapshot | None:
         """Return a snapshot of a context of `depth` tokens; extends the last snapshot if that is shorter."""
         if depth == 0 or (self._prefix is not None and self._prefix.length > depth):
             self.close()
@@ -144,7 +149,7 @@ class Bench:
         self._ops.clear()
         return perf_counter()
 
-    def _forward(self, state: Any, n: int) -> tuple[float, float]:
+    def _forward(self, state: State, n: int) -> tuple[float, float]:
         """Return the median seconds of a forward and of its call on the host, after one warm-up."""
         whole, host = [], []
         for _ in range(4 * self.repeat + 1):
@@ -157,7 +162,7 @@ class Bench:
             state.commit([])
         return statistics.median(whole[1:]), statistics.median(host[1:])
 
-    def _chunks(self, state: Any, n: int) -> None:
+    def _chunks(self, state: State, n: int) -> None:
         if n > self.model.config.context:
             raise RequestError(f"{n} tokens don't fit the context of {self.model.config.context}")
         chunk = self.model.prefill_chunk

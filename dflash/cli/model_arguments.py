@@ -24,7 +24,7 @@ def add_context(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=int, metavar="N", help="maximum tokens of a sequence (default: the model's)")
 
 
-def add_draft(parser: Any) -> None:
+def add_draft(parser: argparse._ActionsContainer) -> None:
     """Add the draft model of strategies and its settings."""
     parser.add_argument("--draft", "--model-draft", metavar="FILE", help="draft model of the strategy")
     parser.add_argument(

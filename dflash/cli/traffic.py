@@ -1,11 +1,12 @@
 """Memory traffic of a token, for comparison with a plain copy."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dflash.kernels.formats import BLOCKS, FORMATS
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
+from dflash.model.gguf.part import TensorInfo
 from dflash.model.gguf.tensor_check import match_tensors
 from dflash.model.state.budget import Need
 
@@ -61,7 +62,7 @@ def _is_read(name: str, config: Config) -> bool:
     return not name.startswith("blk.") or int(name.split(".")[1]) < config.n_layers
 
 
-def _read(tensor: Any, config: Config, device: str) -> float:
+def _read(tensor: TensorInfo, config: Config, device: str) -> float:
     """Return the bytes of a tensor that one token reads."""
     block = BLOCKS[tensor.type]
     halves = 2 * tensor.n_bytes // block.n_bytes * block.elements

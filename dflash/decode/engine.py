@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dflash.decode.drafting.draft import EMPTY
 from dflash.decode.prefix_cache import PrefixCache
@@ -14,12 +14,13 @@ from dflash.decode.scheduling.admission import admit, check, readmit, save_promp
 from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, plan
 from dflash.decode.scheduling.errands import Errands
 from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
-from dflash.decode.scheduling.waiting import WaitingQueue
+from dflash.decode.scheduling.waiting import Ticket, WaitingQueue
 from dflash.decode.session import Session, Step
 from dflash.decode.verify import Accepted, Samples, sample_rows, verify, wait
 from dflash.errors import EngineFailed, PoolExhausted, QueueFull, RequestError
 from dflash.kernels.gpu.lost import is_lost
 from dflash.model.batch import Forward
+from dflash.model.protocols.target import TargetModel
 
 CHUNK = 512
 """Default number of prompt tokens in a forward."""
@@ -55,7 +56,7 @@ class Engine:
 
     Parameters
     ----------
-    model : Model
+    model : TargetModel
         Used by the engine alone while it steps.
     chunk : int
         Most prompt tokens in a forward, over all sessions; at least the model's `chunk_alignment`.
@@ -74,7 +75,7 @@ class Engine:
 
     def __init__(
         self,
-        model: Any,
+        model: TargetModel,
         *,
         chunk: int = CHUNK,
         max_active: int | None = None,
@@ -262,7 +263,7 @@ class Engine:
 
     def _admit_one(self) -> bool:
         """Start or end the first waiting session that can be; return False if none that was tried fits memory."""
-        overtaken = []
+        overtaken: list[Ticket] = []
         for ticket in self._waiting.in_turn(_N_TRIED):
             session = ticket.session
             if session.max_length == session.n_prompt:
@@ -313,10 +314,10 @@ class Engine:
                 began, n_before = perf_counter(), len(part.session.interventions)
                 decision = self._verify(part, out, next(samples))
                 verified = perf_counter()
+                step = _step(part, decision.accepted, shared._replace(verify=verified - began))
                 self._commit(part.session, decision)
-                self._observe(part, decision.accepted, out, restart=decision.restart)
-                times = shared._replace(verify=verified - began, commit=perf_counter() - verified)
-                self._finish(part, decision, times, n_before)
+                self._observe(part, step, out, restart=decision.restart)
+                self._finish(part, decision, step._replace(commit=perf_counter() - verified), n_before)
             except Exception as error:
                 self._end(part.session, "error", error)
         self._save_states()
@@ -325,8 +326,7 @@ class Engine:
         """Return the rows of the next forward, and the forward itself if it was launched during the step before."""
         overlapped, self._overlapped = self._overlapped, None
         try:
-            parts = overlapped.take(self._active) if overlapped is not None else []
-            if parts:
+            if overlapped is not None and (parts := overlapped.take(self._active)):
                 return parts, overlapped.out
             return plan(self.model, self._active, self.chunk, self._fail), None
         except Exception as error:
@@ -362,12 +362,13 @@ class Engine:
         """Count a chunk of a prompt as prefilled and pass its rows to the drafter."""
         session = part.session
         session.n_prefilled += part.n_prefill
-        session.drafter_state.observe(out, slice(part.start, part.stop))
+        step = shared._replace(prefilled=part.n_prefill)
+        session.drafter_state.observe(step, out, slice(part.start, part.stop))
         if session.n_prefilled == session.n_prompt - 1:
             save_prompt_snapshot(session)
         if session.n_prefilled in session.snapshot_at:
             self._to_save.append(session)
-        self._emit(session, shared._replace(prefilled=part.n_prefill))
+        self._emit(session, step)
 
     def _verify(self, part: BatchPart, out: Forward, samples: Samples | None) -> Decision:
         """Return the accepted tokens of a session after its recoveries and its observer have seen them."""
@@ -381,37 +382,30 @@ class Engine:
         if decision.restart:
             readmit(self.model, session, self.prefix_cache)
         else:
+            assert session.state is not None, "the session runs"
             session.state.commit(decision.accepted.rows)
             session.append(decision.accepted)
 
-    def _observe(self, part: BatchPart, accepted: Accepted, out: Forward, *, restart: bool) -> None:
-        """Pass the accepted rows to the drafter, unless the session ends or restarts."""
-        if restart or (accepted.finish is not None and not self._saves(part.session)):
+    def _observe(self, part: BatchPart, step: Step, out: Forward, *, restart: bool) -> None:
+        """Pass the step and its accepted rows to the drafter, unless the session ends or restarts."""
+        if restart or (step.finish is not None and not self._saves(part.session)):
             return
         if self._overlapped is not None:
             self._overlapped.accept(part.session)  # its drafter has observed the rows before the launch
         else:
-            part.session.drafter_state.observe(out, [part.start + row for row in accepted.rows])
+            part.session.drafter_state.observe(step, out, [part.start + row for row in step.rows])
 
-    def _finish(self, part: BatchPart, decision: Decision, times: Step, n_before: int) -> None:
+    def _finish(self, part: BatchPart, decision: Decision, step: Step, n_before: int) -> None:
         """Emit the step of a session, hold it back, or end the session with it."""
-        session, accepted = part.session, decision.accepted
-        step = times._replace(
-            tokens=accepted.tokens,
-            drafted=accepted.drafted,
-            accepted=accepted.n_accepted,
-            finish=accepted.finish,
-            draft=part.draft if accepted.drafted else EMPTY,
-            rows=accepted.rows,
-            injected=accepted.injected,
-            note=" ".join(map(str, session.interventions[n_before:])),
-            by=getattr(session.drafter_state, "by", ""),
+        session = part.session
+        step = step._replace(
+            note=" ".join(map(str, session.interventions[n_before:])), by=getattr(session.drafter_state, "by", "")
         )
-        if accepted.finish is not None and self._saves(session):
+        if step.finish is not None and self._saves(session):
             self._to_save.append(session)
             self._to_end.append((session, step))
-        elif accepted.finish is not None:
-            self._end(session, accepted.finish, step=step)
+        elif step.finish is not None:
+            self._end(session, step.finish, step=step)
         elif decision.hold:
             session.held_steps.append(step)
         else:
@@ -478,3 +472,16 @@ class Engine:
         session.error, session.ended_at = error, perf_counter()
         self._emit(session, step or Step([], finish=reason))
         session.finish_reason = reason
+
+
+def _step(part: BatchPart, accepted: Accepted, times: Step) -> Step:
+    """Return the step of one session, as far as it is known before the commit."""
+    return times._replace(
+        tokens=accepted.tokens,
+        drafted=accepted.drafted,
+        accepted=accepted.n_accepted,
+        finish=accepted.finish,
+        draft=part.draft if accepted.drafted else EMPTY,
+        rows=accepted.rows,
+        injected=accepted.injected,
+    )

@@ -44,7 +44,7 @@ class PromptIds:
     @classmethod
     def of(cls, prompt: PromptIds | Sequence[int]) -> PromptIds:
         """Return `prompt` itself if it was converted before."""
-        return prompt if isinstance(prompt, cls) else cls(prompt)
+        return prompt if isinstance(prompt, PromptIds) else cls(prompt)
 
     def __len__(self) -> int:
         return len(self.token_ids)

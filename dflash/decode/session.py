@@ -9,6 +9,8 @@ from time import perf_counter
 import numpy as np
 
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing, Plain, Strategy
+from dflash.decode.grammar.matcher import Grammar
+from dflash.decode.grammar.state import GrammarState
 from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.recoveries.base import RecoveryState
 from dflash.decode.recoveries.intervention import Intervention
@@ -22,7 +24,7 @@ from dflash.decode.step import Step
 from dflash.decode.verify import Accepted
 from dflash.decode.view import Detokenize, Recorder
 from dflash.errors import RequestError
-from dflash.model.state.sequence_state import Snapshot, State
+from dflash.model.protocols.sequence import SequenceSnapshot, SequenceState
 
 __all__ = ["Observer", "Session", "Step", "TokenLogprobs"]
 
@@ -49,12 +51,14 @@ class Session:
         End tokens; the one that ends the session is the last of `output_ids`.
     processors : sequence of LogitsProcessor
         Called at every node of every draft, after penalties and bias.
+    grammar : Grammar, optional
+        Grammar of the output. Its end tokens must be `eos`.
     observer : callable, optional
         ``observer(session, tokens)`` is called in the engine's thread once a step, before the new tokens are appended. It
         returns None, or how many of *these* to accept: then the session ends in this step with the reason ``"stop"``, and
         the other tokens are dropped. An exception in it ends this session alone. Tokens that a recovery holds back are
         passed when they are released.
-    prefix : SessionSnapshot or Snapshot, optional
+    prefix : SessionSnapshot or SequenceSnapshot, optional
         Snapshot of a session or a state that holds the first tokens of this prompt, without the last. The caller owns it.
     special_tokens : SpecialTokens
         Ids with a meaning for recoveries.
@@ -126,8 +130,9 @@ class Session:
         max_tokens: int | None = None,
         eos: Iterable[int] = (),
         processors: Sequence[LogitsProcessor] = (),
+        grammar: Grammar | None = None,
         observer: Observer | None = None,
-        prefix: SessionSnapshot | Snapshot | None = None,
+        prefix: SessionSnapshot | SequenceSnapshot | None = None,
         special_tokens: SpecialTokens = _NO_SPECIAL_TOKENS,
         detokenize: Detokenize | None = None,
         recorder: Recorder | None = None,
@@ -149,12 +154,13 @@ class Session:
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self.history = History(given.token_ids)
         self.token_ids, self.n_prompt = self.history.token_ids, self.history.n_prompt
+        self.grammar = self.history.grammar = None if grammar is None else GrammarState(grammar)
         self.sampler = Sampler(sampling, self.seed, processors)
         self.wants_logprobs = sampling.logprobs is not None
         if any(isinstance(processor, Penalties) for processor in self.sampler.processors):
             self.history.count()
         self.max_length = 0
-        self.state: State | None = None
+        self.state: SequenceState | None = None
         self.drafter_state: DrafterState | None = None
         self.cancelled = False
         self.finish_reason: str | None = None
@@ -168,7 +174,7 @@ class Session:
         self.recovery_states: list[RecoveryState] = []
         self.forced_ids: tuple[int, ...] = ()
         self.held_steps: list[Step] = []
-        self.prompt_snapshot: Snapshot | None = None
+        self.prompt_snapshot: SequenceSnapshot | None = None
         self.n_prefilled = self.n_cached = 0
         self.snapshot_at: list[int] = []
         self.added_at: float | None = None
@@ -273,7 +279,7 @@ class Session:
         return f"Session({self.n_prompt} + {self.n_tokens} tokens, {self.strategy!r}, {where})"
 
 
-def _check_prefix(prefix: SessionSnapshot | Snapshot, ids: np.ndarray) -> None:
+def _check_prefix(prefix: SessionSnapshot | SequenceSnapshot, ids: np.ndarray) -> None:
     n = prefix.length
     if n >= len(ids):
         raise RequestError(f"prefix: has read {n} tokens, must leave the last of the prompt's {len(ids)}")

@@ -9,7 +9,8 @@ def spelled(value: Any) -> str:
 
     The first setting is positional, the others have their names. Settings that equal their default are left out.
     """
-    arguments, positional = [], True
+    arguments: list[str] = []
+    positional = True
     for field in fields(value):
         given = getattr(value, field.name)
         default = field.default if field.default_factory is MISSING else field.default_factory()

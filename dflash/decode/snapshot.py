@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.decode.drafting.drafter import Drafter, DrafterState
+from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, DrafterState
 from dflash.errors import DFlashError
-from dflash.model.state.sequence_state import Snapshot, State
+from dflash.model.protocols.sequence import SequenceSnapshot, SequenceState
 
 
 class RunningSession(Protocol):
@@ -24,7 +24,7 @@ class RunningSession(Protocol):
     token_ids: list[int]
     """Ids of the prompt and of all accepted tokens; the state holds all but the last of them at most."""
 
-    state: State | None
+    state: SequenceState | None
     """State of the target; None if the session does not run."""
 
     drafter: Drafter
@@ -56,7 +56,7 @@ class SessionSnapshot:
         Snapshot of the target's state.
     drafter : Drafter
         The session's drafter.
-    drafter_state : optional
+    drafter_state : DrafterSnapshot or None
         Snapshot of the drafter's state; None if the drafter makes none. Then it starts at the end of the prefix.
 
     Raises
@@ -75,14 +75,14 @@ class SessionSnapshot:
         self.n_prompt = session.n_prompt
         self._prompt = session.prompt_array
         self.drafter: Drafter = session.drafter
-        self.state: Snapshot = session.state.snapshot()
+        self.state: SequenceSnapshot = session.state.snapshot()
         try:
-            self.drafter_state: Any = session.drafter_state.snapshot()
+            self.drafter_state: DrafterSnapshot | None = session.drafter_state.snapshot()
         except BaseException:
             self.state.close()
             raise
 
-    def of(self, drafter: Drafter) -> Any:
+    def of(self, drafter: Drafter) -> DrafterSnapshot | None:
         """Return the snapshot for `Drafter.start` of `drafter`; None if it is of another drafter."""
         return self.drafter_state if drafter == self.drafter else None
 

@@ -4,14 +4,16 @@ import json
 import os
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dflash.decode.sampling.processors import Row
-from dflash.decode.session import Session
 from dflash.decode.step import Step
 from dflash.errors import RequestError
+
+if TYPE_CHECKING:
+    from dflash.decode.view import RecordedSession
 
 TOP = 8
 """Default number of likeliest tokens in the trace of each pick."""
@@ -78,10 +80,10 @@ class TraceRecorder:
 
     def __init__(self, dump: Dump, number: int) -> None:
         self._dump, self._number = dump, number
-        self._session: Session | None = None
+        self._session: RecordedSession | None = None
         self._picks: deque[list[dict[str, Any]]] = deque()
 
-    def started(self, session: Session) -> None:
+    def started(self, session: "RecordedSession") -> None:
         """Write the first line."""
         self._session = session
         head = {
@@ -92,7 +94,7 @@ class TraceRecorder:
         }
         self._dump.write({"text": self._number, **head})
 
-    def picked(self, row: int, logits: Any, token: int) -> None:
+    def picked(self, row: int, logits: Row, token: int) -> None:
         """Store a pick. A step may be emitted after the picks of later ones, so each step has its own list."""
         if row == 0:
             self._picks.append([])
@@ -121,7 +123,8 @@ class TraceRecorder:
 
     def _processed(self, row: Row) -> list[dict[str, Any]]:
         """Return the effect of each processor on a row, in order. Noise is added after them."""
-        session, effects = self._session, []
+        session, effects = self._session, list[dict[str, Any]]()
+        assert session is not None, "`started` is called first"
         for processor in (*session.sampler.processors, *session.sampling.after):
             after = processor(row.copy(), session.history)
             changed = np.flatnonzero(after != row)
@@ -148,5 +151,6 @@ class TraceRecorder:
         ]
 
     def _named(self, token: int) -> dict[str, str]:
+        assert self._session is not None, "`started` is called first"
         detokenize = self._session.detokenize
         return {} if detokenize is None else {"piece": detokenize([token])}

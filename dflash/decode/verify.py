@@ -1,7 +1,9 @@
 """Verification: the only place where a token is picked."""
 
+import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +13,9 @@ from dflash.decode.view import SamplingView
 from dflash.errors import DFlashError
 from dflash.kernels import sample
 from dflash.kernels.sample import SampleResult
+from dflash.kernels.sample.cuda_logits import LogitRows
+
+_log = logging.getLogger(__name__)
 
 
 class Accepted(NamedTuple):
@@ -63,7 +68,7 @@ class Samples(NamedTuple):
     first: int
 
 
-def sample_rows(logits: Any, requests: Sequence[tuple[Draft, SamplingView, int]]) -> list[Samples | None]:
+def sample_rows(logits: LogitRows, requests: Sequence[tuple[Draft, SamplingView, int]]) -> list[Samples | None]:
     """Start sampling the tokens of a step for all sessions together, where no processor needs the path to a node.
 
     Parameters
@@ -81,17 +86,27 @@ def sample_rows(logits: Any, requests: Sequence[tuple[Draft, SamplingView, int]]
     Notes
     -----
     On a GPU, all sessions need few launches and one copy back, including penalties and bias. On the CPU, a session with
-    processors is faster node by node.
+    processors is faster node by node. Rows that a grammar constrains are always sampled on the CPU: the kernels know no
+    masks. On a GPU, the masks are computed here, while the device runs the forward.
     """
     edits = not isinstance(logits, np.ndarray)
+    constrained = [session.grammar is not None and session.grammar.constrains(draft) for draft, session, _ in requests]
     sample_requests = [
-        session.sampler.request(draft, session.history, first, edits=edits) for draft, session, first in requests
+        None if masked else session.sampler.request(draft, session.history, first, edits=edits)
+        for (draft, session, first), masked in zip(requests, constrained, strict=True)
     ]
     wanted = [request for request in sample_requests if request is not None]
-    if not wanted:
-        return [None] * len(requests)
-    result = sample.sample_rows(logits, wanted)
+    result = sample.sample_rows(logits, wanted) if wanted else None
+    for (draft, session, _), masked in zip(requests, constrained, strict=True):
+        if masked and edits:
+            _log_cpu_sampling()
+            session.grammar.prepare(draft)
     return [None if request is None else Samples(result, request.first) for request in sample_requests]
+
+
+@cache
+def _log_cpu_sampling() -> None:
+    _log.info("rows that a grammar constrains are sampled on the CPU: the sampling kernels know no masks")
 
 
 def wait(samples: Sequence[Samples | None]) -> None:
@@ -102,7 +117,7 @@ def wait(samples: Sequence[Samples | None]) -> None:
             return
 
 
-def verify(draft: Draft, logits: Any, session: SamplingView, samples: Samples | None = None) -> Accepted:
+def verify(draft: Draft, logits: LogitRows, session: SamplingView, samples: Samples | None = None) -> Accepted:
     """Walk a draft from the root: pick the target's token and step to the draft token that equals it, until there is none.
 
     Parameters
@@ -112,8 +127,8 @@ def verify(draft: Draft, logits: Any, session: SamplingView, samples: Samples | 
     logits : float32 (1 + N, V), or Logits
         The target's logits for the last token of the sequence and for each draft token.
     session : SamplingView
-        Its processors see at every node the history with that node's path. The history is restored afterwards. Ids of
-        `forced_ids` are taken first, whatever the logits; the draft then holds only these.
+        Its processors and its grammar see at every node the history with that node's path. The history is restored
+        afterwards. Ids of `forced_ids` are taken first, whatever the logits; the draft then holds only these.
     samples : Samples, optional
         Result of `sample_rows` for this session.
 
@@ -124,7 +139,7 @@ def verify(draft: Draft, logits: Any, session: SamplingView, samples: Samples | 
     Raises
     ------
     DFlashError
-        If a row has no token to pick. Errors of processors pass through.
+        If a row has no token to pick, or the grammar refuses a token. Errors of processors pass through.
 
     Notes
     -----
@@ -133,8 +148,8 @@ def verify(draft: Draft, logits: Any, session: SamplingView, samples: Samples | 
     """
     sampler, history, end_tokens = session.sampler, session.history, session.eos
     start, room = len(history), session.max_length - len(history)
-    forced, recorder = session.forced_ids, session.recorder
-    if samples is None and not sampler.processors:
+    forced, recorder, grammar = session.forced_ids, session.recorder, session.grammar
+    if samples is None and not sampler.processors and grammar is None:
         samples = sample_rows(logits, [(draft, session, 0)])[0]
     tokens: list[int] = []
     rows: list[int] = []
@@ -145,10 +160,10 @@ def verify(draft: Draft, logits: Any, session: SamplingView, samples: Samples | 
             row = node + 1
             if len(tokens) < len(forced):
                 token = forced[len(tokens)]
+            elif samples is not None:
+                token = samples.result.token(samples.first + row)
             else:
-                token = (
-                    sampler.sample(logits[row], history) if samples is None else samples.result.token(samples.first + row)
-                )
+                token = sampler.sample(logits[row], history, None if grammar is None else grammar.mask(row))
             if token < 0:
                 raise DFlashError(f"no token can follow at position {len(history)}: all logits are NaN or masked")
             tokens.append(token)
@@ -164,14 +179,20 @@ def verify(draft: Draft, logits: Any, session: SamplingView, samples: Samples | 
             elif len(tokens) >= room:
                 finish = "length"
             if finish is not None or node < 0:
+                if grammar is not None:
+                    grammar.check(token, len(history))
                 injected = min(len(forced), len(tokens))
                 return Accepted(tokens, rows, accepted, logprobs, finish, 0 if forced else len(draft), injected)
             history.push(token)
     finally:
         history.cut(start)
+        if grammar is not None:
+            grammar.forget()
 
 
-def _logprobs(session: SamplingView, logits: Any, row: int, token: int, samples: Samples | None) -> TokenLogprobs:
+def _logprobs(session: SamplingView, logits: LogitRows, row: int, token: int, samples: Samples | None) -> TokenLogprobs:
     if samples is None:
-        return session.sampler.logprobs(logits[row], token)
+        found = session.sampler.logprobs(logits[row], token)
+        assert found is not None, "the session wants log-probabilities"
+        return found
     return TokenLogprobs(token, *samples.result.top(samples.first + row))

@@ -7,12 +7,17 @@ of their methods runs. A member may only be changed where its docstring says so.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dflash.decode.drafting.shapes import Shape
+from dflash.decode.grammar.state import GrammarState
 from dflash.decode.recoveries.intervention import Intervention
 from dflash.decode.sampling.history import History
+from dflash.decode.sampling.params import Sampling
 from dflash.decode.sampling.sampler import Sampler
 from dflash.decode.special_tokens import SpecialTokens
 from dflash.decode.step import Step
@@ -24,15 +29,35 @@ Detokenize = Callable[[Sequence[int]], str]
 class StrategyView(Protocol):
     """Settings that the strategy gives to its drafter."""
 
-    shape: Shape | None
-    """Shape of the drafts; the drafter chooses if None."""
+    @property
+    def shape(self) -> Shape | None:
+        """Shape of the drafts; the drafter chooses if None. Read in `Drafter.start`; never changes."""
+        ...
 
 
 class RestartView(Protocol):
     """The part of a recovery state that other recoveries read."""
 
-    restarts: bool
-    """True if the recovery may still return `Restart`."""
+    @property
+    def restarts(self) -> bool:
+        """True if the recovery may still return `Restart`. Read between steps; turns False once."""
+        ...
+
+
+class RestartViews(Protocol):
+    """Recovery states of a session as drafters and other recoveries see them."""
+
+    def __iter__(self) -> Iterator[RestartView]:
+        """Yield the states, the innermost first."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of states. While it is not 0, tokens must reach the host before the next step."""
+        ...
+
+    def remove(self, recovery_state: Any, /) -> None:
+        """Remove a state; a recovery does this in `check_step` with its own, and drafters never do."""
+        ...
 
 
 class SessionView(Protocol):
@@ -58,8 +83,10 @@ class SessionView(Protocol):
     max_length: int
     """Most ids that `token_ids` will hold. Never changes after `start`, so memory can be reserved there."""
 
-    strategy: StrategyView
-    """The strategy, for the shape of the drafts."""
+    @property
+    def strategy(self) -> StrategyView:
+        """The strategy, for the shape of the drafts. Read in `Drafter.start`; never changes."""
+        ...
 
     sampler: Sampler
     """Sampling parameters (`Sampler.params`) for drafters that draw their tokens as the target does.
@@ -68,14 +95,16 @@ class SessionView(Protocol):
     verified. Recoveries may add a processor in `start` and remove it later; drafters must not.
     """
 
+    grammar: GrammarState | None
+    """Grammar of the output. With one, draft tokens must reach the host, where illegal ones are removed."""
+
     forced_ids: tuple[int, ...]
     """Tokens that a recovery injects next, whatever the model predicts; usually empty. Set by the engine."""
 
-    recovery_states: list[RestartView]
-    """States of the recoveries, the innermost first. A recovery may remove its own.
-
-    While there are any, tokens must reach the host before the next step.
-    """
+    @property
+    def recovery_states(self) -> RestartViews:
+        """States of the recoveries, the innermost first. Read before drafts are launched, and in `check_step`."""
+        ...
 
     steps: list[Step]
     """Steps that were emitted, the oldest first."""
@@ -96,8 +125,10 @@ class RecoveryView(SessionView, Protocol):
     In `check_step`, `token_ids` does not yet contain the tokens of the step.
     """
 
-    drafter: Any
-    """The drafter in use: `Nothing` in plain decoding, and after an injection or a restart."""
+    @property
+    def drafter(self) -> object:
+        """The drafter in use, to be compared only: `Nothing` in plain decoding, and after an injection or a restart."""
+        ...
 
     eos: frozenset[int]
     """End tokens of the request."""
@@ -127,14 +158,43 @@ class RecoveryView(SessionView, Protocol):
         ...
 
 
+class RecordedSession(Protocol):
+    """Members of a session that a recorder may read, in all of its methods; none may be changed."""
+
+    history: History
+    """Ids so far, with the path that `verify` walks while a token is being picked."""
+
+    sampler: Sampler
+    """Picks the tokens."""
+
+    sampling: Sampling
+    """Sampling parameters of the request; never change."""
+
+    seed: int
+    """Key of the noise; never changes."""
+
+    detokenize: Detokenize | None
+    """Returns the text of ids, as for recoveries; never changes."""
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """Ids of the prompt, as a new list."""
+        ...
+
+    @property
+    def strategy(self) -> StrategyView:
+        """The strategy; its repr names it. Never changes."""
+        ...
+
+
 class Recorder(Protocol):
     """Receives everything that a session does, in the engine's thread. An exception in it ends the session."""
 
-    def started(self, session: Any) -> None:
+    def started(self, session: RecordedSession) -> None:
         """Called once, when the session was admitted and before its first step."""
         ...
 
-    def picked(self, row: int, logits: Any, token: int) -> None:
+    def picked(self, row: int, logits: NDArray[np.float32], token: int) -> None:
         """Called by `verify` for each token it picks, in order.
 
         Parameters
@@ -161,6 +221,9 @@ class SamplingView(Protocol):
 
     history: History
     """Ids so far; `verify` appends the path that it walks and removes it again."""
+
+    grammar: GrammarState | None
+    """Grammar of the output, at the position of `history`."""
 
     eos: frozenset[int]
     """Ids that end the sequence."""

@@ -1,7 +1,7 @@
 """Compare decoding strategies on the same prompts."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from dflash.decode import registry
 from dflash.decode.drafters import Strategy
@@ -149,12 +149,12 @@ def _cases(prompts: Prompt | Sequence[Prompt | Case]) -> Iterator[Case]:
     if isinstance(prompts, Sequence) and not isinstance(prompts, str) and any(isinstance(one, Case) for one in prompts):
         several: Sequence[Any] = prompts
     else:
-        several, _ = split(prompts)
+        several, _ = split(cast("Prompt | Sequence[Prompt]", prompts))
     for number, one in enumerate(several, 1):
         yield one if isinstance(one, Case) else Case(str(number), one)
 
 
-def _turns(case: Case, answer: Any) -> Iterator[Case]:
+def _turns(case: Case, answer: Callable[[Case], str]) -> Iterator[Case]:
     """Yield the case, then one case for each later turn, with the assistant messages in between."""
     yield case
     for number, text in enumerate(case.later, 2):

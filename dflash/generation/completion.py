@@ -5,6 +5,7 @@ from typing import NamedTuple
 from weakref import WeakMethod
 
 from dflash.decode.drafting.drafter import Strategy
+from dflash.decode.grammar.matcher import Grammar
 from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.sampling.params import Sampling
@@ -61,6 +62,8 @@ class Completion:
         strategy's `MinTokens` is reached.
     output_format : OutputFormat, optional
         Formats of reasoning and tool calls; if None, all text is content.
+    grammar : Grammar, optional
+        Grammar of the output, with its reasoning.
     prefix_cache : bool
         Use the engine's prefix cache, if it has one.
 
@@ -91,12 +94,15 @@ class Completion:
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
         output_format: OutputFormat | None = None,
+        grammar: Grammar | None = None,
         prefix_cache: bool = True,
     ) -> None:
         observe = WeakMethod(self._observe)  # weak: no reference cycle between the completion and its session
 
         def observer(session: Session, tokens: list[int]) -> int | None:
-            return observe()(session, tokens)
+            observed = observe()
+            assert observed is not None, "the completion outlives its session's steps"
+            return observed(session, tokens)
 
         prompt = PromptIds.of(prompt)
         self.session = Session(
@@ -105,6 +111,7 @@ class Completion:
             strategy=Strategy.of(strategy),
             max_tokens=max_tokens,
             eos=tokenizer.eos_ids,
+            grammar=grammar,
             observer=observer,
             special_tokens=special_tokens_of(tokenizer),
             detokenize=tokenizer.decode,

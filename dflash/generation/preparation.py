@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from dflash.decode.drafting.drafter import Drafter, Nothing, Strategy, is_prepared, prepare_in_parts
 from dflash.decode.engine import Engine
@@ -23,6 +23,8 @@ MAX_WAITING = 64
 """Maximum requests of a server that wait for such strategies; further ones are refused with PoolExhausted."""
 
 _END = object()
+
+T = TypeVar("T")
 
 
 class PreparationJob:
@@ -180,7 +182,7 @@ class Preparation:
                 while going:
                     going = self._in_engine(partial(next, pieces, _END)) is not _END
 
-    def _in_engine(self, function: Callable[[], Any]) -> Any:
+    def _in_engine(self, function: Callable[[], T]) -> T:
         future = self._engine.errands.add(function)
         self._wake()
         try:

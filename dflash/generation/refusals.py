@@ -2,8 +2,9 @@
 
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from dflash.decode.drafting.drafter import Drafter
 from dflash.errors import DFlashError, DownloadError, ModelError, RequestError
 from dflash.model.attachments import Recent
 from dflash.model.loading.hub import stamp
@@ -20,7 +21,7 @@ _LASTING = ModelError, DownloadError, RequestError
 
 class _Refusal(NamedTuple):
     error: DFlashError
-    files: Any
+    files: object
     until: float
 
 
@@ -28,24 +29,24 @@ class Refused:
     """Remembers errors of drafters until their files change. Thread-safe."""
 
     def __init__(self) -> None:
-        self._known, self._lock = Recent(_CAPACITY), threading.Lock()
+        self._known, self._lock = Recent[Drafter, _Refusal](_CAPACITY), threading.Lock()
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def files(self, drafter: Any) -> Any:
+    def files(self, drafter: Drafter) -> object:
         """Return a stamp of the files of a drafter for `add`. Call it before the files are read."""
         source = getattr(drafter, "source", None)
         return () if source is None else stamp(source)
 
-    def add(self, drafter: Any, error: BaseException, files: Any) -> None:
+    def add(self, drafter: Drafter, error: BaseException, files: object) -> None:
         """Remember the error of a drafter that loads files, if the next attempt would fail in the same way."""
         if hasattr(drafter, "source") and isinstance(error, _LASTING):
             until = float("inf") if files is not None else time.monotonic() + _SECONDS
             with self._lock:
                 self._known.keep(drafter, _Refusal(anew(error), files, until))
 
-    def error_of(self, drafter: Any) -> DFlashError | None:
+    def error_of(self, drafter: Drafter) -> DFlashError | None:
         """Return the remembered error of a drafter; None if there is none or another attempt may succeed."""
         with self._lock:
             known = self._known.recall(drafter)

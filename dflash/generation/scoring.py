@@ -1,6 +1,7 @@
 """Logits and log-probabilities of a given text."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,8 +9,8 @@ from numpy.typing import NDArray
 from dflash.errors import RequestError
 from dflash.generation.engine_thread import EngineThread
 from dflash.model.batch import Span
-from dflash.model.model import Model
-from dflash.model.state.sequence_state import State
+from dflash.model.protocols.sequence import SequenceState
+from dflash.model.protocols.target import TargetModel
 
 _CHUNK_BYTES = 1 << 26
 """Bytes of float32 logits per chunk, 64 MiB; limits the rows of a chunk for large vocabularies."""
@@ -20,14 +21,14 @@ _MAX_ROWS = 512
 Keep = Callable[[slice, NDArray[np.float32]], None]
 
 
-def logits(engine_thread: EngineThread, model: Model, tokens: Sequence[int]) -> NDArray[np.float32]:
+def logits(engine_thread: EngineThread, model: TargetModel, tokens: Sequence[int]) -> NDArray[np.float32]:
     """Return the logits after each token of a text.
 
     Parameters
     ----------
     engine_thread : EngineThread
         Owner of the model.
-    model : Model
+    model : TargetModel
         What reads the text.
     tokens : sequence of int
         T ids.
@@ -53,14 +54,14 @@ def logits(engine_thread: EngineThread, model: Model, tokens: Sequence[int]) -> 
     return out
 
 
-def log_probabilities(engine_thread: EngineThread, model: Model, tokens: Sequence[int]) -> NDArray[np.float64]:
+def log_probabilities(engine_thread: EngineThread, model: TargetModel, tokens: Sequence[int]) -> NDArray[np.float64]:
     """Return the natural log-probability of each token but the first, without holding a (T, V) array.
 
     Parameters
     ----------
     engine_thread : EngineThread
         Owner of the model.
-    model : Model
+    model : TargetModel
         What reads the text.
     tokens : sequence of int
         T ids, at least 2.
@@ -90,7 +91,7 @@ def log_probabilities(engine_thread: EngineThread, model: Model, tokens: Sequenc
     return out
 
 
-def _checked(model: Model, tokens: Sequence[int], at_least: int) -> NDArray[np.int64]:
+def _checked(model: TargetModel, tokens: Sequence[int], at_least: int) -> NDArray[np.int64]:
     ids = np.asarray(tokens, np.int64)
     if len(ids) < at_least:
         raise RequestError(f"the text has {len(ids)} tokens, at least {at_least} are needed")
@@ -100,17 +101,26 @@ def _checked(model: Model, tokens: Sequence[int], at_least: int) -> NDArray[np.i
     return ids
 
 
-def _read(engine_thread: EngineThread, model: Model, ids: NDArray[np.int64], keep: Keep) -> None:
+def _read(engine_thread: EngineThread, model: TargetModel, ids: NDArray[np.int64], keep: Keep) -> None:
     """Run a text in chunks between the engine's steps, so that other requests continue and interrupts take effect."""
     n_rows = max(16, min(_MAX_ROWS, _CHUNK_BYTES // (4 * model.n_vocab)))
     n_rows = -(-n_rows // model.chunk_alignment) * model.chunk_alignment
-    states: list[State] = []
+    states: list[SequenceState] = []
     try:
         engine_thread.call(lambda: states.append(model.state()))
         for start in range(0, len(ids), n_rows):
             rows = slice(start, min(start + n_rows, len(ids)))
             span = Span.chain(states[0], ids[rows], prefill=True)
-            engine_thread.call(lambda span=span, rows=rows: keep(rows, np.asarray(model.forward([span]).logits)))
+            engine_thread.call(partial(_run, model, span, rows, keep))
     finally:
         # calls run in order: a state created after an interrupt is closed, too
-        engine_thread.call(lambda: [state.close() for state in states])
+        engine_thread.call(partial(_close, states))
+
+
+def _run(model: TargetModel, span: Span, rows: slice, keep: Keep) -> None:
+    keep(rows, np.asarray(model.forward([span]).logits))
+
+
+def _close(states: Sequence[SequenceState]) -> None:
+    for state in states:
+        state.close()

@@ -1,11 +1,15 @@
 """Objects attached to a model, such as draft models that drafters have loaded for it."""
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-class Attachments(dict[Any, Any]):
+class Attachments(dict[Hashable, Any]):
     """Objects that drafters load for a model, by a key of the drafter; closed with the model."""
 
     def close(self) -> None:
@@ -21,7 +25,7 @@ class Attachments(dict[Any, Any]):
             self.clear()
 
 
-class Recent(OrderedDict[Any, Any]):
+class Recent(OrderedDict[K, V]):
     """Cache of the most recently used entries.
 
     Parameters
@@ -34,14 +38,14 @@ class Recent(OrderedDict[Any, Any]):
         super().__init__()
         self.capacity = capacity
 
-    def recall(self, key: Any) -> Any:
+    def recall(self, key: K) -> V | None:
         """Return the value of a key and count this as a use; None if there is no such key."""
         if key not in self:
             return None
         self.move_to_end(key)
         return self[key]
 
-    def keep(self, key: Any, value: Any) -> None:
+    def keep(self, key: K, value: V) -> None:
         """Add or replace an entry, and drop the least recently used one if there are too many."""
         self[key] = value
         self.move_to_end(key)

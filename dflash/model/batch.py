@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Protocol, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,7 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from dflash.errors import KernelError, RequestError
 from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.ragged import PAGE, PENDING, Ragged
+from dflash.kernels.sample.cuda_logits import LogitRows
 from dflash.model.config import Config
+from dflash.model.protocols.device_drafter import DraftTrees
+from dflash.model.protocols.sequence import Parents, SequenceState
 from dflash.model.state.sequence_state import State
 
 Ints = NDArray[np.int32]
@@ -21,29 +24,36 @@ Floats = NDArray[np.float32]
 class DraftTree(Protocol):
     """Draft tokens (n,) and their parents (n,); parent -1 is the last token of the text."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Return the number of draft tokens, known at once. Read when a forward is planned."""
+        ...
 
     @property
-    def tokens(self) -> Ints: ...  # noqa: D102
+    def tokens(self) -> Ints:
+        """Draft tokens. Read when a forward is planned or, for a device draft that was fetched, laid out."""
+        ...
+
     @property
-    def parents(self) -> Ints: ...  # noqa: D102
+    def parents(self) -> Ints:
+        """Parents of the draft tokens. Read with `tokens`, and when the rows are committed."""
+        ...
 
 
 class DeviceDraft(DraftTree, Protocol):
     """Draft tree of one sequence, computed on the device by a pass that drafts for several sequences.
 
     Reading its tokens or parents waits for the pass.
-
-    Attributes
-    ----------
-    index : int
-        Index of this tree among those of the pass.
     """
 
-    drafts: Any
-    """All trees of the pass, in the device's memory."""
+    @property
+    def drafts(self) -> DraftTrees | None:
+        """All trees of the pass, in the device's memory; None once they were fetched. Read while a forward is laid out."""
+        ...
 
-    index: int
+    @property
+    def index(self) -> int:
+        """Index of this tree among those of the pass; never changes."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,8 +62,8 @@ class Span:
 
     Parameters
     ----------
-    state : State
-        State of the sequence.
+    state : SequenceState
+        State of the sequence, made by the model that reads the span.
     tokens : int32 (n,)
         At least one token. In a decode step the first is the last token of the text, the others are draft tokens.
     parents : int32 (n,)
@@ -66,7 +76,7 @@ class Span:
         Draft tokens and parents that a device still computes; `tokens` and `parents` then hold placeholders after the first.
     """
 
-    state: State
+    state: SequenceState
     tokens: Ints
     parents: Ints
     prefill: bool = False
@@ -74,24 +84,24 @@ class Span:
     device_draft: "DeviceDraft | None" = None
 
     @classmethod
-    def chain(cls, state: State, tokens: ArrayLike, *, prefill: bool = False, logits: bool = True) -> "Span":
+    def chain(cls, state: SequenceState, tokens: ArrayLike, *, prefill: bool = False, logits: bool = True) -> "Span":
         """Return a span of tokens (n,) that follow each other."""
         ids = np.asarray(tokens, np.int32)
         return cls(state, ids, _chain(len(ids)), prefill, logits)
 
     @classmethod
-    def of(cls, state: State, last_token: int, draft: "DraftTree") -> "Span":
+    def of(cls, state: SequenceState, last_token: int, draft: "DraftTree") -> "Span":
         """Return the span of a decode step: the last token of the text, then the draft tokens under it."""
         n = 1 + len(draft)
         if n == 1:
             return cls.chain(state, [last_token])
-        if hasattr(draft, "drafts"):
+        if _is_on_device(draft):
             return cls(state, np.full(n, last_token, np.int32), _chain(n), device_draft=draft)
         tokens = np.concatenate([[last_token], draft.tokens], dtype=np.int32)
         return cls(state, tokens, _under_root(draft))
 
     @property
-    def row_parents(self) -> Sequence[int]:
+    def row_parents(self) -> Parents:
         """Parents of the rows; a lazy array if a device still computes them."""
         draft = self.device_draft
         return self.parents if draft is None else LazyArray(lambda: _under_root(draft), len(self.tokens))
@@ -102,6 +112,10 @@ class Span:
             return self
         tokens = np.concatenate([self.tokens[:1], self.device_draft.tokens], dtype=np.int32)
         return replace(self, tokens=tokens, parents=_under_root(self.device_draft), device_draft=None)
+
+
+def _is_on_device(draft: DraftTree) -> TypeGuard[DeviceDraft]:
+    return hasattr(draft, "drafts")
 
 
 def _chain(n: int) -> Ints:
@@ -130,12 +144,12 @@ class Forward:
     spans : tuple of Span
     """
 
-    logits: Floats
+    logits: LogitRows
     hidden: Floats
     captured: dict[int, Floats]
     spans: tuple[Span, ...]
 
-    def of(self, i: int) -> Floats:
+    def of(self, i: int) -> LogitRows:
         """Return the logits (n, V) of the i-th span, which must have `logits`."""
         start = sum(len(span.tokens) for span in self.spans[:i] if span.logits)
         return self.logits[start : start + len(self.spans[i].tokens)]
@@ -155,14 +169,19 @@ def starts(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
     return rows, logits
 
 
-def device_drafts_of(spans: Sequence[Span]) -> dict[Any, list[int]]:
+def device_drafts_of(spans: Sequence[Span]) -> dict[DraftTrees, list[int]]:
     """Map each draft pass whose trees are still on the device to the span index of each tree, -1 for none."""
-    found: dict[Any, list[int]] = {}
+    found: dict[DraftTrees, list[int]] = {}
     for i, span in enumerate(spans):
         drafts = None if span.device_draft is None else span.device_draft.drafts
         if span.device_draft is not None and drafts is not None and drafts.latest:
             found.setdefault(drafts, [-1] * len(drafts))[span.device_draft.index] = i
     return found
+
+
+def states_of(spans: Sequence[Span]) -> list[State]:
+    """Return the states of spans. A model reads only spans of its own states, which are of this class."""
+    return cast("list[State]", [span.state for span in spans])
 
 
 def is_chain(parents: Ints) -> bool:
@@ -204,7 +223,7 @@ def check(spans: Sequence[Span], capture: tuple[int, ...], config: Config, max_r
     KernelError
         If there are too many rows, a span is empty, or two spans belong to one sequence.
     """
-    if len({span.state.slot for span in spans}) < len(spans):
+    if len({state.slot for state in states_of(spans)}) < len(spans):
         raise KernelError("forward: two spans belong to one sequence")
     if not spans or min(len(span.tokens) for span in spans) < 1:
         raise KernelError("forward: a span without tokens")
@@ -237,7 +256,7 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
     KernelError
         If a decode span has more than `PENDING` tokens, or a prefill span is not a chain.
     """
-    states = [span.state for span in spans]
+    states = states_of(spans)
     sizes = [len(span.tokens) for span in spans]
     depth = [_depths(span, n) for span, n in zip(spans, sizes, strict=True)]
     columns = [
@@ -272,7 +291,7 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
 
 def next_rows(spans: Sequence[Span]) -> Ragged:
     """Lay out one row after each span of one pending row, as if the pending row were committed."""
-    states, n = [span.state for span in spans], len(spans)
+    states, n = states_of(spans), len(spans)
     used = [-(-(state.length + 2) // PAGE) for state in states]
     pages = np.zeros((n, max(used)), np.int32)
     for i, state in enumerate(states):

@@ -133,7 +133,7 @@ def attention_sizes(keys: Keys, architecture: Architecture, recurrent: tuple[boo
     }
 
 
-def delta_sizes(keys: Keys, architecture: Architecture) -> dict[str, int]:
+def delta_sizes(keys: Keys, architecture: Architecture) -> dict[str, Any]:
     """Return the sizes of linear attention; all 0 in an architecture without it."""
     if not architecture.linear:
         return dict.fromkeys(("delta_key_heads", "delta_value_heads", "delta_size", "conv_width"), 0)
@@ -153,7 +153,7 @@ def delta_sizes(keys: Keys, architecture: Architecture) -> dict[str, int]:
     }
 
 
-def ffn_sizes(keys: Keys, architecture: Architecture, n_blocks: int) -> dict[str, int]:
+def ffn_sizes(keys: Keys, architecture: Architecture, n_blocks: int) -> dict[str, Any]:
     """Return the sizes of the feed forward, dense or with experts."""
     if not architecture.experts:
         ffn = _same(keys, "feed_forward_length", list(range(n_blocks)), n_blocks, high=MAX_WIDTH)

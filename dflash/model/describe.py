@@ -126,7 +126,7 @@ def _draft_vocabularies(n_vocab: int, device: str) -> dict[str, Any]:
 
 
 def _quantization(file: GGUFFile) -> dict[str, dict[str, int]]:
-    counts, sizes = Counter(), Counter()
+    counts, sizes = Counter[str](), Counter[str]()
     for tensor in file.tensors.values():
         counts[tensor.type] += 1
         sizes[tensor.type] += tensor.n_bytes

@@ -43,5 +43,6 @@ class Head:
     def __call__(self, n: int) -> Floats:
         """Return the logits (n, V) of the first `n` input rows; valid until the next call."""
         if n:
+            assert self._launch is not None, "`rows` was called before"
             self._launch(n)
         return self._logits[:n]

@@ -1,6 +1,7 @@
 """A model: weights, memory, and the forward over both."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +68,8 @@ class Model:
         Whether a forward can read tokens that the device is still sampling.
     """
 
-    device, prefill_chunk, chunk_alignment, can_overlap = "cpu", CHUNK, 1, False
+    device: Literal["cpu"] = "cpu"
+    prefill_chunk, chunk_alignment, can_overlap = CHUNK, 1, False
 
     def __init__(
         self, file: GGUFFile, config: Config, *, pages: int, slots: int, kv: str = "f16", threads: int, rows: int = ROWS
@@ -163,6 +165,9 @@ class Model:
     def finish(self) -> None:
         """Wait for launched work; on the CPU a forward has finished when it returns."""
 
+    def warm(self) -> None:
+        """Compile and capture what a forward needs; on the CPU kernels are compiled by their first forward."""
+
     def _project(self, spans: Sequence[Span], rows: Ragged, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the logits of all spans with `logits`."""
         wanted = [slice(*rows.row_starts[i : i + 2]) for i, span in enumerate(spans) if span.logits]
@@ -182,5 +187,5 @@ class Model:
         rows[0, : len(accepted)] = accepted
         for memory in self.pools.conv:
             conv.apply_accepted(one[0], rows, one[1], one[2], memory)
-        for memory in self.pools.delta:
-            delta.apply_accepted(one[0], rows, one[1], one[2], memory)
+        for delta_memory in self.pools.delta:
+            delta.apply_accepted(one[0], rows, one[1], one[2], delta_memory)

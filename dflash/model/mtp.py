@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,8 +95,8 @@ class MtpHead:
     are removed after each proposal, so that the cache holds only positions made from the trunk's hidden states.
     """
 
-    device = "cpu"
-    draft_vocabs = ()
+    device: Literal["cpu"] = "cpu"
+    draft_vocabs: tuple[Vocabulary, ...] = ()
 
     def __init__(
         self, model: Model, weights: Weights, config: Config, file: GGUFFile | None = None, *, known: Vocabulary
@@ -243,5 +243,5 @@ def _own(weights: Weights, name: str, shared: Matrix) -> Matrix:
     return weights.matrix(name) if name in weights else shared
 
 
-def _nothing_to_flush(slot: int, kept: Sequence[int], side: int) -> None:
+def _nothing_to_flush(slot: int, accepted: Sequence[int], buffer: int) -> None:
     """Do nothing: a block of full attention has no recurrent state."""

@@ -1,7 +1,8 @@
 """Frequencies of a model's rotary embedding, scaled to a longer context if its file says so."""
 
 import math
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +16,22 @@ class Rotation(Protocol):
     """Rotary settings of a configuration: number of rotated dimensions, base, and scaling."""
 
     @property
-    def n_rot(self) -> int: ...  # noqa: D102
+    def n_rot(self) -> int:
+        """Number of rotated elements of a head, even. Read once, when a model or a draft model is built."""
+        ...
+
     @property
-    def rope_base(self) -> float: ...  # noqa: D102
+    def rope_base(self) -> float:
+        """Base of the frequencies. Read once, when a model or a draft model is built."""
+        ...
+
     @property
-    def rope_scaling(self) -> RopeScaling | None: ...  # noqa: D102
+    def rope_scaling(self) -> RopeScaling | None:
+        """Scaling to a longer context; None for none. Read once, when a model or a draft model is built."""
+        ...
 
 
-def tabulate(positions: NDArray[np.int32], inv_freq: NDArray[np.float32], gain: float, s: Any) -> None:
+def tabulate(positions: NDArray[np.int32], inv_freq: NDArray[np.float32], gain: float, s: SimpleNamespace) -> None:
     """Fill `cos` and `sin` (N, R) of a workspace for rows at the given positions (N,)."""
     angles(positions, inv_freq, cos=s.cos, sin=s.sin)
     if gain != 1:

@@ -1,7 +1,6 @@
 """Check of the server's draft model at start."""
 
-from typing import Any
-
+from dflash.decode.drafting.drafter import Drafter
 from dflash.errors import DFlashError, RequestError
 from dflash.generation.engine_thread import EngineThread
 from dflash.model.config import Config
@@ -50,7 +49,7 @@ def prepare_draft(engine_thread: EngineThread, defaults: Defaults) -> None:
             return
 
 
-def _uses(drafter: Any, draft: str) -> bool:
+def _uses(drafter: Drafter, draft: str) -> bool:
     parts = getattr(drafter, "parts", ())
     return getattr(drafter, "source", None) == draft or any(_uses(part, draft) for part in parts)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dflash.decode import registry
 from dflash.decode.drafters import Strategy
+from dflash.decode.recoveries.base import Recovery
 from dflash.decode.registry.recoveries import from_request
 from dflash.errors import ModelError, RequestError, public_message
 from dflash.generation.engine_thread import EngineThread
@@ -31,7 +32,7 @@ class Decoding:
 
     strategy: str | None = None
     recover: Recover = None
-    more: tuple[Any, ...] = ()
+    more: tuple[Recovery, ...] = ()
 
 
 UNSAID = Decoding()

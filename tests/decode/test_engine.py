@@ -257,7 +257,7 @@ class _Counting:
     def propose(self, max_draft):
         return Draft([1, 2, 3], [-1, -1, 0])
 
-    def observe(self, out, rows):
+    def observe(self, step, out, rows):
         assert all(len(out.captured[layer][rows]) for layer in self.capture)
 
     def close(self):

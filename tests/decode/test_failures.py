@@ -185,7 +185,7 @@ class _Breaking:
             raise RuntimeError(self.where)
         return Draft([99]) if self.where == "ids are 0 to 12" else Draft([1])
 
-    def observe(self, out, rows):
+    def observe(self, step, out, rows):
         if self.where == "observe":
             raise RuntimeError(self.where)
 

@@ -44,7 +44,7 @@ class _Learning:
         n = min(max_draft, len(self.seen) % 5)
         return Draft(self.seen[-n:] if n else ())
 
-    def observe(self, out, rows):
+    def observe(self, step, out, rows):
         self.seen += [int(token) for token, _ in out.hidden[rows]]
 
     def snapshot(self):

@@ -89,5 +89,5 @@ class Guesses(Oracle):
 
     def start(self, session, model, snapshot=None):
         guessing = super().start(session, model, snapshot)
-        guessing.capture, guessing.observe = (), lambda out, rows: None
+        guessing.capture, guessing.observe = (), lambda step, out, rows: None
         return guessing

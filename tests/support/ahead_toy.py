@@ -31,7 +31,7 @@ class AheadState(State):
         assert (parents, prefill) == ((-1,), False)
         self.rows, self.next_rows = self.next_rows, None
 
-    def snapshot(self):
+    def snapshot(self) -> Snapshot:
         self.rows = None
         return Snapshot(self)
 
@@ -46,7 +46,7 @@ class AheadToy(Toy):
         super().__init__(**arguments)
         self.can_overlap, self.ahead = True, 0
 
-    def state(self):
+    def state(self) -> AheadState:
         return AheadState(self.pools)
 
     def forward(self, spans, *, capture=()):

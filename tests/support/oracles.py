@@ -91,7 +91,7 @@ class _Guessing:
             depths.append(depth)
         return Draft(tokens, parents)
 
-    def observe(self, out, rows):
+    def observe(self, step, out, rows):
         assert (out.captured[3][rows] == out.hidden[rows] + 3).all()
         self.seen += [(int(token), int(position)) for token, position in out.hidden[rows]]
         text = self.session.token_ids
@@ -123,7 +123,7 @@ class Guessing:
     def __init__(self, drafter, session):
         self.drafter, self.session = drafter, session
 
-    def observe(self, out, rows):
+    def observe(self, step, out, rows):
         pass
 
     def snapshot(self):
@@ -147,6 +147,6 @@ class Remembering(Guessing):
             above = len(tokens) - 1 - (i % 2 == 0)
         return Draft(tokens, parents)
 
-    def observe(self, out, rows):
+    def observe(self, step, out, rows):
         assert bool(np.isfinite(out.captured[0][rows]).all())
         assert out.captured[0][rows].shape[1] == out.hidden.shape[1]

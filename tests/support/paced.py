@@ -39,8 +39,6 @@ class Clock:
 class Timed(Toy):
     """Advance the clock by the latency of the curve, with noise."""
 
-    device = "cpu"
-
     def __init__(self, clock, curve):
         super().__init__(slots=4)
         self.clock, self.curve = clock, curve
@@ -50,9 +48,6 @@ class Timed(Toy):
         rows = sum(len(span.tokens) for span in spans)
         self.clock.now += 1e-3 * np.interp(rows, ROWS, self.curve) * np.exp(self.rng.normal(0, 0.05))
         return super().forward(spans, capture=capture)
-
-    def finish(self):
-        pass
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,9 @@ class State:
         self.pools.free_pages -= missing
         self.pages += missing
 
+    def mark_read(self, parents, *, prefill):
+        raise AssertionError("can_overlap is False, so no row was read ahead")
+
     def commit(self, path):
         above = -1
         for row in path:
@@ -59,7 +62,7 @@ class State:
             self.memory, above = memory, row
         self.pending = None
 
-    def snapshot(self):
+    def snapshot(self) -> Snapshot:
         return Snapshot(self)
 
     def restore(self, snapshot):
@@ -75,11 +78,13 @@ class State:
 class Toy:
     """`law(text)`, if given, makes the logits of a path instead of the hash; `sharp` is the spread of hashed logits."""
 
+    device = "cpu"
+
     def __init__(self, n_vocab=13, *, pages=64, slots=8, context=2000, rows=128, sharp=2.0, law=None):
         self.n_vocab, self.max_rows, self.sharp, self.law = n_vocab, rows, sharp, law
         self.chunk_alignment, self.can_overlap = 1, False
         self.attachments = Attachments()
-        self.config = SimpleNamespace(context=context, n_vocab=n_vocab)
+        self.config = SimpleNamespace(context=context, n_vocab=n_vocab, width=2)
         self.pools = SimpleNamespace(pages=pages, free_pages=pages, slots=slots, free_slots=slots, snapshots=0)
         self.forwards = []
         self.before_forward = lambda spans: None
@@ -89,8 +94,14 @@ class Toy:
         p = self.pools
         return (p.pages - p.free_pages, p.slots - p.free_slots, p.snapshots)
 
-    def state(self):
+    def state(self) -> State:
         return State(self.pools)
+
+    def finish(self):
+        pass
+
+    def warm(self):
+        pass
 
     def expect(self, memory, text):
         """Logits of the token after a text."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, DrafterState, Rows
+from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, DrafterState, Rows
+from dflash.errors import DFlashError
 
 if TYPE_CHECKING:
+    from dflash.decode.drafting.shapes import Shape
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
+    from dflash.model.protocols.target import TargetModel
+
+_log = logging.getLogger(__name__)
 
 
 class CompositeState:
@@ -37,23 +44,28 @@ class CompositeState:
         """Target layers that any of the drafters needs."""
         return tuple(sorted({layer for part in self.parts for layer in part.capture}))
 
+    def set_shape(self, shape: Shape) -> None:
+        """Set the shape of the next drafts of all drafters."""
+        for part in self.parts:
+            set_shape(part, shape)
+
     def propose(self, max_draft: int) -> Draft:
         """Return the first draft that is not empty."""
         return next((draft for part in self.parts if len(draft := part.propose(max_draft))), EMPTY)
 
-    def observe(self, out: Forward, rows: Rows) -> None:
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:
         """Pass the rows to each drafter."""
         for part in self.parts:
-            part.observe(out, rows)
+            part.observe(step, out, rows)
 
     def snapshot(self) -> CompositeSnapshot:
         """Return the snapshots of all drafters."""
         with ExitStack() as stack:
-            found = []
+            found: list[DrafterSnapshot | None] = []
             for part in self.parts:
-                found.append(part.snapshot())
-                if found[-1] is not None:
-                    stack.callback(found[-1].close)
+                found.append(snapshot := part.snapshot())
+                if snapshot is not None:
+                    stack.callback(snapshot.close)
             return CompositeSnapshot(found, stack.pop_all())
 
     def close(self) -> None:
@@ -66,7 +78,7 @@ class CompositeState:
 class CompositeSnapshot:
     """Snapshots of several drafters, closed together."""
 
-    def __init__(self, parts: list[Any], stack: ExitStack) -> None:
+    def __init__(self, parts: list[DrafterSnapshot | None], stack: ExitStack) -> None:
         self.parts, self._stack = parts, stack
 
     @property
@@ -79,13 +91,32 @@ class CompositeSnapshot:
         self._stack.close()
 
 
+def set_shape(drafter_state: DrafterState, shape: Shape) -> None:
+    """Set the shape of a session's next drafts."""
+    if isinstance(drafter_state, CompositeState):
+        drafter_state.set_shape(shape)
+    else:
+        drafter_state.shape = shape
+
+
+def prepare_all(drafters: Sequence[Drafter], model: TargetModel, *, needs_all: bool = True) -> None:
+    """Prepare all drafters, or those that the model has files for."""
+    for drafter in drafters:
+        try:
+            drafter.prepare(model)
+        except DFlashError as error:
+            if needs_all:
+                raise
+            _log.info("%r is left out: %s", drafter, error)
+
+
 def start_all(
-    drafters: Sequence[Drafter], session: SessionView, model: Any, snapshot: CompositeSnapshot | None
+    drafters: Sequence[Drafter], session: SessionView, model: TargetModel, snapshot: CompositeSnapshot | None
 ) -> list[DrafterState]:
     """Start all drafters. If one fails, close those that were started."""
     known = snapshot.parts if snapshot is not None else [None] * len(drafters)
     with ExitStack() as stack:
-        parts = []
+        parts: list[DrafterState] = []
         for drafter, part in zip(drafters, known, strict=True):
             parts.append(drafter.start(session, model, part))
             stack.callback(parts[-1].close)

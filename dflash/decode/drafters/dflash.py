@@ -13,17 +13,24 @@ from numpy.typing import NDArray
 
 from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.model_state import ModelDrafter, ModelDrafterState
-from dflash.decode.drafting.drafter import DrafterState, Rows
-from dflash.decode.drafting.shapes import Chain
+from dflash.decode.drafting.drafter import Rows
+from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.registry import register
 from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft import DeviceDraftRequest, DraftRequest, load_draft
+from dflash.model.loading.target import loaded_model
 
 if TYPE_CHECKING:
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
+    from dflash.model.cuda.draft import DeviceBlockDraft
+    from dflash.model.draft.model import BlockDraft
+    from dflash.model.draft.state import DraftSnapshot, DraftState
+    from dflash.model.protocols.device_drafter import DraftTrees
+    from dflash.model.protocols.target import TargetModel
 
 Features = dict[int, NDArray[np.float32]]
 
@@ -37,7 +44,7 @@ DRAFT_OPTIONS = {name: name for name in ("draft", "draft_device", "draft_vocab")
 
 @register("dflash", "dspark", number="DEPTH", shape=Chain, takes=DRAFT_OPTIONS)
 @dataclass(frozen=True, repr=False)
-class DFlash(ModelDrafter):
+class DFlash(ModelDrafter["_DFlashState"]):
     """Draft with a DFlash, DFlash 2 or DSpark model.
 
     Parameters
@@ -66,7 +73,7 @@ class DFlash(ModelDrafter):
     DFlash, arXiv 2602.06036. Draft vocabulary: FR-Spec, arXiv 2502.14856; EAGLE-3, arXiv 2503.01840.
     """
 
-    draft: str = "demo-draft"
+    draft: str | os.PathLike[str] = "demo-draft"
     draft_device: str | None = None
     context: int | None = None
     trim_block: bool = True
@@ -81,18 +88,18 @@ class DFlash(ModelDrafter):
     @property
     def source(self) -> str:
         """File, folder or repository of the draft model."""
-        return self.draft
+        return os.fspath(self.draft)
 
-    def load(self, model: Any) -> Any:
+    def load(self, model: TargetModel) -> BlockDraft | DeviceBlockDraft:
         """Load the draft model."""
         settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("draft", "draft_device")}
-        return load_draft(self.draft, model, device=self.draft_device, sequences=model.pools.slots, **settings)
+        return load_draft(self.draft, loaded_model(model), device=self.draft_device, sequences=model.pools.slots, **settings)
 
-    def warm(self, attachment: Any) -> Iterable[None]:
+    def warm(self, attachment: BlockDraft | DeviceBlockDraft) -> Iterable[None]:
         """Capture the graphs of a draft model on a GPU."""
         return attachment.warm() if attachment.device == "cuda" else ()
 
-    def start(self, session: SessionView, model: Any, snapshot: Any = None) -> DrafterState:
+    def start(self, session: SessionView, model: TargetModel, snapshot: DraftSnapshot | None = None) -> _DFlashState:
         """Take a context of the draft model for the session."""
         self.prepare(model)
         return _DFlashState(model.attachments[self], session, DraftDiagnostics(session, model, repr(self)), snapshot)
@@ -115,17 +122,26 @@ class _DFlashState(ModelDrafterState):
         Features by target layer that the draft model has not read, of at most `PENDING` rows.
     """
 
-    def __init__(self, draft: Any, session: SessionView, diagnostics: DraftDiagnostics, snapshot: Any) -> None:
+    draft_model: BlockDraft | DeviceBlockDraft
+    state: DraftState
+
+    def __init__(
+        self,
+        draft: BlockDraft | DeviceBlockDraft,
+        session: SessionView,
+        diagnostics: DraftDiagnostics,
+        snapshot: DraftSnapshot | None,
+    ) -> None:
         super().__init__(draft, session, diagnostics, draft.draft_vocabs, draft.config.n_vocab)
         self.capture: tuple[int, ...] = draft.config.target_layer_ids
         self.unread: list[Features] = []
         self._n_unread = 0
         # the draft model attends to `reach` positions only, so it need not read the start of a long prompt
         first = session.n_prompt - 1 - draft.reach
-        known = snapshot is not None and first <= session.n_prefilled
-        with self.owned(draft.state(0 if known else max(first, session.n_prefilled))):
-            if known:
-                self.state.restore(snapshot)
+        known = snapshot if first <= session.n_prefilled else None
+        with self.owned(draft.state(max(first, session.n_prefilled) if known is None else 0)):
+            if known is not None:
+                self.state.restore(known)
 
     def request(self, max_draft: int) -> DraftRequest | None:
         """Return the request for a draft; None if there is room for no draft token."""
@@ -138,7 +154,7 @@ class _DFlashState(ModelDrafterState):
         ids = self.session.token_ids
         return DraftRequest(self.state, ids[-1], n, self.session.sampler.params, width, self._vocab_tracker.select(ids))
 
-    def device_request(self) -> tuple[DeviceDraftRequest, int]:
+    def device_request(self) -> tuple[DeviceDraftRequest[DraftState], int]:
         """Return the request for a draft on a GPU, and the number of its tokens to use.
 
         The first tokens of a tree form a tree, too. A chain is requested with the whole block, which costs nothing, so that
@@ -149,6 +165,7 @@ class _DFlashState(ModelDrafterState):
         draft_vocab = self._vocab_tracker.select(self.session.token_ids)
         if width == 1:
             return DeviceDraftRequest(self.state, params, most, 1, most, draft_vocab), n
+        assert isinstance(self.shape, Tree), "a chain has one candidate for each position"
         nodes = min(self.shape.budget, PENDING - 1)
         return DeviceDraftRequest(self.state, params, n, width, nodes, draft_vocab), nodes
 
@@ -160,12 +177,14 @@ class _DFlashState(ModelDrafterState):
 
     @staticmethod
     def device_drafts(
-        drafter_states: Sequence[_DFlashState], requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]
-    ) -> Any:
+        drafter_states: Sequence[_DFlashState], requests: Sequence[DeviceDraftRequest[DraftState]], anchors: Sequence[int]
+    ) -> DraftTrees | None:
         """See `ModelDrafterState`."""
-        return drafter_states[0].draft_model.draft_on_device(requests, anchors)
+        draft_model = drafter_states[0].draft_model
+        assert draft_model.device == "cuda", "drafts on the CPU are never deferred"
+        return draft_model.draft_on_device(requests, anchors)
 
-    def observe(self, out: Forward, rows: Rows) -> None:
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         ahead = self.state.length + self._n_unread - self.n_seen
         n = self.count_rows(rows)
         skipped = min(max(ahead, 0), n)
@@ -189,7 +208,7 @@ class _DFlashState(ModelDrafterState):
         self.unread, self._n_unread = [], 0
         return features
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> DraftSnapshot | None:
         read([self])
         return self.state.snapshot() if self.state.length == self.n_seen else None
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dflash.decode.view import SessionView
+    from dflash.model.protocols.target import TargetModel
 
 _log = logging.getLogger(__name__)
 
@@ -25,13 +26,13 @@ class DraftDiagnostics:
     Parameters
     ----------
     session : SessionView
-    model : Model
+    model : TargetModel
         The target of the session.
     name : str
         Name of the drafter, for the message.
     """
 
-    def __init__(self, session: SessionView, model: Any, name: str) -> None:
+    def __init__(self, session: SessionView, model: TargetModel, name: str) -> None:
         self._session, self._model, self._name = session, model, name
         self._n_rejected, self._waiting, self._quiet = 0, False, False
 
@@ -61,6 +62,6 @@ class DraftDiagnostics:
             _log.warning("%s", warning)
 
 
-def warnings_of(model: Any) -> list[str]:
+def warnings_of(model: TargetModel) -> list[str]:
     """Return the warnings about drafters of a model so far."""
     return list(model.attachments.get(_KEY, ()))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.model_state import ModelDrafter, ModelDrafterState
-from dflash.decode.drafting.drafter import DrafterState, Rows
+from dflash.decode.drafting.drafter import Rows
 from dflash.decode.drafting.shapes import Chain
 from dflash.decode.engine import Engine
 from dflash.decode.registry import register
@@ -19,12 +19,17 @@ from dflash.decode.warmup import warm
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
 from dflash.model.candidates import Candidates, fill, put
-from dflash.model.loading.draft_model import load_small
+from dflash.model.loading.draft_model import Small, load_small
+from dflash.model.loading.target import loaded_model
 
 if TYPE_CHECKING:
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
-    from dflash.model.state.sequence_state import Snapshot
+    from dflash.model.cuda.model import DeviceModel
+    from dflash.model.model import Model
+    from dflash.model.protocols.target import TargetModel
+    from dflash.model.state.sequence_state import Snapshot, State
 
 DEPTH = 4
 """Default number of draft tokens of a chain."""
@@ -38,7 +43,7 @@ DEPTH = 4
     needs_draft="the file of a small model",
 )
 @dataclass(frozen=True, repr=False)
-class DraftModel(ModelDrafter):
+class DraftModel(ModelDrafter["_DraftModelState"]):
     """Draft with a small model, one forward for each draft token.
 
     In a tree, the model continues from the likeliest token of each position.
@@ -60,16 +65,16 @@ class DraftModel(ModelDrafter):
         """File or repository of the small model."""
         return self.model
 
-    def load(self, model: Any) -> Any:
+    def load(self, model: TargetModel) -> Small:
         """Load the small model."""
-        return load_small(model, self.model, self.draft_device)
+        return load_small(loaded_model(model), self.model, self.draft_device)
 
-    def compile(self, attachment: Any) -> None:
+    def compile(self, attachment: Small) -> None:
         """Decode a few tokens with a small model on the CPU."""
         if attachment.model.device == "cpu":
             warm(Engine(attachment.model), attachment.kind, lambda _: None)
 
-    def start(self, session: SessionView, model: Any, snapshot: Snapshot | None = None) -> DrafterState:
+    def start(self, session: SessionView, model: TargetModel, snapshot: Snapshot | None = None) -> _DraftModelState:
         """Reserve all memory that the session may need."""
         self.prepare(model)
         diagnostics = DraftDiagnostics(session, model, repr(self))
@@ -83,8 +88,16 @@ class _DraftModelState(ModelDrafterState):
     state cannot be truncated, so each forward reads the earlier draft tokens again. That costs little beside the weights.
     """
 
+    draft_model: Model | DeviceModel
+    state: State
+
     def __init__(
-        self, small: Any, n_vocab: int, session: SessionView, diagnostics: DraftDiagnostics, snapshot: Snapshot | None
+        self,
+        small: Model | DeviceModel,
+        n_vocab: int,
+        session: SessionView,
+        diagnostics: DraftDiagnostics,
+        snapshot: Snapshot | None,
     ) -> None:
         super().__init__(small, session, diagnostics)
         self.on_device = False  # each draft token is an input of the next forward, made on the host
@@ -120,7 +133,7 @@ class _DraftModelState(ModelDrafterState):
                 drafter_states[i].draft_ids = draft_ids.tolist()
         return found
 
-    def observe(self, out: Forward, rows: Rows) -> None:  # noqa: ARG002
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         session = self.session
         self.count_rows(rows)
         stop = session.n_prefilled if session.n_prefilled < session.n_prompt - 1 else len(session.token_ids) - 1

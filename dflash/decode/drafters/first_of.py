@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dflash.decode.drafters.composite import CompositeSnapshot, CompositeState, start_all
+from dflash.decode.drafters.composite import CompositeSnapshot, CompositeState, prepare_all, start_all
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import (
     Drafter,
-    DrafterState,
     LaunchDraft,
     NextStep,
     Strategy,
@@ -21,17 +20,20 @@ from dflash.errors import RequestError
 
 if TYPE_CHECKING:
     from dflash.decode.view import SessionView
+    from dflash.model.protocols.target import TargetModel
 
 
 def _from_name(call: NameCall) -> Named:
-    shapes = [part.shape for part in call.inner if part.shape is not None]
+    inner = call.inner or ()
+    shapes = [part.shape for part in inner if part.shape is not None]
     if len(set(shapes)) > 1:
         raise RequestError(f"strategy {call.text!r:.80}: first(...) drafts in one shape, got {shapes}")
-    drafters = dict.fromkeys(part.drafter for part in call.inner)
+    drafters = dict.fromkeys(part.drafter for part in inner)
     return Named(FirstOf(*drafters), shapes[0] if shapes else None)
 
 
 def _to_name(strategy: Strategy) -> str:
+    assert isinstance(strategy.drafter, FirstOf)
     parts = [Strategy(part) for part in strategy.drafter.drafters]
     if strategy.shape is not None:
         parts[-1] = Strategy(parts[-1].drafter, strategy.shape)
@@ -39,7 +41,7 @@ def _to_name(strategy: Strategy) -> str:
 
 
 @register("first", brackets="always", make=_from_name, spell=_to_name)
-class FirstOf(Drafter):
+class FirstOf(Drafter[CompositeState]):
     """For each session, take the draft of the first drafter that has one. All drafters observe all tokens.
 
     Parameters
@@ -59,20 +61,19 @@ class FirstOf(Drafter):
         self.drafters = self.parts = tuple(map(_alone, drafters))
         self.instant = all(drafter.instant for drafter in self.drafters)
 
-    def prepare(self, model: Any) -> None:
+    def prepare(self, model: TargetModel) -> None:
         """Prepare all drafters."""
-        for drafter in self.drafters:
-            drafter.prepare(model)
+        prepare_all(self.drafters, model)
 
-    def is_prepared(self, model: Any) -> bool:
+    def is_prepared(self, model: TargetModel) -> bool:
         """Return True if all drafters are prepared."""
         return all(is_prepared(drafter, model) for drafter in self.drafters)
 
-    def prepare_in_parts(self, model: Any) -> Generator[None, None, None]:  # noqa: ARG002
+    def prepare_in_parts(self, model: TargetModel) -> Generator[None, None, None]:  # noqa: ARG002
         """Do nothing: the parts are prepared by themselves."""
         yield from ()
 
-    def start(self, session: SessionView, model: Any, snapshot: CompositeSnapshot | None = None) -> DrafterState:
+    def start(self, session: SessionView, model: TargetModel, snapshot: CompositeSnapshot | None = None) -> CompositeState:
         """Start all drafters."""
         return CompositeState(start_all(self.drafters, session, model, snapshot))
 

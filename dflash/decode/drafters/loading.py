@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.drafter import D, Drafter
 from dflash.kernels.cpu.jit import runs_in_several_threads
 
+if TYPE_CHECKING:
+    from dflash.model.protocols.target import TargetModel
 
-class LoadingDrafter(Drafter):
+
+class LoadingDrafter(Drafter[D]):
     """A drafter with one loaded attachment for each target. The attachment is closed with the target.
 
-    Subclasses define `source` and `load`, and `warm` if work on the device remains.
+    Subclasses define `source` and `load`, and `warm` if work on the device remains. An attachment is any object with
+    ``close()``; by default it also has ``device``, and ``compile()`` on the CPU.
     """
 
     @property
@@ -20,7 +24,7 @@ class LoadingDrafter(Drafter):
         """File or repository of the attachment; None if it is part of the target's own file."""
         raise NotImplementedError
 
-    def load(self, model: Any) -> Any:
+    def load(self, model: TargetModel) -> Any:
         """Load the attachment and check that it fits the target. Called from any thread.
 
         Another thread may run the target meanwhile: read only members that never change.
@@ -39,17 +43,17 @@ class LoadingDrafter(Drafter):
         """Do the work that needs the thread that owns the model, in short pieces, before the first session."""
         return ()
 
-    def is_prepared(self, model: Any) -> bool:
+    def is_prepared(self, model: TargetModel) -> bool:
         """Return True if the attachment is loaded."""
         return self in model.attachments
 
-    def prepare(self, model: Any) -> None:
+    def prepare(self, model: TargetModel) -> None:
         """Load the attachment unless it is loaded."""
         if not self.is_prepared(model):
             for _ in self.prepare_in_parts(model):
                 pass
 
-    def prepare_in_parts(self, model: Any) -> Generator[None, None, None]:
+    def prepare_in_parts(self, model: TargetModel) -> Generator[None, None, None]:
         """Load the attachment in any thread, then warm it in the model's thread. Sessions see it once it is complete."""
         attachment = self.load(model)
         try:

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dflash.decode.drafters.loading import LoadingDrafter
 from dflash.decode.drafters.vocab_tracker import VocabTracker
 from dflash.decode.drafting.device_draft import DeferredDraft, can_defer
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import LaunchDraft, NextStep, Rows
+from dflash.decode.drafting.drafter import DrafterSnapshot, LaunchDraft, NextStep, Rows
 from dflash.decode.drafting.shapes import Chain
 
 if TYPE_CHECKING:
     from dflash.decode.drafters.diagnostics import DraftDiagnostics
     from dflash.decode.drafting.shapes import Shape
     from dflash.decode.view import SessionView
+    from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
     from dflash.model.draft import DeviceDraftRequest
+    from dflash.model.draft.vocabulary import Vocabulary
+    from dflash.model.protocols.device_drafter import DraftTrees
 
 
-class ModelDrafter(LoadingDrafter):
+M = TypeVar("M", bound="ModelDrafterState")
+
+
+class ModelDrafter(LoadingDrafter[M]):
     """A drafter whose states are of one class, derived from `ModelDrafterState`."""
 
-    def propose(self, drafter_states: Sequence[ModelDrafterState], max_drafts: Sequence[int]) -> list[Draft]:
+    def propose(self, drafter_states: Sequence[M], max_drafts: Sequence[int]) -> list[Draft]:
         """Draft for all sessions together."""
         return drafter_states[0].propose_all(drafter_states, max_drafts)
 
     def plan_next(
         self,
-        drafter_states: Sequence[ModelDrafterState],
+        drafter_states: Sequence[M],
         drafts: Sequence[Draft],  # noqa: ARG002
     ) -> list[NextStep]:
         """Plan the next drafts, if they are made on a GPU."""
@@ -65,6 +71,7 @@ class ModelDrafterState:
     """
 
     capture: tuple[int, ...] = ()
+    draft_model: Any  # subclasses annotate both with their own types
     state: Any
 
     def __init__(
@@ -72,7 +79,7 @@ class ModelDrafterState:
         draft_model: Any,
         session: SessionView,
         diagnostics: DraftDiagnostics,
-        draft_vocabs: Sequence[Any] = (),
+        draft_vocabs: Sequence[Vocabulary] = (),
         n_vocab: int = 0,
     ) -> None:
         self.draft_model, self.session, self.n_seen = draft_model, session, session.n_prefilled
@@ -99,7 +106,7 @@ class ModelDrafterState:
         """Return the request for a draft; None if no draft token fits or none can be made."""
         raise NotImplementedError
 
-    def device_request(self) -> tuple[DeviceDraftRequest, int]:
+    def device_request(self) -> tuple[DeviceDraftRequest[Any], int]:
         """Return the request for a draft of full size on a GPU, and the number of its tokens to use."""
         raise NotImplementedError
 
@@ -109,8 +116,18 @@ class ModelDrafterState:
         raise NotImplementedError
 
     @staticmethod
-    def device_drafts(drafter_states: Sequence[Any], requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]) -> Any:
+    def device_drafts(
+        drafter_states: Sequence[Any], requests: Sequence[DeviceDraftRequest[Any]], anchors: Sequence[int]
+    ) -> DraftTrees | None:
         """Return the drafts of a pass under the last tokens `anchors`, still on the GPU; None if it can't make them."""
+        raise NotImplementedError
+
+    def observe(self, out: Forward, rows: Rows) -> None:
+        """See `DrafterState`."""
+        raise NotImplementedError
+
+    def snapshot(self) -> DrafterSnapshot | None:
+        """See `DrafterState`."""
         raise NotImplementedError
 
     def propose(self, max_draft: int) -> Draft:

@@ -11,7 +11,7 @@ import numpy as np
 from dflash.decode.drafters.diagnostics import DraftDiagnostics
 from dflash.decode.drafters.model_state import ModelDrafter, ModelDrafterState
 from dflash.decode.drafting.draft import Draft
-from dflash.decode.drafting.drafter import DrafterState, NextStep, Rows
+from dflash.decode.drafting.drafter import NextStep, Rows
 from dflash.decode.drafting.shapes import Chain, Tree
 from dflash.decode.drafting.shapes.tree import BUDGET
 from dflash.decode.registry import register
@@ -19,13 +19,19 @@ from dflash.decode.settings import spelled
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft import DeviceDraftRequest
 from dflash.model.loading.mtp import load_mtp
+from dflash.model.loading.target import loaded_model
 from dflash.model.mtp import MtpRequest
 
 if TYPE_CHECKING:
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
-    from dflash.model.state.sequence_state import Snapshot
+    from dflash.model.cuda.mtp import DeviceMtpHead
+    from dflash.model.mtp import MtpHead
+    from dflash.model.protocols.device_drafter import DraftTrees
+    from dflash.model.protocols.target import TargetModel
+    from dflash.model.state.sequence_state import Snapshot, State
 
 DEPTH = 3
 """Default number of draft tokens: each costs a pass of the head and is accepted less often than the one before it."""
@@ -37,7 +43,7 @@ _DRAFT_OPTIONS = {"draft": "file", "draft_vocab": "draft_vocab"}
 @register("mtp-tree", number="NODES", shape=Tree, default=BUDGET, takes=_DRAFT_OPTIONS, spare_draft=True)
 @register("mtp", number="DEPTH", shape=Chain, takes=_DRAFT_OPTIONS, spare_draft=True)
 @dataclass(frozen=True, repr=False)
-class MTP(ModelDrafter):
+class MTP(ModelDrafter["_MtpState"]):
     """Draft with the MTP head of the model's file, one pass for each draft token.
 
     In a tree, the head continues from the likeliest token of each position.
@@ -59,15 +65,15 @@ class MTP(ModelDrafter):
         """File that holds the head."""
         return self.file
 
-    def load(self, model: Any) -> Any:
+    def load(self, model: TargetModel) -> MtpHead | DeviceMtpHead:
         """Load the head."""
-        return load_mtp(model, self.file, draft_vocab=self.draft_vocab)
+        return load_mtp(loaded_model(model), self.file, draft_vocab=self.draft_vocab)
 
-    def warm(self, attachment: Any) -> Iterable[None]:
+    def warm(self, attachment: MtpHead | DeviceMtpHead) -> Iterable[None]:
         """Capture the graphs of a head on a GPU."""
         return attachment.warm(DEPTH) if attachment.device == "cuda" else ()
 
-    def start(self, session: SessionView, model: Any, snapshot: _MtpSnapshot | None = None) -> DrafterState:
+    def start(self, session: SessionView, model: TargetModel, snapshot: _MtpSnapshot | None = None) -> _MtpState:
         """Reserve all memory that the session may need."""
         self.prepare(model)
         return _MtpState(model.attachments[self], session, DraftDiagnostics(session, model, repr(self)), snapshot)
@@ -101,8 +107,15 @@ class _MtpState(ModelDrafterState):
         True if the GPU has read the only state of `unread` ahead.
     """
 
+    draft_model: MtpHead | DeviceMtpHead
+    state: State
+
     def __init__(
-        self, head: Any, session: SessionView, diagnostics: DraftDiagnostics, snapshot: _MtpSnapshot | None
+        self,
+        head: MtpHead | DeviceMtpHead,
+        session: SessionView,
+        diagnostics: DraftDiagnostics,
+        snapshot: _MtpSnapshot | None,
     ) -> None:
         super().__init__(head, session, diagnostics, head.draft_vocabs, head.config.n_vocab)
         self.unread, self.is_read = head.join([]), False
@@ -126,10 +139,13 @@ class _MtpState(ModelDrafterState):
         """See `ModelDrafterState`. The head needs a hidden state."""
         return len(self.unread) > 0 and super().can_defer()
 
-    def device_request(self) -> tuple[DeviceDraftRequest, int]:
+    def device_request(self) -> tuple[DeviceDraftRequest[State], int]:
         """See `ModelDrafterState`. The first tokens of a tree form a tree."""
         n, width = self.shape.wants(self.shape.depth or DEPTH, PENDING - 1)
-        nodes = n if width == 1 else min(self.shape.budget, PENDING - 1)
+        nodes = n
+        if width > 1:
+            assert isinstance(self.shape, Tree), "a chain has one candidate for each position"
+            nodes = min(self.shape.budget, PENDING - 1)
         draft_vocab = self._vocab_tracker.select(self.session.token_ids)
         return DeviceDraftRequest(self.state, self.session.sampler.params, n, width, nodes, draft_vocab), nodes
 
@@ -140,10 +156,11 @@ class _MtpState(ModelDrafterState):
 
     @staticmethod
     def device_drafts(
-        drafter_states: Sequence[_MtpState], requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]
-    ) -> Any:
+        drafter_states: Sequence[_MtpState], requests: Sequence[DeviceDraftRequest[State]], anchors: Sequence[int]
+    ) -> DraftTrees | None:
         """See `ModelDrafterState`. Takes the drafts that were launched ahead, if there are any."""
         head = drafter_states[0].draft_model
+        assert head.device == "cuda", "drafts on the CPU are never deferred"
         drafts = head.ready(requests, anchors) if all(each.is_read for each in drafter_states) else None
         drafts = drafts or head.draft_on_device(requests, anchors, [each.new() for each in drafter_states])
         if drafts is not None:
@@ -174,7 +191,7 @@ class _MtpState(ModelDrafterState):
         self.all_read()
         return super().draft_of(candidates, max_draft)
 
-    def observe(self, out: Forward, rows: Rows) -> None:
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         if self.is_read:
             self.all_read()
         n = self.count_rows(rows)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, DrafterState, Rows
+from dflash.decode.drafting.drafter import Drafter, Rows
 from dflash.decode.registry import register
 from dflash.decode.sampling.params import check_whole
 from dflash.decode.settings import spelled
@@ -16,8 +16,10 @@ from dflash.errors import RequestError
 from dflash.kernels.lookup import Index
 
 if TYPE_CHECKING:
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
+    from dflash.model.protocols.target import TargetModel
 
 _EXPECTED = 1024
 """Output tokens for which the index has room at first; it grows when needed."""
@@ -25,7 +27,7 @@ _EXPECTED = 1024
 
 @register("lookup", number="TOKENS", parameter="n_draft")
 @dataclass(frozen=True, repr=False)
-class PromptLookup(Drafter):
+class PromptLookup(Drafter["_PromptLookupState"]):
     """Find the longest n-gram that ends the sequence and occurred in it before, and draft the tokens that followed it.
 
     Parameters
@@ -59,7 +61,12 @@ class PromptLookup(Drafter):
         if self.max_ngram < self.min_ngram:
             raise RequestError(f"{self!r}: max_ngram must not be below min_ngram")
 
-    def start(self, session: SessionView, model: Any, snapshot: Any = None) -> DrafterState:  # noqa: ARG002
+    def start(
+        self,
+        session: SessionView,
+        model: TargetModel,  # noqa: ARG002
+        snapshot: Any = None,  # noqa: ARG002
+    ) -> _PromptLookupState:
         """Return a state with an index of the session's tokens."""
         return _PromptLookupState(self, session)
 
@@ -82,7 +89,7 @@ class _PromptLookupState:
             return EMPTY
         return Draft(self._index.following(follower, n), scores=self._scores[length - 1 : length - 1 + n])
 
-    def observe(self, out: Forward, rows: Rows) -> None:  # noqa: ARG002
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         # index a long prompt chunk by chunk during prefill
         self._read(self._session.n_prefilled)
 

@@ -26,8 +26,11 @@ class VocabTracker:
     """
 
     def __init__(self, draft_vocabs: Sequence[Vocabulary], n_vocab: int, counts: Counter[int]) -> None:
-        self._n_seen, self._latest, self._counts = 0, None, counts
-        self._sizes = {None: n_vocab} | {i: vocab.parts[0].stop for i, vocab in enumerate(draft_vocabs)}
+        self._n_seen, self._counts = 0, counts
+        self._latest: int | None = None
+        self._sizes: dict[int | None, int] = {None: n_vocab} | {
+            i: vocab.parts[0].stop for i, vocab in enumerate(draft_vocabs)
+        }
         self._others = [(vocab, deque[int]()) for vocab in draft_vocabs]
 
     def select(self, token_ids: Sequence[int]) -> int | None:

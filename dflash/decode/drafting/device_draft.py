@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
-from dflash.decode.drafting.draft import Draft, Ints
+from dflash.decode.drafting.draft import Draft, Ints, Positions
 from dflash.decode.view import SessionView
 from dflash.kernels.gpu.lazy_array import LazyArray
+from dflash.model.protocols.device_drafter import DraftTrees
 
 
 class DeferredDraft(Draft):
@@ -17,7 +15,7 @@ class DeferredDraft(Draft):
 
     Parameters
     ----------
-    drafts : DeviceDrafts
+    drafts : DraftTrees
         Drafts of one pass on the device: ``drafts.tree(i)`` returns tokens and parents (n,). None once they were read.
     index : int
         Index of this draft in the pass.
@@ -31,9 +29,13 @@ class DeferredDraft(Draft):
 
     __setattr__ = object.__setattr__  # tokens are stored when they are first read
 
-    def __init__(self, drafts: Any, index: int, n: int, *, chain: bool) -> None:
-        self.drafts, self.index, self._n, self._chain = drafts, index, n, chain
-        self.scores = self._children = self._found = self._line = None
+    def __init__(self, drafts: DraftTrees, index: int, n: int, *, chain: bool) -> None:
+        self.drafts: DraftTrees | None = drafts
+        self.index, self._n, self._chain = index, n, chain
+        self._found: tuple[Ints, Ints] | None = None
+        self._line: list[int] | None = None
+        object.__setattr__(self, "scores", None)
+        object.__setattr__(self, "_children", None)
 
     def __len__(self) -> int:
         return self._n
@@ -48,7 +50,7 @@ class DeferredDraft(Draft):
         """See `Draft`."""
         return np.arange(-1, self._n - 1, dtype=np.int32) if self._chain else self._tree()[1]
 
-    def positions(self, n: int) -> Sequence[int]:
+    def positions(self, n: int) -> Positions:
         """See `Draft`; lazy for a tree."""
         if self._chain:
             return range(n, n + 1 + self._n)
@@ -64,10 +66,14 @@ class DeferredDraft(Draft):
 
     def cut(self, n: int) -> DeferredDraft:
         """See `Draft`."""
-        return self if n >= self._n else DeferredDraft(self.drafts, self.index, max(n, 0), chain=self._chain)
+        if n >= self._n:
+            return self
+        assert self.drafts is not None, "drafts are cut before they are fetched"
+        return DeferredDraft(self.drafts, self.index, max(n, 0), chain=self._chain)
 
     def _tree(self) -> tuple[Ints, Ints]:
         if self._found is None:
+            assert self.drafts is not None, "it was not fetched before"
             tokens, parents = self.drafts.tree(self.index)
             self._found = tokens[: self._n], parents[: self._n]
             self.drafts = None  # a step keeps its draft; the device's memory must not live as long
@@ -77,7 +83,9 @@ class DeferredDraft(Draft):
 def can_defer(session: SessionView) -> bool:
     """Return True if draft tokens of a session may stay on the device until they are verified.
 
-    Processors, recoveries, forced tokens and log-probabilities need tokens on the host.
+    Processors, grammars, recoveries, forced tokens and log-probabilities need tokens on the host.
     """
     sampler = session.sampler
+    if session.grammar is not None:
+        return False
     return not (sampler.processors or session.recovery_states or session.forced_ids) and sampler.params.n_top is None

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Positions = Sequence[int] | NDArray[np.integer]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +59,7 @@ class Draft:
             return NotImplemented
         return np.array_equal(self.tokens, other.tokens) and np.array_equal(self.parents, other.parents)
 
-    __hash__ = None
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # as typeshed declares what can't be hashed
 
     @property
     def depths(self) -> Ints:
@@ -71,7 +73,7 @@ class Draft:
             found[i] = found[parent] + 1
         return found[:n]
 
-    def positions(self, n: int) -> Sequence[int]:
+    def positions(self, n: int) -> Positions:
         """Return the position that follows each row (1 + N,). Row 0 is the last token of a sequence of length `n`."""
         return np.append(n, n + self.depths) if len(self) else (n,)
 
@@ -86,12 +88,13 @@ class Draft:
 
     def child(self, node: int, token: int) -> int:
         """Return the first child of `node` that holds `token`; -1 if there is none."""
-        if self._children is None:
-            found: dict[tuple[int, int], int] = {}
+        found = self._children
+        if found is None:
+            found = {}
             for i, key in enumerate(zip(self.parents.tolist(), self.tokens.tolist(), strict=True)):
                 found.setdefault(key, i)
             object.__setattr__(self, "_children", found)
-        return self._children.get((node, token), -1)
+        return found.get((node, token), -1)
 
     def path(self, node: int) -> list[int]:
         """Return the nodes from the root's child down to `node`."""

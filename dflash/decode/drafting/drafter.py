@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.registry import parse, register
+from dflash.decode.step import Step
 from dflash.decode.view import SessionView
 from dflash.errors import RequestError
 from dflash.model.batch import Forward
 from dflash.model.draft.request import DeviceDraftRequest
+from dflash.model.protocols.device_drafter import DeviceDrafter
+from dflash.model.protocols.target import TargetModel
+
+if TYPE_CHECKING:
+    from dflash.decode.drafting.shapes import Shape
+    from dflash.decode.recoveries.base import Recovery
 
 Rows = slice | Sequence[int]
 """Rows of `Forward.hidden` and `Forward.captured`."""
@@ -23,13 +30,13 @@ class LaunchDraft(NamedTuple):
     Parameters
     ----------
     drafter : DeviceDrafter
-        Makes the draft; see `dflash.model.cuda.device_drafts`.
+        Makes the draft.
     request : DeviceDraftRequest
-        Size and sampling of the draft.
+        Size and sampling of the draft, and a state of this drafter.
     """
 
-    drafter: Any
-    request: DeviceDraftRequest
+    drafter: DeviceDrafter
+    request: DeviceDraftRequest[Any]
 
 
 class _NoDraft:
@@ -44,16 +51,21 @@ NextStep = LaunchDraft | _NoDraft | None
 """Plan of a step before the tokens of the step before it are known; None if nothing can be planned."""
 
 
+class DrafterSnapshot(Protocol):
+    """Copy of a `DrafterState`, from which `Drafter.start` of an equal drafter begins."""
+
+    def close(self) -> None:
+        """Release the memory of the copy. Called once, between two steps; states that began with it live on."""
+        ...
+
+
 class DrafterState(Protocol):
-    """A drafter's state for one session. The engine calls all methods, in its own thread.
+    """A drafter's state for one session. The engine calls all methods, in its own thread."""
 
-    Attributes
-    ----------
-    capture : tuple of int
-        Target layers whose outputs `observe` needs, often none. Constant.
-    """
-
-    capture: tuple[int, ...]
+    @property
+    def capture(self) -> tuple[int, ...]:
+        """Target layers whose outputs `observe` needs, often none. Read before every forward; constant."""
+        ...
 
     def propose(self, max_draft: int) -> Draft:
         """Return draft tokens to follow ``session.token_ids``; those beyond `max_draft` are dropped.
@@ -62,19 +74,20 @@ class DrafterState(Protocol):
         """
         ...
 
-    def observe(self, out: Forward, rows: Rows) -> None:
-        """Receive rows of a forward that are part of the sequence now, in their order.
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:
+        """Receive a step and its rows of a forward that are part of the sequence now, in their order.
 
         Called once for each chunk of the prompt, with a slice: all prompt tokens but the last. After prefill it is called
         once a step, with the row of the token that was last before the step and the rows of the accepted draft tokens.
 
         ``session.token_ids`` contains the new tokens, unless the next step was planned as `NO_DRAFT`: then it may lack the
-        newest one. `out` is valid until the next forward, so keep copies only.
+        newest one, and `step` lacks tokens and times. `step` never holds `Step.commit`, `Step.note` and `Step.by`. `out` is
+        valid until the next forward, so keep copies only.
         """
         ...
 
-    def snapshot(self) -> Any:
-        """Return a copy of the state for `Drafter.start`, an object with ``close()``, or None if it need not be copied.
+    def snapshot(self) -> DrafterSnapshot | None:
+        """Return a copy of the state for `Drafter.start`, or None if it need not be copied.
 
         Called between two steps.
         """
@@ -85,11 +98,14 @@ class DrafterState(Protocol):
         ...
 
 
-class Drafter(Protocol):
+D = TypeVar("D", bound=DrafterState)
+
+
+class Drafter(Protocol[D]):
     """Proposes draft tokens, all of which the target verifies. Holds settings, no request.
 
     Equal drafters propose together, once a step for all of their sessions. Drafters that load files for a model derive
-    from `dflash.decode.drafters.loading.LoadingDrafter`.
+    from `dflash.decode.drafters.loading.LoadingDrafter`. `D` is the type of its states; the engine passes it no others.
 
     Attributes
     ----------
@@ -101,11 +117,11 @@ class Drafter(Protocol):
         True if the drafter cannot be used without all of its parts.
     """
 
-    instant = False
+    instant: bool = False
     parts: tuple[Drafter, ...] = ()
-    needs_all = True
+    needs_all: bool = True
 
-    def prepare(self, model: Any) -> None:
+    def prepare(self, model: TargetModel) -> None:  # noqa: ARG002
         """Load what is needed to draft for a model. Called in the thread that owns the model; harmless if done before.
 
         Raises
@@ -113,12 +129,13 @@ class Drafter(Protocol):
         DFlashError
             If the drafter does not fit the model; one sentence says why.
         """
+        return
 
-    def is_prepared(self, model: Any) -> bool:  # noqa: ARG002
+    def is_prepared(self, model: TargetModel) -> bool:  # noqa: ARG002
         """Return True if `prepare` would do nothing. Called from any thread."""
         return getattr(self.prepare, "__func__", None) is Drafter.prepare
 
-    def prepare_in_parts(self, model: Any) -> Generator[None, None, None]:
+    def prepare_in_parts(self, model: TargetModel) -> Generator[None, None, None]:
         """Do the work of `prepare`, without `parts`, in short pieces so that other sessions continue meanwhile.
 
         The piece before the first ``yield`` runs in any thread. It may read and download files and compile kernels, and
@@ -128,21 +145,21 @@ class Drafter(Protocol):
         yield
         self.prepare(model)
 
-    def start(self, session: SessionView, model: Any, snapshot: Any = None) -> DrafterState:
+    def start(self, session: SessionView, model: TargetModel, snapshot: Any = None) -> D:
         """Return the state for a session. Called once before its first forward, and again if it restarts.
 
         Parameters
         ----------
         session : SessionView
             The first ``session.n_prefilled`` prompt tokens are in the target's state already and are never observed.
-        model : Model
+        model : TargetModel
             The target.
-        snapshot : optional
+        snapshot : DrafterSnapshot, optional
             Result of `DrafterState.snapshot` of an equal drafter after these tokens; None if there is none.
         """
         ...
 
-    def propose(self, drafter_states: Sequence[DrafterState], max_drafts: Sequence[int]) -> list[Draft]:
+    def propose(self, drafter_states: Sequence[D], max_drafts: Sequence[int]) -> list[Draft]:
         """Return drafts for several sessions, one each. Called once a step; the default asks one state after another.
 
         ``max_drafts[i]`` bounds draft i. An exception ends all these sessions.
@@ -151,7 +168,7 @@ class Drafter(Protocol):
             drafter_state.propose(max_draft) for drafter_state, max_draft in zip(drafter_states, max_drafts, strict=True)
         ]
 
-    def plan_next(self, drafter_states: Sequence[DrafterState], drafts: Sequence[Draft]) -> list[NextStep]:  # noqa: ARG002
+    def plan_next(self, drafter_states: Sequence[D], drafts: Sequence[Draft]) -> list[NextStep]:  # noqa: ARG002
         """Return the plans of several sessions for the next step, so that the device can begin with it. None plans nothing.
 
         Called while the forward of the present step runs, only if the model can overlap steps. A session without draft
@@ -165,17 +182,21 @@ class Drafter(Protocol):
         """
         return [None] * len(drafter_states)
 
-    def __or__(self, recovery: Any) -> Strategy:
+    def __hash__(self) -> int:
+        """Return a hash, equal for equal drafters. Called once a step: the engine asks equal drafters together."""
+        return object.__hash__(self)
+
+    def __or__(self, recovery: Recovery) -> Strategy:
         """Return a strategy of this drafter with a recovery."""
         return Strategy(self) | recovery
 
 
-def is_prepared(drafter: Drafter, model: Any) -> bool:
+def is_prepared(drafter: Drafter, model: TargetModel) -> bool:
     """Return `Drafter.is_prepared` of any drafter; False if it defines only `prepare`."""
     return False if _overrides_prepare(drafter, "is_prepared") else drafter.is_prepared(model)
 
 
-def prepare_in_parts(drafter: Drafter, model: Any) -> Generator[None, None, None]:
+def prepare_in_parts(drafter: Drafter, model: TargetModel) -> Generator[None, None, None]:
     """Return `Drafter.prepare_in_parts` of any drafter; a single piece if it defines only `prepare`."""
     whole = _overrides_prepare(drafter, "prepare_in_parts")
     return Drafter.prepare_in_parts(drafter, model) if whole else drafter.prepare_in_parts(model)
@@ -199,10 +220,10 @@ def planned_next(drafter: Drafter, drafter_states: Sequence[DrafterState], draft
 
 @register("plain")
 @dataclass(frozen=True)
-class Nothing(Drafter):
+class Nothing(Drafter[DrafterState]):
     """Proposes no draft tokens: plain decoding."""
 
-    def start(self, session: SessionView, model: Any, snapshot: Any = None) -> DrafterState:  # noqa: ARG002
+    def start(self, session: SessionView, model: TargetModel | None, snapshot: Any = None) -> DrafterState:  # noqa: ARG002
         """Return the same empty state for all sessions."""
         return _NO_DRAFT_STATE
 
@@ -217,7 +238,7 @@ class _NoDraftState:
     def propose(self, max_draft: int) -> Draft:  # noqa: ARG002
         return EMPTY
 
-    def observe(self, out: Forward, rows: Rows) -> None:
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:
         pass
 
     def snapshot(self) -> None:
@@ -254,8 +275,14 @@ class Strategy:
     """
 
     drafter: Drafter = _NOTHING
-    shape: Any = None
-    recoveries: tuple[Any, ...] = ()
+    shape: Shape | None = None
+    recoveries: tuple[Recovery, ...] = ()
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, drafter: Drafter | str = _NOTHING, shape: Shape | None = None, recoveries: tuple[Recovery, ...] = ()
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         """Check the arguments and replace a name by its drafter and shape."""
@@ -283,7 +310,7 @@ class Strategy:
         RequestError
             If the value has another type, or there is no such name.
         """
-        if isinstance(value, cls):
+        if isinstance(value, Strategy):
             return value
         if value is None:
             return cls()
@@ -294,7 +321,7 @@ class Strategy:
         """Make the strategy that a name stands for, as `dflash.decode.registry.parse` reads it with these draft options."""
         return cls(*parse(text, draft, **options))
 
-    def __or__(self, recovery: Any) -> Strategy:
+    def __or__(self, recovery: Recovery) -> Strategy:
         return replace(self, recoveries=(*self.recoveries, recovery))
 
     def __repr__(self) -> str:
@@ -308,6 +335,8 @@ def _check_hash(drafter: Drafter) -> None:
     """Raise a RequestError if a drafter can't be a key: equal drafters propose together."""
     try:
         hash(drafter)
+    except RecursionError:
+        return  # nested too deep: its session ends with this error when it starts
     except TypeError as error:
         raise RequestError(
             f"strategy: a drafter must be a frozen dataclass with hashable fields, got {drafter!r:.80}"

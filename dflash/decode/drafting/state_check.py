@@ -3,7 +3,7 @@
 from dflash.decode.drafting.drafter import Drafter, DrafterState
 from dflash.errors import DFlashError
 
-_MEMBERS = "capture", "propose", "observe", "close"
+_MEMBERS = "capture", "observe", "close"
 """Members that every session needs; `snapshot` is called only for prefixes that are saved."""
 
 
@@ -15,7 +15,9 @@ def checked_state(drafter: Drafter, drafter_state: DrafterState) -> DrafterState
     DFlashError
         If it lacks a member of `DrafterState`; the message names the drafter and the members.
     """
-    missing = [name for name in _MEMBERS if not hasattr(drafter_state, name)]
+    proposes = getattr(type(drafter), "propose", None)
+    asked = ("propose",) if proposes is Drafter.propose else ()  # a drafter may propose for all sessions itself
+    missing = [name for name in (*_MEMBERS, *asked) if not hasattr(drafter_state, name)]
     if missing:
         kind = type(drafter).__name__
         raise DFlashError(

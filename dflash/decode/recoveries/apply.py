@@ -1,5 +1,6 @@
 """Let the recoveries of a session check a step."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from dflash.decode.recoveries.base import DONE, HOLD, Inject, Restart, Signal
@@ -34,7 +35,9 @@ def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
     """
     if accepted.injected:
         session.forced_ids = session.forced_ids[accepted.injected :]
-    hold, inject, done = False, None, []
+    hold = False
+    inject: tuple[int, ...] | None = None
+    done: list[Intervention] = []
     for recovery_state in tuple(session.recovery_states):
         verdict = recovery_state.check_step(session, accepted)
         if isinstance(verdict, Signal):
@@ -46,6 +49,10 @@ def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
         intervention = Intervention(
             len(session.steps) + len(session.held_steps), recovery_state.name, action, verdict.reason
         )
+        if isinstance(verdict, Inject) and not _is_legal(session, verdict, accepted):
+            skipped = replace(intervention, action="skip", reason=f"{verdict.reason}; skipped, since the grammar refuses it")
+            session.interventions.append(skipped)
+            continue
         if isinstance(verdict, Restart):
             if session.has_emitted:
                 raise DFlashError(f"{recovery_state.name}: cannot restart after tokens were emitted")
@@ -54,7 +61,7 @@ def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
             return Decision(accepted.cut(0), restart=True)
         done.append(intervention)
         inject = verdict.tokens if isinstance(verdict, Inject) else None
-        accepted = accepted.cut(verdict.n, None if inject else verdict.finish)
+        accepted = accepted.cut(verdict.n, None if isinstance(verdict, Inject) else verdict.finish)
     # a later cut replaces the action of an earlier recovery
     session.interventions += done[-1:]
     if inject:
@@ -64,3 +71,7 @@ def apply_recoveries(session: Session, accepted: Accepted) -> Decision:
     ):
         session.discard_prompt_snapshot()
     return Decision(accepted, hold and accepted.finish is None)
+
+
+def _is_legal(session: Session, verdict: Inject, accepted: Accepted) -> bool:
+    return session.grammar is None or session.grammar.allows([*accepted.tokens[: verdict.n], *verdict.tokens])

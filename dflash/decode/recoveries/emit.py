@@ -39,7 +39,7 @@ def show(session: Session, decision: Decision) -> Accepted:
 
 
 def _wanted(session: Session, tokens: list[int]) -> int | None:
-    n = session.observer(session, tokens) if tokens else None
+    n = session.observer(session, tokens) if tokens and session.observer is not None else None
     if n is not None and not 0 <= n <= len(tokens):
         raise DFlashError(f"observer: must return None or how many of {len(tokens)} tokens to accept, got {n!r}")
     return n

@@ -14,7 +14,7 @@ class Intervention:
     recovery : str
         Name of the recovery, as ``"ToolStall"``.
     action : str
-        ``"cut"``, ``"inject"``, ``"restart"`` or ``"mask"``.
+        ``"cut"``, ``"inject"``, ``"restart"``, ``"mask"``, or ``"skip"`` for an injection that the grammar refused.
     reason : str
         Cause and action.
     """

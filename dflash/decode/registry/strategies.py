@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple, TypeVar
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from dflash.decode.registry.word_table import WordTable
 from dflash.errors import RequestError
+
+if TYPE_CHECKING:
+    from dflash.decode.drafting.shapes import Shape
 
 MAX_NAME = 200
 """Most characters of a name."""
@@ -27,10 +30,24 @@ T = TypeVar("T", bound=type)
 
 
 class Named(NamedTuple):
-    """Drafter and shape that a name stands for."""
+    """Drafter and shape that a name stands for. The drafter is one of a registered class, none of which is known here."""
 
     drafter: Any
-    shape: Any = None
+    shape: Shape | None = None
+
+
+class DraftMethod(Protocol):
+    """Drafter and shape of a strategy, as `name` reads them."""
+
+    @property
+    def drafter(self) -> Any:
+        """The drafter, of a registered class or another. Read by `name`."""
+        ...
+
+    @property
+    def shape(self) -> Shape | None:
+        """Shape of the drafts; None if the drafter chooses. Read by `name`."""
+        ...
 
 
 class NameCall(NamedTuple):
@@ -62,7 +79,7 @@ class RegisteredDrafter:
     kind: type
     number: str | None = None
     parameter: str | None = None
-    shape: Callable[[int], Any] | None = None
+    shape: Callable[[int], Shape] | None = None
     default: int | None = None
     takes: Mapping[str, str] = field(default_factory=dict)
     needs_draft: str | None = None
@@ -95,9 +112,10 @@ class RegisteredDrafter:
             return Named(self.kind(**arguments))
         if self.parameter is not None:
             return Named(self.kind(**arguments, **{self.parameter: number}))
+        assert self.shape is not None, "a word with a number makes a parameter or a shape"
         return Named(self.kind(**arguments), self.shape(number))
 
-    def spelled(self, strategy: Any) -> str | None:
+    def spelled(self, strategy: DraftMethod) -> str | None:
         """Return the name of a strategy whose drafter is of this kind, draft options left out; None if there is none."""
         drafter, shape = strategy.drafter, strategy.shape
         if self.spell is not None:
@@ -109,7 +127,7 @@ class RegisteredDrafter:
             return self.word if drafter == self.kind() else f"{self.word}:{number}"
         if shape is None:
             return self.word if self.default is None else None
-        if type(shape) is not self.shape:
+        if self.shape is None or type(shape) is not self.shape or not is_dataclass(shape):
             return None
         number = getattr(shape, fields(shape)[0].name)
         if shape != self.shape(number):
@@ -204,7 +222,7 @@ def parse(text: str, draft: str | None = None, **options: Any) -> Named:
     return _Parser(text, options if draft is None else {"draft": draft, **options}).parse(text)
 
 
-def name(strategy: Any) -> str:
+def name(strategy: DraftMethod) -> str:
     """Return the name that `parse` would read as this strategy, without draft options and recoveries; else its repr."""
     kind = type(strategy.drafter)
     found = (entry.spelled(strategy) for entry in DRAFTERS.values() if entry.kind is kind)

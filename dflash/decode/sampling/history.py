@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.decode.grammar.state import GrammarState
+
 
 class History:
     """Ids of the path to one node of a draft: prompt, output and the draft tokens above the node.
@@ -25,14 +27,17 @@ class History:
         Number of prompt ids.
     counts : Counts or None
         Occurrences of each token; None unless `count` was called.
+    grammar : GrammarState or None
+        Follows the ids after the prompt.
     """
 
-    __slots__ = ("counts", "n_prompt", "token_ids")
+    __slots__ = ("counts", "grammar", "n_prompt", "token_ids")
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self.token_ids = list(prompt)
         self.n_prompt = len(self.token_ids)
         self.counts: Counts | None = None
+        self.grammar: GrammarState | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -50,7 +55,9 @@ class History:
                 self.counts.add(token)
 
     def push(self, token: int) -> None:
-        """Append a token."""
+        """Append a token. Raises a DFlashError, and stays, if the grammar refuses the token."""
+        if self.grammar is not None:
+            self.grammar.push(token, len(self.token_ids))
         self.token_ids.append(token)
         if self.counts is not None:
             self.counts.add(token)
@@ -60,7 +67,10 @@ class History:
         if self.counts is not None:
             for token in reversed(self.token_ids[length:]):
                 self.counts.remove(token)
+        n = len(self.token_ids) - max(length, self.n_prompt)
         del self.token_ids[length:]
+        if self.grammar is not None:
+            self.grammar.cut(n)
 
 
 class Counts:
@@ -99,7 +109,8 @@ class Counts:
         slot = self._slot.setdefault(token, self._n)
         if slot == self._n:
             if self._n == len(self._ids):
-                self._ids, self._produced = (np.resize(array, 2 * self._n + 16) for array in (self._ids, self._produced))
+                n = 2 * self._n + 16
+                self._ids, self._produced = np.resize(self._ids, n), np.resize(self._produced, n)
             self._ids[slot], self._produced[slot] = token, 0
             self._n += 1
         self._produced[slot] += 1

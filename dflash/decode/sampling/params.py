@@ -105,10 +105,16 @@ class Sampling:
         return None if penalties == Penalties() else penalties
 
     @property
+    def bias_pairs(self) -> tuple[tuple[int, float], ...]:
+        """`logit_bias` as pairs, as it is stored once it was checked."""
+        assert isinstance(self.logit_bias, tuple)
+        return self.logit_bias
+
+    @property
     def before(self) -> list[LogitsProcessor]:
         """Processors that come before those of the session."""
         processors: list[LogitsProcessor] = [self.penalties] if self.penalties else []
-        return processors + ([Bias(self.logit_bias)] if self.logit_bias else [])
+        return processors + ([Bias(self.bias_pairs)] if self.logit_bias else [])
 
     @property
     def after(self) -> list[LogitsProcessor]:
@@ -122,13 +128,15 @@ class Sampling:
 
 
 def _number(name: str, value: Any, low: float, high: float) -> None:
-    if not isinstance(value, Real) or isinstance(value, bool) or not low <= value <= high:
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:
         raise RequestError(f"{name}: must be a number from {low:g} to {high:g}, got {value!r}")
 
 
 def check_whole(name: str, value: Any, low: int, high: int | None = None) -> None:
     """Raise a RequestError if an argument is not a whole number in this range."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < low or (high is not None and value > high):
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or value < low or (high is not None and value > high):
         span = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise RequestError(f"{name}: must be a whole number {span}, got {value!r}")
 

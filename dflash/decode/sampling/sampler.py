@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dflash.decode.drafting.draft import Draft
+from dflash.decode.grammar.matcher import Words
 from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.sampling.processors import Bias, LogitsProcessor, MinP, Penalties, Row, Temperature
@@ -86,10 +87,14 @@ class Sampler:
             self.params, first, draft.positions(n), self._edits(draft, history) if self.processors else None
         )
 
-    def sample(self, row: Row, history: History) -> int:
-        """Pick the token that follows a history, or -1 if every token is masked or NaN."""
-        if self.processors:
-            row = self._processed(row, history)
+    def sample(self, row: Row, history: History, mask: Words | None = None) -> int:
+        """Pick the token that follows a history, or -1 if every token is masked or NaN.
+
+        The mask of a grammar comes first, so that processors see which tokens are legal: `MinTokens` leaves end tokens where
+        only these are.
+        """
+        if self.processors or mask is not None:
+            row = self._processed(row, history, mask)
         return sample.sample_one(row, self.params, len(history))
 
     def logprobs(self, row: Row, token: int) -> TokenLogprobs | None:
@@ -107,11 +112,14 @@ class Sampler:
             own.append(above | {token: above.get(token, counts.of(token)) + 1})
         return LogitEdits(counts.ids, counts.produced, own, p.repetition, p.presence, p.frequency, self._bias)
 
-    def _processed(self, row: Row, history: History) -> Row:
+    def _processed(self, row: Row, history: History, mask: Words | None) -> Row:
         shape = row.shape
         if self._scratch.shape != shape:
             self._scratch = np.empty(shape, np.float32)
-        np.copyto(self._scratch, row)
+        if mask is None:
+            np.copyto(self._scratch, row)
+        else:
+            sample.mask_row(row, mask, out=self._scratch)
         row = self._scratch
         for processor in self.processors:
             row = processor(row, history)

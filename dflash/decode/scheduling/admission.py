@@ -3,23 +3,24 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
+from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.drafting.state_check import checked_state
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.errors import ContextOverflow, OutOfMemory, PoolExhausted, RequestError
 from dflash.kernels.ragged import PAGE
-from dflash.model.state.sequence_state import Snapshot
+from dflash.model.protocols.sequence import SequenceSnapshot
+from dflash.model.protocols.target import TargetModel
 
 
-def check(model: Any, session: Session) -> None:
+def check(model: TargetModel, session: Session) -> None:
     """Raise an error if a session can never run, and set its `max_length`.
 
     Parameters
     ----------
-    model : Model
+    model : TargetModel
         The model of the engine.
     session : Session
         A session that was not added to an engine before.
@@ -56,7 +57,7 @@ def check(model: Any, session: Session) -> None:
         )
 
 
-def admit(model: Any, session: Session, cache: PrefixCache | None = None) -> None:
+def admit(model: TargetModel, session: Session, cache: PrefixCache | None = None) -> None:
     """Start a session: take all memory that it needs until its end, with the longest fitting snapshot of the cache.
 
     Raises
@@ -76,7 +77,7 @@ def admit(model: Any, session: Session, cache: PrefixCache | None = None) -> Non
         raise
 
 
-def readmit(model: Any, session: Session, cache: PrefixCache | None = None) -> None:
+def readmit(model: TargetModel, session: Session, cache: PrefixCache | None = None) -> None:
     """Restart a session with plain decoding, from the end of its prompt if that was saved, else from its prefix."""
     snapshot, session.prompt_snapshot = session.prompt_snapshot, None
     try:
@@ -92,13 +93,14 @@ def save_prompt_snapshot(session: Session) -> None:
     """Save the state at the end of the prompt, if a recovery may restart the session and there is memory for it."""
     if not any(recovery_state.restarts for recovery_state in session.recovery_states):
         return
+    assert session.state is not None, "the session runs"
     # without it, a restart prefills the prompt again
     with suppress(PoolExhausted, OutOfMemory):
         session.prompt_snapshot = session.state.snapshot()
 
 
 def _take_evicting(
-    model: Any, session: Session, prefix: SessionSnapshot | Snapshot | None, cache: PrefixCache | None
+    model: TargetModel, session: Session, prefix: SessionSnapshot | SequenceSnapshot | None, cache: PrefixCache | None
 ) -> None:
     """Take the memory, with a snapshot of the cache if there is no other; the cache gives way while memory is short."""
     looks_up = cache is not None and session.use_prefix_cache and prefix is None
@@ -115,15 +117,15 @@ def _take_evicting(
         cache.count(session)
 
 
-def _take(model: Any, session: Session, prefix: SessionSnapshot | Snapshot | None) -> None:
+def _take(model: TargetModel, session: Session, prefix: SessionSnapshot | SequenceSnapshot | None) -> None:
     drafter_snapshot, known = None, prefix
     if isinstance(prefix, SessionSnapshot):
         drafter_snapshot, known = prefix.of(session.drafter), prefix.state
     _check_pages(model, session.max_length - 1, known.length if known is not None else 0)
     try:
-        session.state = model.state()
+        session.state = state = model.state()
         if known is not None:
-            session.state.restore(known)
+            state.restore(known)
         session.n_prefilled = known.length if known is not None else 0
         session.state.reserve(session.max_length - 1 - session.n_prefilled)
         session.drafter_state = checked_state(session.drafter, session.drafter.start(session, model, drafter_snapshot))
@@ -133,14 +135,14 @@ def _take(model: Any, session: Session, prefix: SessionSnapshot | Snapshot | Non
         raise
 
 
-def _check_pages(model: Any, n: int, n_shared: int) -> None:
+def _check_pages(model: TargetModel, n: int, n_shared: int) -> None:
     """Raise PoolExhausted if `n` tokens, with a shared prefix of `n_shared`, do not fit. Done before a slot is cleared."""
     missing, free = -(-n // PAGE) - n_shared // PAGE, model.pools.free_pages
     if missing > free:
         raise PoolExhausted(f"the session needs {missing} KV pages of {PAGE} tokens, {free} of {model.pools.pages} are free")
 
 
-def _check_drafters(model: Any, drafter: Any) -> None:
+def _check_drafters(model: TargetModel, drafter: Drafter) -> None:
     """Raise a RequestError if one strategy needs more slots of a draft model than it has: one for each of the target."""
     loaded = (part for part in _parts_of(drafter) if part in model.attachments)
     for part, n in Counter(loaded).items():
@@ -150,7 +152,7 @@ def _check_drafters(model: Any, drafter: Any) -> None:
             )
 
 
-def _parts_of(drafter: Any) -> Iterator[Any]:
+def _parts_of(drafter: Drafter) -> Iterator[Drafter]:
     """Yield the drafters inside a drafter, at any depth."""
     inside = [drafter]
     while inside:
@@ -168,6 +170,6 @@ def _check_ids(n_vocab: int, session: Session) -> None:
         raise RequestError(
             f"prompt: token {session.prompt_array[bad]} at {bad} is not in the vocabulary, ids are 0 to {n_vocab - 1}"
         )
-    for token, _ in session.sampling.logit_bias:
+    for token, _ in session.sampling.bias_pairs:
         if token >= n_vocab:
             raise RequestError(f"logit_bias: token {token} is not in the vocabulary, ids are 0 to {n_vocab - 1}")

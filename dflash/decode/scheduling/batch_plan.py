@@ -1,16 +1,17 @@
 """The rows of the next forward: drafts of sessions that decode, and chunks of prompts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dflash.decode.drafting.device_draft import DeferredDraft
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, Nothing
+from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing
 from dflash.decode.session import Session
 from dflash.errors import DFlashError
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
+from dflash.model.protocols.target import TargetModel
 
 Fail = Callable[[Session, Exception], None]
 
@@ -26,12 +27,12 @@ class BatchPart(NamedTuple):
     n_prefill: int = 0
 
 
-def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> list[BatchPart]:
+def plan(model: TargetModel, sessions: Sequence[Session], chunk: int, fail: Fail) -> list[BatchPart]:
     """Lay out a forward: every session that decodes gets its rows, then prompts share `chunk` rows, the oldest first.
 
     Parameters
     ----------
-    model : Model
+    model : TargetModel
         Its `max_rows` bounds the forward, `n_vocab` the draft tokens; chunks end at multiples of its `chunk_alignment`.
     sessions : sequence of Session
         Admitted, the oldest first.
@@ -51,6 +52,7 @@ def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> lis
     start = 0
     for session, draft in _drafts(model, decoding, model.max_rows - (chunk if prefilling else 0), fail):
         stop = start + 1 + len(draft)
+        assert session.state is not None, "the session runs"
         parts.append(BatchPart(session, Span.of(session.state, session.token_ids[-1], draft), start, stop, draft))
         start = stop
     room = min(chunk, model.max_rows - start)
@@ -58,6 +60,7 @@ def plan(model: Any, sessions: Sequence[Session], chunk: int, fail: Fail) -> lis
         n = _chunk(session, room, model.chunk_alignment)
         if n > 0:
             tokens = session.prompt_array[session.n_prefilled : session.n_prefilled + n]
+            assert session.state is not None, "the session runs"
             span = Span.chain(session.state, tokens, prefill=True, logits=False)
             parts.append(BatchPart(session, span, start, start + n, n_prefill=n))
             start, room = start + n, room - n
@@ -74,19 +77,25 @@ def _chunk(session: Session, room: int, alignment: int) -> int:
 def capture_of(parts: Sequence[BatchPart]) -> tuple[int, ...]:
     """Return the target layers that any of the drafters needs."""
     layers: set[int] = set()
-    for part in parts:
-        layers.update(part.session.drafter_state.capture)
+    for drafter_state in drafter_states_of(part.session for part in parts):
+        layers.update(drafter_state.capture)
     return tuple(sorted(layers))
 
 
-def _drafts(model: Any, decoding: list[Session], rows: int, fail: Fail) -> list[tuple[Session, Draft]]:
-    """Ask every drafter once for all of its sessions. Forced tokens of a session are its draft."""
+def drafter_states_of(sessions: Iterable[Session]) -> list[DrafterState]:
+    """Return the drafter states of running sessions."""
+    return [state for session in sessions if (state := session.drafter_state) is not None]
+
+
+def _drafts(model: TargetModel, decoding: list[Session], rows: int, fail: Fail) -> list[tuple[Session, Draft]]:
+    """Ask every drafter once for all of its sessions. Forced tokens of a session are its draft; grammars trim the others."""
     groups: dict[Drafter, list[Session]] = {}
     for session in decoding:
         if type(session.drafter) is not Nothing:
             groups.setdefault(session.drafter, []).append(session)
     forced = [session for session in decoding if session.forced_ids]
-    if not groups and not forced:
+    alone = [session for session in decoding if session.grammar is not None and type(session.drafter) is Nothing]
+    if not groups and not forced and not alone:
         return [(session, EMPTY) for session in decoding]
     share = max(min(PENDING, rows // len(decoding)) - 1, 0)
     drafts: dict[Session, Draft] = {}
@@ -96,17 +105,25 @@ def _drafts(model: Any, decoding: list[Session], rows: int, fail: Fail) -> list[
         rooms = [min(share, session.max_length - len(session.token_ids) - 1) for session in group]
         try:
             for session, draft, room in zip(group, propose(rooms), rooms, strict=True):
-                drafts[session] = _checked(draft, room, model.n_vocab)
+                draft = _checked(draft, room, model.n_vocab)
+                fits = session.grammar is None or session.forced_ids
+                drafts[session] = draft if fits else session.grammar.fit(draft, room)
         except Exception as error:
             failed.update(group)
             for session in group:
                 fail(session, error)
 
+    for session in alone:
+        take([session], lambda _: [EMPTY])
     for session in forced:
-        take([session], lambda _, session=session: [Draft(session.forced_ids)])
+        take([session], partial(_forced, session))
     for drafter, group in groups.items():
-        take(group, partial(drafter.propose, [session.drafter_state for session in group]))
+        take(group, partial(drafter.propose, drafter_states_of(group)))
     return [(session, drafts.get(session, EMPTY)) for session in decoding if session not in failed]
+
+
+def _forced(session: Session, _: list[int]) -> list[Draft]:
+    return [Draft(session.forced_ids)]
 
 
 def _checked(draft: Draft, room: int, n_vocab: int) -> Draft:

@@ -4,9 +4,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from dflash.errors import Cancelled
+
+T = TypeVar("T")
 
 
 class Errands:
@@ -23,7 +25,7 @@ class Errands:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, function: Callable[[], Any]) -> Future[Any]:
+    def add(self, function: Callable[[], T]) -> Future[T]:
         """Queue a function. The future receives its result or its exception.
 
         Raises
@@ -31,7 +33,7 @@ class Errands:
         Cancelled
             If the engine is closed.
         """
-        future: Future[Any] = Future()
+        future: Future[T] = Future()
         with self._lock:
             if self._closed:
                 raise Cancelled("the engine is shutting down")
@@ -51,7 +53,7 @@ class Errands:
             self._waiting.popleft()[1].set_exception(Cancelled("the engine is shutting down"))
 
 
-def _run(function: Callable[[], Any], future: "Future[Any]") -> None:
+def _run(function: Callable[[], T], future: Future[T]) -> None:
     try:
         future.set_result(function())
     except BaseException as error:

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from dflash.decode.drafting.device_draft import can_defer
 from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft, NextStep, planned_next
-from dflash.decode.scheduling.batch_plan import BatchPart, capture_of
+from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, drafter_states_of
+from dflash.decode.step import Step
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft.request import DeviceDraftRequest
+from dflash.model.protocols.device_drafter import DeviceDrafter
+from dflash.model.protocols.target import OverlappingModel, TargetModel, overlaps
 
 if TYPE_CHECKING:
     from dflash.decode.session import Session
@@ -25,21 +28,23 @@ class OverlappedStep:
 
     Parameters
     ----------
-    model : Model
+    model : OverlappingModel
     parts : list of BatchPart
         Parts of the present step, whose tokens this forward reads.
     out : Forward
         Forward of the present step.
     """
 
-    def __init__(self, model: Any, parts: list[BatchPart], out: Forward) -> None:
+    def __init__(self, model: OverlappingModel, parts: list[BatchPart], out: Forward) -> None:
         self._model, self._parts = model, parts
+        step = Step([], batch=len(parts))  # its tokens and times are not known yet
         for part in parts:
-            part.session.drafter_state.observe(out, [part.start])
+            part.session.drafter_state.observe(step, out, [part.start])
         self.out: Forward = model.forward_overlapped([part.span for part in parts], capture=capture_of(parts))
 
     def accept(self, session: Session) -> None:
         """Count the session's row as read, after its token was accepted."""
+        assert session.state is not None, "the session runs"
         session.state.mark_read(_ROOT, prefill=False)
 
     def take(self, active: Sequence[Session]) -> list[BatchPart]:
@@ -50,19 +55,21 @@ class OverlappedStep:
         active : sequence of Session
         """
         continuing = [part for part in self._parts if part.session in active]
-        if self._model.latest is self.out and all(part.session.state.pending == _ROOT for part in continuing):
+        if self._model.latest is self.out and all(part.span.state.pending == _ROOT for part in continuing):
             return continuing
         for part in continuing:
-            part.session.state.commit([])
+            part.span.state.commit([])
         return []
 
 
-def launch_next(model: Any, parts: list[BatchPart], active: Sequence[Session], out: Forward) -> OverlappedStep | None:
+def launch_next(
+    model: TargetModel, parts: list[BatchPart], active: Sequence[Session], out: Forward
+) -> OverlappedStep | None:
     """Launch the next step as far as it can be planned: its forward if no session drafts, else the drafts.
 
     Parameters
     ----------
-    model : Model
+    model : TargetModel
         Its last forward read `parts`, and sampling of their tokens was launched.
     parts : list of BatchPart
     active : sequence of Session
@@ -73,15 +80,16 @@ def launch_next(model: Any, parts: list[BatchPart], active: Sequence[Session], o
     Returns
     -------
     OverlappedStep or None
-        None if no forward was launched: a session drafts, prefills, may end, or has processors, recoveries, a recorder or
-        log-probabilities, which need tokens on the host. Drafts that were launched are found by the drafter in `propose`.
+        None if no forward was launched: a session drafts, prefills, may end, or has processors, a grammar, recoveries, a
+        recorder or log-probabilities, which need tokens on the host: the mask of a token depends on the token before it.
+        Drafts that were launched are found by the drafter in `propose`.
     """
-    if not model.can_overlap or len(parts) != len(active) or len(parts) > PENDING or not all(map(_can_continue, parts)):
+    if not overlaps(model) or len(parts) != len(active) or len(parts) > PENDING or not all(map(_can_continue, parts)):
         return None
     found = _planned_next(parts)
     if all(one is NO_DRAFT for one in found) and all(_is_plain(part, row) for row, part in enumerate(parts)):
         return OverlappedStep(model, parts, out)
-    requests: dict[Any, dict[int, DeviceDraftRequest]] = {}
+    requests: dict[DeviceDrafter, dict[int, DeviceDraftRequest[Any]]] = {}
     for i, one in enumerate(found):
         if isinstance(one, LaunchDraft):
             requests.setdefault(one.drafter, {})[i] = one.request
@@ -97,7 +105,8 @@ def _planned_next(parts: Sequence[BatchPart]) -> list[NextStep]:
         groups.setdefault(part.session.drafter, []).append(i)
     found: list[NextStep] = [None] * len(parts)
     for drafter, group in groups.items():
-        plans = planned_next(drafter, [parts[i].session.drafter_state for i in group], [parts[i].draft for i in group])
+        drafter_states = drafter_states_of(parts[i].session for i in group)
+        plans = planned_next(drafter, drafter_states, [parts[i].draft for i in group])
         for i, one in zip(group, plans, strict=True):
             found[i] = one
     return found

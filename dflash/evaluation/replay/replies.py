@@ -53,8 +53,8 @@ class TurnReplies:
         yield from self.errors
         for kind, replies in (("cold", self.cold), ("warm", self.warm)):
             yield from (f"{kind}: the answer is empty" for reply in replies if reply.empty)
-        want = self.cold[0].tokens if self.cold else None
-        for reply in self.warm if want is not None else ():
+        for reply in self.warm if self.cold else ():
+            want = self.cold[0].tokens
             if reply.tokens != want:
                 pairs = enumerate(zip(reply.tokens, want, strict=False))
                 at = next((i for i, (a, b) in pairs if a != b), min(len(reply.tokens), len(want)))

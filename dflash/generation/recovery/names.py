@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+from dflash.decode.recoveries.base import Recovery
 from dflash.decode.registry.recoveries import from_environment, parse
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
-
-Recover = Any
-"""Comma-separated names, a recovery, or a sequence of names and recoveries; None reads the environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +21,19 @@ class Language:
     tool_choice: ToolChoice = field(default=None)
 
 
-def recoveries(wanted: Recover, language: Language) -> tuple[Any, ...]:
+class RecoveryBuilder(Protocol):
+    """Settings of a recovery that depends on the tokenizer, the chat template or the tools of a request."""
+
+    def build(self, language: Language) -> Recovery | None:
+        """Return the recovery; None if it can't be used. Called once a request, in any thread, before its session starts."""
+        ...
+
+
+Recover = str | Recovery | RecoveryBuilder | Sequence[str | Recovery | RecoveryBuilder] | None
+"""Comma-separated names, a recovery, or a sequence of names and recoveries; None reads the environment."""
+
+
+def recoveries(wanted: Recover, language: Language) -> tuple[Recovery, ...]:
     """Create the requested recoveries, in the given order.
 
     Parameters

@@ -59,7 +59,7 @@ def opening(
         return None
     name = _chosen(functions, tool_choice, default)
     try:
-        text = _opened(template, name, functions.get(name, {}))
+        text = _opened(template, name, {} if name is None else functions.get(name, {}))
     except TemplateError:
         return None
     call = text.lstrip()

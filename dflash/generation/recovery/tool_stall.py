@@ -128,7 +128,10 @@ class _ToolStallState:
         visible = text[:end]
         if not any(visible[-len(suffix) :] == list(suffix) for suffix in stall.action_suffixes):
             return False
-        return stall.announces is None or stall.announces(session.detokenize(visible[-stall.tail :]))
+        if stall.announces is None:
+            return True
+        assert session.detokenize is not None, "a stall is built for a tokenizer"
+        return stall.announces(session.detokenize(visible[-stall.tail :]))
 
 
 def _thinks(text: list[int], opened: int, closed: int) -> bool:

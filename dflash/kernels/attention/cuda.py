@@ -10,10 +10,11 @@ import numpy as np
 from dflash.errors import KernelError
 from dflash.kernels.arrays import check
 from dflash.kernels.gpu import device
-from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.cubin import device_target
 from dflash.kernels.gpu.driver import tensor_map
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.ragged import PAGE, PENDING
 from dflash.kernels.rope.cuda import HALVES, check_cache
 
@@ -90,7 +91,7 @@ class Workspace:
 class _Attention:
     """Checks and arguments that `Attend` and `Prefill` share."""
 
-    def __init__(self, name: str, q: Any, k: Any, v: Any, batch: DeviceBatch, out: Any, gate: Any) -> None:
+    def __init__(self, name: str, q: Any, k: Any, v: Any, batch: BatchArrays, out: Any, gate: Any) -> None:
         check_cache(name, k, v, q)
         self.rows, self.heads, self.width = q.shape
         self.kv = k.shape[2]
@@ -167,7 +168,7 @@ class Attend(_Attention):
         q: Any,
         k: Any,
         v: Any,
-        batch: DeviceBatch,
+        batch: BatchArrays,
         out: Any,
         *,
         gate: Any = None,
@@ -180,16 +181,18 @@ class Attend(_Attention):
         space.reserve(most * self.heads, parts, self.width)
         rows = batch.counts, batch.row_starts, batch.parent, batch.depth, batch.length, batch.pages
         room = batch.max_pages, batch.max_rows, batch.max_sequences
-        args = (*self.inputs, *rows, *room, space.partial, space.stats)
-        name, self._attend = f"decode{self.suffix}", {}
+        given = (*self.inputs, *rows, *room, space.partial, space.stats)
+        name = f"decode{self.suffix}"
+        self._attend: dict[Any, Bound] = {}
         for cut in dict.fromkeys(tiles(n * self.group, self.group, hopper=self.hopper) for n in range(1, most + 1)):
             constants = {**self.constants, **cut.constants(), "MAX_SPLITS": parts, "GATED": 0}
             made = kernel(_HERE / f"{name}.cu", name, dependent=True, **constants)
-            self._attend[cut] = made.bind(device.attribute("MultiProcessorCount"), cut.threads, args, cut.shared(self.width))
-        rows = batch.counts, batch.row_starts, batch.sequence, batch.length
+            n_processors = device.attribute("MultiProcessorCount")
+            self._attend[cut] = made.bind(n_processors, cut.threads, given, cut.shared(self.width))
         made = kernel(_HERE / "combine.cu", "combine", dependent=True, **self.constants, MAX_SPLITS=parts)
         self._across = -(-self.group * self.width // 256), self.kv
-        self._combine = made.bind((*self._across, 1), 256, (*rows, gate, space.partial, space.stats, out))
+        args = batch.counts, batch.row_starts, batch.sequence, batch.length, gate, space.partial, space.stats, out
+        self._combine = made.bind((*self._across, 1), 256, args)
 
     def _launch(self, n_rows: int, stream: Any) -> None:
         if n_rows > PENDING:
@@ -207,11 +210,12 @@ class Prefill(_Attention):
     its visible tokens, not on the chunks of the prompt; they differ from those of `Attend`.
     """
 
-    def __init__(self, q: Any, k: Any, v: Any, batch: DeviceBatch, out: Any, *, gate: Any = None) -> None:
+    def __init__(self, q: Any, k: Any, v: Any, batch: BatchArrays, out: Any, *, gate: Any = None) -> None:
         super().__init__("prefill", q, k, v, batch, out, gate)
         if self.exact:
             return
-        name, self._prefill = f"prefill{self.suffix}", {}
+        name = f"prefill{self.suffix}"
+        self._prefill: dict[Any, Bound] = {}
         rows = batch.counts, batch.row_starts, batch.length, batch.pages, batch.max_pages
         args = (*self.inputs, *rows, gate, out)
         for cut in {tiles(n, self.group, hopper=self.hopper) for n in (64, 128)}:

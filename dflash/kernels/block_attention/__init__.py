@@ -95,8 +95,8 @@ def append(k: Floats, v: Floats, ring_k: Ring, ring_v: Ring, *, slots: Ints, pos
     n, room = len(k), ring_k.shape[0]
     for name, array in (("k", k), ("v", v)):
         check(f"append: {name}", array, (n, *ring_k.shape[2:]))
-    for name, array in (("slots", slots), ("positions", positions)):
-        check(f"append: {name}", array, (n,), _I32)
+    for name, numbers in (("slots", slots), ("positions", positions)):
+        check(f"append: {name}", numbers, (n,), _I32)
     if n and (slots.max() >= room or positions[slots >= 0].min(initial=0) < 0):
         raise KernelError(f"append: slots must be below {room} and positions not negative, got {slots} and {positions}")
     cpu.append(k, v, ring_k, ring_v, slots=slots, positions=positions)

@@ -56,7 +56,7 @@ def most_shared() -> int:
     return device.attribute("MaxSharedMemoryPerBlockOptin") - 2048
 
 
-def constants(conv_memory: ConvMemory, memory: DeltaMemory) -> dict[str, int]:
+def constants(conv_memory: ConvMemory, memory: DeltaMemory) -> dict[str, Any]:
     """Return the macros that a model fixes; raise `KernelError` if K or V is larger than the kernels allow."""
     _, _, width, n_values = memory.sizes
     if max(width, n_values) > _WIDEST:

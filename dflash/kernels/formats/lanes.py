@@ -6,6 +6,7 @@ is computed in Python.
 
 from __future__ import annotations
 
+import builtins
 import functools
 
 import llvmlite.binding
@@ -91,7 +92,7 @@ class Lanes:
         """Reinterpret the same bits as signed integers."""
         return Lanes(self.builder, self.value, signed=True)
 
-    def half(self, i: int) -> Lanes:
+    def half(self, i: builtins.int) -> Lanes:
         """Return the first (0) or second (1) 16 of 32 lanes."""
         order = list(range(i * LANES, (i + 1) * LANES))
         return self._like(self.builder.shuffle_vector(self.value, self.value, _vector(_I32)(order)))
@@ -126,18 +127,18 @@ class Lanes:
             out = self.builder.insert_element(out, self.builder.extract_element(table.value, entry), _I32(i))
         return Lanes(self.builder, out)
 
-    def nibbles(self, high: int, scale: Lanes, minimum: Lanes) -> tuple[Lanes, Lanes]:
+    def nibbles(self, high: builtins.int, scale: Lanes, minimum: Lanes) -> tuple[Lanes, Lanes]:
         """Return ``q * scale - minimum`` for the low (0) or high (1) nibbles of 32 bytes.
 
         With AVX-512, the 16 possible results are computed once and looked up by the nibbles.
         """
         q = self >> 4 if high else self & 15
         if not _has_avx512():
-            return tuple(q.half(i).float() * scale - minimum for i in range(2))
+            return q.half(0).float() * scale - minimum, q.half(1).float() * scale - minimum
         table = constant(self.builder, list(range(16))) * scale - minimum
         # the look-up uses four bits of an index, so low nibbles need no mask; high nibbles are shifted within their lane
-        parts = (self.half(i).int() for i in range(2))
-        return tuple((part >> 4 if high else part).look_up(table) for part in parts)
+        first, second = ((part >> 4 if high else part).look_up(table) for part in (self.half(i).int() for i in range(2)))
+        return first, second
 
 
 def constant(builder: ir.IRBuilder, values: list[int]) -> Lanes:

@@ -82,7 +82,7 @@ def _pairs_of_nibbles(qs: Raw) -> Raw:
 def _crumbs(qs: Raw) -> Raw:
     """Return the pairs of bits of 32 bytes, from the lowest pair to the highest, for each half of the bytes."""
     shifts = np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1)
-    return ((qs.reshape(len(qs), 2, 1, 32) >> shifts) & 3).reshape(len(qs), 256)
+    return ((qs.reshape(len(qs), 2, 1, 32) >> shifts) & np.uint8(3)).reshape(len(qs), 256)
 
 
 def _q4_k(raw: Raw) -> Floats:
@@ -96,8 +96,8 @@ def _q5_k(raw: Raw) -> Floats:
 
 
 def _q6_k(raw: Raw) -> Floats:
-    low = raw[:, :128].reshape(-1, 2, 1, 64)
-    low = np.concatenate([low & 15, low >> 4], axis=2).reshape(len(raw), 256)
+    both = raw[:, :128].reshape(-1, 2, 1, 64)
+    low = np.concatenate([both & 15, both >> 4], axis=2).reshape(len(raw), 256)
     q = (low | (_crumbs(raw[:, 128:192]) << 4)).astype(np.int32) - 32
     return _sub_blocks(q, _f16(raw, 208) * raw[:, 192:208].view(np.int8).astype(np.float32))
 

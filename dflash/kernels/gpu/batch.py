@@ -1,5 +1,6 @@
 """A batch in device arrays at fixed addresses, so that a captured graph reads the batch of each replay."""
 
+from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
@@ -30,9 +31,24 @@ class DeviceBatch:
         As in `Ragged`; `position` is ``length + depth``. All are CuPy arrays.
     """
 
+    counts: Any
+    tokens: Any
+    position: Any
+    sequence: Any
+    parent: Any
+    depth: Any
+    row_starts: Any
+    length: Any
+    slot: Any
+    prefill: Any
+    n_accepted: Any
+    buffer: Any
+    accepted: Any
+    pages: Any
+
     def __init__(self, rows: int, sequences: int, pages: int) -> None:
         self.max_rows, self.max_sequences, self.max_pages = rows, sequences, pages
-        shapes = {
+        shapes: dict[str, tuple[int, ...]] = {
             "counts": (2,),
             "row_starts": (sequences + 1,),
             **dict.fromkeys(("length", "slot", "prefill", "n_accepted", "buffer"), (sequences,)),
@@ -93,3 +109,7 @@ class DeviceBatch:
     def clear(self) -> None:
         """Describe a pass without rows; launches that read it do nothing."""
         self.counts.fill(0)
+
+
+BatchArrays = DeviceBatch | SimpleNamespace
+"""A `DeviceBatch`, or arrays of the same names that a kernel writes."""

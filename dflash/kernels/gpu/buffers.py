@@ -2,7 +2,7 @@
 
 import math
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,10 @@ class DeviceArrays:
             views = SimpleNamespace(**parts_of(host, shapes))
             self._ring.append((views, host, cupy.cuda.Event(disable_timing=True)))
         self._next = 0
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     @property
     def host(self) -> SimpleNamespace:

@@ -44,10 +44,10 @@ class Parameter:
         text = re.sub(r"\b(const|__restrict__|__grid_constant__)\b", " ", text)
         match = re.fullmatch(r"\s*([\w\s]+?)\s*(\*?)\s*(\w+)\s*", text)
         kind = " ".join(match[1].split()) if match else ""
-        if kind not in _TYPES and kind != "TensorMap":
+        if match is None or (kind not in _TYPES and kind != "TensorMap"):
             raise KernelError(f"parameter {text.strip()!r}: its type must be one of {', '.join(_TYPES)}, TensorMap")
         self.name, self.is_array = match[3], bool(match[2])
-        self.dtype = None if kind == "TensorMap" else np.dtype(_TYPES[kind])
+        self.dtype: np.dtype[Any] | None = None if kind == "TensorMap" else np.dtype(_TYPES[kind])
 
     def cell(self, value: Any, where: str) -> Any:
         """Check an argument and return a ctypes object that holds it, for the launch to point at.

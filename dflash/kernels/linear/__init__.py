@@ -46,7 +46,8 @@ def linear(x: Floats, weights: Sequence[Matrix], outs: Sequence[Floats], *, add:
     native = [(w, o) for w, o in zip(weights, outs, strict=True) if w.native]
     if native:
         modes = [cpu.ADD if add else cpu.STORE] * len(native)
-        cpu.multiply(_plan(x, *zip(*native, strict=True), modes), get_num_threads())
+        plan = _plan(x, [weight for weight, _ in native], [out for _, out in native], modes)
+        cpu.multiply(plan, get_num_threads())
     for weight, out in zip(weights, outs, strict=True):
         if not weight.native:
             _linear_by_parts(x, weight, out, add)
@@ -101,6 +102,7 @@ class PackedLinear:
         gated: bool = False,
         name: str = "linear",
     ) -> None:
+        modes: tuple[int, ...]
         if gated:
             outs, modes = (*outs, *outs), (cpu.GATE, cpu.UP)
         else:
@@ -126,7 +128,8 @@ class PackedLinear:
         x, weights, outs = self._arrays
         rows = [o[:n_tokens] for o in outs]
         if self._gated:
-            gated_linear(x[:n_tokens], *weights, rows[0])
+            gate, up = weights
+            gated_linear(x[:n_tokens], gate, up, rows[0])
         else:
             linear(x[:n_tokens], weights, rows, add=self._add)
 

@@ -130,7 +130,7 @@ class PrefillLinear:
         width = self._x.shape[1]
         halves = self._scratch.halves[: (end - start) * width].reshape(end - start, width)
         per = 2 if self._mode == GATED else 1
-        unpacks, parts = [], []
+        unpacks, parts = list[Bound](), list[int]()
         for i, rows in enumerate(laid):
             low, high = max(0, start - rows.first) // per, min(rows.n, (end - rows.first) // per)
             if low >= high:
@@ -162,9 +162,9 @@ class PrefillLinear:
         types = dict.fromkeys(weight.type for weight in weights)
         if gated and len(types) > 1:
             return []
-        made, tokens = [], tensor_map(self._x, _PACKED_BOX)
+        made, tokens = list[tuple[Bound, int]](), tensor_map(self._x, _PACKED_BOX)
         for kind in types:
-            tiles, parts, strips = [], [], 0
+            tiles, parts, strips = list[int](), list[int](), 0
             for weight, out in zip(weights, self._outs, strict=False):
                 if weight.type == kind:
                     across = weight.tiles_of_row

@@ -1,6 +1,6 @@
 """Mixture of experts: a router, the experts selected for a token, and a shared expert."""
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numba import get_num_threads
@@ -8,18 +8,18 @@ from numpy.typing import NDArray
 
 from dflash.errors import KernelError
 from dflash.kernels.arrays import empty
-from dflash.kernels.formats import Matrix
 from dflash.kernels.linear import PackedLinear, describe, gated_linear, linear
 from dflash.kernels.linear.cpu import COLUMNS, GATE, MODE, OUT, OUT_BYTES, STORE, TOKENS, UP, X_BYTES, X, multiply
 from dflash.kernels.moe import cpu
 from dflash.kernels.profile import timed
 
 Floats = NDArray[np.float32]
+W = TypeVar("W")
 
 _FEW = 8  # tokens up to which results are combined on one thread
 
 
-class Experts(NamedTuple):
+class Experts(NamedTuple, Generic[W]):
     """Weights of one layer: E experts of F hidden units, a shared expert of Fs hidden units; D is the model width.
 
     Parameters
@@ -32,16 +32,20 @@ class Experts(NamedTuple):
     shared_down : Matrix (D, Fs)
     n_used : int
         Experts selected for a token, besides the shared one.
+
+    Notes
+    -----
+    On a GPU the matrices are of type `PackedWeight`, and the routers are float32 arrays.
     """
 
-    router: Matrix
-    gate: Matrix
-    up: Matrix
-    down: Matrix
-    shared_router: Matrix
-    shared_gate: Matrix
-    shared_up: Matrix
-    shared_down: Matrix
+    router: W
+    gate: W
+    up: W
+    down: W
+    shared_router: W
+    shared_gate: W
+    shared_up: W
+    shared_down: W
     n_used: int
 
 

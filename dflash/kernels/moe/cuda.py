@@ -136,7 +136,7 @@ class DecodeMoe:
         self._plan = plan.bind(1, 512, (s.logits, counts, s.rows, s.experts, s.factors, *items, s.arrived))
         into = w.gate, w.up, w.shared_gate, w.shared_up
         self._gate_up, self._gate_up_blocks = _gate_up(shape, into, (s.normed, *items, *into, s.inner))
-        args = s.normed, s.logits, counts, *into, s.inner, s.experts, s.factors, w.down, w.shared_down
+        args: tuple[Any, ...] = s.normed, s.logits, counts, *into, s.inner, s.experts, s.factors, w.down, w.shared_down
         args = *args, w.down.data.nbytes // shape.experts, w.shared_down.data.nbytes
         self._gate_up_few = _gate_up_few(shape, into, args)
         args = s.inner, *items, w.down, w.shared_down, s.product

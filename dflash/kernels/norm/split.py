@@ -47,6 +47,6 @@ def sums(width: int) -> int:
     return -(-width // _TILE)
 
 
-def carried(**norms: Any) -> dict[str, SplitNorm]:
+def carried(**norms: Any) -> dict[str, Any]:
     """Return the norms that are fused into a multiply, out of those before and behind it."""
     return {place: norm for place, norm in norms.items() if isinstance(norm, SplitNorm)}

@@ -8,7 +8,7 @@ import cupy
 
 from dflash.errors import KernelError
 from dflash.kernels.arrays import check
-from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.ragged import PAGE
 
@@ -101,7 +101,7 @@ class Rotate:
         k_norm: Any,
         cos: Any,
         sin: Any,
-        batch: DeviceBatch,
+        batch: BatchArrays,
         *,
         eps: float,
         q: Any,

@@ -11,6 +11,7 @@ from dflash.kernels.arrays import check
 from dflash.kernels.sample import cpu
 from dflash.kernels.sample.candidates import POOL
 from dflash.kernels.sample.candidates import candidates as find_candidates
+from dflash.kernels.sample.mask import mask_row
 from dflash.kernels.sample.params import (
     NO_OFFSETS,
     HostSampleResult,
@@ -41,6 +42,7 @@ __all__ = [
     "gumbel",
     "likely",
     "log_sum_exp",
+    "mask_row",
     "nucleus",
     "sample",
     "sample_among",

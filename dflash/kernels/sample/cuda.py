@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dflash.errors import KernelError
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
+from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.gpu.mirror import Mirror
 from dflash.kernels.sample.cuda_candidates import Proposing
@@ -56,12 +57,14 @@ class DeviceSampler:
         if vocab >= _MOST_VOCAB:
             raise KernelError(f"sampler: rows of {vocab} logits; there must be fewer than {_MOST_VOCAB}")
         self.logits, self.stream = logits, stream
-        self._laws, self._ids, self._found = Mirror(n, LAW), Mirror(n, np.int32), None
+        self._laws, self._ids = Mirror(n, LAW), Mirror(n, np.int32)
+        self._found: Mirror | None = None
         self._edits = DeviceEdits(logits)
         self.ids = self._ids.device.reshape(-1)
         self._bind(n, vocab)
         self._place = None
         if position is not None:
+            assert LAW.fields is not None, "a structured type"
             args = position, self._laws.device, LAW.itemsize // 4, LAW.fields["position"][1] // 4, n
             self._place = kernel(_HERE / "set_positions.cu", "set_positions").bind(1, max(n, 32), args)
         self._event = _event()
@@ -89,7 +92,7 @@ class DeviceSampler:
         select = kernel(_HERE / "topk_topp.cu", "topk_topp", dependent=True, **shape)
         self._select = select.bind(1, SELECT_THREADS, (logits, row_params, tops, sums, largest, ids))
         top = kernel(_HERE / "logprobs.cu", "logprobs", dependent=True, **shape, MAX_TOP=MOST_TOP)
-        self._find = lambda found: top.bind(1, SELECT_THREADS, (logits, row_params, tops, sums, largest, ids, found))
+        self._bind_find = lambda found: top.bind(1, SELECT_THREADS, (logits, row_params, tops, sums, largest, ids, found))
 
     def rows(self, n: int) -> Logits:
         """Return the first `n` rows of the latest forward."""
@@ -173,7 +176,7 @@ class DeviceSampler:
         """Launch the search for log-probabilities; they are those of the rows without edits."""
         if self._found is None:
             self._found = Mirror(len(self.logits), FOUND)
-            self._find = self._find(self._found.device)
+            self._find: Bound = self._bind_find(self._found.device)
         if anew:
             self._survey_again(stream, grid=(self._chunks, n_rows))
         self._find(stream, grid=n_rows)

@@ -44,8 +44,8 @@ class DeviceEdits:
 
     def make(self, requests: Sequence[SampleRequest], n_rows: int, stream: Any) -> None:
         """Launch the edits of the requests."""
-        asking = [request for request in requests if request.edits is not None]
-        lists = [part for request in asking for part in _lists(request.edits)]
+        asking = [(request.first, request.edits) for request in requests if request.edits is not None]
+        lists = [part for _, edits in asking for part in _lists(edits)]
         n_entries = sum(len(part) for part in lists)
         n_saved = self._describe(asking, n_rows)
         if n_entries > len(self._entries.host) or n_saved > len(self._saved):
@@ -65,16 +65,15 @@ class DeviceEdits:
         args = self._logits, self._edits.device, self._entries.device, self._saved
         self._make, self._undo = (made.bind(1, _THREADS, args) for made in self._kernels)
 
-    def _describe(self, asking: Sequence[SampleRequest], n_rows: int) -> int:
+    def _describe(self, asking: Sequence[tuple[int, LogitEdits]], n_rows: int) -> int:
         """Write the record of each row, with the offsets of its lists; return the number of logits to save."""
         rows = self._edits.host
         rows[:n_rows] = np.zeros(1, EDIT)
         at = saved = 0
-        for request in asking:
-            e = request.edits
+        for first, e in asking:
             n_text, n_bias = len(e.ids), len(e.bias.ids)
             draft = at + n_text + n_bias
-            for row, own in enumerate(e.drafts, request.first):
+            for row, own in enumerate(e.drafts, first):
                 numbers = e.repetition, e.presence, e.frequency
                 rows[row] = (at, n_text, draft, len(own), at + n_text, n_bias, saved, *numbers)
                 draft += len(own)

@@ -79,6 +79,10 @@ class Logits:
         return draws
 
 
+LogitRows = NDArray[np.float32] | Logits
+"""Rows of logits (R, V) in host memory or on the device."""
+
+
 class DeviceSampleResult:
     """Tokens that the GPU samples; reading one waits for the GPU."""
 
@@ -110,6 +114,7 @@ class DeviceSampleResult:
             or 0
         )
         n = min(n, self._sampler.logits.shape[1])
+        assert self._found is not None, "log-probabilities were requested"
         found = self._found[row]
         if n > len(found["ids"]):
             return top_of(self._sampler.row(row), token, n)

@@ -118,7 +118,7 @@ class SampleRequest(NamedTuple):
 
     params: SampleParams
     first: int
-    positions: Sequence[int] | Ids
+    positions: Sequence[int] | NDArray[np.integer]
     edits: LogitEdits | None = None
 
 
@@ -222,6 +222,7 @@ def _kept(row: Row, params: SampleParams) -> tuple[Ids, Row]:
         ids, values = np.empty(params.top_k, np.int32), np.empty(params.top_k, np.float32)
         top_k(row, ids, values)
         n = len(ids) if ids[-1] >= 0 else int(np.count_nonzero(ids >= 0))
+        assert params.scale is not None, "a greedy request keeps one token"
         scaled = np.maximum(values[:n] - values[:1], _DEEPEST / params.scale) * params.scale
         ids, total = ids[:n], 0.0
     else:

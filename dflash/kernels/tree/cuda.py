@@ -139,7 +139,7 @@ class AcceptPath:
         block: DeviceArrays | None = None,
         position: Any = None,
     ) -> None:
-        constants = {"ROWS": rows, "RING_SIZE": places, "MASK_TOKEN": mask, "BLOCKS": int(block is not None)}
+        constants: dict[str, Any] = {"ROWS": rows, "RING_SIZE": places, "MASK_TOKEN": mask, "BLOCKS": int(block is not None)}
         made = kernel(_HERE / "accept_path.cu", "accept_path", **constants)
         of_pass = 0, 0, 0, batch.row_starts, batch.length, batch.tokens, batch.parent, drawn
         order = "counts", "row_starts", "sequence", "length", "position", "row", "token", "parent", "depth", "last"

@@ -1,7 +1,7 @@
 """Draft trees that a draft model on a GPU has computed, or is still computing."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
@@ -12,44 +12,18 @@ from dflash.kernels.gpu.buffers import DeviceArrays
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.tree.cuda import WriteDraft
 from dflash.model.draft.request import DeviceDraftRequest
+from dflash.model.protocols.device_drafter import DeviceDrafter
+
+if TYPE_CHECKING:
+    from dflash.kernels.gpu.batch import DeviceBatch
+    from dflash.model.cuda.model import DeviceModel
+    from dflash.model.draft.state import DraftState
+    from dflash.model.state.sequence_state import State
 
 Ints = NDArray[np.int32]
 
 
-class DeviceDrafter(Protocol):
-    """Draft model on a GPU that drafts for several sequences in one pass.
-
-    Attributes
-    ----------
-    latest : DeviceDrafts or None
-        The drafts that the device memory holds now.
-    """
-
-    latest: "DeviceDrafts | None"
-
-    def launch_ahead(self, requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
-        """Launch drafts for sequences of the last forward, below the tokens that are being sampled from that forward.
-
-        Parameters
-        ----------
-        requests : sequence of DeviceDraftRequest
-        order : sequence of int
-            Index of the forward's span for each request.
-
-        Returns
-        -------
-        bool
-            False if nothing was launched: the last forward was not one decode pass, or the drafter has not read some of
-            these sequences up to it.
-        """
-        ...
-
-    def writer(self, batch: Any) -> WriteDraft:
-        """Return the launch that writes draft tokens into the target's batch."""
-        ...
-
-
-def can_launch_ahead(target: Any, requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
+def can_launch_ahead(target: "DeviceModel", requests: Sequence[DeviceDraftRequest[Any]], order: Sequence[int]) -> bool:
     """Return True if the last forward of `target` was one decode pass and the requests' sequences are read up to it."""
     last = target.latest
     if last is None or not target.alone:
@@ -57,9 +31,11 @@ def can_launch_ahead(target: Any, requests: Sequence[DeviceDraftRequest], order:
     return all(last.spans[i].state.length == request.state.length for i, request in zip(order, requests, strict=True))
 
 
-def most_rows(target: Any, order: Sequence[int]) -> int:
+def most_rows(target: "DeviceModel", order: Sequence[int]) -> int:
     """Return the most rows that can be accepted in some spans of the last forward of `target`."""
-    sizes = {i: len(target.latest.spans[i].tokens) for i in order}
+    last = target.latest
+    assert last is not None, "`can_launch_ahead` returned True"
+    sizes = {i: len(last.spans[i].tokens) for i in order}
     requests = target.device_requests
     return min(sum(min(n, 1 + requests[i].positions) if i in requests else n for i, n in sizes.items()), PENDING)
 
@@ -79,31 +55,37 @@ class DeviceDrafts:
     """
 
     def __init__(
-        self, draft: DeviceDrafter, requests: Sequence[DeviceDraftRequest], out: DeviceArrays, anchors: Sequence[int] | None
+        self,
+        draft: DeviceDrafter,
+        requests: Sequence[DeviceDraftRequest[Any]],
+        out: DeviceArrays,
+        anchors: Sequence[int] | None,
     ) -> None:
         # a weak reference: the draft model holds its latest drafts, and a cycle would keep its weights on the device
         self._draft, self.requests = ref(draft), tuple(requests)
         self._under = None if anchors is None else tuple(anchors)
         self._lengths = [request.state.length for request in requests]
-        self._waiting = set[Any]() if anchors is not None else {request.state for request in requests}
-        self._features: Any = None
+        self._waiting: set[DraftState | State] = set()
+        if anchors is None:
+            self._waiting.update(request.state for request in requests)
+        self._features: object = None
         self._download = out.download()
         self._found: list[tuple[Ints, Ints]] | None = None
 
     def __len__(self) -> int:
         return len(self.requests)
 
-    def awaits(self, state: Any, features: Any) -> bool:
+    def awaits(self, state: "DraftState | State", features: object) -> bool:
         """Return True if this pass read rows of `features` for that sequence and none are recorded as accepted yet."""
         return state in self._waiting and features is self._features
 
-    def record_accepted(self, state: Any, n_rows: int) -> None:
+    def record_accepted(self, state: "DraftState | State", n_rows: int) -> None:
         """Record that `n_rows` rows of a sequence, which this pass has read, were accepted."""
         self._waiting.discard(state)
         state.length += n_rows
         self._lengths[[request.state for request in self.requests].index(state)] = state.length
 
-    def matches(self, requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]) -> bool:
+    def matches(self, requests: Sequence[DeviceDraftRequest[Any]], anchors: Sequence[int]) -> bool:
         """Return True if these drafts answer the requests; `tree` then checks their roots against `anchors`."""
         same = not self._waiting and self.requests == tuple(requests)
         if not same or any(request.state.length != n for request, n in zip(requests, self._lengths, strict=True)):
@@ -135,13 +117,13 @@ class DeviceDrafts:
         draft = self._draft()
         return draft is not None and draft.latest is self
 
-    def writer(self, batch: Any) -> WriteDraft:
+    def writer(self, batch: "DeviceBatch") -> WriteDraft:
         """Return the launch that writes these drafts into the batch of a pass."""
         draft = self._draft()
         assert draft is not None, "a draft lives as long as its target"
         return draft.writer(batch)
 
-    def reading(self, features: Any) -> "DeviceDrafts":
+    def reading(self, features: object) -> "DeviceDrafts":
         """Note that the pass also read rows of `features`, and return these drafts."""
         self._features = features
         return self

@@ -43,7 +43,10 @@ class Gather:
         """
         rows, logit_rows = starts(spans)
         n, n_logits = rows[-1], logit_rows[-1]
-        sources = {"hidden": layers.space.hidden, **{layer: layers.captured[layer] for layer in capture}}
+        sources: dict[str | int, Any] = {
+            "hidden": layers.space.hidden,
+            **{layer: layers.captured[layer] for layer in capture},
+        }
         at = 0
         for i in group:
             size = len(spans[i].tokens)

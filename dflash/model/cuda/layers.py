@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.rope.cuda import Rotate
 from dflash.model.config import Config
-from dflash.model.cuda.ops import Norm, Ops
+from dflash.model.cuda.ops import Norm, Op, Ops
 from dflash.model.cuda.weights import DeviceWeights
 
 
@@ -150,7 +150,7 @@ class Block:
         self.keeps = not ops.prefill and not config.experts
         if config.experts:
             gain = weights.vector("post_attention_norm.weight")
-            self.ffn = ops.experts(space.stream, gain, weights.experts(config), config.norm_eps)
+            self.ffn: FeedForward | Op = ops.experts(space.stream, gain, weights.experts(config), config.norm_eps)
         else:
             self.ffn = FeedForward(parts, norms.ffn, behind)
             self.multiplies += [self.ffn.gate_up, self.ffn.ffn_down]
@@ -163,6 +163,7 @@ class Block:
         if kept is None:
             self.ffn(n)
         else:
+            assert isinstance(self.ffn, FeedForward), "a block of experts keeps nothing"
             self.ffn(n, kept=kept)
 
 

@@ -1,7 +1,7 @@
 """A model on a GPU, with the interface of `dflash.model.model.Model`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from dflash.model.cuda.split_passes import grouped
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.gguf.file import GGUFFile
+from dflash.model.protocols.device_drafter import DraftTrees
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
@@ -80,7 +81,8 @@ class DeviceModel:
         If weights and memory of sequences do not fit the device.
     """
 
-    device, chunk_alignment, can_overlap = "cuda", CUT, True
+    device: Literal["cuda"] = "cuda"
+    chunk_alignment, can_overlap = CUT, True
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class DeviceModel:
         self._gather = Gather(config, self._decode)
         self.latest: Forward | None = None
         self.alone = False
-        self.device_requests: dict[int, DeviceDraftRequest] = {}
+        self.device_requests: dict[int, DeviceDraftRequest[Any]] = {}
         jit.warm()
 
     @property
@@ -262,7 +264,7 @@ class DeviceModel:
         tokens: NDArray[np.int32],
         rows: Ragged,
         capture: tuple[int, ...],
-        device_drafts: Mapping[Any, Sequence[int]],
+        device_drafts: Mapping[DraftTrees, Sequence[int]],
     ) -> Layers:
         if spans[0].prefill:
             self._prefill(tokens, rows, capture)

@@ -12,7 +12,7 @@ from dflash.kernels.attention import cuda as attention
 from dflash.kernels.delta import cuda as delta
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
-from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.linear import cuda as linear
 from dflash.kernels.linear import cuda_prefill
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE
@@ -28,6 +28,7 @@ _ROWS = 32
 """Row count to a multiple of which weights unpacked to float16 are padded."""
 
 Op = Callable[[int], None]
+Multiply = linear.DecodeLinear | cuda_prefill.PrefillLinear
 Norm = RmsNorm | SplitNorm
 
 
@@ -37,7 +38,7 @@ class Ops:
     Parameters
     ----------
     config : Config
-    batch : DeviceBatch
+    batch : DeviceBatch or SimpleNamespace
         Row layout that the launches read.
     prefill : bool
         True if all spans are prefill spans; False if all are pending, at most 64 rows in all.
@@ -55,7 +56,7 @@ class Ops:
     """
 
     def __init__(
-        self, config: Config, batch: DeviceBatch, *, prefill: bool, empty: Callable[[int], Any] = device.empty
+        self, config: Config, batch: BatchArrays, *, prefill: bool, empty: Callable[[int], Any] = device.empty
     ) -> None:
         self.batch, self.prefill = batch, prefill
         self.sequences = batch.max_sequences
@@ -78,27 +79,29 @@ class Ops:
             return SplitNorm(space.stream, gain, eps, half=space.normed, squares=space.squares)
         return RmsNorm(space.stream, gain, eps, half=space.normed)
 
-    def linear(self, x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, before: Norm | None = None) -> Op:
+    def linear(
+        self, x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, before: Norm | None = None
+    ) -> Multiply:
         """Return a launch of ``out = x @ W.T`` for each weight; `before` is the norm that made `x`."""
         return self._launch(x, weights, outs, **carried(before=before))
 
-    def add(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Op:
+    def add(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None, scale: float = 1.0) -> Multiply:
         """Return a launch of ``stream += x @ W.T * scale``; `behind` is the norm that reads the stream next."""
         return self._launch(x, [weight], [stream], add=True, scale=scale, **carried(behind=behind))
 
-    def gate_up(self, x: Any, weights: Sequence[PackedWeight], out: Any, *, before: Norm | None) -> Op:
+    def gate_up(self, x: Any, weights: Sequence[PackedWeight], out: Any, *, before: Norm | None) -> Multiply:
         """Return a launch of ``out = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE``."""
         return self._launch(x, weights, [out], gated=True, **carried(before=before))
 
-    def down(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None) -> Op:
+    def down(self, x: Any, weight: PackedWeight, stream: Any, *, behind: Norm | None) -> Multiply:
         """Return a launch of ``stream += x @ W.T / INNER_SCALE``."""
         return self.add(x, weight, stream, behind=behind, scale=1 / INNER_SCALE)
 
     def delta(self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[Any, Any], eps: float) -> Op:
         """Return a launch of convolution, delta rule and gated norm."""
         inputs = delta.Inputs(space.mixed, space.gate, space.alpha, space.beta, space.heads)
-        vectors = (weights.vector(name) for name in ("ssm_a", "ssm_dt.bias", "ssm_norm.weight"))
-        gains = delta.MixerWeights(weights.taps("ssm_conv1d.weight"), *vectors, eps)
+        a, dt, norm = (weights.vector(name) for name in ("ssm_a", "ssm_dt.bias", "ssm_norm.weight"))
+        gains = delta.MixerWeights(weights.taps("ssm_conv1d.weight"), a, dt, norm, eps)
         if self.prefill:
             return delta.Prompt(inputs, gains, self.batch, *memory, self._delta)
         step = delta.DeltaStep(inputs, gains, self.batch, *memory)
@@ -110,7 +113,7 @@ class Ops:
             return attention.Prefill(q, *cache, self.batch, out, gate=gate)
         return attention.Attend(q, *cache, self.batch, out, gate=gate, workspace=self._attention)
 
-    def experts(self, stream: Any, gain: Any, weights: Experts, eps: float) -> Op:
+    def experts(self, stream: Any, gain: Any, weights: Experts[PackedWeight], eps: float) -> Op:
         """Return a launch of norm and experts, which adds to the stream."""
         scratch, experts = (
             (moe_prefill.PrefillScratch, moe_prefill.PrefillMoe) if self.prefill else (moe.DecodeScratch, moe.DecodeMoe)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
-from dflash.kernels.linear.cuda import fetch_ahead
+from dflash.kernels.linear.cuda import DecodeLinear, fetch_ahead
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.kernels.rope.cuda import Angles
@@ -158,7 +158,7 @@ class DecodePass:
         # the next experts are unknown, and their weights would evict whatever was prefetched before them
         runs = [block.multiplies for block in self.layers.blocks] if config.experts else [[*launches, self.head]]
         for run in runs:
-            fetch_ahead(run)
+            fetch_ahead([launch for launch in run if isinstance(launch, DecodeLinear)])
         self.graphs = Graphs(self._launch, self.batch.clear)
 
     def __call__(

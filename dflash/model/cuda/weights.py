@@ -1,9 +1,9 @@
 """Weights of a file on the device; each is uploaded once and repacked on arrival."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,27 @@ from dflash.model.config import Config
 from dflash.model.weights import Weights, experts_of
 
 
-class DeviceWeights:
+class HostTensors(Protocol):
+    """Tensors in host memory: `Weights` of a model, or the `Source` of a draft model."""
+
+    def matrix(self, name: str) -> Matrix:
+        """Return a matrix. Called once, when the device needs it."""
+        ...
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """Return a small tensor. Called once, when the device needs it."""
+        ...
+
+
+H = TypeVar("H", bound=HostTensors)
+
+
+class DeviceWeights(Generic[H]):
     """Tensors of a checked file, or of one of its blocks, for the kernels of a GPU.
 
     Parameters
     ----------
-    host : Weights
+    host : Weights or Source
         Weights in host memory; available as an attribute of this name.
     staging : Staging
         Uploads to the device. Uploads of weights that were returned may still be in progress.
@@ -36,15 +51,15 @@ class DeviceWeights:
         Bytes of device memory that the weights take.
     """
 
-    def __init__(self, host: Weights, staging: Staging) -> None:
+    def __init__(self, host: H, staging: Staging) -> None:
         self.expressed: dict[str, str] = {}
         self.host, self._staging = host, staging
         self._made: dict[str, Any] = {}
         self._prefix = ""
 
-    def block(self, i: int) -> "DeviceWeights":
+    def block(self: "DeviceWeights[Weights]", i: int) -> "DeviceWeights[Weights]":
         """Return the weights of block i, named without ``blk.i.``."""
-        weights = object.__new__(DeviceWeights)
+        weights: DeviceWeights[Weights] = object.__new__(DeviceWeights)
         weights.expressed, weights._staging, weights._made = self.expressed, self._staging, self._made
         weights.host, weights._prefix = self.host.block(i), f"blk.{i}."
         return weights
@@ -92,7 +107,7 @@ class DeviceWeights:
         """Return a matrix, converted from float32 to float16; only for multiplies, which round it anyway."""
         return self._once(f"{name} in halves", lambda: self._packed(_rounded(self.host.matrix(name))))
 
-    def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[PackedWeight, ...]:
+    def matrices(self: "DeviceWeights[Weights]", *names: str, fused: str, rows: tuple[int, ...]) -> tuple[PackedWeight, ...]:
         """Return several matrices; where the file stores them fused in one, the row ranges of that."""
         key = f"{fused} in parts"
         return self._once(key, lambda: self._parts(names, fused, rows))
@@ -113,7 +128,7 @@ class DeviceWeights:
         """Return a matrix of any type as float32."""
         return self._once(f"{name} plain", lambda: device.array(self.host.matrix(name).unpacked()))
 
-    def experts(self, config: Config) -> Experts:
+    def experts(self: "DeviceWeights[Weights]", config: Config) -> Experts[PackedWeight]:
         """Return the experts of a block; the routers are float32."""
         return experts_of(self, config, router=self.plain)
 
@@ -123,7 +138,9 @@ class DeviceWeights:
             self._made[key] = make()
         return self._made[key]
 
-    def _parts(self, names: tuple[str, ...], fused: str, rows: tuple[int, ...]) -> tuple[PackedWeight, ...]:
+    def _parts(
+        self: "DeviceWeights[Weights]", names: tuple[str, ...], fused: str, rows: tuple[int, ...]
+    ) -> tuple[PackedWeight, ...]:
         return tuple(map(self._packed, self.host.matrices(*names, fused=fused, rows=rows)))
 
     def _packed(self, matrix: Matrix) -> PackedWeight:
@@ -150,12 +167,16 @@ class DeviceWeights:
             part = matrix.rows(slice(start, start + step))
             rows = part.data if matrix.native else _as_halves(part)
             n = len(rows)
-            fill = partial(tiles.fill, start=start, n_rows=n, expert=number)
-            self._staging.send(rows, lambda raw, stream, fill=fill: fill(raw.reshape(-1), stream=stream))
+            self._staging.send(rows, partial(_fill_flat, partial(tiles.fill, start=start, n_rows=n, expert=number)))
+
+
+def _fill_flat(fill: Callable[..., None], raw: Any, stream: Any) -> None:
+    fill(raw.reshape(-1), stream=stream)
 
 
 def _sides(matrix: Matrix) -> tuple[Matrix, Matrix]:
     middle = matrix.shape[1] // 2
+    parts: tuple[NDArray[Any], NDArray[Any]]
     if middle % BLOCKS[matrix.type].elements:
         values = matrix.unpacked()
         parts, kind = (values[:, :middle], values[:, middle:]), "F32"

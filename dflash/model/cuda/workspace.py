@@ -16,7 +16,7 @@ from dflash.model.state.pools import KV_TYPES
 _LINE = 256
 
 HALF, SINGLE = np.dtype(np.float16), np.dtype(np.float32)
-LayerContext = dict[str, tuple[np.dtype, int]]
+Arrays = dict[str, tuple[np.dtype, int]]
 
 
 def workspace(config: Config, n_rows: int, kv: str) -> SimpleNamespace:
@@ -56,29 +56,29 @@ def workspace_bytes(config: Config, n_rows: int, kv: str) -> int:
     """Return the bytes that `workspace` allocates."""
     always, parts = _shapes(config, kv)
 
-    def size(part: LayerContext) -> int:
+    def size(part: Arrays) -> int:
         return sum(n_rows * width * dtype.itemsize + _LINE for dtype, width in part.values())
 
     return size(always) + max(map(size, parts))
 
 
-def _shapes(config: Config, kv: str) -> tuple[LayerContext, tuple[LayerContext, ...]]:
+def _shapes(config: Config, kv: str) -> tuple[Arrays, tuple[Arrays, ...]]:
     """Return the arrays with memory of their own, and groups of arrays that share memory."""
     width, head = config.width, config.heads * config.head_size
     values = config.delta_value_heads * config.delta_size
     conv = 2 * config.delta_key_heads * config.delta_size + values
     gated = 1 if config.architecture == "qwen3" else 2
     row = config.kv_heads * config.head_size
-    always = {"stream": (SINGLE, width), "normed": (HALF, width), "squares": (SINGLE, sums(width))}
+    always: Arrays = {"stream": (SINGLE, width), "normed": (HALF, width), "squares": (SINGLE, sums(width))}
     always |= {"cos": (SINGLE, config.n_rot // 2), "sin": (SINGLE, config.n_rot // 2)}
-    linear = {
+    linear: Arrays = {
         "mixed": (SINGLE, conv),
         "gate": (SINGLE, values),
         "alpha": (SINGLE, config.delta_value_heads),
         "beta": (SINGLE, config.delta_value_heads),
         "heads": (HALF, values),
     }
-    full = {
+    full: Arrays = {
         "query": (SINGLE, gated * head),
         "key": (SINGLE, row),
         "value": (SINGLE, row),

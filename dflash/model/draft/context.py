@@ -21,7 +21,7 @@ CHUNK = 256
 
 append = timed("append")(block_attention.append)
 
-Rows = slice | Sequence[int]
+Rows = slice | Sequence[int] | NDArray[np.integer]
 Features = Mapping[int, Any]
 
 

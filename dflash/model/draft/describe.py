@@ -30,7 +30,7 @@ def draft_overview(path: Path) -> dict[str, Any]:
         If there is no draft model at the path, or it is damaged or of an unknown kind.
     """
     config, source = open_draft(path)
-    counts, sizes = Counter(source.types.values()), Counter()
+    counts, sizes = Counter(source.types.values()), Counter[str]()
     for name, kind in source.types.items():
         sizes[kind] += source.sizes[name]
     about = {

@@ -85,14 +85,19 @@ def load_draft(
         raise Unsupported(f"draft: device {device!r} with a target on {target.device!r} is not run")
     with memory_errors(name, "use another strategy"):
         config, source = open_draft(resolve(name, folders=True))
-        settings = {"causal": causal, "trim_block": trim_block, "min_confidence": min_confidence, "draft_vocab": draft_vocab}
+        settings: dict[str, Any] = {
+            "causal": causal,
+            "trim_block": trim_block,
+            "min_confidence": min_confidence,
+            "draft_vocab": draft_vocab,
+        }
         return _build(config, source, target, device=device, sequences=sequences, context=context, **settings)
 
 
 def _build(
     config: DraftConfig,
     source: Source,
-    target: Any,
+    target: "Model | DeviceModel",
     *,
     device: str,
     sequences: int,
@@ -101,14 +106,15 @@ def _build(
     trim_block: bool,
     min_confidence: float,
     draft_vocab: int | None,
-) -> Any:
+) -> "BlockDraft | DeviceBlockDraft":
     """Make a draft model from its open file; close the file on failure."""
     try:
         config = fitted(config, source, target)
         if causal is not None:
             config = replace(config, causal=(causal,) * config.n_layers)
         room, known = min(context or DEFAULT_CONTEXT, target.config.context), vocabulary(source, target, draft_vocab)
-        if device == "cuda":
+        settings: dict[str, Any]
+        if device == "cuda" and target.device == "cuda":
             settings = {"sequences": sequences, "context": room, "trim_block": trim_block, "min_confidence": min_confidence}
             some = common(target) if draft_vocab is None and not known.own else ()
             return _on_gpu(config, source, target, known, common=some, **settings)
@@ -120,7 +126,7 @@ def _build(
         raise
 
 
-def fitted(config: DraftConfig, source: Source, target: Any) -> DraftConfig:
+def fitted(config: DraftConfig, source: Source, target: "Model | DeviceModel") -> DraftConfig:
     """Check that a draft model belongs to a target.
 
     Parameters
@@ -165,7 +171,7 @@ def fitted(config: DraftConfig, source: Source, target: Any) -> DraftConfig:
     return replace(config, n_vocab=of.n_vocab, windows=windows)
 
 
-def _same_words(source: Source, target: Any, name: str) -> None:
+def _same_words(source: Source, target: "Model | DeviceModel", name: str) -> None:
     """Raise if texts of tokens differ between draft and target; compares about 64 tokens spread over the vocabulary."""
     mine, theirs = source.tokens, _tokens(target)
     n = min(len(mine), len(theirs))
@@ -177,13 +183,13 @@ def _same_words(source: Source, target: Any, name: str) -> None:
             )
 
 
-def _tokens(target: Any) -> list[str]:
+def _tokens(target: "Model | DeviceModel") -> list[str]:
     weights = target.weights if target.device == "cpu" else target.weights.host
     tokens = weights.metadata.get("tokenizer.ggml.tokens")
     return tokens if isinstance(tokens, list) else []
 
 
-def _tables(source: Source, target: Any, known: Vocabulary) -> Tables:
+def _tables(source: Source, target: "Model | DeviceModel", known: Vocabulary) -> Tables:
     """Return embedding and LM head: the draft's own, or those of the target's file."""
     weights = target.weights if target.device == "cpu" else target.weights.host
     embedding = weights.matrix("token_embd.weight")
@@ -195,7 +201,9 @@ def _tables(source: Source, target: Any, known: Vocabulary) -> Tables:
     return Tables(embedding, output, target.config.n_vocab, known)
 
 
-def _on_gpu(config: DraftConfig, source: Source, target: Any, known: Vocabulary, **settings: Any) -> "DeviceBlockDraft":
+def _on_gpu(
+    config: DraftConfig, source: Source, target: "DeviceModel", known: Vocabulary, **settings: Any
+) -> "DeviceBlockDraft":
     from dflash.model.cuda.draft import DeviceBlockDraft
 
     return DeviceBlockDraft(config, source, target, known, **settings)

@@ -1,7 +1,7 @@
 """A block draft model on the CPU."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,8 +76,8 @@ class BlockDraft:
         Empty: only draft models on a GPU have smaller draft vocabularies.
     """
 
-    device = "cpu"
-    draft_vocabs = ()
+    device: Literal["cpu"] = "cpu"
+    draft_vocabs: tuple[Vocabulary, ...] = ()
 
     def __init__(
         self,

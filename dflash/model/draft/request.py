@@ -1,10 +1,13 @@
 """Requests to a draft model."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from dflash.kernels.sample import SampleParams
 from dflash.model.draft.state import DraftState
+from dflash.model.state.sequence_state import State
+
+S = TypeVar("S", bound=DraftState | State)
 
 
 class DraftRequest(NamedTuple):
@@ -34,13 +37,13 @@ class DraftRequest(NamedTuple):
     draft_vocab: int | None = None
 
 
-class DeviceDraftRequest(NamedTuple):
+class DeviceDraftRequest(NamedTuple, Generic[S]):
     """Request for a draft tree of one sequence that stays on the device.
 
     Parameters
     ----------
-    state : DraftState
-        State that has read all tokens of the sequence but the last.
+    state : DraftState or State
+        State of the draft model or of the MTP head that has read all tokens of the sequence but the last.
     params : SampleParams
         Sampling parameters of the sequence.
     positions, n_candidates, nodes : int
@@ -49,7 +52,7 @@ class DeviceDraftRequest(NamedTuple):
         See `DraftRequest`.
     """
 
-    state: DraftState
+    state: S
     params: SampleParams
     positions: int
     n_candidates: int
@@ -57,7 +60,7 @@ class DeviceDraftRequest(NamedTuple):
     draft_vocab: int | None = None
 
 
-def shared_draft_vocab(requests: Sequence[DeviceDraftRequest]) -> int | None:
+def shared_draft_vocab(requests: Sequence[DeviceDraftRequest[S]]) -> int | None:
     """Return the smallest draft vocabulary that includes those of all requests; None is the full one."""
-    wanted = [request.draft_vocab for request in requests]
-    return None if None in wanted else max(wanted, default=None)
+    wanted = [request.draft_vocab for request in requests if request.draft_vocab is not None]
+    return None if len(wanted) < len(requests) else max(wanted, default=None)

@@ -1,13 +1,17 @@
 """Draft vocabularies: all tokens of the target, a vocabulary of the draft's own, or a subset of tokens."""
 
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dflash.errors import FormatError, RequestError, Unsupported
 from dflash.model.draft.files.source import Source
+
+if TYPE_CHECKING:
+    from dflash.model.cuda.model import DeviceModel
+    from dflash.model.model import Model
 
 Ids = NDArray[np.int32]
 
@@ -66,7 +70,7 @@ class Vocabulary:
         return self.column(ids) if self.own else ids
 
 
-def vocabulary(source: Source, target: Any, n: int | None) -> Vocabulary:
+def vocabulary(source: Source, target: "Model | DeviceModel", n: int | None) -> Vocabulary:
     """Return the vocabulary of a draft model.
 
     Parameters
@@ -99,7 +103,7 @@ def vocabulary(source: Source, target: Any, n: int | None) -> Vocabulary:
     return shared
 
 
-def first(target: Any, n: int | None) -> Vocabulary:
+def first(target: "Model | DeviceModel", n: int | None) -> Vocabulary:
     """Return the vocabulary of the first `n` tokens of a target and its special tokens; all tokens if `n` is None.
 
     Parameters
@@ -122,7 +126,7 @@ def first(target: Any, n: int | None) -> Vocabulary:
     return Vocabulary(parts, np.concatenate([np.arange(part.start, part.stop, dtype=np.int32) for part in parts]))
 
 
-def common(target: Any) -> tuple[Vocabulary, ...]:
+def common(target: "Model | DeviceModel") -> tuple[Vocabulary, ...]:
     """Return subsets of the vocabulary that cover texts of the most common languages.
 
     Parameters
@@ -151,13 +155,13 @@ def n_common(n_vocab: int) -> tuple[int, ...]:
     return tuple(n_vocab * share // 5 // _TILE * _TILE for share in shares)
 
 
-def _first(target: Any, n: int) -> tuple[slice, ...]:
+def _first(target: "Model | DeviceModel", n: int) -> tuple[slice, ...]:
     """Return the ranges of the first `n` tokens and of the special tokens."""
     parts = slice(0, n), slice(max(n, _first_special(target)), target.config.n_vocab)
     return tuple(part for part in parts if part.start < part.stop)
 
 
-def _first_special(target: Any) -> int:
+def _first_special(target: "Model | DeviceModel") -> int:
     """Return the first special token after all ordinary ones, rounded down to a multiple of 16, the rows of a GPU tile."""
     n_vocab = target.config.n_vocab
     weights = target.weights if target.device == "cpu" else target.weights.host

@@ -79,8 +79,8 @@ class GGUFFile:
             _check_total(parts)
             return cls(tuple(parts))
         except BaseException:
-            for part in parts:
-                part.data.close()
+            for opened in parts:
+                opened.data.close()
             raise
 
     def data(self, name: str) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Read the values of a GGUF header (numbers, strings and arrays) with bounds checks."""
 
 from mmap import mmap
-from typing import NoReturn, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias, overload
 
 import numpy as np
 
@@ -14,7 +14,7 @@ MAX_HEADER = 1 << 27
 """Most bytes of metadata and tensor list (128 MiB); with a vocabulary of 250,000 tokens they take 11 MB."""
 
 _BOOL, _STRING, _ARRAY = 7, 8, 9
-_NUMBERS = {
+_NUMBERS: dict[int, np.dtype[Any]] = {
     0: np.dtype("<u1"),
     1: np.dtype("<i1"),
     2: np.dtype("<u2"),
@@ -72,6 +72,10 @@ class HeaderReader:
             limit = "the file" if self.end < MAX_HEADER else f"the {MAX_HEADER >> 20} MiB that a header may take"
             self.fail(f"{what} needs {n_bytes} bytes, only {left} are left of {limit}")
 
+    @overload
+    def number(self, dtype: Literal["<u4", "<u8"], what: str) -> int: ...
+    @overload
+    def number(self, dtype: np.dtype, what: str) -> int | float: ...
     def number(self, dtype: str | np.dtype, what: str) -> int | float:
         """Read one number."""
         dtype = np.dtype(dtype)

@@ -115,7 +115,7 @@ def _block(
 ) -> Iterator[tuple[str, str]]:
     is_mtp = block >= config.n_layers
     is_linear = not is_mtp and config.recurrent[block]
-    shapes: Shapes = (architecture.linear if is_linear else architecture.full) | architecture.ffn
+    shapes: Shapes = ((architecture.linear or {}) if is_linear else architecture.full) | architecture.ffn
     for fused in architecture.fused:
         separate = all(prefix + name in present for name in fused.parts)
         if fused.name not in shapes and prefix + fused.name in present and not separate:

@@ -1,13 +1,18 @@
 """Load a small model with the vocabulary of a large one, as a draft model for it."""
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dflash.errors import Unsupported
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
+from dflash.model.gguf.header import Value
 from dflash.model.loading.hub import resolve
 from dflash.model.loading.target import Loaded, load_model
+
+if TYPE_CHECKING:
+    from dflash.model.cuda.model import DeviceModel
+    from dflash.model.model import Model
 
 _TOKENS = "tokenizer.ggml.tokens"
 
@@ -31,7 +36,7 @@ class Small:
         self._file.close()
 
 
-def load_small(large: Any, name: str | os.PathLike[str], device: str | None = None) -> Small:
+def load_small(large: "Model | DeviceModel", name: str | os.PathLike[str], device: str | None = None) -> Small:
     """Load a model that has the same tokens as another one.
 
     Parameters
@@ -72,7 +77,7 @@ def load_small(large: Any, name: str | os.PathLike[str], device: str | None = No
     return Small(loaded)
 
 
-def _check(large: Any, config: Config, tokens: Any, name: str) -> None:
+def _check(large: "Model | DeviceModel", config: Config, tokens: Value | None, name: str) -> None:
     wanted = large.metadata.get(_TOKENS)
     if config.n_vocab < large.n_vocab or type(tokens) is not type(wanted) or tokens != wanted:
         n = [len(each) if isinstance(each, list) else 0 for each in (tokens, wanted)]

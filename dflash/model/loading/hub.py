@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from glob import escape
 from pathlib import Path
-from typing import Any
 
 from dflash.errors import DFlashError, DownloadError, NotFound
 from dflash.model.gguf.choose import choose_files
@@ -34,7 +33,7 @@ def resolve(
     folders: bool = False,
     progress: type | None = None,
     endpoint: str | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
+    cache_dir: str | Path | None = None,
 ) -> Path:
     """Find a model, downloading it if it is on the hub and not in the cache.
 
@@ -133,7 +132,7 @@ def _from_hub(
     *,
     progress: type | None,
     endpoint: str | None,
-    cache_dir: str | os.PathLike[str] | None,
+    cache_dir: str | Path | None,
 ) -> Path:
     from huggingface_hub import HfApi, snapshot_download
 
@@ -162,7 +161,7 @@ def _from_hub(
     return Path(folder, chosen[0])
 
 
-def _from_cache(repo: str, revision: str, choose: Choose, cache_dir: Any) -> Path | None:
+def _from_cache(repo: str, revision: str, choose: Choose, cache_dir: str | Path | None) -> Path | None:
     """Return the path of a model of this revision in the cache; None if it is not there."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound

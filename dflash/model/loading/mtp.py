@@ -1,7 +1,7 @@
 """Find the MTP head of a model: in its own file, or in one beside it."""
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dflash.errors import Unsupported
 from dflash.model.config import Config
@@ -15,8 +15,16 @@ from dflash.model.mtp import MtpHead
 from dflash.model.runnable import refuse_sizes
 from dflash.model.weights import Weights
 
+if TYPE_CHECKING:
+    from dflash.model.cuda.model import DeviceModel
+    from dflash.model.cuda.mtp import DeviceMtpHead
+    from dflash.model.cuda.weights import DeviceWeights
+    from dflash.model.model import Model
 
-def load_mtp(model: Any, name: str | os.PathLike[str] | None = None, *, draft_vocab: int | None = None) -> Any:
+
+def load_mtp(
+    model: "Model | DeviceModel", name: str | os.PathLike[str] | None = None, *, draft_vocab: int | None = None
+) -> "MtpHead | DeviceMtpHead":
     """Load the MTP head that goes with a model.
 
     Parameters
@@ -48,7 +56,7 @@ def load_mtp(model: Any, name: str | os.PathLike[str] | None = None, *, draft_vo
         return _load(model, name if name is None else str(name), draft_vocab)
 
 
-def _load(model: Any, name: str | None, draft_vocab: int | None) -> Any:
+def _load(model: "Model | DeviceModel", name: str | None, draft_vocab: int | None) -> "MtpHead | DeviceMtpHead":
     if name is None:
         if not model.config.n_mtp:
             raise Unsupported("MTP: the model's file holds no MTP block; name a file that does, such as an mtp-*.gguf")
@@ -65,12 +73,19 @@ def _load(model: Any, name: str | None, draft_vocab: int | None) -> Any:
         raise
 
 
-def _head(model: Any, weights: Any, config: Config, file: GGUFFile | None, n: int | None) -> Any:
+def _head(
+    model: "Model | DeviceModel",
+    weights: "Weights | DeviceWeights[Weights]",
+    config: Config,
+    file: GGUFFile | None,
+    n: int | None,
+) -> "MtpHead | DeviceMtpHead":
     block, known = weights.block(config.n_layers), first(model, n)
     if model.device == "cuda":
         from dflash.model.cuda.mtp import DeviceMtpHead
 
         return DeviceMtpHead(model, block, config, file, known=known, common=common(model) if n is None else ())
+    assert isinstance(block, Weights), "weights of a model on the CPU"
     return MtpHead(model, block, config, file, known=known)
 
 

@@ -17,6 +17,7 @@ from dflash.model.gguf.keys import Keys
 from dflash.model.loading.hub import resolve
 from dflash.model.loading.short_memory import memory_errors
 from dflash.model.model import CHUNK, Model
+from dflash.model.protocols.target import TargetModel
 from dflash.model.runnable import refuse_sizes
 from dflash.model.state.budget import n_cores, n_pages
 from dflash.model.state.pools import KV_TYPES
@@ -121,6 +122,24 @@ def load_model(
         return _load(name, device=device, threads=threads, context=context, sequences=sequences, kv=kv, progress=progress)
 
 
+def loaded_model(model: TargetModel) -> "Model | DeviceModel":
+    """Return a target as the model of a file that it is, for drafters that read its weights and metadata.
+
+    Raises
+    ------
+    Unsupported
+        If it is another kind of model.
+    """
+    if isinstance(model, Model):
+        return model
+    if model.device == "cuda":
+        from dflash.model.cuda.model import DeviceModel
+
+        if isinstance(model, DeviceModel):
+            return model
+    raise Unsupported(f"this strategy needs a model that was loaded from a file, got a {type(model).__name__}")
+
+
 def _load(
     name: str | os.PathLike[str],
     *,
@@ -142,7 +161,7 @@ def _load(
         refuse_sizes(config, "cpu" if on_host else "cuda")
         tell("tokenizer")
         tokenizer = Tokenizer.from_gguf(file.metadata)
-        settings = {"context": context, "sequences": sequences, "kv": kv, "threads": threads or n_cores()}
+        settings: dict[str, Any] = {"context": context, "sequences": sequences, "kv": kv, "threads": threads or n_cores()}
         model = (_on_host if on_host else _on_gpu)(file, config, tell=tell, **settings)
         return Loaded(file, model, tokenizer, _template(file, tokenizer), sequences, trouble)
     except BaseException:

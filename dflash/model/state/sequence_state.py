@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from dflash.errors import DFlashError
 from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.ragged import PAGE
+from dflash.model.protocols.sequence import Parents, SequenceSnapshot
 from dflash.model.state.pools import Pools
 
 
@@ -42,8 +43,8 @@ class Snapshot:
 class FlushFunction(Protocol):
     """Function of a model that applies accepted rows to the recurrent state of a slot."""
 
-    def __call__(self, slot: int, kept: Sequence[int], side: int) -> None:
-        """Apply the rows `kept` of the last forward, whose inputs it stored in buffer `side` (0 or 1)."""
+    def __call__(self, slot: int, accepted: Sequence[int], buffer: int) -> None:
+        """Apply the rows `accepted` of the last forward, whose inputs it stored in this buffer (0 or 1)."""
 
 
 class State:
@@ -105,7 +106,7 @@ class State:
         if missing > 0:
             self.pages += self.pools.take_pages(missing)
 
-    def mark_read(self, parents: Sequence[int], *, prefill: bool) -> None:
+    def mark_read(self, parents: Parents, *, prefill: bool) -> None:
         """Record that a forward has read rows with these parents; called by the model."""
         self.accepted = []
         self.buffer ^= 1
@@ -170,7 +171,7 @@ class State:
         pools.share_pages(shared)
         return Snapshot(pools, self.length, shared + last, recurrent)
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: SequenceSnapshot) -> None:
         """Return to a snapshot of this sequence or of another one of the same model.
 
         Raises
@@ -181,6 +182,7 @@ class State:
             If there is no page for a copy of its last one; nothing changes then.
         """
         pools = self.pools
+        assert isinstance(snapshot, Snapshot), "a snapshot of the same model"
         if snapshot.closed:
             raise DFlashError("restore: the snapshot is closed")
         whole, rest = divmod(snapshot.length, PAGE)
@@ -213,5 +215,5 @@ class State:
         self.accepted, self._pending = [], None
 
 
-def _no_flush(*_: Any) -> None:
+def _no_flush(slot: int, accepted: Sequence[int], buffer: int) -> None:  # noqa: ARG001
     raise DFlashError("the state of this sequence is closed")

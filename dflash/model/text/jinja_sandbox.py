@@ -18,6 +18,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
 from jinja2.utils import Namespace
+from markupsafe import Markup
 
 from dflash.model.text.template_budget import Counted, current
 from dflash.model.text.template_code import CountingCodeGenerator
@@ -61,13 +62,15 @@ class Refusal(TemplateError):
 class GenerationTag(Extension):
     """The block ``{% generation %}``, which marks text written by the model and does not change it."""
 
-    tags = frozenset({"generation"})
+    tags: set[str] = {"generation"}  # noqa: RUF012 - as Jinja declares it
 
     def parse(self, parser: Parser) -> nodes.CallBlock:
         """Convert the block to a call, so that its variables are local, as in Transformers."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_text"), [], [], body).set_lineno(line)
+        block = nodes.CallBlock(self.call_method("_text"), [], [], body)
+        block.set_lineno(line)
+        return block
 
     def _text(self, caller: Callable[[], str]) -> str:
         return caller()
@@ -211,13 +214,15 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         text = value.__self__
         if not isinstance(text, str):
             return None
-        formatter = BoundedFormatter(self) if type(text) is str else BoundedEscapeFormatter(self, escape=text.escape)
+        formatter = BoundedFormatter(self)
+        if isinstance(text, Markup):
+            formatter = BoundedEscapeFormatter(self, escape=text.escape)
 
         def run(*args: Any, **kwargs: Any) -> str:
             if value.__name__ == "format_map":
                 if kwargs or len(args) != 1:
                     raise TypeError("format_map() takes exactly one argument and no keyword arguments")
-                args, kwargs = (), args[0]
+                kwargs, args = args[0], ()
             return type(text)(formatter.vformat(text, args, kwargs))
 
         return update_wrapper(run, value)

@@ -10,6 +10,8 @@ _CALL = 50
 
 _ORDINARY = (nodes.Const, nodes.TemplateData)
 
+_Body = nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block
+
 
 class CountingCodeGenerator(CodeGenerator):
     """Jinja's code generator with calls to the environment where work could grow without bound.
@@ -24,14 +26,15 @@ class CountingCodeGenerator(CodeGenerator):
             if loop.test is not None:
                 loop.test = nodes.And(_count(loop.test, self), loop.test).set_lineno(loop.lineno)
             _count_body(loop, self)
-        for body in list(node.find_all((nodes.Macro, nodes.CallBlock, nodes.Block))):
+        bodies: list[_Body] = list(node.find_all((nodes.Macro, nodes.CallBlock, nodes.Block)))
+        for body in bodies:
             _count_body(body, self, more=_CALL)
         super().visit_Template(node, frame)
 
     def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:  # noqa: N802
         """Generate plain calls for counting nodes, and sandboxed calls otherwise."""
         if isinstance(node.node, nodes.EnvironmentAttribute):
-            self.write(f"environment.{node.node.name}({node.args[0].value})")
+            self.write(f"environment.{node.node.name}({node.args[0].as_const()})")
         else:
             super().visit_Call(node, frame, forward_caller=forward_caller)
 
@@ -120,11 +123,10 @@ _OPERATORS = {
 def _count(node: nodes.Node, generator: CodeGenerator, more: int = 1) -> nodes.Call:
     n_nodes = more + sum(1 for _ in node.find_all(nodes.Node))
     count = nodes.Call(nodes.EnvironmentAttribute("step"), [nodes.Const(n_nodes)], [], None, None)
-    return count.set_lineno(node.lineno, override=True).set_environment(generator.environment)
+    count.set_lineno(node.lineno, override=True).set_environment(generator.environment)
+    return count
 
 
-def _count_body(
-    node: nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block, generator: CodeGenerator, more: int = 1
-) -> None:
+def _count_body(node: _Body, generator: CodeGenerator, more: int = 1) -> None:
     count = nodes.ExprStmt(_count(node, generator, more)).set_lineno(node.lineno).set_environment(generator.environment)
     node.body = [count, *node.body]

@@ -245,7 +245,7 @@ def guarded_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Call
     }
 
 
-def guarded_tests(tests: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+def guarded_tests(tests: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tests with a guard around those that compare."""
     words = {"eq", "equalto", "ne", "lt", "lessthan", "le", "gt", "greaterthan", "ge", "in"}
     comparing = words | {"==", "!=", "<", "<=", ">", ">="}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dflash.errors import ContextOverflow, FormatError, RequestError
 from dflash.model.text.vocabulary import BYTE_LETTERS, CONTROL, NORMAL, PATTERNS, UNUSED, USER, TokenizerVocabulary
@@ -120,7 +120,7 @@ class Tokenizer:
         n = 4 * max(max_tokens, 1024)
         while n < len(text):
             try:
-                pieces = inner.encode(text[:n], add_special_tokens=False).word_ids
+                pieces = cast("list[int]", inner.encode(text[:n], add_special_tokens=False).word_ids)
             except TypeError:
                 _check_unicode(text)
                 raise
@@ -139,7 +139,7 @@ class Tokenizer:
                 _check_unicode(text)
             raise
         ids = [encoding.ids for encoding in encodings]
-        if self.add_bos and special:
+        if self.add_bos and self.bos is not None and special:
             return [row if row[:1] == [self.bos] else [self.bos, *row] for row in ids]
         return ids
 
@@ -172,6 +172,10 @@ class Tokenizer:
     def is_special(self, token: int) -> bool:
         """Return True if a token is a control token."""
         return self._kind(token) == CONTROL
+
+    def is_added(self, token: int) -> bool:
+        """Return True if a token is no piece of ordinary text: a control token, or one as ``<think>``."""
+        return self._kind(token) in (CONTROL, USER)
 
     def id_of(self, text: str) -> int | None:
         """Return the id of the token with exactly this text, added tokens first; None if there is none."""
@@ -207,7 +211,7 @@ def _build(vocabulary: TokenizerVocabulary) -> tuple[tokenizers.Tokenizer, token
         # checked first: the library panics at some merges, which raises a BaseException and prints a Rust message
         raise FormatError(problem)
     try:
-        bpe = models.BPE(vocab=ids, merges=vocabulary.merges)
+        bpe = models.BPE(vocab=ids, merges=cast("list[tuple[str, str]]", vocabulary.merges))
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:

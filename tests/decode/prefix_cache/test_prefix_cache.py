@@ -73,7 +73,7 @@ class _Following:
         parents = [i // 2 - 1 for i in range(n)] if self.drafter.tree else None
         return Draft(tokens, parents) if n else Draft([])
 
-    def observe(self, out, rows):
+    def observe(self, step, out, rows):
         assert (out.captured[2][rows] == out.hidden[rows] + 2).all()
         new = [int(token) for token, _ in out.hidden[rows]]
         self.seen += new

@@ -152,7 +152,7 @@ class Seeing(Drafter):
     def plan_next(self, drafter_states, drafts):
         return [None if (self.n_steps + 1) % 6 == 5 else NO_DRAFT]
 
-    def observe(self, out, rows):
+    def observe(self, step, out, rows):
         assert self.model.latest is out, "another forward has taken its place"
         self.seen.append(rows)
 
@@ -189,7 +189,7 @@ class Following(Drafter):
         self.asked = []
 
     def start(self, session, model, snapshot=None):
-        return SimpleNamespace(capture=(), session=session, observe=lambda out, rows: None, close=lambda: None)
+        return SimpleNamespace(capture=(), session=session, observe=lambda step, out, rows: None, close=lambda: None)
 
     def propose(self, drafter_states, max_drafts):
         return [Draft([1]) for _ in max_drafts]

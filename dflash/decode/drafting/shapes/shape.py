@@ -9,6 +9,11 @@ from dflash.model.candidates import Candidates
 class Shape(Protocol):
     """Makes a draft from the candidates of a draft model. A frozen value without request state."""
 
+    @property
+    def depth(self) -> int | None:
+        """Most draft tokens on a path; the drafter decides if None. Read by drafters with a pass for each position."""
+        ...
+
     def wants(self, max_depth: int, max_draft: int) -> tuple[int, int]:
         """Return how many candidates the draft model should make. Called by drafters before they run it.
 

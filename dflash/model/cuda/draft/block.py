@@ -22,7 +22,7 @@ from dflash.kernels.sample.cuda_layout import LAW
 from dflash.kernels.sample.cuda_pairs import Pairs
 from dflash.kernels.soft_cap.cuda import SoftCap
 from dflash.kernels.tree.cuda import OUTLINE, BuildTree, draft_arrays
-from dflash.model.cuda.draft.layers import DraftBatch, DraftLayerContext, DraftLayerNorms, Layer, Norm, split_norm
+from dflash.model.cuda.draft.layers import DraftBatch, DraftLayerContext, DraftLayerNorms, Layer, Norm, launched, split_norm
 from dflash.model.cuda.draft.markov import Markov
 from dflash.model.cuda.draft.rings import DeviceRings, rows_of
 from dflash.model.cuda.graphs import Graphs
@@ -31,6 +31,7 @@ from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.request import DeviceDraftRequest, shared_draft_vocab
+from dflash.model.draft.state import DraftState
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.rope import inverse_frequencies
 
@@ -130,7 +131,7 @@ class DraftBlock:
         norms = [DraftLayerNorms.of(of_layer) for of_layer in parts]
         behind = [*(norm.attention for norm in norms[1:]), last]
         self._layers = [Layer(*of_layer) for of_layer in zip(parts, norms, behind, strict=True)]
-        self._norm = last if config.conv_width else None
+        self._norm = launched(last)
 
         def head(of: Vocabulary, columns: Sequence[slice]) -> DecodeLinear:
             rows, outs = [tables[1].rows(part) for part in of.parts], [s.logits[:, part] for part in columns]
@@ -146,14 +147,18 @@ class DraftBlock:
         if config.kind == "dflash2":
             self._gate = DecodeLinear(s.wanted, [weights.matrix("selector_hidden.weight")], [s.gates])
             codes = weights.matrix("selector_predecessor.weight"), weights.matrix("selector_successor.weight")
-            shape = {"each": config.block, "lead": config.lead, "top": min(config.selector_top, len(vocabulary))}
+            shape: dict[str, Any] = {
+                "each": config.block,
+                "lead": config.lead,
+                "top": min(config.selector_top, len(vocabulary)),
+            }
             given = {"row_params": a.row_params, "position": a.position, "tokens": a.tokens, "targets": targets}
             self.candidates: FindCandidates | Markov | Pairs = Pairs(s.logits, s.gates, codes, **given, **shape)
         elif config.kind == "dspark":
             given = {"vocabulary": vocabulary, "targets": targets, "stream": s.stream, "min_confidence": min_confidence}
             self.candidates = Markov(weights, config, s.logits, a, **given)
         else:
-            about = {"each": config.block, "shift": 1 - config.lead, "targets": targets}
+            about: dict[str, Any] = {"each": config.block, "shift": 1 - config.lead, "targets": targets}
             self.candidates = FindCandidates(s.logits, a.row_params, a.position, **about)
         found = self.candidates
         ranked = found.edges if isinstance(found, Pairs) else found.scores
@@ -171,7 +176,7 @@ class DraftBlock:
         self._graphs = Graphs(self._launch, self._clear)
         self._laid: Any = None
 
-    def lay(self, requests: Sequence[DeviceDraftRequest], anchors: Sequence[int] | None = None) -> None:
+    def lay(self, requests: Sequence[DeviceDraftRequest[DraftState]], anchors: Sequence[int] | None = None) -> None:
         """Upload the requests and their anchors.
 
         Parameters
@@ -209,7 +214,7 @@ class DraftBlock:
         self.arrays.upload()
         self._laid = laid
 
-    def prepare(self, requests: Sequence[DeviceDraftRequest], *, candidates: bool = False) -> BlockGraphKey:
+    def prepare(self, requests: Sequence[DeviceDraftRequest[DraftState]], *, candidates: bool = False) -> BlockGraphKey:
         """Capture a graph that answers the requests; return its key for `run`.
 
         With `candidates`, the graph finds all candidates of each position.
@@ -227,7 +232,7 @@ class DraftBlock:
             return min(wanted, most) if wanted > 1 else most  # a chain in a batch with trees: the best path of all pairs
         return self._config.selector_top or wanted
 
-    def _wants_pairs(self, requests: Sequence[DeviceDraftRequest]) -> bool:
+    def _wants_pairs(self, requests: Sequence[DeviceDraftRequest[DraftState]]) -> bool:
         """Return True if this is a DSpark draft and a request is for a tree, which needs scores of pairs."""
         return isinstance(self.candidates, Markov) and any(request.n_candidates > 1 for request in requests)
 

@@ -60,7 +60,7 @@ class Context:
         stacks = weights.stacks([f"blk.{i}.attn_{part}.weight" for i in layers for part in "kv"])
         outs = [device.empty(n, stack.shape[0]) for stack, _ in stacks]
         self._project = DecodeLinear(normed, [stack for stack, _ in stacks], outs)
-        made = {}
+        made: dict[str, Any] = {}
         for out, (_, names) in zip(outs, stacks, strict=True):
             made |= {name: out[:, i * row : (i + 1) * row] for i, name in enumerate(names)}
         keys, values = ([made[f"blk.{i}.attn_{part}.weight"] for i in layers] for part in "kv")

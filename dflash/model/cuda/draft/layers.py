@@ -98,6 +98,11 @@ def split_norm(space: SimpleNamespace, gain: Any, eps: float, half: Any) -> Spli
     return SplitNorm(space.stream, gain, eps, half=half, squares=space.squares)
 
 
+def launched(norm: Norm) -> RmsNorm | None:
+    """Return the norm if it is a launch of its own, else None."""
+    return norm if isinstance(norm, RmsNorm) else None
+
+
 class ConvPair:
     """The convolutions before and after a sublayer of DFlash 2, with taps made from the sublayer's input.
 
@@ -176,8 +181,7 @@ class Layer:
 
     def __init__(self, parts: DraftLayerContext, norms: DraftLayerNorms, behind: Norm) -> None:
         has_convs = parts.config.conv_width > 0
-        self.attn_norm = norms.attention if has_convs or parts.i == 0 else None
-        self.ffn_norm = norms.ffn if has_convs else None
+        self.attn_norm, self.ffn_norm = launched(norms.attention), launched(norms.ffn)
         self.attn_conv, self.ffn_conv = (ConvPair(parts, part) if has_convs else None for part in ("attn", "ffn"))
         self.attention = Attention(parts, norms)
         self.ffn = DraftFeedForward(parts, norms.ffn, behind)

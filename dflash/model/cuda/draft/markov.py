@@ -112,10 +112,10 @@ class Markov:
         self._trust: Reach | None = None
         if config.has_confidence and min_confidence > 0:
             weight, bias = confidence_head(weights.host)
-            gain, about = weights.host.vector("output_norm.weight"), {"eps": config.norm_eps, "lead": config.lead}
-            self._trust = Reach(stream, codes, gain, weight, bias=bias, least=min_confidence, **about)
+            gain, eps = weights.host.vector("output_norm.weight"), config.norm_eps
+            self._trust = Reach(stream, codes, gain, weight, bias=bias, least=min_confidence, eps=eps, lead=config.lead)
         self.reach = self._trust.reach if self._trust else None
-        about = {
+        about: dict[str, Any] = {
             "row_params": a.row_params,
             "position": a.position,
             "tokens": a.tokens,

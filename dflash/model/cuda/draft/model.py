@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 from dflash.errors import KernelError, RequestError, Unsupported
 from dflash.kernels.gpu import device, jit
@@ -75,7 +75,7 @@ class DeviceBlockDraft:
         If the draft does not fit the device memory.
     """
 
-    device = "cuda"
+    device: Literal["cuda"] = "cuda"
 
     def __init__(
         self,
@@ -103,14 +103,14 @@ class DeviceBlockDraft:
             output = "token_embd.weight" if target.config.tied else "output.weight"
             head = weights.matrix("output.weight") if source.has("output.weight") else theirs.matrix(output)
             self._context = Context(weights, config, rings)
-            about = {"n_texts": n, "min_confidence": min_confidence, "scratch": target.scratch()}
+            about: dict[str, Any] = {"n_texts": n, "min_confidence": min_confidence, "scratch": target.scratch()}
             self._block = DraftBlock(
                 weights, config, rings, (embedding, head), vocabulary=vocabulary, common=common, **about
             )
         self.weights = weights
-        shape = {"rows": config.block, "places": rings.size, "mask": config.mask}
-        context, block = self._context.arrays, self._block.arrays
-        self._walk = AcceptPath(target.batch, target.sampled_ids, context, self._block.out, block=block, **shape)
+        shape: dict[str, Any] = {"rows": config.block, "places": rings.size, "mask": config.mask}
+        arrays = self._context.arrays, self._block.out
+        self._walk = AcceptPath(target.batch, target.sampled_ids, *arrays, block=self._block.arrays, **shape)
         self._plant = WriteDraft(self._block.out, target.batch)
         self._feature_buffer = FeatureBuffer(config.target_layer_ids, rings.slots, config.width)
         self._ahead: DeviceDrafts | None = None
@@ -208,7 +208,9 @@ class DeviceBlockDraft:
         edges = found.edges[rows].get()[:, :width, :width] if isinstance(found, Pairs) else None
         return Candidates(found.ids[rows].get()[:, :width], found.scores[rows].get()[:, :width], edges)
 
-    def draft_on_device(self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]) -> DeviceDrafts | None:
+    def draft_on_device(
+        self, device_requests: Sequence[DeviceDraftRequest[DraftState]], anchors: Sequence[int]
+    ) -> DeviceDrafts | None:
         """Draft trees that stay on the device; take those that `launch_ahead` has launched if they match.
 
         Parameters
@@ -235,7 +237,7 @@ class DeviceBlockDraft:
         """See `DeviceDrafter.launch_ahead`."""
         target, n = self._target, len(device_requests)
         self.catch_up([device_request.state for device_request in device_requests])
-        if n > self.most_texts or not can_launch_ahead(target, device_requests, order):
+        if n > self.most_texts or target.latest is None or not can_launch_ahead(target, device_requests, order):
             return False
         features = target.latest.captured
         if not all(tap in features for tap in self.config.target_layer_ids):
@@ -260,7 +262,7 @@ class DeviceBlockDraft:
         self._source.close()
 
     def _guess(
-        self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int], *, candidates: bool = False
+        self, device_requests: Sequence[DeviceDraftRequest[DraftState]], anchors: Sequence[int], *, candidates: bool = False
     ) -> None:
         self.catch_up([device_request.state for device_request in device_requests])
         size = self._block.prepare(device_requests, candidates=candidates)

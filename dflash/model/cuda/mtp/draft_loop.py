@@ -115,7 +115,12 @@ class DraftLoop:
         self._laid: Any = None
 
     def lay(
-        self, states: Sequence[State], hidden: Any, requests: Sequence[DeviceDraftRequest] = (), *, follows: bool = False
+        self,
+        states: Sequence[State],
+        hidden: Any,
+        requests: Sequence[DeviceDraftRequest[State]] = (),
+        *,
+        follows: bool = False,
     ) -> None:
         """Upload pages of the sequences, the address of the trunk's rows, and the requests.
 
@@ -137,7 +142,9 @@ class DraftLoop:
         self.arrays.upload()
         self._laid = laid if follows else None
 
-    def prepare(self, n_rows: int, requests: Sequence[DeviceDraftRequest] = (), *, candidates: bool = False) -> LoopGraphKey:
+    def prepare(
+        self, n_rows: int, requests: Sequence[DeviceDraftRequest[State]] = (), *, candidates: bool = False
+    ) -> LoopGraphKey:
         """Capture a graph that reads up to `n_rows` rows and answers the requests; return its key for `run`.
 
         With `candidates`, the graph finds all candidates of each position.

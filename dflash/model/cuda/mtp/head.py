@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -66,7 +66,7 @@ class DeviceMtpHead:
         `common`.
     """
 
-    device = "cuda"
+    device: Literal["cuda"] = "cuda"
 
     def __init__(
         self,
@@ -86,19 +86,18 @@ class DeviceMtpHead:
         with device.device_errors("the MTP head"), Staging(model.threads) as staging:
             own, theirs = DeviceWeights(host, staging), model.weights
             output = "token_embd.weight" if model.config.tied else "output.weight"
-            tables = [
+            embedding, head = (
                 own.matrix(name) if name in host else theirs.matrix(shared)
                 for name, shared in (
                     ("nextn.embed_tokens.weight", "token_embd.weight"),
                     ("nextn.shared_head_head.weight", output),
                 )
-            ]
+            )
             norm = "nextn.shared_head_norm.weight"
             last = own.vector(norm) if norm in host else theirs.vector("output_norm.weight")
             pages = -(-(model.config.context + 3 * PENDING) // PAGE)
-            self._chain = DraftLoop(
-                MtpContext(own, config, self.pools, *tables, last, known, common, model.scratch()), pages
-            )
+            context = MtpContext(own, config, self.pools, embedding, head, last, known, common, model.scratch())
+            self._chain = DraftLoop(context, pages)
         self.weights = own
         arrays, out = self._chain.arrays, self._chain.out
         self._walk = AcceptPath(model.batch, model.sampled_ids, arrays, out, rows=MOST, position=arrays.next)
@@ -143,8 +142,7 @@ class DeviceMtpHead:
         if found[-1] - found[0] != len(found) - 1:
             return self.join([unread, hidden[rows]])
         shelf, n = self._shelves.get(state), len(unread)
-        is_there = shelf is not None and (n == 0 or unread.data.ptr == shelf.data.ptr)
-        if not is_there or n + len(found) > len(shelf):
+        if shelf is None or (n and unread.data.ptr != shelf.data.ptr) or n + len(found) > len(shelf):
             shelf = self._shelves[state] = device.empty(2 * PENDING + n + len(found), self.config.width)
             if n:
                 device.copy(shelf[:n], unread)
@@ -181,13 +179,13 @@ class DeviceMtpHead:
             ]
         return found
 
-    def ready(self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int]) -> DeviceDrafts | None:
+    def ready(self, device_requests: Sequence[DeviceDraftRequest[State]], anchors: Sequence[int]) -> DeviceDrafts | None:
         """Return the drafts that `launch_ahead` has launched if they answer these requests at these roots, else None."""
         ahead, self._ahead = self._ahead, None
         return ahead if ahead is not None and ahead.matches(device_requests, anchors) else None
 
     def draft_on_device(
-        self, device_requests: Sequence[DeviceDraftRequest], anchors: Sequence[int], unread: Sequence[Unread]
+        self, device_requests: Sequence[DeviceDraftRequest[State]], anchors: Sequence[int], unread: Sequence[Unread]
     ) -> DeviceDrafts | None:
         """Read the unread tokens of some sequences and draft trees that stay on the device.
 
@@ -225,7 +223,9 @@ class DeviceMtpHead:
             max(device_request.positions for device_request in device_requests),
             [device_request.state for device_request in device_requests],
         )
-        if not can_launch_ahead(target, device_requests, order) or len(device_requests) > SEQUENCES or depth > MOST:
+        if target.latest is None or not can_launch_ahead(target, device_requests, order):
+            return False
+        if len(device_requests) > SEQUENCES or depth > MOST:
             return False
         rows = most_rows(target, order)
         try:
@@ -252,7 +252,7 @@ class DeviceMtpHead:
             self._file.close()
 
     def _guess(
-        self, device_requests: Sequence[DeviceDraftRequest], unread: Sequence[Unread], *, candidates: bool = False
+        self, device_requests: Sequence[DeviceDraftRequest[State]], unread: Sequence[Unread], *, candidates: bool = False
     ) -> None:
         self._ahead = self.latest = None
         unread, states, depth = (
@@ -291,5 +291,5 @@ class DeviceMtpHead:
             at += n
 
 
-def _nothing_to_flush(slot: int, kept: Sequence[int], side: int) -> None:
+def _nothing_to_flush(slot: int, accepted: Sequence[int], buffer: int) -> None:
     """Do nothing: a block of full attention has no recurrent state."""

@@ -196,7 +196,7 @@ def _scaling(keys: JsonKeys) -> RopeScaling | None:
     )
 
 
-def _extras(keys: JsonKeys, kind: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int | bool]:
+def _extras(keys: JsonKeys, kind: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     if kind == "dflash2":
         return {
             "conv_width": keys.integer("conv_kernel_size", 2, high=MAX_CONV),

@@ -1,7 +1,7 @@
 """Configuration keys of GGUF draft files: llama.cpp's mainline format and the earlier formats of forks."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -122,7 +122,7 @@ def refuse_lilicorr(settings: Mapping[str, object]) -> None:
         raise Unsupported("LiLiCorr drafts are not run: dflash runs DFlash, DFlash 2 and DSpark")
 
 
-def _extras(keys: Keys, kind: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int | bool]:
+def _extras(keys: Keys, kind: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """Return the settings that only some kinds of drafts have."""
     if kind == "dflash2":
         return {

@@ -58,14 +58,14 @@ def open_draft(path: Path) -> tuple[DraftConfig, Source]:
         raise
 
 
-def _folder(folder: Path) -> tuple[Source, Mapping[str, Any], Any]:
+def _folder(folder: Path) -> tuple[FolderSource, Mapping[str, Any], Any]:
     settings = folder / _CONFIG
     if not settings.exists():
         raise FormatError(f"the folder of a draft model must hold a {_CONFIG}", path=folder)
     return FolderSource(folder), read_object(settings), config_of_folder
 
 
-def _gguf(path: Path) -> tuple[Source, Mapping[str, Any], Any]:
+def _gguf(path: Path) -> tuple[GGUFSource, Mapping[str, Any], Any]:
     file = GGUFFile.open(path)
     try:
         return GGUFSource(file), file.metadata, config_of_gguf

@@ -4,7 +4,7 @@ import json
 import math
 import mmap
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,5 +149,5 @@ def _entry(what: str, entry: object, body: NDArray[np.uint8]) -> Entry:
     return Entry(tuple(shape), kind, body[start:end])
 
 
-def _are_sizes(values: object) -> bool:
+def _are_sizes(values: object) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 60 for value in values)

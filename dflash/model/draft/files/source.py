@@ -94,9 +94,11 @@ class GGUFSource:
     def __init__(self, file: GGUFFile) -> None:
         self._file = file
         self._names = _distinct([(canonical(name, torch=False), name) for name in file.tensors])
-        self.shapes = {name: file.tensors[theirs].shape for name, theirs in self._names.items()}
-        self.types = {name: file.tensors[theirs].type for name, theirs in self._names.items()}
-        self.sizes = {name: file.tensors[theirs].n_bytes for name, theirs in self._names.items()}
+        self.shapes: Mapping[str, tuple[int, ...]] = {
+            name: file.tensors[theirs].shape for name, theirs in self._names.items()
+        }
+        self.types: Mapping[str, str] = {name: file.tensors[theirs].type for name, theirs in self._names.items()}
+        self.sizes: Mapping[str, int] = {name: file.tensors[theirs].n_bytes for name, theirs in self._names.items()}
         tokens = file.metadata.get("tokenizer.ggml.tokens")
         self.tokens = tokens if isinstance(tokens, list) else []
         self.fork = Keys(file.metadata, "general").text("architecture", None) in FORKS
@@ -142,9 +144,9 @@ class FolderSource:
     def __init__(self, folder: Path) -> None:
         found = [(name, entry) for file in open_folder(folder) for name, entry in file.tensors.items()]
         self._entries: dict[str, Entry] = _distinct([(canonical(name, torch=True), entry) for name, entry in found])
-        self.shapes = {name: entry.shape for name, entry in self._entries.items()}
-        self.types = {name: entry.type for name, entry in self._entries.items()}
-        self.sizes = {name: entry.data.nbytes for name, entry in self._entries.items()}
+        self.shapes: Mapping[str, tuple[int, ...]] = {name: entry.shape for name, entry in self._entries.items()}
+        self.types: Mapping[str, str] = {name: entry.type for name, entry in self._entries.items()}
+        self.sizes: Mapping[str, int] = {name: entry.data.nbytes for name, entry in self._entries.items()}
         self.tokens: list[str] = []
         self.fork = False
 

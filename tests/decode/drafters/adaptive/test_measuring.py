@@ -3,11 +3,11 @@
 import pytest
 from paced import FLAT, GOOD, STEEP, WEAK, Timed, written
 
-from dflash.decode.drafters.adaptive.draft_option import DraftOption
+from dflash.decode.drafters.adaptive.cost_model import Variant
 from dflash.decode.drafters.adaptive.drafter import Adaptive
+from dflash.decode.drafters.adaptive.measuring import measures_of
 from dflash.decode.drafters.dflash import DFlash
 from dflash.decode.drafters.first_of import FirstOf
-from dflash.decode.drafters.measures import measures_of
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafting.drafter import Strategy
@@ -42,7 +42,7 @@ def test_another_lookup_measures_nothing_anew(model):
 def test_sizes_are_measured_on_one_grid(model, shaped):
     counts = [n_forwards(model, Adaptive(Strategy(GOOD, shaped(n)))) for n in (*range(1, 64), 500, 9999)]
     assert sum(count > 0 for count in counts) <= 12
-    assert len(measures_of(model).points) <= 12
+    assert n_forwards(model, Adaptive(PromptLookup())) <= 10
     assert n_forwards(model, Adaptive(Strategy(GOOD, shaped(8)), PromptLookup())) == 0
     assert n_forwards(model, Adaptive(Strategy(WEAK, shaped(8)))) > 0
 
@@ -79,8 +79,7 @@ def test_a_thousand_names_leave_little_behind(model):
         Adaptive(PromptLookup(n_draft=2 + number), Strategy(GOOD, Chain(1 + number % 15))).prepare(model)
     measures = measures_of(model)
     assert len(model.attachments) == n_companions
-    assert len(measures.choices) == measures.choices.capacity <= 64
-    assert len(measures.points) <= 12
+    assert len(measures) == measures.capacity <= 64
     assert len(model.forwards) - measured < 12 * 12
     # one that was dropped is made again of what was measured
     assert not first.is_prepared(model)
@@ -109,9 +108,9 @@ def test_a_choice_that_is_dropped_while_it_is_used_goes_on(model):
 
 
 def test_no_name_asks_for_more_than_a_forward_verifies():
-    assert DraftOption(Strategy(GOOD, Chain(9999)), 0).most == PENDING - 1
-    assert DraftOption(Strategy(GOOD, Tree(9999)), 0).most == PENDING - 1
-    assert DraftOption(Strategy(GOOD, Chain(5)), 0).most == 5
+    assert Variant(Strategy(GOOD, Chain(9999)), 0).most == PENDING - 1
+    assert Variant(Strategy(GOOD, Tree(9999)), 0).most == PENDING - 1
+    assert Variant(Strategy(GOOD, Chain(5)), 0).most == 5
 
 
 def test_memory_that_is_all_in_use_is_no_failure(clock):
@@ -139,8 +138,8 @@ def test_a_part_that_is_refused(model, monkeypatch):
     monkeypatch.setattr(DFlash, "load", refuse)
     monkeypatch.setattr(MTP, "load", refuse)
     Adaptive().prepare(model)
-    choice = measures_of(model).choices.recall(Adaptive())
-    assert [type(option.drafter) for option in choice.options] == [PromptLookup]
+    costs = measures_of(model).recall(("costs", Adaptive()))
+    assert [type(option.drafter) for option in costs.options] == [PromptLookup]
 
 
 def test_recent_entries_are_kept():

@@ -1,0 +1,1 @@
+"""Grammars over token ids: which tokens may follow, and how drafts obey."""

@@ -1,0 +1,105 @@
+"""The grammar of one session: follows its history, masks its logits, trims its drafts."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from dflash.decode.drafting.draft import EMPTY, Draft
+from dflash.decode.grammar.drafts import contains, legal_part, walk
+from dflash.decode.grammar.matcher import Grammar, Words
+from dflash.errors import DFlashError
+
+
+class GrammarState:
+    """Position of a session in its grammar.
+
+    `History` passes every token that it appends or removes. So the position is that of the node which `verify` visits, and
+    that of the sequence between steps, also after a restart.
+
+    Parameters
+    ----------
+    grammar : Grammar
+        Grammar of the output; the prompt is no part of it.
+    """
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._matcher = grammar.start()
+        self._masks: dict[int, Words] = {}
+
+    @property
+    def free(self) -> bool:
+        """True if every token may follow."""
+        return self._matcher.free
+
+    def push(self, token: int, position: int) -> None:
+        """Move past a token of the sequence.
+
+        Raises
+        ------
+        DFlashError
+            If the token is not legal here. The position stays; the session must end.
+        """
+        if not self._matcher.advance(token):
+            raise DFlashError(f"grammar: token {token} at position {position} is not legal after the output so far")
+
+    def cut(self, n: int) -> None:
+        """Undo the last `n` tokens."""
+        if n:
+            self._matcher.rollback(n)
+
+    def check(self, token: int, position: int) -> None:
+        """Raise the error of `push` if a token is not legal here, and stay."""
+        self.push(token, position)
+        self._matcher.rollback(1)
+
+    def allows(self, tokens: Sequence[int]) -> bool:
+        """Return True if these tokens may follow, one after the other."""
+        n = 0
+        while n < len(tokens) and self._matcher.advance(tokens[n]):
+            n += 1
+        self._matcher.rollback(n)
+        return n == len(tokens)
+
+    def mask(self, row: int = 0) -> Words | None:
+        """Return the tokens that may follow here, None for all.
+
+        Parameters
+        ----------
+        row : int
+            Row of the node, for a mask that `prepare` has computed.
+        """
+        known = self._masks.get(row)
+        return known if known is not None else None if self._matcher.free else self._matcher.mask()
+
+    def constrains(self, draft: Draft) -> bool:
+        """Return True if the root or any legal node of a draft needs a mask."""
+        try:
+            return False in [self._matcher.free for _ in walk(self._matcher, draft)]
+        except DFlashError:
+            return True  # `verify` raises it again, for this session alone
+
+    def prepare(self, draft: Draft) -> None:
+        """Compute the masks of all nodes of a draft, while a device computes their logits."""
+        nodes = walk(self._matcher, draft)
+        with suppress(DFlashError):  # `verify` raises it again, for this session alone
+            self._masks = {1 + node: self._matcher.mask() for node in nodes if not self._matcher.free}
+
+    def forget(self) -> None:
+        """Drop the masks of `prepare`, whose draft was verified."""
+        self._masks.clear()
+
+    def fit(self, draft: Draft, max_draft: int) -> Draft:
+        """Return the legal part of a draft, or the tokens that the grammar forces, if the draft does not contain these.
+
+        Parameters
+        ----------
+        draft : Draft
+            Draft of the session's drafter, often empty.
+        max_draft : int
+            Most draft tokens.
+        """
+        try:
+            draft = legal_part(self._matcher, draft)
+            forced = list(self._matcher.forced()[: max(max_draft, 0)])
+        except DFlashError:
+            return EMPTY  # `verify` raises it again, for this session alone
+        return draft if not forced or contains(draft, forced) else Draft(forced)

@@ -1,0 +1,1 @@
+"""Grammars of requests: JSON schemas, regular expressions, Lark and tool calls, matched by `llguidance`."""

@@ -1,0 +1,135 @@
+"""The grammars of a request."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dflash.decode.grammar.after import AfterToken
+from dflash.decode.grammar.matcher import Grammar
+from dflash.errors import RequestError
+from dflash.generation.grammar.call_form import CallForm, call_form, call_tokens
+from dflash.generation.grammar.functions import Function, functions_of
+from dflash.generation.grammar.guidance import GuidanceGrammar, GuidanceVocabulary, regex_source
+from dflash.generation.grammar.json_calls import json_body
+from dflash.generation.grammar.lark import json_rule
+from dflash.generation.grammar.params import GrammarParams
+from dflash.generation.grammar.reasoning import reasoning_after
+from dflash.generation.grammar.xml_calls import xml_body
+from dflash.model.text.chat_template import ChatTemplate
+from dflash.model.text.tokenizer import Tokenizer
+
+_LEAD = "/\\n{0,2}/ "
+"""Line breaks that templates put after reasoning."""
+
+
+def grammars(
+    params: GrammarParams,
+    prompts: Sequence[tuple[Sequence[int], bool]],
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> list[Grammar | None]:
+    """Compile the grammars of a request's outputs.
+
+    Parameters
+    ----------
+    params : GrammarParams
+    prompts : sequence of (sequence of int, bool)
+        Token ids of each prompt, and True if the chat template made them.
+    tokenizer : Tokenizer
+    template : ChatTemplate, optional
+        Chat template of the model; it shows the form of tool calls.
+    tools : sequence of mapping
+        The offered tools in OpenAI's format.
+
+    Returns
+    -------
+    list of Grammar or None
+        One for each prompt, with the reasoning that its output may begin with. None if nothing is constrained.
+
+    Raises
+    ------
+    RequestError
+        If a schema, an expression or a tool is not valid, too large, or can't be enforced; one sentence says why.
+    """
+    compiled: dict[bool, Grammar | None] = {}
+    found: list[Grammar | None] = []
+    for ids, is_chat in prompts:
+        reasoning = reasoning_after(ids, tokenizer, template if is_chat else None)
+        lead = reasoning is not None
+        if lead not in compiled:
+            compiled[lead] = _build(params, tokenizer, template, tools, lead=lead)
+        grammar = compiled[lead]
+        found.append(grammar if grammar is None or reasoning is None else reasoning.before(grammar))
+    return found
+
+
+def _build(
+    params: GrammarParams,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    lead: bool,
+) -> Grammar | None:
+    """Compile the grammar after reasoning, if there is any: with `lead`, line breaks may come first."""
+    start = f"start: {_LEAD if lead else ''}"
+    if params.must_call:
+        return _must_call(start, params, tokenizer, template, tools)
+    if params.regex is not None:
+        return GuidanceGrammar(GuidanceVocabulary.of(tokenizer), regex_source(params.regex), "regex")
+    for name in ("lark", "grammar"):
+        if (source := getattr(params, name)) is not None:
+            return GuidanceGrammar(GuidanceVocabulary.of(tokenizer), source, name)
+    callable_ = functions_of(tools) if tools and params.tool_choice != "none" else []
+    if params.schema is not None:
+        return _json(start, params, tokenizer, template, callable_)
+    if not any(function.strict for function in callable_):
+        return None
+    opened, closed = call_tokens(tokenizer)
+    rules = ["start: call", *_call(callable_, closed, call_form(template))]
+    return AfterToken(_compiled(rules, tokenizer, "tools"), opened, repeats=True)
+
+
+def _must_call(
+    start: str,
+    params: GrammarParams,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    tools: Sequence[Mapping[str, Any]],
+) -> Grammar:
+    functions = functions_of(tools)
+    if params.function is not None:
+        functions = [function for function in functions if function.name == params.function]
+        if not functions:
+            raise RequestError(f"tool_choice: names {params.function!r:.60}, which is not among the tools")
+    if not functions:
+        raise RequestError(f"tool_choice: is {params.tool_choice!r}, but tools holds none")
+    opened, closed = call_tokens(tokenizer)
+    calls = f"calls: <[{opened}]> call" + ("" if params.function else f' ("\\n" <[{opened}]> call)*')
+    rules = [f"{start}calls", calls, *_call(functions, closed, call_form(template))]
+    return _compiled(rules, tokenizer, "tools")
+
+
+def _json(
+    start: str,
+    params: GrammarParams,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    functions: Sequence[Function],
+) -> Grammar:
+    rules = [f"{start}value", f"value: {json_rule(params.schema)}"]
+    if functions:  # the model may call a tool instead
+        opened, closed = call_tokens(tokenizer)
+        rules[0] = f"{start}(value | calls)"
+        rules += [f'calls: <[{opened}]> call ("\\n" <[{opened}]> call)*', *_call(functions, closed, call_form(template))]
+    return _compiled(rules, tokenizer, "response_format")
+
+
+def _call(functions: Sequence[Function], closed: int, form: CallForm) -> list[str]:
+    """Return the rules of ``call``: what follows ``<tool_call>``, up to and including ``</tool_call>``."""
+    return [f"call: body <[{closed}]>", *(xml_body if form is CallForm.XML else json_body)(functions, lenient=True)]
+
+
+def _compiled(rules: Sequence[str], tokenizer: Tokenizer, name: str) -> GuidanceGrammar:
+    headers = any("</parameter>" in rule for rule in rules)
+    return GuidanceGrammar(GuidanceVocabulary.of(tokenizer), "\n".join(("%llguidance {}", *rules)), name, headers=headers)

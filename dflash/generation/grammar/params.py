@@ -1,0 +1,125 @@
+"""Fields of a request that constrain its output."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dflash.errors import RequestError
+from dflash.generation.grammar.limits import MAX_CHARACTERS, MAX_DEPTH
+from dflash.generation.recovery.tool_call_prefix import ToolChoice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarParams:
+    """Constraints on the output of a request. At most one of the first four, not together with a tool that must be called.
+
+    Parameters
+    ----------
+    response_format : mapping, optional
+        ``{"type": "json_object"}``, or ``{"type": "json_schema", "json_schema": {"schema": ...}}`` as in OpenAI's API.
+        ``{"type": "text"}`` is no constraint.
+    regex : str, optional
+        Regular expression of the whole output, in the syntax of Rust's `regex` without anchors, look-around and references.
+    lark : str, optional
+        Grammar in llguidance's variant of Lark; its first rule is ``start``.
+    grammar : str, optional
+        Another name of `lark`.
+    tool_choice : str or mapping, optional
+        ``"required"``, or the function to call as ``{"type": "function", "function": {"name": ...}}``. With ``"auto"``,
+        calls of tools with ``"strict": true`` are constrained; ``"none"`` constrains nothing.
+
+    Raises
+    ------
+    RequestError
+        If a field is of the wrong kind or too large, or fields exclude each other.
+    """
+
+    response_format: Mapping[str, Any] | None = None
+    regex: str | None = None
+    lark: str | None = None
+    grammar: str | None = None
+    tool_choice: ToolChoice = None
+
+    def __post_init__(self) -> None:
+        for name in ("regex", "lark", "grammar"):
+            _check_text(name, getattr(self, name))
+        _check_tool_choice(self.tool_choice)
+        given = [name for name in ("regex", "lark", "grammar") if getattr(self, name) is not None]
+        if self.schema is not None:
+            given.insert(0, "response_format")
+        if self.must_call:
+            given.append("tool_choice")
+        if len(given) > 1:
+            raise RequestError(f"{given[0]}: can't be combined with {given[1]}; one constraint holds for the whole output")
+
+    @property
+    def schema(self) -> Any:
+        """JSON schema of the output; None if there is none."""
+        return None if self.response_format is None else _schema(self.response_format)
+
+    @property
+    def must_call(self) -> bool:
+        """True if the output must be a tool call."""
+        return self.tool_choice not in (None, "auto", "none")
+
+    @property
+    def function(self) -> str | None:
+        """Name of the function that must be called; None for any."""
+        return self.tool_choice["function"]["name"] if isinstance(self.tool_choice, Mapping) else None
+
+
+def _check_text(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise RequestError(f"{name}: must be a string, got {value!r:.60}")
+    _check_length(name, value)
+
+
+def _check_length(name: str, text: str) -> None:
+    if len(text) > MAX_CHARACTERS:
+        raise RequestError(f"{name}: has {len(text)} characters, at most {MAX_CHARACTERS} are allowed")
+
+
+def _check_tool_choice(choice: Any) -> None:
+    if choice in (None, "auto", "none", "required") and not isinstance(choice, Mapping):
+        return
+    function = choice.get("function") if isinstance(choice, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise RequestError(
+            "tool_choice: must be 'auto', 'none', 'required' or {'type': 'function', 'function': {'name': ...}}, "
+            f"got {choice!r:.60}"
+        )
+
+
+def _schema(wanted: Any) -> Any:
+    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind != "json_schema":
+        raise RequestError(f"response_format: type must be text, json_object or json_schema, got {wanted!r:.60}")
+    inner = wanted.get("json_schema", wanted)
+    schema = inner.get("schema") if isinstance(inner, Mapping) else None
+    if not isinstance(schema, Mapping | bool):
+        raise RequestError(f"response_format: json_schema.schema must be a JSON schema, got {schema!r:.60}")
+    return check_schema("response_format", schema)
+
+
+def check_schema(name: str, schema: Any) -> Any:
+    """Return a schema; raise a RequestError that begins with `name` if it is not JSON, too large or too deep."""
+    level, depth = [schema], 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise RequestError(f"{name}: the schema has more than {MAX_DEPTH} levels of arrays and objects")
+        nested = (each.values() if isinstance(each, Mapping) else each for each in level)
+        level = [part for each in nested for part in each if isinstance(part, Mapping | list | tuple)]
+    try:
+        text = json.dumps(schema)
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"{name}: the schema is not JSON: {error!s:.100}") from None
+    _check_length(name, text)
+    return schema

@@ -1,0 +1,112 @@
+"""Protocols of the state of one sequence in a target model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Parents = Sequence[int] | NDArray[np.int32]
+"""Parent of each row of a span; -1 follows the committed tokens."""
+
+
+class SequenceSnapshot(Protocol):
+    """Copy of a sequence's state, to which it or another sequence of the same model returns.
+
+    Taken by `SequenceState.snapshot`. Its owner closes it once; sequences that were restored to it live on.
+    """
+
+    @property
+    def length(self) -> int:
+        """Number of tokens in the copy. Read at admission, to find how much of a prompt it holds; never changes."""
+        ...
+
+    def close(self) -> None:
+        """Release the memory of the copy. Called by the owner, between two forwards; later calls have no effect."""
+        ...
+
+
+class SequenceState(Protocol):
+    """KV cache and recurrent state of one sequence, made by `TargetModel.state`.
+
+    All methods are called in the thread that owns the model, and never while a forward over the sequence is being laid out.
+    Between two steps the state includes all tokens of the sequence except the last.
+    """
+
+    @property
+    def length(self) -> int:
+        """Number of committed tokens. Read between forwards, by the engine and by snapshots."""
+        ...
+
+    @property
+    def pending(self) -> Sequence[int] | None:
+        """Parents of the rows that the last decode forward left pending; None if there are none.
+
+        Read by `OverlappedStep.take` before it uses a forward that was launched ahead. Reading may wait for the device.
+        """
+        ...
+
+    def reserve(self, n: int) -> None:
+        """Take memory for `n` tokens beyond the committed ones.
+
+        Called once at admission, for all tokens that the sequence may get, so that no later step lacks memory.
+
+        Raises
+        ------
+        PoolExhausted
+            If there are not enough pages; none is taken then.
+        """
+        ...
+
+    def mark_read(self, parents: Parents, *, prefill: bool) -> None:
+        """Record that a forward has read rows with these parents.
+
+        Called by the model in `TargetModel.forward`. The engine calls it only for `OverlappingModel.forward_overlapped`,
+        once the row before was committed.
+        """
+        ...
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Accept some pending rows of the last forward; the others are rejected.
+
+        Called once after each decode forward over the sequence, by the engine or by a drafter that owns the state.
+
+        Parameters
+        ----------
+        path : sequence of int
+            Rows of the span, each the child of the row before; the first follows the committed tokens. May be empty.
+
+        Raises
+        ------
+        DFlashError
+            If a row is not pending or not the child of the row before it.
+        """
+        ...
+
+    def snapshot(self) -> SequenceSnapshot:
+        """Copy the committed tokens' state and drop pending rows. Called between two steps.
+
+        Raises
+        ------
+        PoolExhausted, OutOfMemory
+            If there is no memory for the copy; nothing changes then.
+        """
+        ...
+
+    def restore(self, snapshot: SequenceSnapshot) -> None:
+        """Return to a snapshot that a sequence of the same model has taken. Called at admission, before `reserve`.
+
+        Raises
+        ------
+        DFlashError
+            If the snapshot is closed.
+        PoolExhausted
+            If there is no memory for a copy of its last page; nothing changes then.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release all memory. Called when the session ends or restarts, also after errors; later calls have no effect."""
+        ...

@@ -1,0 +1,223 @@
+"""Positions in compiled grammars: pure functions of their tokens; ends, forced tokens, headers of parameters."""
+
+import json
+import random
+import sys
+
+import pytest
+from demo_text import DATA, demo_tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from word_grammar import tokens_of
+
+from dflash.errors import DFlashError, RequestError
+from dflash.generation.grammar import guidance
+from dflash.generation.grammar.build import grammars
+from dflash.generation.grammar.guidance import GuidanceGrammar, GuidanceVocabulary
+from dflash.generation.grammar.params import GrammarParams
+from dflash.model.text.chat_template import ChatTemplate
+
+XML = ChatTemplate((DATA / "demo" / "chat_template.jinja").read_text(encoding="utf-8"), tokens={})
+PARAMETERS = {
+    "type": "object",
+    "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}, "mode": {"enum": ["a", "b c"]}},
+    "required": ["path"],
+}
+TOOLS = [{"type": "function", "function": {"name": "read", "parameters": PARAMETERS}}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 9}, "kinds": {"type": "array", "items": {"enum": ["x", "ß"]}}},
+    "required": ["name", "kinds"],
+}
+CASES = {
+    "schema": {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+    "regex": {"regex": r"(ab|a)*c[0-9]{2,5}(x|the end)"},
+    "lark": {"lark": 'start: item ("," item)*\nitem: "<" /[a-z]+/ ">"'},
+    "calls": {"tool_choice": "required"},
+}
+
+
+def compiled(tools=TOOLS, **fields):
+    (grammar,) = grammars(GrammarParams(**fields), [([5], False)], demo_tokenizer(), XML, tools)
+    return grammar
+
+
+def ids(text):
+    return demo_tokenizer().encode(text)
+
+
+def texts(words):
+    return {demo_tokenizer().token_bytes(token) for token in tokens_of(words)}
+
+
+def after(grammar, text):
+    matcher = grammar.start()
+    for token in ids(text):
+        assert matcher.advance(token), demo_tokenizer().token_bytes(token)
+    return matcher
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), moves=st.lists(st.integers(0, 9), min_size=1, max_size=40))
+def test_random_advance_and_rollback_equal_a_fresh_replay(name, seed, moves):
+    grammar, rng = compiled(**({"tools": ()} if name != "calls" else {}), **CASES[name]), random.Random(seed)
+    matcher, path = grammar.start(), []
+    for move in moves:
+        legal = tokens_of(matcher.mask())
+        if move < 3 or not legal:
+            n = rng.randint(0, min(len(path), 6))
+            matcher.rollback(n)
+            path = path[: len(path) - n]
+        else:
+            token = matcher.forced()[0] if move < 5 and matcher.forced() else rng.choice(sorted(legal))
+            assert matcher.advance(token)
+            path.append(token)
+    fresh = grammar.start()
+    assert all(map(fresh.advance, path))
+    assert tokens_of(matcher.mask()) == tokens_of(fresh.mask())
+    assert list(matcher.forced()) == list(fresh.forced())
+    assert (matcher.is_accepting, matcher.is_complete) == (fresh.is_accepting, fresh.is_complete)
+    ends = set(demo_tokenizer().eos_ids)
+    legal = tokens_of(matcher.mask())
+    assert matcher.is_accepting == bool(legal & ends)
+    assert matcher.is_complete == (bool(legal) and legal <= ends)
+    assert set(matcher.forced()[:1]) <= legal
+
+
+def test_ends():
+    matcher = after(compiled(tools=(), regex="ab?"), "a")
+    ends = {demo_tokenizer().token_bytes(token) for token in demo_tokenizer().eos_ids}
+    assert texts(matcher.mask()) == ends | {b"b"}
+    for end in demo_tokenizer().eos_ids:
+        assert matcher.advance(end)
+        assert not matcher.advance(end)
+        assert tokens_of(matcher.mask()) == set()
+        matcher.rollback(1)
+    assert matcher.advance(*ids("b"))
+    assert matcher.is_complete
+    assert texts(matcher.mask()) == ends
+    assert not matcher.advance(*ids("b"))
+    matcher.rollback(2)
+    assert texts(matcher.mask()) == {b"a", b"ab"}
+    assert not matcher.advance(demo_tokenizer().eos_ids[0])
+
+
+def test_forced_text_is_forced():
+    assert (
+        demo_tokenizer().decode(after(compiled(tool_choice="required"), "<tool_call>").forced())
+        == "\n<function=read>\n<parameter=path"
+    )
+
+
+@pytest.mark.parametrize("value", ["x<think>y", "<|im_end|>", "<tool_call>", "e\u0301 \u2126", "\ue000", "😀\n"])
+def test_certain_text_with_the_name_of_an_added_token_or_unusual_characters(value):
+    """The text is spelled out, in the very characters of the schema."""
+    schema = {"type": "object", "properties": {"a": {"const": value}}, "required": ["a"], "additionalProperties": False}
+    matcher, path = compiled((), response_format={"type": "json_schema", "json_schema": {"schema": schema}}).start(), []
+    while not matcher.is_complete:
+        legal = tokens_of(matcher.mask())
+        assert not any(demo_tokenizer().is_added(token) for token in legal)
+        path.append(min(legal, key=lambda token: (len(demo_tokenizer().token_bytes(token).strip(b" \n")) == 0, token)))
+        assert matcher.advance(path[-1])
+        assert len(path) < 60
+    assert json.loads(demo_tokenizer().decode(path)) == {"a": value}
+
+
+def test_after_a_key_only_its_header_may_follow():
+    """On the demo's vocabulary ``>\\n\\n`` and ``>The`` are tokens, which would join the header with the value."""
+    tokenizer = demo_tokenizer()
+    joining = {text for token in range(tokenizer.n_tokens) if (text := tokenizer.token_bytes(token))[:1] == b">"}
+    assert {b">\n\n", b">\n"} < joining
+    matcher = after(compiled(tool_choice="required"), "<tool_call>\n<function=read>\n<parameter=path")
+    assert texts(matcher.mask()) == {b">", b">\n"}
+    for text in joining:
+        assert matcher.advance(tokenizer.id_of(text.decode())) == (text in (b">", b">\n")), text
+        matcher.rollback(text in (b">", b">\n"))
+
+
+def test_a_value_may_begin_with_a_line_break_and_is_not_empty():
+    matcher = after(compiled(tool_choice="required"), "<tool_call>\n<function=read>\n<parameter=path>\n")
+    assert {b"\n", b"\n\n", b"a", b" ", b"<", b">"} <= texts(matcher.mask())
+    for token in ids("\n</parameter"):
+        assert matcher.advance(token)
+    assert not any(text[:1] == b">" for text in texts(matcher.mask())), "the value would be empty"
+    matcher = after(compiled(tool_choice="required"), "<tool_call>\n<function=read>\n<parameter=path>\n")
+    for token in ids("\n \n<a>\n\n</b>\n</parameter>\n"):
+        assert matcher.advance(token)
+    assert texts(matcher.mask()) <= {b"<", b"</", b"<parameter", b"</function"}
+
+
+def test_free_text_holds_no_tokens_of_the_envelope():
+    matcher = after(compiled(tool_choice="required"), "<tool_call>\n<function=read>\n<parameter=path>\nx")
+    assert not any(demo_tokenizer().is_added(token) for token in tokens_of(matcher.mask()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"regex": "(("}, "regex: .*unclosed group"),
+        ({"regex": r"(?=a)b"}, "regex: .*look-around"),
+        ({"lark": "start: nothing"}, "lark: .*unknown name"),
+        ({"grammar": "%%%"}, "grammar: "),
+        ({"lark": "start: a\na: b\nb: a"}, "lark: no output matches"),
+        ({"lark": "start: <no_such_token>"}, "lark: .*unknown special token"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "objekt"}}}},
+            "response_format: .*objekt",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "array", "uniqueItems": True}}}},
+            "response_format: .*uniqueItems",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "#/$defs/none"}}}},
+            "response_format: .*does not exist",
+        ),
+    ],
+)
+def test_what_cannot_be_compiled_is_one_sentence(fields, message):
+    with pytest.raises(RequestError, match=f"(?i)^{message}") as caught:
+        compiled((), **fields)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_too_much_work_to_compile_is_refused(monkeypatch):
+    words = "|".join(f"word{i}" for i in range(900))
+    compiled((), regex=words)
+    monkeypatch.setattr(guidance, "COMPILE_FUEL", 1000)
+    with pytest.raises(RequestError, match=r"^regex: .*too big"):
+        compiled((), regex=words)
+    rules = " ".join(f'"a{i}" x?' for i in range(900)) + "\nx: /y/"
+    monkeypatch.undo()
+    compiled((), lark=f"start: {rules}")
+    monkeypatch.setattr(guidance, "MAX_SYMBOLS", 1000)
+    with pytest.raises(RequestError, match=r"^lark: .*too big"):
+        compiled((), lark=f"start: {rules}")
+
+
+def test_too_much_work_for_a_mask_ends_the_output_with_an_error(monkeypatch):
+    monkeypatch.setattr(guidance, "STEP_FUEL", 50)
+    monkeypatch.setattr(guidance, "MAX_STATES", 20)
+    with pytest.raises(DFlashError, match=r"^(grammar: can't be followed further|regex)"):
+        matcher = compiled((), regex="[a-z ]*q([a-z ]{0,30}z){1,40}[0-9]+").start()
+        for token in ids("the quick brown fox jumps over the lazy dog a zebra"):
+            matcher.mask()
+            matcher.advance(token)
+
+
+def test_a_missing_library_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(RequestError, match=r"^response_format, .* need llguidance: pip install 'dflash\[grammar\]'$"):
+        GuidanceGrammar(GuidanceVocabulary.of(demo_tokenizer()), "start: /a/", "lark")
+
+
+def test_padding_and_added_tokens_are_never_legal():
+    """A grammar of any text at all allows every token that is text, and no other."""
+    tokenizer = demo_tokenizer()
+    legal = tokens_of(compiled((), regex="(?s:.*)").start().mask()) - set(tokenizer.eos_ids)
+    assert not any(tokenizer.is_added(token) for token in legal)
+    assert all(token < tokenizer.n_tokens and tokenizer.token_bytes(token) for token in legal)
+    ordinary = {token for token in range(tokenizer.n_tokens) if not tokenizer.is_added(token)}
+    assert {token for token in ordinary if "\ufffd" not in tokenizer.decode([token])} <= legal
