@@ -38,5 +38,5 @@ def test_it_is_as_it_ran(path):
 
 
 def test_together_they_are_small():
-    assert len(NOTEBOOKS) == 5
+    assert len(NOTEBOOKS) == 6
     assert sum(path.stat().st_size for path in NOTEBOOKS) <= 350_000

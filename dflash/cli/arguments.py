@@ -60,7 +60,7 @@ def add_template(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-think", action="store_true", help="turn reasoning off (enable_thinking = false)")
 
 
-def load(arguments: argparse.Namespace, *, sequences: int = 1) -> "LM":
+def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: bool = False) -> "LM":
     """Load the model that the arguments name; draw progress bars on a terminal."""
     import dflash
     from dflash.cli.terminal import has_terminal
@@ -72,6 +72,7 @@ def load(arguments: argparse.Namespace, *, sequences: int = 1) -> "LM":
         context=arguments.context,
         sequences=sequences,
         kv=arguments.kv,
+        prefix_cache=prefix_cache,
         progress=has_terminal(),
     )
 

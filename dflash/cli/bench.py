@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dflash.cli import strategies
+from dflash.cli import replay, strategies
 from dflash.cli.model_arguments import add_context, add_model, check_draft
 from dflash.cli.terminal import has_terminal, put, size, table
 from dflash.errors import RequestError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dflash.cli.measure import Bench
     from dflash.model.loading.target import Loaded
 
-HELP = "measure prefill (pp), decode (tg) and wider forwards; or compare strategies"
+HELP = "measure prefill (pp), decode (tg) and wider forwards; compare strategies; or replay a session"
 
 PROMPTS = {"cpu": [512], "cuda": [512, 2048, 8192, 32768]}
 DEPTHS = {"cpu": [0], "cuda": [0, 4096, 16384, 65536]}
@@ -34,12 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-r", "--repeat", type=int, metavar="N", help="repetitions, fewer if they take more than 3 s (5)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     strategies.add_arguments(parser)
+    replay.add_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Measure and print."""
     if arguments.repeat is not None and arguments.repeat < 1:
         raise RequestError(f"--repeat is {arguments.repeat}, must be at least 1")
+    if arguments.replay is not None:
+        _refuse(arguments, ("prompt", "depth", "prompts"), "--replay")
+        return replay.main(arguments)
+    _refuse(arguments, ("plot",), "measurements without --replay")
     if arguments.strategies is not None:
         _refuse(arguments, ("prompt", "depth"), "--strategies")
         return strategies.main(arguments)

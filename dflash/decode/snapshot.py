@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, DrafterState
 from dflash.errors import DFlashError
 from dflash.model.protocols.sequence import SequenceSnapshot, SequenceState
@@ -14,6 +17,9 @@ class RunningSession(Protocol):
 
     n_prompt: int
     """Number of prompt tokens."""
+
+    prompt_array: NDArray[np.int32]
+    """Ids of the prompt, read-only."""
 
     token_ids: list[int]
     """Ids of the prompt and of all accepted tokens; the state holds all but the last of them at most."""
@@ -67,6 +73,7 @@ class SessionSnapshot:
         self.length: int = session.state.length
         self.token_ids = session.token_ids[: self.length]
         self.n_prompt = session.n_prompt
+        self._prompt = session.prompt_array
         self.drafter: Drafter = session.drafter
         self.state: SequenceSnapshot = session.state.snapshot()
         try:
@@ -78,6 +85,11 @@ class SessionSnapshot:
     def of(self, drafter: Drafter) -> DrafterSnapshot | None:
         """Return the snapshot for `Drafter.start` of `drafter`; None if it is of another drafter."""
         return self.drafter_state if drafter == self.drafter else None
+
+    @property
+    def ids(self) -> NDArray[np.int32]:
+        """`token_ids` as an array, int32 (length,). The prompt's part is copied as one, since a list converts slowly."""
+        return np.concatenate([self._prompt[: self.length], np.array(self.token_ids[self.n_prompt :], np.int32)])
 
     @property
     def n_bytes(self) -> int:

@@ -4,8 +4,6 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import NamedTuple
 
-import numpy as np
-
 from dflash.decode.prefix_cache.radix_tree import Node, RadixTree
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
@@ -210,7 +208,7 @@ class PrefixCache:
         return wanted
 
     def _store(self, snapshot: SessionSnapshot) -> None:
-        ids = np.array(snapshot.token_ids, np.int32)
+        ids = snapshot.ids
         for node in list(self._tree.prefixes(ids)):
             if node.length == snapshot.length:
                 self._remove(node)  # the new one has the state of the drafter that is in use now

@@ -1,0 +1,104 @@
+"""Conversion of recorded messages, with Anthropic's or OpenAI's content blocks, to OpenAI's messages."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dflash.errors import RequestError
+
+_FIELDS = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name")
+"""Fields of a message that chat templates read."""
+
+_TEXT = ("text", "input_text", "output_text")
+"""Types of text blocks in Messages, chat completions and Responses."""
+
+
+def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Convert one message to one or more messages in OpenAI's format.
+
+    Text blocks stay parts of the message. ``tool_use`` blocks become ``tool_calls``, each ``tool_result`` a message of the
+    role ``tool``, ``thinking`` the field ``reasoning_content``, which a template drops or renders by its own rules. Blocks
+    without text, as images, become their type in brackets.
+
+    Raises
+    ------
+    RequestError
+        If the message has no role or a block is not valid.
+    """
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str):
+        raise RequestError(f"role: must be a string, got {role!r:.60}")
+    fields = {name: message[name] for name in _FIELDS if message.get(name) is not None}
+    if isinstance(message.get("reasoning"), str):
+        fields.setdefault("reasoning_content", message["reasoning"])
+    if content is None or isinstance(content, str):
+        return [{"content": "", **fields}]
+    if not isinstance(content, list):
+        raise RequestError(f"content: must be a string or an array of blocks, got {content!r:.60}")
+    results, parts, calls, thoughts = list[dict[str, Any]](), list[dict[str, str]](), list[Any](), list[str]()
+    for block in content:
+        match block:
+            case {"type": "tool_use" | "server_tool_use", "name": str(name)}:
+                calls.append(call(name, block.get("input") or {}, block.get("id")))
+            case {"type": "tool_result"}:
+                result = _plain([_part(part) for part in _list(block.get("content"))])
+                results.append({"role": "tool", "content": result, "tool_call_id": block.get("tool_use_id")})
+            case {"type": "thinking" | "redacted_thinking"}:
+                thoughts.append(block.get("thinking") or "")
+            case _:
+                parts.append(_part(block))
+    fields["content"] = _plain(parts)
+    if calls:
+        fields["tool_calls"] = calls
+    if any(thoughts):
+        fields["reasoning_content"] = "\n".join(filter(None, thoughts))
+    return [*results, fields] if parts or calls or thoughts or not results else results
+
+
+def call(name: str, arguments: str | Mapping[str, Any], identifier: Any) -> dict[str, Any]:
+    """Return a tool call in OpenAI's format; templates take the arguments as JSON text or as an object."""
+    return {"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one message in place of two of the same role; an empty line separates their texts."""
+    both = {**first, "content": "\n\n".join(filter(None, (text(first["content"]), text(second["content"]))))}
+    thoughts = [one["reasoning_content"] for one in (first, second) if one.get("reasoning_content")]
+    calls = [*first.get("tool_calls", ()), *second.get("tool_calls", ())]
+    if thoughts:
+        both["reasoning_content"] = "\n".join(thoughts)
+    return {**both, "tool_calls": calls} if calls else both
+
+
+def text(content: Any) -> str:
+    """Return the text of a string or of an array of blocks, put together as templates do.
+
+    Raises
+    ------
+    RequestError
+        If the content is neither.
+    """
+    return "".join(_part(part)["text"] for part in _list(content))
+
+
+def _list(content: Any) -> list[Any]:
+    if content is None or isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    if not isinstance(content, list):
+        raise RequestError(f"content: must be a string or an array of blocks, got {content!r:.60}")
+    return content
+
+
+def _part(block: Any) -> dict[str, str]:
+    match block:
+        case {"type": kind, "text": str(words)} if kind in _TEXT:
+            return {"type": "text", "text": words}
+        case {"type": "tool_reference", "tool_name": str(name)}:
+            return {"type": "text", "text": name}
+        case {"type": str(kind)} if kind not in (*_TEXT, "tool_use"):
+            return {"type": "text", "text": f"[{kind}]"}
+    raise RequestError(f"content: must hold blocks with a type and its fields, got {block!r:.60}")
+
+
+def _plain(parts: list[dict[str, str]]) -> Any:
+    """Return a string in place of less than two parts."""
+    return parts if len(parts) > 1 else "".join(part["text"] for part in parts)

@@ -1,0 +1,121 @@
+"""Result of a replay: a table, a plot, numbers, failures."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dflash.cli.terminal import table
+from dflash.decode.drafting.drafter import Strategy
+from dflash.evaluation.replay.plot import plot
+from dflash.evaluation.replay.replies import TurnReplies
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Replay:
+    """Measurements of the turns of a session. `print` writes a table; its times are medians over the rounds.
+
+    Parameters
+    ----------
+    turns : list of TurnReplies
+    strategy : Strategy
+        Drafter, draft shape and recoveries.
+    max_tokens : int
+        Maximum number of output tokens of each request.
+    sampling : dict
+        Sampling settings given for all requests.
+    model : str
+        Description of the model.
+    """
+
+    turns: list[TurnReplies]
+    strategy: Strategy
+    max_tokens: int
+    sampling: dict[str, Any]
+    model: str
+
+    @property
+    def failures(self) -> list[str]:
+        """One sentence for each failure: errors, empty answers, warm outputs that differ from the cold ones."""
+        return [f"{turn.name}: {failure}" for turn in self.turns for failure in turn.failures()]
+
+    def plot(self) -> "Figure":
+        """Plot the milliseconds to the first token, and the prompt tokens with those from the cache, over the turns.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        return plot(self.turns)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values only."""
+        return {
+            "model": self.model,
+            "strategy": repr(self.strategy),
+            "max_tokens": self.max_tokens,
+            "sampling": self.sampling,
+            "failures": self.failures,
+            "turns": [
+                {"name": turn.name, **{kind: [one._asdict() for one in getattr(turn, kind)] for kind in ("cold", "warm")}}
+                for turn in self.turns
+            ],
+        }
+
+    def __repr__(self) -> str:
+        rows = [_HEAD, *map(_row, self.turns), *self._sums()]
+        shown = table(rows, right=[i for i, name in enumerate(_HEAD) if i and name not in ("finish", "text")])
+        return "\n\n".join([shown, *(f"!!! {failure}" for failure in self.failures)])
+
+    def _sums(self) -> Iterator[list[str]]:
+        whole = [turn for turn in self.turns if turn.cold and turn.warm]
+        if len(whole) < 2:
+            return
+        tokens = (f"{sum(getattr(turn.warm[0], name) for turn in whole):,}" for name in ("prompt_tokens", "cached_tokens"))
+        first = [sum(turn.median(kind, "first_token") or 0 for turn in whole) for kind in ("cold", "warm")]
+        wall = [sum(turn.median(kind, "seconds") or 0 for turn in whole) for kind in ("cold", "warm")]
+        n = f"{sum(len(turn.warm[0].tokens) for turn in whole):,}"
+        yield ["all", *tokens, *_times(first), f"{first[1] / first[0]:.0%}", *_times(wall), n, "", "", ""]
+
+
+_HEAD = [
+    "turn",
+    "prompt",
+    "cached",
+    "first token cold, ms",
+    "warm, ms",
+    "warm / cold",
+    "all cold, ms",
+    "warm, ms",
+    "output",
+    "tokens per step",
+    "finish",
+    "text",
+]
+
+
+def _row(turn: TurnReplies) -> list[str]:
+    reply = next(iter([*turn.warm, *turn.cold]), None)
+    text = ", ".join(
+        word
+        for word, holds in (
+            ("ERROR", turn.errors),
+            ("EMPTY", any(one.empty for one in (*turn.cold, *turn.warm))),
+            ("DIFFERS", any("differs" in failure for failure in turn.failures())),
+        )
+        if holds
+    )
+    if reply is None:
+        return [turn.name, *[""] * (len(_HEAD) - 2), text]
+    first = [turn.median(kind, "first_token") for kind in ("cold", "warm")]
+    wall = [turn.median(kind, "seconds") for kind in ("cold", "warm")]
+    share = f"{first[1] / first[0]:.0%}" if first[0] and first[1] is not None else ""
+    tokens = f"{reply.prompt_tokens:,}", f"{reply.cached_tokens:,}"
+    output = f"{len(reply.tokens)}", f"{reply.tokens_per_step:.2f}", reply.finish_reason
+    return [turn.name, *tokens, *_times(first), share, *_times(wall), *output, text or "same"]
+
+
+def _times(seconds: Sequence[float | None]) -> list[str]:
+    return ["" if one is None else f"{one * 1e3:,.1f}" for one in seconds]

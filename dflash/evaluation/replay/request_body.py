@@ -1,0 +1,82 @@
+"""Prompts of request bodies: OpenAI's chat completions and Responses, Anthropic's Messages."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dflash.errors import RequestError
+from dflash.evaluation.replay.messages import call, chat_messages, joined, text
+from dflash.evaluation.replay.turn import Turn
+
+_SYSTEM = ("system", "instructions")
+"""Fields of Messages and of Responses that hold system text."""
+
+
+def body_turn(name: str, body: Mapping[str, Any]) -> Turn:
+    """Convert a request body to a turn.
+
+    Parameters
+    ----------
+    name : str
+        Name of the turn.
+    body : dict
+        Object with ``messages`` or ``input``.
+
+    Raises
+    ------
+    RequestError
+        If a field that the prompt consists of is of the wrong kind.
+    """
+    messages = [{"role": "system", "content": text(body[field])} for field in _SYSTEM if body.get(field)]
+    given = body["messages"] if "messages" in body else body.get("input")
+    if "messages" not in body and isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    if not isinstance(given, list) or not given:
+        raise RequestError(f"messages: must be an array of at least one message, got {given!r:.60}")
+    for item in given:
+        if not isinstance(item, dict):
+            raise RequestError(f"messages: must hold objects, got {item!r:.60}")
+        new = chat_messages(item) if "messages" in body or "role" in item else list(_item(item))
+        for message in new:
+            if "input" in body and message["role"] == "assistant" and messages and messages[-1]["role"] == "assistant":
+                messages[-1] = joined(messages[-1], message)
+            else:
+                messages.append(message)
+    tools = [one for tool in body.get("tools") or () for one in _tools(tool)]
+    settings = dict(body.get("chat_template_kwargs") or {})
+    if isinstance(body.get("enable_thinking"), bool):
+        settings["enable_thinking"] = body["enable_thinking"]
+    return Turn(name, tuple(messages), tools, settings)
+
+
+def _item(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Convert an item of a Responses body that is no message; items that the model never sees are skipped."""
+    match item:
+        case {"type": "function_call", "name": str(name)}:
+            arguments = item.get("arguments") or {}
+            yield {"role": "assistant", "content": "", "tool_calls": [call(name, arguments, item.get("call_id"))]}
+        case {"type": "custom_tool_call", "name": str(name)}:
+            arguments = {"input": item.get("input", "")}
+            yield {"role": "assistant", "content": "", "tool_calls": [call(name, arguments, item.get("call_id"))]}
+        case {"type": "function_call_output" | "custom_tool_call_output"}:
+            yield {"role": "tool", "content": text(item.get("output")), "tool_call_id": item.get("call_id")}
+        case {"type": "reasoning"}:
+            blocks = item.get("content") or item.get("summary") or []
+            thoughts = "\n".join(block.get("text", "") for block in blocks if isinstance(block, dict))
+            yield {"role": "assistant", "content": "", "reasoning_content": thoughts}
+
+
+def _tools(tool: Any) -> Iterator[dict[str, Any]]:
+    """Convert a tool to OpenAI's format. Deferred tools and those that a server would run are skipped."""
+    match tool:
+        case {"type": "function", "function": {}}:
+            yield tool
+        case {"type": "namespace", "tools": [*inner]}:
+            for one in inner:
+                yield from _tools(one)
+        case {"defer_loading": True}:
+            return
+        case {"name": str(name), "input_schema": schema} | {"type": "function", "name": str(name), "parameters": schema}:
+            yield {
+                "type": "function",
+                "function": {"name": name, "description": tool.get("description", ""), "parameters": schema},
+            }

@@ -1,0 +1,113 @@
+"""Session files: transcripts, request bodies and messages, as JSONL."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dflash.errors import RequestError
+from dflash.evaluation.replay.lines import Line, read_lines
+from dflash.evaluation.replay.messages import chat_messages
+from dflash.evaluation.replay.request_body import body_turn
+from dflash.evaluation.replay.transcript import transcript_turns
+from dflash.evaluation.replay.turn import Message, Turn, growing
+
+_ROUTES = ("/chat/completions", "/messages", "/responses")
+"""Ends of the paths of requests whose answers a model writes."""
+
+
+def load_session(path: str | os.PathLike[str]) -> list[Turn]:
+    """Read the prompts of a recorded session.
+
+    Parameters
+    ----------
+    path : str or path
+        A JSONL file, all lines in one form:
+
+        * a transcript of Claude Code: a turn for each answer;
+        * messages of OpenAI or Anthropic, one a line: a turn for each assistant message, and one if the last message is of
+          another role;
+        * request bodies of chat completions, Responses or Messages, one a line: a turn for each body. A single body is split
+          into its turns;
+        * recorded HTTP requests with ``path`` and ``body``, optionally ``n`` (order) and a first line about the client: a
+          turn for each request.
+
+    Returns
+    -------
+    list of Turn
+
+    Raises
+    ------
+    NotFound
+        If there is no such file.
+    RequestError
+        If a line is not valid, or the file holds no turn; the message names the line.
+    """
+    lines = [line for line in read_lines(path) if not {"client", "scenario"} <= line.row.keys()]
+    forms = [_form(line) for line in lines]
+    for line, form in zip(lines, forms, strict=True):
+        if form != forms[0]:
+            raise RequestError(f"{line.path}, line {line.number}: is a {form}, but the file began with a {forms[0]}")
+    read = {
+        "transcript record": transcript_turns,
+        "message": _of_messages,
+        "request body": _of_bodies,
+        "request": _of_requests,
+    }
+    turns = list(read[forms[0]](lines)) if lines else []
+    if not turns:
+        raise RequestError(f"{os.fspath(path)}: holds no prompt of an assistant's turn")
+    return turns
+
+
+def _form(line: Line) -> str:
+    match line.row:
+        case {"path": str(), "body": _}:
+            return "request"
+        case {"messages": _} | {"input": _}:
+            return "request body"
+        case {"type": str(), "message": _} | {"type": "user" | "assistant" | "system", "uuid": _}:
+            return "transcript record"
+        case {"role": _}:
+            return "message"
+        case {"type": str()}:
+            return "transcript record"
+    raise RequestError(
+        f"{line.path}, line {line.number}: must be a transcript record (type), a message (role), a request body (messages "
+        f"or input) or a recorded request (path and body), has {', '.join(line.row) or 'no fields'!s:.60}"
+    )
+
+
+def _of_messages(lines: Sequence[Line]) -> Iterator[Turn]:
+    def messages() -> Iterator[tuple[str, Message]]:
+        for line in lines:
+            with line.located():
+                new = chat_messages(line.row)
+            for message in new:
+                yield line.name, message
+
+    return growing(messages())
+
+
+def _of_bodies(lines: Sequence[Line]) -> Iterator[Turn]:
+    if len(lines) > 1:
+        for line in lines:
+            yield _turn(line, line.row)
+        return
+    whole = _turn(lines[0], lines[0].row)
+    yield from growing(((f"message {i}", message) for i, message in enumerate(whole.messages, 1)), whole)
+
+
+def _of_requests(lines: Sequence[Line]) -> Iterator[Turn]:
+    for line in sorted(lines, key=_order):
+        if line.row["path"].endswith(_ROUTES) and isinstance(line.row["body"], dict):
+            yield _turn(line, line.row["body"])
+
+
+def _order(line: Line) -> tuple[float, int]:
+    n = line.row.get("n")
+    return (n if isinstance(n, int | float) else line.number), line.number
+
+
+def _turn(line: Line, body: dict[str, Any]) -> Turn:
+    with line.located():
+        return body_turn(line.name, body)

@@ -1,0 +1,47 @@
+"""Turns of a session: the prompts that a model is asked to answer."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+Message = Mapping[str, Any]
+
+
+class Turn(NamedTuple):
+    """A prompt of a recorded conversation: all messages before an answer.
+
+    Parameters
+    ----------
+    name : str
+        Name shown in tables, as ``line 12``.
+    messages : sequence of dict
+        Messages in OpenAI's format, the last one before the answer included.
+    tools : sequence of dict
+        Tools in OpenAI's format.
+    settings : dict
+        Variables of the chat template.
+    """
+
+    name: str
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] = ()
+    settings: Mapping[str, Any] = {}
+
+
+def growing(messages: Iterable[tuple[str, Message]], whole: Turn | None = None) -> Iterator[Turn]:
+    """Yield a turn for each assistant message of a conversation, and one for the end if another role has the last word.
+
+    Parameters
+    ----------
+    messages : iterable of (str, dict)
+        Names of turns, and messages in OpenAI's format.
+    whole : Turn, optional
+        Tools and settings of all turns, and the name of the last one.
+    """
+    shared = whole or Turn("end", ())
+    before: list[Message] = []
+    for name, message in messages:
+        if message["role"] == "assistant" and before and before[-1]["role"] != "assistant":
+            yield shared._replace(name=name, messages=tuple(before))
+        before.append(message)
+    if before and before[-1]["role"] != "assistant":
+        yield shared._replace(messages=tuple(before))
