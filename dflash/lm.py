@@ -24,7 +24,7 @@ from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
 from dflash.generation.parsers import OutputFormat
 from dflash.generation.prompts import Prompt
-from dflash.generation.recovery.names import Language, Recover, recoveries
+from dflash.generation.recovery.names import Language, Recover, with_recoveries
 from dflash.generation.stream import Stream, finish_all
 from dflash.kernels.profile import profile
 from dflash.model import describe
@@ -143,9 +143,8 @@ class LM:
         self._engine_thread.check_caller()
         several, is_list = prompts.split(prompt)
         options = Sampling(**sampling)
-        chosen = Strategy.of(strategy)
-        for recovery in recoveries(recover, Language(self.tokenizer, self.template, tools or ())):
-            chosen |= recovery
+        language = Language(self.tokenizer, self.template, tools or ())
+        chosen = with_recoveries(Strategy.of(strategy), recover, language)
         settings = {"tools": tools, "settings": chat_template_kwargs}
         prompt_ids = [prompts.encode(one, self.tokenizer, self.template, **settings) for one in several]
         names = {"reasoning": reasoning_parser, "tool": tool_parser}
