@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from dflash.decode.recoveries.empty_retry import EmptyRetry
     from dflash.decode.recoveries.loop_guard import LoopGuard
     from dflash.decode.recoveries.min_tokens import MinTokens
+    from dflash.decode.recoveries.think_leak import ThinkLeak
     from dflash.decode.sampling.params import Sampling
     from dflash.evaluation.compare import compare
     from dflash.evaluation.comparison import Comparison
     from dflash.evaluation.prompt_sets import load_prompts
+    from dflash.generation.recovery.think_budget import ThinkBudget
     from dflash.generation.recovery.tool_stall import ToolStall
     from dflash.generation.result import Generation
     from dflash.lm import LM
@@ -64,6 +66,8 @@ __all__ = [
     "PromptLookup",
     "Sampling",
     "Strategy",
+    "ThinkBudget",
+    "ThinkLeak",
     "ToolStall",
     "Tree",
     "__version__",
@@ -94,6 +98,8 @@ _LAZY = {
     "EmptyRetry": "dflash.decode.recoveries.empty_retry",
     "LoopGuard": "dflash.decode.recoveries.loop_guard",
     "MinTokens": "dflash.decode.recoveries.min_tokens",
+    "ThinkBudget": "dflash.generation.recovery.think_budget",
+    "ThinkLeak": "dflash.decode.recoveries.think_leak",
     "ToolStall": "dflash.generation.recovery.tool_stall",
 }
 

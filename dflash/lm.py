@@ -27,7 +27,7 @@ from dflash.generation.grammar.build import grammars
 from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.parsers import OutputFormat
 from dflash.generation.prompts import Prompt
-from dflash.generation.recovery.names import Language, Recover, recoveries
+from dflash.generation.recovery.names import Language, Recover, with_recoveries
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
 from dflash.generation.stream import Stream, finish_all
 from dflash.kernels.profile import profile
@@ -155,12 +155,11 @@ class LM:
         self._engine_thread.check_caller()
         several, is_list = prompts.split(prompt)
         options = Sampling(**sampling)
-        chosen = Strategy.of(strategy)
+        language = Language(self.tokenizer, self.template, tools or (), tool_choice)
+        chosen = with_recoveries(Strategy.of(strategy), recover, language)
         constraints = GrammarParams(
             response_format=response_format, regex=regex, lark=lark, grammar=grammar, tool_choice=tool_choice
         )
-        for recovery in recoveries(recover, Language(self.tokenizer, self.template, tools or (), tool_choice)):
-            chosen |= recovery
         encode = partial(
             prompts.encode, tokenizer=self.tokenizer, template=self.template, tools=tools, settings=chat_template_kwargs
         )

@@ -116,7 +116,7 @@ async def strategy_of(wanted: Decoding, defaults: Defaults, language: Language, 
             raise FieldError("strategy", public_message(error).removeprefix("strategy: ")) from error
     recover = defaults.recover if wanted.recover is None else wanted.recover
     named_recoveries = await asyncio.to_thread(recoveries, recover, language)
-    added = dict.fromkeys((*named_recoveries, *wanted.more))
+    added = dict.fromkeys((*named_recoveries, *recoveries(wanted.more, language)))
     return replace(strategy, recoveries=(*strategy.recoveries, *added))
 
 

@@ -75,6 +75,7 @@ def piece(rng):
             lambda: ("n", rng.choice([1, 2, 64, 65, 0, 10**300])),
             lambda: ("seed", rng.choice([0, -(2**63), 2**64, 10**400])),
             lambda: ("min_tokens", rng.choice([0, 1, 10**9, 2**31])),
+            lambda: ("thinking_token_budget", rng.choice([0, 1, 10**9, 2**31, -1, "2"])),
             lambda: ("max_tokens", rng.choice([1, 2, 0, -1, 2**31])),
             lambda: ("repetition_penalty", rng.choice([1e-45, 1e-30, 0.5, 100, 101])),
             lambda: ("temperature", rng.choice([0, 1e-9, 1, 100, 101, "hot"])),

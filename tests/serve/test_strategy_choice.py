@@ -11,6 +11,7 @@ from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.recoveries.loop_guard import LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.errors import RequestError, Unsupported
+from dflash.generation.recovery.think_budget import ThinkBudget
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
 from dflash.serve.parsing.fields import FieldError, Fields
@@ -115,6 +116,24 @@ def test_a_text_in_circles(http):
         assert "LoopGuard" in cut["interventions"][0]
 
 
+@pytest.mark.parametrize("strategy", ["plain", "lookup", "mtp:3"])
+def test_reasoning_has_a_budget(http, strategy):
+    prompt = "<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    body = {"prompt": prompt, "strategy": strategy, "max_tokens": 100}
+    plain, closing = post(http, body), "\n\nConsidering the limited time"
+    assert same(plain, post(http, body, thinking_token_budget=100))
+    for n, begin in ((3, "I need to"), (0, "")):
+        cut = post(http, body, thinking_token_budget=n)
+        text = cut["choices"][0]["text"]
+        kept, _, answer = text.partition("\n</think>\n\n")
+        assert kept.startswith(begin + closing)
+        assert answer
+        assert plain["choices"][0]["text"].startswith(begin)
+        assert cut["choices"][0]["finish_reason"] == "stop"
+        assert cut["interventions"] == [f"ThinkBudget: reasoning was closed after {n} tokens"]
+        assert same(cut, post(http, body, recover=f"think:{n}"))
+
+
 def test_a_stream_tells_interventions_with_its_end(client):
     body = {"min_tokens": 12, "chat_template_kwargs": CAPITAL["chat_template_kwargs"]}
     chunks = client.chat.completions.create(model="demo", messages=CAPITAL["messages"], stream=True, extra_body=body)
@@ -132,6 +151,8 @@ def test_a_stream_tells_interventions_with_its_end(client):
         ("recover", [1], "must be a string or an array of strings"),
         ("recover", {"a": 1}, "must be a string or an array of strings"),
         ("min_tokens", -1, "must be a whole number"),
+        ("thinking_token_budget", -1, "must be a whole number from 0"),
+        ("thinking_token_budget", 2.5, "must be a whole number from 0"),
         ("repetition_detection", 3, "must be a JSON object"),
         ("repetition_detection.max_pattern_size", 5000, "must be a whole number from 0 to 4096"),
         ("repetition_detection.min_count", 1, "must be a whole number from 2"),
@@ -166,6 +187,7 @@ def test_fields_that_say_nothing():
         Fields({"min_tokens": 3, "repetition_detection": {"max_pattern_size": 9, "min_pattern_size": 2}})
     )
     assert wanted.more == (MinTokens(3), LoopGuard(same=0, min_period=2, max_period=9, count=3))
+    assert parse_decoding(Fields({"thinking_token_budget": 0})).more == (ThinkBudget(0),)
     with pytest.raises(FieldError, match="strategy: must be a string"):
         parse_decoding(Fields({"strategy": ["plain"]}))
 

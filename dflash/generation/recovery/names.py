@@ -1,9 +1,10 @@
 """Recoveries by name, or as objects, for a model with its tokenizer and chat template."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from dflash.decode.drafting.drafter import Strategy
 from dflash.decode.recoveries.base import Recovery
 from dflash.decode.registry.recoveries import from_environment, parse
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
@@ -48,9 +49,13 @@ def recoveries(wanted: Recover, language: Language) -> tuple[Recovery, ...]:
     RequestError
         If a name is not known or its value is not valid; the message lists the names.
     """
-    found = [parse(part.strip()) if isinstance(part, str) else part for part in _parts(wanted)]
-    built = [each.build(language) if hasattr(each, "build") else each for each in found]
-    return tuple(each for each in built if each is not None)
+    found = (parse(part.strip()) if isinstance(part, str) else part for part in _parts(wanted))
+    return tuple(_built((each for each in found if each is not None), language))
+
+
+def with_recoveries(strategy: Strategy, wanted: Recover, language: Language) -> Strategy:
+    """Return a strategy with its own recoveries and then the requested ones, all built. Raises as `recoveries` does."""
+    return replace(strategy, recoveries=(*_built(strategy.recoveries, language), *recoveries(wanted, language)))
 
 
 def settle(wanted: str | None) -> str:
@@ -65,6 +70,14 @@ def check(wanted: Recover) -> None:
     for part in _parts("" if wanted is None else wanted):
         if isinstance(part, str):
             parse(part.strip())
+
+
+def _built(found: Iterable[Any], language: Language) -> Iterator[Any]:
+    for each in found:
+        if isinstance(each, type) or not hasattr(each, "build"):
+            yield each
+        elif (recovery := each.build(language)) is not None:
+            yield recovery
 
 
 def _parts(wanted: Recover) -> list[Any]:

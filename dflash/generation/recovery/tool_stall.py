@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from dflash.decode.recoveries.base import PASS, Inject, Verdict
+from dflash.decode.recoveries.reasoning import in_reasoning
 from dflash.decode.registry.recoveries import Option, register
 from dflash.errors import RequestError
 from dflash.generation.recovery.announcements import PHRASES, Phrases
@@ -120,7 +121,7 @@ class _ToolStallState:
         stall, special_tokens = self._stall, session.special_tokens
         if special_tokens.call is not None and special_tokens.call[0] in text:
             return False
-        if special_tokens.think is not None and _thinks(session.prompt_ids + text, *special_tokens.think):
+        if in_reasoning(session.prompt_ids + text, special_tokens.think, session.eos):
             return False
         end = len(text)
         while end and text[end - 1] in special_tokens.silent:
@@ -132,11 +133,6 @@ class _ToolStallState:
             return True
         assert session.detokenize is not None, "a stall is built for a tokenizer"
         return stall.announces(session.detokenize(visible[-stall.tail :]))
-
-
-def _thinks(text: list[int], opened: int, closed: int) -> bool:
-    """Return True if the last reasoning tag opens reasoning."""
-    return next((token == opened for token in reversed(text) if token in (opened, closed)), False)
 
 
 @dataclass(frozen=True, slots=True)

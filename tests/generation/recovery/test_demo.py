@@ -2,8 +2,8 @@
 
 import pytest
 
-from dflash import MTP, LoopGuard, MinTokens, PromptLookup
-from dflash.errors import Unsupported
+from dflash import MTP, LoopGuard, MinTokens, PromptLookup, ThinkBudget
+from dflash.errors import RequestError, Unsupported
 
 NO_THINKING = {"enable_thinking": False}
 
@@ -91,6 +91,36 @@ def test_a_least_length(lm):
     longer = ask(lm, "What is the capital of Japan?", strategy=PromptLookup() | MinTokens(20))
     assert len(plain.tokens) < 20 <= len(longer.tokens)
     assert longer.tokens[: len(plain.tokens) - 1] == plain.tokens[:-1]
+
+
+@pytest.mark.parametrize("n", [0, 3, 5, 100])
+def test_reasoning_has_a_budget(lm, n):
+    question = [{"role": "user", "content": "What is 2 + 2?"}]
+    plain = lm.generate(question, max_tokens=200)
+    budget = ThinkBudget(n, "\nEnough.\n")
+    answers = [
+        lm.generate(question, max_tokens=200, recover=budget, strategy=name) for name in (None, "lookup", "mtp-tree:6")
+    ]
+    answers += lm.generate([question] * 2, max_tokens=200, strategy=MTP() | budget)
+    assert len({answer.text for answer in answers}) == 1
+    first = answers[0]
+    assert first.finish_reason == "stop"
+    assert first.content.strip()
+    if n == 100:
+        assert (first.tokens, first.interventions) == (plain.tokens, [])
+        return
+    kept, _, rest = first.text.partition("\nEnough.\n</think>\n\n")
+    assert rest
+    assert plain.reasoning.startswith(kept)
+    assert n <= len(lm.tokenizer.encode(kept)) <= n + 2
+    assert not (kept[-1:].isalnum() and plain.reasoning[len(kept)].isalnum())
+
+
+def test_a_budget_without_reasoning_changes_nothing(lm):
+    answers = [ask(lm, "What is the capital of Japan?", recover=recover) for recover in ("", "think:0,think-leak")]
+    assert (answers[0].tokens, answers[1].interventions) == (answers[1].tokens, [])
+    with pytest.raises(RequestError, match="text: must not contain <think> or </think>"):
+        ask(lm, "Hello!", recover=ThinkBudget(3, "so</think>"))
 
 
 def test_a_strategy_that_can_not_be_loaded_is_told_at_once(lm, pools, monkeypatch):

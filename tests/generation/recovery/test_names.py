@@ -201,7 +201,7 @@ def test_a_recovery_in_one_file_has_a_name_a_field_and_a_variable(lm, table):
     assert from_environment({"DFLASH_LINES": "7", LEAST: "2"}) == "lines:7,min:2"
     assert from_environment({"DFLASH_LINES": "on"}) == "lines"
     assert from_environment({"DFLASH_LINES": "off"}) == ""
-    assert forms() == "empty, lines[:N], loop[:BODY], min:N, stall[:TOOL]"
+    assert forms() == "empty, lines[:N], loop[:BODY], min:N, stall[:TOOL], think:N, think-leak"
     assert from_request(Fields({"max_lines": 3, "min_tokens": 4})) == (Lines(3), MinTokens(4))
     assert from_request(Fields({})) == ()
     for text, reason in (("lines:x", " is not one of empty, lines"), ("lines:100", ": n: must be at most 99, got 100")):
