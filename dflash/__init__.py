@@ -151,7 +151,13 @@ def load(
     from dflash.lm import LM
 
     with stages(progress) as report:
-        settings = {"threads": threads, "context": context, "sequences": sequences, "kv": kv, "prefix_cache": prefix_cache}
+        settings: dict[str, Any] = {
+            "threads": threads,
+            "context": context,
+            "sequences": sequences,
+            "kv": kv,
+            "prefix_cache": prefix_cache,
+        }
         return LM(*start(name, device=device, progress=report, **settings))
 
 

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from weakref import finalize
@@ -160,11 +161,12 @@ class LM:
         )
         for recovery in recoveries(recover, Language(self.tokenizer, self.template, tools or (), tool_choice)):
             chosen |= recovery
-        settings = {"tools": tools, "settings": chat_template_kwargs}
-        prompt_ids = [prompts.encode(one, self.tokenizer, self.template, **settings) for one in several]
-        names = {"reasoning": reasoning_parser, "tool": tool_parser}
-        of_messages = OutputFormat.of(self.template, tools, **names)
-        of_text = OutputFormat.of(None, **names)
+        encode = partial(
+            prompts.encode, tokenizer=self.tokenizer, template=self.template, tools=tools, settings=chat_template_kwargs
+        )
+        prompt_ids = [encode(one) for one in several]
+        of_messages = OutputFormat.of(self.template, tools, reasoning=reasoning_parser, tool=tool_parser)
+        of_text = OutputFormat.of(None, reasoning=reasoning_parser, tool=tool_parser)
         chats = [(ids, prompts.is_messages(one)) for one, ids in zip(several, prompt_ids, strict=True)]
         wanted = grammars(constraints, chats, self.tokenizer, self.template, tools or ())
         completions = [

@@ -363,6 +363,7 @@ class Engine:
         session = part.session
         session.n_prefilled += part.n_prefill
         step = shared._replace(prefilled=part.n_prefill)
+        assert session.drafter_state is not None, "the session runs"
         session.drafter_state.observe(step, out, slice(part.start, part.stop))
         if session.n_prefilled == session.n_prompt - 1:
             save_prompt_snapshot(session)
@@ -393,6 +394,7 @@ class Engine:
         if self._overlapped is not None:
             self._overlapped.accept(part.session)  # its drafter has observed the rows before the launch
         else:
+            assert part.session.drafter_state is not None, "the session runs"
             part.session.drafter_state.observe(step, out, [part.start + row for row in step.rows])
 
     def _finish(self, part: BatchPart, decision: Decision, step: Step, n_before: int) -> None:
@@ -421,12 +423,12 @@ class Engine:
         ending, self._to_end = self._to_end, []
         for session in saving:
             try:
-                if session.state is not None:
+                if session.state is not None and self.prefix_cache is not None:
                     self.prefix_cache.reserve(session)
             except Exception as error:
                 self._end(session, "error", error)
         for session, step in ending:
-            if not session.finished:
+            if not session.finished and step.finish is not None:
                 self._end(session, step.finish, step=step)
 
     def _fail_forward(self, sessions: Sequence[Session], error: Exception, *, counted: bool = True) -> None:

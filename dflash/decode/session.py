@@ -109,7 +109,7 @@ class Session:
         Prompt tokens that came from the prefix cache.
     snapshot_at : list of int
         Lengths in rising order at which the prefix cache saves the state.
-    prompt_snapshot : Snapshot or None
+    prompt_snapshot : SequenceSnapshot or None
         State at the end of the prompt, if a recovery may restart the session.
     added_at, started_at, first_token_at, ended_at : float or None
         Times by `time.perf_counter`; None until they happened.

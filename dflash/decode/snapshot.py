@@ -52,7 +52,7 @@ class SessionSnapshot:
         Their ids.
     n_prompt : int
         Number of tokens of the session's prompt; it may exceed `length`.
-    state : Snapshot
+    state : SequenceSnapshot
         Snapshot of the target's state.
     drafter : Drafter
         The session's drafter.

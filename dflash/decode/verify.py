@@ -98,9 +98,11 @@ def sample_rows(logits: LogitRows, requests: Sequence[tuple[Draft, SamplingView,
     wanted = [request for request in sample_requests if request is not None]
     result = sample.sample_rows(logits, wanted) if wanted else None
     for (draft, session, _), masked in zip(requests, constrained, strict=True):
-        if masked and edits:
+        if masked and edits and session.grammar is not None:
             _log_cpu_sampling()
             session.grammar.prepare(draft)
+    if result is None:
+        return [None] * len(requests)
     return [None if request is None else Samples(result, request.first) for request in sample_requests]
 
 

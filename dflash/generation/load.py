@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dflash.decode.engine import Engine
 from dflash.decode.prefix_cache import PrefixCache
@@ -11,6 +11,10 @@ from dflash.generation.engine_thread import EngineThread
 from dflash.kernels.gpu import device
 from dflash.model.loading.free_memory import free_memory
 from dflash.model.loading.target import Loaded, load_model
+
+if TYPE_CHECKING:
+    from dflash.model.cuda.model import DeviceModel
+    from dflash.model.model import Model
 
 
 def start(
@@ -57,7 +61,7 @@ def start(
     return loaded, EngineThread(engine)
 
 
-def _prefix_cache(model: Any, wanted: bool | int) -> PrefixCache | None:
+def _prefix_cache(model: "Model | DeviceModel", wanted: bool | int) -> PrefixCache | None:
     if not wanted:
         return None
     free = device.free_memory() if model.device == "cuda" else free_memory()

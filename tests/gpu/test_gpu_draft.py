@@ -239,7 +239,7 @@ def test_pairs_make_texts(model, second, shape, sampling, monkeypatch):
     steps = []
     for on_device in (True, False):
         if not on_device:
-            monkeypatch.setattr(model.attachments[strategy.drafter], "guess", lambda wishes, anchors: None)
+            monkeypatch.setattr(model.attachments[strategy.drafter], "draft_on_device", lambda wishes, anchors: None)
         sessions = written(model, prompts, strategy, sampling)
         assert tokens(sessions) == plain(sampling)[:2]
         steps.append([[step.draft.tokens.tolist() for step in session.steps] for session in sessions])
@@ -345,7 +345,7 @@ def test_looking_ahead_changes_nothing(model, shape, sampling, monkeypatch):
     for ahead, on_device in ((True, True), (False, True), (False, False)):
         monkeypatch.setattr(model, "can_overlap", ahead)
         if not on_device:
-            monkeypatch.setattr(model.attachments[DFlash()], "guess", lambda wishes, anchors: None)
+            monkeypatch.setattr(model.attachments[DFlash()], "draft_on_device", lambda wishes, anchors: None)
         sessions = written(model, prompts, strategy, sampling)
         steps.append([[(step.tokens, step.accepted) for step in session.steps] for session in sessions])
     assert steps[0] == steps[1]

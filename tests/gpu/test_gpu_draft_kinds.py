@@ -128,7 +128,7 @@ def test_texts_with_guesses_as_far_as_they_are_trusted(tmp_path, shape, sampling
     strategy, steps = Strategy(DFlash(str(spark(tmp_path)[0]), min_confidence=0.4), shape), []
     for on_device in (True, False):
         if not on_device:
-            monkeypatch.setattr(model.attachments[strategy.drafter], "guess", lambda wishes, anchors: None)
+            monkeypatch.setattr(model.attachments[strategy.drafter], "draft_on_device", lambda wishes, anchors: None)
         sessions = written(model, prompts, strategy, sampling)
         assert tokens(sessions) == plain(sampling)
         steps.append([[step.draft.tokens.tolist() for step in session.steps[:25]] for session in sessions])

@@ -87,7 +87,7 @@ def test_texts_are_those_of_plain_decoding(drafter, shape, sampling, monkeypatch
     for ahead, on_device in ((True, True), (False, True), (False, False)):
         monkeypatch.setattr(model, "can_overlap", ahead)
         if not on_device:
-            monkeypatch.setattr(model.attachments[strategy.drafter], "guess", lambda *_: None)
+            monkeypatch.setattr(model.attachments[strategy.drafter], "draft_on_device", lambda *_: None)
         sessions = written(model, prompts, strategy, sampling)
         assert tokens(sessions) == plain(sampling)
         assert sum(session.n_accepted for session in sessions) > 0

@@ -72,7 +72,7 @@ def test_drafts_are_launched_ahead(monkeypatch):
         taken.append((found := guess(wishes, anchors)) is ahead)
         return found
 
-    monkeypatch.setattr(draft, "guess", counted)
+    monkeypatch.setattr(draft, "draft_on_device", counted)
     mixed(MIXTURES["two plain, two chains"], SAMPLINGS[0])
     assert sum(taken) > len(taken) - 5
 

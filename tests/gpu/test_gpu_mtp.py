@@ -85,7 +85,7 @@ def test_texts_are_those_of_plain_decoding(model, shape, sampling):
         for ahead, on_device in ((True, True), (False, True), (False, False)):
             patch.setattr(model, "can_overlap", ahead)
             if not on_device:
-                patch.setattr(model.attachments[MTP()], "guess", lambda wishes, anchors, unread: None)
+                patch.setattr(model.attachments[MTP()], "draft_on_device", lambda wishes, anchors, unread: None)
             sessions = written(model, prompts()[:2], strategy, sampling)
             assert tokens(sessions) == want[:2]
             steps.append([[(step.tokens, step.accepted) for step in session.steps] for session in sessions])

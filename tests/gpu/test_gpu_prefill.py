@@ -23,7 +23,7 @@ def path(request, monkeypatch):
     if "hopper" not in request.param:
         monkeypatch.setattr(prefill, "is_hopper", lambda device: False)
         if "little" in request.param:
-            monkeypatch.setattr(prefill, "_portable_step", lambda device: 32)
+            monkeypatch.setattr(prefill, "_portable_step", lambda: 32)
     elif not prefill.is_hopper(cupy.cuda.Device().id):
         pytest.skip("not a Hopper GPU")
     monkeypatch.setattr(prefill, "PACKED_ROWS", 1 << 20 if "packed" in request.param else 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, DrafterState, Rows
@@ -96,7 +96,8 @@ def set_shape(drafter_state: DrafterState, shape: Shape) -> None:
     if isinstance(drafter_state, CompositeState):
         drafter_state.set_shape(shape)
     else:
-        drafter_state.shape = shape
+        shaped: Any = drafter_state  # states without a shape ignore it
+        shaped.shape = shape
 
 
 def prepare_all(drafters: Sequence[Drafter], model: TargetModel, *, needs_all: bool = True) -> None:

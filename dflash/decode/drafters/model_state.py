@@ -16,6 +16,7 @@ from dflash.decode.drafting.shapes import Chain
 if TYPE_CHECKING:
     from dflash.decode.drafters.diagnostics import DraftDiagnostics
     from dflash.decode.drafting.shapes import Shape
+    from dflash.decode.step import Step
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.candidates import Candidates
@@ -122,7 +123,7 @@ class ModelDrafterState:
         """Return the drafts of a pass under the last tokens `anchors`, still on the GPU; None if it can't make them."""
         raise NotImplementedError
 
-    def observe(self, out: Forward, rows: Rows) -> None:
+    def observe(self, step: Step, out: Forward, rows: Rows) -> None:
         """See `DrafterState`."""
         raise NotImplementedError
 

@@ -62,10 +62,15 @@ class DrafterSnapshot(Protocol):
 class DrafterState(Protocol):
     """A drafter's state for one session. The engine calls all methods, in its own thread."""
 
-    @property
-    def capture(self) -> tuple[int, ...]:
-        """Target layers whose outputs `observe` needs, often none. Read before every forward; constant."""
-        ...
+    if TYPE_CHECKING:
+
+        @property
+        def capture(self) -> tuple[int, ...]:
+            """Target layers whose outputs `observe` needs, often none. Read before every forward; constant."""
+            ...
+
+    else:
+        capture: tuple[int, ...]  # without a value: a derived class that lacks it is refused
 
     def propose(self, max_draft: int) -> Draft:
         """Return draft tokens to follow ``session.token_ids``; those beyond `max_draft` are dropped.

@@ -70,8 +70,11 @@ class AfterMatcher:
 
     def mask(self) -> Words:
         """See `Matcher`."""
-        words = self._segments[-1].matcher.mask()
+        matcher = self._segments[-1].matcher
+        assert matcher is not None, "free output has no mask"
+        words = matcher.mask()
         if self._may_open:
+            assert self._about.opens is not None
             words = words.copy()
             words[self._about.opens // 32] |= np.uint32(1 << self._about.opens % 32)
         return words

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dflash.decode.prefix_cache.radix_tree import Node, RadixTree
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.errors import OutOfMemory, PoolExhausted, RequestError
+from dflash.model.protocols.target import TargetModel
 
 MIN_GAIN = 16
 """Default for the fewest tokens between a boundary and the next one above it that is stored.
@@ -108,12 +109,12 @@ class PrefixCache:
         names = PrefixCacheStats._fields[3:]
         return PrefixCacheStats(len(self), self._n_bytes, self.capacity, *(self._counts[name] for name in names))
 
-    def find(self, model: Any, session: Session) -> SessionSnapshot | None:
+    def find(self, model: TargetModel, session: Session) -> SessionSnapshot | None:
         """Return the longest usable snapshot for a session's prompt, and plan where the session takes its own.
 
         Parameters
         ----------
-        model : Model
+        model : TargetModel
         session : Session
             Is about to start. `count` follows once it has started.
 
@@ -135,7 +136,7 @@ class PrefixCache:
         """Count a session that has started after `find`."""
         self._counts.update(queries=1, query_tokens=session.n_prompt, hits=session.n_cached > 0, hit_tokens=session.n_cached)
 
-    def evict_oldest(self, spared: Any = None) -> bool:
+    def evict_oldest(self, spared: object = None) -> bool:
         """Evict the least recently used snapshot; of those used together the longest.
 
         Parameters

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 
-from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot
 from dflash.decode.drafting.state_check import checked_state
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.session import Session
@@ -103,9 +103,9 @@ def _take_evicting(
     model: TargetModel, session: Session, prefix: SessionSnapshot | SequenceSnapshot | None, cache: PrefixCache | None
 ) -> None:
     """Take the memory, with a snapshot of the cache if there is no other; the cache gives way while memory is short."""
-    looks_up = cache is not None and session.use_prefix_cache and prefix is None
-    if looks_up:
-        prefix = cache.find(model, session)
+    finder = cache if session.use_prefix_cache and prefix is None else None
+    if finder is not None:
+        prefix = finder.find(model, session)
     while True:
         try:
             _take(model, session, prefix)
@@ -113,21 +113,24 @@ def _take_evicting(
         except PoolExhausted:
             if cache is None or not cache.evict_oldest(spared=prefix):
                 raise
-    if looks_up:
-        cache.count(session)
+    if finder is not None:
+        finder.count(session)
 
 
 def _take(model: TargetModel, session: Session, prefix: SessionSnapshot | SequenceSnapshot | None) -> None:
-    drafter_snapshot, known = None, prefix
+    drafter_snapshot: DrafterSnapshot | None = None
+    known: SequenceSnapshot | None
     if isinstance(prefix, SessionSnapshot):
         drafter_snapshot, known = prefix.of(session.drafter), prefix.state
+    else:
+        known = prefix
     _check_pages(model, session.max_length - 1, known.length if known is not None else 0)
     try:
         session.state = state = model.state()
         if known is not None:
             state.restore(known)
         session.n_prefilled = known.length if known is not None else 0
-        session.state.reserve(session.max_length - 1 - session.n_prefilled)
+        state.reserve(session.max_length - 1 - session.n_prefilled)
         session.drafter_state = checked_state(session.drafter, session.drafter.start(session, model, drafter_snapshot))
     except BaseException:
         session.n_prefilled = 0

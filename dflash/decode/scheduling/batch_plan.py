@@ -106,20 +106,25 @@ def _drafts(model: TargetModel, decoding: list[Session], rows: int, fail: Fail) 
         try:
             for session, draft, room in zip(group, propose(rooms), rooms, strict=True):
                 draft = _checked(draft, room, model.n_vocab)
-                fits = session.grammar is None or session.forced_ids
-                drafts[session] = draft if fits else session.grammar.fit(draft, room)
+                if session.grammar is not None and not session.forced_ids:
+                    draft = session.grammar.fit(draft, room)
+                drafts[session] = draft
         except Exception as error:
             failed.update(group)
             for session in group:
                 fail(session, error)
 
     for session in alone:
-        take([session], lambda _: [EMPTY])
+        take([session], _no_draft)
     for session in forced:
         take([session], partial(_forced, session))
     for drafter, group in groups.items():
         take(group, partial(drafter.propose, drafter_states_of(group)))
     return [(session, drafts.get(session, EMPTY)) for session in decoding if session not in failed]
+
+
+def _no_draft(_: list[int]) -> list[Draft]:
+    return [EMPTY]
 
 
 def _forced(session: Session, _: list[int]) -> list[Draft]:

@@ -38,8 +38,8 @@ class OverlappedStep:
     def __init__(self, model: OverlappingModel, parts: list[BatchPart], out: Forward) -> None:
         self._model, self._parts = model, parts
         step = Step([], batch=len(parts))  # its tokens and times are not known yet
-        for part in parts:
-            part.session.drafter_state.observe(step, out, [part.start])
+        for part, drafter_state in zip(parts, drafter_states_of(part.session for part in parts), strict=True):
+            drafter_state.observe(step, out, [part.start])
         self.out: Forward = model.forward_overlapped([part.span for part in parts], capture=capture_of(parts))
 
     def accept(self, session: Session) -> None:

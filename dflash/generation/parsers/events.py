@@ -111,5 +111,6 @@ class EventSink:
         if not self._texts:
             return
         text = "".join(self._texts)
+        assert self._kind is not None, "set with the first text"
         self._events.append(ArgumentsDelta(self._n_calls - 1, text) if self._kind is ArgumentsDelta else self._kind(text))
         self._texts.clear()

@@ -66,7 +66,8 @@ class _ObjectReader:
         while self.stage in (Stage.HEAD, Stage.BODY) and before != (end, self._next):
             before = end, self._next
             if self._next not in (_ObjectReader._head, _ObjectReader._in_value, _ObjectReader._junk):
-                end = _BLANK.match(text, end).end()
+                blank = _BLANK.match(text, end)
+                end = end if blank is None else blank.end()
             if end == len(text):
                 break
             may_close = self._next is not _ObjectReader._head and not self._value.in_string
@@ -154,6 +155,8 @@ class _ObjectReader:
         whole = _KEY.match(text, start)
         if whole is None and _KEY_START.fullmatch(text, start):
             return None, start
+        if whole is None:
+            return None, self._fail(start)
         try:
             return json.loads(whole[0]), whole.end()
         except (TypeError, ValueError):

@@ -41,28 +41,35 @@ class JSONValue:
         end, length = start, len(text)
         while end < length and not self.ended:
             if self.in_string:
-                end = _STRING.match(text, end).end()
+                end = _end(_STRING, text, end)
                 if end == length or text[end] == "\\":
                     return end
                 self.in_string, end = False, end + 1
                 self.ended = not self._depth
                 continue
             if self._depth:
-                end = _INSIDE.match(text, end).end()
+                end = _end(_INSIDE, text, end)
             elif self._is_scalar:
-                end = _SCALAR.match(text, end).end()
+                end = _end(_SCALAR, text, end)
                 self.ended = end < length and text[end] != "<"
             if end == length or self.ended or text[end] == "<":
                 return end
             if text[end] == '"':
                 self.in_string, end = True, end + 1
             elif text[end] in "[{":
-                run = _OPEN.match(text, end).end()
+                run = _end(_OPEN, text, end)
                 self._depth, end = self._depth + run - end, run
             elif self._depth:
-                n = min(self._depth, _CLOSE.match(text, end).end() - end)
+                n = min(self._depth, _end(_CLOSE, text, end) - end)
                 self._depth, end = self._depth - n, end + n
                 self.ended = not self._depth
             else:
                 self._is_scalar = True
         return end
+
+
+def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
+    """Return the end of the match of a pattern that matches everywhere."""
+    found = pattern.match(text, start)
+    assert found is not None
+    return found.end()

@@ -52,7 +52,7 @@ class OutputFormat:
         source = "" if template is None else template.source
         thinks, calls = find("reasoning", reasoning, source), find("tool", tool, source)
         calls = calls if tools else None
-        return cls(thinks and thinks(), calls and calls(OfferedTools(tools))) if thinks or calls else None
+        return cls(thinks and thinks(), calls and calls(OfferedTools(tools or ()))) if thinks or calls else None
 
     def parser(self, prompt_end: str) -> OutputParser:
         """Return a parser for one completion of a prompt that ends in the given text."""

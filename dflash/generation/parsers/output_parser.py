@@ -71,6 +71,7 @@ class OutputParser:
 
     def _start(self) -> bool:
         """Consume an opening tag at the start of the text, even if the prompt has one already."""
+        assert self._reasoning is not None, "the first step of a format with reasoning"
         whole, start = _opening(self._reasoning.opening)
         tag = whole.match(self._text, self._at)
         if tag is None and start.fullmatch(self._text, self._at):
@@ -98,7 +99,7 @@ class OutputParser:
             return False
         self._write(text[start : tag.start()])
         self._at = tag.end()
-        if self._thinking and tag[0].endswith(self._reasoning.closing):
+        if self._thinking and self._reasoning is not None and tag[0].endswith(self._reasoning.closing):
             self._thinking = self._in_block = False
             self._newlines, self._step = 2, OutputParser._skip_newlines
         elif self._in_block:
@@ -107,11 +108,13 @@ class OutputParser:
         else:
             self._at = tag.start() + tag[0].startswith("\n")
             self._write(text[tag.start() : self._at])
+            assert self._tools is not None, "the search finds no calls without tools"
             self._call, self._step = self._tools.reader(self._sink), OutputParser._read_call
         return True
 
     def _read_call(self) -> bool:
         call = self._call
+        assert call is not None, "`_scan` has opened it"
         self._at = call.read(self._text, self._at)
         if call.stage is Stage.HEAD:
             return False
@@ -142,7 +145,9 @@ class OutputParser:
             tags = self._tools.closings
         elif self._tools is not None:
             tags = self._tools.reasoning_openings if self._thinking else self._tools.openings
-        return _search_for((self._reasoning.closing, *tags) if self._thinking else tags, self._thinking)
+        if self._thinking and self._reasoning is not None:
+            tags = (self._reasoning.closing, *tags)
+        return _search_for(tags, self._thinking)
 
     def _write(self, text: str) -> None:
         if self._thinking:

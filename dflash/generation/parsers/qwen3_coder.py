@@ -104,6 +104,7 @@ class _FunctionReader:
         return tag.end() if tag[0] == "</function>" else tag.start()
 
     def _read_value(self, text: str, start: int) -> int:
+        assert self._value is not None, "a parameter is open"
         start = self._value.after_newline(text, start)
         tag = _VALUE_END.find(text, start)
         if tag is None:

@@ -23,6 +23,16 @@ class SequenceSnapshot(Protocol):
         """Number of tokens in the copy. Read at admission, to find how much of a prompt it holds; never changes."""
         ...
 
+    @property
+    def pages(self) -> Sequence[int]:
+        """KV pages of the copy, which other copies and sequences may share. Read by the prefix cache; never changes."""
+        ...
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the copy without its pages. Read by the prefix cache, which bounds its memory; never changes."""
+        ...
+
     def close(self) -> None:
         """Release the memory of the copy. Called by the owner, between two forwards; later calls have no effect."""
         ...

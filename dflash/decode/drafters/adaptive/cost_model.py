@@ -120,7 +120,7 @@ class CostModel:
         return [ms + pace * extra for ms, extra in zip(forwards, option.extra, strict=True)]
 
 
-def best_size(rates: list[float], bias: float, ms: list[float], *, tokens: float, worth: float) -> tuple[float, int]:
+def best_size(rates: Sequence[float], bias: float, ms: Sequence[float], *, tokens: float, worth: float) -> tuple[float, int]:
     """Return the largest gain of a step in tokens, and the draft size that has it.
 
     The step gives `tokens` without a draft. One more draft token pays if the probability that all up to it are accepted

@@ -1,7 +1,6 @@
 """Choose drafter and draft size at every step."""
 
 from collections.abc import Generator, Sequence
-from typing import Any
 
 from dflash.decode.drafters.adaptive.cost_model import DEPTH, CostModel, Variant
 from dflash.decode.drafters.adaptive.measuring import measured_costs, measures_of
@@ -29,12 +28,13 @@ def _from_name(call: NameCall) -> Named:
 
 
 def _to_name(strategy: Strategy) -> str:
+    assert isinstance(strategy.drafter, Adaptive)
     parts = ", ".join(map(name, strategy.drafter.strategies))
     return f"adaptive({parts})" if parts else "adaptive"
 
 
 @register("adaptive", brackets="optional", takes=DRAFT_OPTIONS, make=_from_name, spell=_to_name)
-class Adaptive(Drafter):
+class Adaptive(Drafter[AdaptiveState]):
     """At every step, use the drafter and draft size that gain most tokens for their time on this device, or none.
 
     Parameters
@@ -69,7 +69,7 @@ class Adaptive(Drafter):
             for _ in self.prepare_in_parts(model):
                 pass
 
-    def prepare_in_parts(self, model: Any) -> Generator[None, None, None]:
+    def prepare_in_parts(self, model: TargetModel) -> Generator[None, None, None]:
         """Measure latencies in the thread that owns the model: one forward, or a few tokens of one session, at a time."""
         yield
         strategies: Sequence[Strategy] = self.strategies or [each for each in _DEFAULT if each.drafter.is_prepared(model)]
@@ -79,7 +79,8 @@ class Adaptive(Drafter):
     def start(self, session: SessionView, model: TargetModel, snapshot: CompositeSnapshot | None = None) -> AdaptiveState:
         """Start all drafters."""
         self.prepare(model)
-        costs: CostModel = measures_of(model).recall(("costs", self))
+        costs: CostModel | None = measures_of(model).recall(("costs", self))
+        assert costs is not None, "`prepare` has stored it"
         return AdaptiveState(costs, session, start_all(costs.drafters, session, model, snapshot))
 
     def propose(self, drafter_states: Sequence[AdaptiveState], max_drafts: Sequence[int]) -> list[Draft]:

@@ -1,6 +1,6 @@
 """Measure latencies once for a model, in its thread, in short parts between which other sessions run."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from contextlib import closing
 from itertools import islice
 from math import inf
@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from dflash.decode.drafters.adaptive.cost_model import CostModel, Variant
-from dflash.decode.drafting.drafter import Strategy
+from dflash.decode.drafting.drafter import Drafter, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.session import Session, Step
 from dflash.errors import PoolExhausted
 from dflash.kernels.ragged import PENDING
 from dflash.model.attachments import Recent
 from dflash.model.batch import Span
+from dflash.model.protocols.target import TargetModel
 
 ROWS = (1, 2, 4, 5, 8, 9, 16, 17, 24, 32, 48, 64)
 """Rows of measured forwards: those that fill a kernel's tile or a captured graph, and the next ones."""
@@ -27,12 +28,12 @@ REPEATS = 5
 _FULL = [n - 1 for n in ROWS if n % 2 == 0]
 
 
-def measures_of(model: Any) -> Recent:
+def measures_of(model: TargetModel) -> Recent[Hashable, Any]:
     """Return the cost models and latencies that were used last; bounded, since requests may name many strategies."""
     return model.attachments.setdefault("measures", Recent(64))
 
 
-def measured_costs(strategies: Sequence[Strategy], model: Any) -> Generator[None, None, CostModel]:
+def measured_costs(strategies: Sequence[Strategy], model: TargetModel) -> Generator[None, None, CostModel]:
     """Return the cost model of prepared drafters and their largest shapes; measure the latencies that are not known yet."""
     measures, drafts = measures_of(model), [model.attachments.get(each.drafter) for each in strategies]
     layers = {layer for draft in drafts for layer in getattr(getattr(draft, "config", None), "target_layer_ids", ())}
@@ -47,7 +48,7 @@ def measured_costs(strategies: Sequence[Strategy], model: Any) -> Generator[None
     return costs
 
 
-def measured_forwards(model: Any, capture: tuple[int, ...] = ()) -> Generator[None, None, list[float]]:
+def measured_forwards(model: TargetModel, capture: tuple[int, ...] = ()) -> Generator[None, None, list[float]]:
     """Return the milliseconds of forwards by rows, from 0. Beyond the measured rows they grow in proportion."""
     rows = [n for n in ROWS if n <= min(model.max_rows, PENDING)]
     times = [inf] * len(rows)
@@ -71,7 +72,7 @@ def measured_forwards(model: Any, capture: tuple[int, ...] = ()) -> Generator[No
     return known + [times[-1] / rows[-1] * n for n in range(rows[-1], model.max_rows + PENDING + 1)]
 
 
-def measure(option: Variant, model: Any, forwards: Sequence[float]) -> Generator[None, None, None]:
+def measure(option: Variant, model: TargetModel, forwards: Sequence[float]) -> Generator[None, None, None]:
     """Set the latencies of an option from those of a few sizes, which all options of its drafter share."""
     known: dict[int, float] = {}
     for size in (1,) if option.drafter.instant else _FULL[: 1 + sum(n < option.most for n in _FULL)]:
@@ -83,12 +84,13 @@ def measure(option: Variant, model: Any, forwards: Sequence[float]) -> Generator
 
 
 def _step_ms(
-    model: Any, strategy: Strategy, size: int, forwards: Sequence[float]
+    model: TargetModel, strategy: Strategy, size: int, forwards: Sequence[float]
 ) -> Generator[None, None, tuple[int, float]]:
     """Return the draft tokens of a strategy's largest steps, and their milliseconds beside the forward."""
     on_host, measures, key = model.device == "cpu", measures_of(model), (_form(strategy.drafter), type(strategy.shape), size)
-    if key in measures:
-        return measures.recall(key)
+    known: tuple[int, float] | None = measures.recall(key)
+    if known is not None:
+        return known
     steps: list[Step] = []
     for _ in range(REPEATS):
         n = 1 if on_host else REPEATS  # steps of a GPU overlap
@@ -107,7 +109,7 @@ def _step_ms(
     return max(n, 1), ms
 
 
-def _form(drafter: Any) -> Any:
+def _form(drafter: Drafter) -> Hashable:
     """Return a key that drafters of equal latency share: the settings of instant drafters make no difference."""
     parts = [_form(part) for part in getattr(drafter, "parts", ()) if not getattr(part, "instant", False)]
     return (type(drafter), *dict.fromkeys(parts)) if parts or getattr(drafter, "instant", False) else drafter

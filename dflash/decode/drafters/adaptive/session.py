@@ -24,7 +24,9 @@ class AdaptiveState(CompositeState):
         self.costs, self.session, self.choice, self.draft = costs, session, PLAIN, EMPTY
         self.rows, self.tokens, self._worth = 1, 1.0, 1.0 / (costs.forwards[1] + costs.plain)
         self._bias, self._instant_bias = ObservedRatio(), ObservedRatio()
-        self.planned, self._found, self._chances = None, [], []
+        self.planned: DraftChoice | None = None
+        self._found: list[tuple[Variant, Draft, list[float]]] = []
+        self._chances: list[float] = []
         self._n_found = self._max_draft = self._others = 0
 
     def observe(self, step: Step, out: Forward, rows: Rows) -> None:
@@ -42,7 +44,8 @@ class AdaptiveState(CompositeState):
             ratio = (step.propose + step.verify) / step.forward * costs.forwards[step.batch] / option.extra[len(self.draft)]
             option.pace.learn(PRIOR_WEIGHT * min(max(ratio, 0.5), 2.0), PRIOR_WEIGHT)  # one step says as much as measuring
         nodes = [row - 1 for row in step.rows[1:]]
-        if self._chances:  # calibrated scores of all draft tokens are better evidence than the single outcome
+        if self._chances and self.draft.scores is not None:
+            # calibrated scores of all draft tokens are better evidence than the single outcome
             option.rates.learn_scores(self.draft.scores[: step.drafted].tolist(), len(nodes))
         chances = self._chances or [float(node in nodes) for node in range(n)]
         self._bias.learn(1.0 - chances[-1], option.rates.learn(chances))
@@ -89,6 +92,8 @@ class AdaptiveState(CompositeState):
     def cut(self) -> Draft:
         """Return the draft of the present step without the tokens that gain nothing by the drafter's scores."""
         option, draft, self._chances = self.choice[0], self.draft, []
+        if option is None:
+            return draft
         if len(draft) and draft.scores is not None and not option.drafter.instant:
             rates = option.rates.by_score(draft.scores.tolist())
             self._chances, ms = list(accumulate(rates, mul)), self.costs.forwards[self._others + 1 :][: len(draft) + 1]
@@ -123,6 +128,6 @@ class AdaptiveState(CompositeState):
         for option in self.costs.instant if max_draft > 0 else ():
             n = min(option.most, max_draft)
             set_shape(self.parts[option.part], option.shape_of(n))
-            draft, rates = option.drafter.propose([self.parts[option.part]], [n])[0].cut(n), option.rates
-            known = rates.expected if draft.scores is None else rates.by_score(draft.scores.tolist())
+            draft, found = option.drafter.propose([self.parts[option.part]], [n])[0].cut(n), option.rates
+            known = found.expected if draft.scores is None else found.by_score(draft.scores.tolist())
             self._found.append((option, draft, known))

@@ -233,7 +233,7 @@ class DeviceBlockDraft:
         self.latest = DeviceDrafts(self, device_requests, self._block.out, anchors)
         return self.latest
 
-    def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
+    def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest[DraftState]], order: Sequence[int]) -> bool:
         """See `DeviceDrafter.launch_ahead`."""
         target, n = self._target, len(device_requests)
         self.catch_up([device_request.state for device_request in device_requests])

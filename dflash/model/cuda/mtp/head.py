@@ -216,7 +216,7 @@ class DeviceMtpHead:
         self._ahead.record_accepted(state, n_rows)
         return True
 
-    def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest], order: Sequence[int]) -> bool:
+    def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest[State]], order: Sequence[int]) -> bool:
         """See `DeviceDrafter.launch_ahead`."""
         target, depth, states = (
             self._target,

@@ -58,7 +58,7 @@ def test_absurd_settings_are_refused_or_make_sense(kind):
             refused += 1
         else:
             assert len(got.windows) == len(got.causal) == got.n_layers
-            assert 1 <= got.most < 32
+            assert 1 <= got.max_draft < 32
     assert refused > 800
 
 
