@@ -1,9 +1,13 @@
 """Conversion of recorded messages, with Anthropic's or OpenAI's content blocks, to OpenAI's messages."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from dflash.errors import RequestError
+
+T = TypeVar("T")
+
+_KINDS: dict[type, str] = {str: "a string", list: "an array", dict: "an object"}
 
 _FIELDS = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name")
 """Fields of a message that chat templates read."""
@@ -30,6 +34,8 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     fields = {name: message[name] for name in _FIELDS if message.get(name) is not None}
     if isinstance(message.get("reasoning"), str):
         fields.setdefault("reasoning_content", message["reasoning"])
+    field(fields, "reasoning_content", str)
+    field(fields, "tool_calls", list)
     if content is None or isinstance(content, str):
         return [{"content": "", **fields}]
     if not isinstance(content, list):
@@ -43,7 +49,7 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
                 result = _plain([_part(part) for part in _list(block.get("content"))])
                 results.append({"role": "tool", "content": result, "tool_call_id": block.get("tool_use_id")})
             case {"type": "thinking" | "redacted_thinking"}:
-                thoughts.append(block.get("thinking") or "")
+                thoughts.append(field(block, "thinking", str) or "")
             case _:
                 parts.append(_part(block))
     fields["content"] = _plain(parts)
@@ -52,6 +58,14 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     if any(thoughts):
         fields["reasoning_content"] = "\n".join(filter(None, thoughts))
     return [*results, fields] if parts or calls or thoughts or not results else results
+
+
+def field(values: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
+    """Return a field of an object, None if it is absent or null; raise RequestError if it is of another type."""
+    value = values.get(name)
+    if value is None or isinstance(value, kind):
+        return value
+    raise RequestError(f"{name}: must be {_KINDS[kind]}, got {value!r:.60}")
 
 
 def call(name: str, arguments: str | Mapping[str, Any], identifier: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dflash.errors import RequestError
-from dflash.evaluation.replay.messages import call, chat_messages, joined, text
+from dflash.evaluation.replay.messages import call, chat_messages, field, joined, text
 from dflash.evaluation.replay.turn import Turn
 
 _SYSTEM = ("system", "instructions")
@@ -26,23 +26,24 @@ def body_turn(name: str, body: Mapping[str, Any]) -> Turn:
     RequestError
         If a field that the prompt consists of is of the wrong kind.
     """
-    messages = [{"role": "system", "content": text(body[field])} for field in _SYSTEM if body.get(field)]
-    given = body["messages"] if "messages" in body else body.get("input")
-    if "messages" not in body and isinstance(given, str):
+    messages = [{"role": "system", "content": text(body[key])} for key in _SYSTEM if body.get(key)]
+    source = "messages" if "messages" in body else "input"
+    given = body.get(source)
+    if source == "input" and isinstance(given, str):
         given = [{"role": "user", "content": given}]
     if not isinstance(given, list) or not given:
-        raise RequestError(f"messages: must be an array of at least one message, got {given!r:.60}")
+        raise RequestError(f"{source}: must be an array of at least one message, got {given!r:.60}")
     for item in given:
         if not isinstance(item, dict):
-            raise RequestError(f"messages: must hold objects, got {item!r:.60}")
-        new = chat_messages(item) if "messages" in body or "role" in item else list(_item(item))
-        for message in new:
-            if "input" in body and message["role"] == "assistant" and messages and messages[-1]["role"] == "assistant":
+            raise RequestError(f"{source}: must hold objects, got {item!r:.60}")
+        for message in chat_messages(item) if source == "messages" or "role" in item else _item(item):
+            both = message["role"] == "assistant" and messages and messages[-1]["role"] == "assistant"
+            if source == "input" and both:  # an item is a part of an answer
                 messages[-1] = joined(messages[-1], message)
             else:
                 messages.append(message)
-    tools = [one for tool in body.get("tools") or () for one in _tools(tool)]
-    settings = dict(body.get("chat_template_kwargs") or {})
+    tools = [one for tool in field(body, "tools", list) or () for one in _tools(tool)]
+    settings = dict(field(body, "chat_template_kwargs", dict) or {})
     if isinstance(body.get("enable_thinking"), bool):
         settings["enable_thinking"] = body["enable_thinking"]
     return Turn(name, tuple(messages), tools, settings)
@@ -60,8 +61,8 @@ def _item(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         case {"type": "function_call_output" | "custom_tool_call_output"}:
             yield {"role": "tool", "content": text(item.get("output")), "tool_call_id": item.get("call_id")}
         case {"type": "reasoning"}:
-            blocks = item.get("content") or item.get("summary") or []
-            thoughts = "\n".join(block.get("text", "") for block in blocks if isinstance(block, dict))
+            blocks = field(item, "content", list) or field(item, "summary", list) or ()
+            thoughts = "\n".join(field(block, "text", str) or "" for block in blocks if isinstance(block, dict))
             yield {"role": "assistant", "content": "", "reasoning_content": thoughts}
 
 

@@ -40,7 +40,8 @@ def transcript_turns(lines: Sequence[Line]) -> Iterator[Turn]:
             if not isinstance(record, dict):
                 raise RequestError(f"message: must be an object, got {record!r:.60}")
             messages = chat_messages({"role": line.row["type"], **record})
-        at = answers.get(record.get("id", ""))
+        identifier = record["id"] if isinstance(record.get("id"), str) else ""
+        at = answers.get(identifier)
         if at is not None:
             conversation[at] = conversation[at][0], joined(conversation[at][1], messages[0])
             continue
@@ -50,6 +51,6 @@ def transcript_turns(lines: Sequence[Line]) -> Iterator[Turn]:
                 conversation[-1] = last[0], joined(last[1], message)
             else:
                 conversation.append((line.name, message))
-        if messages[-1]["role"] == "assistant" and isinstance(record.get("id"), str):
-            answers[record["id"]] = len(conversation) - 1
+        if messages[-1]["role"] == "assistant" and identifier:
+            answers[identifier] = len(conversation) - 1
     yield from growing(conversation)

@@ -165,7 +165,8 @@ ASKED = {"role": "user", "content": "Hi"}
         ([{"role": "assistant", "content": [{"type": "tool_use"}]}], "line 1: content: must hold blocks with a type"),
         ([{"type": "user", "message": "Hi"}], "line 1: message: must be an object, got 'Hi'"),
         ([{"messages": []}], "line 1: messages: must be an array of at least one message, got []"),
-        ([{"input": [3]}], "line 1: messages: must hold objects, got 3"),
+        ([{"input": [3]}], "line 1: input: must hold objects, got 3"),
+        ([{"messages": [ASKED], "tools": 3}], "line 1: tools: must be an array, got 3"),
         ([{"path": "/v1/messages", "body": {"messages": {}}}], "line 1: messages: must be an array of at least one message"),
         ([], "holds no prompt of an assistant's turn"),
         ([{"role": "assistant", "content": "Hi"}], "holds no prompt of an assistant's turn"),
@@ -178,6 +179,32 @@ def test_an_error_names_the_line(tmp_path, rows, message):
         load_session(path)
     assert str(found.value).startswith(str(path))
     assert "\n" not in str(found.value)
+
+
+def changed(value, new):
+    """Yield copies of a JSON value in each of which one of its parts is another value."""
+    yield new
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            for other in changed(part, new):
+                copy = value.copy()
+                copy[key] = other
+                yield copy
+
+
+@pytest.mark.parametrize("name", ["transcript", "messages", "requests"])
+def test_a_part_of_another_type_is_read_or_refused(tmp_path, name):
+    rows = [json.loads(line) for line in (DATA / "replay" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    refused = 0
+    for i, row in enumerate(rows):
+        for new in (7, "x", [], {}, None, [{}]):
+            for other in changed(row, new):
+                try:
+                    load_session(written(tmp_path, *rows[:i], json.dumps(other) + "\n", *rows[i + 1 :]))
+                except RequestError as error:
+                    refused += 1
+                    assert "\n" not in str(error)
+    assert refused > 50
 
 
 def test_no_such_file(tmp_path):
