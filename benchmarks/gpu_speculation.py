@@ -139,7 +139,7 @@ def main():
         tell("  tree of 22, sampled", Strategy(drafter, Tree(22)), drawn)
         tell("  four chains of 15", Strategy(drafter, Chain()), n_sessions=4)
         for name, nodes in (("chain of 15", draft.config.max_draft), ("tree of 22", 22)):
-            guess, one, many = runs.draft(draft, nodes, common=0 if draft.common else None)
+            guess, one, many = runs.draft(draft, nodes, common=0 if draft.draft_vocabs else None)
             every, _, _ = runs.draft(draft, nodes, common=None)
             forward = runs.forward(nodes + 1, draft.config.target_layer_ids)
             print(f"  {name}: draft {guess:.3f} ms, {every:.3f} with the full draft vocabulary")
