@@ -139,6 +139,9 @@ class RecoveryView(SessionView, Protocol):
     detokenize: Detokenize | None
     """Returns the text of ids; bytes that are not a whole character become U+FFFD. None without a tokenizer."""
 
+    grammar_binds: bool
+    """True if a grammar restricts tokens of the step being checked. Guards against repetition then ignore the step."""
+
     interventions: list[Intervention]
     """Interventions so far. The engine appends those of returned verdicts; a recovery appends others itself."""
 
