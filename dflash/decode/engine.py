@@ -231,7 +231,7 @@ class Engine:
         try:
             self._cancel_all()
             if self.prefix_cache is not None:
-                self.prefix_cache.clear()
+                self.prefix_cache.close()
         finally:
             self.model.attachments.close()
 

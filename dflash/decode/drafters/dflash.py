@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from dflash.model.draft.state import DraftSnapshot, DraftState
     from dflash.model.protocols.device_drafter import DraftTrees
     from dflash.model.protocols.target import TargetModel
+    from dflash.model.state.host_arrays import HostArrays
 
 Features = dict[int, NDArray[np.float32]]
 
@@ -98,6 +100,11 @@ class DFlash(ModelDrafter["_DFlashState"]):
     def warm(self, attachment: BlockDraft | DeviceBlockDraft) -> Iterable[None]:
         """Capture the graphs of a draft model on a GPU."""
         return attachment.warm() if attachment.device == "cuda" else ()
+
+    def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> DraftSnapshot:
+        """See `Drafter`."""
+        with closing(model.attachments[self].state()) as state:
+            return state.rings.snapshot_from_host(arrays)
 
     def start(self, session: SessionView, model: TargetModel, snapshot: DraftSnapshot | None = None) -> _DFlashState:
         """Take a context of the draft model for the session."""
