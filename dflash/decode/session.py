@@ -103,8 +103,6 @@ class Session:
         States of the recoveries, the innermost first.
     forced_ids : tuple of int
         Tokens that a recovery injects next, whatever the model predicts.
-    grammar_binds : bool
-        True while a grammar restricts the output; see `RecoveryView.grammar_binds`.
     held_steps : list of Step
         Steps that a recovery holds back.
     n_cached : int
@@ -175,7 +173,6 @@ class Session:
         self.draft_vocab_steps: Counter[int] = Counter()
         self.recovery_states: list[RecoveryState] = []
         self.forced_ids: tuple[int, ...] = ()
-        self.grammar_binds = False
         self.held_steps: list[Step] = []
         self.prompt_snapshot: SequenceSnapshot | None = None
         self.n_prefilled = self.n_cached = 0

@@ -92,7 +92,7 @@ class SessionView(Protocol):
     """Sampling parameters (`Sampler.params`) for drafters that draw their tokens as the target does.
 
     `Sampler.processors` is not empty if logits depend on the path; then draft tokens must reach the host before they are
-    verified. Recoveries may add a processor in `start` and remove it later; drafters must not.
+    verified. Recoveries may add a processor in `start` or `check_step` and remove it later; drafters must not.
     """
 
     grammar: GrammarState | None
@@ -138,9 +138,6 @@ class RecoveryView(SessionView, Protocol):
 
     detokenize: Detokenize | None
     """Returns the text of ids; bytes that are not a whole character become U+FFFD. None without a tokenizer."""
-
-    grammar_binds: bool
-    """True if a grammar restricts tokens of the step being checked. Guards against repetition then ignore the step."""
 
     interventions: list[Intervention]
     """Interventions so far. The engine appends those of returned verdicts; a recovery appends others itself."""

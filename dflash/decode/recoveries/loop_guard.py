@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from dflash.decode.recoveries.base import PASS, Cut, Verdict
@@ -13,6 +14,8 @@ from dflash.decode.registry.recoveries import Option, RequestField, RequestField
 from dflash.errors import RequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dflash.decode.verify import Accepted
     from dflash.decode.view import RecoveryView
 
@@ -46,7 +49,7 @@ def _from_request(fields: RequestFields) -> LoopGuard | None:
 class LoopGuard:
     """End a session with the reason ``"length"`` at the token that completes a loop. Only output tokens count.
 
-    Tokens of a step that a grammar restricts do not count, and counting begins anew after them.
+    Tokens that a grammar restricts do not count, and counting begins anew after them.
 
     Parameters
     ----------
@@ -95,49 +98,50 @@ class LoopGuard:
         if not self.lines <= self.line_window <= MAX_LINES:
             raise RequestError(f"line_window: must be {self.lines} to {MAX_LINES}, got {self.line_window}")
 
-    def start(self, session: RecoveryView) -> _LoopGuardState:
+    def start(self, session: RecoveryView) -> _LoopGuardState:  # noqa: ARG002
         """Return the state for an empty output."""
-        return _LoopGuardState(self, session)
+        return _LoopGuardState(self)
 
 
 class _LoopGuardState:
-    """Counting, or asleep while a grammar restricts the output."""
+    """Counting, or asleep where a grammar restricts the output."""
 
     name, restarts = "LoopGuard", False
 
-    def __init__(self, guard: LoopGuard, session: RecoveryView) -> None:
+    def __init__(self, guard: LoopGuard) -> None:
         self._guard = guard
         self._n = self._n_asleep = 0
-        self._detectors = self._new_detectors(session)
+        self._detectors: list[Detector] | None = None
 
     def check_step(self, session: RecoveryView, accepted: Accepted) -> Verdict:
-        if session.grammar_binds:
-            self._n = self._n_asleep = session.n_tokens + len(accepted.tokens)
-            self._detectors = self._new_detectors(session)
-            return PASS
         if self._n != session.n_tokens:
             self._n = self._n_asleep = min(self._n_asleep, session.n_tokens)
-            self._detectors = self._new_detectors(session)
-            for token in session.output_ids[self._n_asleep :]:
-                self._feed(token)
-        for i, token in enumerate(accepted.tokens, 1):
-            reason = self._feed(token)
-            if reason:
+            self._detectors = None
+            for token in session.output_ids[self._n :]:
+                self._feed(session, token)
+        asleep = repeat(False) if session.grammar is None else session.grammar.restricts(accepted.tokens)
+        for i, (token, sleeps) in enumerate(zip(accepted.tokens, asleep, strict=False), 1):
+            if token in session.eos:
+                break
+            if sleeps:
+                self._n = self._n_asleep = session.n_tokens + i
+                self._detectors = None
+            elif reason := self._feed(session, token):
                 return Cut(i, "length", reason)
         return PASS
 
-    def _feed(self, token: int) -> str:
+    def _feed(self, session: RecoveryView, token: int) -> str:
         """Add a token; return the reason to end the session, or an empty string."""
+        if self._detectors is None:
+            self._detectors = list(self._new_detectors(session))
         self._n += 1
         return next(filter(None, [detector.feed(token) for detector in self._detectors]), "")
 
-    def _new_detectors(self, session: RecoveryView) -> list[Detector]:
+    def _new_detectors(self, session: RecoveryView) -> Iterator[Detector]:
         guard, special_tokens = self._guard, session.special_tokens
-        detectors: list[Detector] = []
         if guard.same or guard.max_period:
-            detectors.append(RepeatedTokens(guard.same, guard.min_period, guard.max_period, guard.count))
+            yield RepeatedTokens(guard.same, guard.min_period, guard.max_period, guard.count)
         if guard.lines and session.detokenize is not None:
-            detectors.append(RepeatedLines(guard.lines, guard.line_window, session.detokenize))
+            yield RepeatedLines(guard.lines, guard.line_window, session.detokenize)
         if special_tokens.call is not None and (guard.body or guard.calls or guard.prose):
-            detectors.append(CallLimits(special_tokens.call, special_tokens.think, guard.body, guard.calls, guard.prose))
-        return detectors
+            yield CallLimits(special_tokens.call, special_tokens.think, guard.body, guard.calls, guard.prose)
