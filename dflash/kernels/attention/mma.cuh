@@ -1,4 +1,6 @@
-// Both multiplies of attention, scores = Q K^T and values += P V, by each warp for its 16 queries. Macros: those of tiles.cuh.
+// Both multiplies of attention, scores = Q K^T and values += P V, by each warp for its 16 queries (mma.sync).
+//
+// Macros: those of tiles.cuh.
 #pragma once
 #include "../gpu/include/mma.cuh"
 #include "tiles.cuh"
