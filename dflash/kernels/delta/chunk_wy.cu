@@ -1,16 +1,16 @@
-// Prefill, second kernel: the interactions inside a chunk (WY form), before any state is known. With g the running sum of log
-// decays in the chunk:
+// Prefill, second kernel: the interactions inside each chunk (WY form), which do not depend on the state. With g the running
+// sum of log decays in the chunk:
 //
 //   QK_MASKED[i, j] = exp(g_i - g_j) q_i . k_j for j <= i
-//   WY_INVERSE = inverse of I + M, M[i, j] = beta_i exp(g_i - g_j) k_i . k_j for j < i: forward substitution in float32
+//   WY_INVERSE = inverse of I + M, M[i, j] = beta_i exp(g_i - g_j) k_i . k_j for j < i, by forward substitution in float32
 //   DECAY[i] = exp(g_i), DECAY_TO_END[i] = exp(g_last - g_i)
 //
-// A block has one chunk of one head. Matrices are stored as float16 and the rounding error of it (*_LO), in the blocks of
-// 16 x 16 on and below the diagonal.
+// A block handles one chunk of one head. Matrices are stored as float16 and its rounding error (*_LO), in the blocks of 16 x
+// 16 on and below the diagonal. Roles: all four warps copy and multiply; warp 0 computes the gates; warps 0 and 1 invert.
 //
-// Grid (chunks or more, VALUE_HEADS), block 128.
-// Shared memory: the larger of 4 * CHUNK * (KEY_DIM + 8) and 4 * CHUNK * (2 * CHUNK + 4) bytes.
-// Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh. Bytes: 4 * CHUNK * (KEY_DIM + 2 * CHUNK) a chunk and head.
+// Grid (chunks or more, VALUE_HEADS), block 128, shared memory: the larger of 4 * CHUNK * (KEY_DIM + 8) and 4 * CHUNK * (2 *
+// CHUNK + 4) bytes. Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh.
+// Bytes: 4 * CHUNK * (KEY_DIM + 2 * CHUNK) a chunk and head.
 #if !defined(KEY_HEADS) || !defined(VALUE_HEADS) || !defined(KEY_DIM) || !defined(VALUE_DIM)
 #error "KEY_HEADS, VALUE_HEADS, KEY_DIM and VALUE_DIM must be defined"
 #endif
@@ -22,9 +22,9 @@
 #include "shape.cuh"
 
 constexpr int STRIDE = KEY_DIM + 8, TRANS_STRIDE = CHUNK + 4, TILE = 16;
-constexpr float MIN_LOG_DECAY = -40.0f;  // exp of it is nothing beside any state; bounds the sums of logs
+constexpr float MIN_LOG_DECAY = -40.0f;  // exp(-40) is negligible against any state; bounds the sums of logs
 
-// Column `column` of the inverse, 16 rows at a time. `m` is the transpose of M, `x` the inverse.
+// Column `column` of the inverse, 16 rows at a time. `m`: the transpose of M; `x`: the inverse.
 __device__ __forceinline__ void substitute(const float* m, float* x, int column) {
     const int above = column / 32 * 2;  // a warp has 32 columns; rows before them are zero
     for (int tile = above; tile < CHUNK / TILE; ++tile) {
