@@ -1,4 +1,5 @@
-// float16 as 16 bits of an integer, and pairs of float16 (half2) as a 32-bit word, as PTX: cuda_fp16.h need not be found.
+// float16 as a 16-bit integer, and pairs of float16 (half2) as a 32-bit word, with inline PTX, so that cuda_fp16.h is not
+// needed.
 #pragma once
 #include "types.cuh"
 

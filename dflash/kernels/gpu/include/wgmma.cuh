@@ -1,8 +1,9 @@
 // Asynchronous tensor core multiplies of a warpgroup (wgmma, sm_90a), float16 inputs, float32 sums.
 //
-// Sums: d[n][2 * r + e] is row lane / 4 + 8 * r of the warp's 16 of 64 rows, column 8 * n + 2 * (lane % 4) + e. Operands in shared
-// memory are rows of 128 bytes (64 float16), swizzled by 128 bytes: 16-byte chunk c of row r stands at c ^ r % 8, as TMA writes
-// them. The first row is aligned to 1024 bytes. A multiply uses 16 of the 64 columns; the next 16 are 32 bytes further on.
+// Sums: d[n][2 * r + e] is row lane / 4 + 8 * r of the warp's 16 of 64 rows, column 8 * n + 2 * (lane % 4) + e. Operands in
+// shared memory are rows of 128 bytes (64 float16) with the 128-byte swizzle: 16-byte chunk c of row r is stored at chunk c
+// ^ r % 8, as TMA writes it. The first row is aligned to 1024 bytes. A multiply uses 16 of the 64 columns; the next 16 are
+// 32 bytes further on.
 #pragma once
 #include "sm90.cuh"
 
@@ -11,14 +12,15 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 smem) {
     return (smem & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
-// The same of an operand of several blocks of 64 columns, `block_bytes` apart.
+// The same for an operand of several blocks of 64 columns, `block_bytes` apart.
 __device__ __forceinline__ u64 wgmma_descriptor(u32 smem, u32 block_bytes) {
     return 1ull << 62 | (u64)(1024 >> 4) << 32 | (u64)(block_bytes >> 4) << 16 | (smem & 0x3ffff) >> 4;
 }
 
 #define WGMMA_SUM(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define WGMMA_SUMS_2_FROM(n) WGMMA_SUM(n), WGMMA_SUM(n + 1)
-#define WGMMA_SUMS_8_FROM(n) WGMMA_SUMS_2_FROM(n), WGMMA_SUMS_2_FROM(n + 2), WGMMA_SUMS_2_FROM(n + 4), WGMMA_SUMS_2_FROM(n + 6)
+#define WGMMA_SUMS_8_FROM(n) \
+    WGMMA_SUMS_2_FROM(n), WGMMA_SUMS_2_FROM(n + 2), WGMMA_SUMS_2_FROM(n + 4), WGMMA_SUMS_2_FROM(n + 6)
 
 // d = a @ b.T, plus d if `accumulate`, with both operands in shared memory: 64 rows of a; 64, 128 or 256 rows of b; 16 of K.
 __device__ __forceinline__ void wgmma_ss(float (&d)[8][4], u64 a, u64 b, int accumulate) {
