@@ -1,9 +1,10 @@
-// Top-k routing of up to 64 rows, and the work items of the next kernels: an expert and up to four of its pairs. Pair
-// SLOTS * row + slot is a row and one of its experts; the last slot is the shared expert, number EXPERTS. Items are sorted by expert,
-// after those of the shared one; the rows of an expert by number.
+// Top-k routing of up to 64 rows, and the work items of the next kernels. A pair is a row and one of its experts, number
+// SLOTS * row + slot; the last slot is the shared expert, number EXPERTS. An item is an expert and up to four of its pairs.
+// Items of the shared expert come first, then the others by expert; pairs of an expert are in the order of their rows.
 //
-// A warp routes a row; the last block to finish makes the items. Grid rows / 16, rounded up, block 512. `arrived` must be 0 and is 0
-// again at the end. Macros: EXPERTS, N_USED.
+// A warp routes a row; the last block to finish makes the items. Grid (rows / 16 rounded up), block 512, shared memory about
+// 12 * EXPERTS bytes (static). `arrived` must be 0 and is 0 again at the end. Macros: EXPERTS, experts of a layer; N_USED,
+// routed experts of a token. Bytes: 4 * (EXPERTS + 1) a row.
 #include "../gpu/include/pdl.cuh"
 #if !defined(EXPERTS) || !defined(N_USED)
 #error "EXPERTS and N_USED must be defined"
@@ -12,7 +13,7 @@
 
 constexpr int PAIRS = 4, MAX_ROWS = 64, THREADS = 512;
 
-// True in the last block that calls this; it can read what all blocks wrote before.
+// True in the last block that calls this. That block can read what the other blocks wrote before their call.
 __device__ __forceinline__ bool is_last(int* arrived) {
     __shared__ int last;
     __threadfence();
@@ -26,7 +27,7 @@ __device__ __forceinline__ bool is_last(int* arrived) {
     return last;
 }
 
-// Sum over the threads before, and that of all in `all`.
+// Exclusive prefix sum over the threads; the sum over all threads in `all`.
 __device__ __forceinline__ int exclusive_sum(int n, int& all) {
     __shared__ int of_warp[THREADS / 32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -76,7 +77,8 @@ expert_items(const float* logits, const int* counts, int most_rows, int* experts
     __syncthreads();
     int before = shared_items;
     for (int start = 0; start < EXPERTS; start += THREADS) {
-        const int e = start + threadIdx.x, n_pairs = e < EXPERTS ? __popcll(rows_of[e]) : 0, n = (n_pairs + PAIRS - 1) / PAIRS;
+        const int e = start + threadIdx.x, n_pairs = e < EXPERTS ? __popcll(rows_of[e]) : 0,
+                  n = (n_pairs + PAIRS - 1) / PAIRS;
         int all;
         const int first = before + exclusive_sum(n, all);
         before += all;
@@ -91,7 +93,7 @@ expert_items(const float* logits, const int* counts, int most_rows, int* experts
     if (threadIdx.x == 0) *n_items = before;
     __syncthreads();
     for (int i = threadIdx.x; i < n_rows * N_USED; i += THREADS) {
-        const int r = i / N_USED, e = chosen[i], place = __popcll(rows_of[e] & ((u64)1 << r) - 1);
-        item_pairs[first_of[e] * PAIRS + place] = r * SLOTS + i % N_USED;
+        const int r = i / N_USED, e = chosen[i], index = __popcll(rows_of[e] & ((u64)1 << r) - 1);
+        item_pairs[first_of[e] * PAIRS + index] = r * SLOTS + i % N_USED;
     }
 }
