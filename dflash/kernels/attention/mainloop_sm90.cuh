@@ -9,6 +9,7 @@
 #pragma once
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
+#include "../gpu/include/pipeline.cuh"
 #include "../gpu/include/tma.cuh"
 #include "wgmma.cuh"
 #include "online_softmax.cuh"
@@ -22,17 +23,7 @@ constexpr int WARPGROUPS = TILE_Q / 64, PRODUCER_THREADS = WARPGROUPS > 1 ? 128 
               THREADS = 2 * TILE_Q + PRODUCER_THREADS;
 constexpr int WARPGROUP_TILE = QUERY_TILE_BYTES / WARPGROUPS;  // bytes of the queries of a warpgroup
 
-struct Pipeline {
-    u32 stages, full, empty;  // shared addresses; barriers of 8 bytes a stage
-    int stage, phase;         // of the next tile
-
-    __device__ __forceinline__ u32 tile() const { return stages + stage * TILE_BYTES; }
-    __device__ __forceinline__ u32 full_barrier() const { return full + 8 * stage; }
-    __device__ __forceinline__ u32 empty_barrier() const { return empty + 8 * stage; }
-    __device__ __forceinline__ void next() {
-        if (++stage == STAGES) stage = 0, phase ^= 1;
-    }
-};
+using Pipeline = PipelineState<STAGES, TILE_BYTES>;
 
 // Called by one thread; then a block barrier.
 __device__ __forceinline__ void init_pipeline(const Pipeline& pipeline) {
@@ -113,8 +104,7 @@ __device__ __forceinline__ void mainloop(Pipeline& pipeline, const KvRange& kv, 
     float s[SCORES][4], rescale[2];
     u32 p[TILE_KV / 16][4];
     init(acc);
-#pragma unroll
-    for (int n = 0; n < SCORES; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
+    clear(s);
     mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
     wgmma_fence();
     wgmma_scores(s, queries, pipeline.tile());
@@ -206,9 +196,7 @@ __device__ __forceinline__ void epilogue(u32 tile, const QueryTile& queries, con
                     o.x = mul_sigmoid_rn(o.x, g[j].x), o.y = mul_sigmoid_rn(o.y, g[j].y);
                     o.z = mul_sigmoid_rn(o.z, g[j].z), o.w = mul_sigmoid_rn(o.w, g[j].w);
                 }
-                *(uint2*)(out + queries.at(x) * HEAD_DIM + d) =
-                    make_uint2(half_saturated(o.x) | (u32)half_saturated(o.y) << 16,
-                               half_saturated(o.z) | (u32)half_saturated(o.w) << 16);
+                *(uint2*)(out + queries.at(x) * HEAD_DIM + d) = half4_saturated(o.x, o.y, o.z, o.w);
             }
         }
     }

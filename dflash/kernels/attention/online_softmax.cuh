@@ -7,6 +7,7 @@
 // Macros: HEAD_DIM, elements of a head; GROUP_SIZE, query heads that share a KV head; KV_HEADS; TILE_KV, TILE_Q, rows of the
 // tiles; TREE_MASK, 1 if the rows of a sequence may be a tree; GATED, 1 if outputs are gated.
 #pragma once
+#include "../gpu/include/clear.cuh"
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/ptx.cuh"
 #include "tiles.cuh"
@@ -79,8 +80,7 @@ __device__ __forceinline__ void apply_mask(float (&s)[SCORES][4], int position, 
 }
 
 __device__ __forceinline__ void init(Softmax& acc) {
-#pragma unroll
-    for (int n = 0; n < VALUES; ++n) acc.o[n][0] = acc.o[n][1] = acc.o[n][2] = acc.o[n][3] = 0.0f;
+    clear(acc.o);
     acc.max_score[0] = acc.max_score[1] = MINUS_INFINITY, acc.sum[0] = acc.sum[1] = 0.0f;
 }
 

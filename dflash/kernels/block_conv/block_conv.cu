@@ -37,8 +37,6 @@ block_conv(const float* x, const float* change, const float* base, unsigned char
         const float4 old = *target;
         *target = make_float4(old.x + sum[0], old.y + sum[1], old.z + sum[2], old.w + sum[3]);
     } else {
-        *(uint2*)((u16*)out + (size_t)row * MODEL_DIM + at) =
-            make_uint2(half_saturated(sum[0]) | (u32)half_saturated(sum[1]) << 16,
-                       half_saturated(sum[2]) | (u32)half_saturated(sum[3]) << 16);
+        *(uint2*)((u16*)out + (size_t)row * MODEL_DIM + at) = half4_saturated(sum[0], sum[1], sum[2], sum[3]);
     }
 }

@@ -1,12 +1,12 @@
 // Confidence head of a drafter: the number of draft positions, from the first one on, whose product of confidences is at
-// least `min_confidence`. The confidence of a position is sigmoid(weight . [norm(row); code] + bias).
+// least `least`. The confidence of a position is sigmoid(weight . [norm(row); code] + bias).
 //
 // A warp handles one draft row. Grid (sequences), block 32 * (BLOCK_ROWS - FIRST_DRAFT_ROW), shared memory: one float a warp
 // (static).
 // Macros: MODEL_DIM, elements of a row; RANK, elements of a code; BLOCK_ROWS, rows of a block; FIRST_DRAFT_ROW, rows at the
 // start of a block that draft no token.
 // `stream`: rows before the final norm, whose gain is folded into `weight`. `codes`: (BLOCK_ROWS, sequences, RANK), codes of
-// the token before each row. `n_positions`: the result, one integer a sequence. Bytes: 8 * MODEL_DIM a row.
+// the token before each row. `reach`: the result, one integer a sequence. Bytes: 8 * MODEL_DIM a row.
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/warp.cuh"
 

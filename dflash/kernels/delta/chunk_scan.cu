@@ -12,15 +12,16 @@
 // Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh; TAPS of the conv; BLOCK_V, value rows of a block;
 // STAGES, chunks in flight, 1 or 2. Bytes: CHUNK * (4 * KEY_DIM + 8 * CHUNK + 6 * BLOCK_V) a chunk and block, mostly from
 // the L2 cache.
-#if !defined(KEY_HEADS) || !defined(VALUE_HEADS) || !defined(KEY_DIM) || !defined(VALUE_DIM) || !defined(TAPS) || \
-    !defined(BLOCK_V) || !defined(STAGES)
-#error "KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, BLOCK_V and STAGES must be defined"
-#endif
+#include "../gpu/include/clear.cuh"
 #include "../gpu/include/cp_async.cuh"
 #include "../gpu/include/mma.cuh"
 #include "../gpu/include/pdl.cuh"
 #include "chunk.cuh"
 #include "conv_context.cuh"
+
+#if !defined(BLOCK_V) || !defined(STAGES)
+#error "BLOCK_V and STAGES must be defined"
+#endif
 
 constexpr int THREADS = 2 * BLOCK_V;
 constexpr int KEY_STRIDE = KEY_DIM + 8, MATRIX_STRIDE = CHUNK + 8, VALUE_STRIDE = BLOCK_V + 8, TILES = CHUNK / 16,
@@ -67,15 +68,7 @@ __device__ __forceinline__ void fetch(const Stage& stage, const u16* prepared, c
     cp_async_commit_group();
 }
 
-struct Accumulator {
-    float of[CHUNK / 8][4];
-    __device__ __forceinline__ void clear() {
-#pragma unroll
-        for (int t = 0; t < CHUNK / 8; ++t)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) of[t][e] = 0.0f;
-    }
-};
+using Accumulator = float[CHUNK / 8][4];
 
 // to += a @ (matrix + matrix_lo).T, both matrices lower triangular. WITH_LO also adds a_lo @ matrix.T. Consecutive
 // multiplies add to different sums, so that none waits for another.
@@ -88,25 +81,25 @@ __device__ __forceinline__ void multiply(Accumulator& to, const u32 (&frag)[TILE
 #pragma unroll
         for (int t = j; t < TILES; ++t) {
             load_b(b[t], matrix, MATRIX_STRIDE, 16 * t, 16 * j, lane);
-            mma_m16n8k16(to.of[2 * t], frag[j], b[t][0], b[t][1]), mma_m16n8k16(to.of[2 * t + 1], frag[j], b[t][2], b[t][3]);
+            mma_m16n16k16(to + 2 * t, frag[j], b[t]);
         }
         if (WITH_LO) {
 #pragma unroll
             for (int t = j; t < TILES; ++t) {
-                mma_m16n8k16(to.of[2 * t], frag_lo[j], b[t][0], b[t][1]),
-                    mma_m16n8k16(to.of[2 * t + 1], frag_lo[j], b[t][2], b[t][3]);
+                mma_m16n16k16(to + 2 * t, frag_lo[j], b[t]);
             }
         }
 #pragma unroll
         for (int t = j; t < TILES; ++t) {
             load_b(b[t], matrix_lo, MATRIX_STRIDE, 16 * t, 16 * j, lane);
-            mma_m16n8k16(to.of[2 * t], frag[j], b[t][0], b[t][1]), mma_m16n8k16(to.of[2 * t + 1], frag[j], b[t][2], b[t][3]);
+            mma_m16n16k16(to + 2 * t, frag[j], b[t]);
         }
     }
 }
 
-// Update the conv state of one channel.
-__device__ __forceinline__ void move_tail(const float* mixed, float* tail, const ConvContext& context, int first, int n_rows,
+// Update channel `channel` of the conv state `tail` after a pass: the last inputs of the sequence's rows, which are rows
+// first .. first + n_rows - 1 of `mixed`, and of the context before them.
+__device__ __forceinline__ void move_tail(float* tail, const ConvContext& context, const float* mixed, int first, int n_rows,
                                           int channel) {
     float before[TAPS - 1];
 #pragma unroll
@@ -179,7 +172,7 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
             const float *const decays = stage.gates + DECAY * CHUNK, *const beta = stage.gates + BETA * CHUNK;
             const float* const to_end = stage.gates + DECAY_TO_END * CHUNK;
             Accumulator p, o;
-            p.clear(), o.clear();
+            clear(p), clear(o);
 #pragma unroll
             for (int j = 0; j < KEY_TILES; ++j) {
                 u32 a[4];
@@ -188,9 +181,9 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
                 for (int t = 0; t < TILES; ++t) {
                     u32 b[4];
                     load_b(b, stage.k, KEY_STRIDE, 16 * t, 16 * j, lane);
-                    mma_m16n8k16(p.of[2 * t], a, b[0], b[1]), mma_m16n8k16(p.of[2 * t + 1], a, b[2], b[3]);
+                    mma_m16n16k16(p + 2 * t, a, b);
                     load_b(b, stage.q, KEY_STRIDE, 16 * t, 16 * j, lane);
-                    mma_m16n8k16(o.of[2 * t], a, b[0], b[1]), mma_m16n8k16(o.of[2 * t + 1], a, b[2], b[3]);
+                    mma_m16n16k16(o + 2 * t, a, b);
                 }
             }
             u32 frag[TILES][4], frag_lo[TILES][4];
@@ -202,22 +195,22 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
                 for (int h = 0; h < 2; ++h) {
                     const float2 f = *(const float2*)(decays + 16 * t + 8 * h + t2);
                     const float2 b = *(const float2*)(beta + 16 * t + 8 * h + t2);
-                    float (&x)[4] = p.of[2 * t + h];
-                    float (&y)[4] = o.of[2 * t + h];
+                    float (&x)[4] = p[2 * t + h];
+                    float (&y)[4] = o[2 * t + h];
                     x[0] = b.x * (to_float((u16)v[2 * h]) - f.x * x[0]);
                     x[1] = b.y * (to_float((u16)(v[2 * h] >> 16)) - f.y * x[1]);
                     x[2] = b.x * (to_float((u16)v[2 * h + 1]) - f.x * x[2]);
                     x[3] = b.y * (to_float((u16)(v[2 * h + 1] >> 16)) - f.y * x[3]);
                     y[0] *= f.x, y[1] *= f.y, y[2] *= f.x, y[3] *= f.y;
                 }
-                sums_to_a(frag[t], p.of[2 * t], p.of[2 * t + 1]);
+                sums_to_a(frag[t], p[2 * t], p[2 * t + 1]);
             }
-            p.clear();
+            clear(p);
             multiply<false>(p, frag, frag, stage.matrix(WY_INVERSE), stage.matrix(WY_INVERSE_LO), lane);
 #pragma unroll
             for (int t = 0; t < TILES; ++t) {
-                sums_to_a(frag[t], p.of[2 * t], p.of[2 * t + 1]);
-                sums_to_a_lo(frag_lo[t], frag[t], p.of[2 * t], p.of[2 * t + 1]);
+                sums_to_a(frag[t], p[2 * t], p[2 * t + 1]);
+                sums_to_a_lo(frag_lo[t], frag[t], p[2 * t], p[2 * t + 1]);
             }
             multiply<true>(o, frag, frag_lo, stage.matrix(QK_MASKED), stage.matrix(QK_MASKED_LO), lane);
             const float last = decays[CHUNK - 1];
@@ -230,25 +223,23 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     const float2 f = *(const float2*)(to_end + 16 * t + 8 * h + t2);
-                    float (&x)[4] = p.of[2 * t + h];
+                    float (&x)[4] = p[2 * t + h];
                     x[0] *= f.x, x[1] *= f.y, x[2] *= f.x, x[3] *= f.y;
                 }
                 u32 a[4], a_lo[4];
-                sums_to_a(a, p.of[2 * t], p.of[2 * t + 1]);
-                sums_to_a_lo(a_lo, a, p.of[2 * t], p.of[2 * t + 1]);
+                sums_to_a(a, p[2 * t], p[2 * t + 1]);
+                sums_to_a_lo(a_lo, a, p[2 * t], p[2 * t + 1]);
 #pragma unroll
                 for (int j = 0; j < KEY_TILES; j += KEYS_AT_ONCE) {
                     u32 b[KEYS_AT_ONCE][4];
 #pragma unroll
                     for (int i = 0; i < KEYS_AT_ONCE; ++i) {
                         load_b_trans(b[i], stage.k, KEY_STRIDE, 16 * t, 16 * (j + i), lane);
-                        mma_m16n8k16(own[2 * (j + i)], a, b[i][0], b[i][1]),
-                            mma_m16n8k16(own[2 * (j + i) + 1], a, b[i][2], b[i][3]);
+                        mma_m16n16k16(own + 2 * (j + i), a, b[i]);
                     }
 #pragma unroll
                     for (int i = 0; i < KEYS_AT_ONCE; ++i) {
-                        mma_m16n8k16(own[2 * (j + i)], a_lo, b[i][0], b[i][1]),
-                            mma_m16n8k16(own[2 * (j + i) + 1], a_lo, b[i][2], b[i][3]);
+                        mma_m16n16k16(own + 2 * (j + i), a_lo, b[i]);
                     }
                 }
             }
@@ -260,8 +251,8 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
                 for (int e = 0; e < 2; ++e) {
                     const int i = 8 * t + t2 + e;
                     if (i < n) {
-                        out[(size_t)i * VALUE_HEADS * VALUE_DIM] = o.of[t][e];
-                        out[(size_t)i * VALUE_HEADS * VALUE_DIM + 8] = o.of[t][e + 2];
+                        out[(size_t)i * VALUE_HEADS * VALUE_DIM] = o[t][e];
+                        out[(size_t)i * VALUE_HEADS * VALUE_DIM + 8] = o[t][e + 2];
                     }
                 }
             if (STAGES == 1) __syncthreads();
@@ -275,11 +266,11 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
         const ConvContext context{slot_tail, inputs + old * CHANNELS, accepted + s * PENDING, n_accepted[s]};
         const int first_value = 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + blockIdx.x * BLOCK_V;
         for (int i = threadIdx.x; i < BLOCK_V; i += THREADS)
-            move_tail(mixed, slot_tail, context, start, n_rows, first_value + i);
+            move_tail(slot_tail, context, mixed, start, n_rows, first_value + i);
         if (head < KEY_HEADS && blockIdx.x == 0) {
             for (int i = threadIdx.x; i < 2 * KEY_DIM; i += THREADS) {
                 const int channel = (i / KEY_DIM * KEY_HEADS + group) * KEY_DIM + i % KEY_DIM;
-                move_tail(mixed, slot_tail, context, start, n_rows, channel);
+                move_tail(slot_tail, context, mixed, start, n_rows, channel);
             }
         }
         __syncthreads();

@@ -11,9 +11,7 @@
 // Grid (chunks or more, VALUE_HEADS), block 128, shared memory: the larger of 4 * CHUNK * (KEY_DIM + 8) and 4 * CHUNK * (2 *
 // CHUNK + 4) bytes. Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh.
 // Bytes: 4 * CHUNK * (KEY_DIM + 2 * CHUNK) a chunk and head.
-#if !defined(KEY_HEADS) || !defined(VALUE_HEADS) || !defined(KEY_DIM) || !defined(VALUE_DIM)
-#error "KEY_HEADS, VALUE_HEADS, KEY_DIM and VALUE_DIM must be defined"
-#endif
+#include "../gpu/include/clear.cuh"
 #include "../gpu/include/cp_async.cuh"
 #include "../gpu/include/mma.cuh"
 #include "../gpu/include/pdl.cuh"
@@ -124,10 +122,7 @@ chunk_wy(const unsigned short* prepared, const float* alpha, const float* beta, 
     __syncthreads();
 
     float of_k[CHUNK / 8][4], of_q[CHUNK / 8][4];
-#pragma unroll
-    for (int t = 0; t < CHUNK / 8; ++t)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) of_k[t][e] = of_q[t][e] = 0.0f;
+    clear(of_k), clear(of_q);
     for (int c = 0; c < KEY_DIM; c += 16) {
         u32 from_k[4], from_q[4];
         load_a(from_k, k, STRIDE, warp * TILE, c, lane);
@@ -137,8 +132,8 @@ chunk_wy(const unsigned short* prepared, const float* alpha, const float* beta, 
             if (t > warp) continue;
             u32 b[4];
             load_b(b, k, STRIDE, t * 16, c, lane);
-            mma_m16n8k16(of_k[2 * t], from_k, b[0], b[1]), mma_m16n8k16(of_k[2 * t + 1], from_k, b[2], b[3]);
-            mma_m16n8k16(of_q[2 * t], from_q, b[0], b[1]), mma_m16n8k16(of_q[2 * t + 1], from_q, b[2], b[3]);
+            mma_m16n16k16(of_k + 2 * t, from_k, b);
+            mma_m16n16k16(of_q + 2 * t, from_q, b);
         }
     }
     __syncthreads();

@@ -6,10 +6,6 @@
 // (KEY_DIM + BLOCK_V + 1) floats.
 // Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh; TAPS of the conv; BLOCK_V, value rows of a block.
 // Bytes: 8 * VALUE_HEADS * VALUE_DIM * KEY_DIM for each layer and sequence with accepted rows.
-#if !defined(KEY_HEADS) || !defined(VALUE_HEADS) || !defined(KEY_DIM) || !defined(VALUE_DIM) || !defined(TAPS) || \
-    !defined(BLOCK_V)
-#error "KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS and BLOCK_V must be defined"
-#endif
 #define ROWS_PER_THREAD 2
 #include "apply_accepted.cuh"
 #include "conv_context.cuh"

@@ -4,9 +4,6 @@
 // A warp handles the channels of one head of q, k or v for ROWS_PER_WARP consecutive rows. Grid (rows / ROWS_PER_WARP, heads
 // / 8, both rounded up), block 256, no shared memory.
 // Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh; TAPS of the conv. Bytes: 6 * C a row.
-#if !defined(KEY_HEADS) || !defined(VALUE_HEADS) || !defined(KEY_DIM) || !defined(VALUE_DIM) || !defined(TAPS)
-#error "KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM and TAPS must be defined"
-#endif
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/pdl.cuh"
@@ -43,9 +40,8 @@ struct Channels {
         if constexpr (VECTORS) {
 #pragma unroll
             for (int i = 0; i < PER_LANE; i += 4) {
-                const u32 low = half_saturated(of[i] * factor) | (u32)half_saturated(of[i + 1] * factor) << 16;
-                const u32 high = half_saturated(of[i + 2] * factor) | (u32)half_saturated(of[i + 3] * factor) << 16;
-                *(uint2*)(to + i * 32 + 4 * lane) = make_uint2(low, high);
+                *(uint2*)(to + i * 32 + 4 * lane) =
+                    half4_saturated(of[i] * factor, of[i + 1] * factor, of[i + 2] * factor, of[i + 3] * factor);
             }
         } else {
 #pragma unroll

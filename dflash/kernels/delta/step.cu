@@ -18,9 +18,8 @@
 // or 1; ROWS_PER_THREAD, value rows of a thread, 2 or 4; STAGE_INPUTS, 1 to copy inputs to shared memory. The last two
 // change no bit of a result.
 // Bytes: 4 * VALUE_HEADS * VALUE_DIM * KEY_DIM a sequence, twice if rows were accepted.
-#if !defined(KEY_HEADS) || !defined(VALUE_HEADS) || !defined(KEY_DIM) || !defined(VALUE_DIM) || !defined(TAPS) || \
-    !defined(SPLIT) || !defined(FUSE_NORM) || !defined(ROWS_PER_THREAD) || !defined(STAGE_INPUTS)
-#error "KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, SPLIT, FUSE_NORM, ROWS_PER_THREAD and STAGE_INPUTS must be defined"
+#ifndef SPLIT
+#error "SPLIT must be defined"
 #endif
 #define BLOCK_V (VALUE_DIM / SPLIT)
 #include "../gpu/include/pdl.cuh"

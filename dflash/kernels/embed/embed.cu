@@ -2,7 +2,7 @@
 // exactly the value that the format defines.
 //
 // Grid (rows), block: at most 4 threads for each 32 weights of a row; no shared memory. Macros: QUANT, the format;
-// MODEL_DIM, weights of a row. A token outside the table (`vocab_size` rows) gives zeros.
+// MODEL_DIM, weights of a row. A token outside the table (`n_known` rows) gives zeros.
 // Bytes of a row: about twice its packed size read (the tiles interleave 16 rows), 4 * MODEL_DIM written.
 #include "../formats/values.cuh"
 #include "../gpu/include/pdl.cuh"

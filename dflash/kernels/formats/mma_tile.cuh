@@ -9,6 +9,7 @@
 // Sums are float32. NT and M determine how much is computed at a time; they change no bit of a result.
 #pragma once
 #include "quants.cuh"
+#include "../gpu/include/clear.cuh"
 #include "../gpu/include/mbarrier.cuh"
 #include "../gpu/include/mma.cuh"
 
@@ -35,8 +36,6 @@ struct TokenRows {
     }
 };
 
-__device__ __forceinline__ void clear(float (&d)[4]) { d[0] = d[1] = d[2] = d[3] = 0.0f; }
-
 // total += part times the scales of rows g (`upper`) and g + 8 (`lower`).
 __device__ __forceinline__ void add_scaled(float (&total)[4], const float (&part)[4], float upper, float lower) {
     total[0] = __fmaf_rn(upper, part[0], total[0]);
@@ -56,10 +55,7 @@ __device__ __forceinline__ void sum_groups(const u8* x, const TokenRows<Q, NT>& 
     constexpr int EACH = Q::MINIMA / 4, CHAINS = NT <= 2 ? 2 : 1;
     const int g = lane / 4, t = lane % 4;
     float d[NT][CHAINS][4];
-#pragma unroll
-    for (int n = 0; n < NT; ++n)
-#pragma unroll
-        for (int c = 0; c < CHAINS; ++c) clear(d[n][c]);
+    clear(d);
 // With NT 3 full unrolling would exceed the registers.
 #pragma unroll(NT == 3 ? 2 : 8)
     for (int j = 0; j < Q::TILE_K / 32; ++j) {
@@ -135,10 +131,7 @@ __device__ __forceinline__ void multiply_tile(const u8* const (&tile)[M], const 
                                               const u8* sums, u32 summed, u32 parity, int lane, float (&total)[M][NT][4]) {
     const int g = lane / 4;
     float part[M][NT][4];
-#pragma unroll
-    for (int m = 0; m < M; ++m)
-#pragma unroll
-        for (int n = 0; n < NT; ++n) clear(part[m][n]);
+    clear(part);
     typename Q::Scales scales[M];
 #pragma unroll
     for (int m = 0; m < M; ++m) scales[m] = typename Q::Scales(tile[m], lane);

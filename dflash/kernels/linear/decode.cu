@@ -300,10 +300,7 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
     }
 
     float total[MT][NT][4];
-#pragma unroll
-    for (int m = 0; m < MT; ++m)
-#pragma unroll
-        for (int n = 0; n < NT; ++n) clear(total[m][n]);
+    clear(total);
     const Inputs in = {x, n_tokens, width, eps, prefetch, n_prefetch};
     const Epilogue to = {scale, gates, gain, halves, squares, scales, captured};
     multiply_any<QUANTS>(work.type, work, in, to, shared, barriers, total);

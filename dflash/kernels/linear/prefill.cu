@@ -9,6 +9,7 @@
 // Macros: TILE_K, 64, or 32 where two blocks would not fit in shared memory; MODE, STORE: out = scale * product, ADD: out +=
 // scale * product, GATED: out = half(silu(gate) * up * INNER_SCALE).
 // Bytes: x once for each 128 rows of W, W once for each 128 tokens, mostly from the L2 cache.
+#include "../gpu/include/clear.cuh"
 #include "../gpu/include/cp_async.cuh"
 #include "../gpu/include/mma.cuh"
 #include "../gpu/include/pdl.cuh"
@@ -63,8 +64,7 @@ prefill(const unsigned short* x, const unsigned short* w, const unsigned long lo
     }
 
     float d[4][8][4];
-#pragma unroll
-    for (int i = 0; i < 128; ++i) d[i / 32][i / 4 % 8][i % 4] = 0.0f;
+    clear(d);
     // the lane's row and line of a 16 x 16 matrix, for ldmatrix
     const int a_row = warp_row + lane % 16, a_line = lane / 16;
     const int b_row = warp_column + lane % 8 + lane / 16 * 8, b_line = lane / 8 % 2;

@@ -10,6 +10,7 @@
 // Grid (blocks that run at once), block 384, shared memory STAGES * STAGE_BYTES + 1024. Macros: MODE as in prefill.cu.
 // Bytes: x once for each 256 rows of W, W once for each 128 tokens, mostly from the L2 cache.
 #include "../gpu/include/pdl.cuh"
+#include "../gpu/include/pipeline.cuh"
 #include "../gpu/include/tma.cuh"
 #include "../gpu/include/wgmma.cuh"
 #include "prefill_epilogue.cuh"
@@ -48,30 +49,21 @@ struct Tiles {
     }
 };
 
-// Position of a thread in the pipeline.
-struct Pipeline {
-    u32 memory, full, empty;
-    int stage, phase;
-
-    __device__ u32 at() const { return memory + stage * STAGE_BYTES; }
-    __device__ void move() {
-        if (++stage == STAGES) stage = 0, phase ^= 1;
-    }
-};
+using Pipeline = PipelineState<STAGES, STAGE_BYTES>;
 
 // Producer: copy a tile of N rows of W.
 template <int N>
 __device__ __forceinline__ void copy_tile(Pipeline& pipeline, const TensorMap& x, const TensorMap& w, Tile tile, int steps) {
     for (int step = 0; step < steps; ++step) {
-        const u32 barrier = pipeline.full + 8 * pipeline.stage;
-        mbarrier_wait(pipeline.empty + 8 * pipeline.stage, pipeline.phase ^ 1);
+        const u32 barrier = pipeline.full_barrier();
+        mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
         mbarrier_arrive_expect_tx(barrier, X_BYTES + N * TILE_K * 2);
-        tma_load_2d(pipeline.at(), x, step * TILE_K, tile.row, barrier);
+        tma_load_2d(pipeline.tile(), x, step * TILE_K, tile.row, barrier);
 #pragma unroll
         for (int i = 0; i < N; i += BOX) {
-            tma_load_2d(pipeline.at() + X_BYTES + i * TILE_K * 2, w, step * TILE_K, tile.column + i, barrier);
+            tma_load_2d(pipeline.tile() + X_BYTES + i * TILE_K * 2, w, step * TILE_K, tile.column + i, barrier);
         }
-        pipeline.move();
+        pipeline.next();
     }
 }
 
@@ -79,15 +71,15 @@ __device__ __forceinline__ void copy_tile(Pipeline& pipeline, const TensorMap& x
 template <int N>
 __device__ __forceinline__ void multiply_tile(Pipeline& pipeline, int part, int steps, float (&d)[N / 8][4]) {
     for (int step = 0; step < steps; ++step) {
-        mbarrier_wait(pipeline.full + 8 * pipeline.stage, pipeline.phase);
-        const u64 a = wgmma_descriptor(pipeline.at() + part * (X_BYTES / 2)), b = wgmma_descriptor(pipeline.at() + X_BYTES);
+        mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
+        const u64 a = wgmma_descriptor(pipeline.tile() + part * (X_BYTES / 2)), b = wgmma_descriptor(pipeline.tile() + X_BYTES);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < TILE_K / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
         wgmma_commit_group();
         wgmma_wait_group<0>();
-        if (threadIdx.x % 128 == 0) mbarrier_arrive(pipeline.empty + 8 * pipeline.stage);
-        pipeline.move();
+        if (threadIdx.x % 128 == 0) mbarrier_arrive(pipeline.empty_barrier());
+        pipeline.next();
     }
 }
 

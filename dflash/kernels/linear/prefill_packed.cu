@@ -16,6 +16,7 @@
 #include "../formats/fragment_rows.cuh"
 #include "../formats/halves.cuh"
 #include "../gpu/include/pdl.cuh"
+#include "../gpu/include/pipeline.cuh"
 #include "../gpu/include/tma.cuh"
 #include "../gpu/include/wgmma.cuh"
 #include "prefill_epilogue.cuh"
@@ -30,19 +31,6 @@ constexpr int X_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = X_BYTES + TILE_N * TI
 constexpr int STEPS = Q::TILE_K / TILE_K;  // steps in a packed tile
 static_assert(STEPS == 1 || STEPS % 2 == 0, "an unpack warp takes every other step, or every other tile");
 
-// Position of a thread in a pipeline of N stages.
-template <int N, int BYTES>
-struct PipelineState {
-    u32 memory, full, empty;
-    int stage, phase;
-
-    __device__ u32 at() const { return memory + stage * BYTES; }
-    __device__ u32 full_barrier() const { return full + 8 * stage; }
-    __device__ u32 empty_barrier() const { return empty + 8 * stage; }
-    __device__ void move() {
-        if (++stage == N) stage = 0, phase ^= 1;
-    }
-};
 using Pipeline = PipelineState<STAGES, STAGE_BYTES>;
 using PackedPipeline = PipelineState<PACKED_STAGES, PACKED_STAGE_BYTES>;
 
@@ -65,9 +53,9 @@ __device__ __forceinline__ void copy_tiles(PackedPipeline& packed, const Rows& r
         mbarrier_arrive_expect_tx(packed.full_barrier(), PACKED_STAGE_BYTES);
 #pragma unroll
         for (int q = 0; q < 4; ++q) {
-            bulk_copy(packed.at() + q * Q::BYTES, rows.of(q) + (size_t)i * Q::BYTES, Q::BYTES, packed.full_barrier());
+            bulk_copy(packed.tile() + q * Q::BYTES, rows.of(q) + (size_t)i * Q::BYTES, Q::BYTES, packed.full_barrier());
         }
-        packed.move();
+        packed.next();
     }
 }
 
@@ -93,17 +81,17 @@ __device__ __forceinline__ void unpack(Pipeline& pipeline, PackedPipeline& packe
 #pragma unroll
                 for (int r = 0; r < 2; ++r) lines[r] = eight_halves<Q>(tile, g + 8 * r, 2 * s + part, t);
                 mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
-                st_shared_16(pipeline.at() + to[0], lines[0]);
-                st_shared_16(pipeline.at() + to[1], lines[1]);
+                st_shared_16(pipeline.tile() + to[0], lines[0]);
+                st_shared_16(pipeline.tile() + to[1], lines[1]);
                 fence_async_proxy();
                 __syncwarp();
                 if (lane == 0) mbarrier_arrive(pipeline.full_barrier());
             }
-            pipeline.move();
+            pipeline.next();
         }
         __syncwarp();
         if (mine && lane == 0) mbarrier_arrive(packed.empty_barrier());
-        packed.move();
+        packed.next();
     }
 }
 
@@ -113,10 +101,10 @@ __device__ __forceinline__ void copy_tokens(Pipeline& pipeline, const TensorMap&
         mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
         mbarrier_arrive_expect_tx(pipeline.full_barrier(), groups * (X_BYTES / 2));
         for (int i = 0; i < groups; ++i) {
-            tma_load_2d(pipeline.at() + i * (X_BYTES / 2), x, step * TILE_K, row + i * (TILE_M / 2),
+            tma_load_2d(pipeline.tile() + i * (X_BYTES / 2), x, step * TILE_K, row + i * (TILE_M / 2),
                         pipeline.full_barrier());
         }
-        pipeline.move();
+        pipeline.next();
     }
 }
 
@@ -165,15 +153,15 @@ prefill_packed(const __grid_constant__ TensorMap x, const unsigned long long* ti
             float d[TILE_N / 8][4];
             for (int step = 0; step < steps; ++step) {
                 mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
-                const u64 a = wgmma_descriptor(pipeline.at() + warp / 4 * (X_BYTES / 2)),
-                          b = wgmma_descriptor(pipeline.at() + X_BYTES);
+                const u64 a = wgmma_descriptor(pipeline.tile() + warp / 4 * (X_BYTES / 2)),
+                          b = wgmma_descriptor(pipeline.tile() + X_BYTES);
                 wgmma_fence();
 #pragma unroll
                 for (int k = 0; k < TILE_K / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
                 wgmma_commit_group();
                 wgmma_wait_group<0>();
                 if (threadIdx.x % 128 == 0) mbarrier_arrive(pipeline.empty_barrier());
-                pipeline.move();
+                pipeline.next();
             }
             const int row = first_row + warp * 16 + threadIdx.x % 32 / 4;
 #pragma unroll

@@ -111,12 +111,7 @@ __device__ __forceinline__ void multiply_tiles(const u8* const (&tiles)[M], cons
     for (int m = 0; m < M; ++m) scales[m] = typename Q::Scales(tiles[m], lane);
     constexpr int CHAINS = NT == 1 && Q::GROUP == Q::TILE_K ? 2 : 1;  // of dependent multiplies
     float part[M][NT][4], other[M][4];
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-        clear(other[m]);
-#pragma unroll
-        for (int n = 0; n < NT; ++n) clear(part[m][n]);
-    }
+    clear(other), clear(part);
 #pragma unroll
     for (int j = 0; j < STEPS; ++j) {
         u32 a[M][8];

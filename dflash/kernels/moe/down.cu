@@ -90,16 +90,14 @@ __device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<
                                               int first, int n_units, int pair, int warp, int lane, float* product) {
     for (int unit = first; unit < first + n_units; ++unit) {
         float total[TILES][1][4];
-#pragma unroll
-        for (int m = 0; m < TILES; ++m) clear(total[m][0]);
+        clear(total);
 #pragma unroll 1
         for (int span = 0; span < R::N; ++span) {
             const u8 *tiles = ring.wait(), *stripes[TILES];
 #pragma unroll
             for (int m = 0; m < TILES; ++m) stripes[m] = tiles + m * R::step(span);
             float of_span[TILES][1][4];
-#pragma unroll
-            for (int m = 0; m < TILES; ++m) clear(of_span[m][0]);
+            clear(of_span);
             R::template multiply<TILES>(stripes, span, TokensOfTile<Q, PAIRS>{x + span * SPAN_BYTES, X_STRIDE, lane}, lane,
                                         of_span);
 #pragma unroll
@@ -180,7 +178,7 @@ __device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner,
         cp_async_wait_group<0>();
         __syncwarp();
         float total[1][1][4];
-        clear(total[0][0]);
+        clear(total);
         mbarrier_wait(barrier_address, phase);
         R::template multiply<1>({own}, span, TokensOfTile<Q, 1>{own + PIECE, 0, lane}, lane, total);
         if (lane % 4 == 0) products[span][lane / 4] = total[0][0][0], products[span][lane / 4 + 8] = total[0][0][2];

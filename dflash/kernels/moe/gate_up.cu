@@ -74,8 +74,7 @@ __device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<
                                               int n_units, int warp, int lane, Done done) {
     for (int i = 0; i < n_units; ++i) {
         float totals[2][1][4];
-        clear(totals[0][0]);
-        clear(totals[1][0]);
+        clear(totals);
         const u8* gate = ring.wait();
         multiply_both<G, U, PAIRS>(gate, tokens, SPAN_BYTES, warp, lane, totals);
         __syncwarp();

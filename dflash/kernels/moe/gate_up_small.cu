@@ -70,8 +70,7 @@ gate_up_small(const unsigned char* x, const float* logits, const int* counts, co
     if (is_shared || exists) mbarrier_wait(barrier, 0);
     if (!exists) return;
     float totals[2][1][4];
-    clear(totals[0][0]);
-    clear(totals[1][0]);
+    clear(totals);
     if (SHARED_ALIKE || !is_shared) {
         multiply_both<GATE, UP, 1>(own, token, 0, warp, lane, totals);
     } else {

@@ -201,11 +201,7 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
     const size_t before = is_shared ? 0 : (size_t)expert * stripes;
     const size_t at = before + min(stripe, stripes - 1), next = before + min(stripe + 1, stripes - 1);
     Totals totals;
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
-        clear(totals.of[0][n]);
-        clear(totals.of[1][n]);
-    }
+    clear(totals.of);
     const int token_bytes = (GATED ? SPANS : INNER_SPANS) * SPAN_BYTES;
     if (SHARED_ALIKE || !is_shared) {
         const u8 *a = is_shared ? shared_first : first, *b = GATED ? is_shared ? shared_second : second : a;
@@ -216,10 +212,7 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
         multiply<SHARED_FIRST, SHARED_SECOND, GATED ? MODEL_DIM : SHARED_FFN_DIM>(
             shared_first, at, b, GATED ? at : next, x, token_bytes, tokens, n_tokens, shared, totals);
     }
-    if (GATED && stripe >= stripes) {
-#pragma unroll
-        for (int n = 0; n < NT; ++n) clear(totals.of[0][n]);
-    }
+    if (GATED && stripe >= stripes) clear(totals.of[0]);
     if (GATED) {
         if (stripe < INNER_SPANS * 16) write_inner(totals, pairs, stripe * 16, lane, n_tokens, inner);
     } else {

@@ -216,8 +216,7 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
     const int stripe = GATED ? blockIdx.x * (WARPS / 2) + warp % (WARPS / 2) : blockIdx.x * WARPS + warp;
     const size_t at = (is_shared ? 0 : (size_t)expert * stripes) + min(stripe, stripes - 1);
     Totals totals;
-#pragma unroll
-    for (int n = 0; n < NT; ++n) clear(totals.of[n]);
+    clear(totals.of);
     const int token_bytes = (GATED ? N_SPANS : INNER_SPANS) * SPAN_BYTES;
     constexpr bool SAME_FORMATS = IsSame<FIRST, SECOND>::value && IsSame<SHARED_FIRST, SHARED_SECOND>::value;
     constexpr int K = GATED ? MODEL_DIM : FFN_DIM, SHARED_K = GATED ? MODEL_DIM : SHARED_FFN_DIM;

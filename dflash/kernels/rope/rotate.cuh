@@ -21,10 +21,7 @@ constexpr int PAIRS_PER_LANE = (ROTARY_PAIRS + 31) / 32;
 
 #if TO_HALF
 typedef unsigned short Stored;
-__device__ __forceinline__ void store(u16* to, float4 x) {
-    *(uint2*)to = make_uint2(half_saturated(x.x) | (u32)half_saturated(x.y) << 16,
-                             half_saturated(x.z) | (u32)half_saturated(x.w) << 16);
-}
+__device__ __forceinline__ void store(u16* to, float4 x) { *(uint2*)to = half4_saturated(x.x, x.y, x.z, x.w); }
 #else
 typedef float Stored;
 __device__ __forceinline__ void store(float* to, float4 x) { *(float4*)to = x; }

@@ -4,7 +4,7 @@
 // A thread handles four tokens at a time, which share a Philox counter. Most tokens need no logarithm: the noise is below n
 // with probability exp(-exp(-n)), so a token is skipped if its random word shows that its score cannot exceed the best score
 // so far. The test has a margin of 1 %.
-// Grid (blocks of a row, rows), block THREADS, shared memory 8 bytes a warp (static). `row_keys` and `arrived` are zero
+// Grid (blocks of a row, rows), block THREADS, shared memory 8 bytes a warp (static). `best` and `arrived` are zero
 // before and after. Macros: VOCAB, tokens of a row; THREADS. Bytes: 4 * VOCAB a row.
 #include "../gpu/include/pdl.cuh"
 #include "gumbel.cuh"

@@ -33,7 +33,7 @@ struct RowLogprobs {
 
 // List the tokens whose codes `edge_scores` needs: `before`, candidates of the row before (or its token, for the first draft
 // row); `after`, candidates of the row itself; `ids`, the same as target tokens. `targets`, if not null, maps draft tokens
-// to target tokens. With `own_codes`, codes in `after` belong to the columns of the logits, not to target tokens.
+// to target tokens. With `own`, codes in `after` belong to the columns of the logits, not to target tokens.
 extern "C" __global__ void __launch_bounds__(TOP)
 edge_tokens(const int* found, const float* largest, const int* tokens, const int* targets, int own, int* ids,
             int* before, int* after) {

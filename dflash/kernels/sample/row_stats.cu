@@ -2,9 +2,9 @@
 //
 // Grid (chunks of a row, rows), block THREADS, shared memory about 12 bytes a warp (static). The last block of a row to
 // finish combines its chunks. Macros: VOCAB, tokens of a row; THREADS; CHUNK, tokens of a block.
-// `group_ranks`: rank (see `rank_of`) of the largest logit of each GROUP tokens, for rows with top-k, top-p or log
-// probabilities. `chunk_stats`: the largest logit of each chunk, the sum of exp((x - largest) * scale) and the sum of exp(x
-// - largest), for rows with log probabilities or with top-p but no top-k. `row_keys` and `arrived` are zero before and
+// `tops`: rank (see `rank_of`) of the largest logit of each GROUP tokens, for rows with top-k, top-p or log
+// probabilities. `sums`: the largest logit of each chunk, the sum of exp((x - largest) * scale) and the sum of exp(x
+// - largest), for rows with log probabilities or with top-p but no top-k. `best` and `arrived` are zero before and
 // after. Bytes: 4 * VOCAB a row.
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/warp.cuh"

@@ -6,9 +6,9 @@
 // Macros: POOL, candidates of a row; EDGES, 1 if the score of a candidate depends on its parent: then `scores` is (rows,
 // POOL, POOL), else (rows, POOL). Without EDGES the candidates that the tree can use are first copied to shared memory.
 //
-// `shapes`: first row, depth, candidates a position and nodes of each tree. `position_stride`: rows from one position to the
-// next. `targets`, if not null, maps draft tokens to target tokens. `n_positions`, if not null, is the number of positions
-// of each sequence that have candidates. `n_filled`: nodes that hold a candidate.
+// `outlines`: first row, depth, candidates a position and nodes of each tree. `apart`: rows from one position to the
+// next. `targets`, if not null, maps draft tokens to target tokens. `reach`, if not null, is the number of positions
+// of each sequence that have candidates. `grown`: nodes that hold a candidate.
 // If candidates run out, the remaining nodes are padding. A tree with at most as many nodes as positions (a chain) is padded
 // with token 0. Any other tree is padded with copies of its first token below the root, which are never accepted.
 #include "../gpu/include/pdl.cuh"

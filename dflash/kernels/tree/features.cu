@@ -1,7 +1,7 @@
 // Concatenate the captured hidden states of several layers for a drafter: out[i] = [array_0[row[i]], array_1[row[i]], ...].
 //
 // Grid (arrays, rows), block 256, no shared memory. Macros: MODEL_DIM, elements of a row; TO_HALF, 1 to convert to float16,
-// 0 to keep float32. `sources`: addresses of the arrays. `row`: source row of each output row; the first counts[count_index]
+// 0 to keep float32. `sources`: addresses of the arrays. `row`: source row of each output row; the first counts[which]
 // output rows are written. Bytes: 6 * MODEL_DIM a row and array as float16, 8 * MODEL_DIM as float32.
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/pdl.cuh"
@@ -21,8 +21,7 @@ features(const unsigned long long* sources, const int* counts, int which, const 
     for (int i = threadIdx.x; i < MODEL_DIM / 4; i += 256) {
         const float4 x = source[i];
         if (TO_HALF) {
-            ((uint2*)out)[target + i] = make_uint2(half_saturated(x.x) | (u32)half_saturated(x.y) << 16,
-                                                   half_saturated(x.z) | (u32)half_saturated(x.w) << 16);
+            ((uint2*)out)[target + i] = half4_saturated(x.x, x.y, x.z, x.w);
         } else {
             ((float4*)out)[target + i] = x;
         }

@@ -1,4 +1,4 @@
-// Gather the first candidate of each row of `ids`: out[i] = ids[i * stride]. It is -1 (no token) for a row without
+// Gather the first candidate of each row of `ids`: out[i] = ids[i * apart]. It is -1 (no token) for a row without
 // candidates.
 //
 // Grid 1, block: a thread for each row, no shared memory. Bytes: 8 a row.

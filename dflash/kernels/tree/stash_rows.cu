@@ -1,7 +1,7 @@
 // Copy rows of several arrays to a buffer for a later pass.
 //
 // Grid (arrays, rows), block 256, no shared memory. Macro: MODEL_DIM, elements of a row. `sources`: addresses of the arrays.
-// Their rows from `first` on go to `out`, (arrays, capacity, MODEL_DIM), from row `first_out` on. Bytes: 8 * MODEL_DIM a
+// Their rows from `first` on go to `out`, (arrays, room, MODEL_DIM), from row `at` on. Bytes: 8 * MODEL_DIM a
 // row.
 #include "../gpu/include/pdl.cuh"
 

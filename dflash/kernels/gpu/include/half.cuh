@@ -22,6 +22,11 @@ __device__ __forceinline__ u16 half_saturated(float f) {
     return to_half(f);
 }
 
+// Four float16, the first one in the lowest bits, each `half_saturated`.
+__device__ __forceinline__ uint2 half4_saturated(float a, float b, float c, float d) {
+    return make_uint2(half_saturated(a) | (u32)half_saturated(b) << 16, half_saturated(c) | (u32)half_saturated(d) << 16);
+}
+
 // `low` in the lower half, `high` in the upper half, rounded one by one.
 __device__ __forceinline__ u32 to_half2(float low, float high) { return to_half(low) | (u32)to_half(high) << 16; }
 

@@ -14,6 +14,11 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const u32* a, u32 b0
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// The same for 16 columns: d[0] and d[1] are neighbours, `b` is a result of `load_b` or `load_b_trans`.
+__device__ __forceinline__ void mma_m16n16k16(float (*d)[4], const u32* a, const u32 (&b)[4]) {
+    mma_m16n8k16(d[0], a, b[0], b[1]), mma_m16n8k16(d[1], a, b[2], b[3]);
+}
+
 // d += a @ b: 16 rows, 8 columns, 8 of K; float32 inputs of which the lower 13 bits are ignored.
 __device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
