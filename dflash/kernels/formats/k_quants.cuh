@@ -95,13 +95,8 @@ struct Q5_K : SixBits<1, 176, 2560> {
 
 // A product of scale and code has up to 13 bits, so the scale is multiplied in float32. It is stored with 128 added.
 struct Q6_K : Super<4, 2, 210, 16, 0, 4> {
-    struct Scales {
-        uint4 rows[2];
-        __device__ Scales() {}
-        __device__ Scales(const u8* tile, int lane) {
-            rows[0] = ((const uint4*)(tile + 3072))[lane / 4];
-            rows[1] = ((const uint4*)(tile + 3072))[lane / 4 + 8];
-        }
+    struct Scales : ScaleRows<uint4, 3072> {
+        using ScaleRows<uint4, 3072>::ScaleRows;
         // Scale of a group of row g + 8 * r, without `row_scale`.
         __device__ float of(int r, int group) const {
             const u32 words[4] = {rows[r].x, rows[r].y, rows[r].z, rows[r].w};
@@ -191,13 +186,8 @@ struct Q3_K : Super<2, 1, 110, 256, 0> {
 };
 
 struct IQ4_XS : Super<4, 0, 136, 32, 0> {
-    struct Scales {
-        uint2 rows[2];
-        __device__ Scales() {}
-        __device__ Scales(const u8* tile, int lane) {
-            rows[0] = ((const uint2*)(tile + 2048))[lane / 4];
-            rows[1] = ((const uint2*)(tile + 2048))[lane / 4 + 8];
-        }
+    struct Scales : ScaleRows<uint2, 2048> {
+        using ScaleRows<uint2, 2048>::ScaleRows;
         __device__ float of(int r, int block) const { return factor(rows[r], block); }
     };
     __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) {

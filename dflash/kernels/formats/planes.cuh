@@ -32,6 +32,17 @@ __device__ __forceinline__ int lane_weight(int t, int e) {
     return RUN == 8 ? 8 * t + e : e / 4 * 16 + 4 * t + e % 4;
 }
 
+// The scales of rows g and g + 8 of a tile, as vectors `Vector` at offset AT; constructed by a whole warp.
+template <class Vector, int AT>
+struct ScaleRows {
+    Vector rows[2];
+    __device__ ScaleRows() {}
+    __device__ ScaleRows(const u8* tile, int lane) {
+        rows[0] = ((const Vector*)(tile + AT))[lane / 4];
+        rows[1] = ((const Vector*)(tile + AT))[lane / 4 + 8];
+    }
+};
+
 // Scales of formats whose lanes need no scale of another lane.
 struct NoScales {
     __device__ NoScales() {}

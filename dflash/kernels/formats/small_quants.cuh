@@ -10,13 +10,9 @@ struct Halves {
     static constexpr int BYTES = 8 * 16 * STEP, MINIMA = MINIMA_, RUN = 8;
     static constexpr bool SHARED_SCALES = false;
 
-    struct Scales {
-        uint4 rows[2];
-        __device__ Scales() {}
-        __device__ Scales(const u8* tile, int lane) {
-            rows[0] = ((const uint4*)(tile + CODES))[lane / 4];
-            rows[1] = ((const uint4*)(tile + CODES))[lane / 4 + 8];
-        }
+    struct Scales : ScaleRows<uint4, CODES> {
+        using ScaleRows<uint4, CODES>::ScaleRows;
+        using ScaleRows<uint4, CODES>::rows;
         __device__ float of(int r, int block) const {
             const u32 words[4] = {rows[r].x, rows[r].y, rows[r].z, rows[r].w};
             return __fmul_rn(to_float((u16)(words[block / 2] >> 16 * (block % 2))), UNIT);
@@ -35,37 +31,24 @@ struct Halves {
     __device__ static float minimum_scale(const u8*, int) { return 1.0f; }
 };
 
-struct Q4_0 : Halves<4, 0, 2048, 18, 0> {
+// Codes of 4 bits, or of 5 bits if FIFTH, minus BIAS; a block of the file has STEP bytes, its nibbles from byte AT on.
+template <int FIFTH, int STEP, int MINIMA_, int AT, int BIAS>
+struct BiasedCodes : Halves<4, FIFTH, FIFTH ? 2560 : 2048, STEP, MINIMA_> {
     __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) {
-        raw_nibbles(tile, block, lane, a);
-        remove_bias<8>(a);
+        if (FIFTH) {
+            raw_five_bits(tile, tile + 2048, block, lane, a);
+        } else {
+            raw_nibbles(tile, block, lane, a);
+        }
+        remove_bias<BIAS>(a);
     }
-    __device__ static u32 code(const u8* b, int k) { return nibble_code(b + 2, k); }
+    __device__ static u32 code(const u8* b, int k) { return nibble_code(b + AT, k) | (FIFTH ? fifth_code(b + AT - 4, k) : 0); }
 };
 
-struct Q4_1 : Halves<4, 0, 2048, 20, 8> {
-    __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) {
-        raw_nibbles(tile, block, lane, a);
-        remove_bias<0>(a);
-    }
-    __device__ static u32 code(const u8* b, int k) { return nibble_code(b + 4, k); }
-};
-
-struct Q5_0 : Halves<4, 1, 2560, 22, 0> {
-    __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) {
-        raw_five_bits(tile, tile + 2048, block, lane, a);
-        remove_bias<16>(a);
-    }
-    __device__ static u32 code(const u8* b, int k) { return nibble_code(b + 6, k) | fifth_code(b + 2, k); }
-};
-
-struct Q5_1 : Halves<4, 1, 2560, 24, 8> {
-    __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) {
-        raw_five_bits(tile, tile + 2048, block, lane, a);
-        remove_bias<0>(a);
-    }
-    __device__ static u32 code(const u8* b, int k) { return nibble_code(b + 8, k) | fifth_code(b + 4, k); }
-};
+struct Q4_0 : BiasedCodes<0, 18, 0, 2, 8> {};
+struct Q4_1 : BiasedCodes<0, 20, 8, 4, 0> {};
+struct Q5_0 : BiasedCodes<1, 22, 0, 6, 16> {};
+struct Q5_1 : BiasedCodes<1, 24, 8, 8, 0> {};
 
 struct Q8_0 : Halves<8, 0, 4096, 34, 0> {
     __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) { raw_bytes(tile, block, lane, a); }
@@ -82,13 +65,8 @@ struct IQ4_NL : Halves<4, 0, 2048, 18, 0> {
 
 // The scale is a power of two, at least 2^-128. Scales above 2^103 become infinite here.
 struct MXFP4 : Halves<4, 0, 2048, 17, 0> {
-    struct Scales {
-        uint2 rows[2];
-        __device__ Scales() {}
-        __device__ Scales(const u8* tile, int lane) {
-            rows[0] = ((const uint2*)(tile + 2048))[lane / 4];
-            rows[1] = ((const uint2*)(tile + 2048))[lane / 4 + 8];
-        }
+    struct Scales : ScaleRows<uint2, 2048> {
+        using ScaleRows<uint2, 2048>::ScaleRows;
         __device__ float of(int r, int block) const {
             return power((block < 4 ? rows[r].x : rows[r].y) >> 8 * (block % 4) & 255);
         }
