@@ -43,14 +43,29 @@ __device__ __forceinline__ void write_values(u8* token, int vector, const float4
     if (k % 16 == 0) write_sum(span, k / 16, sum);
 }
 
+// Store the inner values of 16 weight rows from `k` on, for token tile `n` of a work item, in spans of ORDER: h[i] and h[2 + i]
+// are rows lane / 4 and lane / 4 + 8 of token 2 * (lane % 4) + i. All lanes of a warp call this. `spans`: spans of a pair.
+template <int ORDER>
+__device__ __forceinline__ void write_inner_tile(const u16 (&h)[4], int n, const int* pairs, int n_tokens, int k, int lane,
+                                                 int spans, u8* inner) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        float sum = __fadd_rn(to_float(h[i]), to_float(h[2 + i]));
+#pragma unroll
+        for (int m = 4; m < 32; m *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, m));
+        const int token = n * 8 + lane % 4 * 2 + i;
+        if (token >= n_tokens) continue;
+        u8* span = inner + ((size_t)pairs[token] * spans + k / SPAN) * SPAN_BYTES;
+        ((u16*)span)[span_order<ORDER>(k % SPAN + lane / 4)] = h[i];
+        ((u16*)span)[span_order<ORDER>(k % SPAN + lane / 4 + 8)] = h[2 + i];
+        if (lane < 4) write_sum(span, k % SPAN / 16, sum);
+    }
+}
+
 template <class A, class B>
-struct IsSame {
-    static constexpr bool value = false;
-};
+constexpr bool is_same = false;
 template <class A>
-struct IsSame<A, A> {
-    static constexpr bool value = true;
-};
+constexpr bool is_same<A, A> = true;
 
 // Minima of a row as an A fragment: those of groups of 16 number 4 * t and 4 * t + 1 in `a`, the next two in `b`.
 template <class Q>

@@ -16,15 +16,11 @@
 #include "../gpu/include/pdl.cuh"
 #include "combine.cuh"
 #include "activation_spans.cuh"
+#include "shape.cuh"
 
-#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN_DIM) || !defined(SHARED_FFN_DIM)
-#error "MODEL_DIM, EXPERTS, N_USED, FFN_DIM and SHARED_FFN_DIM must be defined"
-#endif
 #if !defined(DOWN) || !defined(SHARED_DOWN) || !defined(WARPS) || !defined(STAGES) || !defined(BLOCKS_PER_SM)
 #error "DOWN, SHARED_DOWN, WARPS, STAGES and BLOCKS_PER_SM must be defined"
 #endif
-
-__host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
 using Row = Spans<DOWN, FFN_DIM>;
 using SharedRow = Spans<SHARED_DOWN, SHARED_FFN_DIM>;
@@ -36,7 +32,7 @@ constexpr int PIECE = larger(Row::BYTES, SharedRow::BYTES),
               TILES = STRIPES > 1 ? 2 : 1;  // bytes of a span of a stripe; stripes of a warp
 constexpr int PARTS = INNER_SPANS < 32 / SLOTS ? INNER_SPANS : 32 / SLOTS;
 // True if the shared expert has the shape and format of the others, so that one code path serves both.
-constexpr bool SHARED_ALIKE = IsSame<DOWN, SHARED_DOWN>::value && FFN_DIM == SHARED_FFN_DIM;
+constexpr bool SHARED_ALIKE = is_same<DOWN, SHARED_DOWN> && FFN_DIM == SHARED_FFN_DIM;
 
 // Producer role of a warp: copies the spans of its stripes, unit by unit.
 struct Producer {

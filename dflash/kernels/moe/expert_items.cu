@@ -6,49 +6,16 @@
 // 12 * EXPERTS bytes (static). `arrived` must be 0 and is 0 again at the end. Macros: EXPERTS, experts of a layer; N_USED,
 // routed experts of a token. Bytes: 4 * (EXPERTS + 1) a row.
 #include "../gpu/include/pdl.cuh"
+
 #if !defined(EXPERTS) || !defined(N_USED)
 #error "EXPERTS and N_USED must be defined"
 #endif
+#define SCAN_THREADS 512
+#include "last_block.cuh"
+#include "prefix_sum.cuh"
 #include "topk.cuh"
 
-constexpr int PAIRS = 4, MAX_ROWS = 64, THREADS = 512;
-
-// True in the last block that calls this. That block can read what the other blocks wrote before their call.
-__device__ __forceinline__ bool is_last(int* arrived) {
-    __shared__ int last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = atomicAdd(arrived, 1) == gridDim.x - 1;
-        if (last) *arrived = 0;
-    }
-    __syncthreads();
-    if (last) __threadfence();
-    return last;
-}
-
-// Exclusive prefix sum over the threads; the sum over all threads in `all`.
-__device__ __forceinline__ int exclusive_sum(int n, int& all) {
-    __shared__ int of_warp[THREADS / 32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int sum = n;
-#pragma unroll
-    for (int i = 1; i < 32; i *= 2) {
-        const int before = __shfl_up_sync(~0u, sum, i);
-        if (lane >= i) sum += before;
-    }
-    __syncthreads();
-    if (lane == 31) of_warp[warp] = sum;
-    __syncthreads();
-    all = 0;
-    int first = sum - n;
-#pragma unroll
-    for (int i = 0; i < THREADS / 32; ++i) {
-        if (i < warp) first += of_warp[i];
-        all += of_warp[i];
-    }
-    return first;
-}
+constexpr int PAIRS = 4, MAX_ROWS = 64, THREADS = SCAN_THREADS;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 expert_items(const float* logits, const int* counts, int most_rows, int* experts, float* factors, int* item_expert,

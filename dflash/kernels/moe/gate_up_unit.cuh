@@ -6,15 +6,11 @@
 #pragma once
 #include "../gpu/include/activation.cuh"
 #include "activation_spans.cuh"
+#include "shape.cuh"
 
-#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN_DIM) || !defined(SHARED_FFN_DIM)
-#error "MODEL_DIM, EXPERTS, N_USED, FFN_DIM and SHARED_FFN_DIM must be defined"
-#endif
 #if !defined(GATE) || !defined(UP) || !defined(SHARED_GATE) || !defined(SHARED_UP)
 #error "GATE, UP, SHARED_GATE and SHARED_UP must be defined"
 #endif
-
-__host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
 constexpr int PAIRS = 4, SPANS = (MODEL_DIM + SPAN - 1) / SPAN, THREADS = 32 * SPANS;
 constexpr int INNER_SPANS = (larger(FFN_DIM, SHARED_FFN_DIM) + SPAN - 1) / SPAN,
@@ -23,7 +19,7 @@ template <class Q>
 using Row = Spans<Q, MODEL_DIM>;
 constexpr int PIECE = larger(Row<GATE>::BYTES + Row<UP>::BYTES, Row<SHARED_GATE>::BYTES + Row<SHARED_UP>::BYTES);
 // True if the shared expert has the formats of the others, so that one code path serves both.
-constexpr bool SHARED_ALIKE = IsSame<GATE, SHARED_GATE>::value && IsSame<UP, SHARED_UP>::value;
+constexpr bool SHARED_ALIKE = is_same<GATE, SHARED_GATE> && is_same<UP, SHARED_UP>;
 static_assert(FFN_DIM % 16 == 0 && SHARED_FFN_DIM % 16 == 0, "inner rows must be a multiple of 16");
 static_assert(SPANS <= 32, "a warp takes a span, and a block has at most 32 warps");
 
@@ -44,7 +40,7 @@ __device__ __forceinline__ void multiply_both(const u8* gate, const u8* tokens, 
     const u8* up = gate + Row<G>::BYTES;
     const TokensOfTile<G, ROWS> of_gate = {tokens, stride, lane};
     const TokensOfTile<U, ROWS> of_up = {tokens, stride, lane};
-    if constexpr (IsSame<G, U>::value) {
+    if constexpr (is_same<G, U>) {
         Row<G>::template multiply<2>({gate, up}, warp, of_gate, lane, totals);
     } else {
         Row<G>::template multiply<1>({gate}, warp, of_gate, lane, (float (&)[1][1][4])totals[0]);

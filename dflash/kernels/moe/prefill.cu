@@ -12,18 +12,14 @@
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/pdl.cuh"
 #include "activation_spans.cuh"
+#include "shape.cuh"
 
-#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN_DIM) || !defined(SHARED_FFN_DIM)
-#error "MODEL_DIM, EXPERTS, N_USED, FFN_DIM and SHARED_FFN_DIM must be defined"
-#endif
 #if !defined(PAIRS) || !defined(WARPS) || !defined(STAGES) || !defined(GATED)
 #error "PAIRS, WARPS, STAGES and GATED must be defined"
 #endif
 #if !defined(FIRST) || !defined(SECOND) || !defined(SHARED_FIRST) || !defined(SHARED_SECOND)
 #error "FIRST, SECOND, SHARED_FIRST and SHARED_SECOND must be defined"
 #endif
-
-__host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
 template <class Q>
 __host__ __device__ constexpr int span_bytes() {
@@ -36,7 +32,7 @@ constexpr int FIRST_BYTES = larger(span_bytes<FIRST>(), span_bytes<SHARED_FIRST>
 constexpr int SECOND_BYTES = larger(span_bytes<SECOND>(), span_bytes<SHARED_SECOND>());
 constexpr int X_BYTES = PAIRS * SPAN_BYTES, STAGE_BYTES = X_BYTES + WARPS * (FIRST_BYTES + SECOND_BYTES);
 constexpr bool SHARED_ALIKE =
-    IsSame<FIRST, SHARED_FIRST>::value && IsSame<SECOND, SHARED_SECOND>::value && FFN_DIM == SHARED_FFN_DIM;
+    is_same<FIRST, SHARED_FIRST> && is_same<SECOND, SHARED_SECOND> && FFN_DIM == SHARED_FFN_DIM;
 
 // Copy a tile to shared memory, by a warp.
 template <class Q>
@@ -73,7 +69,7 @@ struct Totals {
 template <class A, class B, int K>
 __device__ __forceinline__ void multiply_span(const u8* first, const u8* second, const u8* x, int span, int n_token_tiles,
                                               int lane, Totals& totals) {
-    if constexpr (IsSame<A, B>::value) {
+    if constexpr (is_same<A, B>) {
 #pragma unroll
         for (int i = 0; i < Stripe<A, K>::OF_SPAN; ++i) {
             if (span * Stripe<A, K>::OF_SPAN + i >= Stripe<A, K>::OF_ROW) continue;
@@ -147,18 +143,7 @@ __device__ __forceinline__ void write_inner(const Totals& totals, const int* pai
         for (int i = 0; i < 4; ++i) {
             h[i] = half_saturated(__fmul_rn(__fmul_rn(silu_rn(totals.of[0][n][i]), totals.of[1][n][i]), INNER_SCALE));
         }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            float sum = __fadd_rn(to_float(h[i]), to_float(h[2 + i]));
-#pragma unroll
-            for (int m = 4; m < 32; m *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, m));
-            const int token = n * 8 + lane % 4 * 2 + i;
-            if (token >= n_tokens) continue;
-            u8* span = inner + ((size_t)pairs[token] * INNER_SPANS + k / SPAN) * SPAN_BYTES;
-            ((u16*)span)[k % SPAN + lane / 4] = h[i];
-            ((u16*)span)[k % SPAN + lane / 4 + 8] = h[2 + i];
-            if (lane < 4) write_sum(span, k % SPAN / 16, sum);
-        }
+        write_inner_tile<0>(h, n, pairs, n_tokens, k, lane, INNER_SPANS, inner);
     }
 }
 

@@ -15,10 +15,8 @@
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/wgmma.cuh"
 #include "activation_spans.cuh"
+#include "shape.cuh"
 
-#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN_DIM) || !defined(SHARED_FFN_DIM)
-#error "MODEL_DIM, EXPERTS, N_USED, FFN_DIM and SHARED_FFN_DIM must be defined"
-#endif
 #if !defined(PAIRS) || !defined(WARPGROUPS) || !defined(STAGES) || !defined(BLOCKS_PER_SM) || !defined(GATED) || \
     !defined(INNER_ORDER)
 #error "PAIRS, WARPGROUPS, STAGES, BLOCKS_PER_SM, GATED and INNER_ORDER must be defined"
@@ -27,15 +25,13 @@
 #error "FIRST, SECOND, SHARED_FIRST and SHARED_SECOND must be defined"
 #endif
 
-__host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
-
 constexpr int SLOTS = N_USED + 1, NT = PAIRS / 8, WARPS = 4 * WARPGROUPS, THREADS = 32 * WARPS;
 constexpr int N_SPANS = (MODEL_DIM + SPAN - 1) / SPAN, INNER_SPANS = (larger(FFN_DIM, SHARED_FFN_DIM) + SPAN - 1) / SPAN;
 constexpr int TILE_BYTES = larger(larger(FIRST::BYTES, SECOND::BYTES), larger(SHARED_FIRST::BYTES, SHARED_SECOND::BYTES));
 constexpr int QUARTER = PAIRS * 128, X_BYTES = 4 * QUARTER;  // a quarter of a span: 64 values of all tokens
 constexpr int STAGE_BYTES = X_BYTES + (WARPS * TILE_BYTES + 1023) / 1024 * 1024;
 constexpr bool SHARED_ALIKE =
-    IsSame<FIRST, SHARED_FIRST>::value && IsSame<SECOND, SHARED_SECOND>::value && FFN_DIM == SHARED_FFN_DIM;
+    is_same<FIRST, SHARED_FIRST> && is_same<SECOND, SHARED_SECOND> && FFN_DIM == SHARED_FFN_DIM;
 
 struct Totals {
     float of[NT][4];
@@ -175,18 +171,7 @@ __device__ __forceinline__ void write_inner(const Totals& gate, const float4* up
         for (int i = 0; i < 4; ++i) {
             h[i] = zeros ? 0 : half_saturated(__fmul_rn(__fmul_rn(silu_rn(gate.of[n][i]), of[i]), INNER_SCALE));
         }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            float sum = __fadd_rn(to_float(h[i]), to_float(h[2 + i]));
-#pragma unroll
-            for (int m = 4; m < 32; m *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, m));
-            const int token = n * 8 + lane % 4 * 2 + i;
-            if (token >= n_tokens) continue;
-            u8* span = inner + ((size_t)pairs[token] * INNER_SPANS + k / SPAN) * SPAN_BYTES;
-            ((u16*)span)[span_order<INNER_ORDER>(k % SPAN + lane / 4)] = h[i];
-            ((u16*)span)[span_order<INNER_ORDER>(k % SPAN + lane / 4 + 8)] = h[2 + i];
-            if (lane < 4) write_sum(span, k % SPAN / 16, sum);
-        }
+        write_inner_tile<INNER_ORDER>(h, n, pairs, n_tokens, k, lane, INNER_SPANS, inner);
     }
 }
 
@@ -218,7 +203,7 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
     Totals totals;
     clear(totals.of);
     const int token_bytes = (GATED ? N_SPANS : INNER_SPANS) * SPAN_BYTES;
-    constexpr bool SAME_FORMATS = IsSame<FIRST, SECOND>::value && IsSame<SHARED_FIRST, SHARED_SECOND>::value;
+    constexpr bool SAME_FORMATS = is_same<FIRST, SECOND> && is_same<SHARED_FIRST, SHARED_SECOND>;
     constexpr int K = GATED ? MODEL_DIM : FFN_DIM, SHARED_K = GATED ? MODEL_DIM : SHARED_FFN_DIM;
     const u8* own = is_second ? is_shared ? shared_second : second : is_shared ? shared_first : first;
     if (SHARED_ALIKE || !is_shared) {

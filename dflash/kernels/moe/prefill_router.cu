@@ -15,6 +15,7 @@
 #include "../gpu/include/mma.cuh"
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/warp.cuh"
+#include "prefix_sum.cuh"
 #include "topk.cuh"
 #include "activation_spans.cuh"
 
@@ -171,29 +172,6 @@ struct ItemSplit {
         pairs_per_item = items ? ((n + items - 1) / items + 7) / 8 * 8 : 8;
     }
 };
-
-// Exclusive prefix sum over the threads; the sum over all threads in `all`.
-__device__ __forceinline__ int exclusive_sum(int n, int& all) {
-    __shared__ int of_warp[8];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int sum = n;
-#pragma unroll
-    for (int i = 1; i < 32; i *= 2) {
-        const int before = __shfl_up_sync(~0u, sum, i);
-        if (lane >= i) sum += before;
-    }
-    __syncthreads();
-    if (lane == 31) of_warp[warp] = sum;
-    __syncthreads();
-    all = 0;
-    int first = sum - n;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        if (i < warp) first += of_warp[i];
-        all += of_warp[i];
-    }
-    return first;
-}
 
 extern "C" __global__ void __launch_bounds__(256)
 expert_items(const int* experts, const int* count, const int* row_counts, int first_row, int n_here, int* item_expert,
