@@ -13,6 +13,7 @@ from dflash.decode.recoveries.emit import show
 from dflash.decode.scheduling.admission import admit, check, readmit, save_prompt_snapshot
 from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, plan
 from dflash.decode.scheduling.errands import Errands
+from dflash.decode.scheduling.memory import reserve_step
 from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
 from dflash.decode.scheduling.waiting import Ticket, WaitingQueue
 from dflash.decode.session import Session, Step
@@ -24,6 +25,13 @@ from dflash.model.protocols.target import TargetModel
 
 CHUNK = 512
 """Default number of prompt tokens in a forward."""
+
+HEADROOM = 1
+"""Default number of free KV pages for each active session when another one starts.
+
+A page lets a session decode for 256 tokens before memory can be short, so preemptions, each of which prefills a sequence
+again, stay rare.
+"""
 
 MAX_FAILURES = 3
 """Number of consecutive failed forwards that end the engine.
@@ -51,6 +59,11 @@ class Engine:
     memory waits for others to end, and a bounded number of later sessions may start before it. Only one thread at a time
     may call the methods, except `add` and `add_all`.
 
+    Sessions take KV pages as they grow. If none is left, snapshots of the prefix cache are evicted; then the youngest session
+    is preempted: it releases its memory, waits before all others, and is resumed by a prefill of its tokens so far. No
+    token is emitted twice, and the oldest session always continues. On a CPU the resumed session has the same bits. On a
+    GPU, prefill and decode round differently, so its later tokens may differ from those of an undisturbed session.
+
     A session that fails ends alone. A lost device, or `MAX_FAILURES` failed forwards in a row, ends the engine: every
     session ends with `EngineFailed`, and every later `add` and `step` raises it.
 
@@ -66,11 +79,17 @@ class Engine:
         Most sessions that wait while `max_active` run; unbounded if None.
     prefix_cache : PrefixCache, optional
         Snapshots of earlier sessions, from which new ones begin. The engine closes it.
+    headroom : int, optional
+        KV pages that must stay free for the growth of each active session when another one starts, fewer if a session will
+        need fewer. More pages let fewer sessions run, but preempt fewer. None stands for all pages until their ends: then no
+        session is ever preempted.
 
     Attributes
     ----------
     errands : Errands
         Other work that uses the model; one piece runs before each step.
+    n_preemptions : int
+        Number of times that a session was preempted.
     """
 
     def __init__(
@@ -81,8 +100,9 @@ class Engine:
         max_active: int | None = None,
         max_waiting: int | None = None,
         prefix_cache: PrefixCache | None = None,
+        headroom: int | None = HEADROOM,
     ) -> None:
-        self.model, self.prefix_cache = model, prefix_cache
+        self.model, self.prefix_cache, self.headroom = model, prefix_cache, headroom
         self.chunk = max(model.chunk_alignment, min(chunk, model.max_rows))
         slots = min(model.pools.slots, model.max_rows)
         self.max_active = slots if max_active is None else max(1, min(max_active, slots))
@@ -95,7 +115,7 @@ class Engine:
         self._to_save: list[Session] = []
         self._to_end: list[tuple[Session, Step]] = []
         self.errands = Errands()
-        self._n_ended = 0
+        self._n_ended = self.n_preemptions = 0
         self._n_failures = 0
         self._failure: str | None = None
 
@@ -106,7 +126,7 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Sessions that wait to start."""
+        """Sessions that wait to start or to be resumed."""
         return len(self._added) + len(self._waiting)
 
     @property
@@ -273,7 +293,7 @@ class Engine:
             memory = self._n_ended, pools.free_pages, pools.free_slots
             if ticket.refused_at is None or any(now > then for now, then in zip(memory, ticket.refused_at, strict=True)):
                 try:
-                    admit(self.model, session, self.prefix_cache)
+                    admit(self.model, session, self.prefix_cache, active=self._active, headroom=self.headroom)
                 except PoolExhausted as error:
                     if not self._active:
                         if self.prefix_cache is None or not self.prefix_cache.evict_oldest():
@@ -285,7 +305,7 @@ class Engine:
                     return True
                 else:
                     self._waiting.start(session)
-                    session.started_at = perf_counter()
+                    session.started_at = session.started_at or perf_counter()
                     self._active.append(session)
                     for other in overtaken:
                         other.n_overtaken += 1
@@ -328,6 +348,7 @@ class Engine:
         try:
             if overlapped is not None and (parts := overlapped.take(self._active)):
                 return parts, overlapped.out
+            reserve_step(self._active, self.prefix_cache, self._preempt, self._fail)
             return plan(self.model, self._active, self.chunk, self._fail), None
         except Exception as error:
             self._fail_forward(list(self._active), error, counted=False)
@@ -369,7 +390,10 @@ class Engine:
             save_prompt_snapshot(session)
         if session.n_prefilled in session.snapshot_at:
             self._to_save.append(session)
-        self._emit(session, step)
+        if any(held.tokens for held in session.held_steps):
+            session.held_steps.append(step)  # resumed while a recovery holds tokens back
+        else:
+            self._emit(session, step)
 
     def _verify(self, part: BatchPart, out: Forward, samples: Samples | None) -> Decision:
         """Return the accepted tokens of a session after its recoveries and its observer have seen them."""
@@ -442,6 +466,20 @@ class Engine:
     def _give_up(self, reason: str) -> None:
         if self._failure is None:
             self._failure = f"the engine has failed and takes no more work: {reason}"
+
+    def _preempt(self, session: Session) -> None:
+        """Release the memory of a session, which then waits to be resumed before any other session starts."""
+        self._active.remove(session)
+        self._waiting.prepend(session)
+        self.n_preemptions += 1
+        session.n_preempted += 1
+        session.n_prefilled = 0
+        try:
+            session.release()
+            if self.prefix_cache is not None:
+                self.prefix_cache.discard(session)
+        except Exception as error:
+            self._end(session, "error", error)
 
     def _fail(self, session: Session, error: Exception) -> None:
         self._end(session, "error", error)

@@ -75,13 +75,19 @@ class SessionView(Protocol):
     """Number of prompt ids; never changes."""
 
     n_prefilled: int
-    """Number of prompt tokens in the target's state. At `n_prompt` - 1 prefill is complete.
+    """Number of prefilled tokens in the target's state. At `prefill_end` prefill is complete.
 
     In `start` it is the length of the prefix that another session has prefilled. In `observe` it counts the rows observed.
     """
 
+    prefill_end: int
+    """Number of tokens to prefill: all but the last of those that `token_ids` held in `start`.
+
+    That is `n_prompt` - 1, and more in a session that was preempted. Never changes after `start`.
+    """
+
     max_length: int
-    """Most ids that `token_ids` will hold. Never changes after `start`, so memory can be reserved there."""
+    """Most ids that `token_ids` will hold. Never changes after `start`."""
 
     @property
     def strategy(self) -> StrategyView:

@@ -24,6 +24,7 @@ class AheadState(State):
     def commit(self, path):
         for row in path:
             token, self.memory, _ = self.rows[row]
+            self.pools.write(self.pages, self.length, token)
             self.text.append(token)
         self.rows = None
 

@@ -137,7 +137,7 @@ class _DFlashState(ModelDrafterState):
         self.unread: list[Features] = []
         self._n_unread = 0
         # the draft model attends to `reach` positions only, so it need not read the start of a long prompt
-        first = session.n_prompt - 1 - draft.reach
+        first = session.prefill_end - draft.reach
         known = snapshot if first <= session.n_prefilled else None
         with self.owned(draft.state(max(first, session.n_prefilled) if known is None else 0)):
             if known is not None:

@@ -75,7 +75,7 @@ class DraftModel(ModelDrafter["_DraftModelState"]):
             warm(Engine(attachment.model), attachment.kind, lambda _: None)
 
     def start(self, session: SessionView, model: TargetModel, snapshot: Snapshot | None = None) -> _DraftModelState:
-        """Reserve all memory that the session may need."""
+        """Take a sequence of the small model for the session."""
         self.prepare(model)
         diagnostics = DraftDiagnostics(session, model, repr(self))
         return _DraftModelState(model.attachments[self].model, model.n_vocab, session, diagnostics, snapshot)
@@ -106,7 +106,10 @@ class _DraftModelState(ModelDrafterState):
         with self.owned(small.state()):
             if snapshot is not None:
                 self.state.restore(snapshot)
-            self.state.reserve(min(session.max_length, small.config.context) - self.state.length)
+
+    def reserve(self, length: int) -> None:
+        """See `DrafterState`."""
+        self.state.reserve(min(length, self.draft_model.config.context) - self.state.length)
 
     def request(self, max_draft: int) -> tuple[int, int] | None:
         """Return the number of draft tokens and of candidates for each."""
@@ -136,7 +139,7 @@ class _DraftModelState(ModelDrafterState):
     def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         session = self.session
         self.count_rows(rows)
-        stop = session.n_prefilled if session.n_prefilled < session.n_prompt - 1 else len(session.token_ids) - 1
+        stop = session.n_prefilled if session.n_prefilled < session.prefill_end else len(session.token_ids) - 1
         if stop - self.state.length > PENDING:
             self.commit_accepted()
             self.read(stop)

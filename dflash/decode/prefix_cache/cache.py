@@ -123,14 +123,17 @@ class PrefixCache:
         SessionSnapshot or None
             Stays open until the next call of a method of the cache, and while it is spared.
         """
-        alignment, last = model.chunk_alignment, session.n_prompt - 1
-        nodes = [node for node in self._tree.prefixes(session.prompt_array[:last]) if self._usable(node, alignment)]
-        session.n_cached = nodes[-1].length if nodes else 0
-        session.snapshot_at = self._plan(session, alignment)
-        if not nodes or nodes[-1].value is None:
-            return None
-        self._touch(nodes[-1])
-        return nodes[-1].value.snapshot
+        snapshot = self._longest(model, session.prompt_array[: session.n_prompt - 1])
+        session.n_cached = snapshot.length if snapshot is not None else 0
+        session.snapshot_at = self._plan(session, model.chunk_alignment)
+        return snapshot
+
+    def find_again(self, model: Any, session: Session) -> SessionSnapshot | None:
+        """Return the longest usable snapshot for all tokens of a preempted session; its plan and its usage stay.
+
+        The snapshot stays open as that of `find`.
+        """
+        return self._longest(model, np.array(session.token_ids[:-1], np.int32))
 
     def count(self, session: Session) -> None:
         """Count a session that has started after `find`."""
@@ -157,6 +160,21 @@ class PrefixCache:
         self._remove(min(others, key=lambda each: (each[1].used, -each[0].length))[0])
         return True
 
+    def give_way(self) -> bool:
+        """Evict the least recently used snapshot, or discard those of one session that are reserved only.
+
+        Returns
+        -------
+        bool
+            False if there is none.
+        """
+        if self.evict_oldest():
+            return True
+        session = next(iter(self._reserved), None)
+        if session is not None:
+            self.discard(session)
+        return session is not None
+
     def wants_end(self, session: Session) -> bool:
         """Return True if the state at the end of a session is worth a snapshot."""
         last = session.snapshot_at[-1] if session.snapshot_at else session.n_cached
@@ -182,14 +200,27 @@ class PrefixCache:
     def abort(self, session: Session) -> None:
         """Discard the reserved snapshots of a session that ended without visible output."""
         self._counts["aborts"] += len(self._reserved.get(session, ()))
-        self._discard(session)
+        self.discard(session)
+
+    def discard(self, session: Session) -> None:
+        """Discard the reserved snapshots of a session; they are taken again if it prefills its prompt again."""
+        with ExitStack() as others:
+            for snapshot in self._reserved.pop(session, ()):
+                others.callback(snapshot.close)
 
     def clear(self) -> None:
         """Evict everything, reserved snapshots too."""
         for session in list(self._reserved):
-            self._discard(session)
+            self.discard(session)
         for node in list(self._nodes):
             self._remove(node)
+
+    def _longest(self, model: Any, ids: np.ndarray) -> SessionSnapshot | None:
+        nodes = [node for node in self._tree.prefixes(ids) if self._usable(node, model.chunk_alignment)]
+        if not nodes or nodes[-1].value is None:
+            return None
+        self._touch(nodes[-1])
+        return nodes[-1].value.snapshot
 
     def _usable(self, node: Node[_Entry], alignment: int) -> bool:
         entry = node.value
@@ -245,8 +276,3 @@ class PrefixCache:
                 del self._page_users[page]
                 self._n_bytes -= self._page_bytes
         entry.snapshot.close()
-
-    def _discard(self, session: Session) -> None:
-        with ExitStack() as others:
-            for snapshot in self._reserved.pop(session, ()):
-                others.callback(snapshot.close)

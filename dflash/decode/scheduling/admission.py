@@ -1,12 +1,13 @@
 """Admission of sessions: checks before they wait, and the memory that they take when they start."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot
 from dflash.decode.drafting.state_check import checked_state
 from dflash.decode.prefix_cache import PrefixCache
+from dflash.decode.scheduling.memory import headroom_pages, reserve, step_length
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.errors import ContextOverflow, OutOfMemory, PoolExhausted, RequestError
@@ -57,8 +58,29 @@ def check(model: TargetModel, session: Session) -> None:
         )
 
 
-def admit(model: TargetModel, session: Session, cache: PrefixCache | None = None) -> None:
-    """Start a session: take all memory that it needs until its end, with the longest fitting snapshot of the cache.
+def admit(
+    model: TargetModel,
+    session: Session,
+    cache: PrefixCache | None = None,
+    *,
+    active: Sequence[Session] = (),
+    headroom: int | None = None,
+) -> None:
+    """Start a session, or resume a preempted one: take the memory for its tokens and for one step that decodes.
+
+    The longest fitting snapshot of the cache comes first; the other tokens are prefilled. A session that is resumed keeps
+    everything but its memory: tokens, random numbers, recoveries and held steps.
+
+    Parameters
+    ----------
+    model : TargetModel
+    session : Session
+    cache : PrefixCache, optional
+    active : sequence of Session
+        The running sessions.
+    headroom : int, optional
+        KV pages that must stay free for the growth of each running session and of this one, if others run; fewer if a
+        session will need fewer. None stands for all that they need until their ends.
 
     Raises
     ------
@@ -66,7 +88,10 @@ def admit(model: TargetModel, session: Session, cache: PrefixCache | None = None
         If there is not enough memory now; nothing is taken then. The same holds for errors of the drafter or a recovery.
     """
     session.drafter.prepare(model)
-    _take_evicting(model, session, session.prefix, cache)
+    n_spare = sum(headroom_pages(each, headroom) for each in (*active, session)) if active else 0
+    _take_evicting(model, session, _open_prefix(session), cache, n_spare)
+    if session.started_at is not None:
+        return
     try:
         started = (recovery.start(session) for recovery in session.strategy.recoveries)
         session.recovery_states = [recovery_state for recovery_state in started if recovery_state is not None]
@@ -99,50 +124,70 @@ def save_prompt_snapshot(session: Session) -> None:
         session.prompt_snapshot = session.state.snapshot()
 
 
+def _open_prefix(session: Session) -> SessionSnapshot | SequenceSnapshot | None:
+    """Return the given prefix; None if the session was preempted and its caller has closed the prefix meanwhile."""
+    prefix = session.prefix
+    if session.n_preempted and prefix is not None:
+        state = prefix.state if isinstance(prefix, SessionSnapshot) else prefix
+        return None if state.closed else prefix
+    return prefix
+
+
 def _take_evicting(
-    model: TargetModel, session: Session, prefix: SessionSnapshot | SequenceSnapshot | None, cache: PrefixCache | None
+    model: TargetModel,
+    session: Session,
+    prefix: SessionSnapshot | SequenceSnapshot | None,
+    cache: PrefixCache | None,
+    n_spare: int = 0,
 ) -> None:
     """Take the memory, with a snapshot of the cache if there is no other; the cache gives way while memory is short."""
     finder = cache if session.use_prefix_cache and prefix is None else None
     if finder is not None:
-        prefix = finder.find(model, session)
+        prefix = (finder.find_again if session.n_preempted else finder.find)(model, session)
     while True:
         try:
-            _take(model, session, prefix)
+            _take(model, session, prefix, n_spare)
             break
         except PoolExhausted:
             if cache is None or not cache.evict_oldest(spared=prefix):
                 raise
-    if finder is not None:
+    if finder is not None and not session.n_preempted:
         finder.count(session)
 
 
-def _take(model: TargetModel, session: Session, prefix: SessionSnapshot | SequenceSnapshot | None) -> None:
+def _take(model: TargetModel, session: Session, prefix: SessionSnapshot | SequenceSnapshot | None, n_spare: int) -> None:
     drafter_snapshot: DrafterSnapshot | None = None
     known: SequenceSnapshot | None
     if isinstance(prefix, SessionSnapshot):
         drafter_snapshot, known = prefix.of(session.drafter), prefix.state
     else:
         known = prefix
-    _check_pages(model, session.max_length - 1, known.length if known is not None else 0)
+    _check_pages(model, step_length(session), known.length if known is not None else 0, n_spare)
+    session.prefill_end = len(session.token_ids) - 1
     try:
         session.state = state = model.state()
         if known is not None:
             state.restore(known)
         session.n_prefilled = known.length if known is not None else 0
-        state.reserve(session.max_length - 1 - session.n_prefilled)
         session.drafter_state = checked_state(session.drafter, session.drafter.start(session, model, drafter_snapshot))
+        reserve(session)
     except BaseException:
         session.n_prefilled = 0
         session.release()
         raise
 
 
-def _check_pages(model: TargetModel, n: int, n_shared: int) -> None:
-    """Raise PoolExhausted if `n` tokens, with a shared prefix of `n_shared`, do not fit. Done before a slot is cleared."""
+def _check_pages(model: TargetModel, n: int, n_shared: int, n_spare: int) -> None:
+    """Raise PoolExhausted if `n` tokens, with a shared prefix of `n_shared`, do not fit or leave fewer than `n_spare` pages.
+
+    Done before a slot is cleared.
+    """
     missing, free = -(-n // PAGE) - n_shared // PAGE, model.pools.free_pages
-    if missing > free:
-        raise PoolExhausted(f"the session needs {missing} KV pages of {PAGE} tokens, {free} of {model.pools.pages} are free")
+    if missing + n_spare > free:
+        raise PoolExhausted(
+            f"the session needs {missing} KV pages of {PAGE} tokens, with {n_spare} more for the growth of all sessions; "
+            f"{free} of {model.pools.pages} are free"
+        )
 
 
 def _check_drafters(model: TargetModel, drafter: Drafter) -> None:

@@ -45,9 +45,12 @@ class WaitingQueue:
     """Sessions that wait to start. Groups take turns; within a group the oldest session comes first.
 
     A session whose `group` is None is a group of its own, so sessions without groups come in the order of their arrival.
+    Preempted sessions come before all others, the oldest first, and none overtakes them.
     """
 
     def __init__(self) -> None:
+        # the oldest last: the youngest active session is preempted first
+        self._preempted: list[Ticket] = []
         # the order of the groups is the order of their turns
         self._groups: dict[Hashable, dict[Session, Ticket]] = {}
         self._n = 0
@@ -56,15 +59,23 @@ class WaitingQueue:
         return self._n
 
     def __iter__(self) -> Iterator[Session]:
-        return iter([session for group in self._groups.values() for session in group])
+        others = [session for group in self._groups.values() for session in group]
+        return iter([*(ticket.session for ticket in reversed(self._preempted)), *others])
 
     def append(self, session: Session) -> None:
         """Append a session to its group; a new group has its turn last."""
         self._groups.setdefault(_group_of(session), {})[session] = Ticket(session)
         self._n += 1
 
+    def prepend(self, session: Session) -> None:
+        """Put a preempted session first. It is older than those that were preempted before and still wait."""
+        self._preempted.append(Ticket(session, MAX_OVERTAKEN))
+        self._n += 1
+
     def in_turn(self, n: int) -> list[Ticket]:
         """Return the first `n` tickets in the order in which their sessions may start."""
+        if self._preempted:
+            return self._preempted[:-2:-1]
         groups = islice(self._groups.values(), n)
         rounds = chain.from_iterable(zip_longest(*(group.values() for group in groups)))
         return list(islice((ticket for ticket in rounds if ticket is not None), n))
@@ -78,6 +89,11 @@ class WaitingQueue:
 
     def remove(self, session: Session) -> None:
         """Remove a session; harmless if it is not there."""
+        preempted = [ticket for ticket in self._preempted if ticket.session is session]
+        if preempted:
+            self._preempted.remove(*preempted)
+            self._n -= 1
+            return
         name = _group_of(session)
         group = self._groups.get(name, {})
         if group.pop(session, None) is not None:

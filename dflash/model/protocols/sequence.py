@@ -33,6 +33,11 @@ class SequenceSnapshot(Protocol):
         """Bytes of the copy without its pages. Read by the prefix cache, which bounds its memory; never changes."""
         ...
 
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called. Read when a preempted session is resumed, whose prefix may be gone."""
+        ...
+
     def close(self) -> None:
         """Release the memory of the copy. Called by the owner, between two forwards; later calls have no effect."""
         ...
@@ -61,7 +66,7 @@ class SequenceState(Protocol):
     def reserve(self, n: int) -> None:
         """Take memory for `n` tokens beyond the committed ones.
 
-        Called once at admission, for all tokens that the sequence may get, so that no later step lacks memory.
+        Called at admission, and before each step for the rows that the sequence may have in its forward.
 
         Raises
         ------
