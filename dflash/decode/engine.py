@@ -10,28 +10,21 @@ from dflash.decode.drafting.draft import EMPTY
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.recoveries.apply import Decision, apply_recoveries
 from dflash.decode.recoveries.emit import show
-from dflash.decode.scheduling.admission import admit, check, readmit, save_prompt_snapshot
+from dflash.decode.scheduling.admission import admit, check, check_queue, readmit, save_prompt_snapshot
 from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, plan
 from dflash.decode.scheduling.errands import Errands
-from dflash.decode.scheduling.memory import reserve_step
+from dflash.decode.scheduling.memory import HEADROOM, release, reserve_step
 from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
 from dflash.decode.scheduling.waiting import Ticket, WaitingQueue
 from dflash.decode.session import Session, Step
 from dflash.decode.verify import Accepted, Samples, sample_rows, verify, wait
-from dflash.errors import EngineFailed, PoolExhausted, QueueFull, RequestError
+from dflash.errors import EngineFailed, PoolExhausted, RequestError
 from dflash.kernels.gpu.lost import is_lost
 from dflash.model.batch import Forward
 from dflash.model.protocols.target import TargetModel
 
 CHUNK = 512
 """Default number of prompt tokens in a forward."""
-
-HEADROOM = 1
-"""Default number of free KV pages for each active session when another one starts.
-
-A page lets a session decode for 256 tokens before memory can be short, so preemptions, each of which prefills a sequence
-again, stay rare.
-"""
 
 MAX_FAILURES = 3
 """Number of consecutive failed forwards that end the engine.
@@ -59,10 +52,8 @@ class Engine:
     memory waits for others to end, and a bounded number of later sessions may start before it. Only one thread at a time
     may call the methods, except `add` and `add_all`.
 
-    Sessions take KV pages as they grow. If none is left, snapshots of the prefix cache are evicted; then the youngest session
-    is preempted: it releases its memory, waits before all others, and is resumed by a prefill of its tokens so far. No
-    token is emitted twice, and the oldest session always continues. On a CPU the resumed session has the same bits. On a
-    GPU, prefill and decode round differently, so its later tokens may differ from those of an undisturbed session.
+    Sessions take KV pages as they grow. If none is left, the prefix cache gives way, then the youngest session is preempted:
+    it waits before all others and is resumed by a prefill of its tokens so far; see `dflash.decode.scheduling.memory`.
 
     A session that fails ends alone. A lost device, or `MAX_FAILURES` failed forwards in a row, ends the engine: every
     session ends with `EngineFailed`, and every later `add` and `step` raises it.
@@ -80,9 +71,8 @@ class Engine:
     prefix_cache : PrefixCache, optional
         Snapshots of earlier sessions, from which new ones begin. The engine closes it.
     headroom : int, optional
-        KV pages that must stay free for the growth of each active session when another one starts, fewer if a session will
-        need fewer. More pages let fewer sessions run, but preempt fewer. None stands for all pages until their ends: then no
-        session is ever preempted.
+        KV pages that must stay free for the growth of each active session when another one starts. None stands for all pages
+        until their ends, so that no session is preempted for another one.
 
     Attributes
     ----------
@@ -163,21 +153,11 @@ class Engine:
             raise RequestError("session: was given twice; make a new one for each request")
         for session in sessions:
             check(self.model, session)
-        self._check_queue(len(sessions))
+        check_queue(len(sessions), self.waiting, self.active, self.max_waiting, self.max_active)
         now = perf_counter()
         for session in sessions:
             session.added_at = now
         self._added.extend(sessions)
-
-    def _check_queue(self, n: int) -> None:
-        if self.max_waiting is None:
-            return
-        if n > self.max_waiting + self.max_active:
-            most = self.max_waiting + self.max_active
-            raise RequestError(f"sessions: at most {most} fit the queue and the active ones together, got {n} at once")
-        free = max(0, self.max_active - len(self._active))
-        if self.waiting + n > self.max_waiting + free:
-            raise QueueFull(f"{self.waiting} sessions wait to start, at most {self.max_waiting} may; try again later")
 
     def step(self) -> list[Event]:
         """Run one errand, if there is any, then advance every session once.
@@ -468,16 +448,12 @@ class Engine:
             self._failure = f"the engine has failed and takes no more work: {reason}"
 
     def _preempt(self, session: Session) -> None:
-        """Release the memory of a session, which then waits to be resumed before any other session starts."""
+        """Release the memory of a session. It waits to be resumed before any other session starts."""
         self._active.remove(session)
         self._waiting.prepend(session)
         self.n_preemptions += 1
-        session.n_preempted += 1
-        session.n_prefilled = 0
         try:
-            session.release()
-            if self.prefix_cache is not None:
-                self.prefix_cache.discard(session)
+            release(session, self.prefix_cache)
         except Exception as error:
             self._end(session, "error", error)
 

@@ -10,7 +10,7 @@ from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.scheduling.memory import headroom_pages, reserve, step_length
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
-from dflash.errors import ContextOverflow, OutOfMemory, PoolExhausted, RequestError
+from dflash.errors import ContextOverflow, OutOfMemory, PoolExhausted, QueueFull, RequestError
 from dflash.kernels.ragged import PAGE
 from dflash.model.protocols.sequence import SequenceSnapshot
 from dflash.model.protocols.target import TargetModel
@@ -56,6 +56,25 @@ def check(model: TargetModel, session: Session) -> None:
             f"a prompt of {n_prompt} tokens and {session.max_length - n_prompt} new ones never fit {capacity} KV positions; "
             "ask for fewer tokens or load the model with more pages"
         )
+
+
+def check_queue(n: int, waiting: int, active: int, max_waiting: int | None, max_active: int) -> None:
+    """Raise an error if the queue has no place for `n` more sessions; None as `max_waiting` stands for any number.
+
+    Raises
+    ------
+    RequestError
+        If that many never fit at once.
+    QueueFull
+        If too many sessions wait now.
+    """
+    if max_waiting is None:
+        return
+    if n > max_waiting + max_active:
+        most = max_waiting + max_active
+        raise RequestError(f"sessions: at most {most} fit the queue and the active ones together, got {n} at once")
+    if waiting + n > max_waiting + max(0, max_active - active):
+        raise QueueFull(f"{waiting} sessions wait to start, at most {max_waiting} may; try again later")
 
 
 def admit(

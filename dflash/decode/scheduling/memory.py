@@ -1,4 +1,14 @@
-"""Memory that sessions take as they grow, and which session gives up its memory when there is none left."""
+"""Memory that sessions take as they grow, and which session gives up its memory when there is none left.
+
+A session starts with KV pages for its prompt and one step, and takes more before each step. If none is left, the prefix
+cache gives way, then the youngest session is preempted: it releases pages, slot and drafter state, and keeps its tokens,
+seed, log-probabilities, recoveries, held steps and forced tokens. It is resumed before any other session starts, by a
+prefill of its tokens so far, all or those after a snapshot of the prefix cache. Then it continues at the same position, so
+that no token is lost or emitted twice. The oldest session is never preempted, so some session always reaches its end.
+
+On a CPU, prefilled and decoded tokens leave the same bits, so a preempted session gets the tokens that it gets alone. On a
+GPU, prefill and decode round differently: its later tokens may differ, as those of a prompt that includes its output may.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -7,6 +17,13 @@ from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.session import Session
 from dflash.errors import PoolExhausted
 from dflash.kernels.ragged import PAGE, PENDING
+
+HEADROOM = 1
+"""Default number of free KV pages for each active session when another one starts.
+
+With a page, a session decodes 256 tokens before memory can be short. So preemptions stay rare, each of which prefills a
+sequence again.
+"""
 
 
 def step_length(session: Session) -> int:
@@ -80,6 +97,15 @@ def reserve_step(
                     preempt(active[-1])
             except Exception as error:
                 fail(session, error)
+
+
+def release(session: Session, cache: PrefixCache | None) -> None:
+    """Release the memory of a session that is preempted, with its snapshots that the cache has only reserved."""
+    session.n_preempted += 1
+    session.n_prefilled = 0
+    session.release()
+    if cache is not None:
+        cache.discard(session)
 
 
 def _freed(active: Sequence[Session], cache: PrefixCache | None) -> bool:
