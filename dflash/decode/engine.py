@@ -1,5 +1,6 @@
 """The engine: one loop that advances all sessions by a step."""
 
+from bisect import insort
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -15,7 +16,7 @@ from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, plan
 from dflash.decode.scheduling.errands import Errands
 from dflash.decode.scheduling.memory import HEADROOM, release, reserve_step
 from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
-from dflash.decode.scheduling.waiting import Ticket, WaitingQueue
+from dflash.decode.scheduling.waiting import Ticket, WaitingQueue, start_time
 from dflash.decode.session import Session, Step
 from dflash.decode.verify import Accepted, Samples, sample_rows, verify, wait
 from dflash.errors import EngineFailed, PoolExhausted, RequestError
@@ -51,9 +52,7 @@ class Engine:
     The groups of waiting sessions take turns; within a group the oldest session comes first. A session that does not fit
     memory waits for others to end, and a bounded number of later sessions may start before it. Only one thread at a time
     may call the methods, except `add` and `add_all`.
-
-    Sessions take KV pages as they grow. If none is left, the prefix cache gives way, then the youngest session is preempted:
-    it waits before all others and is resumed by a prefill of its tokens so far; see `dflash.decode.scheduling.memory`.
+    Sessions take KV pages as they grow; if none is left, the youngest is preempted: see `dflash.decode.scheduling.memory`.
 
     A session that fails ends alone. A lost device, or `MAX_FAILURES` failed forwards in a row, ends the engine: every
     session ends with `EngineFailed`, and every later `add` and `step` raises it.
@@ -71,8 +70,7 @@ class Engine:
     prefix_cache : PrefixCache, optional
         Snapshots of earlier sessions, from which new ones begin. The engine closes it.
     headroom : int, optional
-        KV pages that must stay free for the growth of each active session when another one starts. None stands for all pages
-        until their ends, so that no session is preempted for another one.
+        KV pages left free for the growth of each active session when another one starts; None for all until their ends.
 
     Attributes
     ----------
@@ -105,8 +103,7 @@ class Engine:
         self._to_save: list[Session] = []
         self._to_end: list[tuple[Session, Step]] = []
         self.errands = Errands()
-        self._n_ended = self.n_preemptions = 0
-        self._n_failures = 0
+        self._n_ended = self._n_failures = self.n_preemptions = 0
         self._failure: str | None = None
 
     @property
@@ -286,7 +283,7 @@ class Engine:
                 else:
                     self._waiting.start(session)
                     session.started_at = session.started_at or perf_counter()
-                    self._active.append(session)
+                    insort(self._active, session, key=start_time)
                     for other in overtaken:
                         other.n_overtaken += 1
                     return True
@@ -384,12 +381,12 @@ class Engine:
 
     def _commit(self, session: Session, decision: Decision) -> None:
         """Append the accepted tokens to the session and keep their rows in the target's state, or restart the session."""
-        if decision.restart:
-            readmit(self.model, session, self.prefix_cache)
-        else:
+        if not decision.restart:
             assert session.state is not None, "the session runs"
             session.state.commit(decision.accepted.rows)
             session.append(decision.accepted)
+        elif not readmit(self.model, session, self.prefix_cache):
+            self._preempt(session)
 
     def _observe(self, part: BatchPart, step: Step, out: Forward, *, restart: bool) -> None:
         """Pass the step and its accepted rows to the drafter, unless the session ends or restarts."""

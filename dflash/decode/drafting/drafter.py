@@ -60,7 +60,11 @@ class DrafterSnapshot(Protocol):
 
 
 class DrafterState(Protocol):
-    """A drafter's state for one session. The engine calls all methods, in its own thread."""
+    """A drafter's state for one session. The engine calls all methods, in its own thread.
+
+    A state whose memory grows with the sequence also defines ``reserve(length)``: it takes memory to read `length` tokens of
+    the sequence, or raises `PoolExhausted`. It is called after `Drafter.start` and before each step that decodes.
+    """
 
     if TYPE_CHECKING:
 
@@ -219,7 +223,13 @@ def _overrides_prepare(drafter: Drafter, name: str) -> bool:
 
 
 def reserve_draft(drafter_state: DrafterState, length: int) -> None:
-    """Call `DrafterState.reserve` of any drafter, if its state defines the method."""
+    """Call ``reserve(length)`` of a drafter's state, if it defines the method; see `DrafterState`.
+
+    Raises
+    ------
+    PoolExhausted
+        If there is not enough memory. The method is called again when others have released theirs.
+    """
     function = getattr(drafter_state, "reserve", None)
     if function is not None:
         function(length)

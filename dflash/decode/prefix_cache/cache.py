@@ -4,6 +4,8 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import NamedTuple
 
+import numpy as np
+
 from dflash.decode.prefix_cache.radix_tree import Node, RadixTree
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
@@ -128,7 +130,7 @@ class PrefixCache:
         session.snapshot_at = self._plan(session, model.chunk_alignment)
         return snapshot
 
-    def find_again(self, model: Any, session: Session) -> SessionSnapshot | None:
+    def find_again(self, model: TargetModel, session: Session) -> SessionSnapshot | None:
         """Return the longest usable snapshot for all tokens of a preempted session; its plan and its usage stay.
 
         The snapshot stays open as that of `find`.
@@ -215,7 +217,7 @@ class PrefixCache:
         for node in list(self._nodes):
             self._remove(node)
 
-    def _longest(self, model: Any, ids: np.ndarray) -> SessionSnapshot | None:
+    def _longest(self, model: TargetModel, ids: np.ndarray) -> SessionSnapshot | None:
         nodes = [node for node in self._tree.prefixes(ids) if self._usable(node, model.chunk_alignment)]
         if not nodes or nodes[-1].value is None:
             return None

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot
 from dflash.decode.drafting.state_check import checked_state
 from dflash.decode.prefix_cache import PrefixCache
-from dflash.decode.scheduling.memory import headroom_pages, reserve, step_length
+from dflash.decode.scheduling.memory import headroom_pages, n_pages, reserve, step_length
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.errors import ContextOverflow, OutOfMemory, PoolExhausted, QueueFull, RequestError
@@ -121,16 +121,25 @@ def admit(
         raise
 
 
-def readmit(model: TargetModel, session: Session, cache: PrefixCache | None = None) -> None:
-    """Restart a session with plain decoding, from the end of its prompt if that was saved, else from its prefix."""
+def readmit(model: TargetModel, session: Session, cache: PrefixCache | None = None) -> bool:
+    """Restart a session with plain decoding, from the end of its prompt if that was saved, else from its prefix.
+
+    Returns
+    -------
+    bool
+        False if there is not enough memory: pages that the session shared with others remain theirs. It holds none then.
+    """
     snapshot, session.prompt_snapshot = session.prompt_snapshot, None
     try:
         session.release()
         session.rewind()
-        _take_evicting(model, session, snapshot or session.prefix, cache)
+        _take_evicting(model, session, snapshot or _open_prefix(session), cache)
+    except PoolExhausted:
+        return False
     finally:
         if snapshot is not None:
             snapshot.close()
+    return True
 
 
 def save_prompt_snapshot(session: Session) -> None:
@@ -201,7 +210,7 @@ def _check_pages(model: TargetModel, n: int, n_shared: int, n_spare: int) -> Non
 
     Done before a slot is cleared.
     """
-    missing, free = -(-n // PAGE) - n_shared // PAGE, model.pools.free_pages
+    missing, free = n_pages(n) - n_shared // PAGE, model.pools.free_pages
     if missing + n_spare > free:
         raise PoolExhausted(
             f"the session needs {missing} KV pages of {PAGE} tokens, with {n_spare} more for the growth of all sessions; "

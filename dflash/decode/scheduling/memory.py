@@ -51,6 +51,7 @@ def reserve(session: Session, n_ahead: int = 0) -> None:
     PoolExhausted
         If there is not enough memory. What was taken stays with the session.
     """
+    assert session.state is not None and session.drafter_state is not None, "the session runs"
     length = min(step_length(session) + n_ahead, session.max_length - 1)
     session.state.reserve(length - session.state.length)
     reserve_draft(session.drafter_state, length)
@@ -58,8 +59,13 @@ def reserve(session: Session, n_ahead: int = 0) -> None:
 
 def headroom_pages(session: Session, headroom: int | None) -> int:
     """Return the free KV pages to leave for the growth of a session beyond its next step: at most `headroom`, or all."""
-    growth = -(-(session.max_length - 1) // PAGE) - -(-step_length(session) // PAGE)
+    growth = n_pages(session.max_length - 1) - n_pages(step_length(session))
     return growth if headroom is None else min(growth, headroom)
+
+
+def n_pages(n: int) -> int:
+    """Return the number of KV pages of `n` tokens."""
+    return -(-n // PAGE)
 
 
 def reserve_step(
@@ -94,7 +100,7 @@ def reserve_step(
                 if len(active) == 1:
                     fail(session, error)
                 else:
-                    preempt(active[-1])
+                    preempt(active[0])
             except Exception as error:
                 fail(session, error)
 

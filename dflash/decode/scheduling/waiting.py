@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
@@ -49,7 +50,7 @@ class WaitingQueue:
     """
 
     def __init__(self) -> None:
-        # the oldest last: the youngest active session is preempted first
+        # the oldest last
         self._preempted: list[Ticket] = []
         # the order of the groups is the order of their turns
         self._groups: dict[Hashable, dict[Session, Ticket]] = {}
@@ -68,8 +69,8 @@ class WaitingQueue:
         self._n += 1
 
     def prepend(self, session: Session) -> None:
-        """Put a preempted session first. It is older than those that were preempted before and still wait."""
-        self._preempted.append(Ticket(session, MAX_OVERTAKEN))
+        """Put a preempted session before all that did not start, and in the order of their start among preempted ones."""
+        insort(self._preempted, Ticket(session, MAX_OVERTAKEN), key=lambda ticket: -start_time(ticket.session))
         self._n += 1
 
     def in_turn(self, n: int) -> list[Ticket]:
@@ -100,6 +101,11 @@ class WaitingQueue:
             self._n -= 1
             if not group:
                 del self._groups[name]
+
+
+def start_time(session: Session) -> float:
+    """Return the time at which a session was first admitted. Of two, the one with the lower time is the older."""
+    return session.started_at or 0.0
 
 
 def _group_of(session: Session) -> Hashable:
