@@ -113,6 +113,8 @@ def load(
     sequences: int = 8,
     kv: str = "f16",
     prefix_cache: bool | int = False,
+    prefix_cache_folder: str | os.PathLike[str] | None = None,
+    prefix_cache_disk: int | None = None,
     progress: bool = False,
 ) -> "LM":
     """Load a model.
@@ -134,6 +136,11 @@ def load(
     prefix_cache : bool or int
         Maximum bytes of states that are saved so that later prompts with the same beginning need not read it again; True is
         an eighth of the free memory of the device. See `dflash.decode.prefix_cache`.
+    prefix_cache_folder : str or path, optional
+        Folder in which states that leave the memory of the prefix cache are saved, for this and later processes, and in
+        which `LM.save_session` saves names. Created if missing; nobody else may be able to write to it.
+    prefix_cache_disk : int, optional
+        Maximum bytes of the files in that folder, of which the least recently used ones are removed; None is 16 GiB.
     progress : bool
         Draw progress bars on stderr while downloading, loading and compiling.
 
@@ -163,6 +170,8 @@ def load(
             "sequences": sequences,
             "kv": kv,
             "prefix_cache": prefix_cache,
+            "prefix_cache_folder": prefix_cache_folder,
+            "prefix_cache_disk": prefix_cache_disk,
         }
         return LM(*start(name, device=device, progress=report, **settings))
 

@@ -16,6 +16,7 @@ from dflash.decode.drafters import Strategy
 from dflash.decode.drafters.diagnostics import warnings_of
 from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.prefix_cache import PrefixCache
+from dflash.decode.prefix_cache.saved_sessions import SavedSessions
 from dflash.decode.registry import check_no_draft_options
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.trace import Dump
@@ -66,6 +67,7 @@ class LM:
         self.tokenizer, self.template = loaded.tokenizer, loaded.template
         self._device = {"no_gpu": loaded.trouble} if loaded.trouble else {}
         self._engine_thread = engine_thread
+        self._saved_sessions = SavedSessions(loaded, engine_thread.engine.prefix_cache, engine_thread.call)
         self._scoring = threading.Lock()
         self._finalizer = finalize(self, self._engine_thread.close)
 
@@ -292,6 +294,75 @@ class LM:
         """
         return float(np.exp(-self.log_probabilities(text).mean()))
 
+    def save_session(
+        self,
+        name: str | os.PathLike[str],
+        prompt: Prompt,
+        *,
+        strategy: Strategy | Drafter | str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Save the state after a prompt in a file, with which `load_session` spares a later process its prefill.
+
+        The prompt is prefilled first, unless the prefix cache holds it.
+
+        Parameters
+        ----------
+        name : str or path
+            A `str` is a name in the folder `prefix_cache_folder`, of letters, digits and ``._-``; a `pathlib.Path` is any
+            file. A file of that name is replaced; the size limit of the folder does not count it.
+        prompt : str, list of dict or list of int
+            As in `generate`; ``[*generation.prompt, *generation.tokens]`` saves a prompt and its completion.
+        strategy : Strategy, Drafter or str, optional
+            As in `generate`: the state of its drafter is saved, too.
+        chat_template_kwargs : dict, optional
+            As in `generate`.
+
+        Returns
+        -------
+        int
+            Number of tokens in the state: all of the prompt but the last, or up to 16 fewer if the cache held them.
+
+        Raises
+        ------
+        RequestError
+            If the model has no prefix cache, the name is not valid, the state does not fit the cache or the file can't be
+            written. Other errors are those of `generate`.
+        """
+        path = self._saved_sessions.check(name)
+        ids = self.encode(prompt, **(chat_template_kwargs or {}))
+        self.generate(ids, max_tokens=1, strategy=strategy)
+        return self._saved_sessions.save(path, ids)
+
+    def load_session(self, name: str | os.PathLike[str], *, strategy: Strategy | Drafter | str | None = None) -> int:
+        """Load a state that `save_session` has saved into the prefix cache. Prompts that continue it begin there.
+
+        Parameters
+        ----------
+        name : str or path
+            As in `save_session`.
+        strategy : Strategy, Drafter or str, optional
+            Its drafter continues with its saved state; other drafters start at the end of the saved prompt.
+
+        Returns
+        -------
+        int
+            Number of tokens in the state.
+
+        Raises
+        ------
+        NotFound
+            If there is no such file.
+        FormatError
+            If the file is damaged.
+        RequestError
+            If the model has no prefix cache, the name is not valid, the state belongs to another model, KV type, device or
+            version of dflash, or it does not fit the cache.
+        """
+        path, chosen = self._saved_sessions.check(name), Strategy.of(strategy)
+        self._engine_thread.prepare(chosen)
+        return self._saved_sessions.load(path, chosen.drafter)
+
     def info(self) -> dict[str, Any]:
         """Return a description of the model, its memory and its device; see `dflash.model.describe`."""
         pools = self.model.pools
@@ -307,6 +378,8 @@ class LM:
         }
         if self.prefix_cache is not None:
             about["prefix_cache"] = self.prefix_cache.stats._asdict()
+            if self.prefix_cache.disk is not None:
+                about["prefix_cache"]["disk"] = self.prefix_cache.disk.stats._asdict()
         about["warnings"] = warnings_of(self.model)
         return about
 

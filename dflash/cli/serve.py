@@ -54,6 +54,8 @@ def _serve(arguments: argparse.Namespace) -> None:
         raise RequestError(f"--port: must be 0 to 65535, got {arguments.port}")
     if (arguments.prefix_cache_mib or 0) < 0:
         raise RequestError(f"--prefix-cache-mib: must be at least 0, got {arguments.prefix_cache_mib}")
+    if (arguments.prefix_cache_disk_mib or 0) < 0:
+        raise RequestError(f"--prefix-cache-disk-mib: must be at least 0, got {arguments.prefix_cache_disk_mib}")
     if not 0 <= arguments.grace <= MAX_GRACE:
         raise RequestError(f"--grace: must be 0 to {MAX_GRACE} seconds, got {arguments.grace:g}")
     key = read_key(arguments.api_key, arguments.api_key_file)
@@ -79,6 +81,8 @@ def _serve(arguments: argparse.Namespace) -> None:
         kv=arguments.kv,
         max_waiting=MAX_WAITING,
         prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
+        prefix_cache_folder=arguments.prefix_cache_folder,
+        prefix_cache_disk=None if arguments.prefix_cache_disk_mib is None else arguments.prefix_cache_disk_mib << 20,
     )
     names = arguments.model_name or [default_name(arguments.model)]
     try:
@@ -126,6 +130,14 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         help="MiB of states saved for later prompts with the same beginning (an eighth of the free memory); 0 is none",
+    )
+    parser.add_argument(
+        "--prefix-cache-folder",
+        metavar="FOLDER",
+        help="folder for states that leave the memory of the prefix cache (none)",
+    )
+    parser.add_argument(
+        "--prefix-cache-disk-mib", type=int, metavar="N", help="MiB of the files in --prefix-cache-folder (16384)"
     )
     parser.add_argument("--strategy", metavar="NAME", help="strategy of requests that name none (plain)")
     add_draft(parser)

@@ -14,7 +14,7 @@ from dflash.decode.recoveries.emit import show
 from dflash.decode.scheduling.admission import admit, check, check_queue, readmit, save_prompt_snapshot
 from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, plan
 from dflash.decode.scheduling.errands import Errands
-from dflash.decode.scheduling.memory import HEADROOM, release, reserve_step
+from dflash.decode.scheduling.memory import HEADROOM, reserve_step, set_aside
 from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
 from dflash.decode.scheduling.waiting import Ticket, WaitingQueue, start_time
 from dflash.decode.session import Session, Step
@@ -76,8 +76,8 @@ class Engine:
     ----------
     errands : Errands
         Other work that uses the model; one piece runs before each step.
-    n_preemptions : int
-        Number of times that a session was preempted.
+    n_preempted : int
+        Number of preemptions so far.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Engine:
         self._to_save: list[Session] = []
         self._to_end: list[tuple[Session, Step]] = []
         self.errands = Errands()
-        self._n_ended = self._n_failures = self.n_preemptions = 0
+        self._n_ended = self._n_failures = self.n_preempted = 0
         self._failure: str | None = None
 
     @property
@@ -228,7 +228,7 @@ class Engine:
         try:
             self._cancel_all()
             if self.prefix_cache is not None:
-                self.prefix_cache.clear()
+                self.prefix_cache.close()
         finally:
             self.model.attachments.close()
 
@@ -367,10 +367,7 @@ class Engine:
             save_prompt_snapshot(session)
         if session.n_prefilled in session.snapshot_at:
             self._to_save.append(session)
-        if any(held.tokens for held in session.held_steps):
-            session.held_steps.append(step)  # resumed while a recovery holds tokens back
-        else:
-            self._emit(session, step)
+        self._emit(session, step)
 
     def _verify(self, part: BatchPart, out: Forward, samples: Samples | None) -> Decision:
         """Return the accepted tokens of a session after its recoveries and its observer have seen them."""
@@ -445,12 +442,12 @@ class Engine:
             self._failure = f"the engine has failed and takes no more work: {reason}"
 
     def _preempt(self, session: Session) -> None:
-        """Release the memory of a session. It waits to be resumed before any other session starts."""
+        """Move a session's state to the host. It waits to be resumed before any other session starts."""
         self._active.remove(session)
         self._waiting.prepend(session)
-        self.n_preemptions += 1
+        self.n_preempted += 1
         try:
-            release(session, self.prefix_cache)
+            set_aside(session, self.prefix_cache)
         except Exception as error:
             self._end(session, "error", error)
 
@@ -481,7 +478,7 @@ class Engine:
             reason, error, step = "error", error or failure, None
         if is_lost(error):
             self._give_up(f"the device is lost: {error}")
-        session.recorder = None
+        session.recorder = session.preempted_state = None
         session.error, session.ended_at = error, perf_counter()
         self._emit(session, step or Step([], finish=reason))
         session.finish_reason = reason

@@ -18,6 +18,7 @@ from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling, check_whole
 from dflash.decode.sampling.processors import LogitsProcessor, Penalties
 from dflash.decode.sampling.sampler import Sampler, TokenLogprobs
+from dflash.decode.scheduling.preempted_state import PreemptedState
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.decode.special_tokens import SpecialTokens
 from dflash.decode.step import Step
@@ -96,12 +97,12 @@ class Session:
     draft_vocab_steps : Counter of int
         Number of steps by size of the draft vocabulary; empty if the drafter has one size only.
     n_prefilled : int
-        Prefilled tokens in the target's state; see `prefill_end`.
-    prefill_end : int
-        Number of tokens to prefill before the next token is picked: all but the last of the prompt, or of the tokens so far
-        if the session was preempted.
+        Prompt tokens in the target's state; all but the last one are prefilled before the first token is picked. After a
+        preemption also the output tokens in it.
     n_preempted : int
         Number of times that the session gave its memory to older ones.
+    preempted_state : PreemptedState or None
+        Its state in host memory while it waits to be resumed.
     drafter : Drafter
         The drafter in use.
     recovery_states : list of RecoveryState
@@ -181,7 +182,7 @@ class Session:
         self.held_steps: list[Step] = []
         self.prompt_snapshot: SequenceSnapshot | None = None
         self.n_prefilled = self.n_cached = self.n_preempted = 0
-        self.prefill_end = self.n_prompt - 1
+        self.preempted_state: PreemptedState | None = None
         self.snapshot_at: list[int] = []
         self.added_at: float | None = None
         self.started_at: float | None = None
@@ -230,11 +231,6 @@ class Session:
     def snapshot(self) -> SessionSnapshot:
         """Copy the state for other sessions to begin with; see `SessionSnapshot`."""
         return SessionSnapshot(self)
-
-    def next_to_prefill(self, n: int) -> np.ndarray:
-        """Return the next `n` tokens to prefill, int32 (n,)."""
-        start, stop = self.n_prefilled, self.n_prefilled + n
-        return self.prompt_array[start:stop] if stop <= self.n_prompt else np.array(self.token_ids[start:stop], np.int32)
 
     def append(self, accepted: Accepted) -> None:
         """Append accepted tokens."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,22 @@ class SessionSnapshot:
         except BaseException:
             self.state.close()
             raise
+
+    @classmethod
+    def restored(
+        cls,
+        ids: NDArray[np.int32],
+        n_prompt: int,
+        state: SequenceSnapshot,
+        drafter: Drafter,
+        drafter_state: DrafterSnapshot | None,
+    ) -> Self:
+        """Return a snapshot of given parts, which it owns from now on; `ids` are those in the state, int32 (length,)."""
+        found = cls.__new__(cls)
+        found.length, found.token_ids, found.n_prompt = state.length, ids.tolist(), n_prompt
+        found._prompt = ids[:n_prompt]
+        found.state, found.drafter, found.drafter_state = state, drafter, drafter_state
+        return found
 
     def of(self, drafter: Drafter) -> DrafterSnapshot | None:
         """Return the snapshot for `Drafter.start` of `drafter`; None if it is of another drafter."""

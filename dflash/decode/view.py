@@ -75,15 +75,10 @@ class SessionView(Protocol):
     """Number of prompt ids; never changes."""
 
     n_prefilled: int
-    """Number of prefilled tokens in the target's state. At `prefill_end` prefill is complete.
+    """Number of prompt tokens in the target's state. At `n_prompt` - 1 prefill is complete.
 
-    In `start` it is the length of the prefix that another session has prefilled. In `observe` it counts the rows observed.
-    """
-
-    prefill_end: int
-    """Number of tokens to prefill: all but the last of those that `token_ids` held in `start`.
-
-    That is `n_prompt` - 1, and more in a session that was preempted. Never changes after `start`.
+    In `start` it is the length of the prefix that another session has prefilled, or of the state of this session before it
+    was preempted, with its output. In `observe` it counts the rows observed.
     """
 
     max_length: int
@@ -98,7 +93,7 @@ class SessionView(Protocol):
     """Sampling parameters (`Sampler.params`) for drafters that draw their tokens as the target does.
 
     `Sampler.processors` is not empty if logits depend on the path; then draft tokens must reach the host before they are
-    verified. Recoveries may add a processor in `start` and remove it later; drafters must not.
+    verified. Recoveries may add a processor in `start` or `check_step` and remove it later; drafters must not.
     """
 
     grammar: GrammarState | None

@@ -2,19 +2,19 @@
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from dflash.decode.engine import Engine
 from dflash.decode.prefix_cache import PrefixCache
+from dflash.decode.prefix_cache.disk import DEFAULT_CAPACITY, DiskTier
+from dflash.decode.prefix_cache.disk.identity import identity_of
 from dflash.decode.warmup import warm
+from dflash.errors import RequestError
 from dflash.generation.engine_thread import EngineThread
 from dflash.kernels.gpu import device
 from dflash.model.loading.free_memory import free_memory
 from dflash.model.loading.target import Loaded, load_model
-
-if TYPE_CHECKING:
-    from dflash.model.cuda.model import DeviceModel
-    from dflash.model.model import Model
 
 
 def start(
@@ -23,6 +23,8 @@ def start(
     progress: Callable[[str], None] | None = None,
     max_waiting: int | None = None,
     prefix_cache: bool | int = False,
+    prefix_cache_folder: str | os.PathLike[str] | None = None,
+    prefix_cache_disk: int | None = None,
     **settings: Any,
 ) -> tuple[Loaded, EngineThread]:
     """Load a model, warm it up and start its engine thread.
@@ -37,6 +39,10 @@ def start(
         Maximum sequences that wait to start; None is unlimited.
     prefix_cache : bool or int
         Maximum bytes of the prefix cache; True is an eighth of the free memory of the model's device, False and 0 are none.
+    prefix_cache_folder : str or path, optional
+        Folder for states that the prefix cache evicts from memory.
+    prefix_cache_disk : int, optional
+        Maximum bytes of the files in that folder; None is `DEFAULT_CAPACITY`.
     **settings
         Keyword arguments of `load_model`.
 
@@ -46,23 +52,35 @@ def start(
 
     Raises
     ------
+    RequestError
+        If `prefix_cache_folder` is given without `prefix_cache`, or `prefix_cache_disk` without `prefix_cache_folder`.
     DFlashError
         As for `load_model`.
     """
+    if prefix_cache_folder is not None and not prefix_cache:
+        raise RequestError("prefix_cache_folder: needs a prefix cache; add prefix_cache=True or a number of bytes")
+    if prefix_cache_disk is not None and prefix_cache_folder is None:
+        raise RequestError("prefix_cache_disk: needs prefix_cache_folder, the folder of the files")
     loaded = load_model(name, progress=progress, **settings)
     engine = Engine(
         loaded.model,
         chunk=loaded.model.prefill_chunk,
         max_active=loaded.sequences,
         max_waiting=max_waiting,
-        prefix_cache=_prefix_cache(loaded.model, prefix_cache),
+        prefix_cache=_prefix_cache(loaded, prefix_cache, prefix_cache_folder, prefix_cache_disk),
     )
     warm(engine, loaded.kind, progress or (lambda _: None))
     return loaded, EngineThread(engine)
 
 
-def _prefix_cache(model: "Model | DeviceModel", wanted: bool | int) -> PrefixCache | None:
+def _prefix_cache(
+    loaded: Loaded, wanted: bool | int, folder: str | os.PathLike[str] | None, disk_capacity: int | None
+) -> PrefixCache | None:
     if not wanted:
         return None
+    model, disk = loaded.model, None
+    if folder is not None:
+        capacity = DEFAULT_CAPACITY if disk_capacity is None else disk_capacity
+        disk = DiskTier(Path(folder).expanduser().absolute(), capacity, identity_of(loaded))
     free = device.free_memory() if model.device == "cuda" else free_memory()
-    return PrefixCache(free // 8 if wanted is True else wanted, model.pools.page_bytes)
+    return PrefixCache(free // 8 if wanted is True else wanted, model.pools.page_bytes, disk=disk)

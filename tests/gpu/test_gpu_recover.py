@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dflash
-from dflash import MTP, EmptyRetry, LoopGuard, MinTokens, PromptLookup
+from dflash import MTP, EmptyRetry, LoopGuard, MinTokens, PromptLookup, ThinkBudget
 
 ASK = {"chat_template_kwargs": {"enable_thinking": False}, "max_tokens": 120}
 
@@ -54,6 +54,22 @@ def test_a_least_length(lm, sampling):
     assert len({tuple(answer.tokens) for answer in answers}) == 1
     assert len(answers[0].tokens) >= 20 > len(plain.tokens)
     assert answers[0].tokens[: len(plain.tokens) - 1] == plain.tokens[:-1]
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 3}], ids=str)
+def test_a_budget_of_reasoning(lm, sampling):
+    """A close is injected, the next position can't end, and the same follows on every path."""
+    settings = {"max_tokens": 80, **sampling}
+    plain = lm.generate(CAPITAL, **settings)
+    answers = [
+        lm.generate(CAPITAL, strategy=dflash.Strategy.of(strategy) | ThinkBudget(3, "\nEnough.\n"), **settings)
+        for strategy in (None, PromptLookup(), MTP())
+    ]
+    assert len({tuple(answer.tokens) for answer in answers}) == 1
+    kept, _, rest = answers[0].text.partition("\nEnough.\n</think>\n\n")
+    assert plain.text.startswith(kept)
+    assert rest
+    assert [each.recovery for each in answers[0].interventions][:1] == ["ThinkBudget"]
 
 
 def test_a_loop_ends_at_the_same_token(lm):

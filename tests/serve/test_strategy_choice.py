@@ -186,7 +186,7 @@ def test_fields_that_say_nothing():
     wanted = parse_decoding(
         Fields({"min_tokens": 3, "repetition_detection": {"max_pattern_size": 9, "min_pattern_size": 2}})
     )
-    assert wanted.more == (MinTokens(3), LoopGuard(same=0, min_period=2, max_period=9, count=3))
+    assert wanted.more == (MinTokens(3), LoopGuard(same=0, min_period=2, max_period=9, count=3, lines=0, calls=0))
     assert parse_decoding(Fields({"thinking_token_budget": 0})).more == (ThinkBudget(0),)
     with pytest.raises(FieldError, match="strategy: must be a string"):
         parse_decoding(Fields({"strategy": ["plain"]}))

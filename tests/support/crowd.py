@@ -1,4 +1,4 @@
-"""Sessions that compete for few, small KV pages: drafters with pages of their own, recoveries that hold, restart and inject."""
+"""Sessions that compete for few, small KV pages: drafters with pages of their own, recoveries that hold, restart, inject."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -74,7 +74,7 @@ class _Guessing:
         self.drafter, self.session = drafter, session
         self.seen, self.closed = [], 0
         n = session.n_prompt
-        self.truth = next((t for t in drafter.texts if list(t[:n]) == session.token_ids[:n]), tuple(session.token_ids))
+        self.truth = next((t for t in drafter.texts if list(t[:n]) == session.token_ids), tuple(session.token_ids))
 
     def propose(self, max_draft):
         d, start = self.drafter, len(self.session.token_ids)
@@ -96,8 +96,8 @@ class _Guessing:
         self.seen += [(int(token), int(position)) for token, position in out.hidden[rows]]
         text = self.session.token_ids
         assert self.seen == list(zip(text, range(len(self.seen)), strict=False))
-        reading = len(self.seen) < self.session.prefill_end
-        assert reading or len(self.seen) in (self.session.prefill_end, len(text) - 1)
+        reading = len(self.seen) < self.session.n_prompt - 1
+        assert reading or len(self.seen) in (self.session.n_prompt - 1, len(text) - 1)
 
     def close(self):
         self.closed += 1

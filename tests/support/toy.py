@@ -110,6 +110,21 @@ class State:
         self.pages = snapshot.pages[:whole] + last
         self.text, self.memory, self.pending = list(snapshot.text), snapshot.memory, None
 
+    def host_arrays(self):
+        self.pending = None
+        text, memory = np.array(self.text, np.int32), np.frombuffer(self.memory, np.uint8).copy()
+        return {"text": text, "memory": memory, "pages": self.pools.read(self.pages, self.length).copy()}
+
+    def restore_from_host(self, arrays, shared=()):
+        assert not self.pages
+        self.text, self.memory = arrays["text"].tolist(), arrays["memory"].tobytes()
+        self.pages = self.pools.take_pages(-(-self.length // PAGE) - len(shared))
+        self.pages[:0] = shared
+        self.pools.share_pages(shared)
+        for position, token in enumerate(arrays["pages"].tolist()):
+            if position >= len(shared) * PAGE:
+                self.pools.write(self.pages, position, token)
+
     def close(self):
         if self.pools is not None:
             self.pools.return_slot(self.slot)

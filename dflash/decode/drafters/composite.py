@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dflash.decode.view import SessionView
     from dflash.model.batch import Forward
     from dflash.model.protocols.target import TargetModel
+    from dflash.model.state.host_arrays import HostArrays
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +92,15 @@ class CompositeSnapshot:
         """Bytes of all snapshots."""
         return sum(getattr(part, "n_bytes", 0) for part in self.parts)
 
+    def host_arrays(self) -> HostArrays:
+        """Copy the snapshots that can be saved to the host; names begin with the index of their drafter."""
+        found: HostArrays = {}
+        parts: list[Any] = [*self.parts]
+        for i, part in enumerate(parts):
+            if hasattr(part, "host_arrays"):
+                found |= {f"{i}.{name}": array for name, array in part.host_arrays().items()}
+        return found
+
     def close(self) -> None:
         """Close all snapshots."""
         self._stack.close()
@@ -128,3 +138,15 @@ def start_all(
             stack.callback(parts[-1].close)
         stack.pop_all()
     return parts
+
+
+def snapshots_from_host(drafters: Sequence[Drafter], model: TargetModel, arrays: HostArrays) -> CompositeSnapshot:
+    """Return the snapshots that `CompositeSnapshot.host_arrays` copied; drafters without one start without."""
+    with ExitStack() as stack:
+        found: list[Any] = []
+        for i, drafter in enumerate(drafters):
+            own = {name.removeprefix(f"{i}."): array for name, array in arrays.items() if name.startswith(f"{i}.")}
+            found.append(drafter.snapshot_from_host(model, own) if own else None)
+            if found[-1] is not None:
+                stack.callback(found[-1].close)
+        return CompositeSnapshot(found, stack.pop_all())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from dflash.model.draft.state import DraftSnapshot, DraftState
     from dflash.model.protocols.device_drafter import DraftTrees
     from dflash.model.protocols.target import TargetModel
+    from dflash.model.state.host_arrays import HostArrays
 
 Features = dict[int, NDArray[np.float32]]
 
@@ -99,6 +101,11 @@ class DFlash(ModelDrafter["_DFlashState"]):
         """Capture the graphs of a draft model on a GPU."""
         return attachment.warm() if attachment.device == "cuda" else ()
 
+    def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> DraftSnapshot:
+        """See `Drafter`."""
+        with closing(model.attachments[self].state()) as state:
+            return state.rings.snapshot_from_host(arrays)
+
     def start(self, session: SessionView, model: TargetModel, snapshot: DraftSnapshot | None = None) -> _DFlashState:
         """Take a context of the draft model for the session."""
         self.prepare(model)
@@ -137,7 +144,7 @@ class _DFlashState(ModelDrafterState):
         self.unread: list[Features] = []
         self._n_unread = 0
         # the draft model attends to `reach` positions only, so it need not read the start of a long prompt
-        first = session.prefill_end - draft.reach
+        first = session.n_prompt - 1 - draft.reach
         known = snapshot if first <= session.n_prefilled else None
         with self.owned(draft.state(max(first, session.n_prefilled) if known is None else 0)):
             if known is not None:

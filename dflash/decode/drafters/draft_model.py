@@ -21,6 +21,7 @@ from dflash.model.batch import Span
 from dflash.model.candidates import Candidates, fill, put
 from dflash.model.loading.draft_model import Small, load_small
 from dflash.model.loading.target import loaded_model
+from dflash.model.state.sequence_state import Snapshot
 
 if TYPE_CHECKING:
     from dflash.decode.step import Step
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from dflash.model.cuda.model import DeviceModel
     from dflash.model.model import Model
     from dflash.model.protocols.target import TargetModel
-    from dflash.model.state.sequence_state import Snapshot, State
+    from dflash.model.state.host_arrays import HostArrays
+    from dflash.model.state.sequence_state import State
 
 DEPTH = 4
 """Default number of draft tokens of a chain."""
@@ -73,6 +75,10 @@ class DraftModel(ModelDrafter["_DraftModelState"]):
         """Decode a few tokens with a small model on the CPU."""
         if attachment.model.device == "cpu":
             warm(Engine(attachment.model), attachment.kind, lambda _: None)
+
+    def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> Snapshot:
+        """See `Drafter`."""
+        return Snapshot.from_host(model.attachments[self].model.pools, arrays)
 
     def start(self, session: SessionView, model: TargetModel, snapshot: Snapshot | None = None) -> _DraftModelState:
         """Take a sequence of the small model for the session."""
@@ -139,7 +145,7 @@ class _DraftModelState(ModelDrafterState):
     def observe(self, step: Step, out: Forward, rows: Rows) -> None:  # noqa: ARG002
         session = self.session
         self.count_rows(rows)
-        stop = session.n_prefilled if session.n_prefilled < session.prefill_end else len(session.token_ids) - 1
+        stop = session.n_prefilled if session.n_prefilled < session.n_prompt - 1 else len(session.token_ids) - 1
         if stop - self.state.length > PENDING:
             self.commit_accepted()
             self.read(stop)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
-from dflash.decode.drafters.composite import CompositeSnapshot, CompositeState, prepare_all, start_all
+from dflash.decode.drafters.composite import (
+    CompositeSnapshot,
+    CompositeState,
+    prepare_all,
+    snapshots_from_host,
+    start_all,
+)
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import (
     Drafter,
@@ -21,6 +27,7 @@ from dflash.errors import RequestError
 if TYPE_CHECKING:
     from dflash.decode.view import SessionView
     from dflash.model.protocols.target import TargetModel
+    from dflash.model.state.host_arrays import HostArrays
 
 
 def _from_name(call: NameCall) -> Named:
@@ -72,6 +79,10 @@ class FirstOf(Drafter[CompositeState]):
     def prepare_in_parts(self, model: TargetModel) -> Generator[None, None, None]:  # noqa: ARG002
         """Do nothing: the parts are prepared by themselves."""
         yield from ()
+
+    def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> CompositeSnapshot:
+        """Return the snapshots of all drafters."""
+        return snapshots_from_host(self.drafters, model, arrays)
 
     def start(self, session: SessionView, model: TargetModel, snapshot: CompositeSnapshot | None = None) -> CompositeState:
         """Start all drafters."""

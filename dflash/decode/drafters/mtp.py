@@ -21,6 +21,8 @@ from dflash.model.draft import DeviceDraftRequest
 from dflash.model.loading.mtp import load_mtp
 from dflash.model.loading.target import loaded_model
 from dflash.model.mtp import MtpRequest
+from dflash.model.state.host_arrays import checked, placed_like, to_host
+from dflash.model.state.sequence_state import Snapshot
 
 if TYPE_CHECKING:
     from dflash.decode.step import Step
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from dflash.model.mtp import MtpHead
     from dflash.model.protocols.device_drafter import DraftTrees
     from dflash.model.protocols.target import TargetModel
-    from dflash.model.state.sequence_state import Snapshot, State
+    from dflash.model.state.host_arrays import HostArrays
+    from dflash.model.state.sequence_state import State
 
 DEPTH = 3
 """Default number of draft tokens: each costs a pass of the head and is accepted less often than the one before it."""
@@ -73,6 +76,12 @@ class MTP(ModelDrafter["_MtpState"]):
         """Capture the graphs of a head on a GPU."""
         return attachment.warm(DEPTH) if attachment.device == "cuda" else ()
 
+    def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> _MtpSnapshot:
+        """See `Drafter`."""
+        head, n = model.attachments[self], len(arrays.get("unread", ()))
+        unread = checked(arrays, "unread", (n, head.config.width), np.float32)
+        return _MtpSnapshot(Snapshot.from_host(head.pools, arrays), placed_like(unread, head.pools.k))
+
     def start(self, session: SessionView, model: TargetModel, snapshot: _MtpSnapshot | None = None) -> _MtpState:
         """Take a sequence of the head for the session."""
         self.prepare(model)
@@ -88,6 +97,9 @@ class _MtpSnapshot:
     @property
     def n_bytes(self) -> int:
         return self.cache.n_bytes + self.unread.nbytes
+
+    def host_arrays(self) -> HostArrays:
+        return self.cache.host_arrays() | {"unread": to_host(self.unread)}
 
     def close(self) -> None:
         self.cache.close()

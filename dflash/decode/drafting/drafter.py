@@ -19,6 +19,7 @@ from dflash.model.protocols.target import TargetModel
 if TYPE_CHECKING:
     from dflash.decode.drafting.shapes import Shape
     from dflash.decode.recoveries.base import Recovery
+    from dflash.model.state.host_arrays import HostArrays
 
 Rows = slice | Sequence[int]
 """Rows of `Forward.hidden` and `Forward.captured`."""
@@ -168,6 +169,26 @@ class Drafter(Protocol[D]):
             Result of `DrafterState.snapshot` of an equal drafter after these tokens; None if there is none.
         """
         ...
+
+    def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> Any:  # noqa: ARG002
+        """Return a snapshot for `start` from the arrays of its method ``host_arrays``; None if the drafter can't.
+
+        Called after `prepare`, in the thread that owns the model, with arrays that an equal drafter has saved. Snapshots
+        without a method ``host_arrays`` are not saved: the drafter starts at the end of the prefix.
+
+        Parameters
+        ----------
+        model : TargetModel
+        arrays : dict of str to array
+
+        Raises
+        ------
+        FormatError
+            If an array is missing or does not fit. Then the drafter starts without.
+        PoolExhausted, OutOfMemory
+            If there is no memory.
+        """
+        return None
 
     def propose(self, drafter_states: Sequence[D], max_drafts: Sequence[int]) -> list[Draft]:
         """Return drafts for several sessions, one each. Called once a step; the default asks one state after another.

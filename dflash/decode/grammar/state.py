@@ -59,6 +59,16 @@ class GrammarState:
         self._matcher.rollback(n)
         return n == len(tokens)
 
+    def restricts(self, tokens: Sequence[int]) -> list[bool]:
+        """Return for each of these next tokens, which are legal, if it stands where other tokens were not."""
+        found: list[bool] = []
+        for token in tokens:
+            found.append(not self._matcher.free)
+            if not self._matcher.advance(token):
+                raise DFlashError(f"grammar: token {token} is not legal after {len(found) - 1} legal ones")
+        self._matcher.rollback(len(found))
+        return found
+
     def mask(self, row: int = 0) -> Words | None:
         """Return the tokens that may follow here, None for all.
 

@@ -3,13 +3,17 @@
 from collections import Counter
 from contextlib import ExitStack
 from typing import NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 
+from dflash.decode.drafting.drafter import Drafter
+from dflash.decode.prefix_cache.disk import DiskTier, SavedState
 from dflash.decode.prefix_cache.radix_tree import Node, RadixTree
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
-from dflash.errors import OutOfMemory, PoolExhausted, RequestError
+from dflash.errors import FormatError, OutOfMemory, PoolExhausted, RequestError
+from dflash.kernels.ragged import PAGE
 from dflash.model.protocols.target import TargetModel
 
 MIN_GAIN = 16
@@ -78,6 +82,8 @@ class PrefixCache:
         prompt at a multiple of the model's `chunk_alignment`. On a CPU all of them are.
     min_gain : int
         Fewest tokens between a boundary and the next stored one above it.
+    disk : DiskTier, optional
+        Saves evicted snapshots in files, from which later sessions, also of other processes, can begin.
 
     Raises
     ------
@@ -90,7 +96,15 @@ class PrefixCache:
     models need them: a recurrent state can't be cut back to an earlier token (Marconi, Pan et al. 2024, arXiv:2411.19379).
     """
 
-    def __init__(self, capacity: int, page_bytes: int, *, exact: bool = False, min_gain: int = MIN_GAIN) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        page_bytes: int,
+        *,
+        exact: bool = False,
+        min_gain: int = MIN_GAIN,
+        disk: DiskTier | None = None,
+    ) -> None:
         if capacity < 0:
             raise RequestError(f"prefix_cache: a number of bytes of at least 0 is wanted, got {capacity}")
         self.capacity, self.exact, self.min_gain = capacity, exact, min_gain
@@ -101,9 +115,16 @@ class PrefixCache:
         self._page_bytes = page_bytes
         self._n_bytes = self._clock = 0
         self._counts: Counter[str] = Counter()
+        self.disk = disk
+        self._disk_lookups: WeakSet[Session] = WeakSet()
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    @property
+    def n_pages(self) -> int:
+        """Number of KV pages that stored snapshots hold, each counted once."""
+        return len(self._page_users)
 
     @property
     def stats(self) -> PrefixCacheStats:
@@ -125,17 +146,18 @@ class PrefixCache:
         SessionSnapshot or None
             Stays open until the next call of a method of the cache, and while it is spared.
         """
-        snapshot = self._longest(model, session.prompt_array[: session.n_prompt - 1])
-        session.n_cached = snapshot.length if snapshot is not None else 0
-        session.snapshot_at = self._plan(session, model.chunk_alignment)
-        return snapshot
-
-    def find_again(self, model: TargetModel, session: Session) -> SessionSnapshot | None:
-        """Return the longest usable snapshot for all tokens of a preempted session; its plan and its usage stay.
-
-        The snapshot stays open as that of `find`.
-        """
-        return self._longest(model, np.array(session.token_ids[:-1], np.int32))
+        alignment, ids = model.chunk_alignment, session.prompt_array[: session.n_prompt - 1]
+        nodes = self._usable_prefixes(ids, alignment)
+        if self.disk is not None and session not in self._disk_lookups:
+            self._disk_lookups.add(session)  # a session that finds no memory looks for a snapshot again
+            self._load(self.disk, model, session, nodes[-1].length if nodes else 0)
+            nodes = self._usable_prefixes(ids, alignment)
+        session.n_cached = nodes[-1].length if nodes else 0
+        session.snapshot_at = self._plan(session, alignment)
+        if not nodes or nodes[-1].value is None:
+            return None
+        self._touch(nodes[-1])
+        return nodes[-1].value.snapshot
 
     def count(self, session: Session) -> None:
         """Count a session that has started after `find`."""
@@ -159,7 +181,10 @@ class PrefixCache:
         if not others:
             return False
         self._counts["evictions"] += 1
-        self._remove(min(others, key=lambda each: (each[1].used, -each[0].length))[0])
+        node, entry = min(others, key=lambda each: (each[1].used, -each[0].length))
+        if self.disk is not None:
+            self.disk.save(entry.snapshot, self._saved_bytes(entry))
+        self._remove(node)
         return True
 
     def give_way(self) -> bool:
@@ -197,7 +222,7 @@ class PrefixCache:
     def confirm(self, session: Session) -> None:
         """Store the reserved snapshots of a session, whose output is visible now."""
         for snapshot in self._reserved.pop(session, ()):
-            self._store(snapshot)
+            self.store(snapshot)
 
     def abort(self, session: Session) -> None:
         """Discard the reserved snapshots of a session that ended without visible output."""
@@ -205,24 +230,86 @@ class PrefixCache:
         self.discard(session)
 
     def discard(self, session: Session) -> None:
-        """Discard the reserved snapshots of a session; they are taken again if it prefills its prompt again."""
+        """Discard the reserved snapshots of a session."""
         with ExitStack() as others:
             for snapshot in self._reserved.pop(session, ()):
                 others.callback(snapshot.close)
 
+    def longest(self, ids: np.ndarray) -> SessionSnapshot | None:
+        """Return the snapshot with the most tokens that is a prefix of ids (n,). The cache owns it and may close it."""
+        found = (node.value.snapshot for node in self._tree.prefixes(ids) if node.value is not None)
+        return max(found, key=lambda snapshot: snapshot.length, default=None)
+
+    def restore(self, model: TargetModel, saved: SavedState, drafter: Drafter) -> bool:
+        """Add a saved state to memory, where it replaces older snapshots.
+
+        Parameters
+        ----------
+        model : TargetModel
+        saved : SavedState
+        drafter : Drafter
+            See `SavedState.restore`.
+
+        Returns
+        -------
+        bool
+            False if there is no memory for it.
+
+        Raises
+        ------
+        FormatError
+            If the state does not fit the model.
+        """
+        while True:
+            try:
+                return self.store(saved.restore(model, drafter))
+            except (PoolExhausted, OutOfMemory):
+                if not self.evict_oldest():
+                    return False
+
+    def close(self) -> None:
+        """Save the last used snapshots on disk, as many as fit there, then remove everything."""
+        if self.disk is not None:
+            room, chosen = self.disk.capacity, list[tuple[_Entry, int]]()
+            for entry in sorted((node.value for node in self._nodes if node.value), key=lambda entry: -entry.used):
+                n_bytes = self._saved_bytes(entry)
+                if n_bytes > room:
+                    break
+                room -= n_bytes
+                chosen.append((entry, n_bytes))
+            for entry, n_bytes in reversed(chosen):  # the last used one becomes the newest file
+                self.disk.save(entry.snapshot, n_bytes, wait=True)
+            self.disk.close()
+        self.clear()
+
     def clear(self) -> None:
-        """Evict everything, reserved snapshots too."""
+        """Remove everything from memory, reserved snapshots too."""
         for session in list(self._reserved):
             self.discard(session)
         for node in list(self._nodes):
             self._remove(node)
 
-    def _longest(self, model: TargetModel, ids: np.ndarray) -> SessionSnapshot | None:
-        nodes = [node for node in self._tree.prefixes(ids) if self._usable(node, model.chunk_alignment)]
-        if not nodes or nodes[-1].value is None:
-            return None
-        self._touch(nodes[-1])
-        return nodes[-1].value.snapshot
+    def _load(self, disk: DiskTier, model: TargetModel, session: Session, above: int) -> None:
+        """Load the longest snapshot on disk for a session's prompt, if there is memory for both."""
+        ids, alignment = session.prompt_array[: session.n_prompt - 1], model.chunk_alignment
+        name = disk.find(ids, above, alignment if self.exact and alignment > 1 else None)
+        if name is None:
+            return
+        n_pages = -(-name.length // PAGE) - name.length // PAGE + -(-session.n_prompt // PAGE)
+        if n_pages > model.pools.free_pages + len(self._page_users):
+            return
+        saved = disk.read(name, ids)
+        try:
+            if saved is not None and self.restore(model, saved, session.drafter):
+                disk.count(name)
+        except FormatError as error:
+            disk.discard(name, error)
+
+    def _saved_bytes(self, entry: _Entry) -> int:
+        return entry.n_bytes + self._page_bytes * entry.snapshot.length // PAGE
+
+    def _usable_prefixes(self, ids: np.ndarray, alignment: int) -> list[Node[_Entry]]:
+        return [node for node in self._tree.prefixes(ids) if self._usable(node, alignment)]
 
     def _usable(self, node: Node[_Entry], alignment: int) -> bool:
         entry = node.value
@@ -240,7 +327,8 @@ class PrefixCache:
                 above = length
         return wanted
 
-    def _store(self, snapshot: SessionSnapshot) -> None:
+    def store(self, snapshot: SessionSnapshot) -> bool:
+        """Add a snapshot, which the cache owns from now on; return False if it is too large and was closed."""
         ids = snapshot.ids
         for node in list(self._tree.prefixes(ids)):
             if node.length == snapshot.length:
@@ -249,12 +337,13 @@ class PrefixCache:
         while self._n_bytes + n_bytes + self._page_bytes * sum(not self._page_users[page] for page in pages) > self.capacity:
             if not self.evict_oldest():
                 snapshot.close()
-                return
+                return False
         self._n_bytes += n_bytes + self._page_bytes * sum(not self._page_users[page] for page in pages)
         self._page_users.update(pages)
         node = self._tree.add(ids, _Entry(snapshot, n_bytes))
         self._nodes.add(node)
         self._touch(node)
+        return True
 
     def _touch(self, node: Node[_Entry]) -> None:
         """Mark a snapshot as just used, and those above it where other sequences branch off."""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot
 from dflash.decode.drafting.state_check import checked_state
@@ -87,8 +87,7 @@ def admit(
 ) -> None:
     """Start a session, or resume a preempted one: take the memory for its tokens and for one step that decodes.
 
-    The longest fitting snapshot of the cache comes first; the other tokens are prefilled. A session that is resumed keeps
-    everything but its memory: tokens, random numbers, recoveries and held steps.
+    A new session begins with the longest fitting snapshot of the cache, a preempted one with its own state.
 
     Parameters
     ----------
@@ -105,10 +104,16 @@ def admit(
     ------
     PoolExhausted
         If there is not enough memory now; nothing is taken then. The same holds for errors of the drafter or a recovery.
+        If no other session runs, the memory must do for the session until its end.
     """
     session.drafter.prepare(model)
-    n_spare = sum(headroom_pages(each, headroom) for each in (*active, session)) if active else 0
-    _take_evicting(model, session, _open_prefix(session), cache, n_spare)
+    prefix = _open_prefix(session)
+    if active:
+        n_spare = sum(headroom_pages(each, headroom) for each in (*active, session))
+    else:
+        n_spare = 0
+        _check_whole(model, session, prefix, cache)
+    _take_evicting(model, session, prefix, cache, n_spare)
     if session.started_at is not None:
         return
     try:
@@ -153,12 +158,15 @@ def save_prompt_snapshot(session: Session) -> None:
 
 
 def _open_prefix(session: Session) -> SessionSnapshot | SequenceSnapshot | None:
-    """Return the given prefix; None if the session was preempted and its caller has closed the prefix meanwhile."""
+    """Return the given prefix; None if the session has started before and its caller has closed the prefix meanwhile."""
     prefix = session.prefix
-    if session.n_preempted and prefix is not None:
-        state = prefix.state if isinstance(prefix, SessionSnapshot) else prefix
-        return None if state.closed else prefix
-    return prefix
+    if prefix is None or session.started_at is None:
+        return prefix
+    return None if _sequence_of(prefix).closed else prefix
+
+
+def _sequence_of(prefix: SessionSnapshot | SequenceSnapshot) -> SequenceSnapshot:
+    return prefix.state if isinstance(prefix, SessionSnapshot) else prefix
 
 
 def _take_evicting(
@@ -169,9 +177,9 @@ def _take_evicting(
     n_spare: int = 0,
 ) -> None:
     """Take the memory, with a snapshot of the cache if there is no other; the cache gives way while memory is short."""
-    finder = cache if session.use_prefix_cache and prefix is None else None
+    finder = cache if session.use_prefix_cache and prefix is None and session.preempted_state is None else None
     if finder is not None:
-        prefix = (finder.find_again if session.n_preempted else finder.find)(model, session)
+        prefix = finder.find(model, session)
     while True:
         try:
             _take(model, session, prefix, n_spare)
@@ -179,30 +187,33 @@ def _take_evicting(
         except PoolExhausted:
             if cache is None or not cache.evict_oldest(spared=prefix):
                 raise
-    if finder is not None and not session.n_preempted:
+    if finder is not None:
         finder.count(session)
 
 
 def _take(model: TargetModel, session: Session, prefix: SessionSnapshot | SequenceSnapshot | None, n_spare: int) -> None:
-    drafter_snapshot: DrafterSnapshot | None = None
-    known: SequenceSnapshot | None
-    if isinstance(prefix, SessionSnapshot):
-        drafter_snapshot, known = prefix.of(session.drafter), prefix.state
-    else:
-        known = prefix
+    known, preempted = None if prefix is None else _sequence_of(prefix), session.preempted_state
     _check_pages(model, step_length(session), known.length if known is not None else 0, n_spare)
-    session.prefill_end = len(session.token_ids) - 1
+    drafter_snapshot: DrafterSnapshot | None = None
     try:
-        session.state = state = model.state()
-        if known is not None:
-            state.restore(known)
-        session.n_prefilled = known.length if known is not None else 0
-        session.drafter_state = checked_state(session.drafter, session.drafter.start(session, model, drafter_snapshot))
+        with ExitStack() as copies:
+            session.state = state = model.state()
+            if preempted is not None:
+                state.restore_from_host(preempted.target, known.pages[: known.length // PAGE] if known is not None else ())
+                drafter_snapshot = preempted.drafter_snapshot(model, session.drafter)
+                if drafter_snapshot is not None:
+                    copies.callback(drafter_snapshot.close)
+            elif known is not None:
+                state.restore(known)
+                drafter_snapshot = prefix.of(session.drafter) if isinstance(prefix, SessionSnapshot) else None
+            session.n_prefilled = state.length
+            session.drafter_state = checked_state(session.drafter, session.drafter.start(session, model, drafter_snapshot))
         reserve(session)
     except BaseException:
         session.n_prefilled = 0
         session.release()
         raise
+    session.preempted_state = None
 
 
 def _check_pages(model: TargetModel, n: int, n_shared: int, n_spare: int) -> None:
@@ -212,9 +223,24 @@ def _check_pages(model: TargetModel, n: int, n_shared: int, n_spare: int) -> Non
     """
     missing, free = n_pages(n) - n_shared // PAGE, model.pools.free_pages
     if missing + n_spare > free:
+        more = f" and {n_spare} more for the growth of all sessions" if n_spare else ""
         raise PoolExhausted(
-            f"the session needs {missing} KV pages of {PAGE} tokens, with {n_spare} more for the growth of all sessions; "
-            f"{free} of {model.pools.pages} are free"
+            f"the session needs {missing} KV pages of {PAGE} tokens{more}, {free} of {model.pools.pages} are free"
+        )
+
+
+def _check_whole(
+    model: TargetModel,
+    session: Session,
+    prefix: SessionSnapshot | SequenceSnapshot | None,
+    cache: PrefixCache | None,
+) -> None:
+    """Raise PoolExhausted if a session that runs alone could not reach its end, since callers hold snapshots."""
+    missing = n_pages(session.max_length - 1) - (_sequence_of(prefix).length // PAGE if prefix is not None else 0)
+    free = model.pools.free_pages + (cache.n_pages if cache is not None else 0)
+    if missing > free:
+        raise PoolExhausted(
+            f"the session needs {missing} KV pages of {PAGE} tokens, {free} of {model.pools.pages} are not held by callers"
         )
 
 

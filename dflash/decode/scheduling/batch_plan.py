@@ -46,8 +46,8 @@ def plan(model: TargetModel, sessions: Sequence[Session], chunk: int, fail: Fail
     list of BatchPart
         Sessions for which there is no room have no part.
     """
-    decoding = [session for session in sessions if session.n_prefilled >= session.prefill_end]
-    prefilling = [session for session in sessions if session.n_prefilled < session.prefill_end]
+    decoding = [session for session in sessions if session.n_prefilled >= session.n_prompt - 1]
+    prefilling = [session for session in sessions if session.n_prefilled < session.n_prompt - 1]
     parts: list[BatchPart] = []
     start = 0
     for session, draft in _drafts(model, decoding, model.max_rows - (chunk if prefilling else 0), fail):
@@ -59,8 +59,9 @@ def plan(model: TargetModel, sessions: Sequence[Session], chunk: int, fail: Fail
     for session in prefilling:
         n = _chunk(session, room, model.chunk_alignment)
         if n > 0:
+            tokens = session.prompt_array[session.n_prefilled : session.n_prefilled + n]
             assert session.state is not None, "the session runs"
-            span = Span.chain(session.state, session.next_to_prefill(n), prefill=True, logits=False)
+            span = Span.chain(session.state, tokens, prefill=True, logits=False)
             parts.append(BatchPart(session, span, start, start + n, n_prefill=n))
             start, room = start + n, room - n
     return parts
@@ -68,7 +69,7 @@ def plan(model: TargetModel, sessions: Sequence[Session], chunk: int, fail: Fail
 
 def _chunk(session: Session, room: int, alignment: int) -> int:
     """Return the number of tokens to prefill: up to the next snapshot, or as many as end at a multiple of `alignment`."""
-    end = next((length for length in session.snapshot_at if length > session.n_prefilled), session.prefill_end)
+    end = next((length for length in session.snapshot_at if length > session.n_prefilled), session.n_prompt - 1)
     left = end - session.n_prefilled
     return left if left <= room else max(0, room - (session.n_prefilled + room) % alignment)
 

@@ -1,19 +1,16 @@
 """Memory that sessions take as they grow, and which session gives up its memory when there is none left.
 
 A session starts with KV pages for its prompt and one step, and takes more before each step. If none is left, the prefix
-cache gives way, then the youngest session is preempted: it releases pages, slot and drafter state, and keeps its tokens,
-seed, log-probabilities, recoveries, held steps and forced tokens. It is resumed before any other session starts, by a
-prefill of its tokens so far, all or those after a snapshot of the prefix cache. Then it continues at the same position, so
-that no token is lost or emitted twice. The oldest session is never preempted, so some session always reaches its end.
-
-On a CPU, prefilled and decoded tokens leave the same bits, so a preempted session gets the tokens that it gets alone. On a
-GPU, prefill and decode round differently: its later tokens may differ, as those of a prompt that includes its output may.
+cache gives way, then the youngest session is preempted: its KV pages, recurrent state and drafter state are copied to host
+memory and released. It is resumed before any other session starts, with every bit of its state, so it gets the tokens that
+it gets alone. The oldest session is never preempted, so some session always reaches its end.
 """
 
 from collections.abc import Callable, Sequence
 
 from dflash.decode.drafting.drafter import Nothing, reserve_draft
 from dflash.decode.prefix_cache import PrefixCache
+from dflash.decode.scheduling.preempted_state import PreemptedState
 from dflash.decode.session import Session
 from dflash.errors import PoolExhausted
 from dflash.kernels.ragged import PAGE, PENDING
@@ -21,8 +18,8 @@ from dflash.kernels.ragged import PAGE, PENDING
 HEADROOM = 1
 """Default number of free KV pages for each active session when another one starts.
 
-With a page, a session decodes 256 tokens before memory can be short. So preemptions stay rare, each of which prefills a
-sequence again.
+With a page, a session decodes 256 tokens before memory can be short. So preemptions stay rare, each of which copies a
+state twice.
 """
 
 
@@ -85,12 +82,12 @@ def reserve_step(
         All running sessions, the oldest first.
     cache : PrefixCache, optional
     preempt : callable
-        ``preempt(session)`` releases the memory of a session and removes it from `active`.
+        ``preempt(session)`` moves the state of a session to the host and removes it from `active`.
     fail : callable
         ``fail(session, error)`` ends a session that can't have its memory, and removes it from `active`.
     """
     for session in tuple(active):
-        while session in active and session.n_prefilled >= session.prefill_end:
+        while session in active and session.n_prefilled >= session.n_prompt - 1:
             try:
                 reserve(session)
                 break
@@ -100,15 +97,19 @@ def reserve_step(
                 if len(active) == 1:
                     fail(session, error)
                 else:
-                    preempt(active[0])
+                    preempt(active[-1])
             except Exception as error:
                 fail(session, error)
 
 
-def release(session: Session, cache: PrefixCache | None) -> None:
-    """Release the memory of a session that is preempted, with its snapshots that the cache has only reserved."""
+def set_aside(session: Session, cache: PrefixCache | None) -> None:
+    """Copy the state of a session that is preempted to the host, and release its memory.
+
+    That includes its snapshots that the cache has only reserved. A session that has just restarted has no state.
+    """
     session.n_preempted += 1
-    session.n_prefilled = 0
+    if session.state is not None and session.drafter_state is not None:
+        session.preempted_state = PreemptedState.of(session.state, session.drafter_state)
     session.release()
     if cache is not None:
         cache.discard(session)

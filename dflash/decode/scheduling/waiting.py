@@ -90,11 +90,11 @@ class WaitingQueue:
 
     def remove(self, session: Session) -> None:
         """Remove a session; harmless if it is not there."""
-        preempted = [ticket for ticket in self._preempted if ticket.session is session]
-        if preempted:
-            self._preempted.remove(*preempted)
-            self._n -= 1
-            return
+        for ticket in self._preempted:
+            if ticket.session is session:
+                self._preempted.remove(ticket)
+                self._n -= 1
+                return
         name = _group_of(session)
         group = self._groups.get(name, {})
         if group.pop(session, None) is not None:

@@ -109,7 +109,11 @@ class _ThinkBudgetState:
         for i, token in enumerate(accepted.tokens):
             before = accepted.tokens[i - 1] if i else session.token_ids[-1]
             if i >= accepted.injected and self._must_close(session, before, token):
-                return self._close(session, i)
+                self._n_closes += 1
+                ids = self._legal_ids(session, accepted.tokens[:i])
+                if ids:
+                    return self._close(session, i, ids)
+                self._report(session, "skip", f"{self._reason}; skipped, since the grammar refuses it")
             self._reasoning.feed(token)
         return PASS
 
@@ -124,25 +128,38 @@ class _ThinkBudgetState:
             return True
         return not (_is_word(session.detokenize([before])[-1:]) and _is_word(session.detokenize([token])[:1]))
 
-    def _close(self, session: RecoveryView, n: int) -> Inject:
-        self._n_closes += 1
+    def _legal_ids(self, session: RecoveryView, above: list[int]) -> tuple[int, ...]:
+        """Return the tokens to inject after `above`: a grammar may refuse the empty line, or all of them."""
+        ids, think, grammar = self._budget.ids, session.special_tokens.think, session.grammar
+        if grammar is None or think is None or grammar.allows([*above, *ids]):
+            return ids
+        ids = ids[: ids.index(think[1]) + 1]
+        return ids if grammar.allows([*above, *ids]) else ()
+
+    def _close(self, session: RecoveryView, n: int, ids: tuple[int, ...]) -> Inject:
         if session.eos:
-            n_closed = session.n_tokens + n + len(self._budget.ids)
+            n_closed = session.n_tokens + n + len(ids)
             self._no_end = NoEnd(n_closed + 1, np.array(sorted(session.eos)))
             session.sampler.add(self._no_end)
-        return Inject(n, self._budget.ids, f"reasoning was closed after {self._reasoning.n_reasoning} tokens")
+        return Inject(n, ids, self._reason)
 
     def _allow_end(self, no_end: NoEnd, session: RecoveryView, accepted: Accepted) -> None:
         """Remove the mask of end tokens once the position after the close has a token, or if the close was dropped."""
         if no_end.held_off:
-            step = len(session.steps) + len(session.held_steps)
-            reason = "an end was likeliest right after reasoning was closed"
-            session.interventions.append(Intervention(step, self.name, "mask", reason))
+            self._report(session, "mask", "an end was likeliest right after reasoning was closed")
             no_end.held_off.clear()
         is_dropped = not accepted.injected and not session.forced_ids
         if is_dropped or session.n_tokens + len(accepted.tokens) >= no_end.n:
             session.sampler.remove(no_end)
             self._no_end = None
+
+    @property
+    def _reason(self) -> str:
+        return f"reasoning was closed after {self._reasoning.n_reasoning} tokens"
+
+    def _report(self, session: RecoveryView, action: str, reason: str) -> None:
+        step = len(session.steps) + len(session.held_steps)
+        session.interventions.append(Intervention(step, self.name, action, reason))
 
 
 def _is_word(character: str) -> bool:

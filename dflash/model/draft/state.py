@@ -1,6 +1,6 @@
 """State of a draft model for each sequence: keys and values of its context, in ring buffers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from dflash.errors import DFlashError, PoolExhausted
 from dflash.kernels.arrays import zeros
 from dflash.model.draft.config import DraftConfig
+from dflash.model.state.host_arrays import HostArrays, checked, placed_like, to_host
 from dflash.model.state.pools import KV_TYPES
 
 _STEP = 64
@@ -90,6 +91,15 @@ class Rings:
             for ring in (self.k, self.v):
                 ring[layer, slot, where] = next(kept)
 
+    def snapshot_from_host(self, arrays: Mapping[str, NDArray[Any]]) -> "DraftSnapshot":
+        """Return a snapshot with the content of `DraftSnapshot.host_arrays`; raise `FormatError` if it does not fit."""
+        begin, length = checked(arrays, "range", (2,), np.int64).tolist()
+        copies = []
+        for i in range(2 * len(self._reach)):
+            shape = len(self._seen(i // 2, begin, length)), *self.k.shape[3:]
+            copies.append(placed_like(checked(arrays, f"copy.{i}", shape, self.k.dtype), self.k))
+        return DraftSnapshot(begin, length, copies)
+
     def _seen(self, layer: int, begin: int, length: int) -> NDArray[np.intp]:
         return np.arange(max(begin, length - self._reach[layer]), length) % self.size
 
@@ -118,6 +128,11 @@ class DraftSnapshot:
         if self._copies is None:
             raise DFlashError("restore: the snapshot of the draft is closed")
         return self._copies
+
+    def host_arrays(self) -> HostArrays:
+        """Copy the snapshot to the host, as ``range``, int64 (2,): begin and length; and ``copy.0`` and so on."""
+        copies = {f"copy.{i}": to_host(array) for i, array in enumerate(self.copies)}
+        return {"range": np.array([self.begin, self.length], np.int64)} | copies
 
     def close(self) -> None:
         """Release the copies; later calls have no effect."""

@@ -1,5 +1,6 @@
 """GGUF files: metadata as Python values, weights as memory-mapped bytes."""
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -17,6 +18,9 @@ from dflash.model.gguf.part import GGUFPart, TensorInfo, open_part
 __all__ = ["GGUFFile", "TensorInfo"]
 
 _PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+
+_SAMPLE = 1024
+"""Bytes of each sample of a fingerprint. A few blocks of any type; a thousand tensors take 3 MB, milliseconds to read."""
 
 
 class GGUFFile:
@@ -129,6 +133,35 @@ class GGUFFile:
         if tensor.type == "BF16":
             return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
         raise FormatError(f"{self.path.name}: {quoted(name)} must be F32, F16 or BF16, is {tensor.type}")
+
+    def fingerprint(self) -> str:
+        """Return a hash of all headers and of samples of each tensor, which differs between models and quantizations.
+
+        Returns
+        -------
+        str
+            64 hexadecimal digits. Names and times of files have no influence.
+
+        Raises
+        ------
+        ModelError
+            If the file is closed.
+
+        Notes
+        -----
+        Samples are the first, middle and last `_SAMPLE` bytes of a tensor: training and quantization change nearly all.
+        """
+        if not self._data:
+            raise ModelError("the file is closed", path=self.path)
+        digest = hashlib.sha256()
+        for number, data in enumerate(self._data):
+            begin = min((tensor.offset for tensor in self.tensors.values() if tensor.part == number), default=len(data))
+            digest.update(f"{len(data)} {begin} ".encode() + data[:begin])
+        for tensor in self.tensors.values():
+            data, end = self._data[tensor.part], tensor.offset + tensor.n_bytes
+            for at in (tensor.offset, tensor.offset + tensor.n_bytes // 2, max(tensor.offset, end - _SAMPLE)):
+                digest.update(data[at : min(at + _SAMPLE, end)])
+        return digest.hexdigest()
 
     def close(self) -> None:
         """Release the files; the mapping ends with the last array that `data` has returned."""

@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.model.state.host_arrays import HostArrays
+
 Parents = Sequence[int] | NDArray[np.int32]
 """Parent of each row of a span; -1 follows the committed tokens."""
 
@@ -35,7 +37,7 @@ class SequenceSnapshot(Protocol):
 
     @property
     def closed(self) -> bool:
-        """True once `close` was called. Read when a preempted session is resumed, whose prefix may be gone."""
+        """True once `close` was called. Read when a session is started again, whose prefix may be gone."""
         ...
 
     def close(self) -> None:
@@ -119,6 +121,26 @@ class SequenceState(Protocol):
             If the snapshot is closed.
         PoolExhausted
             If there is no memory for a copy of its last page; nothing changes then.
+        """
+        ...
+
+    def host_arrays(self) -> HostArrays:
+        """Copy the committed tokens' state to the host and drop pending rows. Called between two steps, before `close`.
+
+        Takes no memory of the pools.
+        """
+        ...
+
+    def restore_from_host(self, arrays: HostArrays, shared: Sequence[int] = ()) -> None:
+        """Continue from a copy that `host_arrays` of a sequence of the same model has made, with the same bits.
+
+        Called at admission, before `reserve`. `shared` are full pages that the sequence shared at its beginning; it shares
+        them again.
+
+        Raises
+        ------
+        PoolExhausted, OutOfMemory
+            If there is no memory; the sequence can only be closed then.
         """
         ...
 

@@ -1,12 +1,25 @@
 """State of one sequence in a model, with commit of accepted rows, snapshot and restore."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dflash.errors import DFlashError
 from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.ragged import PAGE
 from dflash.model.protocols.sequence import Parents, SequenceSnapshot
+from dflash.model.state.host_arrays import (
+    HostArrays,
+    checked,
+    copy_pages,
+    copy_slot,
+    placed_like,
+    to_host,
+    write_pages,
+    write_slot,
+)
 from dflash.model.state.pools import Pools
 
 
@@ -38,6 +51,42 @@ class Snapshot:
     def n_bytes(self) -> int:
         """Bytes of the copied recurrent state; the pages count apart, since other snapshots may share them."""
         return sum(array.nbytes for array in self.recurrent)
+
+    def host_arrays(self) -> HostArrays:
+        """Copy the snapshot to the host; on a CPU the recurrent state is not copied, since nothing writes to it.
+
+        Returns
+        -------
+        dict of str to array
+            ``length``, int64 (1,); ``k`` and ``v`` as `copy_pages` returns them; ``recurrent.0`` and so on.
+
+        Raises
+        ------
+        DFlashError
+            If the snapshot is closed.
+        """
+        if self._pools is None:
+            raise DFlashError("host_arrays: the snapshot is closed")
+        found = {"length": np.array([self.length], np.int64)} | copy_pages(self._pools, self.pages, self.length)
+        return found | {f"recurrent.{i}": to_host(array) for i, array in enumerate(self.recurrent)}
+
+    @classmethod
+    def from_host(cls, pools: Pools, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Return a snapshot with the content of `host_arrays`, in pages of its own.
+
+        Raises
+        ------
+        FormatError
+            If an array is missing or does not fit the pools.
+        PoolExhausted, OutOfMemory
+            If there is no memory; nothing is taken then.
+        """
+        length = int(checked(arrays, "length", (1,), np.int64)[0])
+        recurrent = [
+            placed_like(checked(arrays, f"recurrent.{i}", view.shape, view.dtype), view)
+            for i, view in enumerate(pools.slot_views(0))
+        ]
+        return cls(pools, length, write_pages(pools, arrays, length), recurrent)
 
 
 class FlushFunction(Protocol):
@@ -199,6 +248,28 @@ class State:
         for array, was in zip(pools.slot_views(self.slot), snapshot.recurrent, strict=True):
             array[:] = was
         self.length, self.accepted, self._pending = snapshot.length, [], None
+
+    def host_arrays(self) -> HostArrays:
+        """Copy the committed tokens' state to the host, as `Snapshot.host_arrays` does; takes no page and no GPU memory."""
+        self._flush_accepted()
+        found = {"length": np.array([self.length], np.int64)} | copy_pages(self.pools, self.pages, self.length)
+        return found | copy_slot(self.pools, self.slot)
+
+    def restore_from_host(self, arrays: HostArrays, shared: Sequence[int] = ()) -> None:
+        """Continue from the arrays of `host_arrays`. The first pages are `shared`, the others its own.
+
+        Raises
+        ------
+        FormatError
+            If an array is missing or does not fit the pools.
+        PoolExhausted, OutOfMemory
+            If there is no memory.
+        """
+        assert not self.pages, "a sequence without tokens"
+        length = int(checked(arrays, "length", (1,), np.int64)[0])
+        self.pages = write_pages(self.pools, arrays, length, shared)
+        write_slot(self.pools, self.slot, arrays)
+        self.length, self.accepted, self._pending = length, [], None
 
     def close(self) -> None:
         """Return pages and slot; later calls have no effect."""

@@ -116,3 +116,12 @@ def test_a_minimum_length_yields_to_the_end_of_the_grammar(lm, pools):
     assert (found.text in ("yes", "no"), found.finish_reason) == (True, "stop")
     longer = lm.generate("Say", regex="(yes ){1,40}", recover=MinTokens(20), max_tokens=21)
     assert len(longer.tokens) == 21
+
+
+@pytest.mark.parametrize("strategy", [None, "lookup", "mtp:3"])
+def test_a_budget_of_reasoning_before_a_grammar(lm, pools, strategy):
+    question = [{"role": "user", "content": "What is 2 + 2?"}]
+    found = lm.generate(question, regex="yes|no", recover="think:3", strategy=strategy, max_tokens=60)
+    reasoning, _, content = found.text.partition("\n</think>")
+    assert reasoning.startswith("I need to\n\nConsidering the limited time")
+    assert (content in ("yes", "no"), found.finish_reason) == (True, "stop")

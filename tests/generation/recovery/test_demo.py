@@ -99,7 +99,8 @@ def test_reasoning_has_a_budget(lm, n):
     plain = lm.generate(question, max_tokens=200)
     budget = ThinkBudget(n, "\nEnough.\n")
     answers = [
-        lm.generate(question, max_tokens=200, recover=budget, strategy=name) for name in (None, "lookup", "mtp-tree:6")
+        lm.generate(question, max_tokens=200, recover=budget, strategy=name)
+        for name in (None, "lookup", "mtp-tree:6", "adaptive")
     ]
     answers += lm.generate([question] * 2, max_tokens=200, strategy=MTP() | budget)
     assert len({answer.text for answer in answers}) == 1

@@ -3,8 +3,10 @@
 import pytest
 from toy import Toy
 from watching import WAYS, script, way, written
+from word_grammar import WordGrammar
 
 from dflash.decode.engine import Engine
+from dflash.decode.grammar.after import AfterToken
 from dflash.decode.recoveries.empty_retry import EmptyRetry
 from dflash.decode.recoveries.loop_guard import LoopGuard
 from dflash.decode.recoveries.min_tokens import MinTokens
@@ -179,6 +181,27 @@ def test_in_a_batch_each_keeps_its_own():
         n_kept = n + n % 2
         assert session.output_ids == [THINK, *([WORD, REST] * 20)[:n_kept], *CLOSE, DOT, WORD, END]
     assert toy.leaked == (0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", WAYS)
+@pytest.mark.parametrize("lead", [(), (LINE,)], ids=["no line", "a line"])
+def test_a_grammar_after_reasoning(kind, lead):
+    """The close is injected without the empty line where a grammar refuses that."""
+    body = WordGrammar(lambda path: [*({t} for t in (*lead, DOT, WORD)), {END}, set()][len(path)], n_vocab=13)
+    toy = model([THINK, *[WORD] * 20], [WORD] * 9)
+    session = ended(kind, toy, [THINK, *[WORD] * 20], [ThinkBudget(3, ids=CLOSE)], grammar=AfterToken(body, THOUGHT))
+    assert session.output_ids == [THINK, WORD, WORD, WORD, SORRY, THOUGHT, *lead, DOT, WORD, END]
+    assert [each.action for each in session.interventions] == ["inject"]
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_a_grammar_that_knows_no_close(kind):
+    body = WordGrammar(lambda path: {END} if len(path) > 20 else {THINK, WORD}, n_vocab=13)
+    toy = model([THINK, *[WORD] * 20], [])
+    session = ended(kind, toy, [THINK, *[WORD] * 20], [ThinkBudget(3, ids=CLOSE)], grammar=body)
+    assert session.output_ids == [THINK, *[WORD] * 20, END]
+    assert [each.action for each in session.interventions] == ["skip"] * MAX_CLOSES
+    assert not session.sampler.processors
 
 
 def test_what_is_no_budget():

@@ -43,10 +43,12 @@ class SafeTensors:
     ----------
     path : Path
     tensors : dict of str to Entry
+    metadata : object
+        The header's entry ``__metadata__``, unchecked; None if there is none.
     """
 
-    def __init__(self, path: Path, tensors: dict[str, Entry]) -> None:
-        self.path, self.tensors = path, tensors
+    def __init__(self, path: Path, tensors: dict[str, Entry], metadata: object = None) -> None:
+        self.path, self.tensors, self.metadata = path, tensors, metadata
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -66,13 +68,25 @@ class SafeTensors:
             raise NotFound("there is no such file", path=path) from error
         except (OSError, ValueError) as error:
             raise FormatError(f"can't be read: {getattr(error, 'strerror', None) or error}", path=path) from error
+        return cls.parse(path, data)
+
+    @classmethod
+    def parse(cls, path: Path, data: mmap.mmap | bytearray) -> Self:
+        """Check the header of a file's content; errors name `path`.
+
+        Raises
+        ------
+        FormatError
+            As `open` does.
+        """
         size = int.from_bytes(data[:8], "little")
         if len(data) < 8 or not 2 <= size <= min(_MAX_HEADER, len(data) - 8):
             raise FormatError(f"is no safetensors file: its header would take {size} of {len(data)} bytes", path=path)
-        header = read_json(path, data[8 : 8 + size])
+        header = read_json(path, bytes(data[8 : 8 + size]))
         entries = {name: value for name, value in header.items() if name != "__metadata__"}
         body = np.frombuffer(data, np.uint8)[8 + size :]
-        return cls(path, {name: _entry(f"{path.name}: tensor {quoted(name)}", entries[name], body) for name in entries})
+        tensors = {name: _entry(f"{path.name}: tensor {quoted(name)}", entries[name], body) for name in entries}
+        return cls(path, tensors, header.get("__metadata__"))
 
 
 def open_folder(folder: Path) -> list[SafeTensors]:

@@ -1,0 +1,142 @@
+"""Folder of saved states: names, an index, and a limit of the bytes of all files."""
+
+import hashlib
+import os
+import re
+import stat
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dflash.decode.prefix_cache.disk.state_file import TEMPORARY
+from dflash.kernels.code_folder import check_owner, prepare_folder
+
+_NAME = re.compile(
+    r"(?P<model>[0-9a-f]{16})-(?P<length>[1-9]\d{0,8})-(?P<origin>[pg])-(?P<digest>[0-9a-f]{40})\.safetensors"
+)
+"""Names of states: model, number of tokens, in a prompt or after generated tokens, hash of identity and tokens."""
+
+_MAX_WRITING = 3600.0
+"""Seconds after which a temporary file counts as left by a process that ended. Writing takes seconds; not measured."""
+
+
+class StateName(NamedTuple):
+    """Name of a state of the model.
+
+    Parameters
+    ----------
+    length : int
+        Tokens in the state.
+    in_prompt : bool
+        True if no token in the state was generated.
+    digest : str
+    """
+
+    length: int
+    in_prompt: bool
+    digest: str
+
+
+class StateFolder:
+    """Files of states in one folder, which several models and processes may share.
+
+    Parameters
+    ----------
+    path : Path
+        Created with mode 0700 by `prepare`.
+    identity : str
+        Identity of this model's states; see `SavedState`.
+    """
+
+    def __init__(self, path: Path, identity: str) -> None:
+        self.path = path
+        self._identity = hashlib.sha256(identity.encode())
+        self._model = self._identity.hexdigest()[:16]
+        self._lock = threading.Lock()
+        self._index: set[StateName] = set()
+        self._n_bytes = 0
+        self._scanned: int | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the states of all models at the last look."""
+        return self._n_bytes
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def prepare(self) -> None:
+        """Create the folder, or check that no other user can write to it; raise `OSError` if that fails."""
+        prepare_folder(self.path)
+
+    def path_of(self, name: StateName) -> Path:
+        """Return the path of a state."""
+        origin = "p" if name.in_prompt else "g"
+        return self.path / f"{self._model}-{name.length}-{origin}-{name.digest}.safetensors"
+
+    def name_of(self, token_ids: NDArray[np.int32], *, in_prompt: bool) -> StateName:
+        """Return the name for the state after some tokens."""
+        digest = self._identity.copy()
+        digest.update(token_ids.astype("<i4").tobytes())
+        return StateName(len(token_ids), in_prompt, digest.hexdigest()[:40])
+
+    def __contains__(self, name: StateName) -> bool:
+        return name in self._index
+
+    def forget(self, name: StateName) -> None:
+        """Remove a name from the index until the folder changes."""
+        with self._lock:
+            self._index.discard(name)
+
+    def find(self, token_ids: NDArray[np.int32], above: int) -> list[StateName]:
+        """Return the states of more than `above` tokens that are a prefix of token_ids (T,), the longest first."""
+        with self._lock:
+            index = set(self._index)
+        digest, at, found = self._identity.copy(), 0, list[StateName]()
+        for length in sorted({name.length for name in index if above < name.length <= len(token_ids)}):
+            digest.update(token_ids[at:length].astype("<i4").tobytes())
+            at, text = length, digest.copy().hexdigest()[:40]
+            names = (StateName(length, in_prompt, text) for in_prompt in (False, True))
+            found += [name for name in names if name in index]
+        return found[::-1]
+
+    def refresh(self) -> None:
+        """List the folder again if a file was added or removed; raise `OSError` if it can't be listed."""
+        changed = self.path.stat().st_mtime_ns
+        if changed != self._scanned:
+            self.trim(None)
+            self._scanned = changed
+
+    def trim(self, capacity: int | None) -> None:
+        """List the folder, and remove the least recently used states of all models beyond `capacity` bytes.
+
+        Other files are left alone, but for temporary files that a process of this user has left.
+        """
+        with self._lock:
+            files, index = [], set[StateName]()
+            with os.scandir(self.path) as entries:
+                for entry in entries:
+                    with suppress(OSError):  # removed meanwhile, or of another user
+                        status = entry.stat(follow_symlinks=False)
+                        match = _NAME.fullmatch(entry.name)
+                        if not stat.S_ISREG(status.st_mode):
+                            continue
+                        check_owner(status)
+                        if match is not None:
+                            files.append((status.st_mtime_ns, status.st_size, entry.name, match))
+                        elif entry.name.startswith(TEMPORARY) and time.time() - status.st_mtime > _MAX_WRITING:
+                            (self.path / entry.name).unlink()
+            total = sum(size for _, size, _, _ in files)
+            for _, size, name, match in sorted(files, key=lambda file: file[:3]):
+                if capacity is not None and total > capacity:
+                    with suppress(FileNotFoundError):
+                        (self.path / name).unlink()
+                    total -= size
+                elif match["model"] == self._model:
+                    index.add(StateName(int(match["length"]), match["origin"] == "p", match["digest"]))
+            self._index, self._n_bytes = index, total
