@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import toy
 from toy import ToyPools
@@ -27,7 +28,10 @@ def small_pages():
 
 
 class Pages(Drafter):
-    """Drafts from known texts with some errors, and needs a page of its own for each page of the target."""
+    """Drafts from known texts with some errors, and needs a page of its own for each page of the target.
+
+    Its snapshots can be copied to the host, if it drafts chains.
+    """
 
     def __init__(self, target, texts, *, tree=False):
         self.pools = ToyPools(target.pages + target.slots, target.slots)
@@ -36,16 +40,24 @@ class Pages(Drafter):
     def start(self, session, model, snapshot=None):
         return _Paged(self, session, snapshot)
 
+    def snapshot_from_host(self, model, arrays):
+        return _SavedCopy(self.pools, arrays["seen"].tolist())
+
 
 class _Copy:
     n_bytes = 5
 
-    def __init__(self, state):
-        self.pools, self.seen = state.drafter.pools, list(state.seen)
+    def __init__(self, pools, seen):
+        self.pools, self.seen = pools, list(seen)
         self.pages = self.pools.take_pages(-(-len(self.seen) // SMALL))
 
     def close(self):
         self.pools.return_pages(self.pages)
+
+
+class _SavedCopy(_Copy):
+    def host_arrays(self):
+        return {"seen": np.array(self.seen, np.int32)}
 
 
 class _Paged:
@@ -54,8 +66,8 @@ class _Paged:
     def __init__(self, drafter, session, snapshot):
         self.drafter, self.session, self.pages = drafter, session, []
         self.slot = drafter.pools.take_slot()
-        self.first = 0 if snapshot is not None else session.n_prefilled
         self.seen = list(snapshot.seen) if snapshot is not None else []
+        self.first = session.n_prefilled - len(self.seen)
         assert self.seen == session.token_ids[self.first : session.n_prefilled]
 
     def reserve(self, length):
@@ -77,7 +89,7 @@ class _Paged:
         assert len(self.seen) <= SMALL * len(self.pages)
 
     def snapshot(self):
-        return _Copy(self)
+        return (_Copy if self.drafter.tree else _SavedCopy)(self.drafter.pools, self.seen)
 
     def close(self):
         self.drafter.pools.return_slot(self.slot)

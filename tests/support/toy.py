@@ -133,12 +133,15 @@ class State:
 
 
 class Toy:
-    """`law(text)`, if given, makes the logits of a path instead of the hash; `sharp` is the spread of hashed logits."""
+    """`law(text)`, if given, makes the logits of a path instead of the hash; `sharp` is the spread of hashed logits.
+
+    With `rounds`, prefilled tokens leave another memory than decoded ones, as they do on a GPU.
+    """
 
     device = "cpu"
 
-    def __init__(self, n_vocab=13, *, pages=64, slots=8, context=2000, rows=128, sharp=2.0, law=None):
-        self.n_vocab, self.max_rows, self.sharp, self.law = n_vocab, rows, sharp, law
+    def __init__(self, n_vocab=13, *, pages=64, slots=8, context=2000, rows=128, sharp=2.0, law=None, rounds=False):
+        self.n_vocab, self.max_rows, self.sharp, self.law, self.rounds = n_vocab, rows, sharp, law, rounds
         self.chunk_alignment, self.can_overlap = 1, False
         self.attachments = Attachments()
         self.config = SimpleNamespace(context=context, n_vocab=n_vocab, width=2)
@@ -189,7 +192,7 @@ class Toy:
             for token, parent in zip(span.tokens.tolist(), span.parents.tolist(), strict=True):
                 assert 0 <= token < self.n_vocab
                 memory, text = (rows[parent][1], texts[parent]) if parent >= 0 else (state.memory, state.text)
-                rows.append((token, fold(memory, token), parent))
+                rows.append((token, fold(memory + b"r" * (self.rounds and span.prefill), token), parent))
                 texts.append([*text, token])
                 hidden.append([token, len(text)])
                 if span.logits:

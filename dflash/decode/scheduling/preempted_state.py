@@ -50,8 +50,11 @@ class PreemptedState:
 
 def _drafter_arrays(drafter_state: DrafterState) -> HostArrays | None:
     """Copy the state of a drafter to the host; None if it makes no snapshot that can be copied, or there is no memory."""
+    take = getattr(drafter_state, "snapshot", None)
+    if take is None:
+        return None
     try:
-        snapshot: Any = drafter_state.snapshot()
+        snapshot: Any = take()
     except (PoolExhausted, OutOfMemory):
         return None  # drafts change, tokens do not
     if snapshot is None:
