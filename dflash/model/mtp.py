@@ -129,7 +129,7 @@ class MtpHead:
         PoolExhausted
             If every slot is in use.
         """
-        return State(self.pools, _nothing_to_flush)
+        return State(self.pools, nothing_to_flush)
 
     def join(self, parts: Sequence[Floats]) -> Floats:
         """Concatenate hidden states to one new array (N, D)."""
@@ -243,5 +243,5 @@ def _own(weights: Weights, name: str, shared: Matrix) -> Matrix:
     return weights.matrix(name) if name in weights else shared
 
 
-def _nothing_to_flush(slot: int, accepted: Sequence[int], buffer: int) -> None:
+def nothing_to_flush(slot: int, accepted: Sequence[int], buffer: int) -> None:
     """Do nothing: a block of full attention has no recurrent state."""

@@ -6,7 +6,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.errors import KernelError, RequestError
 from dflash.kernels.block_attention import Blocks
 from dflash.kernels.cpu.jit import use_threads
 from dflash.kernels.embed import embed
@@ -19,7 +18,7 @@ from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Context, Rows
 from dflash.model.draft.files.source import DraftLayerWeights, Source
 from dflash.model.draft.layers import Layer, rms_norm
-from dflash.model.draft.request import DraftRequest
+from dflash.model.draft.request import DraftRequest, check_requests
 from dflash.model.draft.state import DraftState, Rings
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.draft.workspace import block_space
@@ -173,7 +172,7 @@ class BlockDraft:
         """
         if not requests:
             return []
-        self._check(requests)
+        check_requests(requests, self._n_vocab, self.config.max_draft)
         use_threads(self.threads)
         config, sizes = self.config, [self._n_rows(request) for request in requests]
         blocks = _blocks(requests, sizes)
@@ -226,17 +225,6 @@ class BlockDraft:
         if config.logit_cap:
             soft_cap(logits, config.logit_cap)
         return hidden, logits
-
-    def _check(self, requests: Sequence[DraftRequest]) -> None:
-        if len({request.state.slot for request in requests}) < len(requests) or any(
-            request.state.closed for request in requests
-        ):
-            raise KernelError("propose: two requests have the same state, or a state is closed")
-        for request in requests:
-            if not 0 <= request.anchor < self._n_vocab:
-                raise RequestError(f"token {request.anchor} is not in the vocabulary: ids are 0 to {self._n_vocab - 1}")
-            if not 1 <= request.n_draft <= self.config.max_draft:
-                raise RequestError(f"n_draft is {request.n_draft}, must be 1 to {self.config.max_draft} for this draft")
 
 
 def positions(blocks: Blocks, n: int) -> NDArray[np.int32]:

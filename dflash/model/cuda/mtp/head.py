@@ -28,7 +28,7 @@ from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.gguf.file import GGUFFile
-from dflash.model.mtp import MtpRequest
+from dflash.model.mtp import MtpRequest, nothing_to_flush
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
@@ -122,7 +122,7 @@ class DeviceMtpHead:
 
     def state(self) -> State:
         """Begin a sequence; see `MtpHead.state`."""
-        return State(self.pools, _nothing_to_flush)
+        return State(self.pools, nothing_to_flush)
 
     def join(self, parts: Sequence[Any]) -> Any:
         """Concatenate hidden states to one new array (N, D)."""
@@ -289,7 +289,3 @@ class DeviceMtpHead:
             state.mark_read(order - 1, prefill=True)
             host.next[:, i] = state.length + np.arange(MOST)
             at += n
-
-
-def _nothing_to_flush(slot: int, accepted: Sequence[int], buffer: int) -> None:
-    """Do nothing: a block of full attention has no recurrent state."""

@@ -50,13 +50,6 @@ class JsonKeys(Keys):
                 return value
         return super().value(name, *default)
 
-    def flag(self, name: str, *, default: bool | None) -> bool | None:
-        """Return true or false."""
-        value = self.value(name, default)
-        if value is not default and type(value) is not bool:
-            raise self.wrong(name, value, "true or false")
-        return value
-
     def object(self, name: str) -> Mapping[str, Any]:
         """Return an object, empty if there is none."""
         value = self.value(name, {})
