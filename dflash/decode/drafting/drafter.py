@@ -57,7 +57,6 @@ class DrafterSnapshot(Protocol):
 
     def close(self) -> None:
         """Release the memory of the copy. Called once, between two steps; states that began with it live on."""
-        ...
 
 
 class DrafterState(Protocol):
@@ -68,7 +67,6 @@ class DrafterState(Protocol):
         @property
         def capture(self) -> tuple[int, ...]:
             """Target layers whose outputs `observe` needs, often none. Read before every forward; constant."""
-            ...
 
     else:
         capture: tuple[int, ...]  # without a value: a derived class that lacks it is refused
@@ -78,7 +76,6 @@ class DrafterState(Protocol):
 
         `Drafter.propose` calls it once a step, after all earlier rows were observed. `max_draft` may be 0.
         """
-        ...
 
     def observe(self, step: Step, out: Forward, rows: Rows) -> None:
         """Receive a step and its rows of a forward that are part of the sequence now, in their order.
@@ -90,18 +87,15 @@ class DrafterState(Protocol):
         newest one, and `step` lacks tokens and times. `step` never holds `Step.commit`, `Step.note` and `Step.by`. `out` is
         valid until the next forward, so keep copies only.
         """
-        ...
 
     def snapshot(self) -> DrafterSnapshot | None:
         """Return a copy of the state for `Drafter.start`, or None if it need not be copied.
 
         Called between two steps.
         """
-        ...
 
     def close(self) -> None:
         """Release all memory. Called once when the session ends, restarts or changes its drafter, also after errors."""
-        ...
 
 
 D = TypeVar("D", bound=DrafterState)
@@ -163,7 +157,6 @@ class Drafter(Protocol[D]):
         snapshot : DrafterSnapshot, optional
             Result of `DrafterState.snapshot` of an equal drafter after these tokens; None if there is none.
         """
-        ...
 
     def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> Any:  # noqa: ARG002
         """Return a snapshot for `start` from the arrays of its method ``host_arrays``; None if the drafter can't.

@@ -42,12 +42,10 @@ class DraftMethod(Protocol):
     @property
     def drafter(self) -> Any:
         """The drafter, of a registered class or another. Read by `name`."""
-        ...
 
     @property
     def shape(self) -> Shape | None:
         """Shape of the drafts; None if the drafter chooses. Read by `name`."""
-        ...
 
 
 class NameCall(NamedTuple):

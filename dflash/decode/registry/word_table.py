@@ -14,17 +14,14 @@ class Registered(Protocol):
     @property
     def word(self) -> str:
         """The name."""
-        ...
 
     @property
     def kind(self) -> type:
         """The class that has the name."""
-        ...
 
     @property
     def forms(self) -> list[str]:
         """The ways to write the word, such as ``mtp[:DEPTH]``."""
-        ...
 
 
 E = TypeVar("E", bound=Registered)

@@ -1,6 +1,6 @@
 """Requests to a draft model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from dflash.errors import KernelError, RequestError
@@ -65,6 +65,14 @@ def shared_draft_vocab(requests: Sequence[DeviceDraftRequest[S]]) -> int | None:
     """Return the smallest draft vocabulary that includes those of all requests; None is the full one."""
     wanted = [request.draft_vocab for request in requests if request.draft_vocab is not None]
     return None if len(wanted) < len(requests) else max(wanted, default=None)
+
+
+def draft_rows(requests: Sequence[DraftRequest]) -> Iterator[tuple[DraftRequest, slice]]:
+    """Yield each request with its draft rows, which stand one after the other."""
+    start = 0
+    for request in requests:
+        yield request, slice(start, start + request.n_draft)
+        start += request.n_draft
 
 
 def check_requests(requests: Sequence[DraftRequest], n_vocab: int, max_draft: int) -> None:

@@ -21,21 +21,17 @@ class SequenceSnapshot(Protocol):
     @property
     def length(self) -> int:
         """Number of tokens in the copy. Read at admission, to find how much of a prompt it holds; never changes."""
-        ...
 
     @property
     def pages(self) -> Sequence[int]:
         """KV pages of the copy, which other copies and sequences may share. Read by the prefix cache; never changes."""
-        ...
 
     @property
     def n_bytes(self) -> int:
         """Bytes of the copy without its pages. Read by the prefix cache, which bounds its memory; never changes."""
-        ...
 
     def close(self) -> None:
         """Release the memory of the copy. Called by the owner, between two forwards; later calls have no effect."""
-        ...
 
 
 class SequenceState(Protocol):
@@ -48,7 +44,6 @@ class SequenceState(Protocol):
     @property
     def length(self) -> int:
         """Number of committed tokens. Read between forwards, by the engine and by snapshots."""
-        ...
 
     @property
     def pending(self) -> Sequence[int] | None:
@@ -56,7 +51,6 @@ class SequenceState(Protocol):
 
         Read by `OverlappedStep.take` before it uses a forward that was launched ahead. Reading may wait for the device.
         """
-        ...
 
     def reserve(self, n: int) -> None:
         """Take memory for `n` tokens beyond the committed ones.
@@ -68,7 +62,6 @@ class SequenceState(Protocol):
         PoolExhausted
             If there are not enough pages; none is taken then.
         """
-        ...
 
     def mark_read(self, parents: Parents, *, prefill: bool) -> None:
         """Record that a forward has read rows with these parents.
@@ -76,7 +69,6 @@ class SequenceState(Protocol):
         Called by the model in `TargetModel.forward`. The engine calls it only for `OverlappingModel.forward_overlapped`,
         once the row before was committed.
         """
-        ...
 
     def commit(self, path: Sequence[int]) -> None:
         """Accept some pending rows of the last forward; the others are rejected.
@@ -93,7 +85,6 @@ class SequenceState(Protocol):
         DFlashError
             If a row is not pending or not the child of the row before it.
         """
-        ...
 
     def snapshot(self) -> SequenceSnapshot:
         """Copy the committed tokens' state and drop pending rows. Called between two steps.
@@ -103,7 +94,6 @@ class SequenceState(Protocol):
         PoolExhausted, OutOfMemory
             If there is no memory for the copy; nothing changes then.
         """
-        ...
 
     def restore(self, snapshot: SequenceSnapshot) -> None:
         """Return to a snapshot that a sequence of the same model has taken. Called at admission, before `reserve`.
@@ -115,8 +105,6 @@ class SequenceState(Protocol):
         PoolExhausted
             If there is no memory for a copy of its last page; nothing changes then.
         """
-        ...
 
     def close(self) -> None:
         """Release all memory. Called when the session ends or restarts, also after errors; later calls have no effect."""
-        ...

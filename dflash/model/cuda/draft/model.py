@@ -1,6 +1,7 @@
 """A block draft model on a GPU: the interface of `dflash.model.draft.model.BlockDraft`; drafts stay on the device."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import product
 from typing import Any, Literal
 
@@ -126,13 +127,11 @@ class DeviceBlockDraft:
             yield
             self._context.prepare(n)
             yield
-        state, most = self.state(), self.config.max_draft
-        try:
+        most = self.config.max_draft
+        with closing(self.state()) as state:
             for params, some in product((SampleParams(), SampleParams(1.0)), (None, *range(len(self.draft_vocabs)))):
                 self._block.prepare([DeviceDraftRequest(state, params, most, 1, most, some)])
                 yield
-        finally:
-            state.close()
 
     def state(self, begin: int = 0) -> DraftState:
         """Begin a sequence; see `BlockDraft.state`."""
@@ -175,15 +174,8 @@ class DeviceBlockDraft:
         for start in range(0, len(requests), self.most_texts):
             part = requests[start : start + self.most_texts]
             device_requests = [
-                DeviceDraftRequest(
-                    request.state,
-                    request.params,
-                    request.n_draft,
-                    request.n_candidates,
-                    request.n_draft,
-                    request.draft_vocab,
-                )
-                for request in part
+                DeviceDraftRequest(each.state, each.params, each.n_draft, each.n_candidates, each.n_draft, each.draft_vocab)
+                for each in part
             ]
             self._guess(device_requests, [request.anchor for request in part], candidates=True)
             with device.device_errors("a draft"):
