@@ -46,8 +46,8 @@ def _names() -> dict[str, list[str]]:
     """Return the names that ``--strategy`` and ``--recover`` take."""
     import dflash.decode.drafters
     import dflash.generation.recovery  # noqa: F401  both register names
+    from dflash.decode.registry import DRAFTERS
     from dflash.decode.registry.recoveries import entries
-    from dflash.decode.registry.strategies import DRAFTERS
 
     strategies = [form for entry in DRAFTERS.values() for form in entry.forms]
     return {"strategies": strategies, "recoveries": [form for entry in entries() for form in entry.forms]}

@@ -15,7 +15,7 @@ from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.first_of import FirstOf
-from dflash.decode.registry.strategies import DRAFTERS
+from dflash.decode.registry import DRAFTERS
 
 __all__ = ["MTP", "Adaptive", "DDTree", "DFlash", "DSpark", "DraftModel", "FirstOf", "Plain", "PromptLookup", "Strategy"]
 
