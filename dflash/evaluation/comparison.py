@@ -241,15 +241,7 @@ class Comparison:
         shares = [f"{row.shares[part]:.0%}" for part in PARTS]
         text = "same" if not row.differs else f"{len(row.differs)} DIFFER"
         rate = f"{row.rate:,.1f}{deviation}", f"{self.speed_up(row):.2f}"
-        return [
-            row.name,
-            *rate,
-            f"{row.tokens_per_step:.2f}",
-            *drafts,
-            *shares,
-            f"{row.first_token * 1e3:,.0f}",
-            text,
-        ]
+        return [row.name, *rate, f"{row.tokens_per_step:.2f}", *drafts, *shares, f"{row.first_token * 1e3:,.0f}", text]
 
     def _problems(self) -> list[str]:
         found = []
@@ -263,16 +255,8 @@ class Comparison:
 
 
 _HEAD = (
-    "strategy",
-    "tokens/s",
-    "×",
-    "tokens per step",
-    "draft tokens",
-    "accepted",
-    "acceptance rate",
-    *PARTS,
-    "first token, ms",
-    "text",
+    *("strategy", "tokens/s", "×", "tokens per step", "draft tokens", "accepted", "acceptance rate"),
+    *(*PARTS, "first token, ms", "text"),
 )
 
 

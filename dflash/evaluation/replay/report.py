@@ -81,18 +81,8 @@ class Replay:
 
 
 _HEAD = [
-    "turn",
-    "prompt",
-    "cached",
-    "first token cold, ms",
-    "warm, ms",
-    "warm / cold",
-    "all cold, ms",
-    "warm, ms",
-    "output",
-    "tokens per step",
-    "finish",
-    "text",
+    *("turn", "prompt", "cached", "first token cold, ms", "warm, ms", "warm / cold", "all cold, ms", "warm, ms"),
+    *("output", "tokens per step", "finish", "text"),
 ]
 
 

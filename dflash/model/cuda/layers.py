@@ -137,11 +137,7 @@ class Block:
     """
 
     def __init__(
-        self,
-        parts: LayerContext,
-        mixer: LinearAttention | FullAttention,
-        norms: LayerNorms,
-        behind: Norm | None = None,
+        self, parts: LayerContext, mixer: LinearAttention | FullAttention, norms: LayerNorms, behind: Norm | None = None
     ) -> None:
         weights, config, space, ops = parts
         self.norm = launched(norms.mixer)
