@@ -67,10 +67,6 @@ def compare(
     **sampling
         Fields of `Sampling`; they override those of a case. The default seed is 0, so that all strategies give one text.
 
-    Returns
-    -------
-    Comparison
-
     Raises
     ------
     RequestError

@@ -164,12 +164,7 @@ class Comparison:
         return row.rate / self.rows[0].rate if self.rows[0].rate else 0.0
 
     def plot(self) -> "Figure":
-        """Plot tokens per second, and the acceptance rate by draft position.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-        """
+        """Plot tokens per second, and the acceptance rate by draft position."""
         from matplotlib import pyplot
 
         figure = pyplot.figure(figsize=(8, 1.2 + 0.4 * max(len(self.rows), 4)), dpi=75, layout="constrained")

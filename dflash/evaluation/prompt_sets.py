@@ -51,10 +51,6 @@ def load_prompts(name: str | os.PathLike[str]) -> list[Case]:
         messages in order, as in MT-Bench) or ``messages``; optional are ``tools``, ``chat_template_kwargs``, ``sampling``
         and an id.
 
-    Returns
-    -------
-    list of Case
-
     Raises
     ------
     NotFound

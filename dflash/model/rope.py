@@ -39,10 +39,6 @@ def tabulate(positions: NDArray[np.int32], inv_freq: NDArray[np.float32], gain: 
 def inverse_frequencies(config: Rotation) -> tuple[NDArray[np.float32], float]:
     """Return radians per position of each rotated pair, and a gain for cosine and sine.
 
-    Parameters
-    ----------
-    config : Config, DraftConfig
-
     Returns
     -------
     inv_freq : float32 (n_rot / 2,)

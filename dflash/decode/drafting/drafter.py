@@ -164,11 +164,6 @@ class Drafter(Protocol[D]):
         Called after `prepare`, in the thread that owns the model, with arrays that an equal drafter has saved. Snapshots
         without a method ``host_arrays`` are not saved: the drafter starts at the end of the prefix.
 
-        Parameters
-        ----------
-        model : TargetModel
-        arrays : dict of str to array
-
         Raises
         ------
         FormatError

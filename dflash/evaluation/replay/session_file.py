@@ -32,10 +32,6 @@ def load_session(path: str | os.PathLike[str]) -> list[Turn]:
         * recorded HTTP requests with ``path`` and ``body``, optionally ``n`` (order) and a first line about the client: a
           turn for each request.
 
-    Returns
-    -------
-    list of Turn
-
     Raises
     ------
     NotFound

@@ -91,10 +91,6 @@ class GGUFFile:
     def data(self, name: str) -> np.ndarray:
         """Return the bytes of a tensor as stored in the file.
 
-        Parameters
-        ----------
-        name : str
-
         Returns
         -------
         uint8 (..., row_bytes)

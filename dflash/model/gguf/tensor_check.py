@@ -59,10 +59,6 @@ def match_tensors(config: Config, tensors: Mapping[str, TensorInfo], *, trunk: b
     trunk : bool
         False for a file that holds only the MTP block, whose trunk is in another file.
 
-    Returns
-    -------
-    Matched
-
     Raises
     ------
     FormatError

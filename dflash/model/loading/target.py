@@ -102,10 +102,6 @@ def load_model(
     progress : callable, optional
         Called with the name of each phase before it begins. If given, downloads also show a progress bar.
 
-    Returns
-    -------
-    Loaded
-
     Raises
     ------
     NotFound, DownloadError

@@ -19,10 +19,6 @@ _PARTS = (".json", ".safetensors")
 def is_draft(path: Path) -> bool:
     """Return True if a model is a draft: a folder, a file in one, or a GGUF file of a draft architecture.
 
-    Parameters
-    ----------
-    path : Path
-
     Raises
     ------
     NotFound, FormatError, Unsupported
