@@ -1,7 +1,7 @@
 """Limits of one request, checked before anything is copied, built or tokenized.
 
 The error for a request beyond a limit names the field, the value and the limit. Limits of strategy names are in
-`dflash.decode.registry.strategies`, since they also hold on the command line.
+`dflash.decode.registry`, since they also hold on the command line.
 """
 
 from dataclasses import dataclass
