@@ -18,6 +18,9 @@ _KINDS = {
     OVERLOADED: "overloaded_error",
 }
 
+_FIELDS = {"response_format": "output_config.format"}
+"""Field of OpenAI's API that the server names in messages, to the field of this one."""
+
 
 def refusal_of(problem: Problem) -> tuple[int, Mapping[str, Any], Mapping[str, str]]:
     """Return the status, body and headers for a problem.
@@ -32,6 +35,8 @@ def refusal_of(problem: Problem) -> tuple[int, Mapping[str, Any], Mapping[str, s
         status = 500 if problem.code == "engine_failed" else OVERLOADED
     kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
     message, overflow, identifier = problem.message, problem.overflow, f"req_{uuid4().hex}"
+    if problem.param in _FIELDS:
+        message = message.replace(problem.param, _FIELDS[problem.param], 1)
     if overflow is not None:
         most = min(overflow.context, overflow.n_tokens - 1)  # a prompt that fills the context leaves no room for a token
         message = f"prompt is too long: {overflow.n_tokens} tokens > {most} maximum"

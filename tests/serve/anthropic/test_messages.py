@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import threading
 from types import SimpleNamespace
 
 import httpx
 import pytest
+from hang_guard import GUARD
 from message_stream import fold
 from serve_fakes import ScriptedEngine
 
@@ -36,6 +38,18 @@ class Full(ScriptedEngine):
 
     def add_all(self, sessions):
         raise QueueFull(f"{len(sessions)} sequences are too many; try again later")
+
+
+class Held(ScriptedEngine):
+    """Makes no step before `go` is set."""
+
+    def __init__(self, tokenizer, script):
+        super().__init__(tokenizer, script)
+        self.go = threading.Event()
+
+    def step(self):
+        assert self.go.wait(GUARD)
+        return super().step()
 
 
 class Cached(ScriptedEngine):
@@ -174,6 +188,21 @@ def test_tokens_from_the_prefix_cache_are_counted_apart(ask, stream):
     assert usage["input_tokens"] == counted - 7
 
 
+def test_a_silent_stream_pings(lm, serving, monkeypatch):
+    monkeypatch.setattr("dflash.serve.limits.HEARTBEAT_SECONDS", 0.01)
+    engine = Held(lm.tokenizer, ["</think>\n\nTwo"])
+    lines, body = [], {**BODY, "stream": True}
+    app = build_app(Backend(EngineThread(engine), lm.tokenizer, lm.template, ["demo"]))
+    with serving(app) as url, httpx.stream("POST", f"{url}/v1/messages", json=body, timeout=GUARD) as answer:
+        for line in answer.iter_lines():
+            lines.append(line)
+            if lines.count("event: ping") == 3:
+                engine.go.set()
+    names = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
+    assert names[:4] == ["message_start", "ping", "ping", "ping"]
+    assert names[-1] == "message_stop"
+
+
 def test_a_prompt_beyond_the_context_is_counted_and_refused(ask):
     counted = ask(path="/v1/messages/count_tokens", context=100).json()["input_tokens"]
     assert counted > 100
@@ -211,6 +240,13 @@ def test_errors(ask, settings, status, kind):
     assert (body["type"], body["error"]["type"]) == ("error", kind)
     assert body["request_id"] == answer.headers["request-id"]
     assert ("retry-after" in answer.headers) == (status == 529)
+
+
+def test_a_schema_that_can_not_be_compiled(ask):
+    schema = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
+    answer = ask(output_config={"format": {"type": "json_schema", "schema": schema}}, tools=None)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("output_config.format: ")
 
 
 def test_an_error_of_the_server(ask, caplog):
