@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dflash.serve.access import check_host, check_key
+from dflash.serve.anthropic.dialect import MessagesDialect
 from dflash.serve.dialect import ErrorFormat, ServerDialect
 from dflash.serve.endpoints import API, Backend
 from dflash.serve.health import MAX_CLOSING
@@ -25,7 +26,13 @@ GONE = 499
 """HTTP status for a client that has closed the connection (nginx's code)."""
 
 
-def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection[str] | None = None) -> Starlette:
+def build_app(
+    backend: Backend,
+    *,
+    api_key: str | None = None,
+    hosts: Collection[str] | None = None,
+    keep_billing_header: bool = False,
+) -> Starlette:
     """Build the application.
 
     Parameters
@@ -33,14 +40,17 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
     backend : Backend
         Model and engine thread, or a fake. Its engine thread is closed at shutdown.
     api_key : str, optional
-        Key that requests must carry as ``Authorization: Bearer KEY``; ``/health`` needs none.
+        Key that requests must carry, see `check_key`; ``/health`` needs none.
     hosts : collection of str, optional
         Accepted values of ``Host``, without a port; any if None.
+    keep_billing_header : bool
+        Keep the billing line in Claude Code's system prompt; see `MessagesDialect`.
 
     Returns
     -------
     Starlette
-        Serves ``/v1/chat/completions``, ``/v1/completions``, ``/v1/models`` and ``/health``.
+        Serves ``/v1/chat/completions``, ``/v1/completions``, ``/v1/messages``, ``/v1/messages/count_tokens``, ``/v1/models``
+        and ``/health``.
     """
 
     @asynccontextmanager
@@ -59,9 +69,12 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
     def chat(path: str, dialect: ServerDialect[Any]) -> Route:
         return Route(path, answered(api.answering(dialect), api_key, hosts, dialect), methods=["POST"])
 
+    messages = MessagesDialect(keep_billing_header)
     routes = [
         chat("/v1/chat/completions", ChatCompletions()),
         chat("/v1/completions", Completions()),
+        chat("/v1/messages", messages),
+        Route("/v1/messages/count_tokens", answered(api.counting(messages), api_key, hosts, messages), methods=["POST"]),
         Route("/v1/models", guarded(api.models)),
         Route("/v1/models/{name:path}", guarded(api.model)),
         Route("/health", guarded(api.health, key=None)),
