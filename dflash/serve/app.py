@@ -18,6 +18,7 @@ from dflash.serve.health import MAX_CLOSING
 from dflash.serve.http_errors import Problem, problem_of
 from dflash.serve.openai.dialects import ChatCompletions, Completions
 from dflash.serve.openai.errors import OpenAIErrors
+from dflash.serve.responses.dialect import ResponsesDialect
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -40,7 +41,7 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
     Returns
     -------
     Starlette
-        Serves ``/v1/chat/completions``, ``/v1/completions``, ``/v1/models`` and ``/health``.
+        Serves ``/v1/chat/completions``, ``/v1/completions``, ``/v1/responses``, ``/v1/models`` and ``/health``.
     """
 
     @asynccontextmanager
@@ -51,7 +52,7 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
             api.close()
             await asyncio.to_thread(backend.engine_thread.close, MAX_CLOSING)
 
-    api = API(backend)
+    api, responses = API(backend), ResponsesDialect()
 
     def guarded(endpoint: Endpoint, *, key: str | None = api_key) -> Endpoint:
         return answered(endpoint, key, hosts)
@@ -62,6 +63,9 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
     routes = [
         chat("/v1/chat/completions", ChatCompletions()),
         chat("/v1/completions", Completions()),
+        chat("/v1/responses", responses),
+        Route("/v1/responses/{id}", guarded(responses.retrieve)),
+        Route("/v1/responses/{id}", guarded(responses.delete), methods=["DELETE"]),
         Route("/v1/models", guarded(api.models)),
         Route("/v1/models/{name:path}", guarded(api.model)),
         Route("/health", guarded(api.health, key=None)),
