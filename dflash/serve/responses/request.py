@@ -9,6 +9,7 @@ from dflash.serve.http_errors import Problem
 from dflash.serve.parsing.constraints import parse_grammar
 from dflash.serve.parsing.fields import FieldError, Fields, shown
 from dflash.serve.parsing.options import parse_options
+from dflash.serve.parsing.template_kwargs import parse_template_kwargs
 from dflash.serve.parsing.unsupported import refuse_unsupported
 from dflash.serve.requests import ChatRequest
 from dflash.serve.responses.items import messages_of
@@ -22,6 +23,8 @@ _REFUSED = {
     "prompt": "prompts are not kept on this server; send instructions and input",
 }
 _ENCRYPTED = "reasoning.encrypted_content"
+_KEPT = {"all_turns": True, "current_turn": False}
+"""Values of ``reasoning.context``; others leave the choice to the chat template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ def parse_responses(body: object, store: ResponseStore) -> ResponsesRequest:
         messages=tuple(_messages(fields, items, tools, store)),
         tools=tools.functions,
         grammar=_grammar(fields, text, tool_choice),
-        template_kwargs=_template_kwargs(fields, reasoning),
+        template_kwargs=parse_template_kwargs(fields, _template_defaults(reasoning)),
         parallel_tool_calls=fields.flag("parallel_tool_calls", True),
         tools_by_name=tools.known,
         echo={
@@ -141,7 +144,8 @@ def _grammar(fields: Fields, text: Fields, tool_choice: Any) -> Any:
         raise
 
 
-def _template_kwargs(fields: Fields, reasoning: Fields) -> Mapping[str, Any] | None:
-    kwargs = fields.object("chat_template_kwargs")
-    thinks = {"enable_thinking": False} if reasoning.text("effort") == "none" else {}
-    return {**thinks, **(kwargs.values if kwargs else {})} or None
+def _template_defaults(reasoning: Fields) -> dict[str, Any]:
+    """Return the variables of the chat template that ``reasoning`` sets, under the names of Qwen's templates."""
+    off = {"enable_thinking": False} if reasoning.text("effort") == "none" else {}
+    kept = _KEPT.get(reasoning.text("context", ""))
+    return off if kept is None else {**off, "preserve_thinking": kept}

@@ -98,12 +98,14 @@ def test_settings():
     assert read(tools=[LS], tool_choice={"type": "function", "name": "ls"}).grammar.function == "ls"
 
 
-def test_reasoning_is_turned_off_by_its_effort():
+def test_reasoning_is_turned_off_and_kept():
     assert read(reasoning={"effort": "none"}).template_kwargs == {"enable_thinking": False}
     for reasoning in (None, {"effort": "high"}, {"summary": "auto"}):
         assert (read(reasoning=reasoning).template_kwargs or {}).get("enable_thinking") is not False
     kwargs = {"enable_thinking": False, "preserve_thinking": True}
-    assert read(chat_template_kwargs=kwargs).template_kwargs == kwargs
+    assert read(chat_template_kwargs=kwargs).template_kwargs == read(**kwargs).template_kwargs == kwargs
+    assert read(reasoning={"context": "all_turns"}).template_kwargs == {"preserve_thinking": True}
+    assert read(reasoning={"context": "auto"}).template_kwargs is None
 
 
 def test_fields_without_a_meaning_here_are_ignored():
