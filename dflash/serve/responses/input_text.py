@@ -6,9 +6,14 @@ import re
 from dflash.serve.responses.tools import INPUT
 
 _HEAD = re.compile(rf'\s*{{\s*"{INPUT}"\s*:\s*"')
-_HIGH, _HEX = "[dD][89abAB][0-9a-fA-F]{2}", "[0-9a-fA-F]{4}"
-_BODY = re.compile(rf'(?:[^"\\]|\\(?:u(?:{_HIGH}(?=[^\\]|\\[^u]|\\u{_HEX})|(?!{_HIGH}){_HEX})|[^u]))*+')
+_MAX_HEAD = 64
+"""Characters in which the head must be; arguments that begin in another way are looked at once, at the end."""
+
+_HEX, _HIGH = "[0-9a-fA-F]{4}", "[dD][89abAB][0-9a-fA-F]{2}"
+_CODE = rf"\\u(?:{_HEX}|(?=[0-9a-fA-F]{{0,3}}[^0-9a-fA-F]))"
+_BODY = re.compile(rf'(?:[^"\\]|\\[^u]|\\u{_HIGH}(?=[^\\]|\\[^u]|{_CODE})|(?!\\u{_HIGH}){_CODE})*+')
 """Inside of a JSON string, without an incomplete escape; the first half of a surrogate pair waits for the second."""
+
 _ESCAPES = re.compile(rf"(?:\\u{_HEX})++|\\.", re.DOTALL)
 
 
@@ -26,11 +31,14 @@ class InputText:
 
     def push(self, arguments: str) -> str:
         """Return the new text in more of the arguments."""
-        self._written.append(arguments)
+        if not self._in_text:
+            self._written.append(arguments)
+        if self._ended or (not self._in_text and len(self._rest) > _MAX_HEAD):
+            return ""
         self._rest += arguments
-        if not self._in_text and (head := _HEAD.match(self._rest)):
+        if not self._in_text and (head := _HEAD.match(self._rest, 0, _MAX_HEAD)):
             self._in_text, self._rest = True, self._rest[head.end() :]
-        if not self._in_text or self._ended:
+        if not self._in_text:
             return ""
         body = _BODY.match(self._rest)
         assert body is not None, "matches everywhere"

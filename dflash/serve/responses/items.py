@@ -38,11 +38,11 @@ def messages_of(items: Sequence[Any], tools: Tools, path: str = "input") -> list
         kind = item.text("type", "message" if "role" in item.values else None, required="role" not in item.values)
         if kind in _READERS:
             _READERS[kind](conversation, item)
-    return conversation.messages
+    return [_joined_turn(message) for message in conversation.messages]
 
 
 class _Conversation:
-    """The messages so far. `_turn` is the last one if later items of the assistant belong to it."""
+    """The messages so far. `_turn` is the last one if later items of the assistant belong to it; its content is a list."""
 
     def __init__(self, tools: Tools) -> None:
         self.messages: list[Mapping[str, Any]] = []
@@ -57,7 +57,7 @@ class _Conversation:
             self._add({"role": role, "content": content})
             return
         turn = self._open(closed_by="content" if self._turn and "tool_calls" not in self._turn else None)
-        turn["content"] = turn.get("content", "") + _joined(content)
+        turn.setdefault("content", []).append(_joined(content))
 
     def reasoning(self, item: Fields) -> None:
         text = _joined(_content(item, "content")) or _joined(_content(item, "summary"), "\n\n")
@@ -123,6 +123,11 @@ def _text(part: Fields) -> str:
         raise part.error("type", f"only text can be read, got {shown(kind)}")
     text: str = part.text(_TEXTS[kind], required=True)
     return text
+
+
+def _joined_turn(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    is_turn = message["role"] == "assistant" and "content" in message
+    return {**message, "content": "".join(message["content"])} if is_turn else message
 
 
 def _joined(content: str | list[Mapping[str, Any]], separator: str = "") -> str:

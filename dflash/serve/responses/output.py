@@ -42,7 +42,7 @@ class Output:
         self.items: list[dict[str, Any]] = []
         self._suffix, self._tools, self._encrypted = suffix, tools, encrypted
         self._open: OpenItem | None = None
-        self._blank = ""
+        self._blank: list[str] = []
 
     def read(self, event: Event) -> Iterator[Payload]:
         """Yield the events of the API for an event of the parser."""
@@ -55,11 +55,9 @@ class Output:
             case ContentDelta() if isinstance(self._open, MessageItem):
                 yield from self._add(event.text)
             case ContentDelta():
-                self._blank += event.text
-                if not self._blank.isspace():
-                    text = self._blank
-                    yield from self._start(MessageItem(number, self._suffix))
-                    yield from self._add(text)
+                self._blank.append(event.text)
+                if not event.text.isspace():
+                    yield from self._message(number)
             case CallStart():
                 tool = self._tools.get(event.name, Tool(event.name))
                 item = CustomCallItem if tool.is_custom else CallItem
@@ -73,14 +71,18 @@ class Output:
         """Yield the events at the end of the completion. A call that is still open is always incomplete."""
         is_call = isinstance(self._open, CallItem)
         if self._open is None and not self.items:
-            blank = self._blank
-            yield from self._start(MessageItem(0, self._suffix))
-            yield from self._add(blank)
+            yield from self._message(0)
         yield from self._end(INCOMPLETE if cut or is_call else COMPLETED)
+
+    def _message(self, number: int) -> Iterator[Payload]:
+        """Start a message with the white space that was held back."""
+        text = "".join(self._blank)
+        yield from self._start(MessageItem(number, self._suffix))
+        yield from self._add(text)
 
     def _start(self, item: OpenItem) -> Iterator[Payload]:
         yield from self._end(COMPLETED)
-        self._open, self._blank = item, ""
+        self._open, self._blank = item, []
         yield "response.output_item.added", {"output_index": len(self.items), "item": item.item(IN_PROGRESS)}
         yield from item.opening()
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dflash.serve.parsing.fields import Fields, shown
@@ -40,14 +40,17 @@ class Tools:
         Functions in OpenAI's chat format, for the chat template.
     known : mapping of str to Tool
         Tools by the name under which the model sees them.
+    seen_as : mapping of (str, str or None) to str
+        That name by the tool's own name and its namespace.
     """
 
     functions: tuple[Mapping[str, Any], ...] = ()
     known: Mapping[str, Tool] = field(default_factory=dict)
+    seen_as: Mapping[tuple[str, str | None], str] = field(default_factory=dict)
 
     def name_of(self, name: str, namespace: str | None = None) -> str:
         """Return the name under which the model sees a tool; a tool that is not offered keeps its own."""
-        return next((seen for seen, tool in self.known.items() if (tool.name, tool.namespace) == (name, namespace)), name)
+        return self.seen_as.get((name, namespace), name)
 
 
 def parse_tools(fields: Fields) -> Tools:
@@ -74,7 +77,7 @@ def parse_tools(fields: Fields) -> Tools:
                 seen = f"{space}.{name}" if space is not None and name in known else name
                 known[seen] = Tool(name, space, kind == "custom")
                 functions.append(_function(seen, tool) if kind == "function" else _custom(seen, tool))
-    return Tools(tuple(functions), known)
+    return Tools(tuple(functions), known, {(tool.name, tool.namespace): seen for seen, tool in known.items()})
 
 
 def input_arguments(text: str) -> str:
@@ -149,4 +152,4 @@ def _chosen(wanted: Fields, tools: Tools) -> str:
 
 def _only(tools: Tools, names: Collection[str]) -> Tools:
     functions = tuple(each for each in tools.functions if each["function"]["name"] in names)
-    return Tools(functions, {name: tool for name, tool in tools.known.items() if name in names})
+    return replace(tools, functions=functions, known={name: tools.known[name] for name in names})

@@ -54,7 +54,9 @@ def test_the_text_arrives_while_it_is_written():
         ('{"input', '{"input'),
         (r'{"input": "a\d\nb"}', "a\\d\nb"),
         (r'{"input": "\ud83dx"}', "\ufffdx"),
-        (r'{"input": "a\uZZZZ"}', r'a\uZZZZ"}'),
+        (r'{"input": "a\uZZZZ"}', r"a\uZZZZ"),
+        (r'{"input": "\ud83d\u12"}', "\ufffd\\u12"),
+        ('{"input"' + " " * 70 + ': "x"}', "x"),
     ],
 )
 def test_other_arguments_are_passed_on(arguments, text):
@@ -63,3 +65,13 @@ def test_other_arguments_are_passed_on(arguments, text):
 
 def test_arguments_of_past_calls_are_read_back():
     assert read([input_arguments('say "é"')]) == ['say "é"', ""]
+
+
+def test_long_arguments_take_linear_time():
+    """Characters are looked at a bounded number of times, also if the text is missing or has a broken escape."""
+    for start in ('{"x": "', '{"input": "', r'{"input": "\uZ'):
+        reader = InputText()
+        reader.push(start)
+        for _ in range(1000):
+            reader.push("word \\n")
+            assert len(reader._rest) < 100
