@@ -19,6 +19,7 @@ from dflash.serve.health import MAX_CLOSING
 from dflash.serve.http_errors import Problem, problem_of
 from dflash.serve.openai.dialects import ChatCompletions, Completions
 from dflash.serve.openai.errors import OpenAIErrors
+from dflash.serve.responses.dialect import ResponsesDialect
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -49,8 +50,8 @@ def build_app(
     Returns
     -------
     Starlette
-        Serves ``/v1/chat/completions``, ``/v1/completions``, ``/v1/messages``, ``/v1/messages/count_tokens``, ``/v1/models``
-        and ``/health``.
+        Serves OpenAI's ``/v1/chat/completions``, ``/v1/completions``, ``/v1/responses`` and ``/v1/models``, Anthropic's
+        ``/v1/messages`` and ``/v1/messages/count_tokens``, and ``/health``.
     """
 
     @asynccontextmanager
@@ -61,7 +62,7 @@ def build_app(
             api.close()
             await asyncio.to_thread(backend.engine_thread.close, MAX_CLOSING)
 
-    api = API(backend)
+    api, responses = API(backend), ResponsesDialect()
 
     def guarded(endpoint: Endpoint, *, key: str | None = api_key) -> Endpoint:
         return answered(endpoint, key, hosts)
@@ -75,6 +76,9 @@ def build_app(
         chat("/v1/completions", Completions()),
         chat("/v1/messages", messages),
         Route("/v1/messages/count_tokens", answered(api.counting(messages), api_key, hosts, messages), methods=["POST"]),
+        chat("/v1/responses", responses),
+        Route("/v1/responses/{id}", guarded(responses.retrieve)),
+        Route("/v1/responses/{id}", guarded(responses.delete), methods=["DELETE"]),
         Route("/v1/models", guarded(api.models)),
         Route("/v1/models/{name:path}", guarded(api.model)),
         Route("/health", guarded(api.health, key=None)),
