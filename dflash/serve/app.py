@@ -14,6 +14,8 @@ from dflash.serve.access import check_host, check_key
 from dflash.serve.endpoints import API, Backend
 from dflash.serve.health import MAX_CLOSING
 from dflash.serve.http_errors import Problem, problem_of
+from dflash.serve.page.catalog import catalog_endpoint
+from dflash.serve.page.document import page
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -29,14 +31,15 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
     backend : Backend
         Model and engine thread, or a fake. Its engine thread is closed at shutdown.
     api_key : str, optional
-        Key that requests must carry as ``Authorization: Bearer KEY``; ``/health`` needs none.
+        Key that requests must carry as ``Authorization: Bearer KEY``; ``/health`` and the page need none.
     hosts : collection of str, optional
         Accepted values of ``Host``, without a port; any if None.
 
     Returns
     -------
     Starlette
-        Serves ``/v1/chat/completions``, ``/v1/completions``, ``/v1/models`` and ``/health``.
+        Serves ``/v1/chat/completions``, ``/v1/completions``, ``/v1/models``, ``/v1/strategies``,
+        ``/health`` and the page at ``/``.
     """
 
     @asynccontextmanager
@@ -57,7 +60,9 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
         Route("/v1/completions", guarded(api.completions), methods=["POST"]),
         Route("/v1/models", guarded(api.models)),
         Route("/v1/models/{name:path}", guarded(api.model)),
+        Route("/v1/strategies", guarded(catalog_endpoint(backend.defaults))),
         Route("/health", guarded(api.health, key=None)),
+        Route("/", guarded(page, key=None)),
     ]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_route})
     app.state.api = api
