@@ -24,9 +24,9 @@ class Settings {
       this.changed();
     });
     for (const number of ["", "2"]) {
-      byId(`listed${number}`).addEventListener("change", (event) => {
+      // this runs before the form's own listener, which reads the name
+      byId(`listed${number}`).addEventListener("input", (event) => {
         byId(`strategy${number}`).value = event.target.selectedOptions[0].dataset.name;
-        this.changed();
       });
     }
   }
