@@ -83,6 +83,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
         prefix_cache_folder=arguments.prefix_cache_folder,
         prefix_cache_disk=None if arguments.prefix_cache_disk_mib is None else arguments.prefix_cache_disk_mib << 20,
+        prefix_cache_exact=not arguments.prefix_cache_inexact,
     )
     names = arguments.model_name or [default_name(arguments.model)]
     try:
@@ -138,6 +139,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--prefix-cache-disk-mib", type=int, metavar="N", help="MiB of the files in --prefix-cache-folder (16384)"
+    )
+    parser.add_argument(
+        "--prefix-cache-inexact",
+        action="store_true",
+        help="use saved states at any boundary; on a GPU the last bits of logits may change",
     )
     parser.add_argument("--strategy", metavar="NAME", help="strategy of requests that name none (plain)")
     add_draft(parser)
