@@ -19,6 +19,8 @@ from dflash.serve.health import MAX_CLOSING
 from dflash.serve.http_errors import Problem, problem_of
 from dflash.serve.openai.dialects import ChatCompletions, Completions
 from dflash.serve.openai.errors import OpenAIErrors
+from dflash.serve.page.catalog import catalog_endpoint
+from dflash.serve.page.document import page
 from dflash.serve.responses.dialect import ResponsesDialect
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -41,7 +43,7 @@ def build_app(
     backend : Backend
         Model and engine thread, or a fake. Its engine thread is closed at shutdown.
     api_key : str, optional
-        Key that requests must carry, see `check_key`; ``/health`` needs none.
+        Key that requests must carry, see `check_key`; ``/health`` and the page need none.
     hosts : collection of str, optional
         Accepted values of ``Host``, without a port; any if None.
     keep_billing_header : bool
@@ -51,7 +53,7 @@ def build_app(
     -------
     Starlette
         Serves OpenAI's ``/v1/chat/completions``, ``/v1/completions``, ``/v1/responses`` and ``/v1/models``, Anthropic's
-        ``/v1/messages`` and ``/v1/messages/count_tokens``, and ``/health``.
+        ``/v1/messages`` and ``/v1/messages/count_tokens``, ``/v1/strategies``, ``/health``, and the page at ``/``.
     """
 
     @asynccontextmanager
@@ -81,7 +83,9 @@ def build_app(
         Route("/v1/responses/{id}", guarded(responses.delete), methods=["DELETE"]),
         Route("/v1/models", guarded(api.models)),
         Route("/v1/models/{name:path}", guarded(api.model)),
+        Route("/v1/strategies", guarded(catalog_endpoint(backend.defaults))),
         Route("/health", guarded(api.health, key=None)),
+        Route("/", guarded(page, key=None)),
     ]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_route})
     app.state.api = api

@@ -53,6 +53,7 @@ def parse_chat(body: object) -> ChatRequest:
         grammar=parse_grammar(fields, _tool_choice(fields, tools)),
         template_kwargs=parse_template_kwargs(fields, {"enable_thinking": False} if effort == "none" else {}),
         parallel_tool_calls=fields.flag("parallel_tool_calls", True),
+        steps=bool((extension := fields.object("dflash")) and extension.flag("steps")),
     )
 
 
