@@ -16,14 +16,6 @@
 
 constexpr double TOTAL_UNIT = 17592186044416.0;  // 2^44: units of `total` in 1
 
-// Result of `logprobs`; the same layout as in logprobs.cu.
-struct RowLogprobs {
-    u64 total;
-    float largest, sampled_logit;
-    int ids[MAX_TOP];
-    float values[MAX_TOP];
-};
-
 // Number of tokens, from the most probable one on, that top-k, top-p and min-p leave. `value`: the thread's scaled logit,
 // valid if `has_value`.
 __device__ __forceinline__ int n_remaining(const SampleParams& params, float value, bool has_value) {

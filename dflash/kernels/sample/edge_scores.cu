@@ -23,14 +23,6 @@ static_assert(TOP <= 32, "candidates of a row fit a warp");
 constexpr float TOTAL_UNIT = 17592186044416.0f;      // 2^44: units of `total` in 1
 constexpr int CODE_SLICE = RANK < 128 ? RANK : 128;  // elements of a code that are in shared memory at a time
 
-// Result of `logprobs`; the same layout as in logprobs.cu.
-struct RowLogprobs {
-    u64 total;
-    float largest, sampled_logit;
-    int ids[MAX_TOP];
-    float values[MAX_TOP];
-};
-
 // List the tokens whose codes `edge_scores` needs: `before`, candidates of the row before (or its token, for the first draft
 // row); `after`, candidates of the row itself; `ids`, the same as target tokens. `targets`, if not null, maps draft tokens
 // to target tokens. With `own`, codes in `after` belong to the columns of the logits, not to target tokens.

@@ -1,7 +1,7 @@
 // Shared by the kernels over rows of logits: sampling parameters of a row, the order of its tokens, and reductions of a
 // block.
 //
-// Macros: VOCAB, tokens of a row; THREADS, threads of a block.
+// Macros: VOCAB, tokens of a row; THREADS, threads of a block; optionally MAX_TOP, capacity of `RowLogprobs`.
 #pragma once
 
 #include "../gpu/include/types.cuh"
@@ -23,6 +23,16 @@ struct SampleParams {
     double top_p;
     int n_top, unused;  // most probable tokens to report; -1 for no log probabilities
 };
+
+#ifdef MAX_TOP
+// Log probabilities of a row, with its MAX_TOP most probable tokens; cuda_layout.py has the same layout.
+struct RowLogprobs {
+    u64 total;  // sum of exp(logit - largest), in units of 2^-44
+    float largest, sampled_logit;
+    int ids[MAX_TOP];
+    float values[MAX_TOP];
+};
+#endif
 
 // True if top-k excludes tokens.
 __device__ __forceinline__ bool has_top_k(const SampleParams& params) { return params.top_k > 0 && params.top_k < VOCAB; }
