@@ -25,7 +25,7 @@ __device__ __forceinline__ int n_remaining(const SampleParams& params, float val
     if (i == 0) end = MAX_TOP;
     const bool in_top_k = has_value && (!has_top_k(params) || i < params.top_k);
     weights[i] = in_top_k ? exp((double)value) : 0.0;
-    __syncthreads();
+    __syncthreads();  // weights and `end` are stored
     bool out = !in_top_k || value < params.floor;
     if (params.top_p < 1.0 && i > 0) {
         double total = 0.0, weight_before = 0.0;
@@ -36,7 +36,7 @@ __device__ __forceinline__ int n_remaining(const SampleParams& params, float val
         out |= weight_before >= params.top_p * total;
     }
     if (out) atomicMin(&end, i);
-    __syncthreads();
+    __syncthreads();  // `end` is final
     return end;
 }
 
@@ -61,7 +61,7 @@ candidates(const int* found, const float* largest, const int* laws, int each, co
     float x = id < 0 ? minus_infinity : scaled(logprobs.values[i], highest, params.scale);
     const int n = n_remaining(params, x, id >= 0);
     xs[i] = x = i < n ? __fadd_rn(x, gumbel(id, position[row] + shift, params.seed)) : minus_infinity;
-    __syncthreads();
+    __syncthreads();  // the scores of all candidates are stored
     int before = 0;
     float top = minus_infinity;
     for (int j = 0; j < n; ++j) {

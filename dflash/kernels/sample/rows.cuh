@@ -71,7 +71,7 @@ __device__ __forceinline__ u64 block_max_key(u64 key) {
     __shared__ u64 warp_keys[WARPS];
     key = warp_max_key(key);
     if (threadIdx.x % 32 == 0) warp_keys[threadIdx.x / 32] = key;
-    __syncthreads();
+    __syncthreads();  // the keys of all warps are stored
     return threadIdx.x < 32 ? warp_max_key(threadIdx.x < WARPS ? warp_keys[threadIdx.x] : 0) : 0;
 }
 
@@ -79,9 +79,9 @@ __device__ __forceinline__ u64 block_max_key(u64 key) {
 // maximum in `found` and true; the others receive false.
 __device__ __forceinline__ bool row_max_key(u64* row_key, u32* arrived, int blocks, u64 key, u64& found) {
     if (key) atomicMax(row_key, key);
-    __threadfence();
+    __threadfence();  // publish this block's key and results before it counts as arrived
     if (atomicAdd(arrived, 1) != blocks - 1) return false;
-    __threadfence();
+    __threadfence();  // read those of the other blocks after their arrival
     found = atomicExch(row_key, 0ull);
     *arrived = 0;
     return true;
