@@ -4,6 +4,7 @@ import argparse
 import gc
 import sys
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 
 from dflash.cli.model_arguments import add_context, add_draft, add_model, check_draft, draft_settings
@@ -52,6 +53,8 @@ def _serve(arguments: argparse.Namespace) -> None:
 
     if not 0 <= arguments.port <= 65535:
         raise RequestError(f"--port: must be 0 to 65535, got {arguments.port}")
+    if arguments.max_step_ms is not None and not 0 <= arguments.max_step_ms < inf:
+        raise RequestError(f"--max-step-ms: must be a number of at least 0, got {arguments.max_step_ms:g}")
     if (arguments.prefix_cache_mib or 0) < 0:
         raise RequestError(f"--prefix-cache-mib: must be at least 0, got {arguments.prefix_cache_mib}")
     if (arguments.prefix_cache_disk_mib or 0) < 0:
@@ -80,6 +83,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         sequences=arguments.sequences,
         kv=arguments.kv,
         max_waiting=MAX_WAITING,
+        max_step_ms=True if arguments.max_step_ms is None else arguments.max_step_ms,
         prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
         prefix_cache_folder=arguments.prefix_cache_folder,
         prefix_cache_disk=None if arguments.prefix_cache_disk_mib is None else arguments.prefix_cache_disk_mib << 20,
@@ -134,6 +138,13 @@ def _parser() -> argparse.ArgumentParser:
         help="keep Claude Code's x-anthropic-billing-header line in prompts, which differs between sessions (default: drop)",
     )
     parser.add_argument("--sequences", type=int, default=8, metavar="N", help="sequences decoded at the same time (8)")
+    parser.add_argument(
+        "--max-step-ms",
+        type=float,
+        metavar="MS",
+        help="most milliseconds by which a prompt delays the next token of running answers (50 on a GPU, 250 on a CPU); "
+        "0 is no limit",
+    )
     parser.add_argument(
         "--prefix-cache-mib",
         type=int,
