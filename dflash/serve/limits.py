@@ -54,6 +54,15 @@ BODY_SECONDS = 60.0
 SEND_SECONDS = 120.0
 """Seconds for a client to read one event from a full socket; after that it counts as disconnected."""
 
+HEARTBEAT_SECONDS = 10.0
+"""Seconds without an event after which a stream sends a heartbeat; the least patient clients leave after 120 seconds."""
+
+STORED_BYTES = 64 << 20
+"""Bytes of all stored responses as JSON; a conversation that fills a context of 131,072 tokens takes about 0.6 MB."""
+
+STORED_SECONDS = 3600.0
+"""Seconds after its last use for which a response is stored; longer than most pauses in a conversation."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

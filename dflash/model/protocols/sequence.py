@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.model.state.host_arrays import HostArrays
+
 Parents = Sequence[int] | NDArray[np.int32]
 """Parent of each row of a span; -1 follows the committed tokens."""
 
@@ -29,6 +31,11 @@ class SequenceSnapshot(Protocol):
     @property
     def n_bytes(self) -> int:
         """Bytes of the copy without its pages. Read by the prefix cache, which bounds its memory; never changes."""
+
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called. Read when a session is started again, whose prefix may be gone."""
+        ...
 
     def close(self) -> None:
         """Release the memory of the copy. Called by the owner, between two forwards; later calls have no effect."""
@@ -55,7 +62,7 @@ class SequenceState(Protocol):
     def reserve(self, n: int) -> None:
         """Take memory for `n` tokens beyond the committed ones.
 
-        Called once at admission, for all tokens that the sequence may get, so that no later step lacks memory.
+        Called at admission, and before each step for the rows that the sequence may have in its forward.
 
         Raises
         ------
@@ -105,6 +112,26 @@ class SequenceState(Protocol):
         PoolExhausted
             If there is no memory for a copy of its last page; nothing changes then.
         """
+
+    def host_arrays(self) -> HostArrays:
+        """Copy the committed tokens' state to the host and drop pending rows. Called between two steps, before `close`.
+
+        Takes no memory of the pools.
+        """
+        ...
+
+    def restore_from_host(self, arrays: HostArrays, shared: Sequence[int] = ()) -> None:
+        """Continue from a copy that `host_arrays` of a sequence of the same model has made, with the same bits.
+
+        Called at admission, before `reserve`. `shared` are full pages that the sequence shared at its beginning; it shares
+        them again.
+
+        Raises
+        ------
+        PoolExhausted, OutOfMemory
+            If there is no memory; the sequence can only be closed then.
+        """
+        ...
 
     def close(self) -> None:
         """Release all memory. Called when the session ends or restarts, also after errors; later calls have no effect."""
