@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dflash.errors import TemplateError
+from dflash.generation.written_numbers import with_written_numbers
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -50,6 +51,8 @@ def chat_ids(
     if template is None:
         raise TemplateError("the model has no chat template: use /v1/completions")
     renamed = messages if "developer" in template.source else [_as_system(message) for message in messages]
+    if "<function=" in template.source:
+        renamed = [with_written_numbers(message) for message in renamed]
     variables = dict(settings or {})
     try:
         text = template.render(renamed, tools=tools or None, **variables)

@@ -33,7 +33,7 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
     backend : Backend
         Model and engine thread, or a fake. Its engine thread is closed at shutdown.
     api_key : str, optional
-        Key that requests must carry as ``Authorization: Bearer KEY``; ``/health`` needs none.
+        Key that requests must carry, see `check_key`; ``/health`` needs none.
     hosts : collection of str, optional
         Accepted values of ``Host``, without a port; any if None.
 
