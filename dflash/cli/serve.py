@@ -1,4 +1,4 @@
-"""`python -m dflash.serve`: serve a model with OpenAI's HTTP API."""
+"""`python -m dflash.serve`: serve a model with OpenAI's and Anthropic's HTTP APIs."""
 
 import argparse
 import gc
@@ -83,6 +83,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
         prefix_cache_folder=arguments.prefix_cache_folder,
         prefix_cache_disk=None if arguments.prefix_cache_disk_mib is None else arguments.prefix_cache_disk_mib << 20,
+        prefix_cache_exact=not arguments.prefix_cache_inexact,
     )
     names = arguments.model_name or [default_name(arguments.model)]
     try:
@@ -92,7 +93,8 @@ def _serve(arguments: argparse.Namespace) -> None:
         backend = Backend(
             engine_thread, loaded.tokenizer, loaded.template, names, defaults, limits, strict_names=arguments.strict_model
         )
-        app = build_app(backend, api_key=key, hosts=local_hosts(arguments.host, key))
+        hosts = local_hosts(arguments.host, key)
+        app = build_app(backend, api_key=key, hosts=hosts, keep_billing_header=arguments.keep_billing_header)
         gc.collect()
         gc.freeze()  # keeps full collections short: they stall all streams while they visit the objects of the model
         Server(app, engine_thread, host=arguments.host, port=arguments.port, grace=arguments.grace).run()
@@ -114,7 +116,9 @@ def default_name(model: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dflash.serve", description="serve a model with OpenAI's HTTP API")
+    parser = argparse.ArgumentParser(
+        prog="python -m dflash.serve", description="serve a model with OpenAI's and Anthropic's HTTP APIs"
+    )
     add_model(parser, default="demo")
     add_context(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
@@ -128,6 +132,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--api-key", metavar="KEY", help="key that requests must carry (or set DFLASH_API_KEY)")
     parser.add_argument(
         "--api-key-file", metavar="FILE", help="file that holds the key, which keeps it out of process lists"
+    )
+    parser.add_argument(
+        "--keep-billing-header",
+        action="store_true",
+        help="keep Claude Code's x-anthropic-billing-header line in prompts, which differs between sessions (default: drop)",
     )
     parser.add_argument("--sequences", type=int, default=8, metavar="N", help="sequences decoded at the same time (8)")
     parser.add_argument(
@@ -143,6 +152,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--prefix-cache-disk-mib", type=int, metavar="N", help="MiB of the files in --prefix-cache-folder (16384)"
+    )
+    parser.add_argument(
+        "--prefix-cache-inexact",
+        action="store_true",
+        help="use saved states at any boundary; on a GPU the last bits of logits may change",
     )
     parser.add_argument("--strategy", metavar="NAME", help="strategy of requests that name none (plain)")
     add_draft(parser)

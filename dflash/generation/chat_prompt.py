@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dflash.errors import TemplateError
-from dflash.generation.written_numbers import with_written_numbers
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
+from dflash.model.text.written_numbers import with_written_numbers
 
 Message = Mapping[str, Any]
 

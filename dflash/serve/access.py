@@ -62,9 +62,9 @@ def check_key(request: Request, key: str | None) -> None:
     """
     if key is None:
         return
-    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-    given = bearer if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-    if not hmac.compare_digest(given.strip().encode(), key.encode()):
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    given = [request.headers.get("x-api-key", ""), token if scheme.lower() == "bearer" else ""]
+    if not any(hmac.compare_digest(each.strip().encode(), key.encode()) for each in given):
         raise Problem(401, "the API key is missing or wrong", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 

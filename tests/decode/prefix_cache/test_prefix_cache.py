@@ -19,7 +19,7 @@ from dflash.errors import RequestError
 
 N_VOCAB = 13
 END = 12
-PAGE_BYTES = 100
+PAGE_BYTES = 0  # so that few bytes are few snapshots
 MUCH = 10**9
 
 
@@ -139,7 +139,7 @@ def test_boundaries_are_rounded_down_to_where_chunks_may_end():
     toy.chunk_alignment = 4
     engine, cache = engine_of(toy, chunk=8, exact=True)
     run(engine, Session(list(range(11)), max_tokens=6, boundaries=(3, 6, 9)))
-    assert len(cache) == 4  # 4, 8, the end of the prompt and that of the session
+    assert len(cache) == 2  # 4 and 8; states elsewhere have other bits
     for n in (12, 9, 7, 5):
         session = Session([*range(n - 1), 9], max_tokens=1, use_prefix_cache=True)
         run(engine, session)
@@ -192,15 +192,7 @@ def test_snapshots_give_way_to_running_sessions():
     toy = Toy(N_VOCAB, pages=2)
     engine, cache = engine_of(toy)
     run(engine, Session([1, 2, 3], max_tokens=2))
-    snapshot = next(iter(cache._nodes)).value.snapshot.state
-    close = snapshot.close
-    toy.pools.free_pages -= 1  # as if the snapshot held a page, as one of a real model does
-
-    def closing():
-        toy.pools.free_pages += 1
-        close()
-
-    snapshot.close = closing
+    assert toy.pools.free_pages < 2
     session = Session([4] * 300, max_tokens=2)  # two pages
     assert run(engine, session) == [naive(toy, [4] * 300, Sampling(), 2)]
     assert cache.stats.evictions >= 1
