@@ -94,7 +94,9 @@ def _serve(arguments: argparse.Namespace) -> None:
         engine_thread.prepare(defaults.strategy)
         prepare_draft(engine_thread, defaults)
         limits = Limits(loaded.model.config.context)
-        backend = Backend(engine_thread, loaded.tokenizer, loaded.template, names, defaults, limits)
+        backend = Backend(
+            engine_thread, loaded.tokenizer, loaded.template, names, defaults, limits, strict_names=arguments.strict_model
+        )
         hosts = local_hosts(arguments.host, key)
         app = build_app(backend, api_key=key, hosts=hosts, keep_billing_header=arguments.keep_billing_header)
         gc.collect()
@@ -127,6 +129,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000); 0 chooses a free one")
     parser.add_argument(
         "--model-name", action="append", metavar="NAME", help="name of the model in the API; may be repeated"
+    )
+    parser.add_argument(
+        "--strict-model", action="store_true", help="refuse requests for other model names (default: every name is served)"
     )
     parser.add_argument("--api-key", metavar="KEY", help="key that requests must carry (or set DFLASH_API_KEY)")
     parser.add_argument(
