@@ -6,11 +6,15 @@ from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dflash.serve.access import check_host, check_key
+from dflash.serve.admin.admin import Admin
+from dflash.serve.admin.debug_log import DebugLog
+from dflash.serve.admin.request_log import RequestLog
 from dflash.serve.endpoints import API, Backend
 from dflash.serve.health import MAX_CLOSING
 from dflash.serve.http_errors import Problem, problem_of
@@ -21,7 +25,13 @@ GONE = 499
 """HTTP status for a client that has closed the connection (nginx's code)."""
 
 
-def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection[str] | None = None) -> Starlette:
+def build_app(
+    backend: Backend,
+    *,
+    api_key: str | None = None,
+    hosts: Collection[str] | None = None,
+    debug_log: DebugLog | None = None,
+) -> Starlette:
     """Build the application.
 
     Parameters
@@ -32,11 +42,13 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
         Key that requests must carry as ``Authorization: Bearer KEY``; ``/health`` needs none.
     hosts : collection of str, optional
         Accepted values of ``Host``, without a port; any if None.
+    debug_log : DebugLog, optional
+        Receives the content of requests and responses. The caller closes it.
 
     Returns
     -------
     Starlette
-        Serves ``/v1/chat/completions``, ``/v1/completions``, ``/v1/models`` and ``/health``.
+        Serves ``/v1/chat/completions``, ``/v1/completions``, ``/health`` and the routes of `Admin`.
     """
 
     @asynccontextmanager
@@ -45,9 +57,10 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
             yield
         finally:
             api.close()
+            admin.close()
             await asyncio.to_thread(backend.engine_thread.close, MAX_CLOSING)
 
-    api = API(backend)
+    api, admin = API(backend), Admin(backend)
 
     def guarded(endpoint: Endpoint, *, key: str | None = api_key) -> Endpoint:
         return answered(endpoint, key, hosts)
@@ -55,11 +68,15 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
     routes = [
         Route("/v1/chat/completions", guarded(api.chat), methods=["POST"]),
         Route("/v1/completions", guarded(api.completions), methods=["POST"]),
-        Route("/v1/models", guarded(api.models)),
-        Route("/v1/models/{name:path}", guarded(api.model)),
         Route("/health", guarded(api.health, key=None)),
+        *admin.routes(guarded),
     ]
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_route})
+    app = Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _no_route},
+        middleware=[Middleware(RequestLog, admin.requests, debug_log)],
+    )
     app.state.api = api
     return app
 

@@ -22,6 +22,7 @@ from dflash.generation.recovery.names import Language
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
+from dflash.serve.admin.model_facts import ModelFacts
 from dflash.serve.event_stream import EventStream
 from dflash.serve.health import health_of
 from dflash.serve.http_errors import Problem
@@ -30,6 +31,7 @@ from dflash.serve.limits import MAX_PREPARING, Limits
 from dflash.serve.parsing.body import parse_json, read_body
 from dflash.serve.parsing.fields import FieldError
 from dflash.serve.parsing.requests import Options, parse_chat, parse_completion
+from dflash.serve.parsing.sampling_defaults import filled
 from dflash.serve.responses import ChatShape, CompletionShape, ResponseShape, interventions, usage
 from dflash.serve.strategy_choice import PLAIN, Defaults, strategy_of
 
@@ -55,6 +57,8 @@ class Backend:
         Strategy and recoveries of requests that name none.
     limits : Limits
         Limits of a request; the default is for a context of 262,144 tokens.
+    facts : ModelFacts, optional
+        Facts about the model; None for a fake.
     """
 
     engine_thread: EngineThread
@@ -63,6 +67,7 @@ class Backend:
     names: Sequence[str]
     defaults: Defaults = PLAIN
     limits: Limits = field(default_factory=Limits)
+    facts: ModelFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,6 @@ class API:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._created = int(time.time())
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dflash-request")
         self.preparing = 0
 
@@ -105,16 +109,6 @@ class API:
         """Answer ``/v1/completions``."""
         return await self._respond(request, self._read_completion)
 
-    async def models(self, _: Request) -> Response:
-        """Answer ``/v1/models``."""
-        return JSONResponse({"object": "list", "data": [self._about(name) for name in self._backend.names]})
-
-    async def model(self, request: Request) -> Response:
-        """Answer ``/v1/models/NAME``."""
-        name = request.path_params["name"]
-        self._check_model(name)
-        return JSONResponse(self._about(name))
-
     async def health(self, _: Request) -> Response:
         """Answer ``/health``: 200 while requests are accepted and steps finish; see `health_of`."""
         status, body = health_of(self._backend.engine_thread)
@@ -125,9 +119,6 @@ class API:
             served = ", ".join(self._backend.names)
             message = f"there is no model {name[:100]!r}, this server has {served}"
             raise Problem(404, message, param="model", code="model_not_found")
-
-    def _about(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "dflash"}
 
     async def _respond(self, request: Request, read: Callable[[bytes], Job]) -> Response:
         backend = self._backend
@@ -164,7 +155,7 @@ class API:
 
     def _read_chat(self, body: bytes) -> Job:
         backend = self._backend
-        wanted = parse_chat(parse_json(body, backend.limits))
+        wanted = parse_chat(filled(parse_json(body, backend.limits), backend.defaults.sampling))
         options = wanted.options
         self._check_model(options.model)
         ids = chat_ids(
@@ -180,7 +171,7 @@ class API:
 
     def _read_completion(self, body: bytes) -> Job:
         backend = self._backend
-        wanted = parse_completion(parse_json(body, backend.limits))
+        wanted = parse_completion(filled(parse_json(body, backend.limits), backend.defaults.sampling))
         options, tokenizer, context = wanted.options, backend.tokenizer, backend.limits.context
         self._check_model(options.model)
         prompts = []
