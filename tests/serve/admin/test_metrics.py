@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from hang_guard import wait_until
+from hang_guard import GUARD, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 from serve_fakes import ScriptedEngine
 
@@ -19,10 +19,12 @@ from dflash.decode.session import Step
 from dflash.generation.engine_thread import EngineThread
 from dflash.generation.load import start
 from dflash.serve.admin.engine_counters import BucketCounts, EngineCounters
+from dflash.serve.admin.model_facts import ModelFacts
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
 
+PAGE = Path(__file__).parents[3] / "docs/metrics.md"
 DASHBOARD = Path(dflash.serve.admin.__file__).with_name("grafana.json")
 
 
@@ -108,29 +110,47 @@ def test_openmetrics_is_spoken_on_demand(http):
     assert answer.text.endswith("# EOF\n")
 
 
-def test_every_expression_of_the_dashboard_names_a_metric(http):
-    http.post("/v1/completions", json={"prompt": "1, 2, 3, 1, 2, 3,", "max_tokens": 8, "strategy": "lookup"})
-    text = http.get("/metrics").text
-    families = {family.name for family in text_string_to_metric_families(text)}
-    known = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
-    dashboard = json.loads(DASHBOARD.read_text())
-    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    named = {name for expression in expressions for name in re.findall(r"\b(?:dflash:|process_)\w+", expression)}
-    assert len(expressions) >= len(dashboard["panels"]) > 10
-    assert all(re.search(r"\b(?:dflash:|process_)\w+", expression) for expression in expressions)
-    cached_only = {name for name in named if name.startswith("dflash:prefix_cache_")}
-    unnamed = named - known - cached_only - {"dflash:recoveries_total"}
-    assert not unnamed
-    assert {"dflash:recoveries"} <= families
-
-
 @pytest.fixture
 def prefix_server(serving):
     """A server whose prefix cache holds some snapshots."""
     loaded, engine_thread = start("demo", threads=1, context=1024, sequences=1, prefix_cache=64 << 20)
-    limits = Limits(loaded.model.config.context)
-    with serving(build_app(Backend(engine_thread, loaded.tokenizer, loaded.template, ["demo"], limits=limits))) as url:
+    limits, facts = Limits(loaded.model.config.context), ModelFacts.of(loaded)
+    backend = Backend(engine_thread, loaded.tokenizer, loaded.template, ["demo"], limits=limits, facts=facts)
+    with serving(build_app(backend)) as url:
         yield SimpleNamespace(url=url)
+
+
+@pytest.fixture
+def families(prefix_server):
+    """All families of metrics; some have no samples yet."""
+    with httpx.Client(base_url=prefix_server.url, timeout=GUARD) as http:
+        return list(text_string_to_metric_families(http.get("/metrics").text))
+
+
+SUFFIXES = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"], "gauge": [""]}
+
+
+def test_every_expression_of_the_dashboard_names_metrics(families):
+    known = {family.name + suffix for family in families for suffix in SUFFIXES[family.type]}
+    dashboard = json.loads(DASHBOARD.read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert len(expressions) >= len(dashboard["panels"]) > 10
+    for expression in expressions:
+        named = set(re.findall(r"\b(?:dflash:|process_)\w+", expression))
+        assert named
+        assert named <= known
+
+
+def test_the_page_describes_every_metric(families):
+    names = {
+        family.name.removeprefix("dflash:") + "_total" * (family.type == "counter")
+        for family in families
+        if family.name.startswith("dflash:")
+    }
+    rows = [
+        line.split("|")[1] for line in PAGE.read_text().splitlines() if re.search(r"\| (gauge|counter|histogram) \|", line)
+    ]
+    assert names == {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
 def session(**settings):
@@ -186,7 +206,7 @@ def test_a_failing_observer_is_removed_and_decoding_goes_on(http, server, caplog
 
 
 def test_the_prefix_cache_is_counted(prefix_server):
-    with httpx.Client(base_url=prefix_server.url, timeout=None) as http:
+    with httpx.Client(base_url=prefix_server.url, timeout=GUARD) as http:
         prompt = "The server reads its configuration file once at start-up. " * 8
         for _ in range(2):
             usage = http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 2}).json()["usage"]
