@@ -1,4 +1,4 @@
-"""Prefix cache: time to the first token of a growing conversation, warm over cold, and the cost of a snapshot.
+"""Prefix cache: first token of a growing conversation and of long prompts, warm over cold, and the cost of a snapshot.
 
 python benchmarks/prefix_cache.py [MODEL] [--turns 10] [--lengths 512,2048,8192] [--strategies plain,mtp:3,dflash]
 
@@ -39,6 +39,34 @@ def first_tokens(model, device, n_turns, repeat):
             cold, warm = (1e3 * min(getattr(reply, measure) for reply in replies) for replies in (turn.cold, turn.warm))
             row += [f"{cold:,.1f}", f"{warm:,.1f}", f"{warm / cold:.1%}"]
         rows.append(row)
+    return rows
+
+
+def long_prompts(model, device, lengths, strategies):
+    """Return the rows of a table: least milliseconds to the first token of prompts that differ in their last 32."""
+    loaded = load_model(model, device=device, sequences=2)
+    model, text = loaded.model, loaded.tokenizer.encode(TEXT)
+    rows = [("strategy", "prompt", "cached", "cold, ms", "warm, ms", "share")]
+    for strategy in strategies:
+        for length in lengths:
+            engine = Engine(model, chunk=model.prefill_chunk, prefix_cache=PrefixCache(1 << 36, model.pools.page_bytes))
+            shared, seconds = (text * (length // len(text) + 1))[: length - 32], []
+            for number in range(RUNS):
+                session = Session(
+                    shared + [number] * 32,
+                    strategy=Strategy.of(strategy),
+                    max_tokens=1,
+                    boundaries=(len(shared),),
+                )
+                began = perf_counter()
+                for _ in engine.run([session]):
+                    pass
+                seconds.append(perf_counter() - began)
+            engine.prefix_cache.clear()
+            cold, warm = 1e3 * seconds[0], 1e3 * min(seconds[2:])
+            rows.append(
+                (strategy, f"{length:,}", f"{session.n_cached:,}", f"{cold:,.1f}", f"{warm:,.2f}", f"{warm / cold:.2%}")
+            )
     return rows
 
 
@@ -107,7 +135,7 @@ def least(model, run, prepare):
 
 
 def main():
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="demo")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
@@ -118,7 +146,9 @@ def main():
     given = parser.parse_args()
     put(table(first_tokens(given.model, given.device, given.turns, given.repeat), right=range(1, 9)) + "\n")
     lengths = [int(n) for n in given.lengths.split(",")]
-    put(table(snapshots(given.model, given.device, lengths, given.strategies.split(",")), right=range(1, 7)))
+    strategies = given.strategies.split(",")
+    put(table(long_prompts(given.model, given.device, lengths, strategies), right=range(1, 6)) + "\n")
+    put(table(snapshots(given.model, given.device, lengths, strategies), right=range(1, 7)))
 
 
 if __name__ == "__main__":

@@ -115,6 +115,7 @@ def load(
     prefix_cache: bool | int = False,
     prefix_cache_folder: str | os.PathLike[str] | None = None,
     prefix_cache_disk: int | None = None,
+    prefix_cache_exact: bool = True,
     progress: bool = False,
 ) -> "LM":
     """Load a model.
@@ -141,6 +142,9 @@ def load(
         which `LM.save_session` saves names. Created if missing; nobody else may be able to write to it.
     prefix_cache_disk : int, optional
         Maximum bytes of the files in that folder, of which the least recently used ones are removed; None is 16 GiB.
+    prefix_cache_exact : bool
+        Use only states that change no bit of a later output. On a GPU False lets a prompt begin at any saved state, also
+        after generated text, whose last bits differ from those of a prompt; on a CPU there is no such difference.
     progress : bool
         Draw progress bars on stderr while downloading, loading and compiling.
 
@@ -172,6 +176,7 @@ def load(
             "prefix_cache": prefix_cache,
             "prefix_cache_folder": prefix_cache_folder,
             "prefix_cache_disk": prefix_cache_disk,
+            "prefix_cache_exact": prefix_cache_exact,
         }
         return LM(*start(name, device=device, progress=report, **settings))
 

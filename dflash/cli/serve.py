@@ -130,6 +130,7 @@ def _load_and_run(
                 prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
                 prefix_cache_folder=arguments.prefix_cache_folder,
                 prefix_cache_disk=None if arguments.prefix_cache_disk_mib is None else arguments.prefix_cache_disk_mib << 20,
+                prefix_cache_exact=not arguments.prefix_cache_inexact,
             )
             stack.callback(engine_thread.close, MAX_CLOSING)
             engine_thread.prepare(defaults.strategy)

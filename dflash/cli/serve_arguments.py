@@ -162,6 +162,11 @@ def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prefix-cache-disk-mib", type=int, metavar="N", help="MiB of the files in --prefix-cache-folder (16384)"
     )
+    parser.add_argument(
+        "--prefix-cache-inexact",
+        action="store_true",
+        help="use saved states at any boundary; on a GPU the last bits of logits may change",
+    )
 
 
 def _add_strategy(parser: argparse.ArgumentParser) -> None:

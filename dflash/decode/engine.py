@@ -415,7 +415,7 @@ class Engine:
 
     def _saves(self, session: Session) -> bool:
         """Return True if the prefix cache saves the end of a session."""
-        return self.prefix_cache is not None and self.prefix_cache.wants_end(session)
+        return self.prefix_cache is not None and self.prefix_cache.wants_end(self.model, session)
 
     def _save_states(self) -> None:
         """Save states for the prefix cache, once all drafters have observed the step, and end the sessions that waited."""

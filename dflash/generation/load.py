@@ -25,6 +25,7 @@ def start(
     prefix_cache: bool | int = False,
     prefix_cache_folder: str | os.PathLike[str] | None = None,
     prefix_cache_disk: int | None = None,
+    prefix_cache_exact: bool = True,
     **settings: Any,
 ) -> tuple[Loaded, EngineThread]:
     """Load a model, warm it up and start its engine thread.
@@ -43,6 +44,8 @@ def start(
         Folder for states that the prefix cache evicts from memory.
     prefix_cache_disk : int, optional
         Maximum bytes of the files in that folder; None is `DEFAULT_CAPACITY`.
+    prefix_cache_exact : bool
+        Use only states that change no bit of a later output; see `PrefixCache`.
     **settings
         Keyword arguments of `load_model`.
 
@@ -67,20 +70,25 @@ def start(
         chunk=loaded.model.prefill_chunk,
         max_active=loaded.sequences,
         max_waiting=max_waiting,
-        prefix_cache=_prefix_cache(loaded, prefix_cache, prefix_cache_folder, prefix_cache_disk),
+        prefix_cache=_prefix_cache(loaded, prefix_cache, prefix_cache_folder, prefix_cache_disk, exact=prefix_cache_exact),
     )
     warm(engine, loaded.kind, progress or (lambda _: None))
     return loaded, EngineThread(engine)
 
 
 def _prefix_cache(
-    loaded: Loaded, wanted: bool | int, folder: str | os.PathLike[str] | None, disk_capacity: int | None
+    loaded: Loaded,
+    wanted: bool | int,
+    folder: str | os.PathLike[str] | None,
+    disk_capacity: int | None,
+    *,
+    exact: bool,
 ) -> PrefixCache | None:
     if not wanted:
         return None
     model, disk = loaded.model, None
     if folder is not None:
         capacity = DEFAULT_CAPACITY if disk_capacity is None else disk_capacity
-        disk = DiskTier(Path(folder).expanduser().absolute(), capacity, identity_of(loaded))
+        disk = DiskTier(Path(folder).expanduser().absolute(), capacity, identity_of(loaded, exact=exact))
     free = device.free_memory() if model.device == "cuda" else free_memory()
-    return PrefixCache(free // 8 if wanted is True else wanted, model.pools.page_bytes, disk=disk)
+    return PrefixCache(free // 8 if wanted is True else wanted, model.pools.page_bytes, exact=exact, disk=disk)

@@ -101,7 +101,7 @@ class PrefixCache:
         capacity: int,
         page_bytes: int,
         *,
-        exact: bool = False,
+        exact: bool = True,
         min_gain: int = MIN_GAIN,
         disk: DiskTier | None = None,
     ) -> None:
@@ -182,8 +182,10 @@ class PrefixCache:
         self._remove(node)
         return True
 
-    def wants_end(self, session: Session) -> bool:
+    def wants_end(self, model: TargetModel, session: Session) -> bool:
         """Return True if the state at the end of a session is worth a snapshot."""
+        if self.exact and model.chunk_alignment > 1:
+            return False
         last = session.snapshot_at[-1] if session.snapshot_at else session.n_cached
         return session.use_prefix_cache and session.prefix is None and len(session.token_ids) - 1 - last >= self.min_gain
 
@@ -295,7 +297,8 @@ class PrefixCache:
         """Return the lengths, in rising order, at which a prompt is to be saved."""
         last, wanted = session.n_prompt - 1, list[int]()
         above = session.n_cached
-        for length in sorted({at // alignment * alignment for at in session.boundaries if 0 < at < last} | {last}):
+        end = last // alignment * alignment if self.exact else last
+        for length in sorted({at // alignment * alignment for at in session.boundaries if 0 < at < last} | {end}):
             if length - above >= self.min_gain:
                 wanted.append(length)
                 above = length

@@ -7,7 +7,7 @@ from dflash.model.describe import describe
 from dflash.model.loading.target import Loaded
 
 
-def identity_of(loaded: Loaded, *, exact: bool = False) -> str:
+def identity_of(loaded: Loaded, *, exact: bool = True) -> str:
     """Return the identity of states: weights, KV type, device, alignment of chunks, and version of dflash.
 
     Parameters
