@@ -94,7 +94,20 @@ class RequestError(DFlashError, ValueError):
 
 
 class ContextOverflow(RequestError):
-    """The prompt is longer than the context."""
+    """The prompt is longer than the context.
+
+    Parameters
+    ----------
+    message : str
+    n_tokens : int, optional
+        Tokens of the prompt; a lower bound if it was not tokenized to its end.
+    context : int, optional
+        Maximum tokens.
+    """
+
+    def __init__(self, message: str, *, n_tokens: int | None = None, context: int | None = None) -> None:
+        super().__init__(message)
+        self.n_tokens, self.context = n_tokens, context
 
 
 class TemplateError(RequestError):

@@ -137,7 +137,7 @@ def _load_and_run(
             prepare_draft(engine_thread, defaults)
         names, context = arguments.model_name or [default_name(arguments.model)], loaded.model.config.context
         facts = ModelFacts.of(loaded)
-        backend = Backend(engine_thread, loaded.tokenizer, loaded.template, names, defaults, Limits(context), facts)
+        backend = Backend(engine_thread, loaded.tokenizer, loaded.template, names, defaults, Limits(context), facts=facts)
         app = build_app(backend, api_key=key, hosts=local_hosts(arguments.host, key), debug_log=debug_log)
         line = ready_line(
             url_of(sockets),

@@ -10,7 +10,7 @@ from dflash.decode.prompt_ids import PromptIds
 from dflash.decode.recoveries.min_tokens import MinTokens
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session, Step, TokenLogprobs
-from dflash.generation.parsers import ContentDelta, Event, OutputFormat, ParsedOutput
+from dflash.generation.parsers import CallEnd, ContentDelta, Event, OutputFormat, ParsedOutput
 from dflash.generation.recovery.special_tokens import special_tokens_of
 from dflash.generation.result import Generation
 from dflash.generation.role_boundaries import role_boundaries
@@ -66,6 +66,8 @@ class Completion:
         Grammar of the output, with its reasoning.
     prefix_cache : bool
         Use the engine's prefix cache, if it has one.
+    max_calls : int, optional
+        Number of tool calls after which the output ends, with the reason ``"stop"``. Needs an output format.
 
     Attributes
     ----------
@@ -96,6 +98,7 @@ class Completion:
         output_format: OutputFormat | None = None,
         grammar: Grammar | None = None,
         prefix_cache: bool = True,
+        max_calls: int | None = None,
     ) -> None:
         observe = WeakMethod(self._observe)  # weak: no reference cycle between the completion and its session
 
@@ -128,6 +131,8 @@ class Completion:
         self._stream = TextStream(tokenizer, stop=stop, skip_special=True, min_tokens=least)
         self._ends = frozenset(tokenizer.eos_ids)
         self._new: list[str] = []
+        self._max_calls, self._n_calls = max_calls, 0
+        self._n_parsed, self._parsed = 0, list[Event]()
         self._n_reported = 0
 
     @property
@@ -140,24 +145,26 @@ class Completion:
         """Reasoning, content and tool calls so far; None without an output format."""
         return None if self._parser is None else ParsedOutput.of(self.events)
 
+    @property
+    def logprobs(self) -> Sequence[TokenLogprobs]:
+        """Log-probabilities of the tokens that `text` consists of, if requested."""
+        return self.session.logprobs[: self._n_reported]
+
     def delta(self, step: Step) -> Delta:
         """Return what `step` added. Called once per step, in order, with the session's latest step."""
-        if step.finish is not None:
+        is_last = step.finish is not None
+        if is_last:
             self._new.append(self._stream.finish())
-        text = "".join(self._new)
-        self._new.clear()
+        self._parse()
+        text, events = "".join(self._new), self._parsed
+        self._new, self._n_parsed, self._parsed = [], 0, []
+        if is_last and self._parser is not None:
+            events += self._parser.finish()
         self.pieces.append(text)
+        self.events += events
         logprobs = self.session.logprobs[self._n_reported : self._stream.n_tokens]
         self._n_reported += len(logprobs)
-        events = self._parsed(text, last=step.finish is not None)
-        self.events += events
         return Delta(text, logprobs, step, events)
-
-    def _parsed(self, text: str, *, last: bool) -> list[Event]:
-        if self._parser is None:
-            return [ContentDelta(text)] if text else []
-        events = self._parser.push(text)
-        return events + self._parser.finish() if last else events
 
     def result(self) -> Generation:
         """Return the result so far."""
@@ -169,6 +176,22 @@ class Completion:
             if token in self._ends:
                 break
             self._new.append(self._stream.push((token,)))
-            if self._stream.stopped is not None:
+            if self._stream.stopped is not None or self._has_all_calls():
                 return index + 1
         return None
+
+    def _has_all_calls(self) -> bool:
+        """Return True if `max_calls` calls have ended."""
+        if self._max_calls is None or self._parser is None:
+            return False
+        self._parse()
+        return self._n_calls >= self._max_calls and not self._parser.in_call
+
+    def _parse(self) -> None:
+        """Parse the new text that was not parsed yet."""
+        text = "".join(self._new[self._n_parsed :])
+        self._n_parsed = len(self._new)
+        content = [ContentDelta(text)] if text else []
+        events = content if self._parser is None else self._parser.push(text)
+        self._n_calls += sum(isinstance(event, CallEnd) for event in events)
+        self._parsed += events

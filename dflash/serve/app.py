@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,9 +16,12 @@ from dflash.serve.access import check_host, check_key
 from dflash.serve.admin.admin import Admin
 from dflash.serve.admin.debug_log import DebugLog
 from dflash.serve.admin.request_log import RequestLog
+from dflash.serve.dialect import ErrorFormat, ServerDialect
 from dflash.serve.endpoints import API, Backend
 from dflash.serve.health import MAX_CLOSING
 from dflash.serve.http_errors import Problem, problem_of
+from dflash.serve.openai.dialects import ChatCompletions, Completions
+from dflash.serve.openai.errors import OpenAIErrors
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -65,9 +69,12 @@ def build_app(
     def guarded(endpoint: Endpoint, *, key: str | None = api_key) -> Endpoint:
         return answered(endpoint, key, hosts)
 
+    def chat(path: str, dialect: ServerDialect[Any]) -> Route:
+        return Route(path, answered(api.answering(dialect), api_key, hosts, dialect), methods=["POST"])
+
     routes = [
-        Route("/v1/chat/completions", guarded(api.chat), methods=["POST"]),
-        Route("/v1/completions", guarded(api.completions), methods=["POST"]),
+        chat("/v1/chat/completions", ChatCompletions()),
+        chat("/v1/completions", Completions()),
         Route("/health", guarded(api.health, key=None)),
         *admin.routes(guarded),
     ]
@@ -81,8 +88,13 @@ def build_app(
     return app
 
 
-def answered(endpoint: Endpoint, api_key: str | None, hosts: Collection[str] | None = None) -> Endpoint:
-    """Wrap an endpoint: check host and key, and convert exceptions to OpenAI's error object."""
+def answered(
+    endpoint: Endpoint,
+    api_key: str | None,
+    hosts: Collection[str] | None = None,
+    errors: ErrorFormat = OpenAIErrors(),  # noqa: B008 - immutable
+) -> Endpoint:
+    """Wrap an endpoint: check host and key, and convert exceptions to error responses."""
 
     async def run(request: Request) -> Response:
         try:
@@ -92,14 +104,15 @@ def answered(endpoint: Endpoint, api_key: str | None, hosts: Collection[str] | N
         except ClientDisconnect:
             return Response(status_code=GONE)
         except Exception as error:
-            return refusal(problem_of(error))
+            return refusal(problem_of(error), errors)
 
     return run
 
 
-def refusal(problem: Problem) -> Response:
+def refusal(problem: Problem, errors: ErrorFormat = OpenAIErrors()) -> Response:  # noqa: B008 - immutable
     """Return the response for a problem."""
-    return JSONResponse(problem.body(), status_code=problem.status, headers=problem.headers)
+    status, body, headers = errors.problem(problem)
+    return JSONResponse(body, status_code=status, headers=dict(headers))
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

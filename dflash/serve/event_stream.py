@@ -10,26 +10,30 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from dflash.serve import limits
+from dflash.serve.dialect import AnswerFormat, ServerEvent
 from dflash.serve.http_errors import problem_of
 from dflash.serve.jobs import Running, until_gone
 
 
 class EventStream(Response):
-    """Sends chunks as they arrive, then ``[DONE]``. Ends its completions on every exit, also if the client disconnects.
+    """Sends events as they arise. Ends its completions on every exit, also if the client disconnects.
+
+    The opening events are sent at once, before the prompt is read. After `limits.HEARTBEAT_SECONDS` without an event a
+    heartbeat is sent. A stream that fails ends with the failure events of its format.
 
     Parameters
     ----------
     running : Running
         Completions of the request.
-    chunks : async iterator of dict
-        Chunks to send. If the iterator fails, its error is the last event.
+    answer : AnswerFormat
+        Format of the events.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, running: Running, chunks: AsyncIterator[dict[str, Any]]) -> None:
+    def __init__(self, running: Running, answer: AnswerFormat) -> None:
         self.status_code, self.background = 200, None
-        self._running, self._chunks = running, chunks
+        self._running, self._answer = running, answer
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
@@ -45,14 +49,27 @@ class EventStream(Response):
         send = _within(limits.SEND_SECONDS, send)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
-            async for chunk in self._chunks:
-                await send(_event(json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))))
-            await send(_event("[DONE]"))
+            async for event in self._events():
+                await send(_message(event))
         except ClientDisconnect:
             raise
         except Exception as error:
-            await send(_event(json.dumps(problem_of(error).body())))
+            for event in self._answer.failure(problem_of(error)):
+                await send(_message(event))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _events(self) -> AsyncIterator[ServerEvent]:
+        running, answer, now = self._running, self._answer, asyncio.get_running_loop().time
+        for event in answer.opening():
+            yield event
+        sent = now()
+        while running.n_open:
+            item = await running.next(max(sent + limits.HEARTBEAT_SECONDS - now(), 0))
+            for event in (answer.heartbeat(),) if item is None else answer.delta(*item):
+                yield event
+                sent = now()
+        for event in answer.closing(running.completions):
+            yield event
 
 
 def _within(seconds: float, send: Send) -> Send:
@@ -68,5 +85,8 @@ def _within(seconds: float, send: Send) -> Send:
     return bounded
 
 
-def _event(data: str) -> dict[str, Any]:
-    return {"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True}
+def _message(event: ServerEvent) -> dict[str, Any]:
+    data, name = event
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    head = f"event: {name}\n" if name is not None else ""
+    return {"type": "http.response.body", "body": f"{head}data: {text}\n\n".encode(), "more_body": True}

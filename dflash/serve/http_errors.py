@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from dflash.errors import (
     Cancelled,
@@ -29,6 +29,13 @@ _FIELDS = {"documents": "chat_template_kwargs.documents"}
 """Argument of the chat template to the field of a body, where the names differ."""
 
 
+class Overflow(NamedTuple):
+    """A prompt of `n_tokens`, or at least as many, for a context of `context` tokens."""
+
+    n_tokens: int
+    context: int
+
+
 class Problem(Exception):
     """A response with a status other than 200.
 
@@ -44,6 +51,8 @@ class Problem(Exception):
         OpenAI's short name of the error.
     headers : mapping of str to str, optional
         Headers of the response.
+    overflow : Overflow, optional
+        Length of a prompt that is too long. Clients know the words of each API for it.
     """
 
     def __init__(
@@ -54,6 +63,7 @@ class Problem(Exception):
         param: str | None = None,
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
+        overflow: Overflow | None = None,
     ) -> None:
         super().__init__(message)
         self.headers = dict(headers or ({"Retry-After": "1"} if status == 503 else {}))
@@ -61,6 +71,7 @@ class Problem(Exception):
         self.message = message
         self.param = param
         self.code = code
+        self.overflow = overflow
 
     @property
     def kind(self) -> str:
@@ -95,7 +106,9 @@ def problem_of(error: BaseException) -> Problem:
         case FieldError():
             return Problem(400, _described(error), param=error.field or None)
         case ContextOverflow():
-            return Problem(400, _described(error), code="context_length_exceeded")
+            known = error.n_tokens is not None and error.context is not None
+            overflow = Overflow(error.n_tokens or 0, error.context or 0) if known else None
+            return Problem(400, _described(error), code="context_length_exceeded", overflow=overflow)
         case TemplateError():
             return Problem(400, _described(error), param=_FIELDS.get(error.argument, error.argument))
         case RequestError():

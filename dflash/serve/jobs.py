@@ -1,7 +1,7 @@
 """Bridge from the engine thread to asyncio: a queue per request, and cancellation when the client disconnects."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Running:
-    """The running completions of one request.
+    """The running completions of one request. Results wait in a queue, so that a slow client never delays the engine.
 
     Parameters
     ----------
@@ -26,6 +26,11 @@ class Running:
         Engine thread to run them.
     completions : sequence of Completion
         Completions, not started yet.
+
+    Attributes
+    ----------
+    n_open : int
+        Completions whose last delta was not returned yet.
 
     Raises
     ------
@@ -39,13 +44,19 @@ class Running:
         self._engine_thread = engine_thread
         self._loop = asyncio.get_running_loop()
         self._deltas: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()
+        self.n_open = len(completions)
         group = object()  # requests take turns to start sequences, however many each has
         for completion in completions:
             completion.session.group = group
         engine_thread.submit_all([(completion, self._sink(index)) for index, completion in enumerate(completions)])
 
-    async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
-        """Yield the index of a completion and what a step added to it, until all have ended.
+    async def next(self, timeout: float | None = None) -> tuple[int, Delta] | None:
+        """Return the index of a completion and what a step added to it. Not called when `n_open` is 0.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait; then None is returned.
 
         Raises
         ------
@@ -54,15 +65,28 @@ class Running:
         Problem
             If the server shuts down.
         """
-        n_open = len(self.completions)
-        while n_open:
-            index, delta = await self._deltas.get()
-            if delta.step.finish == "error":
-                raise self.completions[index].session.error or DFlashError("the engine failed; see the server's log")
-            if delta.step.finish == "cancelled":
-                raise closing()
-            n_open -= delta.step.finish is not None
-            yield index, delta
+        try:
+            async with asyncio.timeout(timeout):
+                index, delta = await self._deltas.get()
+        except TimeoutError:
+            return None
+        if delta.step.finish == "error":
+            raise self.completions[index].session.error or DFlashError("the engine failed; see the server's log")
+        if delta.step.finish == "cancelled":
+            raise closing()
+        self.n_open -= delta.step.finish is not None
+        return index, delta
+
+    async def finish(self) -> None:
+        """Wait until all completions have ended.
+
+        Raises
+        ------
+        DFlashError, Problem
+            As `next` does.
+        """
+        while self.n_open:
+            await self.next()
 
     def close(self) -> None:
         """Cancel open completions; their memory is freed within a step or a prompt chunk. Safe to call again."""

@@ -54,6 +54,9 @@ BODY_SECONDS = 60.0
 SEND_SECONDS = 120.0
 """Seconds for a client to read one event from a full socket; after that it counts as disconnected."""
 
+HEARTBEAT_SECONDS = 10.0
+"""Seconds without an event after which a stream sends a heartbeat; the least patient clients leave after 120 seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -32,10 +32,10 @@ def app_of(lm):
     """Makes an app over a scripted engine."""
     workers = []
 
-    def make(*script, api_key=None, template=lm.template):
+    def make(*script, api_key=None, template=lm.template, **settings):
         engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, script))
         workers.append(engine_thread)
-        return build_app(Backend(engine_thread, lm.tokenizer, template, ["demo"]), api_key=api_key)
+        return build_app(Backend(engine_thread, lm.tokenizer, template, ["demo"], **settings), api_key=api_key)
 
     yield make
     for engine_thread in workers:
@@ -72,10 +72,12 @@ def test_a_failure_of_our_own_is_not_told_in_detail(app_of, caplog):
 def test_a_failure_in_the_middle_of_a_stream_is_its_last_event(app_of, caplog):
     app = app_of("hello", KernelError("attention: the device said no"))
     answer = request(app, "POST", "/v1/completions", json={"prompt": "a", "stream": True})
-    events = [json.loads(line.removeprefix("data: ")) for line in answer.text.split("\n\n") if line]
+    *lines, done = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
+    events = [json.loads(line) for line in lines]
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/event-stream")
-    assert events[0]["choices"][0]["text"] == "hello"
+    assert [event["choices"][0]["text"] for event in events[:-1]] == ["", "hello"]
+    assert done == "[DONE]"
     assert events[-1]["error"]["message"] == INTERNAL
     assert "said no" in caplog.text
 
@@ -83,6 +85,16 @@ def test_a_failure_in_the_middle_of_a_stream_is_its_last_event(app_of, caplog):
 def test_the_end_of_a_stream_is_said(app_of):
     answer = request(app_of("hello"), "POST", "/v1/completions", json={"prompt": "a", "stream": True})
     assert answer.text.endswith("data: [DONE]\n\n")
+
+
+def test_a_strict_server_refuses_other_names(app_of):
+    app = app_of("hello", strict_names=True)
+    refused = request(app, "POST", "/v1/completions", json={"prompt": "a", "model": "gpt-4"})
+    assert refused.status_code == 404
+    assert refused.json()["error"]["code"] == "model_not_found"
+    assert "demo" in refused.json()["error"]["message"]
+    for model in ("demo", None):
+        assert request(app, "POST", "/v1/completions", json={"prompt": "a", "model": model}).status_code == 200
 
 
 def test_a_closing_server_says_so(app_of, lm):

@@ -1,5 +1,6 @@
 """Chat completions and completions, as the `openai` client sees them."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
@@ -158,8 +159,10 @@ def test_a_text_that_ends_inside_a_character_ends_before_it(client, server, stre
 
 
 def test_tools_go_through_the_template(client):
-    answer = ask(client, "What is the weather in Oslo?", tools=[TOOL], tool_choice="auto")
-    assert "<function=get_weather>" in answer.choices[0].message.content
+    choice = ask(client, "What is the weather in Oslo?", tools=[TOOL], tool_choice="auto").choices[0]
+    (call,) = choice.message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Oslo"})
+    assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
 
 
 def test_a_tool_call_and_its_result_can_be_sent_back(client):

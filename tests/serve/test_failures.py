@@ -68,8 +68,9 @@ def five(toy):
 def failure_of(answer):
     """Status and message of an answer that failed, streamed or not; None if it did not fail."""
     if answer.headers["content-type"].startswith("text/event-stream"):
-        last = answer.text.strip().rpartition("data: ")[2]
-        return None if last == "[DONE]" else (answer.status_code, last)
+        *events, done = answer.text.strip().split("\n\n")
+        assert done == "data: [DONE]"
+        return (answer.status_code, events[-1]) if '"error"' in events[-1] else None
     return None if answer.status_code == 200 else (answer.status_code, answer.json()["error"]["message"])
 
 

@@ -95,12 +95,15 @@ def test_a_stall_opens_the_tool_that_must_be_called(http):
     body = {**CAPITAL, "messages": [{"role": "user", "content": "Compile Makefile."}], "tools": tools, "max_tokens": 80}
     plain = post(http, body)["choices"][0]["message"]["content"]
     assert plain.endswith(":")
-    for name, key in (("query_database", "sql"), ("count_lines", "path")):
-        choice = {"type": "function", "function": {"name": name}}
-        answer = post(http, body, tool_choice=choice, recover="stall:read_file")
-        said = f"{plain}\n\n<tool_call>\n<function={name}>\n<parameter={key}>\n"
-        assert answer["choices"][0]["message"]["content"].startswith(said)
+    for tool, name in zip(tools, ("query_database", "count_lines"), strict=True):
+        answer = post(http, body, recover=f"stall:{name}")
+        message = answer["choices"][0]["message"]
+        assert message["content"] == f"{plain}\n\n"
+        assert message["tool_calls"][0]["function"]["name"] == name
         assert len(answer["interventions"]) == 1
+        choice = {"type": "function", "function": {"name": name}}
+        message = post(http, body, tool_choice=choice)["choices"][0]["message"]
+        assert [call["function"]["name"] for call in message["tool_calls"]] == [tool["function"]["name"]]
     assert post(http, body, tool_choice="none", recover="stall")["choices"][0]["message"]["content"] == plain
 
 

@@ -46,7 +46,8 @@ def check(model: TargetModel, session: Session) -> None:
     _check_drafters(model, session.strategy.drafter)
     context, capacity, n_prompt = model.config.context, model.pools.pages * PAGE, session.n_prompt
     if n_prompt > context or (n_prompt == context and session.max_tokens != 0):
-        raise ContextOverflow(f"the prompt has {n_prompt} tokens, the context of {context} must have room for one more")
+        message = f"the prompt has {n_prompt} tokens, the context of {context} must have room for one more"
+        raise ContextOverflow(message, n_tokens=n_prompt, context=context)
     # the last token of a sequence is never in the KV cache
     wanted = min(context, capacity + 1) if session.max_tokens is None else min(context, n_prompt + session.max_tokens)
     session.max_length = max(wanted, n_prompt)

@@ -51,6 +51,11 @@ class OutputParser:
         self._newlines = int(self._thinking and not prompt_end.endswith("\n"))
         self._step = OutputParser._scan if reasoning is None else OutputParser._start
 
+    @property
+    def in_call(self) -> bool:
+        """True from the opening tag of a call to its closing tag."""
+        return self._call is not None or self._step is OutputParser._skip_closing
+
     def push(self, text: str) -> list[Event]:
         """Return the events of more text that no later text can change."""
         self._text, self._at = self._text[self._at :] + text, 0

@@ -106,7 +106,8 @@ class Tokenizer:
             self._check_length(text, max_tokens, special=special)
             ids = self.encode_batch([text], special=special)[0]
             if len(ids) > max_tokens:
-                raise ContextOverflow(f"the text has {len(ids)} tokens, at most {max_tokens} are allowed")
+                message = f"the text has {len(ids)} tokens, at most {max_tokens} are allowed"
+                raise ContextOverflow(message, n_tokens=len(ids), context=max_tokens)
             return ids
         return self.encode_batch([text], special=special)[0]
 
@@ -126,7 +127,8 @@ class Tokenizer:
                 raise
             certain = bisect_left(pieces, pieces[-1] - _UNCERTAIN_PIECES)
             if certain > max_tokens:
-                raise ContextOverflow(f"the text has more than {certain} tokens, at most {max_tokens} are allowed")
+                message = f"the text has more than {certain} tokens, at most {max_tokens} are allowed"
+                raise ContextOverflow(message, n_tokens=certain + 1, context=max_tokens)
             n *= 2
 
     def encode_batch(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:

@@ -17,7 +17,7 @@ from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.admin.engine_counters import EngineCounters
 from dflash.serve.admin.metrics import ServerMetrics
 from dflash.serve.admin.model_facts import ModelFacts
-from dflash.serve.admin.model_list import model_entry, model_list
+from dflash.serve.admin.model_list import check_model, model_entry, model_list
 from dflash.serve.admin.request_record import RequestCounts
 from dflash.serve.admin.server_state import props, slots
 from dflash.serve.admin.tokens import apply_template, detokenize, tokenize
@@ -125,10 +125,8 @@ class Admin:
 
     async def model(self, request: Request) -> Response:
         """Answer ``/v1/models/NAME``."""
-        name, names = request.path_params["name"], self._backend.names
-        if name not in names:
-            message = f"there is no model {name[:100]!r}, this server has {', '.join(names)}"
-            raise Problem(404, message, param="model", code="model_not_found")
+        name = request.path_params["name"]
+        check_model(name, self._backend.names)
         return JSONResponse(self._entry(name))
 
     async def props(self, _: Request) -> Response:

@@ -6,6 +6,7 @@ from typing import Any
 
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.admin.model_facts import ModelFacts
+from dflash.serve.http_errors import Problem
 
 
 def model_entry(
@@ -49,6 +50,13 @@ def model_entry(
         "max_input_tokens": context,
         "meta": meta,
     }
+
+
+def check_model(name: str, names: Sequence[str]) -> None:
+    """Raise a Problem with status 404 if `name` is not among the names of the model."""
+    if name not in names:
+        message = f"there is no model {name[:100]!r}, this server has {', '.join(names)}"
+        raise Problem(404, message, param="model", code="model_not_found")
 
 
 def model_list(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from dflash.generation.chat_prompt import chat_text
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.limits import Limits
+from dflash.serve.openai.chat_request import parse_chat
 from dflash.serve.parsing.fields import Fields, shown
-from dflash.serve.parsing.requests import parse_chat
 
 
 def tokenize(body: object, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits) -> dict[str, Any]:

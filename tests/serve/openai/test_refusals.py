@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from dflash.errors import RequestError
 from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
+from dflash.serve.openai.chat_request import parse_chat
+from dflash.serve.openai.completion_request import parse_completion
 from dflash.serve.parsing.body import parse_json
-from dflash.serve.parsing.requests import parse_chat, parse_completion
 
 HI = {"role": "user", "content": "hi"}
 MESSAGES = [HI]
@@ -43,7 +44,14 @@ def refused(http, path, status, **request):
         ({"messages": [{"role": "robot", "content": "hi"}]}, "messages"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"continue_final_message": True}, "continue_final_message"),
-        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"guided_json": 5}, "guided_json"),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"guided_choice": [1]}, "guided_choice"),
+        ({"regex": "("}, "regex"),
+        ({"grammar": 'root ::= "a"'}, "grammar"),
+        ({"guided_regex": "a", "structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
+        ({"response_format": {"type": "json_object"}, "regex": "a"}, "response_format"),
+        ({"json_schema": {"type": 5}}, "response_format"),
         ({"ignore_eos": True}, "ignore_eos"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 2.5}, "max_tokens"),
@@ -78,10 +86,10 @@ def refused(http, path, status, **request):
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"logprobs": 3}, "logprobs"),
         ({"tools": [{}]}, "tools[0].function"),
-        ({"tools": [{"type": "magic", "function": {"name": "a"}}]}, "tools[0].type"),
+        ({"tools": [{"type": "magic", "function": {"name": "a"}}], "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "maybe"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "a"}}}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
         ({"chat_template_kwargs": {"documents": 5}}, "chat_template_kwargs.documents"),
@@ -154,11 +162,10 @@ def test_a_body_beyond_the_limit(http):
         assert error["code"] == "body_too_large"
 
 
-def test_an_unknown_model(http, client):
-    error = refused(http, "/v1/chat/completions", 404, json={"model": "gpt-4", "messages": MESSAGES})
-    assert error["code"] == "model_not_found"
-    assert "demo" in error["message"]
-    assert client.completions.create(model="demo-again", prompt="a", max_tokens=1).model == "demo-again"
+def test_every_model_name_is_served(http, client):
+    for name in ("demo-again", "gpt-4"):
+        assert client.completions.create(model=name, prompt="a", max_tokens=1).model == name
+    assert http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).json()["model"] == "demo"
 
 
 def test_no_such_route(http):

@@ -1,0 +1,117 @@
+"""Protocols of an HTTP API: what `endpoints` needs in order to run its requests."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from dflash.generation.completion import Completion, Delta
+from dflash.model.text.tokenizer import Tokenizer
+from dflash.serve.http_errors import Problem
+from dflash.serve.requests import ChatRequest, CompletionRequest
+
+
+class ServerEvent(NamedTuple):
+    """One server-sent event.
+
+    Parameters
+    ----------
+    data : mapping or str
+        JSON object, or a literal such as ``"[DONE]"``.
+    name : str, optional
+        Value of ``event:``, if the API has one.
+    """
+
+    data: Mapping[str, Any] | str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """Facts about a response that are known before its first token.
+
+    Parameters
+    ----------
+    id : str
+        Unique hexadecimal number, without an API's prefix.
+    created : int
+        Unix time in seconds.
+    model : str
+        Name of the model as the client wrote it, or the server's name.
+    tokenizer : Tokenizer
+        Tokenizer of the model.
+    completions : sequence of Completion
+        Completions of all choices, grouped by prompt; not started yet.
+    """
+
+    id: str
+    created: int
+    model: str
+    tokenizer: Tokenizer
+    completions: Sequence[Completion]
+
+    @property
+    def n_prompt(self) -> int:
+        """Tokens of the prompt of a chat request."""
+        return self.completions[0].session.n_prompt
+
+
+class AnswerFormat(Protocol):
+    """Format of one response; a stream's state is here. Called in the event loop: every method must return quickly.
+
+    A stream calls `opening`, then `delta` and `heartbeat` any number of times, then `closing` or `failure`.
+    """
+
+    def opening(self) -> Iterable[ServerEvent]:
+        """Return the events that are sent at once, before the prompt is read."""
+        ...
+
+    def delta(self, index: int, delta: Delta) -> Iterable[ServerEvent]:
+        """Return the events for what a step added to completion `index`; the last one has ``delta.step.finish``."""
+        ...
+
+    def closing(self, completions: Sequence[Completion]) -> Iterable[ServerEvent]:
+        """Return the events after the last completion has ended, with the terminal event."""
+        ...
+
+    def heartbeat(self) -> ServerEvent:
+        """Return an event that changes nothing. It is sent when the stream was silent for some seconds."""
+        ...
+
+    def failure(self, problem: Problem) -> Iterable[ServerEvent]:
+        """Return the events that end a stream which has failed; called at most once, possibly after `closing` has failed."""
+        ...
+
+    def whole(self, completions: Sequence[Completion]) -> Mapping[str, Any]:
+        """Return the body of a response that is not streamed."""
+        ...
+
+
+R = TypeVar("R", bound=ChatRequest | CompletionRequest)
+
+
+class ErrorFormat(Protocol):
+    """Format of refusals."""
+
+    def problem(self, problem: Problem) -> tuple[int, Mapping[str, Any], Mapping[str, str]]:
+        """Return the status, body and headers of a refusal."""
+        ...
+
+
+class ServerDialect(ErrorFormat, Protocol[R]):
+    """An HTTP API. One object serves all requests, several at a time."""
+
+    def parse(self, body: object, headers: Mapping[str, str]) -> R:
+        """Read the body of a request. Called in a worker thread.
+
+        Raises
+        ------
+        FieldError
+            If a field is missing, of the wrong kind or out of range. Unknown fields are ignored.
+        Problem
+            For other refusals.
+        """
+        ...
+
+    def format(self, request: R, head: AnswerHead) -> AnswerFormat:
+        """Return the format of the response. Called in a worker thread, before the completions start."""
+        ...

@@ -1,0 +1,1 @@
+"""OpenAI's chat completions and completions: bodies of requests, and responses."""

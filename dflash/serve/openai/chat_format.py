@@ -1,0 +1,132 @@
+"""Responses of ``/v1/chat/completions``."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dflash.decode.session import TokenLogprobs
+from dflash.generation.completion import Completion, Delta
+from dflash.generation.parsers import ArgumentsDelta, CallStart, ContentDelta, Event, ParsedOutput, ReasoningDelta
+from dflash.serve.dialect import AnswerHead, ServerEvent
+from dflash.serve.http_errors import Problem
+from dflash.serve.openai.chunks import LOWEST, Chunks
+from dflash.serve.openai.usage import interventions
+from dflash.serve.requests import ChatRequest
+
+
+class ChatFormat:
+    """Format of one chat completion. Reasoning is in ``reasoning_content``, as in DeepSeek's API and llama.cpp.
+
+    Parameters
+    ----------
+    request : ChatRequest
+        The request.
+    head : AnswerHead
+        Facts about the response.
+    """
+
+    def __init__(self, request: ChatRequest, head: AnswerHead) -> None:
+        self._chunks = Chunks(
+            head, request.options, prefix="chatcmpl", kind="chat.completion", chunk_kind="chat.completion.chunk"
+        )
+        self._with_logprobs, self._tokenizer = request.options.logprobs is not None, head.tokenizer
+        self._completions = head.completions
+        self._open = dict.fromkeys(range(request.options.n))
+        self._called: set[int] = set()
+
+    def opening(self) -> Iterator[ServerEvent]:
+        """Yield a chunk with the role for each choice."""
+        for index in self._open:
+            yield self._chunks.chunk(self._choice(index, {"role": "assistant", "content": ""}))
+
+    def delta(self, index: int, delta: Delta) -> Iterator[ServerEvent]:
+        """Yield chunks with reasoning, text and tool calls, and one with the finish reason."""
+        pieces = [piece for event in delta.events if (piece := _piece(event)) is not None]
+        logprobs = self._logprobs(delta.logprobs) if delta.logprobs else None
+        if logprobs is not None and not pieces:
+            pieces.append({"content": ""})
+        for piece in pieces:
+            yield self._chunks.chunk(self._choice(index, piece, logprobs=logprobs))
+            logprobs = None
+        if any(isinstance(event, CallStart) for event in delta.events):
+            self._called.add(index)
+        if delta.step.finish is not None:
+            del self._open[index]
+            reason = _finish_reason(delta.step.finish, called=index in self._called)
+            ending = self._choice(index, {}, finish_reason=reason)
+            yield self._chunks.chunk(ending, **interventions([self._completions[index]]))
+
+    def closing(self, completions: Sequence[Completion]) -> Iterator[ServerEvent]:
+        """Yield the chunk with token counts, if the request wants it, and the terminal event."""
+        return self._chunks.closing(completions)
+
+    def heartbeat(self) -> ServerEvent:
+        """Return a chunk that adds nothing."""
+        return self._chunks.chunk(self._choice(next(iter(self._open), 0), {"content": ""}))
+
+    def failure(self, problem: Problem) -> Iterator[ServerEvent]:
+        """Yield the error object and the terminal event."""
+        return self._chunks.failure(problem)
+
+    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        """Return the body of a response that is not streamed."""
+        return self._chunks.whole(completions, self._whole_choice)
+
+    def _whole_choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        output = completion.output or ParsedOutput(completion.text)
+        message: dict[str, Any] = {"role": "assistant", "content": output.content}
+        if output.reasoning:
+            message["reasoning_content"] = output.reasoning
+        if output.tool_calls:
+            message["content"] = output.content or None
+            message["tool_calls"] = [call.as_message() for call in output.tool_calls]
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": self._logprobs(completion.logprobs),
+            "finish_reason": _finish_reason(completion.session.finish_reason, called=bool(output.tool_calls)),
+        }
+
+    def _choice(
+        self,
+        index: int,
+        delta: Mapping[str, Any],
+        *,
+        logprobs: Mapping[str, Any] | None = None,
+        finish_reason: str | None = None,
+    ) -> dict[str, Any]:
+        return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+
+    def _logprobs(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+        if not self._with_logprobs:
+            return None
+        content = [
+            {
+                **self._token(entry.token, entry.logprob),
+                "top_logprobs": [self._token(token, logprob) for token, logprob in entry.top],
+            }
+            for entry in entries
+        ]
+        return {"content": content, "refusal": None}
+
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        raw = self._tokenizer.token_bytes(token)
+        return {"token": raw.decode("utf-8", "replace"), "logprob": max(logprob, LOWEST), "bytes": list(raw)}
+
+
+def _piece(event: Event) -> dict[str, Any] | None:
+    """Return the delta of a chunk; None for the end of a call, which has none."""
+    match event:
+        case ContentDelta():
+            return {"content": event.text}
+        case ReasoningDelta():
+            return {"reasoning_content": event.text}
+        case CallStart():
+            function = {"name": event.name, "arguments": ""}
+            return {"tool_calls": [{"index": event.index, "id": event.id, "type": "function", "function": function}]}
+        case ArgumentsDelta():
+            return {"tool_calls": [{"index": event.index, "function": {"arguments": event.text}}]}
+    return None
+
+
+def _finish_reason(reason: str | None, *, called: bool) -> str | None:
+    return "tool_calls" if called and reason == "stop" else reason

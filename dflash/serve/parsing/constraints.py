@@ -1,0 +1,113 @@
+"""Fields that constrain the output of a request, under the names of OpenAI, vLLM and llama.cpp."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dflash.errors import RequestError
+from dflash.generation.grammar.lark import quoted
+from dflash.generation.grammar.params import GrammarParams
+from dflash.generation.recovery.tool_call_prefix import ToolChoice
+from dflash.serve.parsing.fields import FieldError, Fields, shown
+
+MAX_OPTIONS = 1024
+"""Texts of a choice; vLLM's examples have a few."""
+
+_VLLM = ("json", "json_object", "regex", "choice", "grammar")
+"""Fields of vLLM's ``structured_outputs``; the older fields are called the same after ``guided_``."""
+
+
+def parse_grammar(fields: Fields, tool_choice: ToolChoice = None) -> GrammarParams:
+    """Read the constraints of a request.
+
+    Parameters
+    ----------
+    fields : Fields
+        Body of the request.
+    tool_choice : str or mapping, optional
+        Valid field ``tool_choice``.
+
+    Raises
+    ------
+    FieldError
+        If a field is of the wrong kind, or fields exclude each other.
+    """
+    found: dict[str, Any] = {}
+    names: dict[str, str] = {}
+
+    def add(kind: str, name: str, value: Any) -> None:
+        if value is None:
+            return
+        if kind in names:
+            raise FieldError(name, f"can't be combined with {names[kind]}; one constraint holds for the whole output")
+        found[kind], names[kind] = value, name
+
+    wanted = fields.object("response_format")
+    if wanted is not None and wanted.any("type") != "text":
+        add("response_format", "response_format", wanted.values)
+    add("response_format", "json_schema", _schema(fields, "json_schema"))
+    for name in ("regex", "lark", "grammar"):
+        add("lark" if name == "grammar" else name, name, _text(fields, name))
+    structured = fields.object("structured_outputs")
+    sources = [(fields, f"guided_{name}", name) for name in _VLLM]
+    sources += [(structured, name, name) for name in (*_VLLM, "structural_tag") if structured is not None]
+    for source, field, name in sources:
+        kind, read = _READERS[name]
+        add(kind, source.name(field), read(source, field))
+    try:
+        return GrammarParams(**found, tool_choice=tool_choice)
+    except RequestError as error:
+        kind, _, reason = str(error).partition(": ")
+        raise FieldError(names.get(kind, kind), reason) from error
+
+
+def _text(fields: Fields, name: str) -> str | None:
+    text = fields.text(name) or None
+    if text is not None and "::=" in text and name.endswith("grammar"):
+        raise fields.error(name, "is GBNF or EBNF; write the grammar in llguidance's Lark, or send a JSON schema")
+    return text
+
+
+def _schema(fields: Fields, name: str) -> Mapping[str, Any] | None:
+    schema = fields.any(name)
+    if isinstance(schema, str) and schema:
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise fields.error(name, f"is not valid JSON: {error!s:.100}") from None
+    if schema in (None, "") or (schema == {} and name == "json_schema"):
+        return None
+    if not isinstance(schema, dict | bool):
+        raise fields.error(name, f"must be a JSON schema, got {shown(schema)}")
+    return {"type": "json_schema", "json_schema": {"schema": schema}}
+
+
+def _object(fields: Fields, name: str) -> Mapping[str, Any] | None:
+    return {"type": "json_object"} if fields.flag(name) else None
+
+
+def _choice(fields: Fields, name: str) -> str | None:
+    options = fields.list(name)
+    if not options:
+        return None
+    if len(options) > MAX_OPTIONS:
+        raise fields.error(name, f"holds {len(options)} texts, at most {MAX_OPTIONS} are allowed")
+    if not all(isinstance(option, str) and option for option in options):
+        raise fields.error(name, f"must be an array of texts, none of them empty, got {shown(options)}")
+    return f"start: {' | '.join(map(quoted, options))}"
+
+
+def _refused(fields: Fields, name: str) -> None:
+    if fields.any(name):
+        raise fields.error(name, "is not supported: use tools with strict")
+
+
+_READERS: Mapping[str, tuple[str, Callable[[Fields, str], Any]]] = {
+    "json": ("response_format", _schema),
+    "json_object": ("response_format", _object),
+    "regex": ("regex", _text),
+    "choice": ("lark", _choice),
+    "grammar": ("lark", _text),
+    "structural_tag": ("lark", _refused),
+}
+"""Field of vLLM to the kind of constraint and the function that reads it."""

@@ -1,0 +1,1 @@
+"""From a parsed request to completions that can start."""

@@ -1,0 +1,133 @@
+"""Completions of a request: one for each choice of each prompt."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dflash.decode.drafting.drafter import Strategy
+from dflash.decode.grammar.matcher import Grammar
+from dflash.decode.prompt_ids import PromptIds
+from dflash.decode.sampling.params import Sampling
+from dflash.errors import RequestError
+from dflash.generation.completion import Completion
+from dflash.generation.grammar.build import grammars
+from dflash.generation.parsers import OutputFormat
+from dflash.generation.recovery.names import Language
+from dflash.generation.recovery.special_tokens import CALL
+from dflash.model.text.chat_template import ChatTemplate
+from dflash.model.text.tokenizer import Tokenizer
+from dflash.serve.limits import Limits
+from dflash.serve.parsing.fields import FieldError
+from dflash.serve.preparing.prompts import prompt_ids
+from dflash.serve.requests import ChatRequest, CompletionRequest
+
+_NEVER = -100.0
+"""Bias of a token that must not be chosen; the lowest that OpenAI's API allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """A request whose prompts are tokenized.
+
+    Parameters
+    ----------
+    request : ChatRequest or CompletionRequest
+        The request.
+    prompts : sequence of list of int
+        Token ids of each prompt.
+    tokenizer, template
+        Tokenizer and chat template of the model.
+    """
+
+    request: ChatRequest | CompletionRequest
+    prompts: Sequence[list[int]]
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+    @classmethod
+    def of(
+        cls,
+        request: ChatRequest | CompletionRequest,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        limits: Limits,
+    ) -> "ReadRequest":
+        """Tokenize the prompts of a request.
+
+        Raises
+        ------
+        RequestError
+            If the chat template refuses the messages, or a prompt or all of them together are too long.
+        """
+        prompts = prompt_ids(request, tokenizer, template, limits.context)
+        n = request.options.n
+        n_tokens, most = n * sum(map(len, prompts)), limits.prompt_tokens
+        if n_tokens > most:
+            raise FieldError("n", f"{n} choices take {n_tokens} prompt tokens, at most {most} are allowed in one request")
+        return cls(request, prompts, tokenizer, template)
+
+    @property
+    def language(self) -> Language:
+        """Tools and texts that recoveries are built from."""
+        return Language(self.tokenizer, self.template, self._tools, self.request.grammar.tool_choice)
+
+    @property
+    def _tools(self) -> Sequence[Mapping[str, Any]]:
+        return self.request.tools if isinstance(self.request, ChatRequest) else ()
+
+    def completions(self, strategy: Strategy) -> list[Completion]:
+        """Return one completion for each choice; choices of a prompt share its ids and all settings except the seed.
+
+        Parameters
+        ----------
+        strategy : Strategy
+            Prepared strategy.
+
+        Raises
+        ------
+        FieldError
+            If a constraint can't be compiled.
+        """
+        options, sampling = self.request.options, self._sampling()
+        of_choice = [sampling.with_seed(_seed(options.sampling.seed, number)) for number in range(options.n)]
+        output_format, max_calls = None, None
+        if isinstance(self.request, ChatRequest):
+            forbidden = self.request.grammar.tool_choice == "none"
+            output_format = OutputFormat.of(self.template, () if forbidden else self._tools)
+            max_calls = None if self.request.parallel_tool_calls else 1
+        return [
+            Completion(
+                self.tokenizer,
+                prompt,
+                sampling=each,
+                strategy=strategy,
+                max_tokens=options.max_tokens,
+                stop=options.stop,
+                output_format=output_format,
+                grammar=grammar,
+                max_calls=max_calls,
+            )
+            for prompt, grammar in zip(map(PromptIds, self.prompts), self._grammars(), strict=True)
+            for each in of_choice
+        ]
+
+    def _sampling(self) -> Sampling:
+        options, call = self.request.options, self.tokenizer.id_of(CALL[0])
+        sampling = replace(options.sampling, logprobs=options.logprobs)
+        if self.request.grammar.tool_choice != "none" or call is None:
+            return sampling
+        return replace(sampling, logit_bias={**dict(sampling.logit_bias), call: _NEVER})
+
+    def _grammars(self) -> list[Grammar | None]:
+        is_chat = isinstance(self.request, ChatRequest)
+        prompts = [(ids, is_chat) for ids in self.prompts]
+        try:
+            return grammars(self.request.grammar, prompts, self.tokenizer, self.template, self._tools)
+        except RequestError as error:
+            field, _, reason = str(error).partition(": ")
+            raise FieldError(field, reason) from error
+
+
+def _seed(seed: int | None, number: int) -> int | None:
+    """Return the seed of a choice: the given one plus the number of the choice."""
+    return (seed + number) % 2**64 if seed is not None and number else seed

@@ -1,0 +1,69 @@
+"""Tools whose definitions stand in a tool's result instead of at the beginning of the prompt."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+DEFERRED = "defer_loading"
+
+Message = Mapping[str, Any]
+Tool = Mapping[str, Any]
+
+
+def write_references(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
+    """Replace each ``tool_reference`` in the messages by the definition of the tool.
+
+    Parameters
+    ----------
+    messages : sequence of mapping
+        Messages in OpenAI's format.
+    tools : sequence of mapping
+        All tools of the request.
+
+    Returns
+    -------
+    list of mapping
+        The same objects where a message has no reference. A definition is JSON as chat templates write it; a reference to
+        an unknown tool is written as its name.
+    """
+    written = {_name(tool): json.dumps(_without_flag(tool), ensure_ascii=False) for tool in tools}
+    return [_written(message, written) if _refers(message) else message for message in messages]
+
+
+def top_tools(tools: Sequence[Tool]) -> list[Tool]:
+    """Return the tools for the beginning of the prompt: those that are not deferred."""
+    return [tool for tool in tools if not _is_deferred(tool)]
+
+
+def _is_deferred(tool: Tool) -> bool:
+    return bool(tool.get(DEFERRED) or tool["function"].get(DEFERRED))
+
+
+def _without_flag(tool: Tool) -> Tool:
+    inner = {key: value for key, value in tool["function"].items() if key != DEFERRED}
+    return {key: inner if key == "function" else value for key, value in tool.items() if key != DEFERRED}
+
+
+def _name(tool: Tool) -> str:
+    return tool["function"]["name"]
+
+
+def _refers(message: Message) -> bool:
+    return any(_is_reference(part) for part in _parts(message))
+
+
+def _parts(message: Message) -> Iterator[Any]:
+    content = message.get("content")
+    return iter(content if isinstance(content, list) else ())
+
+
+def _is_reference(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "tool_reference"
+
+
+def _written(message: Message, definitions: Mapping[str, str]) -> Message:
+    parts = []
+    for part in _parts(message):
+        name = part["tool_name"] if _is_reference(part) else None
+        parts.append(part if name is None else {"type": "text", "text": definitions.get(name, name) + "\n"})
+    return {**message, "content": parts}

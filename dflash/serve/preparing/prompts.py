@@ -1,0 +1,86 @@
+"""Token ids of a request's prompts."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dflash.errors import ContextOverflow
+from dflash.generation.chat_prompt import chat_ids
+from dflash.model.text.chat_template import ChatTemplate
+from dflash.model.text.tokenizer import Tokenizer
+from dflash.serve.preparing.deferred_tools import top_tools, write_references
+from dflash.serve.requests import ChatRequest, CompletionRequest
+
+BROKEN = "arguments"
+"""Name of the parameter that holds arguments of a past call which are no JSON object."""
+
+
+def prompt_ids(
+    request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, template: ChatTemplate | None, context: int
+) -> list[list[int]]:
+    """Render and tokenize the prompts of a request.
+
+    Parameters
+    ----------
+    request : ChatRequest or CompletionRequest
+        The request.
+    tokenizer, template
+        Tokenizer and chat template of the model.
+    context : int
+        Maximum tokens of a prompt.
+
+    Returns
+    -------
+    list of list of int
+        One for a chat request.
+
+    Raises
+    ------
+    TemplateError
+        If there is no template, or it refuses the messages.
+    ContextOverflow
+        If a prompt is too long.
+
+    Notes
+    -----
+    A past call whose arguments are no JSON object, since the output was cut or the model made a mistake, is shown to the
+    model with the text as written in one parameter, `BROKEN`. Chat templates refuse such calls otherwise.
+    """
+    if isinstance(request, CompletionRequest):
+        return [_encoded(prompt, tokenizer, context) for prompt in request.prompts]
+    messages = [_with_objects(message) for message in write_references(request.messages, request.tools)]
+    tools, settings = top_tools(request.tools), request.template_kwargs
+    return [chat_ids(tokenizer, template, messages, tools=tools, settings=settings, max_tokens=context)]
+
+
+def _encoded(prompt: str | list[int], tokenizer: Tokenizer, context: int) -> list[int]:
+    ids = tokenizer.encode(prompt, max_tokens=context) if isinstance(prompt, str) else prompt
+    if len(ids) > context:
+        raise ContextOverflow(
+            f"the prompt has {len(ids)} tokens, the context holds {context}", n_tokens=len(ids), context=context
+        )
+    return ids
+
+
+def _with_objects(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    calls = message.get("tool_calls")
+    if not calls or not any(_is_broken(call) for call in calls):
+        return message
+    return {**message, "tool_calls": list(_mended(calls))}
+
+
+def _mended(calls: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    for call in calls:
+        function = call["function"]
+        broken = _is_broken(call)
+        yield {**call, "function": {**function, "arguments": {BROKEN: function["arguments"]}}} if broken else call
+
+
+def _is_broken(call: Mapping[str, Any]) -> bool:
+    arguments = call["function"].get("arguments")
+    if not isinstance(arguments, str) or not arguments.strip():
+        return False
+    try:
+        return not isinstance(json.loads(arguments, parse_int=float), dict)
+    except (ValueError, RecursionError):
+        return True
