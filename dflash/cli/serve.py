@@ -1,4 +1,4 @@
-"""`python -m dflash.serve`: serve a model with OpenAI's HTTP API."""
+"""`python -m dflash.serve`: serve a model with OpenAI's and Anthropic's HTTP APIs."""
 
 import argparse
 import gc
@@ -137,8 +137,23 @@ def _load_and_run(
             prepare_draft(engine_thread, defaults)
         names, context = arguments.model_name or [default_name(arguments.model)], loaded.model.config.context
         facts = ModelFacts.of(loaded)
-        backend = Backend(engine_thread, loaded.tokenizer, loaded.template, names, defaults, Limits(context), facts=facts)
-        app = build_app(backend, api_key=key, hosts=local_hosts(arguments.host, key), debug_log=debug_log)
+        backend = Backend(
+            engine_thread,
+            loaded.tokenizer,
+            loaded.template,
+            names,
+            defaults,
+            Limits(context),
+            strict_names=arguments.strict_model,
+            facts=facts,
+        )
+        app = build_app(
+            backend,
+            api_key=key,
+            hosts=local_hosts(arguments.host, key),
+            keep_billing_header=arguments.keep_billing_header,
+            debug_log=debug_log,
+        )
         line = ready_line(
             url_of(sockets),
             name=names[0],

@@ -145,6 +145,14 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--api-key-file", metavar="FILE", help="file that holds the key, which keeps it out of process lists"
     )
+    parser.add_argument(
+        "--strict-model", action="store_true", help="refuse requests for other model names (default: every name is served)"
+    )
+    parser.add_argument(
+        "--keep-billing-header",
+        action="store_true",
+        help="keep Claude Code's x-anthropic-billing-header line in prompts, which differs between sessions (default: drop)",
+    )
 
 
 def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:

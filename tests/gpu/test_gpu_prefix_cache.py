@@ -49,6 +49,6 @@ def test_conversations_continue_with_the_bits_of_a_cold_start(loaded, name):
             assert mine.n_cached % model.chunk_alignment == 0
             assert (mine.n_cached > 0) == (number > 0)
         prompts = [session.token_ids + loaded.tokenizer.encode("Go on with the next one, please. ") for session in got]
-    assert min(session.n_cached for session in got) > 500
+    assert min(session.n_cached for session in got) > 300
     warm.prefix_cache.clear()
     assert model.pools.free_pages == free
