@@ -16,7 +16,7 @@ class CompletionView {
     this.below = make("div", { class: "below" });
     const title = make("h2", {}, shown);
     this.root = make("article", { class: "completion", "aria-busy": "true" }, title, this.details, this.text, this.callList);
-    this.root.append(this.strip.root, this.numbers, this.below);
+    this.root.append(this.strip.root, this.strip.legend, this.numbers, this.below);
     this.markdown = new MarkdownView(this.text);
     this.thoughtMarkdown = new MarkdownView(this.thought);
   }
