@@ -86,7 +86,7 @@ class CompletionView {
   measured() {
     const { tokens, steps, drafted, accepted, rate } = this.strip;
     if (!tokens) return "";
-    const parts = [`${tokens} tokens`];
+    const parts = [`${tokens} ${tokens === 1 ? "token" : "tokens"}`];
     if (rate !== null) parts.push(`${rate.toFixed(1)} tok/s`);
     parts.push(`${(tokens / steps).toFixed(2)} per step`);
     if (drafted) parts.push(`${Math.round((100 * accepted) / drafted)} % of ${drafted} draft tokens accepted`);

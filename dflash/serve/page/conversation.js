@@ -124,6 +124,7 @@ class Conversation {
       form.lastChild.remove();
     };
     fields[0].focus();
+    showStatus("Type the results of the tool calls, or another message.");
   }
 
   /** Move typed results into the conversation. */
@@ -139,7 +140,9 @@ class Conversation {
       if (this.running) return;
       button.disabled = true;
       const plain = new CompletionView("plain", "plain");
+      button.after(plain.numbers);
       await this.run((signal) => this.fill(plain, request, signal));
+      plain.numbers.remove();
       button.disabled = false;
       if (plain.finish === "error") button.after(...plain.below.childNodes);
       if (plain.ended && plain.strip.rate !== null) button.replaceWith(make("p", { class: "note" }, ratio(view, plain)));
