@@ -1,4 +1,4 @@
-"""`python -m dflash.serve`: serve a model with OpenAI's HTTP API."""
+"""`python -m dflash.serve`: serve a model with OpenAI's and Anthropic's HTTP APIs."""
 
 import argparse
 import gc
@@ -91,7 +91,8 @@ def _serve(arguments: argparse.Namespace) -> None:
         prepare_draft(engine_thread, defaults)
         limits = Limits(loaded.model.config.context)
         backend = Backend(engine_thread, loaded.tokenizer, loaded.template, names, defaults, limits)
-        app = build_app(backend, api_key=key, hosts=local_hosts(arguments.host, key))
+        hosts = local_hosts(arguments.host, key)
+        app = build_app(backend, api_key=key, hosts=hosts, keep_billing_header=arguments.keep_billing_header)
         gc.collect()
         gc.freeze()  # keeps full collections short: they stall all streams while they visit the objects of the model
         Server(app, engine_thread, host=arguments.host, port=arguments.port, grace=arguments.grace).run()
@@ -113,7 +114,9 @@ def default_name(model: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dflash.serve", description="serve a model with OpenAI's HTTP API")
+    parser = argparse.ArgumentParser(
+        prog="python -m dflash.serve", description="serve a model with OpenAI's and Anthropic's HTTP APIs"
+    )
     add_model(parser, default="demo")
     add_context(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
@@ -124,6 +127,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--api-key", metavar="KEY", help="key that requests must carry (or set DFLASH_API_KEY)")
     parser.add_argument(
         "--api-key-file", metavar="FILE", help="file that holds the key, which keeps it out of process lists"
+    )
+    parser.add_argument(
+        "--keep-billing-header",
+        action="store_true",
+        help="keep Claude Code's x-anthropic-billing-header line in prompts, which differs between sessions (default: drop)",
     )
     parser.add_argument("--sequences", type=int, default=8, metavar="N", help="sequences decoded at the same time (8)")
     parser.add_argument(

@@ -1,5 +1,6 @@
 """The engine: one loop that advances all sessions by a step."""
 
+from bisect import insort
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -10,14 +11,15 @@ from dflash.decode.drafting.draft import EMPTY
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.recoveries.apply import Decision, apply_recoveries
 from dflash.decode.recoveries.emit import show
-from dflash.decode.scheduling.admission import admit, check, readmit, save_prompt_snapshot
+from dflash.decode.scheduling.admission import admit, check, check_queue, readmit, save_prompt_snapshot
 from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, plan
 from dflash.decode.scheduling.errands import Errands
+from dflash.decode.scheduling.memory import HEADROOM, reserve_step, set_aside
 from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
-from dflash.decode.scheduling.waiting import Ticket, WaitingQueue
+from dflash.decode.scheduling.waiting import Ticket, WaitingQueue, start_time
 from dflash.decode.session import Session, Step
 from dflash.decode.verify import Accepted, Samples, sample_rows, verify, wait
-from dflash.errors import EngineFailed, PoolExhausted, QueueFull, RequestError
+from dflash.errors import EngineFailed, PoolExhausted, RequestError
 from dflash.kernels.gpu.lost import is_lost
 from dflash.model.batch import Forward
 from dflash.model.protocols.target import TargetModel
@@ -50,6 +52,7 @@ class Engine:
     The groups of waiting sessions take turns; within a group the oldest session comes first. A session that does not fit
     memory waits for others to end, and a bounded number of later sessions may start before it. Only one thread at a time
     may call the methods, except `add` and `add_all`.
+    Sessions take KV pages as they grow; if none is left, the youngest is preempted: see `dflash.decode.scheduling.memory`.
 
     A session that fails ends alone. A lost device, or `MAX_FAILURES` failed forwards in a row, ends the engine: every
     session ends with `EngineFailed`, and every later `add` and `step` raises it.
@@ -66,11 +69,15 @@ class Engine:
         Most sessions that wait while `max_active` run; unbounded if None.
     prefix_cache : PrefixCache, optional
         Snapshots of earlier sessions, from which new ones begin. The engine closes it.
+    headroom : int, optional
+        KV pages left free for the growth of each active session when another one starts; None for all until their ends.
 
     Attributes
     ----------
     errands : Errands
         Other work that uses the model; one piece runs before each step.
+    n_preempted : int
+        Number of preemptions so far.
     """
 
     def __init__(
@@ -81,8 +88,9 @@ class Engine:
         max_active: int | None = None,
         max_waiting: int | None = None,
         prefix_cache: PrefixCache | None = None,
+        headroom: int | None = HEADROOM,
     ) -> None:
-        self.model, self.prefix_cache = model, prefix_cache
+        self.model, self.prefix_cache, self.headroom = model, prefix_cache, headroom
         self.chunk = max(model.chunk_alignment, min(chunk, model.max_rows))
         slots = min(model.pools.slots, model.max_rows)
         self.max_active = slots if max_active is None else max(1, min(max_active, slots))
@@ -95,8 +103,7 @@ class Engine:
         self._to_save: list[Session] = []
         self._to_end: list[tuple[Session, Step]] = []
         self.errands = Errands()
-        self._n_ended = 0
-        self._n_failures = 0
+        self._n_ended = self._n_failures = self.n_preempted = 0
         self._failure: str | None = None
 
     @property
@@ -106,7 +113,7 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Sessions that wait to start."""
+        """Sessions that wait to start or to be resumed."""
         return len(self._added) + len(self._waiting)
 
     @property
@@ -143,21 +150,11 @@ class Engine:
             raise RequestError("session: was given twice; make a new one for each request")
         for session in sessions:
             check(self.model, session)
-        self._check_queue(len(sessions))
+        check_queue(len(sessions), self.waiting, self.active, self.max_waiting, self.max_active)
         now = perf_counter()
         for session in sessions:
             session.added_at = now
         self._added.extend(sessions)
-
-    def _check_queue(self, n: int) -> None:
-        if self.max_waiting is None:
-            return
-        if n > self.max_waiting + self.max_active:
-            most = self.max_waiting + self.max_active
-            raise RequestError(f"sessions: at most {most} fit the queue and the active ones together, got {n} at once")
-        free = max(0, self.max_active - len(self._active))
-        if self.waiting + n > self.max_waiting + free:
-            raise QueueFull(f"{self.waiting} sessions wait to start, at most {self.max_waiting} may; try again later")
 
     def step(self) -> list[Event]:
         """Run one errand, if there is any, then advance every session once.
@@ -273,7 +270,7 @@ class Engine:
             memory = self._n_ended, pools.free_pages, pools.free_slots
             if ticket.refused_at is None or any(now > then for now, then in zip(memory, ticket.refused_at, strict=True)):
                 try:
-                    admit(self.model, session, self.prefix_cache)
+                    admit(self.model, session, self.prefix_cache, active=self._active, headroom=self.headroom)
                 except PoolExhausted as error:
                     if not self._active:
                         if self.prefix_cache is None or not self.prefix_cache.evict_oldest():
@@ -285,8 +282,8 @@ class Engine:
                     return True
                 else:
                     self._waiting.start(session)
-                    session.started_at = perf_counter()
-                    self._active.append(session)
+                    session.started_at = session.started_at or perf_counter()
+                    insort(self._active, session, key=start_time)
                     for other in overtaken:
                         other.n_overtaken += 1
                     return True
@@ -328,6 +325,7 @@ class Engine:
         try:
             if overlapped is not None and (parts := overlapped.take(self._active)):
                 return parts, overlapped.out
+            reserve_step(self._active, self.prefix_cache, self._preempt, self._fail)
             return plan(self.model, self._active, self.chunk, self._fail), None
         except Exception as error:
             self._fail_forward(list(self._active), error, counted=False)
@@ -380,12 +378,12 @@ class Engine:
 
     def _commit(self, session: Session, decision: Decision) -> None:
         """Append the accepted tokens to the session and keep their rows in the target's state, or restart the session."""
-        if decision.restart:
-            readmit(self.model, session, self.prefix_cache)
-        else:
+        if not decision.restart:
             assert session.state is not None, "the session runs"
             session.state.commit(decision.accepted.rows)
             session.append(decision.accepted)
+        elif not readmit(self.model, session, self.prefix_cache):
+            self._preempt(session)
 
     def _observe(self, part: BatchPart, step: Step, out: Forward, *, restart: bool) -> None:
         """Pass the step and its accepted rows to the drafter, unless the session ends or restarts."""
@@ -443,6 +441,16 @@ class Engine:
         if self._failure is None:
             self._failure = f"the engine has failed and takes no more work: {reason}"
 
+    def _preempt(self, session: Session) -> None:
+        """Move a session's state to the host. It waits to be resumed before any other session starts."""
+        self._active.remove(session)
+        self._waiting.prepend(session)
+        self.n_preempted += 1
+        try:
+            set_aside(session, self.prefix_cache)
+        except Exception as error:
+            self._end(session, "error", error)
+
     def _fail(self, session: Session, error: Exception) -> None:
         self._end(session, "error", error)
 
@@ -470,7 +478,7 @@ class Engine:
             reason, error, step = "error", error or failure, None
         if is_lost(error):
             self._give_up(f"the device is lost: {error}")
-        session.recorder = None
+        session.recorder = session.preempted_state = None
         session.error, session.ended_at = error, perf_counter()
         self._emit(session, step or Step([], finish=reason))
         session.finish_reason = reason

@@ -18,6 +18,7 @@ from dflash.decode.sampling.history import History
 from dflash.decode.sampling.params import Sampling, check_whole
 from dflash.decode.sampling.processors import LogitsProcessor, Penalties
 from dflash.decode.sampling.sampler import Sampler, TokenLogprobs
+from dflash.decode.scheduling.preempted_state import PreemptedState
 from dflash.decode.snapshot import SessionSnapshot
 from dflash.decode.special_tokens import SpecialTokens
 from dflash.decode.step import Step
@@ -96,7 +97,12 @@ class Session:
     draft_vocab_steps : Counter of int
         Number of steps by size of the draft vocabulary; empty if the drafter has one size only.
     n_prefilled : int
-        Prompt tokens in the target's state; all but the last one are prefilled before the first token is picked.
+        Prompt tokens in the target's state; all but the last one are prefilled before the first token is picked. After a
+        preemption also the output tokens in it.
+    n_preempted : int
+        Number of times that the session gave its memory to older ones.
+    preempted_state : PreemptedState or None
+        Its state in host memory while it waits to be resumed.
     drafter : Drafter
         The drafter in use.
     recovery_states : list of RecoveryState
@@ -175,7 +181,8 @@ class Session:
         self.forced_ids: tuple[int, ...] = ()
         self.held_steps: list[Step] = []
         self.prompt_snapshot: SequenceSnapshot | None = None
-        self.n_prefilled = self.n_cached = 0
+        self.n_prefilled = self.n_cached = self.n_preempted = 0
+        self.preempted_state: PreemptedState | None = None
         self.snapshot_at: list[int] = []
         self.added_at: float | None = None
         self.started_at: float | None = None

@@ -77,11 +77,12 @@ class SessionView(Protocol):
     n_prefilled: int
     """Number of prompt tokens in the target's state. At `n_prompt` - 1 prefill is complete.
 
-    In `start` it is the length of the prefix that another session has prefilled. In `observe` it counts the rows observed.
+    In `start` it is the length of the prefix that another session has prefilled, or of the state of this session before it
+    was preempted, with its output. In `observe` it counts the rows observed.
     """
 
     max_length: int
-    """Most ids that `token_ids` will hold. Never changes after `start`, so memory can be reserved there."""
+    """Most ids that `token_ids` will hold. Never changes after `start`."""
 
     @property
     def strategy(self) -> StrategyView:

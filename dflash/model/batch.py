@@ -26,17 +26,14 @@ class DraftTree(Protocol):
 
     def __len__(self) -> int:
         """Return the number of draft tokens, known at once. Read when a forward is planned."""
-        ...
 
     @property
     def tokens(self) -> Ints:
         """Draft tokens. Read when a forward is planned or, for a device draft that was fetched, laid out."""
-        ...
 
     @property
     def parents(self) -> Ints:
         """Parents of the draft tokens. Read with `tokens`, and when the rows are committed."""
-        ...
 
 
 class DeviceDraft(DraftTree, Protocol):
@@ -48,12 +45,10 @@ class DeviceDraft(DraftTree, Protocol):
     @property
     def drafts(self) -> DraftTrees | None:
         """All trees of the pass, in the device's memory; None once they were fetched. Read while a forward is laid out."""
-        ...
 
     @property
     def index(self) -> int:
         """Index of this tree among those of the pass; never changes."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dflash.serve.access import check_host, check_key
+from dflash.serve.anthropic.dialect import MessagesDialect
 from dflash.serve.dialect import ErrorFormat, ServerDialect
 from dflash.serve.endpoints import API, Backend
 from dflash.serve.health import MAX_CLOSING
@@ -20,6 +21,7 @@ from dflash.serve.openai.dialects import ChatCompletions, Completions
 from dflash.serve.openai.errors import OpenAIErrors
 from dflash.serve.page.catalog import catalog_endpoint
 from dflash.serve.page.document import page
+from dflash.serve.responses.dialect import ResponsesDialect
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -27,7 +29,13 @@ GONE = 499
 """HTTP status for a client that has closed the connection (nginx's code)."""
 
 
-def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection[str] | None = None) -> Starlette:
+def build_app(
+    backend: Backend,
+    *,
+    api_key: str | None = None,
+    hosts: Collection[str] | None = None,
+    keep_billing_header: bool = False,
+) -> Starlette:
     """Build the application.
 
     Parameters
@@ -38,12 +46,14 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
         Key that requests must carry, see `check_key`; ``/health`` and the page need none.
     hosts : collection of str, optional
         Accepted values of ``Host``, without a port; any if None.
+    keep_billing_header : bool
+        Keep the billing line in Claude Code's system prompt; see `MessagesDialect`.
 
     Returns
     -------
     Starlette
-        Serves ``/v1/chat/completions``, ``/v1/completions``, ``/v1/models``, ``/v1/strategies``,
-        ``/health`` and the page at ``/``.
+        Serves OpenAI's ``/v1/chat/completions``, ``/v1/completions``, ``/v1/responses`` and ``/v1/models``, Anthropic's
+        ``/v1/messages`` and ``/v1/messages/count_tokens``, ``/v1/strategies``, ``/health``, and the page at ``/``.
     """
 
     @asynccontextmanager
@@ -54,7 +64,7 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
             api.close()
             await asyncio.to_thread(backend.engine_thread.close, MAX_CLOSING)
 
-    api = API(backend)
+    api, responses = API(backend), ResponsesDialect()
 
     def guarded(endpoint: Endpoint, *, key: str | None = api_key) -> Endpoint:
         return answered(endpoint, key, hosts)
@@ -62,9 +72,15 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
     def chat(path: str, dialect: ServerDialect[Any]) -> Route:
         return Route(path, answered(api.answering(dialect), api_key, hosts, dialect), methods=["POST"])
 
+    messages = MessagesDialect(keep_billing_header)
     routes = [
         chat("/v1/chat/completions", ChatCompletions()),
         chat("/v1/completions", Completions()),
+        chat("/v1/messages", messages),
+        Route("/v1/messages/count_tokens", answered(api.counting(messages), api_key, hosts, messages), methods=["POST"]),
+        chat("/v1/responses", responses),
+        Route("/v1/responses/{id}", guarded(responses.retrieve)),
+        Route("/v1/responses/{id}", guarded(responses.delete), methods=["DELETE"]),
         Route("/v1/models", guarded(api.models)),
         Route("/v1/models/{name:path}", guarded(api.model)),
         Route("/v1/strategies", guarded(catalog_endpoint(backend.defaults))),

@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from starlette.requests import Request
@@ -27,6 +27,8 @@ from dflash.serve.parsing.body import parse_json, read_body
 from dflash.serve.preparing.completions import ReadRequest
 from dflash.serve.requests import Options
 from dflash.serve.strategy_choice import PLAIN, Defaults, strategy_of
+
+T = TypeVar("T")
 
 _THREADS = 2
 """Threads that parse and tokenize requests; two, so that one long body does not block the next request."""
@@ -92,6 +94,16 @@ class API:
 
         return answer
 
+    def counting(self, dialect: ServerDialect[Any]) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint that counts the prompt tokens of requests in a dialect, also of prompts beyond the context."""
+
+        async def count(request: Request) -> Response:
+            with self._place():
+                read = await self._read(request, dialect, Limits(self._backend.limits.prompt_tokens))
+            return JSONResponse({"input_tokens": sum(map(len, read.prompts))})
+
+        return count
+
     async def models(self, _: Request) -> Response:
         """Answer ``/v1/models``."""
         return JSONResponse({"object": "list", "data": [self._about(name) for name in self._backend.names]})
@@ -131,27 +143,39 @@ class API:
     async def _prepare(
         self, request: Request, dialect: ServerDialect[Any]
     ) -> tuple[Options, Sequence[Completion], AnswerFormat]:
-        """Do all work before the first forward; at most `MAX_PREPARING` requests at the same time."""
+        """Do all work before the first forward."""
+        backend = self._backend
+        with self._place():
+            read = await self._read(request, dialect, backend.limits)
+            preparing = strategy_of(read.request.options.decoding, backend.defaults, read.language, backend.engine_thread)
+            strategy = await until_gone(request.receive, preparing)
+            completions, answer = await self._in_thread(self._format, dialect, read, strategy)
+            return read.request.options, completions, answer
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """Hold one of `MAX_PREPARING` places for requests in preparation."""
         if self.preparing >= MAX_PREPARING:
             raise Problem(503, f"{self.preparing} requests are already being prepared; try again later", code="overloaded")
         self.preparing += 1
         try:
-            backend, in_thread = self._backend, partial(asyncio.get_running_loop().run_in_executor, self._threads)
-            body = await read_body(request, backend.limits.body_bytes)
-            read = await in_thread(self._read, dialect, body, request.headers)
-            preparing = strategy_of(read.request.options.decoding, backend.defaults, read.language, backend.engine_thread)
-            strategy = await until_gone(request.receive, preparing)
-            completions, answer = await in_thread(self._format, dialect, read, strategy)
-            return read.request.options, completions, answer
+            yield
         finally:
             self.preparing -= 1
 
-    def _read(self, dialect: ServerDialect[Any], body: bytes, headers: Mapping[str, str]) -> ReadRequest:
+    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    async def _read(self, request: Request, dialect: ServerDialect[Any], limits: Limits) -> ReadRequest:
+        body = await read_body(request, self._backend.limits.body_bytes)
+        return await self._in_thread(self._parse, dialect, body, request.headers, limits)
+
+    def _parse(self, dialect: ServerDialect[Any], body: bytes, headers: Mapping[str, str], limits: Limits) -> ReadRequest:
         backend = self._backend
         wanted = dialect.parse(parse_json(body, backend.limits), headers)
         if backend.strict_names and wanted.options.model is not None:
             self._check_model(wanted.options.model)
-        return ReadRequest.of(wanted, backend.tokenizer, backend.template, backend.limits)
+        return ReadRequest.of(wanted, backend.tokenizer, backend.template, limits)
 
     def _format(
         self, dialect: ServerDialect[Any], read: ReadRequest, strategy: Strategy

@@ -7,16 +7,6 @@ from dflash.decode.engine import Engine
 from dflash.decode.session import Session
 
 
-@pytest.mark.xfail(reason="a request without max_tokens reserves pages for the whole context", strict=True)
-def test_requests_without_a_limit_share_the_pages():
-    model = Toy(pages=8, context=2000)
-    engine = Engine(model)
-    for _ in range(4):
-        engine.add(Session([1, 2, 3]))
-    engine.step()
-    assert engine.active == 4
-
-
 @pytest.mark.xfail(reason="prompts are read in chunks of a fixed number of tokens, oldest first", strict=True)
 def test_a_short_prompt_is_not_read_behind_a_long_one():
     engine = Engine(Toy(context=30_000, pages=200), chunk=64)

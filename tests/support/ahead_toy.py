@@ -1,6 +1,7 @@
 """Toy model that starts its next forward before the sampled tokens reach the host."""
 
 import numpy as np
+import toy
 from toy import Snapshot, State, Toy, fold
 
 from dflash.model.batch import Forward
@@ -24,6 +25,7 @@ class AheadState(State):
     def commit(self, path):
         for row in path:
             token, self.memory, _ = self.rows[row]
+            self.pools.write(self.pages, self.length, token)
             self.text.append(token)
         self.rows = None
 
@@ -57,7 +59,7 @@ class AheadToy(Toy):
         logits, self.ahead = [], self.ahead + 1
         for span, row in zip(spans, self.latest.logits, strict=False):
             state, token = span.state, int(row.argmax())
-            state.reserve(2)
+            assert len(state.pages) * toy.PAGE >= state.length + 2, "pages are taken before the launch"
             above, memory, _ = state.rows[0]
             state.next_rows = [(token, fold(memory, token), -1)]
             logits.append(self.expect(state.next_rows[0][1], [*state.text, above, token]))

@@ -194,6 +194,33 @@ def test_restore_gives_back_every_bit(model):
         each.close()
 
 
+def test_a_copy_on_the_host_goes_on_with_every_bit(model):
+    """With accepted rows that no forward has applied yet, and after other sequences have used slot and pages."""
+    tokens = text(model, 300)
+    one, other = model.state(), model.state()
+    for state in (one, other):
+        prefill(model, state, tokens[:250])
+        step(model, state, tokens[250:260])
+        state.commit(range(8))
+    arrays = one.host_arrays()
+    one.close()
+    used = model.state()
+    prefill(model, used, tokens[20:290])
+    moved, sharing = model.state(), model.state()
+    moved.restore_from_host(arrays)
+    sharing.restore_from_host(arrays, moved.pages[:1])
+    assert sharing.pages[0] == moved.pages[0]
+    want = step(model, other, tokens[258:270])
+    other.commit([0, 1])
+    for state in (moved, sharing):
+        assert state.length == 258
+        assert_same_bits("logits", step(model, state, tokens[258:270]), want)
+        state.commit([0, 1])
+        assert_same_state("state", model, state, other)
+    for state in (used, moved, sharing, other):
+        state.close()
+
+
 def test_two_runs_give_the_same_bits(model):
     tokens, results = text(model, 200), []
     for _ in range(2):

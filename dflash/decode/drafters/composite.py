@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, DrafterState, Rows
+from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, DrafterState, Rows, reserve_draft
 from dflash.errors import DFlashError
 
 if TYPE_CHECKING:
@@ -58,6 +58,11 @@ class CompositeState:
         """Pass the rows to each drafter."""
         for part in self.parts:
             part.observe(step, out, rows)
+
+    def reserve(self, length: int) -> None:
+        """Take the memory of each drafter."""
+        for part in self.parts:
+            reserve_draft(part, length)
 
     def snapshot(self) -> CompositeSnapshot:
         """Return the snapshots of all drafters."""

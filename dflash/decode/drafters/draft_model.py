@@ -81,7 +81,7 @@ class DraftModel(ModelDrafter["_DraftModelState"]):
         return Snapshot.from_host(model.attachments[self].model.pools, arrays)
 
     def start(self, session: SessionView, model: TargetModel, snapshot: Snapshot | None = None) -> _DraftModelState:
-        """Reserve all memory that the session may need."""
+        """Take a sequence of the small model for the session."""
         self.prepare(model)
         diagnostics = DraftDiagnostics(session, model, repr(self))
         return _DraftModelState(model.attachments[self].model, model.n_vocab, session, diagnostics, snapshot)
@@ -112,7 +112,10 @@ class _DraftModelState(ModelDrafterState):
         with self.owned(small.state()):
             if snapshot is not None:
                 self.state.restore(snapshot)
-            self.state.reserve(min(session.max_length, small.config.context) - self.state.length)
+
+    def reserve(self, length: int) -> None:
+        """See `DrafterState`."""
+        self.state.reserve(min(length, self.draft_model.config.context) - self.state.length)
 
     def request(self, max_draft: int) -> tuple[int, int] | None:
         """Return the number of draft tokens and of candidates for each."""

@@ -83,7 +83,7 @@ class MTP(ModelDrafter["_MtpState"]):
         return _MtpSnapshot(Snapshot.from_host(head.pools, arrays), placed_like(unread, head.pools.k))
 
     def start(self, session: SessionView, model: TargetModel, snapshot: _MtpSnapshot | None = None) -> _MtpState:
-        """Reserve all memory that the session may need."""
+        """Take a sequence of the head for the session."""
         self.prepare(model)
         return _MtpState(model.attachments[self], session, DraftDiagnostics(session, model, repr(self)), snapshot)
 
@@ -135,7 +135,14 @@ class _MtpState(ModelDrafterState):
             if snapshot is not None:
                 self.state.restore(snapshot.cache)
                 self.unread = snapshot.unread
-            self.state.reserve(session.max_length - 1 - session.n_prefilled + len(self.unread))
+        # the first tokens of a prefix may lack in the head
+        self._n_absent = session.n_prefilled - len(self.unread) - self.state.length
+
+    def reserve(self, length: int) -> None:
+        """See `DrafterState`. On a GPU, a draft of full size is made even if less of it is used."""
+        if self.on_device:
+            length = max(length, len(self.session.token_ids) - 1 + PENDING)
+        self.state.reserve(length - self._n_absent - self.state.length)
 
     def request(self, max_draft: int) -> MtpRequest | None:
         """Return the request for a draft; None if there is room for no token, or no hidden state was observed yet."""

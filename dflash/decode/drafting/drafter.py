@@ -57,18 +57,20 @@ class DrafterSnapshot(Protocol):
 
     def close(self) -> None:
         """Release the memory of the copy. Called once, between two steps; states that began with it live on."""
-        ...
 
 
 class DrafterState(Protocol):
-    """A drafter's state for one session. The engine calls all methods, in its own thread."""
+    """A drafter's state for one session. The engine calls all methods, in its own thread.
+
+    A state whose memory grows with the sequence also defines ``reserve(length)``: it takes memory to read `length` tokens of
+    the sequence, or raises `PoolExhausted`. It is called after `Drafter.start` and before each step that decodes.
+    """
 
     if TYPE_CHECKING:
 
         @property
         def capture(self) -> tuple[int, ...]:
             """Target layers whose outputs `observe` needs, often none. Read before every forward; constant."""
-            ...
 
     else:
         capture: tuple[int, ...]  # without a value: a derived class that lacks it is refused
@@ -78,30 +80,27 @@ class DrafterState(Protocol):
 
         `Drafter.propose` calls it once a step, after all earlier rows were observed. `max_draft` may be 0.
         """
-        ...
 
     def observe(self, step: Step, out: Forward, rows: Rows) -> None:
         """Receive a step and its rows of a forward that are part of the sequence now, in their order.
 
-        Called once for each chunk of the prompt, with a slice: all prompt tokens but the last. After prefill it is called
-        once a step, with the row of the token that was last before the step and the rows of the accepted draft tokens.
+        Called once for each chunk of the prompt, with a slice: all prompt tokens but the last. If the session was preempted,
+        the chunks include its output tokens, all but the last. After prefill it is called once a step, with the row of the
+        token that was last before the step and the rows of the accepted draft tokens.
 
         ``session.token_ids`` contains the new tokens, unless the next step was planned as `NO_DRAFT`: then it may lack the
         newest one, and `step` lacks tokens and times. `step` never holds `Step.commit`, `Step.note` and `Step.by`. `out` is
         valid until the next forward, so keep copies only.
         """
-        ...
 
     def snapshot(self) -> DrafterSnapshot | None:
         """Return a copy of the state for `Drafter.start`, or None if it need not be copied.
 
         Called between two steps.
         """
-        ...
 
     def close(self) -> None:
-        """Release all memory. Called once when the session ends, restarts or changes its drafter, also after errors."""
-        ...
+        """Release all memory. Called once: when the session ends, restarts, is preempted or changes its drafter."""
 
 
 D = TypeVar("D", bound=DrafterState)
@@ -152,29 +151,23 @@ class Drafter(Protocol[D]):
         self.prepare(model)
 
     def start(self, session: SessionView, model: TargetModel, snapshot: Any = None) -> D:
-        """Return the state for a session. Called once before its first forward, and again if it restarts.
+        """Return the state for a session. Called before its first forward, and again if it restarts or was preempted.
 
         Parameters
         ----------
         session : SessionView
-            The first ``session.n_prefilled`` prompt tokens are in the target's state already and are never observed.
+            The first ``session.n_prefilled`` tokens are in the target's state already and are never observed.
         model : TargetModel
             The target.
         snapshot : DrafterSnapshot, optional
             Result of `DrafterState.snapshot` of an equal drafter after these tokens; None if there is none.
         """
-        ...
 
     def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> Any:  # noqa: ARG002
         """Return a snapshot for `start` from the arrays of its method ``host_arrays``; None if the drafter can't.
 
         Called after `prepare`, in the thread that owns the model, with arrays that an equal drafter has saved. Snapshots
         without a method ``host_arrays`` are not saved: the drafter starts at the end of the prefix.
-
-        Parameters
-        ----------
-        model : TargetModel
-        arrays : dict of str to array
 
         Raises
         ------
@@ -236,6 +229,19 @@ def _overrides_prepare(drafter: Drafter, name: str) -> bool:
         next(i for i, kind in enumerate(type(drafter).__mro__) if each in vars(kind)) for each in ("prepare", name)
     )
     return own < other and type(drafter).__mro__[other] is not Drafter
+
+
+def reserve_draft(drafter_state: DrafterState, length: int) -> None:
+    """Call ``reserve(length)`` of a drafter's state, if it defines the method; see `DrafterState`.
+
+    Raises
+    ------
+    PoolExhausted
+        If there is not enough memory. The method is called again when others have released theirs.
+    """
+    function = getattr(drafter_state, "reserve", None)
+    if function is not None:
+        function(length)
 
 
 def planned_next(drafter: Drafter, drafter_states: Sequence[DrafterState], drafts: Sequence[Draft]) -> list[NextStep]:

@@ -122,6 +122,11 @@ class PrefixCache:
         return len(self._nodes)
 
     @property
+    def n_pages(self) -> int:
+        """Number of KV pages that stored snapshots hold, each counted once."""
+        return len(self._page_users)
+
+    @property
     def stats(self) -> PrefixCacheStats:
         """Size and counts; may be read in any thread."""
         names = PrefixCacheStats._fields[3:]
@@ -182,6 +187,21 @@ class PrefixCache:
         self._remove(node)
         return True
 
+    def give_way(self) -> bool:
+        """Evict the least recently used snapshot, or discard those of one session that are reserved only.
+
+        Returns
+        -------
+        bool
+            False if there is none.
+        """
+        if self.evict_oldest():
+            return True
+        session = next(iter(self._reserved), None)
+        if session is not None:
+            self.discard(session)
+        return session is not None
+
     def wants_end(self, model: TargetModel, session: Session) -> bool:
         """Return True if the state at the end of a session is worth a snapshot."""
         if self.exact and model.chunk_alignment > 1:
@@ -209,7 +229,13 @@ class PrefixCache:
     def abort(self, session: Session) -> None:
         """Discard the reserved snapshots of a session that ended without visible output."""
         self._counts["aborts"] += len(self._reserved.get(session, ()))
-        self._discard(session)
+        self.discard(session)
+
+    def discard(self, session: Session) -> None:
+        """Discard the reserved snapshots of a session."""
+        with ExitStack() as others:
+            for snapshot in self._reserved.pop(session, ()):
+                others.callback(snapshot.close)
 
     def longest(self, ids: np.ndarray) -> SessionSnapshot | None:
         """Return the snapshot with the most tokens that is a prefix of ids (n,). The cache owns it and may close it."""
@@ -261,7 +287,7 @@ class PrefixCache:
     def clear(self) -> None:
         """Remove everything from memory, reserved snapshots too."""
         for session in list(self._reserved):
-            self._discard(session)
+            self.discard(session)
         for node in list(self._nodes):
             self._remove(node)
 
@@ -271,7 +297,7 @@ class PrefixCache:
         name = disk.find(ids, above, alignment if self.exact and alignment > 1 else None)
         if name is None:
             return
-        n_pages = -(-name.length // PAGE) - name.length // PAGE + -(-(session.max_length - 1) // PAGE)
+        n_pages = -(-name.length // PAGE) - name.length // PAGE + -(-session.n_prompt // PAGE)
         if n_pages > model.pools.free_pages + len(self._page_users):
             return
         saved = disk.read(name, ids)
@@ -344,8 +370,3 @@ class PrefixCache:
                 del self._page_users[page]
                 self._n_bytes -= self._page_bytes
         entry.snapshot.close()
-
-    def _discard(self, session: Session) -> None:
-        with ExitStack() as others:
-            for snapshot in self._reserved.pop(session, ()):
-                others.callback(snapshot.close)

@@ -1,15 +1,16 @@
 """Admission of sessions: checks before they wait, and the memory that they take when they start."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 
 from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot
 from dflash.decode.drafting.state_check import checked_state
 from dflash.decode.prefix_cache import PrefixCache
+from dflash.decode.scheduling.memory import headroom_pages, n_pages, reserve, step_length
 from dflash.decode.session import Session
 from dflash.decode.snapshot import SessionSnapshot
-from dflash.errors import ContextOverflow, OutOfMemory, PoolExhausted, RequestError
+from dflash.errors import ContextOverflow, OutOfMemory, PoolExhausted, QueueFull, RequestError
 from dflash.kernels.ragged import PAGE
 from dflash.model.protocols.sequence import SequenceSnapshot
 from dflash.model.protocols.target import TargetModel
@@ -58,16 +59,64 @@ def check(model: TargetModel, session: Session) -> None:
         )
 
 
-def admit(model: TargetModel, session: Session, cache: PrefixCache | None = None) -> None:
-    """Start a session: take all memory that it needs until its end, with the longest fitting snapshot of the cache.
+def check_queue(n: int, waiting: int, active: int, max_waiting: int | None, max_active: int) -> None:
+    """Raise an error if the queue has no place for `n` more sessions; None as `max_waiting` stands for any number.
+
+    Raises
+    ------
+    RequestError
+        If that many never fit at once.
+    QueueFull
+        If too many sessions wait now.
+    """
+    if max_waiting is None:
+        return
+    if n > max_waiting + max_active:
+        most = max_waiting + max_active
+        raise RequestError(f"sessions: at most {most} fit the queue and the active ones together, got {n} at once")
+    if waiting + n > max_waiting + max(0, max_active - active):
+        raise QueueFull(f"{waiting} sessions wait to start, at most {max_waiting} may; try again later")
+
+
+def admit(
+    model: TargetModel,
+    session: Session,
+    cache: PrefixCache | None = None,
+    *,
+    active: Sequence[Session] = (),
+    headroom: int | None = None,
+) -> None:
+    """Start a session, or resume a preempted one: take the memory for its tokens and for one step that decodes.
+
+    A new session begins with the longest fitting snapshot of the cache, a preempted one with its own state.
+
+    Parameters
+    ----------
+    model : TargetModel
+    session : Session
+    cache : PrefixCache, optional
+    active : sequence of Session
+        The running sessions.
+    headroom : int, optional
+        KV pages that must stay free for the growth of each running session and of this one, if others run; fewer if a
+        session will need fewer. None stands for all that they need until their ends.
 
     Raises
     ------
     PoolExhausted
         If there is not enough memory now; nothing is taken then. The same holds for errors of the drafter or a recovery.
+        If no other session runs, the memory must do for the session until its end.
     """
     session.drafter.prepare(model)
-    _take_evicting(model, session, session.prefix, cache)
+    prefix = _open_prefix(session)
+    if active:
+        n_spare = sum(headroom_pages(each, headroom) for each in (*active, session))
+    else:
+        n_spare = 0
+        _check_whole(model, session, prefix, cache)
+    _take_evicting(model, session, prefix, cache, n_spare)
+    if session.started_at is not None:
+        return
     try:
         started = (recovery.start(session) for recovery in session.strategy.recoveries)
         session.recovery_states = [recovery_state for recovery_state in started if recovery_state is not None]
@@ -78,16 +127,25 @@ def admit(model: TargetModel, session: Session, cache: PrefixCache | None = None
         raise
 
 
-def readmit(model: TargetModel, session: Session, cache: PrefixCache | None = None) -> None:
-    """Restart a session with plain decoding, from the end of its prompt if that was saved, else from its prefix."""
+def readmit(model: TargetModel, session: Session, cache: PrefixCache | None = None) -> bool:
+    """Restart a session with plain decoding, from the end of its prompt if that was saved, else from its prefix.
+
+    Returns
+    -------
+    bool
+        False if there is not enough memory: pages that the session shared with others remain theirs. It holds none then.
+    """
     snapshot, session.prompt_snapshot = session.prompt_snapshot, None
     try:
         session.release()
         session.rewind()
-        _take_evicting(model, session, snapshot or session.prefix, cache)
+        _take_evicting(model, session, snapshot or _open_prefix(session), cache)
+    except PoolExhausted:
+        return False
     finally:
         if snapshot is not None:
             snapshot.close()
+    return True
 
 
 def save_prompt_snapshot(session: Session) -> None:
@@ -100,16 +158,32 @@ def save_prompt_snapshot(session: Session) -> None:
         session.prompt_snapshot = session.state.snapshot()
 
 
+def _open_prefix(session: Session) -> SessionSnapshot | SequenceSnapshot | None:
+    """Return the given prefix; None if the session has started before and its caller has closed the prefix meanwhile."""
+    prefix = session.prefix
+    if prefix is None or session.started_at is None:
+        return prefix
+    return None if _sequence_of(prefix).closed else prefix
+
+
+def _sequence_of(prefix: SessionSnapshot | SequenceSnapshot) -> SequenceSnapshot:
+    return prefix.state if isinstance(prefix, SessionSnapshot) else prefix
+
+
 def _take_evicting(
-    model: TargetModel, session: Session, prefix: SessionSnapshot | SequenceSnapshot | None, cache: PrefixCache | None
+    model: TargetModel,
+    session: Session,
+    prefix: SessionSnapshot | SequenceSnapshot | None,
+    cache: PrefixCache | None,
+    n_spare: int = 0,
 ) -> None:
     """Take the memory, with a snapshot of the cache if there is no other; the cache gives way while memory is short."""
-    finder = cache if session.use_prefix_cache and prefix is None else None
+    finder = cache if session.use_prefix_cache and prefix is None and session.preempted_state is None else None
     if finder is not None:
         prefix = finder.find(model, session)
     while True:
         try:
-            _take(model, session, prefix)
+            _take(model, session, prefix, n_spare)
             break
         except PoolExhausted:
             if cache is None or not cache.evict_oldest(spared=prefix):
@@ -118,32 +192,57 @@ def _take_evicting(
         finder.count(session)
 
 
-def _take(model: TargetModel, session: Session, prefix: SessionSnapshot | SequenceSnapshot | None) -> None:
+def _take(model: TargetModel, session: Session, prefix: SessionSnapshot | SequenceSnapshot | None, n_spare: int) -> None:
+    known, preempted = None if prefix is None else _sequence_of(prefix), session.preempted_state
+    _check_pages(model, step_length(session), known.length if known is not None else 0, n_spare)
     drafter_snapshot: DrafterSnapshot | None = None
-    known: SequenceSnapshot | None
-    if isinstance(prefix, SessionSnapshot):
-        drafter_snapshot, known = prefix.of(session.drafter), prefix.state
-    else:
-        known = prefix
-    _check_pages(model, session.max_length - 1, known.length if known is not None else 0)
     try:
-        session.state = state = model.state()
-        if known is not None:
-            state.restore(known)
-        session.n_prefilled = known.length if known is not None else 0
-        state.reserve(session.max_length - 1 - session.n_prefilled)
-        session.drafter_state = checked_state(session.drafter, session.drafter.start(session, model, drafter_snapshot))
+        with ExitStack() as copies:
+            session.state = state = model.state()
+            if preempted is not None:
+                state.restore_from_host(preempted.target, known.pages[: known.length // PAGE] if known is not None else ())
+                drafter_snapshot = preempted.drafter_snapshot(model, session.drafter)
+                if drafter_snapshot is not None:
+                    copies.callback(drafter_snapshot.close)
+            elif known is not None:
+                state.restore(known)
+                drafter_snapshot = prefix.of(session.drafter) if isinstance(prefix, SessionSnapshot) else None
+            session.n_prefilled = state.length
+            session.drafter_state = checked_state(session.drafter, session.drafter.start(session, model, drafter_snapshot))
+        reserve(session)
     except BaseException:
         session.n_prefilled = 0
         session.release()
         raise
+    session.preempted_state = None
 
 
-def _check_pages(model: TargetModel, n: int, n_shared: int) -> None:
-    """Raise PoolExhausted if `n` tokens, with a shared prefix of `n_shared`, do not fit. Done before a slot is cleared."""
-    missing, free = -(-n // PAGE) - n_shared // PAGE, model.pools.free_pages
+def _check_pages(model: TargetModel, n: int, n_shared: int, n_spare: int) -> None:
+    """Raise PoolExhausted if `n` tokens, with a shared prefix of `n_shared`, do not fit or leave fewer than `n_spare` pages.
+
+    Done before a slot is cleared.
+    """
+    missing, free = n_pages(n) - n_shared // PAGE, model.pools.free_pages
+    if missing + n_spare > free:
+        more = f" and {n_spare} more for the growth of all sessions" if n_spare else ""
+        raise PoolExhausted(
+            f"the session needs {missing} KV pages of {PAGE} tokens{more}, {free} of {model.pools.pages} are free"
+        )
+
+
+def _check_whole(
+    model: TargetModel,
+    session: Session,
+    prefix: SessionSnapshot | SequenceSnapshot | None,
+    cache: PrefixCache | None,
+) -> None:
+    """Raise PoolExhausted if a session that runs alone could not reach its end, since callers hold snapshots."""
+    missing = n_pages(session.max_length - 1) - (_sequence_of(prefix).length // PAGE if prefix is not None else 0)
+    free = model.pools.free_pages + (cache.n_pages if cache is not None else 0)
     if missing > free:
-        raise PoolExhausted(f"the session needs {missing} KV pages of {PAGE} tokens, {free} of {model.pools.pages} are free")
+        raise PoolExhausted(
+            f"the session needs {missing} KV pages of {PAGE} tokens, {free} of {model.pools.pages} are not held by callers"
+        )
 
 
 def _check_drafters(model: TargetModel, drafter: Drafter) -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from dflash.decode.drafting.device_draft import can_defer
 from dflash.decode.drafting.drafter import NO_DRAFT, Drafter, LaunchDraft, NextStep, planned_next
 from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, drafter_states_of
+from dflash.decode.scheduling.memory import reserve
 from dflash.decode.step import Step
+from dflash.errors import PoolExhausted
 from dflash.kernels.ragged import PENDING
 from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.protocols.device_drafter import DeviceDrafter
@@ -82,13 +84,14 @@ def launch_next(
     OverlappedStep or None
         None if no forward was launched: a session drafts, prefills, may end, or has processors, a grammar, recoveries, a
         recorder or log-probabilities, which need tokens on the host: the mask of a token depends on the token before it.
+        None as well if there are no KV pages for one more token of each session.
         Drafts that were launched are found by the drafter in `propose`.
     """
     if not overlaps(model) or len(parts) != len(active) or len(parts) > PENDING or not all(map(_can_continue, parts)):
         return None
     found = _planned_next(parts)
     if all(one is NO_DRAFT for one in found) and all(_is_plain(part, row) for row, part in enumerate(parts)):
-        return OverlappedStep(model, parts, out)
+        return OverlappedStep(model, parts, out) if _reserved_ahead(parts) else None
     requests: dict[DeviceDrafter, dict[int, DeviceDraftRequest[Any]]] = {}
     for i, one in enumerate(found):
         if isinstance(one, LaunchDraft):
@@ -115,6 +118,16 @@ def _planned_next(parts: Sequence[BatchPart]) -> list[NextStep]:
 def _can_continue(part: BatchPart) -> bool:
     session = part.session
     return part.n_prefill == 0 and len(session.history) + 1 < session.max_length and can_defer(session)
+
+
+def _reserved_ahead(parts: Sequence[BatchPart]) -> bool:
+    """Take the memory for one more token of each session; return False if there is not enough."""
+    try:
+        for part in parts:
+            reserve(part.session, 1)
+    except PoolExhausted:
+        return False
+    return True
 
 
 def _is_plain(part: BatchPart, row: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
@@ -45,9 +46,12 @@ class WaitingQueue:
     """Sessions that wait to start. Groups take turns; within a group the oldest session comes first.
 
     A session whose `group` is None is a group of its own, so sessions without groups come in the order of their arrival.
+    Preempted sessions come before all others, the oldest first, and none overtakes them.
     """
 
     def __init__(self) -> None:
+        # the oldest last
+        self._preempted: list[Ticket] = []
         # the order of the groups is the order of their turns
         self._groups: dict[Hashable, dict[Session, Ticket]] = {}
         self._n = 0
@@ -56,15 +60,23 @@ class WaitingQueue:
         return self._n
 
     def __iter__(self) -> Iterator[Session]:
-        return iter([session for group in self._groups.values() for session in group])
+        others = [session for group in self._groups.values() for session in group]
+        return iter([*(ticket.session for ticket in reversed(self._preempted)), *others])
 
     def append(self, session: Session) -> None:
         """Append a session to its group; a new group has its turn last."""
         self._groups.setdefault(_group_of(session), {})[session] = Ticket(session)
         self._n += 1
 
+    def prepend(self, session: Session) -> None:
+        """Put a preempted session before all that did not start, and in the order of their start among preempted ones."""
+        insort(self._preempted, Ticket(session, MAX_OVERTAKEN), key=lambda ticket: -start_time(ticket.session))
+        self._n += 1
+
     def in_turn(self, n: int) -> list[Ticket]:
         """Return the first `n` tickets in the order in which their sessions may start."""
+        if self._preempted:
+            return self._preempted[:-2:-1]
         groups = islice(self._groups.values(), n)
         rounds = chain.from_iterable(zip_longest(*(group.values() for group in groups)))
         return list(islice((ticket for ticket in rounds if ticket is not None), n))
@@ -78,12 +90,22 @@ class WaitingQueue:
 
     def remove(self, session: Session) -> None:
         """Remove a session; harmless if it is not there."""
+        for ticket in self._preempted:
+            if ticket.session is session:
+                self._preempted.remove(ticket)
+                self._n -= 1
+                return
         name = _group_of(session)
         group = self._groups.get(name, {})
         if group.pop(session, None) is not None:
             self._n -= 1
             if not group:
                 del self._groups[name]
+
+
+def start_time(session: Session) -> float:
+    """Return the time at which a session was first admitted. Of two, the one with the lower time is the older."""
+    return session.started_at or 0.0
 
 
 def _group_of(session: Session) -> Hashable:

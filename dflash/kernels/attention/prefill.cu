@@ -1,7 +1,8 @@
-// Attention of prefill rows: softmax(q k^T / sqrt(HEAD_DIM)) v, times sigmoid(gate).
+// Attention of prefill rows: out = softmax(q k^T / sqrt(HEAD_DIM)) v, times sigmoid(gate) if GATED.
 //
-// A block has a work item, see prefill_scheduler.cuh. Grid: at least (query tiles of all sequences) * KV_HEADS. Block and shared
-// memory: mainloop.cuh. Macros: those of mainloop.cuh. Compute-bound: 4 * HEAD_DIM operations for each query and position.
+// A block handles one work item, see prefill_scheduler.cuh. Grid: at least (query tiles of all sequences) * KV_HEADS. Block,
+// roles and shared memory: mainloop.cuh. Macros: those of mainloop.cuh. Compute-bound: 4 * HEAD_DIM operations for each
+// query and position.
 #define TREE_MASK 0
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/pdl.cuh"

@@ -1,12 +1,14 @@
-// Both multiplies of attention, scores = Q K^T and values += P V, by warpgroups for 64 queries each, asynchronous until
-// `wgmma_wait_group`. Macros: those of tiles.cuh. sm_90a only.
+// Both multiplies of attention, scores = Q K^T and values += P V, by a warpgroup for its 64 queries (wgmma, sm_90a only).
+// They are asynchronous until `wgmma_wait_group`.
+//
+// Macros: those of tiles.cuh.
 #pragma once
 #include "../gpu/include/wgmma.cuh"
 
 #define VALUE_COLUMNS ((HEAD_DIM + 63) / 64 * 64)
 #include "tiles.cuh"
 
-static_assert(TILE_KV == 64, "a product of scores is made of 64 queries and 64 keys");
+static_assert(TILE_KV == 64, "wgmma_scores multiplies 64 queries with 64 keys");
 
 // Start d = scores of the warpgroup's queries with the keys of a tile.
 __device__ __forceinline__ void wgmma_scores(float (&d)[SCORES][4], u32 queries, u32 keys) {

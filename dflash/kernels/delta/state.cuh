@@ -1,8 +1,8 @@
-// The state of a head, (VALUE_DIM, KEY_DIM) float32, in the registers of a block: LANES neighbouring threads hold
-// ROWS_PER_THREAD value rows, each thread COLUMNS key columns of them. Every element goes through one sequence of operations,
-// whichever kernel asks for it, so the bits of a state do not depend on the grid.
+// State of a head, (VALUE_DIM, KEY_DIM) float32, in the registers of a block: LANES neighbouring threads hold
+// ROWS_PER_THREAD value rows, each thread COLUMNS key columns of them. Every kernel applies the same operations in the same
+// order to an element, so the bits of a state do not depend on the grid.
 //
-// Macros: shape.cuh; BLOCK_V, value rows of a block; ROWS_PER_THREAD, 2 or 4.
+// Macros: those of shape.cuh; BLOCK_V, value rows of a block; ROWS_PER_THREAD, 2 or 4.
 #pragma once
 #include "shape.cuh"
 
@@ -39,11 +39,11 @@ __device__ __forceinline__ void store_columns(float* to, int lane, const float (
     }
 }
 
-// A partial sum for each row of a thread; the total is over the LANES threads of the row.
+// A partial sum for each row of a thread; the total is the sum over the LANES threads of the row.
 struct RowSums {
     float of[ROWS_PER_THREAD];
 
-    // The total of row `row_of(lane)`. Each step halves the rows that a lane still sums.
+    // Total of row `row_of(lane)`. Each step halves the number of rows that a lane still sums.
     __device__ __forceinline__ float reduce(int lane) const {
         const bool upper = lane & 4, second = lane & 2;
         float sum[ROWS_PER_THREAD / 2];
@@ -64,11 +64,11 @@ struct RowSums {
 
 __device__ __forceinline__ int row_of(int lane) { return lane / LANES_PER_ROW; }
 
-// Factors by which a key is added to each row of a thread.
+// Factors with which a key is added to each row of a thread.
 struct Updates {
     float of[ROWS_PER_THREAD];
 
-    // From `mine` of the lanes that reduce each row, see `row_of`.
+    // Receive `mine` from the lanes that reduce each row, see `row_of`.
     __device__ __forceinline__ void spread(float mine, int lane) {
         if constexpr (ROWS_PER_THREAD == 2) {
             const float other = __shfl_xor_sync(~0u, mine, 4);
@@ -102,7 +102,7 @@ struct State {
         for (int r = 0; r < ROWS_PER_THREAD; ++r) store_columns(rows + r * KEY_DIM, lane, cell[r]);
     }
 
-    // S = factor * S + outer(amount, key)
+    // S = factor * S + outer(update, key)
     __device__ __forceinline__ void add(float factor, const Updates& update, const float (&key)[COLUMNS]) {
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c)
@@ -111,7 +111,7 @@ struct State {
                 cell[r][c] = __fmaf_rn(update.of[r], key[c], __fmul_rn(factor, cell[r][c]));
     }
 
-    // S = S + outer(amount, key)
+    // S = S + outer(update, key)
     __device__ __forceinline__ void add(const Updates& update, const float (&key)[COLUMNS]) {
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c)

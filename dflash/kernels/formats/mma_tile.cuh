@@ -1,12 +1,15 @@
-// Packed weight tiles times tokens, both in shared memory: the multiply of a warp, for kernels that stream weights.
+// Products of packed weight tiles with tokens, both in shared memory: the multiply of a warp, for kernels that stream
+// weights.
 //
-// Tokens are float16 rows, `stride` bytes apart: 64 more than a multiple of 128, or 32 more where Q::RUN is 4, so that the reads of
-// a warp have no bank conflicts. Of fewer than eight tokens the last is read again; of more, memory behind them is read, whose sums
-// are not used. Columns past the width must be finite; their weights are zero. Formats with minima need the sums of the tokens'
-// groups, which `sum_groups` computes, 4 * MINIMA bytes a token and tile. Sums are float32. NT and M change only how much is done at
-// a time, not a bit.
+// Tokens are float16 rows, `stride` bytes apart: 64 more than a multiple of 128, or 32 more where Q::RUN is 4, so that the
+// reads of a warp have no bank conflicts. If fewer than eight tokens exist, the last one is read again. If more exist, but
+// no multiple of eight, the memory after them is read; these sums are not used. Columns past the width must be finite; their
+// weights are zero.
+// Formats with minima need the sums of the tokens' groups, which `sum_groups` computes: 4 * MINIMA bytes a token and tile.
+// Sums are float32. NT and M determine how much is computed at a time; they change no bit of a result.
 #pragma once
 #include "quants.cuh"
+#include "../gpu/include/clear.cuh"
 #include "../gpu/include/mbarrier.cuh"
 #include "../gpu/include/mma.cuh"
 
@@ -33,8 +36,7 @@ struct TokenRows {
     }
 };
 
-__device__ __forceinline__ void clear(float (&d)[4]) { d[0] = d[1] = d[2] = d[3] = 0.0f; }
-
+// total += part times the scales of rows g (`upper`) and g + 8 (`lower`).
 __device__ __forceinline__ void add_scaled(float (&total)[4], const float (&part)[4], float upper, float lower) {
     total[0] = __fmaf_rn(upper, part[0], total[0]);
     total[1] = __fmaf_rn(upper, part[1], total[1]);
@@ -42,21 +44,19 @@ __device__ __forceinline__ void add_scaled(float (&total)[4], const float (&part
     total[3] = __fmaf_rn(lower, part[3], total[3]);
 }
 
-// Sums of the groups of a tile's columns, divided by 4, as float16 and the rounding error of it.
-//
-// Layout of a token: for each t, groups MINIMA / 4 * t and following, first the rounded sums. Row r of A is one for group r. The
-// products of a group form one chain of multiplies, so that several chains run side by side.
+// Sums of the groups of a tile's columns, divided by 4, as float16 and its rounding error. Layout of a token: for each t,
+// groups MINIMA / 4 * t and following, first the rounded sums, then the errors. The A fragment has ones (times 1 / 4) in row
+// r for the columns of group r. Multiplies of one token tile alternate between CHAINS accumulators, so that several chains
+// run side by side.
 template <class Q, int NT>
 __device__ __forceinline__ void sum_groups(const u8* x, const TokenRows<Q, NT>& rows, int lane, u8* sums) {
-    static_assert(Q::MINIMA == 0 || Q::RUN == 8, "groups of 16 are of lanes t / 2");
+    static_assert(Q::MINIMA == 0 || Q::RUN == 8,
+                  "formats with minima must have RUN 8, so that lanes t / 2 share a group of 16");
     constexpr int EACH = Q::MINIMA / 4, CHAINS = NT <= 2 ? 2 : 1;
     const int g = lane / 4, t = lane % 4;
     float d[NT][CHAINS][4];
-#pragma unroll
-    for (int n = 0; n < NT; ++n)
-#pragma unroll
-        for (int c = 0; c < CHAINS; ++c) clear(d[n][c]);
-// With three times eight tokens there are no registers to spare.
+    clear(d);
+// With NT 3 full unrolling would exceed the registers.
 #pragma unroll(NT == 3 ? 2 : 8)
     for (int j = 0; j < Q::TILE_K / 32; ++j) {
         const int group = Q::MINIMA == 8 ? j : 2 * j + t / 2;
@@ -113,7 +113,7 @@ __device__ __forceinline__ void add_minima(const u8* tile, const u8* sums, int l
     }
 }
 
-// The factor of the sums of a row of a tile.
+// Factor of the sums of a row of a tile.
 template <class Q>
 __device__ __forceinline__ float row_scale(const u8* tile, int row) {
     if constexpr (Q::GROUP == 16) {
@@ -123,18 +123,15 @@ __device__ __forceinline__ float row_scale(const u8* tile, int row) {
     }
 }
 
-// total += M tiles, one below the other, times 8 * NT tokens. The sums of groups are ready at the end of phase `parity` of `summed`.
-//
-// Lane 4 * g + t holds of tile m and eight n: rows g (elements 0, 1) and g + 8 (2, 3), tokens 2 * t and the next.
+// total += M tiles, one below the other, times 8 * NT tokens. The sums of the groups must be ready at the end of phase
+// `parity` of barrier `summed`. Lane 4 * g + t holds for tile m and token tile n: rows g (elements 0, 1) and g + 8 (2, 3) of
+// tokens 2 * t and 2 * t + 1.
 template <class Q, int M, int NT>
 __device__ __forceinline__ void multiply_tile(const u8* const (&tile)[M], const u8* x, const TokenRows<Q, NT>& rows,
                                               const u8* sums, u32 summed, u32 parity, int lane, float (&total)[M][NT][4]) {
     const int g = lane / 4;
     float part[M][NT][4];
-#pragma unroll
-    for (int m = 0; m < M; ++m)
-#pragma unroll
-        for (int n = 0; n < NT; ++n) clear(part[m][n]);
+    clear(part);
     typename Q::Scales scales[M];
 #pragma unroll
     for (int m = 0; m < M; ++m) scales[m] = typename Q::Scales(tile[m], lane);

@@ -4,7 +4,7 @@
 
 __device__ __forceinline__ float half_of(u32 pair, int odd) { return to_float((u16)(pair >> 16 * odd)); }
 
-// The minimum of a group of a row, without its scale.
+// Minimum of a group of a row, without `minimum_scale`.
 template <class Q>
 __device__ __forceinline__ float minimum_of(const u8* tile, int row, int group) {
     u32 m[Q::MINIMA / 8 + 1];
@@ -12,7 +12,7 @@ __device__ __forceinline__ float minimum_of(const u8* tile, int row, int group) 
     return half_of(m[Q::MINIMA == 16 ? group % 4 / 2 : 0], group % 2);
 }
 
-// Eight weights of a row (0 to 15) of a tile: of its 32-block `block` those at lane_weight<Q::RUN>(t, j).
+// Eight weights of row `row` (0 to 15) of a tile: those of 32-block `block` at lane_weight<Q::RUN>(t, j), for j from 0 to 7.
 template <class Q>
 __device__ __forceinline__ void tile_values(const u8* tile, int row, int block, int t, float (&values)[8]) {
     u32 a[8];
@@ -31,7 +31,7 @@ __device__ __forceinline__ void tile_values(const u8* tile, int row, int block, 
     }
 }
 
-// A tile of F32 holds all bits of a weight, which `fragment` would round.
+// F32 tiles hold all bits of a weight, which `fragment` would round.
 template <>
 __device__ __forceinline__ void tile_values<F32>(const u8* tile, int row, int block, int t, float (&values)[8]) {
 #pragma unroll

@@ -1,12 +1,15 @@
-// out = x @ W.T for many tokens (prefill), on the tensor cores of any GPU: W unpacked to float16, sums in float32 in the order of K.
+// Multiply of a prefill: out = x @ W.T for many tokens, on the tensor cores of any GPU. W is unpacked to float16; sums are
+// float32, in the order of K.
 //
-// A block makes 128 tokens by 128 rows of W, a warp 64 by 64. Steps of TILE_K go through a ring in shared memory, swizzled by 16
-// bytes. Elements past the matrices are zero and are not written: a token's values depend on nothing but the token.
+// A block computes 128 tokens by 128 rows of W, a warp 64 by 64. All warps copy steps of TILE_K columns with cp.async into a
+// ring in shared memory, swizzled by 16 bytes, and multiply them. Elements past the matrices are read as zero and are not
+// written: a token's result depends on no other token.
 //
 // Grid (tiles of tokens * tiles of rows of W), block 128, shared memory STAGES * STAGE_BYTES.
-// Macros: TILE_K, 64, or 32 where two blocks would not fit in shared memory; MODE, STORE: out = scale * product,
-// ADD: out += scale * product, GATED: out = half(silu(gate) * up * 2^-6).
+// Macros: TILE_K, 64, or 32 where two blocks would not fit in shared memory; MODE, STORE: out = scale * product, ADD: out +=
+// scale * product, GATED: out = half(silu(gate) * up * INNER_SCALE).
 // Bytes: x once for each 128 rows of W, W once for each 128 tokens, mostly from the L2 cache.
+#include "../gpu/include/clear.cuh"
 #include "../gpu/include/cp_async.cuh"
 #include "../gpu/include/mma.cuh"
 #include "../gpu/include/pdl.cuh"
@@ -20,7 +23,8 @@ static_assert(TILE_K == 32 || TILE_K == 64, "a row of a step is 64 or 128 bytes"
 constexpr int TILE = 128, LINES = TILE_K / 8, STAGES = TILE_K == 64 ? 2 : 3, THREADS = 128;
 constexpr int MATRIX_BYTES = TILE * TILE_K * 2, STAGE_BYTES = 2 * MATRIX_BYTES;
 
-// Byte offset of line `line` of row `row` of a matrix: a line of eight rows lies at eight different places of 128 bytes.
+// Byte offset of 16-byte line `line` of row `row` of a matrix. The same line of eight consecutive rows falls into eight
+// different bank groups.
 __device__ __forceinline__ int swizzled(int row, int line) {
     return row * TILE_K * 2 + (line ^ (TILE_K == 64 ? row % 8 : row / 2 % 4)) * 16;
 }
@@ -30,9 +34,9 @@ __device__ __forceinline__ void fetch(u32 shared, const u16* from, int first, in
 #pragma unroll
     for (int i = 0; i < TILE * LINES / THREADS; ++i) {
         const int row = (threadIdx.x + i * THREADS) / LINES, line = threadIdx.x % LINES;
-        const bool there = first + row < rows && k + 8 * line < width;
-        const u16* at = from + (there ? (size_t)(first + row) * width + k + 8 * line : 0);
-        cp_async_16_zfill(shared + swizzled(row, line), at, there);
+        const bool exists = first + row < rows && k + 8 * line < width;
+        const u16* at = from + (exists ? (size_t)(first + row) * width + k + 8 * line : 0);
+        cp_async_16_zfill(shared + swizzled(row, line), at, exists);
     }
 }
 
@@ -60,8 +64,7 @@ prefill(const unsigned short* x, const unsigned short* w, const unsigned long lo
     }
 
     float d[4][8][4];
-#pragma unroll
-    for (int i = 0; i < 128; ++i) d[i / 32][i / 4 % 8][i % 4] = 0.0f;
+    clear(d);
     // the lane's row and line of a 16 x 16 matrix, for ldmatrix
     const int a_row = warp_row + lane % 16, a_line = lane / 16;
     const int b_row = warp_column + lane % 8 + lane / 16 * 8, b_line = lane / 8 % 2;

@@ -1,4 +1,4 @@
-// Epilogue of the prefill multiplies: outputs are stored, added or gated. Rows of weights are in the order of
+// Epilogue of the prefill multiplies: outputs are stored, added or gated. The rows of unpacked weights are in the order of
 // formats/fragment_rows.cuh, so a thread holds four consecutive outputs.
 #pragma once
 #include "../gpu/include/activation.cuh"
@@ -10,20 +10,21 @@
 
 // One of several matrices that are multiplied with the same tokens.
 struct Output {
-    u64 first;    // its first unpacked row
+    u64 first;    // first unpacked row of the matrix
     u64 columns;  // columns of `out`
     u64 out;
     u64 stride;  // elements from one row of `out` to the next
 };
 
-// The matrix of a column. Columns only grow.
+// The matrix that a column belongs to. Must be called with ascending columns.
 struct OutputCursor {
     const Output* parts;
     int n_parts, at;
     u64 next;
     Output part;
 
-    __device__ OutputCursor(const u64* parts, int n_parts) : parts((const Output*)parts), n_parts(n_parts), at(-1), next(0) {}
+    __device__ OutputCursor(const u64* parts, int n_parts)
+        : parts((const Output*)parts), n_parts(n_parts), at(-1), next(0) {}
     __device__ void move(int column) {
         while (column >= next) {
             part = parts[++at];
@@ -45,8 +46,8 @@ __device__ __forceinline__ void store_4(const Output& part, int row, int column,
     if (n >= 4 && ((size_t)out & 15) == 0) {
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (MODE_ == ADD) sum = *(const float4*)out;
-        *(float4*)out = make_float4(__fmaf_rn(v[0], scale, sum.x), __fmaf_rn(v[1], scale, sum.y), __fmaf_rn(v[2], scale, sum.z),
-                                    __fmaf_rn(v[3], scale, sum.w));
+        *(float4*)out = make_float4(__fmaf_rn(v[0], scale, sum.x), __fmaf_rn(v[1], scale, sum.y),
+                                    __fmaf_rn(v[2], scale, sum.z), __fmaf_rn(v[3], scale, sum.w));
         return;
     }
 #pragma unroll

@@ -1,5 +1,7 @@
-// out += sum of the expert outputs of each row times their factors. Grid (MODEL_DIM over 1024, rows), block 256.
-// Macros: MODEL_DIM, a multiple of 4; N_USED. Bytes: 4 * MODEL_DIM * (N_USED + 3) for each row.
+// Combine the expert outputs of each row: out += sum over slots of factor * product.
+//
+// Grid (MODEL_DIM / 1024 rounded up, rows), block 256, no shared memory. A thread handles four columns. Macros: MODEL_DIM, a
+// multiple of 4; N_USED, routed experts of a token. Bytes: 4 * MODEL_DIM * (N_USED + 3) a row.
 #include "../gpu/include/pdl.cuh"
 #include "combine.cuh"
 

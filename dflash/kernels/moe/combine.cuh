@@ -1,4 +1,5 @@
-// The sum of a row's expert outputs times their factors: the best expert first, the shared one last.
+// Sum of a row's expert outputs times their factors. The order is fixed: the expert with the largest logit first, the shared
+// expert last.
 #pragma once
 
 template <int SLOTS, class Product>

@@ -1,8 +1,10 @@
-// RMS norm and rotary embedding of one head of a row, by a warp: x = x / sqrt(mean(x^2) + eps) * w, then
-// x[j], x[j + ROTARY_PAIRS] = x[j] cos - x[j + ROTARY_PAIRS] sin, x[j + ROTARY_PAIRS] cos + x[j] sin. Values are stored as they
-// are.
+// RMS norm and rotary embedding of one head of a row, by one warp. Norm: x = x / sqrt(mean(x^2) + eps) * w. Rotation, for j
+// < ROTARY_PAIRS:
+//   x[j], x[j + ROTARY_PAIRS] = x[j] cos - x[j + ROTARY_PAIRS] sin, x[j + ROTARY_PAIRS] cos + x[j] sin
+// Value heads are neither normed nor rotated.
 //
-// Macros: HEAD_DIM, elements of a head; ROTARY_PAIRS; TO_HALF, whether float16 is stored.
+// Macros: HEAD_DIM, elements of a head; ROTARY_PAIRS, rotated pairs of a head; TO_HALF, 1 to store float16, 0 to store
+// float32.
 #pragma once
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/pdl.cuh"
@@ -13,29 +15,26 @@
 #endif
 static_assert(2 * ROTARY_PAIRS <= HEAD_DIM && HEAD_DIM % 16 == 0, "pairs of a head of 16, 32, ... numbers");
 
-constexpr int PAGE = 256, WARPS = 4, VECTORS = HEAD_DIM / 4,
-              VECTORS_PER_LANE = (VECTORS + 31) / 32;  // float4 of a head and of a lane
+constexpr int PAGE = 256, WARPS = 4;                                           // rows of a cache page; warps of a block
+constexpr int VECTORS = HEAD_DIM / 4, VECTORS_PER_LANE = (VECTORS + 31) / 32;  // float4 of a head; of a lane
 constexpr int PAIRS_PER_LANE = (ROTARY_PAIRS + 31) / 32;
 
 #if TO_HALF
 typedef unsigned short Stored;
-__device__ __forceinline__ void store(u16* to, float4 x) {
-    *(uint2*)to =
-        make_uint2(half_saturated(x.x) | (u32)half_saturated(x.y) << 16, half_saturated(x.z) | (u32)half_saturated(x.w) << 16);
-}
+__device__ __forceinline__ void store(u16* to, float4 x) { *(uint2*)to = half4_saturated(x.x, x.y, x.z, x.w); }
 #else
 typedef float Stored;
 __device__ __forceinline__ void store(float* to, float4 x) { *(float4*)to = x; }
 #endif
 
-// The row of the cache for a row of a batch.
-__device__ __forceinline__ size_t cache_row(int row, const int* first, const int* sequence, const int* length, const int* pages,
-                                            int max_pages) {
+// Row of the paged cache for row `row` of the batch.
+__device__ __forceinline__ size_t cache_row(int row, const int* first, const int* sequence, const int* length,
+                                            const int* pages, int max_pages) {
     const int s = sequence[row], index = length[s] + row - first[s];
     return (size_t)pages[(size_t)s * max_pages + index / PAGE] * PAGE + index % PAGE;
 }
 
-// Weights of the norm. No kernel writes them, so they are read before the wait.
+// A lane's part of the norm weights. No kernel writes them, so they may be loaded before `wait_on_dependent_grids`.
 struct Gains {
     float4 of[VECTORS_PER_LANE];
 
@@ -47,7 +46,8 @@ struct Gains {
     }
 };
 
-// Write a head; `rotated` is scratch of the warp in shared memory. Cosines and sines are those of the row.
+// Store one head, normed and rotated if `rotates`. `cosines` and `sines` are those of the row. `rotated` is the warp's
+// scratch of HEAD_DIM floats in shared memory.
 __device__ __forceinline__ void write_head(const float4* from, Stored* to, const Gains& gains, bool rotates,
                                            const float* cosines, const float* sines, float eps, float4* rotated, int lane) {
     float4 x[VECTORS_PER_LANE];

@@ -1,4 +1,5 @@
-// Gumbel noise as `noise.py` and `log.py` make it, bit for bit: multiplications, additions and fused ones in their order.
+// Gumbel noise, bit for bit as gumbel.py and log.py compute it: the same multiplications, additions and fused multiply-adds
+// in the same order.
 #pragma once
 
 // log(1 + f) + e * ln 2, f from -0.293 to 0.415.
@@ -22,10 +23,12 @@ __device__ __forceinline__ void split(float x, float& f, float& e) {
     f = __fsub_rn(__int_as_float((shifted & 0x007fffff) + 0x3f3504f3), 1.0f);
 }
 
+// Uniform float in (0, 1) of a random word.
 __device__ __forceinline__ float uniform(unsigned word) {
     return __fmul_rn(__fadd_rn(__uint2float_rn(word), 0.5f), 2.3283064365386963e-10f);
 }
 
+// -log(-log(uniform(word))), accurate at both ends.
 __device__ __forceinline__ float gumbel_of(unsigned word) {
     float f, e;
     split(uniform(~word), f, e);
@@ -52,11 +55,13 @@ __device__ __forceinline__ Words philox(unsigned counter, unsigned position, uns
     return {{c0, c1, c2, c3}};
 }
 
-// The counter of a token draws the words of `token + 16 * i` for i from 0 to 3, if `token` is one of the first 16 of its 64.
+// Philox counter of a token. Its four words belong to the tokens t, t + 16, t + 32 and t + 48, where t is among the first 16
+// of a group of 64.
 __device__ __forceinline__ unsigned counter_of(unsigned token) { return token / 64 * 16 + token % 16; }
 
+// Noise of a token at a position of a sequence with seed `seed`.
 __device__ __forceinline__ float gumbel(unsigned token, unsigned position, unsigned long long seed) {
     const Words words = philox(counter_of(token), position, seed);
-    const unsigned which = token / 16 % 4;
-    return gumbel_of(which == 0 ? words.w[0] : which == 1 ? words.w[1] : which == 2 ? words.w[2] : words.w[3]);
+    const unsigned word = token / 16 % 4;
+    return gumbel_of(word == 0 ? words.w[0] : word == 1 ? words.w[1] : word == 2 ? words.w[2] : words.w[3]);
 }

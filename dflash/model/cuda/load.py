@@ -39,10 +39,6 @@ def load_on_gpu(
     tell : callable
         Called with the name of each phase before it begins.
 
-    Returns
-    -------
-    DeviceModel
-
     Raises
     ------
     OutOfMemory

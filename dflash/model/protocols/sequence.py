@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash.model.state.host_arrays import HostArrays
+
 Parents = Sequence[int] | NDArray[np.int32]
 """Parent of each row of a span; -1 follows the committed tokens."""
 
@@ -21,21 +23,22 @@ class SequenceSnapshot(Protocol):
     @property
     def length(self) -> int:
         """Number of tokens in the copy. Read at admission, to find how much of a prompt it holds; never changes."""
-        ...
 
     @property
     def pages(self) -> Sequence[int]:
         """KV pages of the copy, which other copies and sequences may share. Read by the prefix cache; never changes."""
-        ...
 
     @property
     def n_bytes(self) -> int:
         """Bytes of the copy without its pages. Read by the prefix cache, which bounds its memory; never changes."""
+
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called. Read when a session is started again, whose prefix may be gone."""
         ...
 
     def close(self) -> None:
         """Release the memory of the copy. Called by the owner, between two forwards; later calls have no effect."""
-        ...
 
 
 class SequenceState(Protocol):
@@ -48,7 +51,6 @@ class SequenceState(Protocol):
     @property
     def length(self) -> int:
         """Number of committed tokens. Read between forwards, by the engine and by snapshots."""
-        ...
 
     @property
     def pending(self) -> Sequence[int] | None:
@@ -56,19 +58,17 @@ class SequenceState(Protocol):
 
         Read by `OverlappedStep.take` before it uses a forward that was launched ahead. Reading may wait for the device.
         """
-        ...
 
     def reserve(self, n: int) -> None:
         """Take memory for `n` tokens beyond the committed ones.
 
-        Called once at admission, for all tokens that the sequence may get, so that no later step lacks memory.
+        Called at admission, and before each step for the rows that the sequence may have in its forward.
 
         Raises
         ------
         PoolExhausted
             If there are not enough pages; none is taken then.
         """
-        ...
 
     def mark_read(self, parents: Parents, *, prefill: bool) -> None:
         """Record that a forward has read rows with these parents.
@@ -76,7 +76,6 @@ class SequenceState(Protocol):
         Called by the model in `TargetModel.forward`. The engine calls it only for `OverlappingModel.forward_overlapped`,
         once the row before was committed.
         """
-        ...
 
     def commit(self, path: Sequence[int]) -> None:
         """Accept some pending rows of the last forward; the others are rejected.
@@ -93,7 +92,6 @@ class SequenceState(Protocol):
         DFlashError
             If a row is not pending or not the child of the row before it.
         """
-        ...
 
     def snapshot(self) -> SequenceSnapshot:
         """Copy the committed tokens' state and drop pending rows. Called between two steps.
@@ -103,7 +101,6 @@ class SequenceState(Protocol):
         PoolExhausted, OutOfMemory
             If there is no memory for the copy; nothing changes then.
         """
-        ...
 
     def restore(self, snapshot: SequenceSnapshot) -> None:
         """Return to a snapshot that a sequence of the same model has taken. Called at admission, before `reserve`.
@@ -115,8 +112,26 @@ class SequenceState(Protocol):
         PoolExhausted
             If there is no memory for a copy of its last page; nothing changes then.
         """
+
+    def host_arrays(self) -> HostArrays:
+        """Copy the committed tokens' state to the host and drop pending rows. Called between two steps, before `close`.
+
+        Takes no memory of the pools.
+        """
+        ...
+
+    def restore_from_host(self, arrays: HostArrays, shared: Sequence[int] = ()) -> None:
+        """Continue from a copy that `host_arrays` of a sequence of the same model has made, with the same bits.
+
+        Called at admission, before `reserve`. `shared` are full pages that the sequence shared at its beginning; it shares
+        them again.
+
+        Raises
+        ------
+        PoolExhausted, OutOfMemory
+            If there is no memory; the sequence can only be closed then.
+        """
         ...
 
     def close(self) -> None:
         """Release all memory. Called when the session ends or restarts, also after errors; later calls have no effect."""
-        ...

@@ -1,6 +1,6 @@
 """Copies of KV pages and recurrent states in host memory, and pages made from them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,8 +56,8 @@ def copy_pages(pools: Pools, pages: list[int], length: int) -> HostArrays:
     return found
 
 
-def write_pages(pools: Pools, arrays: Mapping[str, NDArray[Any]], length: int) -> list[int]:
-    """Take pages, write the arrays of `copy_pages` into them and return them.
+def write_pages(pools: Pools, arrays: Mapping[str, NDArray[Any]], length: int, shared: Sequence[int] = ()) -> list[int]:
+    """Share some pages that hold the first positions, write the other ones of `copy_pages` into new pages, return all.
 
     Raises
     ------
@@ -68,13 +68,31 @@ def write_pages(pools: Pools, arrays: Mapping[str, NDArray[Any]], length: int) -
     """
     layers, _, _, *row = pools.k.shape
     copies = [checked(arrays, name, (layers, length, *row), KV_TYPES[pools.kv]) for name in ("k", "v")]
-    pages = pools.take_pages(-(-length // PAGE))
+    pages = pools.take_pages(-(-length // PAGE) - len(shared))
     try:
         for pool, copy in zip((pools.k, pools.v), copies, strict=True):
-            for i, page in enumerate(pages):
+            for i, page in enumerate(pages, len(shared)):
                 part = copy[:, i * PAGE : (i + 1) * PAGE]
                 pool[:, page, : part.shape[1]] = placed_like(part, pool)
     except BaseException:
         pools.return_pages(pages)
         raise
-    return pages
+    pools.share_pages([*shared])
+    return [*shared, *pages]
+
+
+def copy_slot(pools: Pools, slot: int) -> HostArrays:
+    """Copy the recurrent state of a slot to the host, layer by layer, as ``recurrent.0`` and so on."""
+    found = {}
+    for i, view in enumerate(pools.slot_views(slot)):
+        found[f"recurrent.{i}"] = copy = np.empty(view.shape, view.dtype)
+        for part, layer in zip(copy, view, strict=True):
+            part[...] = to_host(layer)
+    return found
+
+
+def write_slot(pools: Pools, slot: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write the arrays of `copy_slot` into a slot; raise `FormatError` if they do not fit."""
+    for i, view in enumerate(pools.slot_views(slot)):
+        for layer, part in zip(view, checked(arrays, f"recurrent.{i}", view.shape, view.dtype), strict=True):
+            layer[...] = placed_like(part, layer)

@@ -10,7 +10,16 @@ from dflash.errors import DFlashError
 from dflash.kernels.gpu.lazy_array import LazyArray
 from dflash.kernels.ragged import PAGE
 from dflash.model.protocols.sequence import Parents, SequenceSnapshot
-from dflash.model.state.host_arrays import HostArrays, checked, copy_pages, placed_like, to_host, write_pages
+from dflash.model.state.host_arrays import (
+    HostArrays,
+    checked,
+    copy_pages,
+    copy_slot,
+    placed_like,
+    to_host,
+    write_pages,
+    write_slot,
+)
 from dflash.model.state.pools import Pools
 
 
@@ -239,6 +248,28 @@ class State:
         for array, was in zip(pools.slot_views(self.slot), snapshot.recurrent, strict=True):
             array[:] = was
         self.length, self.accepted, self._pending = snapshot.length, [], None
+
+    def host_arrays(self) -> HostArrays:
+        """Copy the committed tokens' state to the host, as `Snapshot.host_arrays` does; takes no page and no GPU memory."""
+        self._flush_accepted()
+        found = {"length": np.array([self.length], np.int64)} | copy_pages(self.pools, self.pages, self.length)
+        return found | copy_slot(self.pools, self.slot)
+
+    def restore_from_host(self, arrays: HostArrays, shared: Sequence[int] = ()) -> None:
+        """Continue from the arrays of `host_arrays`. The first pages are `shared`, the others its own.
+
+        Raises
+        ------
+        FormatError
+            If an array is missing or does not fit the pools.
+        PoolExhausted, OutOfMemory
+            If there is no memory.
+        """
+        assert not self.pages, "a sequence without tokens"
+        length = int(checked(arrays, "length", (1,), np.int64)[0])
+        self.pages = write_pages(self.pools, arrays, length, shared)
+        write_slot(self.pools, self.slot, arrays)
+        self.length, self.accepted, self._pending = length, [], None
 
     def close(self) -> None:
         """Return pages and slot; later calls have no effect."""

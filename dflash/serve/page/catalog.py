@@ -8,8 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from dflash.decode import registry
-from dflash.decode.registry import recoveries
-from dflash.decode.registry.strategies import DRAFTERS
+from dflash.decode.registry import DRAFTERS, recoveries
 from dflash.serve.strategy_choice import Defaults
 
 

@@ -14,6 +14,7 @@ from dflash.decode.engine import Engine
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
 from dflash.errors import RequestError
+from dflash.model.batch import Span
 
 PROMPT = [7, 3, 5, 1, 2, 9, 7, 3, 5, 11, 2, 7, 3]
 SAMPLINGS = [Sampling(), Sampling(temperature=0.8, seed=4), Sampling(temperature=1.0, frequency_penalty=0.3, seed=2)]
@@ -77,8 +78,8 @@ def test_it_reads_what_was_produced_and_begins_anywhere():
     """A prefix that others have read is part of the text; so is every new token, guessed or not."""
     toy = Toy(law=lambda text: np.eye(13, dtype=np.float32)[(text[-1] + 1) % 13])
     state = toy.state()
-    state.reserve(4)
-    state.text = [0, 1, 2]
+    state.reserve(3)
+    toy.forward([Span.chain(state, [0, 1, 2], prefill=True)])
     prefix = state.snapshot()
     state.close()
     session = Session([0, 1, 2, 3], strategy=Strategy(PromptLookup()), max_tokens=60, prefix=prefix)

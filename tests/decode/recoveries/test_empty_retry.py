@@ -165,7 +165,7 @@ def test_cancelled_while_it_is_held_back():
     assert toy.leaked == (0, 0, 0)
 
 
-@pytest.mark.parametrize(("n_prompt", "read"), [(257, 256), (300, 2 * 299)])
+@pytest.mark.parametrize(("n_prompt", "read"), [(257, 256), (300, 299), (800, 2 * 799)])
 def test_where_every_page_is_taken(n_prompt, read):
     """A place inside a page needs a page of its own to be remembered; where there is none, the prompt is read again."""
     model = load_model("demo", device="cpu", threads=1, context=1024, sequences=1).model

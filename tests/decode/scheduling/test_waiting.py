@@ -56,7 +56,7 @@ def test_sessions_without_a_group_start_in_the_order_of_their_arrival():
 
 
 def test_a_small_session_passes_one_that_does_not_fit_memory():
-    engine = Engine(Toy(pages=4, slots=8))
+    engine = Engine(Toy(pages=4, slots=8), headroom=None)
     running = engine.add(Session(PROMPT, max_tokens=LONG))
     engine.step()
     big, small = engine.add(Session(PROMPT, max_tokens=LONG)), engine.add(Session(PROMPT, max_tokens=2))
@@ -70,7 +70,7 @@ def test_a_small_session_passes_one_that_does_not_fit_memory():
 
 def test_no_more_than_so_many_may_pass():
     toy = Toy(pages=4, slots=8)
-    engine = Engine(toy)
+    engine = Engine(toy, headroom=None)
     engine.add(Session(PROMPT, max_tokens=LONG))
     engine.step()
     big = engine.add(Session(PROMPT, max_tokens=LONG))
@@ -85,7 +85,7 @@ def test_no_more_than_so_many_may_pass():
 
 def test_a_session_that_does_not_fit_is_not_tried_again_before_memory_returns():
     toy = Toy(pages=4, slots=8)
-    engine = Engine(toy)
+    engine = Engine(toy, headroom=None)
     engine.add(Session(PROMPT, max_tokens=LONG))
     engine.step()
     big = engine.add(Session(PROMPT, max_tokens=LONG, strategy=Strategy(Counting())))

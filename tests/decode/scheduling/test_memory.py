@@ -1,0 +1,185 @@
+"""Sessions take pages as they grow, and the youngest gives way: each gets the tokens that it gets alone."""
+
+import pytest
+from ahead_toy import AheadToy
+from crowd import Meddler, small_pages
+from oracles import naive
+from toy import Toy
+
+from dflash.decode.drafting.drafter import Nothing, Strategy
+from dflash.decode.engine import Engine
+from dflash.decode.prefix_cache import PrefixCache
+from dflash.decode.sampling.params import Sampling
+from dflash.decode.session import Session
+from dflash.errors import PoolExhausted
+from dflash.generation.timings import Timings
+
+PROMPT = [1, 2, 3]
+
+
+@pytest.fixture
+def pages():
+    with small_pages():
+        yield
+
+
+def finish(engine, most=5000):
+    for _ in range(most):
+        if not engine.busy:
+            return
+        engine.step()
+    raise AssertionError("no end in sight")
+
+
+def test_sessions_without_a_limit_share_the_pages(pages):
+    toy = Toy(pages=8, context=50)
+    engine = Engine(toy)
+    sessions = [engine.add(Session([*PROMPT, i])) for i in range(4)]
+    engine.step()
+    assert engine.active == 4
+    assert toy.pools.free_pages == 4
+    finish(engine)
+    for session in sessions:
+        assert (session.finish_reason, session.n_tokens) == ("length", 46)
+        assert session.output_ids == naive(toy, session.prompt_ids, Sampling(), 46)
+    # the oldest is never preempted, and ends before any other
+    assert sessions[0].n_preempted == 0
+    assert engine.n_preempted == sum(session.n_preempted for session in sessions) > 0
+    assert sorted(sessions, key=lambda session: session.ended_at) == sessions
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_a_session_that_can_never_fit_is_refused_at_once(pages):
+    engine = Engine(Toy(pages=4))
+    with pytest.raises(PoolExhausted, match="never fit 32"):
+        engine.add(Session(PROMPT, max_tokens=31))
+    engine.add(Session(PROMPT, max_tokens=30))
+    finish(engine)
+
+
+def test_a_preempted_session_is_resumed_before_others_start(pages):
+    toy = Toy(pages=4, slots=2)
+    engine = Engine(toy, headroom=0)
+    old, young = (engine.add(Session([*PROMPT, i], max_tokens=27)) for i in range(2))
+    while not young.n_preempted:
+        engine.step()
+    assert (engine.active, engine.waiting, young.state, young.drafter_state) == (1, 1, None, None)
+    assert young.preempted_state.length == len(young.token_ids) - 1
+    late = [engine.add(Session(PROMPT, max_tokens=1)) for _ in range(40)]
+    finish(engine)
+    assert min(session.started_at for session in late) > old.ended_at
+    assert (old.finish_reason, young.finish_reason) == ("length", "length")
+    assert [step.prefilled for step in young.steps if step.prefilled] == [3]
+    assert (young.n_prompt, young.n_cached, young.n_tokens, young.preempted_state) == (4, 0, 27, None)
+    assert Timings.of(young).prompt_rate > 0
+    assert young.started_at < young.first_token_at < old.ended_at < young.ended_at
+
+
+def test_a_preempted_session_may_be_cancelled(pages):
+    toy = Toy(pages=4, slots=2)
+    engine = Engine(toy, headroom=0)
+    _, young = (engine.add(Session([*PROMPT, i], max_tokens=27)) for i in range(2))
+    while not young.n_preempted:
+        engine.step()
+    assert engine.waiting == 1
+    young.cancel()
+    assert [event.step.finish for event in engine.step() if event.session is young] == ["cancelled"]
+    assert engine.waiting == 0
+    engine.close()
+    assert toy.leaked == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("headroom", "active", "preempts"), [(0, 4, True), (1, 3, True), (None, 2, False)])
+def test_headroom_decides_how_many_start(pages, headroom, active, preempts):
+    engine = Engine(Toy(pages=6), headroom=headroom)
+    for i in range(4):
+        engine.add(Session([i], max_tokens=24))
+    engine.step()
+    assert engine.active == active
+    finish(engine)
+    assert (engine.n_preempted > 0) == preempts
+
+
+def test_a_short_session_needs_no_headroom(pages):
+    engine = Engine(Toy(pages=4))
+    for i in range(4):
+        engine.add(Session([i], max_tokens=8))
+    engine.step()
+    assert engine.active == 4
+    engine.close()
+
+
+def test_the_prefix_cache_gives_way_first(pages):
+    toy = Toy(pages=8)
+    engine = Engine(toy, prefix_cache=PrefixCache(10**6, 100, min_gain=1))
+    for i in range(4):
+        engine.add(Session([i, *range(12)], max_tokens=2))
+        finish(engine)
+    assert toy.pools.free_pages < 4
+    sessions = [engine.add(Session([*PROMPT, i], max_tokens=29, boundaries=(2,))) for i in range(2)]
+    finish(engine)
+    assert [session.finish_reason for session in sessions] == ["length"] * 2
+    assert engine.n_preempted == 0
+    assert engine.prefix_cache.stats.evictions > 0
+    engine.close()
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_a_saved_prompt_is_dropped_before_a_session_is_preempted(pages):
+    toy = Toy(pages=4, slots=2)
+    engine = Engine(toy)
+    session = engine.add(Session(PROMPT, max_tokens=30, strategy=Strategy(Nothing()) | Meddler("restart", 28)))
+    for _ in range(2):
+        engine.step()
+    assert session.prompt_snapshot is not None
+    finish(engine)
+    assert (session.finish_reason, session.n_preempted) == ("length", 0)
+    assert session.output_ids == naive(toy, PROMPT, Sampling(), 30)
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_a_session_that_can_not_restart_now_waits(pages):
+    toy = Toy(pages=5, slots=3)
+    engine = Engine(toy, headroom=0, prefix_cache=PrefixCache(10**6, 100, min_gain=1))
+    prompt = [1] * 25
+    engine.add(Session(prompt, max_tokens=1))
+    finish(engine)
+    old = engine.add(Session(prompt, max_tokens=8))
+    young = engine.add(Session(prompt, max_tokens=9, strategy=Strategy(Nothing()) | Meddler("restart", 3)))
+    engine.step()
+    assert (engine.active, toy.pools.free_pages) == (2, 0)
+    engine.prefix_cache.clear()  # both still share three pages of the prompt
+    engine.step()
+    assert not young.n_preempted
+    engine.step()
+    assert (young.n_preempted, young.state, engine.waiting) == (1, None, 1)
+    finish(engine)
+    for session in (old, young):
+        assert session.output_ids == naive(toy, prompt, Sampling(), session.n_tokens)
+        assert session.finish_reason == "length"
+    engine.close()
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_a_step_is_not_launched_ahead_without_pages(pages):
+    toy = AheadToy(pages=5, context=40)
+    engine = Engine(toy, headroom=0)
+    sessions = [engine.add(Session([i], max_tokens=33)) for i in range(3)]
+    finish(engine)
+    for session in sessions:
+        assert session.output_ids == naive(toy, session.prompt_ids, Sampling(), 33)
+    assert engine.n_preempted > 0
+    assert toy.ahead > 30
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_memory_that_others_hold_ends_the_last_session_with_an_error(pages):
+    toy = Toy(pages=4)
+    engine = Engine(toy)
+    session = engine.add(Session(PROMPT, max_tokens=30))
+    engine.step()
+    taken = toy.pools.take_pages(3)
+    finish(engine)
+    assert isinstance(session.error, PoolExhausted)
+    toy.pools.return_pages(taken)
+    assert toy.leaked == (0, 0, 0)
