@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="{run,chat,info,bench,serve}", required=True)
     for name in COMMANDS:
         commands.add_parser(name, help=import_module(f"dflash.cli.{name}").HELP)
-    commands.add_parser("serve", help="serve a model with OpenAI's HTTP API")
+    commands.add_parser("serve", help="serve a model with OpenAI's and Anthropic's HTTP APIs")
     return parser
 
 

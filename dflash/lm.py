@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 from weakref import finalize
 
 import numpy as np
@@ -30,6 +30,7 @@ from dflash.generation.parsers import OutputFormat
 from dflash.generation.prompts import Prompt
 from dflash.generation.recovery.names import Language, Recover, with_recoveries
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
+from dflash.generation.result import Generation
 from dflash.generation.stream import Stream, finish_all
 from dflash.kernels.profile import profile
 from dflash.model import describe
@@ -71,6 +72,17 @@ class LM:
         self._scoring = threading.Lock()
         self._finalizer = finalize(self, self._engine_thread.close)
 
+    @overload
+    def generate(self, prompt: Prompt, *, stream: Literal[True], **arguments: Any) -> Stream: ...
+
+    @overload
+    def generate(self, prompt: Prompt, *, stream: Literal[False] = False, **arguments: Any) -> Generation: ...
+
+    @overload
+    def generate(
+        self, prompt: Sequence[Prompt], *, stream: Literal[False] = False, **arguments: Any
+    ) -> list[Generation]: ...
+
     def generate(
         self,
         prompt: Prompt | Sequence[Prompt],
@@ -92,7 +104,7 @@ class LM:
         prefix_cache: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         **sampling: Any,
-    ) -> Any:
+    ) -> Generation | list[Generation] | Stream:
         """Continue a text or answer messages.
 
         Parameters

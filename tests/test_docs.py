@@ -16,8 +16,8 @@ import pytest
 
 import dflash
 from dflash.__main__ import main
+from dflash.decode.registry import DRAFTERS
 from dflash.decode.registry.recoveries import RECOVERIES
-from dflash.decode.registry.strategies import DRAFTERS
 from dflash.kernels.gpu import jit
 
 FOLDER = Path(__file__).parents[1] / "docs"

@@ -13,34 +13,25 @@ if TYPE_CHECKING:
     from dflash.lm import LM
 
 
+_SAMPLING = (
+    ("temperature", "T", float, 0.0, "0 is greedy (default)"),
+    ("top_k", "K", int, 0, "sample from the K most likely tokens; 0: all"),
+    ("top_p", "P", float, 1.0, "sample from the most likely tokens whose probabilities sum to P"),
+    ("min_p", "P", float, 0.0, "drop tokens below P times the largest probability"),
+    ("repetition_penalty", "X", float, 1.0, "1: off; above 1: repeat less"),
+    ("presence_penalty", "X", float, 0.0, "subtract X from the logit of every token in the output"),
+    ("frequency_penalty", "X", float, 0.0, "subtract X for each occurrence in the output"),
+    ("seed", "N", int, None, "the same seed gives the same output"),
+    ("max_tokens", "N", int, None, "maximum number of output tokens"),
+)
+"""Arguments of `LM.generate`: name, symbol of the value, type, default, help."""
+
+
 def add_sampling(parser: argparse.ArgumentParser) -> None:
     """Add the sampling arguments and those that end a completion."""
     group = parser.add_argument_group("sampling (default: greedy)")
-    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")
-    group.add_argument("--top-k", type=int, default=0, metavar="K", help="sample from the K most likely tokens; 0: all")
-    group.add_argument(
-        "--top-p",
-        type=float,
-        default=1.0,
-        metavar="P",
-        help="sample from the most likely tokens whose probabilities sum to P",
-    )
-    group.add_argument(
-        "--min-p", type=float, default=0.0, metavar="P", help="drop tokens below P times the largest probability"
-    )
-    group.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X", help="1: off; above 1: repeat less")
-    group.add_argument(
-        "--presence-penalty",
-        type=float,
-        default=0.0,
-        metavar="X",
-        help="subtract X from the logit of every token in the output",
-    )
-    group.add_argument(
-        "--frequency-penalty", type=float, default=0.0, metavar="X", help="subtract X for each occurrence in the output"
-    )
-    group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same output")
-    group.add_argument("--max-tokens", type=int, metavar="N", help="maximum number of output tokens")
+    for name, symbol, kind, default, text in _SAMPLING:
+        group.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, metavar=symbol, help=text)
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop string; may be repeated")
 
 
@@ -79,9 +70,7 @@ def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: boo
 
 def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the sampling arguments and limits for `LM.generate`."""
-    names = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens", "stop")
-    penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-    return {name: getattr(arguments, name) for name in (*names, *penalties)}
+    return {name: getattr(arguments, name) for name in ("stop", *(row[0] for row in _SAMPLING))}
 
 
 def strategy(arguments: argparse.Namespace) -> dict[str, Any]:

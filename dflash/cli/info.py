@@ -46,8 +46,8 @@ def _names() -> dict[str, list[str]]:
     """Return the names that ``--strategy`` and ``--recover`` take."""
     import dflash.decode.drafters
     import dflash.generation.recovery  # noqa: F401  both register names
+    from dflash.decode.registry import DRAFTERS
     from dflash.decode.registry.recoveries import entries
-    from dflash.decode.registry.strategies import DRAFTERS
 
     strategies = [form for entry in DRAFTERS.values() for form in entry.forms]
     return {"strategies": strategies, "recoveries": [form for entry in entries() for form in entry.forms]}
@@ -116,10 +116,7 @@ def as_text(about: dict[str, Any]) -> str:
         *(("", _mix(kind, part, about["kernels"])) for kind, part in about["quantization"].items()),
         ("KV cache", f"{size(memory['kv_per_1000_tokens'])} for 1,000 tokens"),
         ("state", f"{size(memory['state_per_sequence'])} per sequence, {pending} for pending tokens"),
-        (
-            "tokenizer",
-            f"{tokenizer['model']} ({tokenizer['pre']}), {tokenizer['tokens']:,} tokens, end {tokenizer['end']}",
-        ),
+        ("tokenizer", f"{tokenizer['model']} ({tokenizer['pre']}), {tokenizer['tokens']:,} tokens, end {tokenizer['end']}"),
         ("", tokenizer["normalizer"]),
         ("chat template", _template(about["template"])),
         ("device", _device(device)),

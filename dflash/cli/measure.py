@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -69,14 +70,11 @@ class Bench:
 
     def read(self, n: int) -> float:
         """Return the seconds of a prefill of `n` tokens, in the chunks of the engine."""
-        state = self.model.state()
-        try:
+        with closing(self.model.state()) as state:
             start = self._start()
             self._chunks(state, n)
             self.model.finish()
             return perf_counter() - start
-        finally:
-            state.close()
 
     def write(self, n: int, depth: int, steps: list[Step] | None = None) -> float:
         """Return the seconds to decode `n` tokens after `depth` others: one sequence, greedy, through the engine.
@@ -100,12 +98,9 @@ class Bench:
         list of dict
             ``tokens``, ``ms``, ``relative`` to the first size, ``host_us`` until the call returns; on a GPU ``launches``.
         """
-        state = self.model.state()
-        try:
+        with closing(self.model.state()) as state:
             self._chunks(state, DEPTH)
             costs = [(n, *self._forward(state, n)) for n in sizes]
-        finally:
-            state.close()
         launches = getattr(self.model, "launches", {})
         found = []
         for n, took, host in costs:
@@ -133,15 +128,12 @@ class Bench:
         if depth == 0 or (self._prefix is not None and self._prefix.length > depth):
             self.close()
         if depth and (self._prefix is None or self._prefix.length < depth):
-            state = self.model.state()
-            try:
+            with closing(self.model.state()) as state:
                 if self._prefix is not None:
                     state.restore(self._prefix)
                     self.close()
                 self._chunks(state, depth - state.length)
                 self._prefix = state.snapshot()
-            finally:
-                state.close()
         return self._prefix
 
     def _start(self) -> float:

@@ -7,17 +7,16 @@ from dflash.decode import registry
 from dflash.decode.drafters import Strategy
 from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.sampling.params import check_whole
+from dflash.decode.shared_prefix import n_shared
 from dflash.errors import RequestError
 from dflash.evaluation.comparison import Comparison, Row
+from dflash.evaluation.measuring import bar, n_warm_up
 from dflash.evaluation.prompt_sets import Case
 from dflash.generation.prompts import Prompt, split
 
 if TYPE_CHECKING:
     from dflash.generation.result import Generation
     from dflash.lm import LM
-
-WARM_UP = 8
-"""Output tokens of each warm-up run on a CPU, not measured. On a GPU a warm-up run has `max_tokens`: graphs are captured."""
 
 _NOT_TAKEN = {"strategy", "recover", "stream", "dump"}
 """Arguments of `LM.generate` that `compare` refuses."""
@@ -69,10 +68,6 @@ def compare(
     **sampling
         Fields of `Sampling`; they override those of a case. The default seed is 0, so that all strategies give one text.
 
-    Returns
-    -------
-    Comparison
-
     Raises
     ------
     RequestError
@@ -100,26 +95,25 @@ def compare(
         settings = {"seed": 0, **case.sampling, **sampling}
         return lm.generate(case.prompt, strategy=strategy, recover=(), max_tokens=n, **case.options, **settings)
 
-    n = max_tokens if lm.model.device == "cuda" else min(WARM_UP, max_tokens)
     for case in {repr(case.sampling): case for case in reversed(cases)}.values():
         for strategy in chosen.values():
-            write(case, strategy, n)
+            write(case, strategy, n_warm_up(lm, max_tokens))
     first = next(iter(chosen.values()))
     cases = [turn for case in cases for turn in _turns(case, lambda case: write(case, first, max_tokens).text)]
     rows = {name: Row(name, strategy) for name, strategy in chosen.items()}
     truth: dict[int, list[int]] = {}
-    with _bar(progress, len(chosen) * len(cases) * repeat) as bar:
+    with bar(progress, len(chosen) * len(cases) * repeat, "texts") as shown:
         for round_ in range(repeat):
             for i, case in enumerate(cases):
                 for name in _rotated(list(chosen), i + round_):
                     generation = write(case, chosen[name], max_tokens)
                     rows[name].add(round_, generation)
-                    bar.update()
+                    shown.update()
                 for row in rows.values():
                     own = row.generations[-1].tokens
                     wanted = truth.setdefault(i, own)
                     if own != wanted:
-                        row.differs.append((case.name, _parting(own, wanted)))
+                        row.differs.append((case.name, n_shared(own, wanted)))
     return Comparison(list(rows.values()), [case.name for case in cases], max_tokens, dict(sampling), repr(lm))
 
 
@@ -167,15 +161,3 @@ def _turns(case: Case, answer: Callable[[Case], str]) -> Iterator[Case]:
 def _rotated(names: list[str], by: int) -> list[str]:
     by %= len(names)
     return names[by:] + names[:by]
-
-
-def _parting(own: Sequence[int], wanted: Sequence[int]) -> int:
-    """Return the index of the first token in which two outputs differ."""
-    pairs = enumerate(zip(own, wanted, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(own), len(wanted)))
-
-
-def _bar(shown: bool, total: int) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(total=total, desc="texts", unit="", leave=False, disable=not shown)

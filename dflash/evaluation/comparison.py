@@ -164,12 +164,7 @@ class Comparison:
         return row.rate / self.rows[0].rate if self.rows[0].rate else 0.0
 
     def plot(self) -> "Figure":
-        """Plot tokens per second, and the acceptance rate by draft position.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-        """
+        """Plot tokens per second, and the acceptance rate by draft position."""
         from matplotlib import pyplot
 
         figure = pyplot.figure(figsize=(8, 1.2 + 0.4 * max(len(self.rows), 4)), dpi=75, layout="constrained")
@@ -241,15 +236,7 @@ class Comparison:
         shares = [f"{row.shares[part]:.0%}" for part in PARTS]
         text = "same" if not row.differs else f"{len(row.differs)} DIFFER"
         rate = f"{row.rate:,.1f}{deviation}", f"{self.speed_up(row):.2f}"
-        return [
-            row.name,
-            *rate,
-            f"{row.tokens_per_step:.2f}",
-            *drafts,
-            *shares,
-            f"{row.first_token * 1e3:,.0f}",
-            text,
-        ]
+        return [row.name, *rate, f"{row.tokens_per_step:.2f}", *drafts, *shares, f"{row.first_token * 1e3:,.0f}", text]
 
     def _problems(self) -> list[str]:
         found = []
@@ -263,16 +250,8 @@ class Comparison:
 
 
 _HEAD = (
-    "strategy",
-    "tokens/s",
-    "×",
-    "tokens per step",
-    "draft tokens",
-    "accepted",
-    "acceptance rate",
-    *PARTS,
-    "first token, ms",
-    "text",
+    *("strategy", "tokens/s", "×", "tokens per step", "draft tokens", "accepted", "acceptance rate"),
+    *(*PARTS, "first token, ms", "text"),
 )
 
 

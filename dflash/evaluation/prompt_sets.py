@@ -1,14 +1,14 @@
 """Prompt sets: those bundled with dflash, and JSONL files in the formats of public benchmarks."""
 
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dflash.decode.sampling.params import Sampling
 from dflash.errors import NotFound, RequestError
+from dflash.evaluation.json_lines import read_lines
 from dflash.generation.prompts import Prompt
 
 FOLDER = Path(__file__).parents[1] / "data" / "prompts"
@@ -51,10 +51,6 @@ def load_prompts(name: str | os.PathLike[str]) -> list[Case]:
         messages in order, as in MT-Bench) or ``messages``; optional are ``tools``, ``chat_template_kwargs``, ``sampling``
         and an id.
 
-    Returns
-    -------
-    list of Case
-
     Raises
     ------
     NotFound
@@ -64,35 +60,20 @@ def load_prompts(name: str | os.PathLike[str]) -> list[Case]:
     """
     path = FOLDER / f"{name}.jsonl" if name in BUNDLED else Path(name)
     try:
-        text = path.read_text(encoding="utf-8")
+        lines = read_lines(path)
     except OSError as error:
         raise NotFound(f"prompts {os.fspath(name)!r}: {error.strerror}; bundled sets are {', '.join(BUNDLED)}") from error
-    cases = list(_cases(text, path))
+    cases = []
+    for line in lines:
+        with line.located():
+            cases.append(_case(line.row, line.number))
+            _check(cases[-1])
     if not cases:
         raise RequestError(f"{path}: holds no prompts")
     return cases
 
 
-def _cases(text: str, path: Path) -> Iterator[Case]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise RequestError(f"{path}, line {number}: not valid JSON: {error}") from error
-        case = _case(row, number) if isinstance(row, dict) else None
-        if case is None:
-            raise RequestError(f"{path}, line {number}: must be an object with prompt, question, turns or messages")
-        try:
-            _check(case)
-        except RequestError as error:
-            raise RequestError(f"{path}, line {number}: {error}") from error
-        yield case
-
-
-def _case(row: Mapping[str, Any], number: int) -> Case | None:
-    """Convert a row to a case; None if the row has none of the forms."""
+def _case(row: Mapping[str, Any], number: int) -> Case:
     name = str(next((row[key] for key in ("id", "task_id", "question_id") if key in row), number))
     options = {key: row[key] for key in ("tools", "chat_template_kwargs") if row.get(key) is not None}
     sampling = {} if row.get("sampling") is None else row["sampling"]
@@ -105,7 +86,7 @@ def _case(row: Mapping[str, Any], number: int) -> Case | None:
             return Case(name, [_user(text)], (), options, sampling)
         case {"prompt": str(text)}:
             return Case(name, text, (), {}, sampling)
-    return None
+    raise RequestError("must be an object with prompt, question, turns or messages")
 
 
 def _check(case: Case) -> None:

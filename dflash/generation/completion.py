@@ -141,6 +141,11 @@ class Completion:
         return "".join(self.pieces)
 
     @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the text; None if none did."""
+        return self._stream.stopped
+
+    @property
     def output(self) -> ParsedOutput | None:
         """Reasoning, content and tool calls so far; None without an output format."""
         return None if self._parser is None else ParsedOutput.of(self.events)

@@ -106,11 +106,7 @@ def _model(file: GGUFFile, config: Config) -> dict[str, Any]:
         "files": [str(path) for path in file.parts],
         "architecture": config.architecture,
         "parameters": sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
-        "layers": {
-            "attention": config.n_layers - n_recurrent,
-            "recurrent": n_recurrent,
-            "mtp": config.n_mtp,
-        },
+        "layers": {"attention": config.n_layers - n_recurrent, "recurrent": n_recurrent, "mtp": config.n_mtp},
         "width": config.width,
         "context": config.context,
     }

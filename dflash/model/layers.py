@@ -1,6 +1,7 @@
 """The layers of target models. Each reads top to bottom as its formula; attributes are named like tensors in the file."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dflash.kernels import attention, conv, delta, norm, rope
 from dflash.kernels.conv.memory import ConvMemory
@@ -10,8 +11,10 @@ from dflash.kernels.moe import Moe, MoeScratch
 from dflash.kernels.profile import timed
 from dflash.kernels.ragged import Ragged
 from dflash.model.config import Config
-from dflash.model.weights import Weights, experts_of
+from dflash.model.weights import HostTensors, Weights, experts_of
 from dflash.model.workspace import ModelWorkspace
+
+Floats = NDArray[np.float32]
 
 causal_conv, gated_delta = timed("conv")(conv.causal_conv), timed("delta")(delta.gated_delta)
 rms_norm, gated_rms_norm = timed("norm")(norm.rms_norm), timed("gated norm")(norm.gated_rms_norm)
@@ -80,13 +83,12 @@ class FullAttention:
 
 
 class FeedForward:
-    """``down(silu(gate x) * up x)``; reads `normed`, adds to `stream`."""
+    """``down(silu(gate x) * up x)``; reads `x`, uses `inner`, and writes or adds its output to `out`."""
 
-    def __init__(self, weights: Weights, space: ModelWorkspace) -> None:
-        a = space.all
+    def __init__(self, weights: HostTensors, x: Floats, inner: Floats, out: Floats, *, add: bool = True) -> None:
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
-        self.gate_up = PackedLinear(a.normed, gate_up, [a.inner], gated=True, name="ffn gate up")
-        self.ffn_down = PackedLinear(a.inner, [weights.matrix("ffn_down.weight")], [a.stream], add=True, name="ffn down")
+        self.gate_up = PackedLinear(x, gate_up, [inner], gated=True, name="ffn gate up")
+        self.ffn_down = PackedLinear(inner, [weights.matrix("ffn_down.weight")], [out], add=add, name="ffn down")
 
     def __call__(self, n: int) -> None:
         """Run the first `n` rows of the workspace."""
@@ -114,7 +116,7 @@ class Block:
             scratch[:] = scratch or [MoeScratch(space.n_rows, block_experts)]
             self.ffn: FeedForward | Moe = Moe(a.normed, block_experts, a.stream, scratch[0])
         else:
-            self.ffn = FeedForward(weights, space)
+            self.ffn = FeedForward(weights, a.normed, a.inner, a.stream)
         self.eps, self.space = config.norm_eps, space
 
     def __call__(self, rows: Ragged, n: int) -> None:

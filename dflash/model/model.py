@@ -126,10 +126,6 @@ class Model:
         capture : tuple of int
             Layers, counted from 0, whose output to return.
 
-        Returns
-        -------
-        Forward
-
         Raises
         ------
         RequestError

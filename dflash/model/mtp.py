@@ -1,6 +1,7 @@
 """The MTP head of a model (NextN): one more block, which predicts the token after the next."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -129,7 +130,7 @@ class MtpHead:
         PoolExhausted
             If every slot is in use.
         """
-        return State(self.pools, _nothing_to_flush)
+        return State(self.pools, nothing_to_flush)
 
     def join(self, parts: Sequence[Floats]) -> Floats:
         """Concatenate hidden states to one new array (N, D)."""
@@ -198,12 +199,9 @@ class MtpHead:
 
     def compile(self) -> None:
         """Run one proposal on dummy data, so that kernels are compiled; no other thread may use the head meanwhile."""
-        state = self.state()
-        try:
+        with closing(self.state()) as state:
             tokens, hidden = np.zeros(2, np.int32), np.zeros((2, self.config.width), np.float32)
             self.propose([MtpRequest(state, tokens, hidden, n_draft=2, params=SampleParams(), position=3, n_candidates=1)])
-        finally:
-            state.close()
 
     def close(self) -> None:
         """Close the file if the head has its own."""
@@ -243,5 +241,5 @@ def _own(weights: Weights, name: str, shared: Matrix) -> Matrix:
     return weights.matrix(name) if name in weights else shared
 
 
-def _nothing_to_flush(slot: int, accepted: Sequence[int], buffer: int) -> None:
+def nothing_to_flush(slot: int, accepted: Sequence[int], buffer: int) -> None:
     """Do nothing: a block of full attention has no recurrent state."""

@@ -18,17 +18,14 @@ class Rotation(Protocol):
     @property
     def n_rot(self) -> int:
         """Number of rotated elements of a head, even. Read once, when a model or a draft model is built."""
-        ...
 
     @property
     def rope_base(self) -> float:
         """Base of the frequencies. Read once, when a model or a draft model is built."""
-        ...
 
     @property
     def rope_scaling(self) -> RopeScaling | None:
         """Scaling to a longer context; None for none. Read once, when a model or a draft model is built."""
-        ...
 
 
 def tabulate(positions: NDArray[np.int32], inv_freq: NDArray[np.float32], gain: float, s: SimpleNamespace) -> None:
@@ -41,10 +38,6 @@ def tabulate(positions: NDArray[np.int32], inv_freq: NDArray[np.float32], gain: 
 
 def inverse_frequencies(config: Rotation) -> tuple[NDArray[np.float32], float]:
     """Return radians per position of each rotated pair, and a gain for cosine and sine.
-
-    Parameters
-    ----------
-    config : Config, DraftConfig
 
     Returns
     -------

@@ -1,7 +1,8 @@
 """Weights of a file by name, in the file's packed format."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from copy import copy
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,16 @@ from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.header import Value
 from dflash.model.gguf.part import TensorInfo
 from dflash.model.gguf.tensor_check import match_tensors
+
+
+class HostTensors(Protocol):
+    """Tensors in host memory: `Weights` of a model, or the `Source` of a draft model."""
+
+    def matrix(self, name: str) -> Matrix:
+        """Return a matrix. Called once, when the model is built."""
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """Return a small tensor. Called once, when the model is built."""
 
 
 class Weights:
@@ -54,8 +65,7 @@ class Weights:
 
     def block(self, i: int) -> "Weights":
         """Return the weights of block i, named without ``blk.i.``."""
-        weights = object.__new__(Weights)
-        weights._file, weights._tensors, weights.unused = self._file, self._tensors, self.unused
+        weights = copy(self)
         weights._prefix = f"blk.{i}."
         return weights
 

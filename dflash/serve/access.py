@@ -53,7 +53,7 @@ def read_key(option: str | None, file: str | None) -> str | None:
 
 
 def check_key(request: Request, key: str | None) -> None:
-    """Refuse a request that does not carry the key as ``Authorization: Bearer KEY``.
+    """Refuse a request that carries the key neither as ``Authorization: Bearer KEY`` nor as ``x-api-key: KEY``.
 
     Raises
     ------
@@ -62,8 +62,9 @@ def check_key(request: Request, key: str | None) -> None:
     """
     if key is None:
         return
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), key.encode()):
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    given = [request.headers.get("x-api-key", ""), token if scheme.lower() == "bearer" else ""]
+    if not any(hmac.compare_digest(each.strip().encode(), key.encode()) for each in given):
         raise Problem(401, "the API key is missing or wrong", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 

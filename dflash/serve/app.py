@@ -7,17 +7,25 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dflash.serve.access import check_host, check_key
+from dflash.serve.admin.admin import Admin
+from dflash.serve.admin.debug_log import DebugLog
+from dflash.serve.admin.request_log import RequestLog
+from dflash.serve.anthropic.dialect import MessagesDialect
 from dflash.serve.dialect import ErrorFormat, ServerDialect
 from dflash.serve.endpoints import API, Backend
 from dflash.serve.health import MAX_CLOSING
 from dflash.serve.http_errors import Problem, problem_of
 from dflash.serve.openai.dialects import ChatCompletions, Completions
 from dflash.serve.openai.errors import OpenAIErrors
+from dflash.serve.page.catalog import catalog_endpoint
+from dflash.serve.page.document import page
+from dflash.serve.responses.dialect import ResponsesDialect
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -25,7 +33,14 @@ GONE = 499
 """HTTP status for a client that has closed the connection (nginx's code)."""
 
 
-def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection[str] | None = None) -> Starlette:
+def build_app(
+    backend: Backend,
+    *,
+    api_key: str | None = None,
+    hosts: Collection[str] | None = None,
+    keep_billing_header: bool = False,
+    debug_log: DebugLog | None = None,
+) -> Starlette:
     """Build the application.
 
     Parameters
@@ -33,14 +48,19 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
     backend : Backend
         Model and engine thread, or a fake. Its engine thread is closed at shutdown.
     api_key : str, optional
-        Key that requests must carry as ``Authorization: Bearer KEY``; ``/health`` needs none.
+        Key that requests must carry, see `check_key`; ``/health`` and the page need none.
     hosts : collection of str, optional
         Accepted values of ``Host``, without a port; any if None.
+    keep_billing_header : bool
+        Keep the billing line in Claude Code's system prompt; see `MessagesDialect`.
+    debug_log : DebugLog, optional
+        Receives the content of requests and responses. The caller closes it.
 
     Returns
     -------
     Starlette
-        Serves ``/v1/chat/completions``, ``/v1/completions``, ``/v1/models`` and ``/health``.
+        Serves OpenAI's ``/v1/chat/completions``, ``/v1/completions`` and ``/v1/responses``, Anthropic's ``/v1/messages`` and
+        ``/v1/messages/count_tokens``, ``/v1/strategies``, ``/health``, the page at ``/``, and the routes of `Admin`.
     """
 
     @asynccontextmanager
@@ -49,9 +69,10 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
             yield
         finally:
             api.close()
+            admin.close()
             await asyncio.to_thread(backend.engine_thread.close, MAX_CLOSING)
 
-    api = API(backend)
+    api, admin, responses = API(backend), Admin(backend), ResponsesDialect()
 
     def guarded(endpoint: Endpoint, *, key: str | None = api_key) -> Endpoint:
         return answered(endpoint, key, hosts)
@@ -59,14 +80,26 @@ def build_app(backend: Backend, *, api_key: str | None = None, hosts: Collection
     def chat(path: str, dialect: ServerDialect[Any]) -> Route:
         return Route(path, answered(api.answering(dialect), api_key, hosts, dialect), methods=["POST"])
 
+    messages = MessagesDialect(keep_billing_header)
     routes = [
         chat("/v1/chat/completions", ChatCompletions()),
         chat("/v1/completions", Completions()),
-        Route("/v1/models", guarded(api.models)),
-        Route("/v1/models/{name:path}", guarded(api.model)),
+        chat("/v1/messages", messages),
+        Route("/v1/messages/count_tokens", answered(api.counting(messages), api_key, hosts, messages), methods=["POST"]),
+        chat("/v1/responses", responses),
+        Route("/v1/responses/{id}", guarded(responses.retrieve)),
+        Route("/v1/responses/{id}", guarded(responses.delete), methods=["DELETE"]),
+        Route("/v1/strategies", guarded(catalog_endpoint(backend.defaults))),
         Route("/health", guarded(api.health, key=None)),
+        Route("/", guarded(page, key=None)),
+        *admin.routes(guarded),
     ]
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_route})
+    app = Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _no_route},
+        middleware=[Middleware(RequestLog, admin.requests, debug_log)],
+    )
     app.state.api = api
     return app
 

@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from starlette.requests import Request
@@ -17,6 +17,8 @@ from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
+from dflash.serve.admin.model_facts import ModelFacts
+from dflash.serve.admin.model_list import check_model
 from dflash.serve.dialect import AnswerFormat, AnswerHead, ServerDialect
 from dflash.serve.event_stream import EventStream
 from dflash.serve.health import health_of
@@ -24,9 +26,12 @@ from dflash.serve.http_errors import Problem
 from dflash.serve.jobs import Running, until_gone
 from dflash.serve.limits import MAX_PREPARING, Limits
 from dflash.serve.parsing.body import parse_json, read_body
+from dflash.serve.parsing.sampling_defaults import filled
 from dflash.serve.preparing.completions import ReadRequest
 from dflash.serve.requests import Options
 from dflash.serve.strategy_choice import PLAIN, Defaults, strategy_of
+
+T = TypeVar("T")
 
 _THREADS = 2
 """Threads that parse and tokenize requests; two, so that one long body does not block the next request."""
@@ -52,6 +57,8 @@ class Backend:
         Limits of a request; the default is for a context of 262,144 tokens.
     strict_names : bool
         Refuse requests for other names. Otherwise every name is served, since many clients have a fixed one.
+    facts : ModelFacts, optional
+        Facts about the model; None for a fake.
     """
 
     engine_thread: EngineThread
@@ -61,6 +68,7 @@ class Backend:
     defaults: Defaults = PLAIN
     limits: Limits = field(default_factory=Limits)
     strict_names: bool = False
+    facts: ModelFacts | None = None
 
 
 class API:
@@ -76,7 +84,6 @@ class API:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._created = int(time.time())
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dflash-request")
         self.preparing = 0
 
@@ -92,29 +99,20 @@ class API:
 
         return answer
 
-    async def models(self, _: Request) -> Response:
-        """Answer ``/v1/models``."""
-        return JSONResponse({"object": "list", "data": [self._about(name) for name in self._backend.names]})
+    def counting(self, dialect: ServerDialect[Any]) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint that counts the prompt tokens of requests in a dialect, also of prompts beyond the context."""
 
-    async def model(self, request: Request) -> Response:
-        """Answer ``/v1/models/NAME``."""
-        name = request.path_params["name"]
-        self._check_model(name)
-        return JSONResponse(self._about(name))
+        async def count(request: Request) -> Response:
+            with self._place():
+                read = await self._read(request, dialect, Limits(self._backend.limits.prompt_tokens))
+            return JSONResponse({"input_tokens": sum(map(len, read.prompts))})
+
+        return count
 
     async def health(self, _: Request) -> Response:
         """Answer ``/health``: 200 while requests are accepted and steps finish; see `health_of`."""
         status, body = health_of(self._backend.engine_thread)
         return JSONResponse(body, status_code=status)
-
-    def _check_model(self, name: str) -> None:
-        if name not in self._backend.names:
-            served = ", ".join(self._backend.names)
-            message = f"there is no model {name[:100]!r}, this server has {served}"
-            raise Problem(404, message, param="model", code="model_not_found")
-
-    def _about(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "dflash"}
 
     async def _answer(self, request: Request, dialect: ServerDialect[Any]) -> Response:
         """Answer a request. Everything that can be refused is refused before the first byte of a stream."""
@@ -131,27 +129,39 @@ class API:
     async def _prepare(
         self, request: Request, dialect: ServerDialect[Any]
     ) -> tuple[Options, Sequence[Completion], AnswerFormat]:
-        """Do all work before the first forward; at most `MAX_PREPARING` requests at the same time."""
+        """Do all work before the first forward."""
+        backend = self._backend
+        with self._place():
+            read = await self._read(request, dialect, backend.limits)
+            preparing = strategy_of(read.request.options.decoding, backend.defaults, read.language, backend.engine_thread)
+            strategy = await until_gone(request.receive, preparing)
+            completions, answer = await self._in_thread(self._format, dialect, read, strategy)
+            return read.request.options, completions, answer
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """Hold one of `MAX_PREPARING` places for requests in preparation."""
         if self.preparing >= MAX_PREPARING:
             raise Problem(503, f"{self.preparing} requests are already being prepared; try again later", code="overloaded")
         self.preparing += 1
         try:
-            backend, in_thread = self._backend, partial(asyncio.get_running_loop().run_in_executor, self._threads)
-            body = await read_body(request, backend.limits.body_bytes)
-            read = await in_thread(self._read, dialect, body, request.headers)
-            preparing = strategy_of(read.request.options.decoding, backend.defaults, read.language, backend.engine_thread)
-            strategy = await until_gone(request.receive, preparing)
-            completions, answer = await in_thread(self._format, dialect, read, strategy)
-            return read.request.options, completions, answer
+            yield
         finally:
             self.preparing -= 1
 
-    def _read(self, dialect: ServerDialect[Any], body: bytes, headers: Mapping[str, str]) -> ReadRequest:
+    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    async def _read(self, request: Request, dialect: ServerDialect[Any], limits: Limits) -> ReadRequest:
+        body = await read_body(request, self._backend.limits.body_bytes)
+        return await self._in_thread(self._parse, dialect, body, request.headers, limits)
+
+    def _parse(self, dialect: ServerDialect[Any], body: bytes, headers: Mapping[str, str], limits: Limits) -> ReadRequest:
         backend = self._backend
-        wanted = dialect.parse(parse_json(body, backend.limits), headers)
+        wanted = dialect.parse(filled(parse_json(body, backend.limits), backend.defaults.sampling), headers)
         if backend.strict_names and wanted.options.model is not None:
-            self._check_model(wanted.options.model)
-        return ReadRequest.of(wanted, backend.tokenizer, backend.template, backend.limits)
+            check_model(wanted.options.model, backend.names)
+        return ReadRequest.of(wanted, backend.tokenizer, backend.template, limits)
 
     def _format(
         self, dialect: ServerDialect[Any], read: ReadRequest, strategy: Strategy

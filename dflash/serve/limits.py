@@ -1,7 +1,7 @@
 """Limits of one request, checked before anything is copied, built or tokenized.
 
 The error for a request beyond a limit names the field, the value and the limit. Limits of strategy names are in
-`dflash.decode.registry.strategies`, since they also hold on the command line.
+`dflash.decode.registry`, since they also hold on the command line.
 """
 
 from dataclasses import dataclass
@@ -56,6 +56,12 @@ SEND_SECONDS = 120.0
 
 HEARTBEAT_SECONDS = 10.0
 """Seconds without an event after which a stream sends a heartbeat; the least patient clients leave after 120 seconds."""
+
+STORED_BYTES = 64 << 20
+"""Bytes of all stored responses as JSON; a conversation that fills a context of 131,072 tokens takes about 0.6 MB."""
+
+STORED_SECONDS = 3600.0
+"""Seconds after its last use for which a response is stored; longer than most pauses in a conversation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,8 @@ class ChatRequest:
         Variables of the chat template.
     parallel_tool_calls : bool
         False ends the output after its first tool call.
+    steps : bool
+        Describe the steps of the engine in a stream, where the API can.
     """
 
     options: Options
@@ -74,6 +76,7 @@ class ChatRequest:
     grammar: GrammarParams = field(default_factory=GrammarParams)
     template_kwargs: Mapping[str, Any] | None = None
     parallel_tool_calls: bool = True
+    steps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

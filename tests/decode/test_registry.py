@@ -23,8 +23,7 @@ from dflash import (
     Tree,
 )
 from dflash.decode.drafting.drafter import Drafter
-from dflash.decode.registry import name, names, register, words, words_of
-from dflash.decode.registry.strategies import DRAFTERS
+from dflash.decode.registry import DRAFTERS, name, names, register, words, words_of
 from dflash.errors import RequestError
 
 strategy = Strategy.named

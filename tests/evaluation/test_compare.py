@@ -202,7 +202,7 @@ def test_files_in_the_form_of_public_sets(tmp_path):
         ("", "no prompts"),
         ("\n{", "line 2: not valid JSON"),
         ('{"text": "a"}', "line 1: must be an object"),
-        ("[]", "line 1: must be an object"),
+        ("[]", "line 1: must be a JSON object"),
         ('{"prompt": "a", "sampling": 5}', "line 1: sampling: must be an object, got 5"),
         ('{"prompt": "a", "sampling": {"warmth": 1}}', "line 1: sampling: unknown field 'warmth'"),
         ('{"prompt": "a", "sampling": {"temperature": -1}}', "line 1: temperature: must be a number from 0 to 100"),

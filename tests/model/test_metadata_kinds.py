@@ -9,7 +9,7 @@ import pytest
 from dflash.errors import FormatError, ModelError
 from dflash.model.describe import overview
 from dflash.model.draft.files import open_draft as files
-from dflash.model.draft.files.source import GGUFSource
+from dflash.model.draft.files.source import Source
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.loading.draft_model import _check
 from dflash.model.loading.mtp import _refuse_draft
@@ -91,7 +91,11 @@ def test_an_architecture_that_is_an_array(monkeypatch, kind):
         wrong = changed(file, **{"general.architecture": KINDS[kind]})
         opened = type("Opened", (), {"__enter__": lambda _: wrong, "__exit__": lambda *_: None})()
         monkeypatch.setattr(files.GGUFFile, "open", lambda _: opened)
-        for reader in (lambda: files.is_draft(Path("x.gguf")), lambda: GGUFSource(wrong), lambda: _refuse_draft(wrong, "x")):
+        for reader in (
+            lambda: files.is_draft(Path("x.gguf")),
+            lambda: Source.of_gguf(wrong),
+            lambda: _refuse_draft(wrong, "x"),
+        ):
             with pytest.raises(FormatError, match=r"'general\.architecture' is "):
                 reader()
 

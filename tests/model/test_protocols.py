@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_type
 
 import pytest
 from ahead_toy import AheadToy
@@ -12,6 +12,9 @@ from dflash.model.protocols.sequence import SequenceSnapshot, SequenceState
 from dflash.model.protocols.target import MemoryPools, ModelSizes, OverlappingModel, TargetModel, overlaps
 
 if TYPE_CHECKING:
+    from dflash.generation.result import Generation
+    from dflash.generation.stream import Stream
+    from dflash.lm import LM
     from dflash.model.cuda.draft import DeviceBlockDraft
     from dflash.model.cuda.model import DeviceModel
     from dflash.model.cuda.mtp import DeviceMtpHead
@@ -32,6 +35,16 @@ def overlapping(gpu: DeviceModel, ahead: AheadToy) -> list[OverlappingModel]:
 def device_drafters(block: DeviceBlockDraft, head: DeviceMtpHead) -> list[DeviceDrafter]:
     """Only a type checker calls this: both can be launched ahead."""
     return [block, head]
+
+
+def results(lm: LM) -> None:
+    """Only a type checker calls this: the result of `generate` depends on the prompt and on `stream`."""
+    assert_type(lm.generate("text", max_tokens=1), Generation)
+    assert_type(lm.generate([1, 2]), Generation)
+    assert_type(lm.generate([{"role": "user", "content": "text"}]), Generation)
+    assert_type(lm.generate(["one", "two"]), list[Generation])
+    assert_type(lm.generate([[1], [2]]), list[Generation])
+    assert_type(lm.generate("text", stream=True), Stream)
 
 
 def members(protocol):

@@ -38,6 +38,21 @@ def ask(lm):
 BODY = b'{"prompt": "a"}'
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"x-api-key": "secret"}, 200),
+        ({"Authorization": "Bearer secret"}, 200),
+        ({"x-api-key": "wrong", "Authorization": "Bearer secret"}, 200),
+        ({"x-api-key": "wrong"}, 401),
+        ({"x-api-key": ""}, 401),
+        ({"Authorization": "Basic secret"}, 401),
+    ],
+)
+def test_the_key_may_stand_in_either_header(ask, headers, status):
+    assert ask(api_key="secret", json={"prompt": "a"}, headers=headers).status_code == status
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "application/jsonx"])
 def test_bodies_of_other_types_are_refused(ask, kind):
     answer = ask(content=BODY, headers={"Content-Type": kind} if kind else {})

@@ -4,9 +4,6 @@ A new file of this folder that registers a name needs no import here.
 """
 
 # ruff: noqa: I001
-from importlib import import_module
-from pkgutil import iter_modules
-
 from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.drafters.dflash import DFlash, DSpark
 from dflash.decode.drafters.ddtree import DDTree
@@ -15,13 +12,8 @@ from dflash.decode.drafters.prompt_lookup import PromptLookup
 from dflash.decode.drafters.draft_model import DraftModel
 from dflash.decode.drafters.adaptive.drafter import Adaptive
 from dflash.decode.drafters.first_of import FirstOf
-from dflash.decode.registry.strategies import DRAFTERS
+from dflash.decode.registry import DRAFTERS
 
 __all__ = ["MTP", "Adaptive", "DDTree", "DFlash", "DSpark", "DraftModel", "FirstOf", "Plain", "PromptLookup", "Strategy"]
 
-
-@DRAFTERS.source
-def import_all() -> None:
-    """Import every file of this folder."""
-    for module in iter_modules(__path__):
-        import_module(f".{module.name}", __name__)
+import_all = DRAFTERS.files_of(__name__)

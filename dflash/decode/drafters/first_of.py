@@ -5,22 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
-from dflash.decode.drafters.composite import (
-    CompositeSnapshot,
-    CompositeState,
-    prepare_all,
-    snapshots_from_host,
-    start_all,
-)
+from dflash.decode.drafters.composite import CompositeSnapshot, CompositeState, prepare_all, snapshots_from_host, start_all
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import (
-    Drafter,
-    LaunchDraft,
-    NextStep,
-    Strategy,
-    is_prepared,
-    planned_next,
-)
+from dflash.decode.drafting.drafter import Drafter, LaunchDraft, NextStep, Strategy, is_prepared, planned_next
 from dflash.decode.registry import NameCall, Named, name, register
 from dflash.errors import RequestError
 

@@ -57,7 +57,6 @@ class DrafterSnapshot(Protocol):
 
     def close(self) -> None:
         """Release the memory of the copy. Called once, between two steps; states that began with it live on."""
-        ...
 
 
 class DrafterState(Protocol):
@@ -72,7 +71,6 @@ class DrafterState(Protocol):
         @property
         def capture(self) -> tuple[int, ...]:
             """Target layers whose outputs `observe` needs, often none. Read before every forward; constant."""
-            ...
 
     else:
         capture: tuple[int, ...]  # without a value: a derived class that lacks it is refused
@@ -82,7 +80,6 @@ class DrafterState(Protocol):
 
         `Drafter.propose` calls it once a step, after all earlier rows were observed. `max_draft` may be 0.
         """
-        ...
 
     def observe(self, step: Step, out: Forward, rows: Rows) -> None:
         """Receive a step and its rows of a forward that are part of the sequence now, in their order.
@@ -95,18 +92,15 @@ class DrafterState(Protocol):
         newest one, and `step` lacks tokens and times. `step` never holds `Step.commit`, `Step.note` and `Step.by`. `out` is
         valid until the next forward, so keep copies only.
         """
-        ...
 
     def snapshot(self) -> DrafterSnapshot | None:
         """Return a copy of the state for `Drafter.start`, or None if it need not be copied.
 
         Called between two steps.
         """
-        ...
 
     def close(self) -> None:
         """Release all memory. Called once: when the session ends, restarts, is preempted or changes its drafter."""
-        ...
 
 
 D = TypeVar("D", bound=DrafterState)
@@ -168,18 +162,12 @@ class Drafter(Protocol[D]):
         snapshot : DrafterSnapshot, optional
             Result of `DrafterState.snapshot` of an equal drafter after these tokens; None if there is none.
         """
-        ...
 
     def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> Any:  # noqa: ARG002
         """Return a snapshot for `start` from the arrays of its method ``host_arrays``; None if the drafter can't.
 
         Called after `prepare`, in the thread that owns the model, with arrays that an equal drafter has saved. Snapshots
         without a method ``host_arrays`` are not saved: the drafter starts at the end of the prefix.
-
-        Parameters
-        ----------
-        model : TargetModel
-        arrays : dict of str to array
 
         Raises
         ------

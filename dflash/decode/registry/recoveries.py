@@ -23,11 +23,9 @@ class RequestFields(Protocol):
 
     def integer(self, field: str, low: int, high: int, default: int) -> int:
         """Return a whole number from `low` to `high`; `default` if it is absent."""
-        ...
 
     def object(self, field: str) -> RequestFields | None:
         """Return the fields of an object; None if it is absent."""
-        ...
 
 
 class RequestField(NamedTuple):

@@ -24,7 +24,6 @@ class LogitsProcessor(Protocol):
 
         Called in the engine's thread for each node of a draft that `verify` visits. `logits` may be changed in place.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dflash.decode.shared_prefix import n_shared
+
 
 class Reply(NamedTuple):
     """Measurements of one request.
@@ -56,9 +58,7 @@ class TurnReplies:
         for reply in self.warm if self.cold else ():
             want = self.cold[0].tokens
             if reply.tokens != want:
-                pairs = enumerate(zip(reply.tokens, want, strict=False))
-                at = next((i for i, (a, b) in pairs if a != b), min(len(reply.tokens), len(want)))
-                yield f"warm: the output differs from the cold one from token {at}"
+                yield f"warm: the output differs from the cold one from token {n_shared(reply.tokens, want)}"
 
     def median(self, kind: str, measure: str) -> float | None:
         """Return the median of a field of the ``"cold"`` or ``"warm"`` requests; None if none has succeeded."""

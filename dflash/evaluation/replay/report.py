@@ -42,12 +42,7 @@ class Replay:
         return [f"{turn.name}: {failure}" for turn in self.turns for failure in turn.failures()]
 
     def plot(self) -> "Figure":
-        """Plot the milliseconds to the first token, and the prompt tokens with those from the cache, over the turns.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-        """
+        """Plot the milliseconds to the first token, and the prompt tokens with those from the cache, over the turns."""
         return plot(self.turns)
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,18 +76,8 @@ class Replay:
 
 
 _HEAD = [
-    "turn",
-    "prompt",
-    "cached",
-    "first token cold, ms",
-    "warm, ms",
-    "warm / cold",
-    "all cold, ms",
-    "warm, ms",
-    "output",
-    "tokens per step",
-    "finish",
-    "text",
+    *("turn", "prompt", "cached", "first token cold, ms", "warm, ms", "warm / cold", "all cold, ms", "warm, ms"),
+    *("output", "tokens per step", "finish", "text"),
 ]
 
 

@@ -8,6 +8,7 @@ from dflash.decode.drafters import Strategy
 from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.sampling.params import check_whole
 from dflash.errors import DFlashError, EngineFailed, RequestError
+from dflash.evaluation.measuring import bar, n_warm_up
 from dflash.evaluation.replay.replies import Reply, TurnReplies
 from dflash.evaluation.replay.report import Replay
 from dflash.evaluation.replay.turn import Turn
@@ -17,9 +18,6 @@ from dflash.generation.parsers import OutputFormat, ParsedOutput
 if TYPE_CHECKING:
     from dflash.generation.result import Generation
     from dflash.lm import LM
-
-WARM_UP = 8
-"""Output tokens of the first request on a CPU, which is not measured. On a GPU it has `max_tokens`: graphs are captured."""
 
 _PROMPT_END = 8
 """Prompt tokens that the parser of an answer sees."""
@@ -84,16 +82,15 @@ def replay(
     prompts = [_prompt_ids(lm, turn, result) for turn, result in zip(turns, results, strict=True)]
     first = next((ids for ids in prompts if ids), None)
     if first is not None:
-        n = max_tokens if lm.model.device == "cuda" else min(WARM_UP, max_tokens)
-        lm.generate(first, max_tokens=n, prefix_cache=False, **settings)
-    with _bar(progress, 2 * len(turns) * repeat) as bar:
+        lm.generate(first, max_tokens=n_warm_up(lm, max_tokens), prefix_cache=False, **settings)
+    with bar(progress, 2 * len(turns) * repeat, "requests") as shown:
         for round_ in range(repeat):
             lm.call(lm.prefix_cache.clear)
             for i, (turn, ids, result) in enumerate(zip(turns, prompts, results, strict=True)):
                 for warm in (False, True) if (i + round_) % 2 == 0 else (True, False):
                     if ids:
                         _answer(lm, turn, ids, result, prefix_cache=warm, max_tokens=max_tokens, **settings)
-                    bar.update()
+                    shown.update()
     return Replay(results, chosen, max_tokens, dict(sampling), repr(lm))
 
 
@@ -142,9 +139,3 @@ def _is_empty(lm: "LM", turn: Turn, ids: list[int], generation: "Generation") ->
     parser = output_format.parser(lm.tokenizer.decode(ids[-_PROMPT_END:]))
     output = ParsedOutput.of(parser.push(generation.text) + parser.finish())
     return not output.content.strip() and not output.tool_calls
-
-
-def _bar(shown: bool, total: int) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(total=total, desc="requests", unit="", leave=False, disable=not shown)

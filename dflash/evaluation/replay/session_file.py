@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from dflash.errors import RequestError
-from dflash.evaluation.replay.lines import Line, read_lines
+from dflash.errors import NotFound, RequestError
+from dflash.evaluation.json_lines import Line, read_lines
 from dflash.evaluation.replay.messages import chat_messages
 from dflash.evaluation.replay.request_body import body_turn
 from dflash.evaluation.replay.transcript import transcript_turns
@@ -31,10 +32,6 @@ def load_session(path: str | os.PathLike[str]) -> list[Turn]:
         * recorded HTTP requests with ``path`` and ``body``, optionally ``n`` (order) and a first line about the client: a
           turn for each request.
 
-    Returns
-    -------
-    list of Turn
-
     Raises
     ------
     NotFound
@@ -42,7 +39,10 @@ def load_session(path: str | os.PathLike[str]) -> list[Turn]:
     RequestError
         If a line is not valid, or the file holds no turn; the message names the line.
     """
-    lines = [line for line in read_lines(path) if not {"client", "scenario"} <= line.row.keys()]
+    try:
+        lines = [line for line in read_lines(Path(path)) if not {"client", "scenario"} <= line.row.keys()]
+    except OSError as error:
+        raise NotFound(f"session {os.fspath(path)!r}: {error.strerror}") from error
     forms = [_form(line) for line in lines]
     for line, form in zip(lines, forms, strict=True):
         if form != forms[0]:

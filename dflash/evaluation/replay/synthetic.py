@@ -12,26 +12,8 @@ _SYSTEM = (
     "You are a careful agent that works in a repository. Read a file before you change it, and keep each answer short. "
 )
 _WORDS = (
-    "the",
-    "a",
-    "file",
-    "test",
-    "value",
-    "name",
-    "list",
-    "line",
-    "path",
-    "index",
-    "state",
-    "token",
-    "cache",
-    "page",
-    "layer",
-    "buffer",
-    "reads",
-    "writes",
-    "holds",
-    "returns",
+    *("the", "a", "file", "test", "value", "name", "list", "line", "path", "index", "state", "token", "cache", "page"),
+    *("layer", "buffer", "reads", "writes", "holds", "returns"),
 )
 _N_RULES = 24
 """Repetitions of the system text, so that it is longer than a turn, as in real sessions."""
@@ -50,11 +32,8 @@ def synthetic(n_turns: int = 10) -> list[Turn]:
     """
     check_whole("turns", n_turns, 1)
     properties = {"path": {"type": "string"}, "first_line": {"type": "integer"}}
-    function = {
-        "name": "read_file",
-        "description": "Read a file.",
-        "parameters": {"type": "object", "properties": properties},
-    }
+    parameters = {"type": "object", "properties": properties}
+    function = {"name": "read_file", "description": "Read a file.", "parameters": parameters}
     whole = Turn(f"turn {n_turns}", (), [{"type": "function", "function": function}])
     return list(growing(_conversation(n_turns), whole))
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dflash.errors import RequestError
-from dflash.evaluation.replay.lines import Line
+from dflash.evaluation.json_lines import Line
 from dflash.evaluation.replay.messages import chat_messages, joined
 from dflash.evaluation.replay.turn import Turn, growing
 

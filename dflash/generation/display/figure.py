@@ -27,10 +27,6 @@ _LEGEND = {"frameon": False, "ncols": 4, "fontsize": "small", "loc": "lower left
 def plot(generation: GenerationView) -> "Figure":
     """Plot the bonus tokens, accepted and rejected draft tokens of each step, above its milliseconds.
 
-    Parameters
-    ----------
-    generation : GenerationView
-
     Returns
     -------
     matplotlib.figure.Figure

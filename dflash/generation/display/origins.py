@@ -11,10 +11,6 @@ from dflash.decode.step import Step
 def kinds(step: Step) -> list[str]:
     """Classify the tokens of a step.
 
-    Parameters
-    ----------
-    step : Step
-
     Returns
     -------
     list of str
@@ -29,10 +25,6 @@ def kinds(step: Step) -> list[str]:
 
 def rejected(step: Step) -> list[list[list[int]]]:
     """Return the draft tokens rejected at each token of a step.
-
-    Parameters
-    ----------
-    step : Step
 
     Returns
     -------

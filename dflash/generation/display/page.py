@@ -13,10 +13,6 @@ from dflash.generation.view import GenerationView
 def as_html(generation: GenerationView) -> str:
     """Return the text with the origin of each token, the step chart and tables of statistics as HTML.
 
-    Parameters
-    ----------
-    generation : GenerationView
-
     Returns
     -------
     str

@@ -22,36 +22,12 @@ FRENCH = (
 SPANISH = (
     *("Voy a", "Vamos a", "Tengo que", "Necesito", "Debo", "Procedo a", "Procederé"),
     *("Déjame", "Déjeme", "Permíteme", "Permítame"),
-    *(
-        "Leeré",
-        "Revisaré",
-        "Verificaré",
-        "Comprobaré",
-        "Buscaré",
-        "Examinaré",
-        "Abriré",
-        "Ejecutaré",
-        "Empezaré",
-        "Comenzaré",
-    ),
+    *("Leeré", "Revisaré", "Verificaré", "Comprobaré", "Buscaré"),
+    *("Examinaré", "Abriré", "Ejecutaré", "Empezaré", "Comenzaré"),
 )
 CHINESE = (
-    *(
-        "让我",
-        "我来",
-        "我先",
-        "我再",
-        "我去",
-        "我将",
-        "我会",
-        "我要",
-        "我需要",
-        "我现在",
-        "现在我",
-        "我们来",
-        "我们先",
-        "接下来",
-    ),
+    *("让我", "我来", "我先", "我再", "我去", "我将", "我会", "我要", "我需要"),
+    *("我现在", "现在我", "我们来", "我们先", "接下来"),
     *("讓我", "我來", "我將", "我會", "我現在", "現在我", "我們來", "我們先", "接下來"),
 )
 

@@ -27,7 +27,6 @@ class RecoveryBuilder(Protocol):
 
     def build(self, language: Language) -> Recovery | None:
         """Return the recovery; None if it can't be used. Called once a request, in any thread, before its session starts."""
-        ...
 
 
 Recover = str | Recovery | RecoveryBuilder | Sequence[str | Recovery | RecoveryBuilder] | None

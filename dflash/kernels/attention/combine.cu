@@ -1,5 +1,6 @@
-// Combine the splits of pending rows that `decode` has stored. Grid and block: combine.cuh.
-// Macros: HEAD_DIM, GROUP_SIZE, KV_HEADS, MAX_SPLITS, GATED.
+// Combine the splits of pending rows that `decode` has stored (split-KV). combine.cuh has the formula, grid and block.
+//
+// Macros: HEAD_DIM, GROUP_SIZE, KV_HEADS, the shape of the heads; MAX_SPLITS; GATED. Bytes: those of combine.cuh.
 #include "../gpu/include/pdl.cuh"
 #include "split_kv.cuh"
 #include "combine.cuh"

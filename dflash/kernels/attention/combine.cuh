@@ -1,8 +1,11 @@
-// Split-KV: combine the splits of a row, out = values / sum of weights, times sigmoid(gate).
+// Split-KV: combine the partial results of the splits of a row. With m the largest score of all splits and w = exp(m_split -
+// m): out = sum(w * values) / sum(w * sum of weights), times sigmoid(gate) if GATED.
 //
-// A block takes 1 KiB of the values of a row and the GROUP_SIZE heads that share a KV head. WAYS threads go through the splits of
-// a 16-byte line, which are added in order. Grid (LINES / 64, KV_HEADS, rows), block 256.
-// Macros: HEAD_DIM, GROUP_SIZE, KV_HEADS, MAX_SPLITS, GATED. Bytes: 4 * HEAD_DIM for each split of each row and head.
+// A block handles 1 KiB of the values of a row, for the GROUP_SIZE heads that share a KV head. WAYS threads go through the
+// splits of a 16-byte line; their sums are added in order. Grid (LINES / 64 rounded up, KV_HEADS, rows), block 256, shared
+// memory about 4 KiB and 4 * GROUP_SIZE * MAX_SPLITS bytes (static).
+// Macros: HEAD_DIM, GROUP_SIZE, KV_HEADS, the shape of the heads; MAX_SPLITS; GATED. Bytes: 4 * HEAD_DIM for each split of
+// each row and query head.
 #pragma once
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
@@ -16,7 +19,7 @@
 constexpr int WAYS = 4, SPLITS_PER_WAY = (MAX_SPLITS + WAYS - 1) / WAYS, LINES = GROUP_SIZE * HEAD_DIM / 4,
               SPLITS_PER_LANE = (MAX_SPLITS + 31) / 32;
 
-// Called by all threads with the same number of splits, at least one.
+// Called by all threads of a block, with the same number of splits, at least one.
 __device__ __forceinline__ void combine_splits(int n_splits, const float* gate, const float* partial, const float* stats,
                                                u16* out) {
     __shared__ float weights[GROUP_SIZE][MAX_SPLITS], totals[GROUP_SIZE];
@@ -24,33 +27,30 @@ __device__ __forceinline__ void combine_splits(int n_splits, const float* gate, 
     const int head = blockIdx.y, row = blockIdx.z, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int line = blockIdx.x * 64 + threadIdx.x % 64, way = threadIdx.x / 64, group = line / 2 % GROUP_SIZE;
     const size_t begin = partial_at(row, head, 0);
-    const bool works = line < LINES;
+    const bool active = line < LINES;
     float4 o[SPLITS_PER_WAY];
-#pragma unroll
-    for (int i = 0; i < SPLITS_PER_WAY; ++i) {
+    UNROLL for (int i = 0; i < SPLITS_PER_WAY; ++i) {
         const int split = i * WAYS + way;
         o[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (works && split < n_splits) o[i] = *(const float4*)(partial + ((begin + split) * LINES + line) * 4);
+        if (active && split < n_splits) o[i] = *(const float4*)(partial + ((begin + split) * LINES + line) * 4);
     }
     const size_t at = ((size_t)row * KV_HEADS + head) * GROUP_SIZE + group;
     const int d = line / (2 * GROUP_SIZE) * 8 + line % 2 * 4;
     float4 g = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (GATED && works && way == 0) g = *(const float4*)(gate + (2 * at + 1) * HEAD_DIM + d);
+    if (GATED && active && way == 0) g = *(const float4*)(gate + (2 * at + 1) * HEAD_DIM + d);
 
-    const float nothing = __int_as_float(0xff800000), scale = 1.4426950408889634f / sqrtf((float)HEAD_DIM);
+    const float minus_infinity = __int_as_float(0xff800000), scale = 1.4426950408889634f / sqrtf((float)HEAD_DIM);
     for (int j = warp; j < GROUP_SIZE; j += 8) {
         float2 own[SPLITS_PER_LANE];
-        float max_score = nothing, total = 0.0f;
-#pragma unroll
-        for (int i = 0; i < SPLITS_PER_LANE; ++i) {
+        float max_score = minus_infinity, total = 0.0f;
+        UNROLL for (int i = 0; i < SPLITS_PER_LANE; ++i) {
             const int split = lane + 32 * i;
             own[i] = split < n_splits ? *(const float2*)(stats + 2 * ((begin + split) * GROUP_SIZE + j))
-                                      : make_float2(nothing, 0.0f);
+                                      : make_float2(minus_infinity, 0.0f);
             max_score = fmaxf(max_score, own[i].x);
         }
         max_score = warp_max(max_score);
-#pragma unroll
-        for (int i = 0; i < SPLITS_PER_LANE; ++i) {
+        UNROLL for (int i = 0; i < SPLITS_PER_LANE; ++i) {
             const float weight = exp2_approx(__fsub_rn(__fmul_rn(own[i].x, scale), __fmul_rn(max_score, scale)));
             if (lane + 32 * i < n_splits) weights[j][lane + 32 * i] = weight;
             total = __fmaf_rn(own[i].y, weight, total);
@@ -60,8 +60,7 @@ __device__ __forceinline__ void combine_splits(int n_splits, const float* gate, 
     }
     __syncthreads();
     float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int i = 0; i < SPLITS_PER_WAY; ++i) {
+    UNROLL for (int i = 0; i < SPLITS_PER_WAY; ++i) {
         const int split = i * WAYS + way;
         if (split >= n_splits) continue;
         const float w = weights[group][split];
@@ -70,9 +69,8 @@ __device__ __forceinline__ void combine_splits(int n_splits, const float* gate, 
     }
     acc[way][threadIdx.x % 64] = x;
     __syncthreads();
-    if (way > 0 || !works) return;
-#pragma unroll
-    for (int i = 1; i < WAYS; ++i) {
+    if (way > 0 || !active) return;
+    UNROLL for (int i = 1; i < WAYS; ++i) {
         const float4 y = acc[i][threadIdx.x];
         x.x = __fadd_rn(x.x, y.x), x.y = __fadd_rn(x.y, y.y), x.z = __fadd_rn(x.z, y.z), x.w = __fadd_rn(x.w, y.w);
     }

@@ -1,8 +1,9 @@
-// Attention of pending rows (decode) up to partial results of each split; `combine` follows.
+// Attention of pending rows (decode): partial results of each split (split-KV); `combine` follows. online_softmax.cuh has
+// the formula.
 //
-// Blocks take work items in turn, see decode_scheduler.cuh. Grid: any, one block a multiprocessor. Block and shared memory:
-// mainloop.cuh. Macros: those of mainloop.cuh; MAX_SPLITS.
-// Bytes: 4 * KV_HEADS * HEAD_DIM for each position, and for each query 4 * HEAD_DIM a split.
+// Blocks take work items in turn, see decode_scheduler.cuh. Grid: any size, one block a multiprocessor is best. Block, roles
+// and shared memory: mainloop.cuh. Macros: those of mainloop.cuh; MAX_SPLITS, capacity of splits of a row.
+// Bytes: 4 * KV_HEADS * HEAD_DIM for each position, and 4 * HEAD_DIM for each query and split.
 #define TREE_MASK 1
 #include "../gpu/include/pdl.cuh"
 #include "mainloop.cuh"

@@ -1,14 +1,15 @@
-// Attention of pending rows (decode) on Hopper up to partial results of each split; `combine` follows.
+// Attention of pending rows (decode) on Hopper: partial results of each split (split-KV); `combine` follows.
+// online_softmax.cuh has the formula.
 //
-// Blocks take work items in turn, see decode_scheduler.cuh. Grid: any, one block a multiprocessor. Block, roles and shared
-// memory: mainloop_sm90.cuh. Macros: those of mainloop_sm90.cuh; MAX_SPLITS.
-// Bytes: 4 * KV_HEADS * HEAD_DIM for each position, and for each query 4 * HEAD_DIM a split.
+// Blocks take work items in turn, see decode_scheduler.cuh. Grid: any size, one block a multiprocessor is best. Block, roles
+// and shared memory: mainloop_sm90.cuh. Macros: those of mainloop_sm90.cuh; MAX_SPLITS, capacity of splits of a row.
+// Bytes: 4 * KV_HEADS * HEAD_DIM for each position, and 4 * HEAD_DIM for each query and split.
 #define TREE_MASK 1
 #include "../gpu/include/pdl.cuh"
 #include "mainloop_sm90.cuh"
 #include "decode_scheduler.cuh"
 
-// Producer: copy the tiles of all items of the block. Tiles of accepted positions need not wait for earlier kernels.
+// Producer: copy the tiles of all items of the block. Tiles with accepted positions only need not wait for earlier kernels.
 __device__ __forceinline__ void copy_items(Pipeline pipeline, const TensorMap& k, const TensorMap& v, const Batch& batch,
                                            const int* pages, int max_pages) {
     Item item;
@@ -30,8 +31,8 @@ __device__ __forceinline__ void copy_items(Pipeline pipeline, const TensorMap& k
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 decode_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-              const int* counts, const int* first, const int* parent, const int* depth, const int* length, const int* pages,
-              int max_pages, int max_rows, int max_sequences, float* partial, float* stats) {
+              const int* counts, const int* first, const int* parent, const int* depth, const int* length,
+              const int* pages, int max_pages, int max_rows, int max_sequences, float* partial, float* stats) {
     extern __shared__ u8 memory[];
     __shared__ __align__(8) u64 barriers[2 * STAGES];
     __shared__ Batch batch;

@@ -1,4 +1,4 @@
-// Tile scheduler of decode: work items are units (split_kv.cuh) times splits of their context times KV heads.
+// Tile scheduler of decode. A work item is a unit of rows (split_kv.cuh), a split of its context and a KV head.
 //
 // Macros: those of online_softmax.cuh; MAX_SPLITS.
 #pragma once
@@ -6,20 +6,20 @@
 #include "split_kv.cuh"
 #include "store_partial.cuh"
 
-// A batch, in shared memory.
+// The batch, in shared memory. `items`: work items of each sequence.
 struct Batch {
-    int n, items[PENDING], length[PENDING];  // of sequences
+    int n, items[PENDING], length[PENDING];  // number of sequences; of each, items and accepted positions
     signed char first[PENDING + 1], parent[PENDING], depth[PENDING];
 };
 
 struct Item {
     KvRange kv;
     QueryTile queries;
-    int split, rows, own;  // rows of the unit, the first of which is row `own` of the sequence
-    int sequence, before;  // and how many items there are before those of the sequence
+    int split, rows, own;  // rows of the unit; the first one is row `own` of the sequence
+    int sequence, before;  // sequence, and number of items of earlier sequences
 };
 
-// Fill `batch`; to be called by the first PENDING threads.
+// Fill `batch`. Called by the first PENDING threads.
 __device__ __forceinline__ void read_batch(Batch& batch, const int* counts, const int* first, const int* parent,
                                            const int* depth, const int* length, int max_rows, int max_sequences) {
     const int s = threadIdx.x, n = counts[1];
@@ -38,7 +38,8 @@ __device__ __forceinline__ void read_batch(Batch& batch, const int* counts, cons
     if (s == n - 1) batch.first[n] = (signed char)end;
 }
 
-// Find item `n`, heads innermost; false if there is none. Called for growing `n`; `sequence` and `before` start at 0.
+// Find item `n`; KV heads are the innermost dimension. Returns false if there is none. Must be called with growing `n`;
+// `sequence` and `before` must be 0 at first.
 __device__ __forceinline__ bool find(int n, Item& item, const Batch& batch, const int* pages, int max_pages) {
     item.queries.n = 0;
     while (item.sequence < batch.n && n >= item.before + batch.items[item.sequence])
@@ -79,6 +80,6 @@ __device__ __forceinline__ void read_mask(const Item& item, int i, const Batch& 
 // Store the sums of a thread's two queries for `combine`.
 __device__ __forceinline__ void store_partial(const Item& item, const Softmax& acc, float* partial, float* stats) {
     const int row = query_index(threadIdx.x % 2) / GROUP_SIZE;
-    const bool is_there = item.split < n_splits_of(item.kv.committed + item.own + row);
-    store_partial(item.queries, item.split, is_there, acc, partial, stats);
+    const bool needed = item.split < n_splits_of(item.kv.committed + item.own + row);
+    store_partial(item.queries, item.split, needed, acc, partial, stats);
 }

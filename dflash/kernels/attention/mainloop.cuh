@@ -1,7 +1,8 @@
-// Mainloop: a query tile meets the keys and values of its context. All warps copy tiles with cp.async and multiply them.
+// Mainloop of attention: a query tile attends to the keys and values of its context. Roles: all warps copy tiles with
+// cp.async and multiply them, each warp with its 16 queries.
 //
-// Block 2 * TILE_Q; shared memory QUERY_TILE_BYTES + STAGES * TILE_BYTES + 1024.
-// Macros: those of online_softmax.cuh; STAGES, tiles of keys and values in shared memory.
+// Block 2 * TILE_Q, shared memory QUERY_TILE_BYTES + STAGES * TILE_BYTES + 1024. Macros: those of online_softmax.cuh;
+// STAGES, tiles of keys and values in shared memory.
 #pragma once
 #include "../gpu/include/cp_async.cuh"
 #include "mma.cuh"
@@ -10,15 +11,15 @@
 #ifndef STAGES
 #error "STAGES must be defined"
 #endif
-static_assert(STAGES >= 4, "scores and values in flight read two tiles each");
+static_assert(STAGES >= 4, "two tiles are read while two are copied");
 
 constexpr int THREADS = 2 * TILE_Q;
 
-// Start to copy tile `i` of keys or values to a stage; zeros for positions that are not in the cache.
+// Start to copy tile `i` of keys or values to a stage. Positions that are not in the cache become zeros.
 __device__ __forceinline__ void fetch_tile(u32 stage, const u16* cache, const KvRange& kv, int i) {
     const int position = i * TILE_KV;
-    const size_t place_of_page = (size_t)__ldg(kv.pages + position / PAGE) * PAGE + position % PAGE;
-    const u16* from = cache + (place_of_page * KV_HEADS + kv.head) * HEAD_DIM;
+    const size_t page_row = (size_t)__ldg(kv.pages + position / PAGE) * PAGE + position % PAGE;
+    const u16* from = cache + (page_row * KV_HEADS + kv.head) * HEAD_DIM;
 #pragma unroll 2
     for (int n = threadIdx.x; n < TILE_KV * LINES; n += THREADS) {
         const int key = n / LINES, line = n % LINES;
@@ -27,7 +28,7 @@ __device__ __forceinline__ void fetch_tile(u32 stage, const u16* cache, const Kv
     }
 }
 
-// Start to copy tile n of the order K0 K1 V0 K2 V1 ... to stage n % STAGES, by `fetch_tile` of the source.
+// Start to copy tile n of the order K0 K1 V0 K2 V1 ... to stage n % STAGES, with `fetch_tile` for the source's type.
 template <class Cache, class Source>
 __device__ __forceinline__ void fetch(u32 stages, const Cache& k, const Cache& v, const Source& kv, int n) {
     const bool values = n > 0 && n % 2 == 0;
@@ -36,25 +37,23 @@ __device__ __forceinline__ void fetch(u32 stages, const Cache& k, const Cache& v
     cp_async_commit_group();
 }
 
-// Copy the queries of a tile; those that do not exist are zeros.
+// Copy the queries of a tile. Queries that do not exist become zeros.
 __device__ __forceinline__ void store_queries(u32 tile, const u16* q, const QueryTile& queries) {
-    constexpr int EACH = LINES / 2;  // lines of the tile for a thread
+    constexpr int EACH = LINES / 2;  // 16-byte lines of the tile that a thread copies
     uint4 value[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
+    UNROLL for (int i = 0; i < EACH; ++i) {
         const int n = threadIdx.x + THREADS * i, x = n / LINES;
         value[i] = make_uint4(0, 0, 0, 0);
         if (x < queries.n) value[i] = *(const uint4*)(q + queries.at(x) * HEAD_DIM + n % LINES * 8);
     }
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
+    UNROLL for (int i = 0; i < EACH; ++i) {
         const int n = threadIdx.x + THREADS * i;
         st_shared_16(tile + swizzled<TILE_Q>(n / LINES, n % LINES), value[i]);
     }
 }
 
-// Attend to the tiles of `kv`, of which the first STAGES are being fetched. All threads take part; sums are a warp's own. Idle warps
-// have no query.
+// Attend to the tiles of `kv`. The first STAGES tiles must have been requested with `fetch`. Called by all threads; a warp's
+// sums are its own. `idle`: the warp has no query.
 template <class Cache, class Source, class MaskType>
 __device__ __forceinline__ void mainloop(const Cache& k, const Cache& v, const Source& kv, const MaskType& mask, bool idle,
                                          u32 queries, u32 stages, Softmax& acc) {

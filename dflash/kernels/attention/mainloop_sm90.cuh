@@ -1,14 +1,15 @@
-// Warp-specialised mainloop for Hopper. Roles: one producer thread copies tiles of keys and values with TMA into a pipeline of
-// STAGES; consumer warpgroups multiply them with 64 queries each, each at its own pace.
+// Warp-specialised mainloop of attention for Hopper. Roles: one producer thread copies tiles of keys and values with TMA
+// into a pipeline of STAGES; consumer warpgroups multiply the tiles with 64 queries each, at their own pace.
 //
-// A warpgroup multiplies the scores of a tile while the previous tile meets its values. The tiles of a context follow each other
-// in the order K0 K1 V0 K2 V1 ..., context after context.
+// A warpgroup multiplies the scores of a tile while it multiplies the weights of the previous tile with its values. The
+// tiles of a context arrive in the order K0 K1 V0 K2 V1 ..., context after context.
 //
-// Block 2 * TILE_Q + PRODUCER_THREADS; shared memory QUERY_TILE_BYTES + STAGES * TILE_BYTES + 1024.
-// Macros: those of online_softmax.cuh; STAGES.
+// Block 2 * TILE_Q + PRODUCER_THREADS, shared memory QUERY_TILE_BYTES + STAGES * TILE_BYTES + 1024. Macros: those of
+// online_softmax.cuh; STAGES, tiles of keys and values in shared memory.
 #pragma once
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
+#include "../gpu/include/pipeline.cuh"
 #include "../gpu/include/tma.cuh"
 #include "wgmma.cuh"
 #include "online_softmax.cuh"
@@ -17,21 +18,12 @@
 #error "STAGES must be defined"
 #endif
 
-// setmaxnreg works on whole warpgroups: where registers are short the producer warp has a warpgroup of its own.
-constexpr int WARPGROUPS = TILE_Q / 64, PRODUCER_THREADS = WARPGROUPS > 1 ? 128 : 32, THREADS = 2 * TILE_Q + PRODUCER_THREADS;
+// setmaxnreg applies to whole warpgroups: where registers are short, the producer warp gets a warpgroup of its own.
+constexpr int WARPGROUPS = TILE_Q / 64, PRODUCER_THREADS = WARPGROUPS > 1 ? 128 : 32,
+              THREADS = 2 * TILE_Q + PRODUCER_THREADS;
 constexpr int WARPGROUP_TILE = QUERY_TILE_BYTES / WARPGROUPS;  // bytes of the queries of a warpgroup
 
-struct Pipeline {
-    u32 stages, full, empty;  // shared addresses; barriers of 8 bytes a stage
-    int stage, phase;         // of the next tile
-
-    __device__ __forceinline__ u32 tile() const { return stages + stage * TILE_BYTES; }
-    __device__ __forceinline__ u32 full_barrier() const { return full + 8 * stage; }
-    __device__ __forceinline__ u32 empty_barrier() const { return empty + 8 * stage; }
-    __device__ __forceinline__ void next() {
-        if (++stage == STAGES) stage = 0, phase ^= 1;
-    }
-};
+using Pipeline = PipelineState<STAGES, TILE_BYTES>;
 
 // Called by one thread; then a block barrier.
 __device__ __forceinline__ void init_pipeline(const Pipeline& pipeline) {
@@ -41,7 +33,7 @@ __device__ __forceinline__ void init_pipeline(const Pipeline& pipeline) {
     }
 }
 
-// Called by all threads of the producer warpgroup, or of the consumers.
+// Called by all threads of the producer warpgroup (`setmaxnreg_producer`) or of the consumers (`setmaxnreg_consumer`).
 __device__ __forceinline__ void setmaxnreg_producer() {
     if constexpr (WARPGROUPS > 1) setmaxnreg_dec<40>();
 }
@@ -50,7 +42,7 @@ __device__ __forceinline__ void setmaxnreg_consumer() {
     if constexpr (WARPGROUPS > 1) setmaxnreg_inc<232>();
 }
 
-// A consumer warp is done with a stage.
+// Called by a consumer warp that no longer reads a stage.
 __device__ __forceinline__ void release_stage(u32 empty_barrier) {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(empty_barrier);
 }
@@ -60,28 +52,25 @@ __device__ __forceinline__ void copy_tile(Pipeline& pipeline, const TensorMap& c
     const int position = i * TILE_KV, row = __ldg(kv.pages + position / PAGE) * PAGE + position % PAGE;
     mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
     mbarrier_arrive_expect_tx(pipeline.full_barrier(), TILE_BYTES);
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
+    UNROLL for (int c = 0; c < COLUMNS; ++c) {
         tma_load_2d(pipeline.tile() + c * (TILE_KV * 128), cache, kv.head * HEAD_DIM + c * 64, row, pipeline.full_barrier());
     }
     pipeline.next();
 }
 
-// Wait for the threads of this warpgroup; named barriers 1, 2, ... are those of the warpgroups.
+// Barrier of the threads of this warpgroup. Warpgroup i uses named barrier i + 1.
 __device__ __forceinline__ void warpgroup_sync() { named_barrier_sync<128>((int)threadIdx.x / 128 + 1); }
 
-// Copy the queries of a warpgroup; those that do not exist are zeros.
+// Copy the queries of a warpgroup. Queries that do not exist become zeros.
 __device__ __forceinline__ void store_queries(u32 tile, const u16* q, const QueryTile& queries) {
-    constexpr int EACH = LINES / 2;  // lines of the 64 rows for a thread
+    constexpr int EACH = LINES / 2;  // 16-byte lines of the 64 rows that a thread copies
     uint4 value[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
+    UNROLL for (int i = 0; i < EACH; ++i) {
         const int n = threadIdx.x % 128 + 128 * i, x = threadIdx.x / 128 * 64 + n / LINES;
         value[i] = make_uint4(0, 0, 0, 0);
         if (x < queries.n) value[i] = *(const uint4*)(q + queries.at(x) * HEAD_DIM + n % LINES * 8);
     }
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
+    UNROLL for (int i = 0; i < EACH; ++i) {
         const int n = threadIdx.x % 128 + 128 * i;
         st_shared_16(tile + swizzled<64>(n / LINES, n % LINES), value[i]);
     }
@@ -97,7 +86,7 @@ __device__ __forceinline__ void clear_values(u32 tile, int written) {
     warpgroup_sync();
 }
 
-// A warpgroup without queries releases the stages of a context.
+// Release the stages of a context without reading them; for a warpgroup without queries.
 __device__ __forceinline__ void skip(Pipeline& pipeline, const KvRange& kv) {
     for (int n = 2 * (kv.end - kv.begin); n; --n) {
         mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
@@ -107,12 +96,12 @@ __device__ __forceinline__ void skip(Pipeline& pipeline, const KvRange& kv) {
 }
 
 // Attend to the tiles of `kv` with the queries of a warpgroup.
-__device__ __forceinline__ void mainloop(Pipeline& pipeline, const KvRange& kv, const Mask& mask, u32 queries, Softmax& acc) {
+__device__ __forceinline__ void mainloop(Pipeline& pipeline, const KvRange& kv, const Mask& mask, u32 queries,
+                                         Softmax& acc) {
     float s[SCORES][4], rescale[2];
     u32 p[TILE_KV / 16][4];
     init(acc);
-#pragma unroll
-    for (int n = 0; n < SCORES; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
+    clear(s);
     mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
     wgmma_fence();
     wgmma_scores(s, queries, pipeline.tile());
@@ -152,55 +141,53 @@ __device__ __forceinline__ void mainloop(Pipeline& pipeline, const KvRange& kv, 
     finish_sums(acc);
 }
 
-// Epilogue: write the outputs of a warpgroup's queries through its query tile, which nothing reads any more, BLOCK_COLUMNS columns at
-// a time. The 16-byte lines of a row are permuted by the row's number.
-__device__ __forceinline__ void epilogue(u32 tile, const QueryTile& queries, const Softmax& acc, const float* gate, u16* out) {
+// Epilogue: write the outputs of a warpgroup's queries, through its query tile, which is no longer needed; BLOCK_COLUMNS
+// columns at a time. The 16-byte lines of a row are permuted by the row's number.
+__device__ __forceinline__ void epilogue(u32 tile, const QueryTile& queries, const Softmax& acc, const float* gate,
+                                         u16* out) {
     constexpr int BLOCK_COLUMNS = 32 * COLUMNS, BLOCK_LINES = BLOCK_COLUMNS / 4;
     const int first = threadIdx.x / 128 * 64;
-    const auto place_of = [&](int row, int line) { return tile + row * (4 * BLOCK_COLUMNS) + (line ^ row % 4 * 2) * 16; };
-#pragma unroll
-    for (int start = 0; start < HEAD_DIM; start += BLOCK_COLUMNS) {
+    const auto line_address = [&](int row, int line) {
+        return tile + row * (4 * BLOCK_COLUMNS) + (line ^ row % 4 * 2) * 16;
+    };
+    UNROLL for (int start = 0; start < HEAD_DIM; start += BLOCK_COLUMNS) {
         warpgroup_sync();
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
+        UNROLL for (int h = 0; h < 2; ++h) {
             const int row = query_index(h) - first;
             const float factor = __fdiv_rn(1.0f, acc.sum[h]);
-#pragma unroll
-            for (int n = 0; n < BLOCK_COLUMNS / 8; ++n) {
+            UNROLL for (int n = 0; n < BLOCK_COLUMNS / 8; ++n) {
                 if (start / 8 + n >= HEAD_DIM / 8) continue;
                 const float* o = acc.o[start / 8 + n] + 2 * h;
-                asm volatile(
-                    "st.shared.v2.f32 [%0], {%1, %2};" ::"r"(place_of(row, 2 * n + threadIdx.x % 4 / 2) + threadIdx.x % 2 * 8),
-                    "f"(__fmul_rn(o[0], factor)), "f"(__fmul_rn(o[1], factor))
-                    : "memory");
+                asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(line_address(row, 2 * n + threadIdx.x % 4 / 2) +
+                                                                      threadIdx.x % 2 * 8),
+                             "f"(__fmul_rn(o[0], factor)), "f"(__fmul_rn(o[1], factor))
+                             : "memory");
             }
         }
         warpgroup_sync();
-        constexpr int AT_ONCE = BLOCK_LINES % 16 ? BLOCK_LINES / 2 : 8;  // lines of a thread at once
-#pragma unroll
-        for (int i = 0; i < BLOCK_LINES / 2; i += AT_ONCE) {
-            float4 g[AT_ONCE];
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; ++j) {
-                const int n = threadIdx.x % 128 + 128 * (i + j), x = first + n / BLOCK_LINES, d = start + n % BLOCK_LINES * 4;
+        constexpr int IN_FLIGHT = BLOCK_LINES % 16 ? BLOCK_LINES / 2 : 8;  // lines that a thread loads at a time
+        UNROLL for (int i = 0; i < BLOCK_LINES / 2; i += IN_FLIGHT) {
+            float4 g[IN_FLIGHT];
+            UNROLL for (int j = 0; j < IN_FLIGHT; ++j) {
+                const int n = threadIdx.x % 128 + 128 * (i + j), x = first + n / BLOCK_LINES,
+                          d = start + n % BLOCK_LINES * 4;
                 if (!GATED || x >= queries.n || d >= HEAD_DIM) continue;
                 g[j] = __ldg((const float4*)(gate + (2 * queries.at(x) + 1) * HEAD_DIM + d));
             }
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; ++j) {
-                const int n = threadIdx.x % 128 + 128 * (i + j), x = first + n / BLOCK_LINES, d = start + n % BLOCK_LINES * 4;
+            UNROLL for (int j = 0; j < IN_FLIGHT; ++j) {
+                const int n = threadIdx.x % 128 + 128 * (i + j), x = first + n / BLOCK_LINES,
+                          d = start + n % BLOCK_LINES * 4;
                 if (x >= queries.n || d >= HEAD_DIM) continue;
                 float4 o;
                 asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                              : "=f"(o.x), "=f"(o.y), "=f"(o.z), "=f"(o.w)
-                             : "r"(place_of(x - first, n % BLOCK_LINES))
+                             : "r"(line_address(x - first, n % BLOCK_LINES))
                              : "memory");
                 if (GATED) {
                     o.x = mul_sigmoid_rn(o.x, g[j].x), o.y = mul_sigmoid_rn(o.y, g[j].y);
                     o.z = mul_sigmoid_rn(o.z, g[j].z), o.w = mul_sigmoid_rn(o.w, g[j].w);
                 }
-                *(uint2*)(out + queries.at(x) * HEAD_DIM + d) = make_uint2(
-                    half_saturated(o.x) | (u32)half_saturated(o.y) << 16, half_saturated(o.z) | (u32)half_saturated(o.w) << 16);
+                *(uint2*)(out + queries.at(x) * HEAD_DIM + d) = half4_saturated(o.x, o.y, o.z, o.w);
             }
         }
     }

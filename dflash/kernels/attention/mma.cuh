@@ -1,5 +1,8 @@
-// Both multiplies of attention, scores = Q K^T and values += P V, by each warp for its 16 queries. Macros: those of tiles.cuh.
+// Both multiplies of attention, scores = Q K^T and values += P V, by each warp for its 16 queries (mma.sync).
+//
+// Macros: those of tiles.cuh.
 #pragma once
+#include "../gpu/include/clear.cuh"
 #include "../gpu/include/mma.cuh"
 #include "tiles.cuh"
 
@@ -14,18 +17,14 @@ __device__ __forceinline__ void mma_scores(float (&d)[SCORES][4], u32 queries, u
     const int lane = threadIdx.x % 32;
     queries += swizzled<TILE_Q>(threadIdx.x / 32 * 16 + lane % 16, lane / 16);
     keys += swizzled<TILE_KV>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-#pragma unroll
-    for (int n = 0; n < SCORES; ++n) d[n][0] = d[n][1] = d[n][2] = d[n][3] = 0.0f;
-#pragma unroll
-    for (int k = 0; k < HEAD_DIM / 16; ++k) {
+    clear(d);
+    UNROLL for (int k = 0; k < HEAD_DIM / 16; ++k) {
         u32 a[4];
         ldmatrix_x4(a, advance<TILE_Q>(queries, 2 * k));
-#pragma unroll
-        for (int n = 0; n < SCORES; n += 2) {
+        UNROLL for (int n = 0; n < SCORES; n += 2) {
             u32 b[4];
             ldmatrix_x4(b, advance<TILE_KV>(keys, 2 * k) + 8 * n * 128);
-            mma_m16n8k16(d[n], a, b[0], b[1]);
-            mma_m16n8k16(d[n + 1], a, b[2], b[3]);
+            mma_m16n16k16(d + n, a, b);
         }
     }
 }
@@ -33,14 +32,11 @@ __device__ __forceinline__ void mma_scores(float (&d)[SCORES][4], u32 queries, u
 // d += weights @ values of a tile.
 __device__ __forceinline__ void mma_values(float (&d)[VALUES][4], const u32 (&weights)[TILE_KV / 16][4], u32 values) {
     values += swizzled<TILE_KV>(threadIdx.x % 16, threadIdx.x % 32 / 16);
-#pragma unroll
-    for (int k = 0; k < TILE_KV / 16; ++k) {
-#pragma unroll
-        for (int n = 0; n < VALUES; n += 2) {
+    UNROLL for (int k = 0; k < TILE_KV / 16; ++k) {
+        UNROLL for (int n = 0; n < VALUES; n += 2) {
             u32 b[4];
             ldmatrix_x4_trans(b, advance<TILE_KV>(values, n) + 16 * k * 128);
-            mma_m16n8k16(d[n], weights[k], b[0], b[1]);
-            mma_m16n8k16(d[n + 1], weights[k], b[2], b[3]);
+            mma_m16n16k16(d + n, weights[k], b);
         }
     }
 }

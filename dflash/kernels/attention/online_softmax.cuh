@@ -1,12 +1,13 @@
-// Online softmax: out = softmax(q k^T / sqrt(HEAD_DIM)) v, times sigmoid(gate), tile by tile of keys and values.
+// Online softmax: out = softmax(q k^T / sqrt(HEAD_DIM)) v, times sigmoid(gate) if GATED, tile by tile of keys and values.
 //
-// A query tile is rows times the GROUP_SIZE heads that share a KV head, rows outermost; all share each key and value that is read.
-// The largest score and the sum of weights are float32; values are rescaled when the largest score grows. Masked positions have
-// weight zero, which leaves every bit of the sums as it was, so a row's bits depend on no other row.
+// A query tile is rows times the GROUP_SIZE heads that share a KV head, rows outermost; all of them share each key and value
+// that is read. The largest score and the sum of weights are float32. Values are rescaled when the largest score grows.
+// Masked positions have weight zero, which changes no bit of a sum, so the result of a row does not depend on other rows.
 //
-// Macros: HEAD_DIM, GROUP_SIZE, KV_HEADS, the shape of the heads; TILE_KV, TILE_Q, the tiles; TREE_MASK, whether rows may fork;
-// GATED.
+// Macros: HEAD_DIM, elements of a head; GROUP_SIZE, query heads that share a KV head; KV_HEADS; TILE_KV, TILE_Q, rows of the
+// tiles; TREE_MASK, 1 if the rows of a sequence may be a tree; GATED, 1 if outputs are gated.
 #pragma once
+#include "../gpu/include/clear.cuh"
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/ptx.cuh"
 #include "tiles.cuh"
@@ -17,10 +18,11 @@
 static_assert(GROUP_SIZE <= TILE_Q, "the queries of a row fit in a tile");
 
 constexpr int PAGE = 256, PENDING = 64, QUERY_HEADS = KV_HEADS * GROUP_SIZE;
-constexpr int MAX_ROWS = TILE_Q / GROUP_SIZE < PENDING ? TILE_Q / GROUP_SIZE : PENDING;  // of a query tile in decode
+constexpr int MAX_ROWS = TILE_Q / GROUP_SIZE < PENDING ? TILE_Q / GROUP_SIZE : PENDING;  // rows of a query tile in decode
 #define MINUS_INFINITY __int_as_float(0xff800000)
 
-// Queries start, start + 1, ... of the rows of a sequence; the first of its rows is row `row` of the batch.
+// Queries start .. start + n - 1 of the rows of a sequence, for KV head `head`. The first row of the sequence is row `row`
+// of the batch.
 struct QueryTile {
     int row, start, n, head;
 
@@ -29,16 +31,17 @@ struct QueryTile {
     }
 };
 
-// Tiles begin .. end - 1 of a sequence. `committed` positions are accepted, `written` positions are in the cache.
+// Tiles begin .. end - 1 of a sequence's context. `committed`: accepted positions; `written`: positions in the cache.
 struct KvRange {
     const int* pages;
     int head, begin, end, committed, written;
 };
 
-// Causal or tree mask. With TREE_MASK row i sees positions below limits[i] and the pending rows in the bits above[i], both in shared
-// memory. Else query start + x sees one position more than its row has rows before it in the sequence.
+// Causal or tree mask. With TREE_MASK, row i attends to positions below limits[i] and to the pending rows in the bits of
+// above[i], both in shared memory. Without it, query start + x attends to all accepted positions, the earlier rows of its
+// sequence and its own row.
 struct Mask {
-    int committed, all;  // accepted positions; positions that all queries of the tile see
+    int committed, all;  // accepted positions; positions that no query of the tile masks
     int start;
     const int* limits;
     const u64* above;
@@ -46,61 +49,56 @@ struct Mask {
     __device__ __forceinline__ bool needs_mask(int position) const { return position + TILE_KV > all; }
 };
 
+// State of a thread's two queries: unnormalised outputs, largest score, sum of weights.
 struct Softmax {
     float o[VALUES][4], max_score[2], sum[2];
 };
 
-// The query of a thread's sums h, 0 or 1, in the query tile.
+// Index in the query tile of the query that a thread's sums h (0 or 1) belong to.
 __device__ __forceinline__ int query_index(int h) { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + 8 * h; }
 
-// `bits` shifted left by `by`, or right if negative; any amount is allowed.
-__device__ __forceinline__ u64 moved(u64 bits, int by) { return by <= -64 || by >= 64 ? 0 : by < 0 ? bits >> -by : bits << by; }
+// `bits` shifted left by `by`, or right if `by` is negative. Any amount is allowed.
+__device__ __forceinline__ u64 shifted(u64 bits, int by) {
+    return by <= -64 || by >= 64 ? 0 : by < 0 ? bits >> -by : bits << by;
+}
 
 __device__ __forceinline__ void apply_mask(float (&s)[SCORES][4], int position, const Mask& mask) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    UNROLL for (int h = 0; h < 2; ++h) {
         const int row = min(query_index(h) / GROUP_SIZE, MAX_ROWS - 1);
         const int limit = TREE_MASK ? mask.limits[row] : mask.committed + 1 + (mask.start + query_index(h)) / GROUP_SIZE;
-        u64 seen = limit - position < 64 ? ~moved(~0ull, max(limit - position, 0)) : ~0ull;
-        if (TREE_MASK) seen |= moved(mask.above[row], mask.committed - position);
-        seen >>= threadIdx.x % 4 * 2;
-#pragma unroll
-        for (int n = 0; n < SCORES; ++n)
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                if (!(seen >> (8 * n + e) & 1)) s[n][2 * h + e] = MINUS_INFINITY;
+        u64 visible = limit - position < 64 ? ~shifted(~0ull, max(limit - position, 0)) : ~0ull;
+        if (TREE_MASK) visible |= shifted(mask.above[row], mask.committed - position);
+        visible >>= threadIdx.x % 4 * 2;
+        UNROLL for (int n = 0; n < SCORES; ++n)
+            UNROLL for (int e = 0; e < 2; ++e) {
+                if (!(visible >> (8 * n + e) & 1)) s[n][2 * h + e] = MINUS_INFINITY;
             }
     }
 }
 
 __device__ __forceinline__ void init(Softmax& acc) {
-#pragma unroll
-    for (int n = 0; n < VALUES; ++n) acc.o[n][0] = acc.o[n][1] = acc.o[n][2] = acc.o[n][3] = 0.0f;
+    clear(acc.o);
     acc.max_score[0] = acc.max_score[1] = MINUS_INFINITY, acc.sum[0] = acc.sum[1] = 0.0f;
 }
 
-// Turn the scores of the tile at `position` into weights. Earlier values are to be multiplied by `rescale`. `apply_mask` of the mask
-// is called for tiles that are masked in part.
+// Replace the scores of the tile at `position` by weights. The caller must multiply earlier values by `rescale`.
+// `apply_mask` is called for tiles that are partly masked.
 template <class MaskType>
 __device__ __forceinline__ void online_softmax(float (&s)[SCORES][4], int position, const MaskType& mask, Softmax& acc,
                                                float (&rescale)[2]) {
     const float scale = 1.4426950408889634f / sqrtf((float)HEAD_DIM);
     if (mask.needs_mask(position)) apply_mask(s, position, mask);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    UNROLL for (int h = 0; h < 2; ++h) {
         float largest = acc.max_score[h];
-#pragma unroll
-        for (int n = 0; n < SCORES; ++n) largest = fmaxf(largest, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+        UNROLL for (int n = 0; n < SCORES; ++n) largest = fmaxf(largest, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
         const float base = largest == MINUS_INFINITY ? 0.0f : __fmul_rn(largest, scale);
         rescale[h] = exp2_approx(__fsub_rn(__fmul_rn(acc.max_score[h], scale), base));
         acc.max_score[h] = largest;
         float added = 0.0f;
-#pragma unroll
-        for (int n = 0; n < SCORES; ++n)
-#pragma unroll
-            for (int e = 2 * h; e < 2 * h + 2; ++e) {
+        UNROLL for (int n = 0; n < SCORES; ++n)
+            UNROLL for (int e = 2 * h; e < 2 * h + 2; ++e) {
                 s[n][e] = exp2_approx(__fmaf_rn(s[n][e], scale, -base));
                 added = __fadd_rn(added, s[n][e]);
             }
@@ -109,23 +107,19 @@ __device__ __forceinline__ void online_softmax(float (&s)[SCORES][4], int positi
 }
 
 __device__ __forceinline__ void rescale_values(float (&o)[VALUES][4], const float (&factor)[2]) {
-#pragma unroll
-    for (int n = 0; n < VALUES; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) o[n][e] = __fmul_rn(o[n][e], factor[e / 2]);
+    UNROLL for (int n = 0; n < VALUES; ++n)
+        UNROLL for (int e = 0; e < 4; ++e) o[n][e] = __fmul_rn(o[n][e], factor[e / 2]);
 }
 
 __device__ __forceinline__ void pack_weights(u32 (&p)[TILE_KV / 16][4], const float (&s)[SCORES][4]) {
-#pragma unroll
-    for (int k = 0; k < TILE_KV / 16; ++k)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) p[k][e] = pack_half2(s[2 * k + e / 2][e % 2 * 2], s[2 * k + e / 2][e % 2 * 2 + 1]);
+    UNROLL for (int k = 0; k < TILE_KV / 16; ++k)
+        UNROLL for (int e = 0; e < 4; ++e)
+            p[k][e] = pack_half2(s[2 * k + e / 2][e % 2 * 2], s[2 * k + e / 2][e % 2 * 2 + 1]);
 }
 
-// Complete the sums of weights, of which each of four threads has a quarter.
+// Complete the sums of weights: each of four threads has a quarter.
 __device__ __forceinline__ void finish_sums(Softmax& acc) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    UNROLL for (int h = 0; h < 2; ++h) {
         acc.sum[h] = __fadd_rn(acc.sum[h], __shfl_xor_sync(~0u, acc.sum[h], 1));
         acc.sum[h] = __fadd_rn(acc.sum[h], __shfl_xor_sync(~0u, acc.sum[h], 2));
     }

@@ -1,8 +1,8 @@
-// Attention of prefill rows on Hopper: softmax(q k^T / sqrt(HEAD_DIM)) v, times sigmoid(gate).
+// Attention of prefill rows on Hopper: out = softmax(q k^T / sqrt(HEAD_DIM)) v, times sigmoid(gate) if GATED.
 //
-// A block has a work item, see prefill_scheduler.cuh. Grid: at least (query tiles of all sequences) * KV_HEADS. Block, roles and
-// shared memory: mainloop_sm90.cuh. Macros: those of mainloop_sm90.cuh. Compute-bound: 4 * HEAD_DIM operations for each query
-// and position.
+// A block handles one work item, see prefill_scheduler.cuh. Grid: at least (query tiles of all sequences) * KV_HEADS. Block,
+// roles and shared memory: mainloop_sm90.cuh. Macros: those of mainloop_sm90.cuh. Compute-bound: 4 * HEAD_DIM operations for
+// each query and position.
 #define TREE_MASK 0
 #include "../gpu/include/pdl.cuh"
 #include "mainloop_sm90.cuh"
@@ -10,8 +10,8 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 prefill_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-               const int* counts, const int* first, const int* length, const int* pages, int max_pages, const float* gate,
-               unsigned short* out) {
+               const int* counts, const int* first, const int* length, const int* pages, int max_pages,
+               const float* gate, unsigned short* out) {
     extern __shared__ u8 memory[];
     __shared__ __align__(8) u64 barriers[2 * STAGES];
     launch_dependent_grids();

@@ -1,11 +1,13 @@
-// Tile scheduler of prefill, where rows are chains: work items are query tiles, the last ones of a sequence first, times KV heads,
-// innermost. Macros: those of online_softmax.cuh.
+// Tile scheduler of prefill, where the rows of a sequence are a chain. A work item is a query tile and a KV head. KV heads
+// are the innermost dimension. The last tiles of a sequence come first, since they have the longest context.
+//
+// Macros: those of online_softmax.cuh.
 #pragma once
 #include "online_softmax.cuh"
 
-// Find work item `n`; false if there is none.
-__device__ __forceinline__ bool find(int n, KvRange& kv, QueryTile& queries, int sequences, const int* first, const int* length,
-                                     const int* pages, int max_pages) {
+// Find work item `n`. Returns false if there is none.
+__device__ __forceinline__ bool find(int n, KvRange& kv, QueryTile& queries, int sequences, const int* first,
+                                     const int* length, const int* pages, int max_pages) {
     int total = 0, s = 0;
     for (int i = 0; i < sequences; ++i) total += ((first[i + 1] - first[i]) * GROUP_SIZE + TILE_Q - 1) / TILE_Q;
     const int head = n % KV_HEADS;

@@ -1,13 +1,15 @@
-// Split-KV: the context before a pending row is split into at most MAX_SPLITS parts of equal size, a multiple of STEP positions.
-// The size grows with the position of the row and depends on nothing else, so a row's bits do not depend on the batch. Rows of a
-// sequence with splits of one size are a unit: they attend together. Macros: MAX_SPLITS.
+// Split-KV: the context of a pending row is divided into at most MAX_SPLITS splits of equal size, a multiple of STEP
+// positions. The size depends on the position of the row only, so a row's bits do not depend on the batch. Rows of a
+// sequence whose splits have the same size form a unit, which is processed together.
+//
+// Macro: MAX_SPLITS, capacity of splits of a row.
 #pragma once
 
 #ifndef MAX_SPLITS
 #error "MAX_SPLITS must be defined"
 #endif
 
-constexpr int STEP = 64;
+constexpr int STEP = 64;  // positions
 
 // Size in steps of the splits of a row at `position`.
 __device__ __forceinline__ int split_steps(int position) { return (position / STEP + MAX_SPLITS) / MAX_SPLITS; }
@@ -19,11 +21,11 @@ __device__ __forceinline__ int n_splits_of(int position) {
 }
 
 struct SplitUnit {
-    int first, rows;      // within the sequence
-    int steps, n_splits;  // size in steps and number of the splits of its last row
+    int first, rows;      // first row within the sequence; number of rows
+    int steps, n_splits;  // size of its splits in steps; number of splits of its last row
 };
 
-// The unit that begins at row `first` of the `rows` of a sequence, of at most `max_rows` rows.
+// The unit of at most `max_rows` rows that begins at row `first` of the `rows` rows of a sequence.
 __device__ __forceinline__ SplitUnit unit_at(int first, int rows, int max_rows, int length) {
     SplitUnit unit;
     unit.first = first;

@@ -1,9 +1,9 @@
 // Tiles of queries, keys and values in shared memory.
 //
-// A tile is blocks of 64 columns, one after the other. A row of a block is 128 bytes, whose 16-byte lines are permuted by the
-// row's number (swizzled), so that neither tensor cores nor ldmatrix have bank conflicts. Tiles are aligned to 1024 bytes.
-// Macros: HEAD_DIM, elements of a head; TILE_KV, TILE_Q, rows of the tiles of keys and values and of queries. wgmma.cuh, included
-// before this file, also defines VALUE_COLUMNS, the columns of the sums of values.
+// A tile is a sequence of blocks of 64 columns. A row of a block has 128 bytes, whose 16-byte lines are permuted by the
+// row's number (swizzle), so that neither wgmma nor ldmatrix has bank conflicts. Tiles are aligned to 1024 bytes.
+// Macros: HEAD_DIM, elements of a head; TILE_KV, rows of a tile of keys or values; TILE_Q, rows of a query tile. wgmma.cuh
+// includes this file after it has defined VALUE_COLUMNS, the columns of the sums of values.
 #pragma once
 #include "../gpu/include/types.cuh"
 
@@ -13,8 +13,9 @@
 #ifndef VALUE_COLUMNS
 #define VALUE_COLUMNS HEAD_DIM
 #endif
-static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "heads of 16, 32, ... 256 numbers");
-static_assert(TILE_KV % 16 == 0 && 64 % TILE_KV == 0 && TILE_Q % 64 == 0, "tiles of 16 to 64 keys and of 64, 128, ... queries");
+static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "HEAD_DIM must be 16, 32, ... or 256");
+static_assert(TILE_KV % 16 == 0 && 64 % TILE_KV == 0 && TILE_Q % 64 == 0,
+              "TILE_KV must be 16, 32 or 64, TILE_Q a multiple of 64");
 
 constexpr int SCORES = TILE_KV / 8, VALUES = VALUE_COLUMNS / 8;  // fragments of 16 queries and 8 columns
 constexpr int COLUMNS = (HEAD_DIM + 63) / 64, LINES = HEAD_DIM / 8;

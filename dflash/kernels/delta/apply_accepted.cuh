@@ -1,6 +1,8 @@
-// Commit: apply the accepted rows of the previous pass to the state of a head, S = decay * S + outer(u, k) for each row.
+// Commit: apply the accepted rows of the previous pass to the state of a head, S = decay * S + outer(u, k) for each row in
+// order.
 //
-// Called by the first STATE_THREADS threads of a block. Macros: those of state.cuh. Bytes: 4 * (KEY_DIM + BLOCK_V + 1) a row.
+// Called by the first STATE_THREADS threads of a block. Macros: those of state.cuh. Bytes: 4 * (KEY_DIM + BLOCK_V + 1) a
+// row.
 #pragma once
 #include "../gpu/include/cp_async.cuh"
 #include "../gpu/include/ptx.cuh"
@@ -8,21 +10,21 @@
 
 constexpr int APPLY_ROWS = 16;  // rows that are in shared memory at a time
 
-// Numbers of up to 64 accepted rows, held by a warp: two of each lane.
+// Indices of up to 64 accepted rows, held by a warp: two in each lane.
 struct AcceptedRows {
     int low, high;
 
     __device__ __forceinline__ void load(const int* accepted) {
         low = accepted[threadIdx.x % 32], high = accepted[32 + threadIdx.x % 32];
     }
-    // By all lanes.
+    // Called by all lanes of the warp.
     __device__ __forceinline__ int at(int i) const { return __shfl_sync(~0u, i & 32 ? high : low, i & 31); }
 };
 
 struct ApplyAccepted {
     AcceptedRows rows;
     int n;
-    const float *k, *u, *decay;  // at the slot's first pending row, this head, the block's first value row
+    const float *k, *u, *decay;  // at the slot's first pending row and this head; `u` at the block's first value row
     float *lines, *factors;      // shared memory: APPLY_ROWS rows of KEY_DIM + BLOCK_V floats, and APPLY_ROWS floats
 
     // Start to copy up to APPLY_ROWS rows from row `start` on.

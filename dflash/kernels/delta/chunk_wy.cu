@@ -1,19 +1,17 @@
-// Prefill, second kernel: the interactions inside a chunk (WY form), before any state is known. With g the running sum of log
-// decays in the chunk:
+// Prefill, second kernel: the interactions inside each chunk (WY form), which do not depend on the state. With g the running
+// sum of log decays in the chunk:
 //
 //   QK_MASKED[i, j] = exp(g_i - g_j) q_i . k_j for j <= i
-//   WY_INVERSE = inverse of I + M, M[i, j] = beta_i exp(g_i - g_j) k_i . k_j for j < i: forward substitution in float32
+//   WY_INVERSE = inverse of I + M, M[i, j] = beta_i exp(g_i - g_j) k_i . k_j for j < i, by forward substitution in float32
 //   DECAY[i] = exp(g_i), DECAY_TO_END[i] = exp(g_last - g_i)
 //
-// A block has one chunk of one head. Matrices are stored as float16 and the rounding error of it (*_LO), in the blocks of
-// 16 x 16 on and below the diagonal.
+// A block handles one chunk of one head. Matrices are stored as float16 and its rounding error (*_LO), in the blocks of 16 x
+// 16 on and below the diagonal. Roles: all four warps copy and multiply; warp 0 computes the gates; warps 0 and 1 invert.
 //
-// Grid (chunks or more, VALUE_HEADS), block 128.
-// Shared memory: the larger of 4 * CHUNK * (KEY_DIM + 8) and 4 * CHUNK * (2 * CHUNK + 4) bytes.
-// Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh. Bytes: 4 * CHUNK * (KEY_DIM + 2 * CHUNK) a chunk and head.
-#if !defined(KEY_HEADS) || !defined(VALUE_HEADS) || !defined(KEY_DIM) || !defined(VALUE_DIM)
-#error "KEY_HEADS, VALUE_HEADS, KEY_DIM and VALUE_DIM must be defined"
-#endif
+// Grid (chunks or more, VALUE_HEADS), block 128, shared memory: the larger of 4 * CHUNK * (KEY_DIM + 8) and 4 * CHUNK * (2 *
+// CHUNK + 4) bytes. Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh.
+// Bytes: 4 * CHUNK * (KEY_DIM + 2 * CHUNK) a chunk and head.
+#include "../gpu/include/clear.cuh"
 #include "../gpu/include/cp_async.cuh"
 #include "../gpu/include/mma.cuh"
 #include "../gpu/include/pdl.cuh"
@@ -22,21 +20,19 @@
 #include "shape.cuh"
 
 constexpr int STRIDE = KEY_DIM + 8, TRANS_STRIDE = CHUNK + 4, TILE = 16;
-constexpr float MIN_LOG_DECAY = -40.0f;  // exp of it is nothing beside any state; bounds the sums of logs
+constexpr float MIN_LOG_DECAY = -40.0f;  // exp(-40) is negligible against any state; bounds the sums of logs
 
-// Column `column` of the inverse, 16 rows at a time. `m` is the transpose of M, `x` the inverse.
+// Column `column` of the inverse, 16 rows at a time. `m`: the transpose of M; `x`: the inverse.
 __device__ __forceinline__ void substitute(const float* m, float* x, int column) {
     const int above = column / 32 * 2;  // a warp has 32 columns; rows before them are zero
     for (int tile = above; tile < CHUNK / TILE; ++tile) {
         float mine[TILE];
-#pragma unroll
-        for (int r = 0; r < TILE; ++r) mine[r] = tile * TILE + r == column ? 1.0f : 0.0f;
+        UNROLL for (int r = 0; r < TILE; ++r) mine[r] = tile * TILE + r == column ? 1.0f : 0.0f;
 #pragma unroll 4
         for (int l = above * TILE; l < tile * TILE; ++l) {
             const float known = x[l * CHUNK + column];
             const float* const line = m + l * TRANS_STRIDE + tile * TILE;
-#pragma unroll
-            for (int r = 0; r < TILE; r += 4) {
+            UNROLL for (int r = 0; r < TILE; r += 4) {
                 const float4 factor = *(const float4*)(line + r);
                 mine[r] = __fmaf_rn(-factor.x, known, mine[r]);
                 mine[r + 1] = __fmaf_rn(-factor.y, known, mine[r + 1]);
@@ -44,12 +40,10 @@ __device__ __forceinline__ void substitute(const float* m, float* x, int column)
                 mine[r + 3] = __fmaf_rn(-factor.w, known, mine[r + 3]);
             }
         }
-#pragma unroll
-        for (int l = 0; l < TILE; ++l) {
+        UNROLL for (int l = 0; l < TILE; ++l) {
             const float* const line = m + (tile * TILE + l) * TRANS_STRIDE + tile * TILE;
             x[(tile * TILE + l) * CHUNK + column] = mine[l];
-#pragma unroll
-            for (int r = l / 4 * 4; r < TILE; r += 4) {
+            UNROLL for (int r = l / 4 * 4; r < TILE; r += 4) {
                 const float4 factor = *(const float4*)(line + r);
                 mine[r] = __fmaf_rn(-factor.x, mine[l], mine[r]);
                 mine[r + 1] = __fmaf_rn(-factor.y, mine[l], mine[r + 1]);
@@ -98,8 +92,7 @@ chunk_wy(const unsigned short* prepared, const float* alpha, const float* beta, 
     float* const of_chunk = gates + ((size_t)blockIdx.x * VALUE_HEADS + head) * N_GATES * CHUNK;
     if (warp == 0) {
         float g[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
+        UNROLL for (int i = 0; i < 2; ++i) {
             const int r = 2 * lane + i;
             const size_t at = (size_t)(row + (r < n ? r : 0)) * VALUE_HEADS + head;
             g[i] = r < n ? fmaxf(log_decay(alpha[at], ssm_a[head], ssm_dt[head]), MIN_LOG_DECAY) : 0.0f;
@@ -107,8 +100,7 @@ chunk_wy(const unsigned short* prepared, const float* alpha, const float* beta, 
             of_chunk[BETA * CHUNK + r] = betas[r];
         }
         float sum = __fadd_rn(g[0], g[1]);
-#pragma unroll
-        for (int i = 1; i < 32; i *= 2) {
+        UNROLL for (int i = 1; i < 32; i *= 2) {
             const float before = __shfl_up_sync(~0u, sum, i);
             if (lane >= i) sum = __fadd_rn(before, sum);
         }
@@ -124,34 +116,27 @@ chunk_wy(const unsigned short* prepared, const float* alpha, const float* beta, 
     __syncthreads();
 
     float of_k[CHUNK / 8][4], of_q[CHUNK / 8][4];
-#pragma unroll
-    for (int t = 0; t < CHUNK / 8; ++t)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) of_k[t][e] = of_q[t][e] = 0.0f;
+    clear(of_k), clear(of_q);
     for (int c = 0; c < KEY_DIM; c += 16) {
         u32 from_k[4], from_q[4];
         load_a(from_k, k, STRIDE, warp * TILE, c, lane);
         load_a(from_q, q, STRIDE, warp * TILE, c, lane);
-#pragma unroll
-        for (int t = 0; t < CHUNK / 16; ++t) {
+        UNROLL for (int t = 0; t < CHUNK / 16; ++t) {
             if (t > warp) continue;
             u32 b[4];
             load_b(b, k, STRIDE, t * 16, c, lane);
-            mma_m16n8k16(of_k[2 * t], from_k, b[0], b[1]), mma_m16n8k16(of_k[2 * t + 1], from_k, b[2], b[3]);
-            mma_m16n8k16(of_q[2 * t], from_q, b[0], b[1]), mma_m16n8k16(of_q[2 * t + 1], from_q, b[2], b[3]);
+            mma_m16n16k16(of_k + 2 * t, from_k, b);
+            mma_m16n16k16(of_q + 2 * t, from_q, b);
         }
     }
     __syncthreads();
     u16* const of_head = matrices + ((size_t)blockIdx.x * VALUE_HEADS + head) * N_MATRICES * MATRIX_SIZE;
-#pragma unroll
-    for (int t = 0; t < CHUNK / 8; ++t) {
+    UNROLL for (int t = 0; t < CHUNK / 8; ++t) {
         if (t / 2 > warp) continue;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        UNROLL for (int half = 0; half < 2; ++half) {
             const int i = warp * TILE + lane / 4 + 8 * half, j = t * 8 + lane % 4 * 2;
             float masked[2];
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
+            UNROLL for (int e = 0; e < 2; ++e) {
                 const float ratio = i >= j + e ? expf(g_cumsum[i] - g_cumsum[j + e]) : 0.0f;
                 masked[e] = ratio * of_q[t][2 * half + e];
                 m[(j + e) * TRANS_STRIDE + i] = i > j + e ? betas[i] * ratio * of_k[t][2 * half + e] : 0.0f;

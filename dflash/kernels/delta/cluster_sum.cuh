@@ -1,5 +1,5 @@
 // Sums over the blocks of a cluster through distributed shared memory (DSMEM), without a fence: a store into another block's
-// shared memory counts its bytes at a barrier remote.
+// shared memory counts its bytes at a barrier of that block.
 //
 // Macros: SPLIT, blocks of a cluster; those of smem.cuh.
 #pragma once
@@ -10,7 +10,8 @@
 #endif
 constexpr bool CLUSTERED = FUSE_NORM && SPLIT > 1;
 
-// Producer warps of the same number exchange, at two barriers in turn: one warp may be one exchange ahead, never two.
+// Producer warps of the same number exchange values. They alternate between two barriers: a warp may be one exchange ahead
+// of another, never two.
 struct ClusterSum {
     u64 barriers[PRODUCER_WARPS][2];
     float sums[PRODUCER_WARPS][2][SPLIT];
@@ -35,7 +36,8 @@ struct ClusterSum {
 #endif
     }
 
-    // The sum over the blocks of `mine` of producer warp `producer`, the same in all lanes.
+    // Sum over the blocks of the cluster of `mine` of producer warp `producer`, the same in all lanes. `turn`: number of the
+    // exchange; `part`: this block's rank.
     __device__ __forceinline__ float sum(int producer, int turn, int part, float mine) {
 #if __CUDA_ARCH__ >= 900
         const int lane = threadIdx.x % 32;
@@ -44,7 +46,9 @@ struct ClusterSum {
         if (lane < SPLIT) {
             u32 remote, remote_barrier;
             asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(smem_address(all + part)), "r"(lane));
-            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote_barrier) : "r"(smem_address(barrier)), "r"(lane));
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                         : "=r"(remote_barrier)
+                         : "r"(smem_address(barrier)), "r"(lane));
             asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(remote),
                          "r"(__float_as_uint(mine)), "r"(remote_barrier)
                          : "memory");
@@ -52,8 +56,7 @@ struct ClusterSum {
         if (lane == 0) mbarrier_arrive_expect_tx(smem_address(barrier), 4 * SPLIT);
         mbarrier_wait_warp(barrier, turn / 2 % 2);
         mine = all[0];
-#pragma unroll
-        for (int p = 1; p < SPLIT; ++p) mine = __fadd_rn(mine, all[p]);
+        UNROLL for (int p = 1; p < SPLIT; ++p) mine = __fadd_rn(mine, all[p]);
         __syncwarp();
 #endif
         return mine;

@@ -1,15 +1,11 @@
-// Apply the accepted rows of the previous pass to the states and conv states of all layers, without reading a token.
+// Commit: apply the accepted rows of the previous pass to the states and conv states of all layers. No new token is
+// processed.
 //
-// `arrays` holds for each layer the addresses of tail, inputs, state, k, u and decay.
-//
-// Grid (VALUE_HEADS * VALUE_DIM / BLOCK_V, sequences or fewer, layers), block STATE_THREADS.
-// Shared memory: APPLY_ROWS * (KEY_DIM + BLOCK_V + 1) floats.
-// Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh; TAPS; BLOCK_V, value rows of a block.
-// Bytes: 8 * VALUE_HEADS * VALUE_DIM * KEY_DIM for a layer and sequence with accepted rows.
-#if !defined(KEY_HEADS) || !defined(VALUE_HEADS) || !defined(KEY_DIM) || !defined(VALUE_DIM) || !defined(TAPS) || \
-    !defined(BLOCK_V)
-#error "KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS and BLOCK_V must be defined"
-#endif
+// `arrays`: for each layer the addresses of tail, inputs, state, k, u and decay.
+// Grid (VALUE_HEADS * VALUE_DIM / BLOCK_V, sequences or fewer, layers), block STATE_THREADS, shared memory APPLY_ROWS *
+// (KEY_DIM + BLOCK_V + 1) floats.
+// Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh; TAPS of the conv; BLOCK_V, value rows of a block.
+// Bytes: 8 * VALUE_HEADS * VALUE_DIM * KEY_DIM for each layer and sequence with accepted rows.
 #define ROWS_PER_THREAD 2
 #include "apply_accepted.cuh"
 #include "conv_context.cuh"
@@ -21,7 +17,7 @@ commit(const unsigned long long* arrays, const int* counts, const int* slot, con
        const int* buffer, int slots) {
     const u64* const layer = arrays + 6 * blockIdx.z;
     const int head = blockIdx.x / (VALUE_DIM / BLOCK_V), group = head % KEY_HEADS, lane = threadIdx.x % LANES;
-    const int row = blockIdx.x * BLOCK_V;  // the block's first of all heads' value rows
+    const int row = blockIdx.x * BLOCK_V;  // first value row of the block, counted over all heads
     extern __shared__ float4 dynamic[];
     float* const factors = (float*)dynamic + APPLY_ROWS * (KEY_DIM + BLOCK_V);
     for (int s = blockIdx.y; s < counts[1]; s += gridDim.y) {
@@ -48,11 +44,9 @@ commit(const unsigned long long* arrays, const int* counts, const int* slot, con
         const ConvContext context{tail, (const float*)layer[1] + old * CHANNELS, accepted + s * PENDING, n};
         for (int c = blockIdx.x * STATE_THREADS + threadIdx.x; c < CHANNELS; c += gridDim.x * STATE_THREADS) {
             float inputs_above[TAPS - 1];
-#pragma unroll
-            for (int t = 1; t < TAPS; ++t) inputs_above[t - 1] = context.at(t, c);
-#pragma unroll
-            for (int t = 1; t < TAPS; ++t) tail[(size_t)(TAPS - 1 - t) * CHANNELS + c] = inputs_above[t - 1];
+            UNROLL for (int t = 1; t < TAPS; ++t) inputs_above[t - 1] = context.at(t, c);
+            UNROLL for (int t = 1; t < TAPS; ++t) tail[(size_t)(TAPS - 1 - t) * CHANNELS + c] = inputs_above[t - 1];
         }
-        __syncthreads();  // the next sequence uses the same shared memory
+        __syncthreads();  // the next sequence reuses the shared memory
     }
 }

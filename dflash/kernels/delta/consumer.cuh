@@ -1,4 +1,5 @@
-// Consumer threads: they hold the state of a head and run the delta rule over the rows, from each row's parent:
+// Consumer threads: they hold the state of a head and apply the delta rule row by row, starting from the state after each
+// row's parent:
 //
 //   S = decay * S;  u = beta * (v - S k);  S += outer(u, k);  o = S q
 #pragma once
@@ -8,16 +9,16 @@
 __device__ __forceinline__ void restore_state(State& own, const TreeOrder& tree, int row, const Smem& smem,
                                               const float* committed, int lane) {
     const int start = tree.start[row], value = threadIdx.x / LANES * ROWS_PER_THREAD;
-    u64 again = tree.parent[row] >= 0 ? tree.path[tree.parent[row]] : 0;
+    u64 replayed = tree.parent[row] >= 0 ? tree.path[tree.parent[row]] : 0;
     if (start == COMMITTED) {
         own.load(committed, lane);
     } else {
         own.load(smem.saved + (tree.saved_slot[start] * BLOCK_V + value) * KEY_DIM, lane);
-        again &= ~tree.path[start];
+        replayed &= ~tree.path[start];
     }
 #pragma unroll 1
-    for (; again; again &= again - 1) {
-        const int position = tree.position[lowest(again)];
+    for (; replayed; replayed &= replayed - 1) {
+        const int position = tree.position[lowest(replayed)];
         const float* const line = smem.rows + position * BLOCK_CHANNELS;
         float key[COLUMNS];
         load_columns(line + KEY_DIM, lane, key);
@@ -27,21 +28,21 @@ __device__ __forceinline__ void restore_state(State& own, const TreeOrder& tree,
     }
 }
 
-// Store if `wanted`, without a branch: the compiler schedules nothing across a branch.
-__device__ __forceinline__ void store_shared_if(bool wanted, float* shared, float x) {
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.shared.f32 [%1], %2; }" ::"r"((int)wanted),
+// Store if `condition`, without a branch: the compiler schedules no instruction across a branch.
+__device__ __forceinline__ void store_shared_if(bool condition, float* shared, float x) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.shared.f32 [%1], %2; }" ::"r"((int)condition),
                  "r"(smem_address(shared)), "f"(x));
 }
 
-// Visit n rows in order, each stage once it is full. One pass over the state adds the update of the previous row and reads the
-// next one. The read-out of a row is off the critical path. A leaf changes nothing: its factors are 1 and 0. Bit i of `phases`
-// is the phase of the barriers of stage i.
-__device__ __forceinline__ void consume_rows(State& own, int n, const TreeOrder& tree, const Smem& smem, const float* committed,
-                                             Pipeline& pipeline, u32 phases, int lane) {
-    const int mine = threadIdx.x / LANES * ROWS_PER_THREAD + row_of(lane);
+// Visit n rows in order, each stage once it is full. One pass over the state adds the update of the previous row and reads
+// for the next one. The read-out of a row is off the critical path. A leaf leaves the state unchanged: its factors are 1 and
+// 0. Bit i of `phases`: phase of the barriers of stage i.
+__device__ __forceinline__ void consume_rows(State& own, int n, const TreeOrder& tree, const Smem& smem,
+                                             const float* committed, Pipeline& pipeline, u32 phases, int lane) {
+    const int value_row = threadIdx.x / LANES * ROWS_PER_THREAD + row_of(lane);
     const bool writes = lane % LANES_PER_ROW == 0;
     const float *line = smem.rows, *gate = smem.gates;
-    float *read = smem.reads + mine, *value = smem.rows + 2 * KEY_DIM + mine;
+    float *read = smem.reads + value_row, *value = smem.rows + 2 * KEY_DIM + value_row;
     float a[COLUMNS], b[COLUMNS]{};
     Updates update{};
     int flags = 0, i = 0;
@@ -49,20 +50,19 @@ __device__ __forceinline__ void consume_rows(State& own, int n, const TreeOrder&
         float query[COLUMNS];
         load_columns(line + KEY_DIM, lane, key);
         load_columns(line, lane, query);
-        const float4 now = *(const float4*)gate;
-        const float wanted = *value;
+        const float4 row_gates = *(const float4*)gate;
+        const float target = *value;
         own.add(update, last_key);
-        const float known = own.read(key).reduce(lane);
+        const float predicted = own.read(key).reduce(lane);
         const RowSums reads = own.read(query);
-        flags = __float_as_int(now.w);
+        flags = __float_as_int(row_gates.w);
         const bool leaf = flags & LEAF;
-        own.scale(leaf ? 1.0f : now.x);
-        const float change = __fmul_rn(now.y, __fmaf_rn(-now.x, known, wanted));
+        own.scale(leaf ? 1.0f : row_gates.x);
+        const float change = __fmul_rn(row_gates.y, __fmaf_rn(-row_gates.x, predicted, target));
         update.spread(change, lane);
-#pragma unroll
-        for (int r = 0; r < ROWS_PER_THREAD; ++r) update.of[r] = leaf ? 0.0f : update.of[r];
-        const float sum = __fmaf_rn(change, now.z, __fmul_rn(now.x, reads.reduce(lane)));
-        __syncwarp();  // all lanes have read `wanted`
+        UNROLL for (int r = 0; r < ROWS_PER_THREAD; ++r) update.of[r] = leaf ? 0.0f : update.of[r];
+        const float sum = __fmaf_rn(change, row_gates.z, __fmul_rn(row_gates.x, reads.reduce(lane)));
+        __syncwarp();  // all lanes have read `target`
         store_shared_if(writes, value, change);
         store_shared_if(writes, read, sum);
         line += BLOCK_CHANNELS, gate += 4, value += BLOCK_CHANNELS, read += BLOCK_V, ++i;
@@ -92,8 +92,7 @@ __device__ __forceinline__ void consume_rows(State& own, int n, const TreeOrder&
                 if constexpr (ROWS_PER_THREAD == 2) {
                     own.add(update, a), update = Updates{};
                 } else {  // with fewer registers
-#pragma unroll
-                    for (int c = 0; c < COLUMNS; ++c) b[c] = a[c];
+                    UNROLL for (int c = 0; c < COLUMNS; ++c) b[c] = a[c];
                 }
                 break;
             }

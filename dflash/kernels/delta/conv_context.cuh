@@ -1,7 +1,7 @@
-// Left context of the causal conv: the inputs before the first row of a pass. These are the accepted rows of the previous pass,
-// then the conv state (`tail`) of the slot.
+// Left context of the causal convolution: the inputs before the first row of a pass. The nearest are the accepted rows of
+// the previous pass, then follows the conv state (`tail`) of the slot.
 //
-// Macros: TAPS, those of the conv; shape.cuh.
+// Macros: TAPS of the conv; those of shape.cuh.
 #pragma once
 #include "shape.cuh"
 
@@ -16,7 +16,7 @@ struct ConvContext {
     const int* accepted;
     int n_accepted;
 
-    // The input `steps` rows before the first one, 1 to TAPS - 1.
+    // Input row `steps` rows before the first row of the pass; steps is 1 to TAPS - 1.
     __device__ __forceinline__ const float* row(int steps) const {
         if (steps <= n_accepted) return inputs + (size_t)accepted[n_accepted - steps] * CHANNELS;
         return tail + (size_t)(TAPS - 1 + n_accepted - steps) * CHANNELS;

@@ -1,5 +1,5 @@
-// Epilogue, by producer warps: out = half(o / rms(o) * weight * silu(gate)) of rows that the consumers are done with, and u for
-// the next pass.
+// Epilogue, by producer warps: out = half(o / rms(o) * weight * silu(gate)) for rows that the consumers have finished; also
+// u, which the next pass needs to commit accepted rows.
 #pragma once
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
@@ -7,9 +7,10 @@
 #include "cluster_sum.cuh"
 #include "params.cuh"
 
+// Write the outputs of this warp's rows. `turn`: number of the next exchange of `cluster_sum`.
 __device__ __forceinline__ void norm_rows(const Arrays& arrays, const Smem& smem, const Block& block, const Sequence& seq,
-                                          const Producer& producer, const TreeOrder& tree, bool chain, const Pipeline& pipeline,
-                                          ClusterSum& cluster_sum, int& turn) {
+                                          const Producer& producer, const TreeOrder& tree, bool chain,
+                                          const Pipeline& pipeline, ClusterSum& cluster_sum, int& turn) {
     const int two = 2 * producer.lane;
     float2 gain = make_float2(0.0f, 0.0f);
     if (FUSE_NORM && two < BLOCK_V) gain = *(const float2*)(arrays.ssm_norm + block.part * BLOCK_V + two);
@@ -27,8 +28,7 @@ __device__ __forceinline__ void norm_rows(const Arrays& arrays, const Smem& smem
         }
         if (!FUSE_NORM) continue;
         float sum = 0.0f;
-#pragma unroll
-        for (int v = 0; v < BLOCK_V; v += 32) {
+        UNROLL for (int v = 0; v < BLOCK_V; v += 32) {
             const float one = BLOCK_V % 32 == 0 || v + producer.lane < BLOCK_V ? reads[v + producer.lane] : 0.0f;
             sum = __fmaf_rn(one, one, sum);
         }

@@ -1,7 +1,8 @@
-// out = half(x / sqrt(mean(x^2) + eps) * weight * silu(gate)), the mean over the VALUE_DIM elements of a head.
+// Gated RMS norm: out = half(x / sqrt(mean(x^2) + eps) * weight * silu(gate)), the mean over the VALUE_DIM elements of a
+// head.
 //
-// A warp has a head of a row. Grid (rows * VALUE_HEADS / 8, rounded up), block 256.
-// Macros: VALUE_HEADS, VALUE_DIM. Bytes: 10 * VALUE_HEADS * VALUE_DIM a row.
+// A warp handles a head of a row. Grid (rows * VALUE_HEADS / 8 rounded up), block 256, no shared memory. Macros:
+// VALUE_HEADS, VALUE_DIM, see shape.cuh. Bytes: 10 * VALUE_HEADS * VALUE_DIM a row.
 #if !defined(VALUE_HEADS) || !defined(VALUE_DIM)
 #error "VALUE_HEADS and VALUE_DIM must be defined"
 #endif
@@ -10,7 +11,7 @@
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/warp.cuh"
 
-constexpr int EACH = (VALUE_DIM + 31) / 32;
+constexpr int PER_LANE = (VALUE_DIM + 31) / 32;
 
 extern "C" __global__ void __launch_bounds__(256)
 gated_norm(const float* x, const float* gate, const float* weight, float eps, const int* counts, unsigned short* out) {
@@ -19,19 +20,17 @@ gated_norm(const float* x, const float* gate, const float* weight, float eps, co
     const int lane = threadIdx.x % 32;
     const long long head = (long long)blockIdx.x * 8 + threadIdx.x / 32;
     if (head >= (long long)counts[0] * VALUE_HEADS) return;
-    float mine[EACH], sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
+    float values[PER_LANE], sum = 0.0f;
+    UNROLL for (int i = 0; i < PER_LANE; ++i) {
         const int v = 32 * i + lane;
-        mine[i] = VALUE_DIM % 32 == 0 || v < VALUE_DIM ? x[head * VALUE_DIM + v] : 0.0f;
-        sum = __fmaf_rn(mine[i], mine[i], sum);
+        values[i] = VALUE_DIM % 32 == 0 || v < VALUE_DIM ? x[head * VALUE_DIM + v] : 0.0f;
+        sum = __fmaf_rn(values[i], values[i], sum);
     }
     const float factor = __fdiv_rn(1.0f, sqrtf(warp_sum(sum) * (1.0f / VALUE_DIM) + eps));
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
+    UNROLL for (int i = 0; i < PER_LANE; ++i) {
         const int v = 32 * i + lane;
         if (VALUE_DIM % 32 != 0 && v >= VALUE_DIM) continue;
         const float z = gate[head * VALUE_DIM + v];
-        out[head * VALUE_DIM + v] = half_saturated(mine[i] * factor * weight[v] * silu_fast(z));
+        out[head * VALUE_DIM + v] = half_saturated(values[i] * factor * weight[v] * silu_fast(z));
     }
 }

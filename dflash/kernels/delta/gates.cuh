@@ -1,4 +1,4 @@
-// Gates of a head and token: the log of the decay factor (g), and beta, the write strength.
+// Gates of a head and token: g, the natural log of the decay factor, and beta, the write strength.
 #pragma once
 #include "../gpu/include/activation.cuh"
 

@@ -5,14 +5,14 @@
 // Start to copy the taps, then the left context of the first row: accepted rows of the previous pass, then the conv state.
 __device__ __forceinline__ void load_taps(const Arrays& arrays, const Smem& smem, const Block& block, const Sequence& seq,
                                           const Producer& producer) {
-    const float* const text = arrays.tail + seq.slot * (TAPS - 1) * CHANNELS;
+    const float* const slot_tail = arrays.tail + seq.slot * (TAPS - 1) * CHANNELS;
     const int x = 4 * producer.lane;
 #pragma unroll 1
     for (int t = producer.number; t < 2 * TAPS - 1; t += PRODUCER_WARPS) {
         const int at = seq.n_accepted - (2 * TAPS - 1 - t), id = seq.accepted.at(max(at, 0));
         const float* const from = t < TAPS  ? arrays.taps + t * CHANNELS
                                   : at >= 0 ? arrays.inputs + (seq.prev + id) * CHANNELS
-                                            : text + (TAPS - 1 + at) * CHANNELS;
+                                            : slot_tail + (TAPS - 1 + at) * CHANNELS;
         float* const line = smem.taps + t * BLOCK_CHANNELS + x;
         if (x < KEY_DIM) {
             cp_async_16(smem_address(line), from + block.group * KEY_DIM + x);
@@ -23,7 +23,8 @@ __device__ __forceinline__ void load_taps(const Arrays& arrays, const Smem& smem
     cp_async_commit_group();
 }
 
-// Start to copy the inputs (if STAGE_INPUTS) and the norm's gates of all rows; `loaded` of their stage completes.
+// Start to copy the inputs (if STAGE_INPUTS) and the norm's gates (if FUSE_NORM) of all rows. The copies of a stage complete
+// on its barrier `loaded`.
 __device__ __forceinline__ void load_rows(const Arrays& arrays, const Smem& smem, const Block& block, const Sequence& seq,
                                           const Producer& producer, const Pipeline& pipeline) {
     const int x = 4 * producer.lane, gate_x = x - BLOCK_V;

@@ -1,4 +1,4 @@
-// Parameters of the parts of step.cu: arrays, the block, the sequence that the block is at.
+// Parameters of the parts of step.cu: the arrays, the block, and the sequence that the block is processing.
 #pragma once
 #include "tree_order.cuh"
 
@@ -12,7 +12,7 @@ struct Arrays {
 };
 
 struct Block {
-    int part, head, group, channel;  // `channel`: the block's first of all heads' value channels
+    int part, head, group, channel;  // `channel`: first value channel of the block, counted over all heads
     bool writes_keys;
 
     __device__ __forceinline__ Block(int part, int head)
@@ -23,7 +23,7 @@ struct Block {
           writes_keys(head < KEY_HEADS && part == 0) {}
 };
 
-// A producer thread: `number` of its warp, `row` of the thread among all producers.
+// A producer thread: `number` of its warp among the producer warps, `row` of the thread among all producer threads.
 struct Producer {
     int number, row, lane;
 };
@@ -42,7 +42,7 @@ struct SequenceInfo {
 
 struct Sequence {
     int index, start, n_rows, n_stages, n_accepted;
-    size_t slot, prev, curr;  // `prev`, `curr`: first pending row of the slot, of the previous and of this pass
+    size_t slot, prev, curr;  // `prev`, `curr`: first pending row of the slot in the previous and in this pass
     AcceptedRows accepted;
     u32 phases;
 
@@ -59,7 +59,7 @@ struct Sequence {
           phases(phases) {}
 };
 
-// The row of visit `position`.
+// Row of visit `position`.
 __device__ __forceinline__ int row_at(const TreeOrder& tree, bool chain, int position) {
     return chain ? position : (int)tree.order[position];
 }

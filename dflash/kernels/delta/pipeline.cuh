@@ -1,5 +1,5 @@
-// The pipeline between the producer and the consumer warps of step.cu: STAGE_ROWS rows a stage, in the order of visits, with
-// barriers for loaded (inputs copied), full (rows convolved) and empty (rows read by the consumers).
+// Pipeline between the producer and the consumer warps of step.cu: stages of STAGE_ROWS rows, in the order of visits.
+// Barriers of a stage: loaded (inputs are copied), full (rows are convolved) and empty (the consumers have read the rows).
 //
 // Macros: those of smem.cuh.
 #pragma once
@@ -16,9 +16,10 @@ __device__ __forceinline__ void mbarrier_wait_warp(const u64* barrier, u32 parit
 constexpr int STAGE_ROWS = 4, MAX_STAGES = MAX_ROWS / STAGE_ROWS;
 
 struct Pipeline {
-    u64 loaded[MAX_STAGES], full[MAX_STAGES], empty[MAX_STAGES];  // every thread arrives by itself
+    u64 loaded[MAX_STAGES], full[MAX_STAGES], empty[MAX_STAGES];  // every thread arrives separately
 
-    // Called by all threads. Each warp initialises some barriers, since one warp takes as long for each as all for one each.
+    // Called by all threads. The warps share the barriers: initialising one barrier per warp takes no longer than one
+    // barrier alone.
     __device__ __forceinline__ void init() {
         if (threadIdx.x % 32 == 0) {
 #pragma unroll 1

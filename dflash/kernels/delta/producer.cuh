@@ -41,10 +41,11 @@ __device__ __forceinline__ void produce_rows(const Arrays& arrays, const Smem& s
     }
 }
 
-// Update the conv state with the accepted rows. Several heads read the channels of q and k: their last block updates those.
+// Update the conv state with the accepted rows. Several heads read the channels of q and k: the last block to arrive updates
+// these.
 __device__ __forceinline__ void move_tail(const Arrays& arrays, const Smem& smem, const Block& block, const Sequence& seq,
                                           const Producer& producer, int arrived, bool& moves_all) {
-    float* const text = arrays.tail + seq.slot * (TAPS - 1) * CHANNELS;
+    float* const slot_tail = arrays.tail + seq.slot * (TAPS - 1) * CHANNELS;
     if (producer.row == 0) {
         moves_all = arrived == VALUE_HEADS / KEY_HEADS * SPLIT - 1;
         if (moves_all) arrays.readers[seq.index * KEY_HEADS + block.group] = 0;
@@ -54,7 +55,7 @@ __device__ __forceinline__ void move_tail(const Arrays& arrays, const Smem& smem
     for (int c = producer.row + (moves_all ? 0 : 2 * KEY_DIM); c < BLOCK_CHANNELS; c += 32 * PRODUCER_WARPS) {
         const int to = c < 2 * KEY_DIM ? (c / KEY_DIM * KEY_HEADS + block.group) * KEY_DIM + c % KEY_DIM
                                        : 2 * (KEY_HEADS - 1) * KEY_DIM + block.channel + c;
-#pragma unroll
-        for (int t = 1; t < TAPS; ++t) text[(TAPS - 1 - t) * CHANNELS + to] = smem.inputs[c - t * BLOCK_CHANNELS];
+        UNROLL for (int t = 1; t < TAPS; ++t)
+            slot_tail[(TAPS - 1 - t) * CHANNELS + to] = smem.inputs[c - t * BLOCK_CHANNELS];
     }
 }

@@ -1,7 +1,8 @@
 // Shape of a linear-attention layer.
 //
-// Macros: KEY_HEADS (G) and VALUE_HEADS (H), heads; KEY_DIM (K) and VALUE_DIM (V), sizes of a head. Value head h uses key head
-// h % KEY_HEADS. Channels of the conv (C): q (KEY_HEADS, KEY_DIM), k the same, then v (VALUE_HEADS, VALUE_DIM).
+// Macros: KEY_HEADS (G) and VALUE_HEADS (H), numbers of heads; KEY_DIM (K) and VALUE_DIM (V), elements of a head. Value head
+// h uses key head h % KEY_HEADS. Channels of the conv (C): q (KEY_HEADS, KEY_DIM), then k with the same shape, then v
+// (VALUE_HEADS, VALUE_DIM).
 #pragma once
 
 #if !defined(KEY_HEADS) || !defined(VALUE_HEADS) || !defined(KEY_DIM) || !defined(VALUE_DIM)

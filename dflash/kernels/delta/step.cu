@@ -2,25 +2,24 @@
 //
 //   S = decay * S;  u = beta * (v - S k);  S += outer(u, k);  o = S q;  out = half(o / rms(o) * weight * silu(gate))
 //
-// A block has BLOCK_V value rows of one head of one sequence. Roles of its warps:
-//   consumers  hold the state in registers. They apply the accepted rows of the previous pass, so the state is written at most
-//              once, then visit the rows one by one, each from the state of its parent. A row goes through the same operations
-//              on the same numbers in a chain, in a tree and alone.
-//   producers  load and convolve rows ahead of the consumers, and normalise the read-outs behind them. Only the recurrence
+// A block handles BLOCK_V value rows of one head of one sequence. Roles of its warps:
+//   consumers  hold the state in registers. They apply the accepted rows of the previous pass, so the state is written at
+//              most once, then visit the rows one by one, each from the state after its parent. A row goes through the same
+//              operations on the same numbers in a chain, in a tree and in a pass of its own.
+//   producers  load and convolve rows ahead of the consumers, and normalise the read-outs after them. Only the recurrence
 //              itself is on the critical path.
-// The SPLIT blocks of a head are a cluster and share the sums of squares of the norm (FUSE_NORM), or leave the norm to
-// gated_norm.cu. Before it waits for earlier kernels, a block reads the batch, the states and the conv states, and writes its
-// state: no other kernel of a pass touches these.
+// The SPLIT blocks of a head form a cluster and exchange the sums of squares of the norm (FUSE_NORM 1), or leave the norm to
+// gated_norm.cu. Before it waits for earlier kernels, a block reads the batch, the states and the conv states, and writes
+// its state: no other kernel of a pass accesses these.
 //
-// Grid (SPLIT, VALUE_HEADS, sequences or fewer), block THREADS.
-// Shared memory: `Smem` for row_capacity rows and saved_capacity states.
+// Grid (SPLIT, VALUE_HEADS, sequences or fewer), block THREADS, shared memory: `Smem` for row_capacity rows and
+// saved_capacity states.
 // Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh; TAPS of the conv; SPLIT, blocks of a head; FUSE_NORM, 0
-// or 1; ROWS_PER_THREAD, value rows of a thread, 2 or 4; STAGE_INPUTS, whether inputs are copied to shared memory. No bit
-// depends on the last two.
+// or 1; ROWS_PER_THREAD, value rows of a thread, 2 or 4; STAGE_INPUTS, 1 to copy inputs to shared memory. The last two
+// change no bit of a result.
 // Bytes: 4 * VALUE_HEADS * VALUE_DIM * KEY_DIM a sequence, twice if rows were accepted.
-#if !defined(KEY_HEADS) || !defined(VALUE_HEADS) || !defined(KEY_DIM) || !defined(VALUE_DIM) || !defined(TAPS) || \
-    !defined(SPLIT) || !defined(FUSE_NORM) || !defined(ROWS_PER_THREAD) || !defined(STAGE_INPUTS)
-#error "KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, SPLIT, FUSE_NORM, ROWS_PER_THREAD and STAGE_INPUTS must be defined"
+#ifndef SPLIT
+#error "SPLIT must be defined"
 #endif
 #define BLOCK_V (VALUE_DIM / SPLIT)
 #include "../gpu/include/pdl.cuh"
@@ -56,10 +55,10 @@ step(const float* mixed, const float* gate, const float* alpha, const float* bet
     const Smem smem((float*)dynamic, row_capacity, saved_capacity);
     const Arrays arrays{mixed, gate, taps, ssm_norm, eps, tail, inputs, k, u, decay, readers, out, read_out};
     const Block block{(int)blockIdx.x, (int)blockIdx.y};
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // the compiler then knows that it is the same in all lanes
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // uniform: the compiler sees one value for all lanes
     const Producer producer{warp - CONSUMERS / 32, (int)threadIdx.x - CONSUMERS, (int)threadIdx.x % 32};
 
-    // All loads about a sequence are issued at once, the first time before it is known whether there is a sequence.
+    // All loads about a sequence are issued together; the first time before it is known whether there is a sequence.
     const int n_sequences = counts[1];
     SequenceInfo info;
     info.load(first, slot, n_accepted, buffer, accepted, blockIdx.z);
@@ -114,7 +113,7 @@ step(const float* mixed, const float* gate, const float* alpha, const float* bet
             }
             cp_async_wait_group<0>();
             named_barrier_sync<32 * PRODUCER_WARPS>(2);
-            int arrived = 0;  // blocks that had read these channels of the conv state before
+            int arrived = 0;  // blocks that have read these channels of the conv state before
             if (seq.n_accepted && producer.row == 0) arrived = atomicAdd(readers + s * KEY_HEADS + block.group, 1);
             produce_rows(arrays, smem, block, seq, producer, tree, chain, pipeline);
             if (seq.n_accepted) move_tail(arrays, smem, block, seq, producer, arrived, moves_tail);
@@ -122,7 +121,8 @@ step(const float* mixed, const float* gate, const float* alpha, const float* bet
             norm_rows(arrays, smem, block, seq, producer, tree, chain, pipeline, cluster_sum, turn);
         }
         phases ^= (2u << (seq.n_stages - 1)) - 1;
-        if (s + gridDim.z < n_sequences) info.load(first, slot, n_accepted, buffer, accepted, s + gridDim.z), __syncthreads();
+        if (s + gridDim.z < n_sequences)
+            info.load(first, slot, n_accepted, buffer, accepted, s + gridDim.z), __syncthreads();
     }
     if ((int)blockIdx.z >= n_sequences) {
         wait_on_dependent_grids();

@@ -1,15 +1,16 @@
-// Unpack the weights of a tile to consecutive float16, by a whole warp: lane 4 * g + t takes rows g and g + 8.
+// Unpack the weights of a tile to consecutive float16, by a whole warp: lane 4 * g + t handles rows g and g + 8.
 #pragma once
 #include "values.cuh"
 
-// Which eight of the 32 weights of a block lane t unpacks.
+// Index of the eight consecutive weights, of the 32 of a block, that lane t returns.
 template <class Q>
-__device__ __forceinline__ int which_eight(int t) {
+__device__ __forceinline__ int lane_octet(int t) {
     return Q::RUN == 8 ? t : t % 2 * 2 + t / 2;
 }
 
-// They, of 32-block `block` of row `row`. Where `tile_values` gives a lane twice four, an even lane takes what its neighbour
-// has of the first 16, and gives what it has of the second.
+// The lane's eight weights of 32-block `block` of row `row`. Where `tile_values` gives a lane four weights of each half of
+// the block (RUN 4), even and odd lanes exchange them: an even lane receives those of the first 16, an odd lane those of the
+// second 16.
 template <class Q>
 __device__ __forceinline__ uint4 eight_halves(const u8* tile, int row, int block, int t) {
     float v[8];

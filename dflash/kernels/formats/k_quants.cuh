@@ -1,4 +1,4 @@
-// Formats of 256-blocks; see quants.cuh.
+// GGUF formats with blocks of 256 weights (K-quants, IQ4_XS); quants.cuh has the layout.
 #pragma once
 #include "small_quants.cuh"
 
@@ -11,25 +11,25 @@ struct Super {
     __device__ static float minimum_scale(const u8*, int) { return 0.0f; }
 };
 
-// Scales and minima of 6 bits of eight sub-blocks, and d and dmin: 256 bytes a tile at CODES. For lane 4 * g + t four bytes,
-// of sub-blocks 2 * t and 2 * t + 1 of rows g and g + 8, hold a scale and the upper two bits of a minimum each; then for each
-// lane four nibbles in that order, the minima's lower bits; then for each g d and dmin of its two rows.
+// Scales and minima of 6 bits for eight sub-blocks, and d and dmin: 256 bytes a tile at CODES. First, for lane 4 * g + t,
+// four bytes of sub-blocks 2 * t and 2 * t + 1 of rows g and g + 8; each holds a scale and the upper two bits of a minimum.
+// Then, for each lane, four nibbles in that order, the lower bits of the minima. Then, for each g, d and dmin of its two
+// rows.
 template <int HIGH_, int STEP, int CODES>
 struct SixBits : Super<4, HIGH_, STEP, 256, 8> {
     static constexpr bool SHARED_SCALES = true;
 
-    // A lane unpacks for the four of its rows.
+    // A lane unpacks two scales of each of its rows for the four lanes of the rows.
     struct Scales {
         u32 own[2], now[2];
         __device__ Scales() {}
         __device__ Scales(const u8* tile, int lane) {
             const u32 s = word_at(tile + CODES, lane) & 0x3f3f3f3f;
-#pragma unroll
-            for (int r = 0; r < 2; ++r) own[r] = sub_half2(__byte_perm(s, 0x64646464, r ? 0x4342 : 0x4140), 0x64006400);
+            UNROLL for (int r = 0; r < 2; ++r)
+                own[r] = sub_half2(__byte_perm(s, 0x64646464, r ? 0x4342 : 0x4140), 0x64006400);
         }
         __device__ void multiply_codes(int block, int lane, u32 (&a)[8]) {
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
+            UNROLL for (int r = 0; r < 2; ++r) {
                 if (block % 2 == 0) now[r] = __shfl_sync(~0u, own[r], lane & 28 | block / 2);
                 multiply(a, r, one_of(now[r], block % 2), one_of(mul_half2(now[r], 0x2c002c00u), block % 2));
             }
@@ -44,8 +44,7 @@ struct SixBits : Super<4, HIGH_, STEP, 256, 8> {
     }
     __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) {
         raw(tile, block, lane, a);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        UNROLL for (int r = 0; r < 2; ++r) {
             const u8 byte = tile[CODES + 4 * (lane & 28) + block / 2 * 4 + 2 * r + block % 2];
             const u32 scale = twice_integer(byte & 63, 0);
             multiply(a, r, scale, mul_half2(scale, 0x2c002c00u));
@@ -55,7 +54,9 @@ struct SixBits : Super<4, HIGH_, STEP, 256, 8> {
         return half_at(tile + CODES + 192, row % 8 * 4 + row / 8 * 2 + i);
     }
     __device__ static float scale(const u8* tile, int row, int) { return __fmul_rn(to_float(of_row(tile, row, 0)), UNIT); }
-    __device__ static float minimum_scale(const u8* tile, int row) { return __fmul_rn(to_float(of_row(tile, row, 1)), -UNIT); }
+    __device__ static float minimum_scale(const u8* tile, int row) {
+        return __fmul_rn(to_float(of_row(tile, row, 1)), -UNIT);
+    }
     __device__ static void pack_row(u8* tile, int row, int, const u8* b) {
         const u8* s = b + 4;
         const int g = row % 8, r = row / 8;
@@ -90,16 +91,11 @@ struct Q5_K : SixBits<1, 176, 2560> {
     }
 };
 
-// A product of scale and code has up to 13 bits, so the scale multiplies in float32. It is stored with 128 added.
+// A product of scale and code has up to 13 bits, so the scale is multiplied in float32. It is stored with 128 added.
 struct Q6_K : Super<4, 2, 210, 16, 0, 4> {
-    struct Scales {
-        uint4 rows[2];
-        __device__ Scales() {}
-        __device__ Scales(const u8* tile, int lane) {
-            rows[0] = ((const uint4*)(tile + 3072))[lane / 4];
-            rows[1] = ((const uint4*)(tile + 3072))[lane / 4 + 8];
-        }
-        // Without the factor of the row.
+    struct Scales : ScaleRows<uint4, 3072> {
+        using ScaleRows<uint4, 3072>::ScaleRows;
+        // Scale of a group of row g + 8 * r, without `row_scale`.
         __device__ float of(int r, int group) const {
             const u32 words[4] = {rows[r].x, rows[r].y, rows[r].z, rows[r].w};
             const u32 pair = biased<128>(__byte_perm(words[group / 4], 0, group % 4 / 2 ? 0x4342 : 0x4140));
@@ -108,7 +104,7 @@ struct Q6_K : Super<4, 2, 210, 16, 0, 4> {
     };
     __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) {
         raw_six_bits(tile, tile + 2048, block, lane, a);
-        level<32>(a);
+        remove_bias<32>(a);
     }
     __device__ static float row_scale(const u8* tile, int row) {
         return __fmul_rn(to_float(half_at(tile + 3328, row)), UNIT * UNIT);
@@ -127,19 +123,17 @@ struct Q6_K : Super<4, 2, 210, 16, 0, 4> {
     }
 };
 
-// Codes are multiplied as they stand, pair p times 4^p.
+// Codes are multiplied at their bit positions: those of pair p are 4^p times larger, and the scales make up for it.
 struct Q2_K : Super<2, 0, 84, 256, 16> {
     using Scales = NoScales;
     __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) {
         const u32 w = word_at(tile, block * 32 + lane);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        UNROLL for (int r = 0; r < 2; ++r) {
             const u8 s = tile[1024 + 16 * (lane / 4 + 8 * r) + 2 * block + lane % 4 / 2];
             const u32 scale = twice_integer(s & 15, 0);
             const u32 parts[4] = {scale, mul_half2(scale, 0x34003400u), mul_half2(scale, 0x2c002c00u),
                                   mul_half2(scale, 0x24002400u)};
-#pragma unroll
-            for (int p = 0; p < 4; ++p) a[2 * p + r] = mul_half2(w >> 8 * r & 0x00030003 << 2 * p, parts[p]);
+            UNROLL for (int p = 0; p < 4; ++p) a[2 * p + r] = mul_half2(w >> 8 * r & 0x00030003 << 2 * p, parts[p]);
         }
     }
     __device__ static float scale(const u8* tile, int row, int) {
@@ -155,7 +149,7 @@ struct Q2_K : Super<2, 0, 84, 256, 16> {
         copy_bytes(tile + 1024 + 16 * row, b, 16);
         copy_bytes(tile + 1280 + 4 * row, b + 80, 4);
     }
-    __device__ static u32 code(const u8* b, int k) { return crumb_code(b + 16, k); }
+    __device__ static u32 code(const u8* b, int k) { return two_bit_code(b + 16, k); }
 };
 
 struct Q3_K : Super<2, 1, 110, 256, 0> {
@@ -166,33 +160,28 @@ struct Q3_K : Super<2, 1, 110, 256, 0> {
     __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) {
         const u32 w = word_at(tile, block * 32 + lane);
         const u32 h = word_at(tile + 1024, (block >> 1) * 32 + lane) >> 8 * (block & 1);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        UNROLL for (int r = 0; r < 2; ++r) {
             const u8* s = tile + 1536 + 12 * (lane / 4 + 8 * r);
             const u32 scale = twice_integer(scale_of(s, 2 * block + lane % 4 / 2), 32);
-#pragma unroll
-            for (int p = 0; p < 4; ++p) {
+            UNROLL for (int p = 0; p < 4; ++p) {
                 const u32 code = w >> (8 * r + 2 * p) & 0x00030003 | (h >> (4 * r + p) & 0x00010001) << 2;
                 a[2 * p + r] = mul_half2(biased<4>(code), scale);
             }
         }
     }
-    __device__ static float scale(const u8* tile, int row, int) { return __fmul_rn(to_float(half_at(tile + 1728, row)), UNIT); }
+    __device__ static float scale(const u8* tile, int row, int) {
+        return __fmul_rn(to_float(half_at(tile + 1728, row)), UNIT);
+    }
     __device__ static void pack_row(u8* tile, int row, int, const u8* b) {
         copy_bytes(tile + 1536 + 12 * row, b + 96, 12);
         copy_bytes(tile + 1728 + 2 * row, b + 108, 2);
     }
-    __device__ static u32 code(const u8* b, int k) { return crumb_code(b + 32, k) | (b[k % 32] >> k / 32 & 1) << 2; }
+    __device__ static u32 code(const u8* b, int k) { return two_bit_code(b + 32, k) | (b[k % 32] >> k / 32 & 1) << 2; }
 };
 
 struct IQ4_XS : Super<4, 0, 136, 32, 0> {
-    struct Scales {
-        uint2 rows[2];
-        __device__ Scales() {}
-        __device__ Scales(const u8* tile, int lane) {
-            rows[0] = ((const uint2*)(tile + 2048))[lane / 4];
-            rows[1] = ((const uint2*)(tile + 2048))[lane / 4 + 8];
-        }
+    struct Scales : ScaleRows<uint2, 2048> {
+        using ScaleRows<uint2, 2048>::ScaleRows;
         __device__ float of(int r, int block) const { return factor(rows[r], block); }
     };
     __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) {

@@ -1,12 +1,15 @@
-// Packed weight tiles times tokens, both in shared memory: the multiply of a warp, for kernels that stream weights.
+// Products of packed weight tiles with tokens, both in shared memory: the multiply of a warp, for kernels that stream
+// weights.
 //
-// Tokens are float16 rows, `stride` bytes apart: 64 more than a multiple of 128, or 32 more where Q::RUN is 4, so that the reads of
-// a warp have no bank conflicts. Of fewer than eight tokens the last is read again; of more, memory behind them is read, whose sums
-// are not used. Columns past the width must be finite; their weights are zero. Formats with minima need the sums of the tokens'
-// groups, which `sum_groups` computes, 4 * MINIMA bytes a token and tile. Sums are float32. NT and M change only how much is done at
-// a time, not a bit.
+// Tokens are float16 rows, `stride` bytes apart: 64 more than a multiple of 128, or 32 more where Q::RUN is 4, so that the
+// reads of a warp have no bank conflicts. If fewer than eight tokens exist, the last one is read again. If more exist, but
+// no multiple of eight, the memory after them is read; these sums are not used. Columns past the width must be finite; their
+// weights are zero.
+// Formats with minima need the sums of the tokens' groups, which `sum_groups` computes: 4 * MINIMA bytes a token and tile.
+// Sums are float32. NT and M determine how much is computed at a time; they change no bit of a result.
 #pragma once
 #include "quants.cuh"
+#include "../gpu/include/clear.cuh"
 #include "../gpu/include/mbarrier.cuh"
 #include "../gpu/include/mma.cuh"
 
@@ -33,8 +36,7 @@ struct TokenRows {
     }
 };
 
-__device__ __forceinline__ void clear(float (&d)[4]) { d[0] = d[1] = d[2] = d[3] = 0.0f; }
-
+// total += part times the scales of rows g (`upper`) and g + 8 (`lower`).
 __device__ __forceinline__ void add_scaled(float (&total)[4], const float (&part)[4], float upper, float lower) {
     total[0] = __fmaf_rn(upper, part[0], total[0]);
     total[1] = __fmaf_rn(upper, part[1], total[1]);
@@ -42,41 +44,35 @@ __device__ __forceinline__ void add_scaled(float (&total)[4], const float (&part
     total[3] = __fmaf_rn(lower, part[3], total[3]);
 }
 
-// Sums of the groups of a tile's columns, divided by 4, as float16 and the rounding error of it.
-//
-// Layout of a token: for each t, groups MINIMA / 4 * t and following, first the rounded sums. Row r of A is one for group r. The
-// products of a group form one chain of multiplies, so that several chains run side by side.
+// Sums of the groups of a tile's columns, divided by 4, as float16 and its rounding error. Layout of a token: for each t,
+// groups MINIMA / 4 * t and following, first the rounded sums, then the errors. The A fragment has ones (times 1 / 4) in row
+// r for the columns of group r. Multiplies of one token tile alternate between CHAINS accumulators, so that several chains
+// run side by side.
 template <class Q, int NT>
 __device__ __forceinline__ void sum_groups(const u8* x, const TokenRows<Q, NT>& rows, int lane, u8* sums) {
-    static_assert(Q::MINIMA == 0 || Q::RUN == 8, "groups of 16 are of lanes t / 2");
+    static_assert(Q::MINIMA == 0 || Q::RUN == 8,
+                  "formats with minima must have RUN 8, so that lanes t / 2 share a group of 16");
     constexpr int EACH = Q::MINIMA / 4, CHAINS = NT <= 2 ? 2 : 1;
     const int g = lane / 4, t = lane % 4;
     float d[NT][CHAINS][4];
-#pragma unroll
-    for (int n = 0; n < NT; ++n)
-#pragma unroll
-        for (int c = 0; c < CHAINS; ++c) clear(d[n][c]);
-// With three times eight tokens there are no registers to spare.
+    clear(d);
+// With NT 3 full unrolling would exceed the registers.
 #pragma unroll(NT == 3 ? 2 : 8)
     for (int j = 0; j < Q::TILE_K / 32; ++j) {
         const int group = Q::MINIMA == 8 ? j : 2 * j + t / 2;
         const u32 upper = g == group ? 0x34003400u : 0u, lower = g + 8 == group ? 0x34003400u : 0u;
         const u32 a[4] = {upper, lower, upper, lower};
-#pragma unroll
-        for (int n = 0; n < NT; ++n) {
+        UNROLL for (int n = 0; n < NT; ++n) {
             const uint4 b = rows.fragment(x, n, j);
             mma_m16n8k16(d[n][j % CHAINS], a, b.x, b.y);
             mma_m16n8k16(d[n][j % CHAINS], a, b.z, b.w);
         }
     }
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
-#pragma unroll
-        for (int e = 0; e < Q::MINIMA / 4; ++e) {
+    UNROLL for (int n = 0; n < NT; ++n) {
+        UNROLL for (int e = 0; e < Q::MINIMA / 4; ++e) {
             const int group = g + e / 2 * 8;
             float sum = d[n][0][e];
-#pragma unroll
-            for (int c = 1; c < CHAINS; ++c) sum = __fadd_rn(sum, d[n][c][e]);
+            UNROLL for (int c = 1; c < CHAINS; ++c) sum = __fadd_rn(sum, d[n][c][e]);
             u16* to = (u16*)(sums + (8 * n + 2 * t + e % 2) * 4 * Q::MINIMA + group / EACH * Q::MINIMA);
             const u16 high = half_saturated(sum);
             to[group % EACH] = high;
@@ -96,8 +92,7 @@ __device__ __forceinline__ void add_minima(const u8* tile, const u8* sums, int l
     const float upper_scale = __fmul_rn(Q::minimum_scale(tile, g), 4.0f);
     const float lower_scale = __fmul_rn(Q::minimum_scale(tile, g + 8), 4.0f);
     const u32 a[4] = {upper[0], lower[0], upper[WORDS - 1], lower[WORDS - 1]};
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
+    UNROLL for (int n = 0; n < NT; ++n) {
         const u8* from = sums + (8 * n + g) * 4 * Q::MINIMA + t * Q::MINIMA;
         float d[4];
         clear(d);
@@ -113,7 +108,7 @@ __device__ __forceinline__ void add_minima(const u8* tile, const u8* sums, int l
     }
 }
 
-// The factor of the sums of a row of a tile.
+// Factor of the sums of a row of a tile.
 template <class Q>
 __device__ __forceinline__ float row_scale(const u8* tile, int row) {
     if constexpr (Q::GROUP == 16) {
@@ -123,31 +118,23 @@ __device__ __forceinline__ float row_scale(const u8* tile, int row) {
     }
 }
 
-// total += M tiles, one below the other, times 8 * NT tokens. The sums of groups are ready at the end of phase `parity` of `summed`.
-//
-// Lane 4 * g + t holds of tile m and eight n: rows g (elements 0, 1) and g + 8 (2, 3), tokens 2 * t and the next.
+// total += M tiles, one below the other, times 8 * NT tokens. The sums of the groups must be ready at the end of phase
+// `parity` of barrier `summed`. Lane 4 * g + t holds for tile m and token tile n: rows g (elements 0, 1) and g + 8 (2, 3) of
+// tokens 2 * t and 2 * t + 1.
 template <class Q, int M, int NT>
 __device__ __forceinline__ void multiply_tile(const u8* const (&tile)[M], const u8* x, const TokenRows<Q, NT>& rows,
                                               const u8* sums, u32 summed, u32 parity, int lane, float (&total)[M][NT][4]) {
     const int g = lane / 4;
     float part[M][NT][4];
-#pragma unroll
-    for (int m = 0; m < M; ++m)
-#pragma unroll
-        for (int n = 0; n < NT; ++n) clear(part[m][n]);
+    clear(part);
     typename Q::Scales scales[M];
-#pragma unroll
-    for (int m = 0; m < M; ++m) scales[m] = typename Q::Scales(tile[m], lane);
-#pragma unroll
-    for (int j = 0; j < Q::TILE_K / 32; ++j) {
+    UNROLL for (int m = 0; m < M; ++m) scales[m] = typename Q::Scales(tile[m], lane);
+    UNROLL for (int j = 0; j < Q::TILE_K / 32; ++j) {
         u32 a[M][8];
-#pragma unroll
-        for (int m = 0; m < M; ++m) warp_fragment<Q>(tile[m], scales[m], j, lane, a[m]);
-#pragma unroll
-        for (int n = 0; n < NT; ++n) {
+        UNROLL for (int m = 0; m < M; ++m) warp_fragment<Q>(tile[m], scales[m], j, lane, a[m]);
+        UNROLL for (int n = 0; n < NT; ++n) {
             const uint4 b = rows.fragment(x, n, j);
-#pragma unroll
-            for (int m = 0; m < M; ++m) {
+            UNROLL for (int m = 0; m < M; ++m) {
                 float d[4];
                 clear(d);
                 if constexpr (Q::GROUP == 16) {
@@ -168,12 +155,10 @@ __device__ __forceinline__ void multiply_tile(const u8* const (&tile)[M], const 
         }
     }
     if constexpr (Q::MINIMA > 0) mbarrier_wait(summed, parity);
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
+    UNROLL for (int m = 0; m < M; ++m) {
         if constexpr (Q::GROUP != 32) {
             const float upper = row_scale<Q>(tile[m], g), lower = row_scale<Q>(tile[m], g + 8);
-#pragma unroll
-            for (int n = 0; n < NT; ++n) add_scaled(total[m][n], part[m][n], upper, lower);
+            UNROLL for (int n = 0; n < NT; ++n) add_scaled(total[m][n], part[m][n], upper, lower);
         }
         if constexpr (Q::MINIMA > 0) add_minima<Q, NT>(tile[m], sums, lane, total[m]);
     }

@@ -1,17 +1,19 @@
-// Rows of a file's blocks to tiles; see quants.cuh. Every byte is read and written once.
+// Repack rows of a file's blocks to tiles; quants.cuh has both layouts.
 //
-// Grid (tiles of a row, tiles of 16 rows), block 128. The tiles must be zero before: what lies past the matrix stays so.
-// QUANT: the format.
+// Grid (tiles of a row, rows / 16 rounded up), block 128 (any size), no shared memory. Each block writes one tile. The tiles
+// must be zero before the launch: parts past the matrix are not written.
+// Macro: QUANT, the format. Bytes: each byte is read at least once and written once.
 #include "quants.cuh"
 
 #ifndef QUANT
-#error "QUANT must name a format"
+#error "QUANT must be defined"
 #endif
 using Q = QUANT;
 
-static_assert(Q::LOW == 2 || Q::LOW == 4 || Q::LOW == 8 || Q::LOW == 16 || Q::LOW == 32, "no plane of this width");
+static_assert(Q::LOW == 2 || Q::LOW == 4 || Q::LOW == 8 || Q::LOW == 16 || Q::LOW == 32,
+              "LOW must be 2, 4, 8, 16 or 32 bits");
 
-// The code of a weight of the tile, or 0 past the matrix.
+// Codes of the weights of a tile, 0 past the matrix.
 struct Codes {
     const u8* rows;
     size_t row_bytes;
@@ -27,7 +29,7 @@ struct Codes {
     }
 };
 
-// Word i of a plane of BITS, of the codes from bit FROM.
+// Word i of a plane of BITS bits that holds bits FROM, FROM + 1, ... of the codes.
 template <int BITS, int FROM>
 __device__ u32 plane_word(const Codes& codes, int i) {
     u32 word = 0;
@@ -51,7 +53,7 @@ __device__ u32 plane_word(const Codes& codes, int i) {
     return word;
 }
 
-// Word i of codes of whole bytes.
+// Word i of a plane whose codes are whole bytes.
 __device__ u32 whole_word(const Codes& codes, int i) {
     constexpr int WORDS = Q::LOW < 8 ? 2 : Q::LOW / 4, EACH = 32 / Q::LOW;
     int lane, r, block, word;

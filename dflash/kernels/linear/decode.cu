@@ -1,17 +1,21 @@
-// out = x @ W.T for up to 64 tokens (decode): packed weights stream through shared memory once, tensor cores multiply.
+// Multiply of a decode step: out = x @ W.T for up to 64 tokens. Packed weights stream through shared memory once; tensor
+// cores multiply them.
 //
-// K is split into K_SLICES * CLUSTER slices (split-K). A warp takes one slice of a unit, MT tiles of 16 rows of one weight, and has
-// a ring of tiles that no other warp waits for. A block has ROW_UNITS units and K_SLICES slices of each. The warps of a slice share
-// its tokens, X_COLUMNS columns at a time: in turn they copy a later stage and sum the groups of the current one. At the end every
-// slice goes to the block that adds them up in order, with CLUSTER > 1 (Hopper) perhaps another one of its cluster. The slices do
-// not depend on the tokens, and nothing else orders a sum, so a token has the same bits in any batch.
+// K is split into K_SLICES * CLUSTER slices (split-K). A warp takes one slice of a unit, which is MT tiles of 16 rows of one
+// weight. Each warp has its own ring of weight tiles, so no warp waits for another one's copies. A block has ROW_UNITS units
+// and K_SLICES slices of each.
+// The warps of a slice share its tokens, X_COLUMNS columns a stage. They take turns: one warp copies a later stage and sums
+// the groups of the current one.
+// At the end the slices of an output are sent to one block, which adds them in order. With CLUSTER > 1 (Hopper) this may be
+// another block of the cluster. Neither the slices nor the order of any sum depends on the tokens, so a token has the same
+// bits in any batch.
 //
-// Grid: CLUSTER blocks for each ROW_UNITS * MT * 16 rows, of one weight after the other (gated: half of the units are the second
-// weight's). Block 32 * K_SLICES * ROW_UNITS, shared memory SMEM_BYTES.
-// Macros: QUANTS, the formats, separated by commas; TOKENS, 8 to 64; MODE and NORM, see epilogue.cuh; K_SLICES; CLUSTER; ROW_UNITS;
-// MT; X_COLUMNS, a multiple of 256; X_STAGES, stages of the tokens; SMEM_BYTES, which weights fill as far as possible;
-// BLOCKS_PER_SM, for which registers are limited.
-// Bytes: the tiles once; of the tokens a slice of K a block.
+// Grid: CLUSTER blocks for each ROW_UNITS * MT * 16 rows, one weight after the other; with MODE GATED half of a block's
+// units belong to the second weight. Block 32 * K_SLICES * ROW_UNITS, shared memory SMEM_BYTES.
+// Macros: QUANTS, the formats, separated by commas; TOKENS, capacity, 8 to 64; MODE and NORM, see epilogue.cuh; K_SLICES;
+// CLUSTER; ROW_UNITS; MT; X_COLUMNS, a multiple of 256; X_STAGES, stages of tokens; SMEM_BYTES, of which the weight rings
+// take all that the tokens leave; BLOCKS_PER_SM, blocks that must fit a multiprocessor, which limits the registers.
+// Bytes: the tiles once; the tokens of its slices once for each block, mostly from the L2 cache.
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/smem_ring.cuh"
 #include "epilogue.cuh"
@@ -27,12 +31,12 @@
 
 constexpr int NT = TOKENS / 8, K_ALIGN = 256, MAX_STAGES = 8, FRAGMENTS = MT * NT;
 constexpr int WARPS = ROW_UNITS * K_SLICES, SIDES = MODE == GATED ? 2 : 1, SIDE_UNITS = ROW_UNITS / SIDES;
-// A stage of tokens is refilled this many stages after it was read, so that the wait for it is short.
+// A stage of tokens is refilled this many stages after it was read, so that the refill seldom waits for a slow warp.
 constexpr int X_SLACK = X_STAGES > 2 ? 2 : 1;
-// Fragments of each side (gate, up) that a block adds up.
+// Fragments of each weight (gate, up) that a block adds up.
 constexpr int SHARE = (SIDE_UNITS * FRAGMENTS + CLUSTER - 1) / CLUSTER;
-static_assert(TOKENS % 8 == 0 && TOKENS <= 64 && X_COLUMNS % K_ALIGN == 0 && X_STAGES >= 2, "see above");
-static_assert(MODE != GATED || ROW_UNITS % 2 == 0, "gate and up have as many units");
+static_assert(TOKENS % 8 == 0 && TOKENS <= 64 && X_COLUMNS % K_ALIGN == 0 && X_STAGES >= 2, "see the macros above");
+static_assert(MODE != GATED || ROW_UNITS % 2 == 0, "the gate and the up projection have equally many units");
 
 // Layout of the shared memory of a block for one format.
 template <class Q>
@@ -42,10 +46,12 @@ struct SmemLayout {
                          X_STAGE_BYTES = X_BYTES + TILES * SUM_BYTES;
     static constexpr int FIT = (SMEM_BYTES - K_SLICES * X_STAGES * X_STAGE_BYTES) / (WARPS * MT * Q::BYTES);
     static constexpr int STAGES = FIT < MAX_STAGES ? FIT : MAX_STAGES;
-    static_assert(SMEM_BYTES > K_SLICES * X_STAGES * X_STAGE_BYTES && FIT >= 1, "no room for weights");
-    static_assert(SMEM_BYTES >= SIDES * SHARE * K_SLICES * CLUSTER * 512, "no room for sums");
+    static_assert(SMEM_BYTES > K_SLICES * X_STAGES * X_STAGE_BYTES && FIT >= 1,
+                  "SMEM_BYTES must leave space for one stage of weights");
+    static_assert(SMEM_BYTES >= SIDES * SHARE * K_SLICES * CLUSTER * 512, "SMEM_BYTES must hold the sums of all slices");
 };
 
+// The block's part of one weight: `group` counts blocks (clusters) from the first row of the weight on.
 struct Work {
     const u8 *tiles, *second;
     float* out;
@@ -59,8 +65,8 @@ struct Inputs {
     const u16* x;
     int n_tokens, width;
     float eps;
-    const u64* ahead;
-    int n_ahead;
+    const u64* prefetch;
+    int n_prefetch;
 };
 
 struct Barriers {
@@ -72,7 +78,8 @@ __device__ __forceinline__ int slice_begin(const Inputs& in, int slice) {
     return (in.width + K_ALIGN - 1) / K_ALIGN * slice / (K_SLICES * CLUSTER) * K_ALIGN;
 }
 
-// A warp starts to copy columns `first`.. of tokens `start`, `start + STEP` and so on; columns past the width are zero.
+// Start to copy X_COLUMNS columns from `first` on of tokens `start`, `start + STEP` and so on; by a warp. Columns past the
+// width are zero.
 template <class Q, int STEP>
 __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first, int start, u32 barrier, int lane) {
     const u16* from = in.x + (size_t)start * in.width + first + 8 * lane;
@@ -80,16 +87,17 @@ __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first
     to += start * SmemLayout<Q>::STRIDE + 16 * lane;
 #pragma unroll 2
     for (int token = start; token < in.n_tokens; token += STEP) {
-#pragma unroll
-        for (int i = 0; i < X_COLUMNS; i += 256) cp_async_16_zfill(to + 2 * i, from + (i < inside ? i : 0), i < inside);
+        UNROLL for (int i = 0; i < X_COLUMNS; i += 256)
+            cp_async_16_zfill(to + 2 * i, from + (i < inside ? i : 0), i < inside);
         from += STEP * in.width, to += STEP * SmemLayout<Q>::STRIDE;
     }
     cp_async_mbarrier_arrive(barrier);
 }
 
-// Prefetch what later launches read first into the L2 cache, a share by one warp of each slice: memory is idle while a launch ends.
-__device__ __forceinline__ void fetch_ahead(const u64* pieces, int n, int part_of_k, int lane) {
-    for (int i = (blockIdx.x * K_SLICES + part_of_k) * 32 + lane; i < n; i += gridDim.x * K_SLICES * 32) {
+// Prefetch the first weights of later launches into the L2 cache, since memory is idle while a launch ends. One warp of each
+// slice prefetches a share. `pieces`: pairs of address and bytes.
+__device__ __forceinline__ void prefetch_next(const u64* pieces, int n, int local_slice, int lane) {
+    for (int i = (blockIdx.x * K_SLICES + local_slice) * 32 + lane; i < n; i += gridDim.x * K_SLICES * 32) {
         bulk_prefetch_l2(pieces[2 * i], (u32)pieces[2 * i + 1]);
     }
 }
@@ -99,8 +107,8 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
                                                Barriers& barriers, float (&total)[MT][NT][4]) {
     using P = SmemLayout<Q>;
     const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    const int part_of_k = warp / ROW_UNITS, unit = warp % ROW_UNITS, own = unit % SIDE_UNITS;
-    const int slice = blockIdx.x % CLUSTER * K_SLICES + part_of_k, first = slice_begin(in, slice),
+    const int local_slice = warp / ROW_UNITS, unit = warp % ROW_UNITS, own = unit % SIDE_UNITS;
+    const int slice = blockIdx.x % CLUSTER * K_SLICES + local_slice, first = slice_begin(in, slice),
               past = slice_begin(in, slice + 1);
     const int tiles_of_row = (in.width + Q::TILE_K - 1) / Q::TILE_K, row_tiles = (work.rows + 15) / 16;
     const int parts = (past - first + X_COLUMNS - 1) / X_COLUMNS;
@@ -110,13 +118,12 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     const int n_active = min(SIDE_UNITS, work.units() - work.group * SIDE_UNITS);
     const int stages = n_active == SIDE_UNITS ? P::STAGES : min(MAX_STAGES, P::STAGES * SIDE_UNITS / n_active);
     const bool active = own < n_active;
-    const int place = part_of_k * (SIDES * n_active) + unit / SIDE_UNITS * n_active + own;
-    u8* ring = shared + K_SLICES * X_STAGES * P::X_STAGE_BYTES + place * (stages * MT * Q::BYTES);
+    const int ring_index = local_slice * (SIDES * n_active) + unit / SIDE_UNITS * n_active + own;
+    u8* ring = shared + K_SLICES * X_STAGES * P::X_STAGE_BYTES + ring_index * (stages * MT * Q::BYTES);
     const u32 barrier = smem_address(&barriers.weights[warp][0]);
     const u8* tiles = MODE == GATED && unit >= SIDE_UNITS ? work.second : work.tiles;
     const u8* source[MT];
-#pragma unroll
-    for (int m = 0; m < MT; ++m) {
+    UNROLL for (int m = 0; m < MT; ++m) {
         source[m] = tiles + (size_t)min((work.group * SIDE_UNITS + own) * MT + m, row_tiles - 1) * tiles_of_row * Q::BYTES;
     }
     const auto fetch = [&](int stage, int tile) {
@@ -127,9 +134,9 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     __syncwarp();
     if (active && i < end) fetch(0, i);
 
-    u8* tokens = shared + part_of_k * (X_STAGES * P::X_STAGE_BYTES);
-    const u32 fills = smem_address(barriers.filled[part_of_k]), sums = smem_address(barriers.summed[part_of_k]);
-    const u32 frees = smem_address(barriers.freed[part_of_k]);
+    u8* tokens = shared + local_slice * (X_STAGES * P::X_STAGE_BYTES);
+    const u32 fills = smem_address(barriers.filled[local_slice]), sums = smem_address(barriers.summed[local_slice]);
+    const u32 frees = smem_address(barriers.freed[local_slice]);
     if (unit == 0 && lane < X_STAGES) {
         mbarrier_init(fills + 8 * lane, 32 * ROW_UNITS);
         mbarrier_init(sums + 8 * lane, 32);
@@ -137,12 +144,12 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     }
     __syncthreads();
     wait_on_dependent_grids();
-    // All warps of the slice copy the first stages, so that the first one is complete soon.
+    // All warps of the slice copy the first stages, so that the first stage is complete soon.
     for (int part = 0; part < min(X_STAGES, parts); ++part) {
         fetch_tokens<Q, ROW_UNITS>(smem_address(tokens + part * P::X_STAGE_BYTES), in, first + part * X_COLUMNS, unit,
                                    fills + 8 * part, lane);
     }
-    // Only one stage of weights was requested before: the tokens would wait behind more.
+    // Until here one stage of weights was requested: with more, the tokens would arrive later.
     for (int s = 1; active && s < stages && i + s < end; ++s) fetch(s, i + s);
     if constexpr (NORM == INPUT_NORM) compute_norm_scales(to, in.width, in.eps, in.n_tokens, warp, WARPS, lane);
 
@@ -151,9 +158,9 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
 #pragma unroll 1
     for (int part = 0; part < parts; ++part) {
         u8* x = tokens + buffer * P::X_STAGE_BYTES;
-        // Both are equal; which one saves a register depends on the format.
-        const int most = P::TILES == 1 && Q::GROUP > 16 ? i + (i < end) : min(i + P::TILES, end);
-        const int stop = active ? most : i;
+        // Both forms give the same value; which one saves a register depends on the format.
+        const int part_end = P::TILES == 1 && Q::GROUP > 16 ? i + (i < end) : min(i + P::TILES, end);
+        const int stop = active ? part_end : i;
         if (turn == unit) {
             const int next = part + X_STAGES - X_SLACK;
             if (part >= X_SLACK && next < parts) {
@@ -163,7 +170,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
                 fetch_tokens<Q, 1>(smem_address(tokens + at * P::X_STAGE_BYTES), in, first + next * X_COLUMNS, 0,
                                    fills + 8 * at, lane);
             }
-            if (next == max(parts, X_STAGES - X_SLACK)) fetch_ahead(in.ahead, in.n_ahead, part_of_k, lane);
+            if (next == max(parts, X_STAGES - X_SLACK)) prefetch_next(in.prefetch, in.n_prefetch, local_slice, lane);
         }
         mbarrier_wait(fills + 8 * buffer, phase);
         if constexpr (Q::MINIMA > 0) {
@@ -179,8 +186,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
 #pragma unroll 1
         for (; i < stop; ++i) {
             const u8* tile[MT];
-#pragma unroll
-            for (int m = 0; m < MT; ++m) tile[m] = ring + (stage * MT + m) * Q::BYTES;
+            UNROLL for (int m = 0; m < MT; ++m) tile[m] = ring + (stage * MT + m) * Q::BYTES;
             mbarrier_wait(barrier + 8 * stage, parity);
             multiply_tile<Q, MT, NT>(tile, columns, rows, sums_of_columns, sums + 8 * buffer, phase, lane, total);
             __syncwarp();
@@ -207,7 +213,7 @@ __device__ __forceinline__ void multiply_any(int type, const Work& work, const I
     }
 }
 
-__device__ __forceinline__ void add(float4& sum, float4 v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
+__device__ __forceinline__ void add_to(float4& sum, float4 v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
 
 __device__ __forceinline__ void sync_all() {
     if (CLUSTER > 1) {
@@ -217,40 +223,40 @@ __device__ __forceinline__ void sync_all() {
     }
 }
 
-// Byte offset of slice `s` of fragment `i` of a side in the block that adds it up.
+// Byte offset of slice `s` of fragment `i` of a weight (`side` 0, or 1 for the up projection) in the block that adds it up.
 __device__ __forceinline__ int partial_at(int side, int i, int s) {
     return ((side * SHARE + i / CLUSTER) * (K_SLICES * CLUSTER) + s) * 512;
 }
 
 __device__ __forceinline__ float4 sum_slices(const u8* sums, int side, int i, int lane) {
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int s = 0; s < K_SLICES * CLUSTER; ++s) add(sum, *(const float4*)(sums + partial_at(side, i, s) + 16 * lane));
+    UNROLL for (int s = 0; s < K_SLICES * CLUSTER; ++s)
+        add_to(sum, *(const float4*)(sums + partial_at(side, i, s) + 16 * lane));
     return sum;
 }
 
-// Add up the slices: they go to the shared memory of the block that adds them, whose warps take fragments in turn.
+// Add up the slices. Each slice is stored in the shared memory of the block that adds it; the warps of that block take
+// fragments in turn.
 __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT][NT][4], u8* shared, const Inputs& in,
                                        const Epilogue& to) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = blockIdx.x % CLUSTER;
-    const auto place = [&](int i) {
+    const auto tile_of = [&](int i) {
         const int f = i % FRAGMENTS, row = ((work.group * SIDE_UNITS + i / FRAGMENTS) * MT + f / NT) * 16;
         return OutputTile{work.out, work.rows, work.stride, row, f % NT * 8, i < SIDE_UNITS * FRAGMENTS ? in.n_tokens : 0};
     };
     int i = rank + CLUSTER * warp;
-    EpilogueInputs<MODE, NORM> early;
-    early.load(to, place(i), lane);
+    EpilogueInputs<MODE, NORM> loaded;
+    loaded.load(to, tile_of(i), lane);
     sync_all();
     const int unit = warp % ROW_UNITS, slice = rank * K_SLICES + warp / ROW_UNITS;
-#pragma unroll
-    for (int f = 0; f < FRAGMENTS; ++f) {
+    UNROLL for (int f = 0; f < FRAGMENTS; ++f) {
         if (f % NT * 8 >= in.n_tokens) continue;
         const float* v = total[f / NT][f % NT];
         const float4 sum = make_float4(v[0], v[1], v[2], v[3]);
-        const int whole = unit % SIDE_UNITS * FRAGMENTS + f;
-        u8* at = shared + partial_at(unit / SIDE_UNITS, whole, slice) + 16 * lane;
+        const int fragment = unit % SIDE_UNITS * FRAGMENTS + f;
+        u8* at = shared + partial_at(unit / SIDE_UNITS, fragment, slice) + 16 * lane;
         if (CLUSTER > 1) {
-            st_cluster_16(smem_address(at), whole % CLUSTER, sum);
+            st_cluster_16(smem_address(at), fragment % CLUSTER, sum);
         } else {
             *(float4*)at = sum;
         }
@@ -258,19 +264,19 @@ __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT
     sync_all();
 #pragma unroll 1
     for (; i < SIDE_UNITS * FRAGMENTS; i += CLUSTER * WARPS) {
-        const OutputTile at = place(i);
+        const OutputTile at = tile_of(i);
         if (at.row < work.rows && at.token < in.n_tokens) {
             const float4 v = sum_slices(shared, 0, i, lane), up = MODE == GATED ? sum_slices(shared, 1, i, lane) : v;
-            write<MODE, NORM>(to, at, early, lane, v, up);
+            write<MODE, NORM>(to, at, loaded, lane, v, up);
         }
-        early.load(to, place(i + CLUSTER * WARPS), lane);
+        loaded.load(to, tile_of(i + CLUSTER * WARPS), lane);
     }
 }
 
 extern "C" __global__ void __cluster_size__(CLUSTER) __launch_bounds__(32 * WARPS, BLOCKS_PER_SM)
 decode(const unsigned short* x, int n_tokens, int width, float scale, const float* gates, const float* gain,
-       unsigned short* halves, float* squares, float eps, float* kept, const unsigned long long* ahead, int n_ahead,
-       unsigned long long tiles_0, unsigned long long out_0, int rows_0, int stride_0, int type_0,
+       unsigned short* halves, float* squares, float eps, float* captured, const unsigned long long* prefetch,
+       int n_prefetch, unsigned long long tiles_0, unsigned long long out_0, int rows_0, int stride_0, int type_0,
        unsigned long long tiles_1, unsigned long long out_1, int rows_1, int stride_1, int type_1,
        unsigned long long tiles_2, unsigned long long out_2, int rows_2, int stride_2, int type_2,
        unsigned long long tiles_3, unsigned long long out_3, int rows_3, int stride_3, int type_3) {
@@ -291,12 +297,9 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
     }
 
     float total[MT][NT][4];
-#pragma unroll
-    for (int m = 0; m < MT; ++m)
-#pragma unroll
-        for (int n = 0; n < NT; ++n) clear(total[m][n]);
-    const Inputs in = {x, n_tokens, width, eps, ahead, n_ahead};
-    const Epilogue to = {scale, gates, gain, halves, squares, scales, kept};
+    clear(total);
+    const Inputs in = {x, n_tokens, width, eps, prefetch, n_prefetch};
+    const Epilogue to = {scale, gates, gain, halves, squares, scales, captured};
     multiply_any<QUANTS>(work.type, work, in, to, shared, barriers, total);
 
     if (K_SLICES * CLUSTER > 1 || MODE == GATED) {
@@ -305,13 +308,12 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
     }
     if (NORM == INPUT_NORM) __syncthreads();
     const int lane = threadIdx.x % 32, row = (work.group * SIDE_UNITS + threadIdx.x / 32) * MT * 16;
-#pragma unroll
-    for (int f = 0; f < FRAGMENTS; ++f) {
+    UNROLL for (int f = 0; f < FRAGMENTS; ++f) {
         const float* v = total[f / NT][f % NT];
         const float4 sum = make_float4(v[0], v[1], v[2], v[3]);
         const OutputTile at = {work.out, work.rows, work.stride, row + f / NT * 16, f % NT * 8, n_tokens};
-        EpilogueInputs<MODE, NORM> early;
-        early.load(to, at, lane);
-        write<MODE, NORM>(to, at, early, lane, sum, sum);
+        EpilogueInputs<MODE, NORM> loaded;
+        loaded.load(to, at, lane);
+        write<MODE, NORM>(to, at, loaded, lane, sum, sum);
     }
 }

@@ -1,10 +1,15 @@
-// Epilogue of the decode multiply: products are stored, added or gated. RMS norms are fused: the factor of a norm in front of the
-// multiply is applied here, a norm behind it is prepared here.
+// Epilogue of the decode multiply: products are stored, added or gated. RMS norms are fused: the factor of a norm before the
+// multiply (INPUT_NORM) is applied here; a norm after it (OUTPUT_NORM) is prepared here.
 //
-// An RMS norm is linear but for one factor a token. With OUTPUT_NORM a multiply that adds to a stream also writes
-// ``half(value * gain * NORM_SCALE)``, saturated, and the sum of squares of every 16 values. The multiply with INPUT_NORM takes
-// these halves as its tokens and multiplies its products with the factor, which it computes from the sums. Which sums there are,
-// and their order, depend on the width alone.
+//   STORE     out = scale * product
+//   ADD       out += scale * product
+//   GATED     out = half(silu(gate) * up * INNER_SCALE), where gate and up are products
+//   GATED_BY  the same with `gates`, stored before, in place of the gate
+//
+// An RMS norm is linear except for one factor a token. With OUTPUT_NORM, a multiply that adds to the residual stream also
+// writes half(value * gain * NORM_SCALE), saturated, and the sum of squares of every 16 values. The multiply with INPUT_NORM
+// takes these float16 values as its tokens. It computes the factor from the sums of squares and multiplies its products with
+// it. The sums and their order depend on the width only.
 #pragma once
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/half.cuh"
@@ -17,32 +22,31 @@
 #define INPUT_NORM 1
 #define OUTPUT_NORM 2
 
+// Scale of normed values in float16 between two multiplies: it keeps large values below 65504.
 constexpr float NORM_SCALE = 0.125f;
 
-// Arguments of the epilogue. `scales`: factor of each token's products, in shared memory. `kept`: where the stream that is added to is
-// also stored, or null.
+// Arguments of the epilogue. `scales`: factor of each token's products, in shared memory. `captured`: if not null, the
+// updated residual stream is also stored here (a captured hidden state).
 struct Epilogue {
     float scale;
     const float *gates, *gain;
     u16* halves;
-    float *squares, *scales, *kept;
+    float *squares, *scales, *captured;
 };
 
-// Compute the factors of a norm of `width` values, times `scale`, of tokens `first`, `first + step` and so on; by one warp. Not
-// inlined, so that it takes no register from the code after it.
+// Compute the factors of a norm of `width` values, times `scale`, for tokens `first`, `first + step` and so on; by one warp.
+// Not inlined, so that the code after it has all registers.
 __device__ __noinline__ void compute_norm_scales(Epilogue to, int width, float eps, int n_tokens, int first, int step,
                                                  int lane) {
-    constexpr int UNROLL = 10;
+    constexpr int IN_FLIGHT = 10;  // sums of squares that a lane loads at a time
     const int tiles = (width + 15) / 16;
     for (int token = first; token < n_tokens; token += step) {
         const float* from = to.squares + (size_t)token * tiles;
         float sum = 0.0f;
-        for (int at = lane; at < tiles; at += 32 * UNROLL) {
-            float squares[UNROLL];
-#pragma unroll
-            for (int i = 0; i < UNROLL; ++i) squares[i] = at + 32 * i < tiles ? from[at + 32 * i] : 0.0f;
-#pragma unroll
-            for (int i = 0; i < UNROLL; ++i) sum = __fadd_rn(sum, squares[i]);
+        for (int at = lane; at < tiles; at += 32 * IN_FLIGHT) {
+            float squares[IN_FLIGHT];
+            UNROLL for (int i = 0; i < IN_FLIGHT; ++i) squares[i] = at + 32 * i < tiles ? from[at + 32 * i] : 0.0f;
+            UNROLL for (int i = 0; i < IN_FLIGHT; ++i) sum = __fadd_rn(sum, squares[i]);
         }
         sum = warp_sum(sum);
         const float factor = __frsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)width), eps));
@@ -50,70 +54,66 @@ __device__ __noinline__ void compute_norm_scales(Epilogue to, int width, float e
     }
 }
 
-// Outputs that a warp has at a time: 16 rows from `row` on and eight tokens from `token` on. Lane 4 * g + t has rows g (x, y) and g + 8
-// (z, w), tokens 2 * t and the next.
+// Outputs that a warp holds at a time: 16 rows from `row` on and eight tokens from `token` on. Lane 4 * g + t holds rows g
+// (x, y) and g + 8 (z, w) of tokens 2 * t and 2 * t + 1.
 struct OutputTile {
     float* out;
     int rows, stride, row, token, n_tokens;
 };
 
-// Values that the epilogue reads, loaded early to hide their latency.
+// Values that the epilogue reads. They are loaded early to hide the latency.
 template <int OUTPUT, int NORM_MODE>
 struct EpilogueInputs {
-    float was[4], gain[2];
+    float previous[4], gain[2];
 
     __device__ __forceinline__ void load(const Epilogue& to, const OutputTile& at, int lane) {
         if constexpr (OUTPUT == ADD || OUTPUT == GATED_BY) {
             const float* from = OUTPUT == ADD ? at.out : to.gates;
             const int stride = OUTPUT == ADD ? at.stride : at.rows;
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
+            UNROLL for (int e = 0; e < 4; ++e) {
                 const int r = at.row + lane / 4 + e / 2 * 8, t = at.token + lane % 4 * 2 + e % 2;
-                was[e] = r < at.rows && t < at.n_tokens ? from[(size_t)t * stride + r] : 0.0f;
+                previous[e] = r < at.rows && t < at.n_tokens ? from[(size_t)t * stride + r] : 0.0f;
                 if (NORM_MODE == OUTPUT_NORM && e % 2 == 0) gain[e / 2] = r < at.rows ? to.gain[r] : 0.0f;
             }
         }
     }
 };
 
+// Write a tile. `v`: sums of the products; `up`: those of the up projection if GATED.
 template <int OUTPUT, int NORM_MODE>
-__device__ __forceinline__ void write(const Epilogue& to, const OutputTile& place,
-                                      const EpilogueInputs<OUTPUT, NORM_MODE>& early, int lane, float4 v, float4 up) {
+__device__ __forceinline__ void write(const Epilogue& to, const OutputTile& tile,
+                                      const EpilogueInputs<OUTPUT, NORM_MODE>& loaded, int lane, float4 v, float4 up) {
     const float values[4] = {v.x, v.y, v.z, v.w}, ups[4] = {up.x, up.y, up.z, up.w};
     float squares[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-        const int r = place.row + lane / 4 + e / 2 * 8, t = place.token + lane % 4 * 2 + e % 2;
-        if (r >= place.rows || t >= place.n_tokens) continue;
+    UNROLL for (int e = 0; e < 4; ++e) {
+        const int r = tile.row + lane / 4 + e / 2 * 8, t = tile.token + lane % 4 * 2 + e % 2;
+        if (r >= tile.rows || t >= tile.n_tokens) continue;
         const float scale = NORM_MODE == INPUT_NORM ? to.scales[t] : to.scale;
-        const size_t at = (size_t)t * place.stride + r;
+        const size_t at = (size_t)t * tile.stride + r;
         const float value = __fmul_rn(values[e], scale);
         if constexpr (OUTPUT >= GATED) {
-            const float gate = OUTPUT == GATED ? value : early.was[e];
+            const float gate = OUTPUT == GATED ? value : loaded.previous[e];
             const float inner = __fmul_rn(silu_approx(gate), OUTPUT == GATED ? __fmul_rn(ups[e], scale) : value);
-            ((u16*)place.out)[at] = half_saturated(__fmul_rn(inner, INNER_SCALE));
+            ((u16*)tile.out)[at] = half_saturated(__fmul_rn(inner, INNER_SCALE));
         } else {
-            const float result = OUTPUT == ADD ? __fadd_rn(early.was[e], value) : value;
-            place.out[at] = result;
-            if (OUTPUT == ADD && to.kept) to.kept[at] = result;
+            const float result = OUTPUT == ADD ? __fadd_rn(loaded.previous[e], value) : value;
+            tile.out[at] = result;
+            if (OUTPUT == ADD && to.captured) to.captured[at] = result;
             if constexpr (NORM_MODE == OUTPUT_NORM) {
-                const float half = __fmul_rn(__fmul_rn(result, early.gain[e / 2]), NORM_SCALE);
-                to.halves[(size_t)t * place.rows + r] = half_saturated(half);
+                const float half = __fmul_rn(__fmul_rn(result, loaded.gain[e / 2]), NORM_SCALE);
+                to.halves[(size_t)t * tile.rows + r] = half_saturated(half);
                 squares[e % 2] = __fmaf_rn(result, result, squares[e % 2]);
             }
         }
     }
     if constexpr (NORM_MODE == OUTPUT_NORM) {
-#pragma unroll
-        for (int i = 4; i < 32; i *= 2) {
-#pragma unroll
-            for (int e = 0; e < 2; ++e) squares[e] = __fadd_rn(squares[e], __shfl_xor_sync(~0u, squares[e], i));
+        UNROLL for (int i = 4; i < 32; i *= 2) {
+            UNROLL for (int e = 0; e < 2; ++e) squares[e] = __fadd_rn(squares[e], __shfl_xor_sync(~0u, squares[e], i));
         }
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const int t = place.token + lane % 4 * 2 + e;
-            if (lane < 4 && place.row < place.rows && t < place.n_tokens) {
-                to.squares[(size_t)t * ((place.rows + 15) / 16) + place.row / 16] = squares[e];
+        UNROLL for (int e = 0; e < 2; ++e) {
+            const int t = tile.token + lane % 4 * 2 + e;
+            if (lane < 4 && tile.row < tile.rows && t < tile.n_tokens) {
+                to.squares[(size_t)t * ((tile.rows + 15) / 16) + tile.row / 16] = squares[e];
             }
         }
     }

@@ -1,12 +1,15 @@
-// out = x @ W.T for many tokens (prefill), on the tensor cores of any GPU: W unpacked to float16, sums in float32 in the order of K.
+// Multiply of a prefill: out = x @ W.T for many tokens, on the tensor cores of any GPU. W is unpacked to float16; sums are
+// float32, in the order of K.
 //
-// A block makes 128 tokens by 128 rows of W, a warp 64 by 64. Steps of TILE_K go through a ring in shared memory, swizzled by 16
-// bytes. Elements past the matrices are zero and are not written: a token's values depend on nothing but the token.
+// A block computes 128 tokens by 128 rows of W, a warp 64 by 64. All warps copy steps of TILE_K columns with cp.async into a
+// ring in shared memory, swizzled by 16 bytes, and multiply them. Elements past the matrices are read as zero and are not
+// written: a token's result depends on no other token.
 //
 // Grid (tiles of tokens * tiles of rows of W), block 128, shared memory STAGES * STAGE_BYTES.
-// Macros: TILE_K, 64, or 32 where two blocks would not fit in shared memory; MODE, STORE: out = scale * product,
-// ADD: out += scale * product, GATED: out = half(silu(gate) * up * 2^-6).
+// Macros: TILE_K, 64, or 32 where two blocks would not fit in shared memory; MODE, STORE: out = scale * product, ADD: out +=
+// scale * product, GATED: out = half(silu(gate) * up * INNER_SCALE).
 // Bytes: x once for each 128 rows of W, W once for each 128 tokens, mostly from the L2 cache.
+#include "../gpu/include/clear.cuh"
 #include "../gpu/include/cp_async.cuh"
 #include "../gpu/include/mma.cuh"
 #include "../gpu/include/pdl.cuh"
@@ -20,19 +23,19 @@ static_assert(TILE_K == 32 || TILE_K == 64, "a row of a step is 64 or 128 bytes"
 constexpr int TILE = 128, LINES = TILE_K / 8, STAGES = TILE_K == 64 ? 2 : 3, THREADS = 128;
 constexpr int MATRIX_BYTES = TILE * TILE_K * 2, STAGE_BYTES = 2 * MATRIX_BYTES;
 
-// Byte offset of line `line` of row `row` of a matrix: a line of eight rows lies at eight different places of 128 bytes.
+// Byte offset of 16-byte line `line` of row `row` of a matrix. The same line of eight consecutive rows falls into eight
+// different bank groups.
 __device__ __forceinline__ int swizzled(int row, int line) {
     return row * TILE_K * 2 + (line ^ (TILE_K == 64 ? row % 8 : row / 2 % 4)) * 16;
 }
 
 // Start to copy 128 rows of a matrix, TILE_K columns from `k`.
 __device__ __forceinline__ void fetch(u32 shared, const u16* from, int first, int rows, int k, int width) {
-#pragma unroll
-    for (int i = 0; i < TILE * LINES / THREADS; ++i) {
+    UNROLL for (int i = 0; i < TILE * LINES / THREADS; ++i) {
         const int row = (threadIdx.x + i * THREADS) / LINES, line = threadIdx.x % LINES;
-        const bool there = first + row < rows && k + 8 * line < width;
-        const u16* at = from + (there ? (size_t)(first + row) * width + k + 8 * line : 0);
-        cp_async_16_zfill(shared + swizzled(row, line), at, there);
+        const bool exists = first + row < rows && k + 8 * line < width;
+        const u16* at = from + (exists ? (size_t)(first + row) * width + k + 8 * line : 0);
+        cp_async_16_zfill(shared + swizzled(row, line), at, exists);
     }
 }
 
@@ -53,15 +56,13 @@ prefill(const unsigned short* x, const unsigned short* w, const unsigned long lo
         fetch(shared + stage * STAGE_BYTES, x, first_row, n_rows, step * TILE_K, width);
         fetch(shared + stage * STAGE_BYTES + MATRIX_BYTES, w, first_column, columns, step * TILE_K, width);
     };
-#pragma unroll
-    for (int s = 0; s < STAGES - 1; ++s) {
+    UNROLL for (int s = 0; s < STAGES - 1; ++s) {
         if (s < steps) fill(s, s);
         cp_async_commit_group();
     }
 
     float d[4][8][4];
-#pragma unroll
-    for (int i = 0; i < 128; ++i) d[i / 32][i / 4 % 8][i % 4] = 0.0f;
+    clear(d);
     // the lane's row and line of a 16 x 16 matrix, for ldmatrix
     const int a_row = warp_row + lane % 16, a_line = lane / 16;
     const int b_row = warp_column + lane % 8 + lane / 16 * 8, b_line = lane / 8 % 2;
@@ -72,27 +73,20 @@ prefill(const unsigned short* x, const unsigned short* w, const unsigned long lo
         if (step + STAGES - 1 < steps) fill(free, step + STAGES - 1);
         cp_async_commit_group();
         const u32 a_at = shared + stage * STAGE_BYTES, b_at = a_at + MATRIX_BYTES;
-#pragma unroll
-        for (int k = 0; k < TILE_K / 16; ++k) {
+        UNROLL for (int k = 0; k < TILE_K / 16; ++k) {
             u32 a[4][4], b[4][4];
-#pragma unroll
-            for (int m = 0; m < 4; ++m) ldmatrix_x4(a[m], a_at + swizzled(a_row + 16 * m, 2 * k + a_line));
-#pragma unroll
-            for (int n = 0; n < 4; ++n) ldmatrix_x4(b[n], b_at + swizzled(b_row + 16 * n, 2 * k + b_line));
-#pragma unroll
-            for (int m = 0; m < 4; ++m)
-#pragma unroll
-                for (int n = 0; n < 8; ++n) mma_m16n8k16(d[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+            UNROLL for (int m = 0; m < 4; ++m) ldmatrix_x4(a[m], a_at + swizzled(a_row + 16 * m, 2 * k + a_line));
+            UNROLL for (int n = 0; n < 4; ++n) ldmatrix_x4(b[n], b_at + swizzled(b_row + 16 * n, 2 * k + b_line));
+            UNROLL for (int m = 0; m < 4; ++m)
+                UNROLL for (int n = 0; n < 8; ++n) mma_m16n8k16(d[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         free = free + 1 == STAGES ? 0 : free + 1;
     }
 
-#pragma unroll
-    for (int m = 0; m < 4; ++m) {
+    UNROLL for (int m = 0; m < 4; ++m) {
         OutputCursor cursor(parts, n_parts);
-#pragma unroll
-        for (int n = 0; n < 8; n += 4) {
+        UNROLL for (int n = 0; n < 8; n += 4) {
             const int row = first_row + warp_row + 16 * m + lane / 4, column = first_column + warp_column + 8 * n;
             if (column < columns) store_block<MODE>(cursor, row, n_rows, column, d[m] + n, scale);
         }

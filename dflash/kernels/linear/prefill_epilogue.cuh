@@ -1,4 +1,4 @@
-// Epilogue of the prefill multiplies: outputs are stored, added or gated. Rows of weights are in the order of
+// Epilogue of the prefill multiplies: outputs are stored, added or gated. The rows of unpacked weights are in the order of
 // formats/fragment_rows.cuh, so a thread holds four consecutive outputs.
 #pragma once
 #include "../gpu/include/activation.cuh"
@@ -10,20 +10,21 @@
 
 // One of several matrices that are multiplied with the same tokens.
 struct Output {
-    u64 first;    // its first unpacked row
+    u64 first;    // first unpacked row of the matrix
     u64 columns;  // columns of `out`
     u64 out;
     u64 stride;  // elements from one row of `out` to the next
 };
 
-// The matrix of a column. Columns only grow.
+// The matrix that a column belongs to. Must be called with ascending columns.
 struct OutputCursor {
     const Output* parts;
     int n_parts, at;
     u64 next;
     Output part;
 
-    __device__ OutputCursor(const u64* parts, int n_parts) : parts((const Output*)parts), n_parts(n_parts), at(-1), next(0) {}
+    __device__ OutputCursor(const u64* parts, int n_parts)
+        : parts((const Output*)parts), n_parts(n_parts), at(-1), next(0) {}
     __device__ void move(int column) {
         while (column >= next) {
             part = parts[++at];
@@ -45,12 +46,11 @@ __device__ __forceinline__ void store_4(const Output& part, int row, int column,
     if (n >= 4 && ((size_t)out & 15) == 0) {
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (MODE_ == ADD) sum = *(const float4*)out;
-        *(float4*)out = make_float4(__fmaf_rn(v[0], scale, sum.x), __fmaf_rn(v[1], scale, sum.y), __fmaf_rn(v[2], scale, sum.z),
-                                    __fmaf_rn(v[3], scale, sum.w));
+        *(float4*)out = make_float4(__fmaf_rn(v[0], scale, sum.x), __fmaf_rn(v[1], scale, sum.y),
+                                    __fmaf_rn(v[2], scale, sum.z), __fmaf_rn(v[3], scale, sum.w));
         return;
     }
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
+    UNROLL for (int e = 0; e < 4; ++e) {
         if (e < n) out[e] = __fmaf_rn(v[e], scale, MODE_ == ADD ? out[e] : 0.0f);
     }
 }
@@ -62,8 +62,7 @@ __device__ __forceinline__ void store_4_halves(const Output& part, int row, int 
         *(uint2*)out = make_uint2(v[0] | (u32)v[1] << 16, v[2] | (u32)v[3] << 16);
         return;
     }
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
+    UNROLL for (int e = 0; e < 4; ++e) {
         if (e < n) out[e] = v[e];
     }
 }
@@ -76,21 +75,17 @@ __device__ __forceinline__ void store_block(OutputCursor& cursor, int row, int n
     if constexpr (MODE_ == GATED) {
         cursor.move(column);
         const int to = (column - (int)cursor.part.first) / 2 + 4 * t;
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        UNROLL for (int r = 0; r < 2; ++r) {
             u16 v[4];
-#pragma unroll
-            for (int q = 0; q < 4; ++q) v[q] = gated(d[q][2 * r], d[q][2 * r + 1]);
+            UNROLL for (int q = 0; q < 4; ++q) v[q] = gated(d[q][2 * r], d[q][2 * r + 1]);
             if (row + 8 * r < n_rows) store_4_halves(cursor.part, row + 8 * r, to, v);
         }
     } else {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        UNROLL for (int half = 0; half < 2; ++half) {
             cursor.move(column + 16 * half);
             const int to = column + 16 * half - (int)cursor.part.first + 4 * t;
             const float (*q)[4] = d + 2 * half;
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
+            UNROLL for (int r = 0; r < 2; ++r) {
                 const float v[4] = {q[0][2 * r], q[0][2 * r + 1], q[1][2 * r], q[1][2 * r + 1]};
                 if (row + 8 * r < n_rows) store_4<MODE_>(cursor.part, row + 8 * r, to, v, scale);
             }

@@ -1,14 +1,16 @@
-// out = x @ W.T for many tokens (prefill), on Hopper: W unpacked to float16, sums in float32 in the order of K.
+// Multiply of a prefill on Hopper: out = x @ W.T for many tokens. W is unpacked to float16; sums are float32, in the order
+// of K.
 //
-// A block makes 128 tokens by 256 rows of W, tile after tile (persistent). If the last tiles would keep at most half of the blocks
-// busy, they are halved along W. Roles: one producer thread copies steps of TILE_K with TMA into a pipeline; two consumer
-// warpgroups multiply 64 tokens each. Elements past the matrices are zero and are not written: a token's values depend on nothing
-// but the token. Tiles are rasterised along the tokens, 2048 at a time, so that concurrent blocks share rows of W and tokens in
-// the L2 cache.
+// A block computes tiles of 128 tokens by 256 rows of W, one after the other (persistent). If the last tiles would occupy at
+// most half of the blocks, these tiles are halved along W. Roles: one producer thread copies steps of TILE_K columns with
+// TMA into a pipeline; two consumer warpgroups multiply 64 tokens each. Elements past the matrices are read as zero and are
+// not written: a token's result depends on no other token. Tiles are rasterised along the tokens, 2048 at a time, so that
+// concurrent blocks share rows of W and tokens in the L2 cache.
 //
 // Grid (blocks that run at once), block 384, shared memory STAGES * STAGE_BYTES + 1024. Macros: MODE as in prefill.cu.
 // Bytes: x once for each 256 rows of W, W once for each 128 tokens, mostly from the L2 cache.
 #include "../gpu/include/pdl.cuh"
+#include "../gpu/include/pipeline.cuh"
 #include "../gpu/include/tma.cuh"
 #include "../gpu/include/wgmma.cuh"
 #include "prefill_epilogue.cuh"
@@ -19,13 +21,13 @@
 
 constexpr int TILE_M = 128, TILE_N = 256, TILE_K = 64, STAGES = 4, RASTER_TILES_M = 16;
 constexpr int X_BYTES = TILE_M * TILE_K * 2, W_BYTES = TILE_N * TILE_K * 2, STAGE_BYTES = X_BYTES + W_BYTES;
-constexpr int BOX = TILE_N / 2;  // rows of W in a copy
+constexpr int BOX = TILE_N / 2;  // rows of W that a TMA copy loads
 
 struct Tile {
     int row, column;
 };
 
-// The tiles of a launch, whole ones first, then halved ones.
+// The tiles of a launch: whole tiles first, then halved ones.
 struct Tiles {
     int across, strips, whole, halves;
 
@@ -47,45 +49,36 @@ struct Tiles {
     }
 };
 
-// Position of a thread in the pipeline.
-struct Pipeline {
-    u32 memory, full, empty;
-    int stage, phase;
-
-    __device__ u32 at() const { return memory + stage * STAGE_BYTES; }
-    __device__ void move() {
-        if (++stage == STAGES) stage = 0, phase ^= 1;
-    }
-};
+using Pipeline = PipelineState<STAGES, STAGE_BYTES>;
 
 // Producer: copy a tile of N rows of W.
 template <int N>
 __device__ __forceinline__ void copy_tile(Pipeline& pipeline, const TensorMap& x, const TensorMap& w, Tile tile, int steps) {
     for (int step = 0; step < steps; ++step) {
-        const u32 barrier = pipeline.full + 8 * pipeline.stage;
-        mbarrier_wait(pipeline.empty + 8 * pipeline.stage, pipeline.phase ^ 1);
+        const u32 barrier = pipeline.full_barrier();
+        mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
         mbarrier_arrive_expect_tx(barrier, X_BYTES + N * TILE_K * 2);
-        tma_load_2d(pipeline.at(), x, step * TILE_K, tile.row, barrier);
-#pragma unroll
-        for (int i = 0; i < N; i += BOX) {
-            tma_load_2d(pipeline.at() + X_BYTES + i * TILE_K * 2, w, step * TILE_K, tile.column + i, barrier);
+        tma_load_2d(pipeline.tile(), x, step * TILE_K, tile.row, barrier);
+        UNROLL for (int i = 0; i < N; i += BOX) {
+            tma_load_2d(pipeline.tile() + X_BYTES + i * TILE_K * 2, w, step * TILE_K, tile.column + i, barrier);
         }
-        pipeline.move();
+        pipeline.next();
     }
 }
 
+// Consumer: multiply a tile of N rows of W with 64 tokens, number `part` of the two halves.
 template <int N>
 __device__ __forceinline__ void multiply_tile(Pipeline& pipeline, int part, int steps, float (&d)[N / 8][4]) {
     for (int step = 0; step < steps; ++step) {
-        mbarrier_wait(pipeline.full + 8 * pipeline.stage, pipeline.phase);
-        const u64 a = wgmma_descriptor(pipeline.at() + part * (X_BYTES / 2)), b = wgmma_descriptor(pipeline.at() + X_BYTES);
+        mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
+        const u64 a = wgmma_descriptor(pipeline.tile() + part * (X_BYTES / 2)),
+                  b = wgmma_descriptor(pipeline.tile() + X_BYTES);
         wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < TILE_K / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
+        UNROLL for (int k = 0; k < TILE_K / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
         wgmma_commit_group();
         wgmma_wait_group<0>();
-        if (threadIdx.x % 128 == 0) mbarrier_arrive(pipeline.empty + 8 * pipeline.stage);
-        pipeline.move();
+        if (threadIdx.x % 128 == 0) mbarrier_arrive(pipeline.empty_barrier());
+        pipeline.next();
     }
 }
 
@@ -121,8 +114,7 @@ prefill_hopper(const __grid_constant__ TensorMap x, const __grid_constant__ Tens
         const int row = (group - 1) * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
         const auto write = [&](Tile tile, int n, const float (*d)[4]) {
             OutputCursor cursor(parts, n_parts);
-#pragma unroll
-            for (int i = 0; i < n; i += 4) {
+            UNROLL for (int i = 0; i < n; i += 4) {
                 const int column = tile.column + 8 * i;
                 if (column < columns) store_block<MODE>(cursor, tile.row + row, n_rows, column, d + i, scale);
             }

@@ -1,20 +1,22 @@
-// out = x @ W.T for some tokens (short prefill), on Hopper, from packed tiles: the same float16 values, multiplied in the same order
-// as those that unpack.cu writes for prefill_hopper.cu, so the same bits.
+// Multiply of a short prefill on Hopper, from packed tiles: out = x @ W.T. It multiplies the float16 values that unpack.cu
+// writes for prefill_hopper.cu, in the same order, so the results have the same bits.
 //
-// A block makes 128 tokens by 64 rows of W in steps of 64 of K. Roles: one producer thread copies tokens with TMA into a pipeline,
-// another one packed tiles into a pipeline of their own; sixteen warps unpack, eight of them a step, each 16 rows by 32; two
-// consumer warpgroups multiply 64 tokens each. Every 128 tokens unpack W anew, so this is for few tokens.
+// A block computes 128 tokens by 64 rows of W in steps of 64 columns. Roles: one producer thread copies tokens with TMA into
+// a pipeline; another one copies packed tiles into a second pipeline. Sixteen warps unpack the tiles, eight warps a step,
+// each 16 rows by 32 columns. Two consumer warpgroups multiply 64 tokens each. W is unpacked again for every 128 tokens, so
+// this kernel is for few tokens.
 //
-// Launches that write different `out` may run at once. The first one (`leads`) waits for earlier kernels and only then lets the
-// next one start, which need not wait.
+// Launches that write different `out` may run at once. The first one (`leads`) waits for earlier kernels before it lets the
+// next one start. The next one need not wait before it writes.
 //
-// Grid (tiles of tokens, strips of 64 rows of all matrices), block 832,
-// shared memory 1024 + STAGES * STAGE_BYTES + PACKED_STAGES * PACKED_STAGE_BYTES.
-// Macros: QUANT, the format; MODE as in prefill.cu; GATED takes 32 rows of the gate and 32 of the up projection.
+// Grid (tiles of tokens, strips of 64 rows of all matrices), block 832, shared memory 1024 + STAGES * STAGE_BYTES +
+// PACKED_STAGES * PACKED_STAGE_BYTES.
+// Macros: QUANT, the format; MODE as in prefill.cu; with GATED a strip is 32 rows of the gate and 32 of the up projection.
 // Bytes: the tiles once for each 128 tokens, x once for each 64 rows of W.
 #include "../formats/fragment_rows.cuh"
 #include "../formats/halves.cuh"
 #include "../gpu/include/pdl.cuh"
+#include "../gpu/include/pipeline.cuh"
 #include "../gpu/include/tma.cuh"
 #include "../gpu/include/wgmma.cuh"
 #include "prefill_epilogue.cuh"
@@ -26,30 +28,17 @@
 using Q = QUANT;
 constexpr int TILE_M = 128, TILE_N = 64, TILE_K = 64, STAGES = 6, PACKED_STAGES = 4, UNPACK_WARPS = 16, THREADS = 832;
 constexpr int X_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = X_BYTES + TILE_N * TILE_K * 2, PACKED_STAGE_BYTES = 4 * Q::BYTES;
-constexpr int STEPS = Q::TILE_K / TILE_K;  // of a packed tile
-static_assert(STEPS == 1 || STEPS % 2 == 0, "warps take every other step, or every other tile");
+constexpr int STEPS = Q::TILE_K / TILE_K;  // steps in a packed tile
+static_assert(STEPS == 1 || STEPS % 2 == 0, "an unpack warp takes every other step, or every other tile");
 
-// Position of a thread in a pipeline of N stages.
-template <int N, int BYTES>
-struct PipelineState {
-    u32 memory, full, empty;
-    int stage, phase;
-
-    __device__ u32 at() const { return memory + stage * BYTES; }
-    __device__ u32 full_barrier() const { return full + 8 * stage; }
-    __device__ u32 empty_barrier() const { return empty + 8 * stage; }
-    __device__ void move() {
-        if (++stage == N) stage = 0, phase ^= 1;
-    }
-};
 using Pipeline = PipelineState<STAGES, STAGE_BYTES>;
 using PackedPipeline = PipelineState<PACKED_STAGES, PACKED_STAGE_BYTES>;
 
-// The four row tiles of a strip.
+// The four row tiles of 16 rows in a strip.
 struct Rows {
-    const u8* tiles[2];  // of the matrix, or of the gate and of the up projection
-    int first, last;     // row tile of the strip, of the matrix
-    size_t bytes;        // of a row of tiles
+    const u8* tiles[2];  // the matrix, or the gate and the up projection
+    int first, last;     // first row tile of the strip, last one of the matrix
+    size_t bytes;        // bytes of a row of tiles
 
     __device__ const u8* of(int q) const {
         const int tile = first + (MODE == GATED ? q % 2 : q);
@@ -57,62 +46,61 @@ struct Rows {
     }
 };
 
+// Producer: copy the packed tiles of a strip.
 __device__ __forceinline__ void copy_tiles(PackedPipeline& packed, const Rows& rows, int steps) {
     for (int i = 0; i * STEPS < steps; ++i) {
         mbarrier_wait(packed.empty_barrier(), packed.phase ^ 1);
         mbarrier_arrive_expect_tx(packed.full_barrier(), PACKED_STAGE_BYTES);
-#pragma unroll
-        for (int q = 0; q < 4; ++q) {
-            bulk_copy(packed.at() + q * Q::BYTES, rows.of(q) + (size_t)i * Q::BYTES, Q::BYTES, packed.full_barrier());
+        UNROLL for (int q = 0; q < 4; ++q) {
+            bulk_copy(packed.tile() + q * Q::BYTES, rows.of(q) + (size_t)i * Q::BYTES, Q::BYTES, packed.full_barrier());
         }
-        packed.move();
+        packed.next();
     }
 }
 
-// Unpack warp `u`: 16 rows, 32 columns of every other step.
+// Role of unpack warp `u`: unpack 16 rows by 32 columns of every other step (or of every other tile, if a tile is one step).
 __device__ __forceinline__ void unpack(Pipeline& pipeline, PackedPipeline& packed, const u8* memory, int u, int steps) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, q = u % 4, part = u / 4 % 2, parity = u / 8;
     u32 to[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    UNROLL for (int r = 0; r < 2; ++r) {
         const int row = g + 8 * r,
                   at = MODE == GATED ? paired_fragment_row(q % 2 * 16 + row, q / 2) : fragment_row(q * 16 + row);
-        to[r] = X_BYTES + at * 128 + ((4 * part + which_eight<Q>(t)) ^ at % 8) * 16;
+        to[r] = X_BYTES + at * 128 + ((4 * part + lane_octet<Q>(t)) ^ at % 8) * 16;
     }
     for (int i = 0; i * STEPS < steps; ++i) {
         const bool mine = STEPS > 1 || i % 2 == parity;
         if (mine) mbarrier_wait(packed.full_barrier(), packed.phase);
         const u8* tile = memory + packed.stage * PACKED_STAGE_BYTES + q * Q::BYTES;
-#pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
+        UNROLL for (int s = 0; s < STEPS; ++s) {
             if (i * STEPS + s >= steps) break;
             if (STEPS > 1 ? s % 2 == parity : mine) {
                 uint4 lines[2];
-#pragma unroll
-                for (int r = 0; r < 2; ++r) lines[r] = eight_halves<Q>(tile, g + 8 * r, 2 * s + part, t);
+                UNROLL for (int r = 0; r < 2; ++r) lines[r] = eight_halves<Q>(tile, g + 8 * r, 2 * s + part, t);
                 mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
-                st_shared_16(pipeline.at() + to[0], lines[0]);
-                st_shared_16(pipeline.at() + to[1], lines[1]);
+                st_shared_16(pipeline.tile() + to[0], lines[0]);
+                st_shared_16(pipeline.tile() + to[1], lines[1]);
                 fence_async_proxy();
                 __syncwarp();
                 if (lane == 0) mbarrier_arrive(pipeline.full_barrier());
             }
-            pipeline.move();
+            pipeline.next();
         }
         __syncwarp();
         if (mine && lane == 0) mbarrier_arrive(packed.empty_barrier());
-        packed.move();
+        packed.next();
     }
 }
 
+// Producer: copy 64 * groups tokens from `row` on.
 __device__ __forceinline__ void copy_tokens(Pipeline& pipeline, const TensorMap& x, int row, int groups, int steps) {
     for (int step = 0; step < steps; ++step) {
         mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
         mbarrier_arrive_expect_tx(pipeline.full_barrier(), groups * (X_BYTES / 2));
         for (int i = 0; i < groups; ++i) {
-            tma_load_2d(pipeline.at() + i * (X_BYTES / 2), x, step * TILE_K, row + i * (TILE_M / 2), pipeline.full_barrier());
+            tma_load_2d(pipeline.tile() + i * (X_BYTES / 2), x, step * TILE_K, row + i * (TILE_M / 2),
+                        pipeline.full_barrier());
         }
-        pipeline.move();
+        pipeline.next();
     }
 }
 
@@ -125,8 +113,8 @@ prefill_packed(const __grid_constant__ TensorMap x, const unsigned long long* ti
     const u32 barrier = smem_address(barriers), start = smem_address(memory);
     const u32 aligned = (start + 1023) & ~1023u;
     Pipeline pipeline = {aligned, barrier, barrier + 8 * STAGES, 0, 0};
-    PackedPipeline packed = {aligned + STAGES * STAGE_BYTES, barrier + 16 * STAGES, barrier + 16 * STAGES + 8 * PACKED_STAGES,
-                             0, 0};
+    PackedPipeline packed = {aligned + STAGES * STAGE_BYTES, barrier + 16 * STAGES,
+                             barrier + 16 * STAGES + 8 * PACKED_STAGES, 0, 0};
     const int warp = threadIdx.x / 32, first_row = blockIdx.x * TILE_M, column = blockIdx.y * TILE_N;
     const int groups = n_rows - first_row > TILE_M / 2 ? 2 : 1, steps = (width + TILE_K - 1) / TILE_K;
 
@@ -161,19 +149,18 @@ prefill_packed(const __grid_constant__ TensorMap x, const unsigned long long* ti
             float d[TILE_N / 8][4];
             for (int step = 0; step < steps; ++step) {
                 mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
-                const u64 a = wgmma_descriptor(pipeline.at() + warp / 4 * (X_BYTES / 2)),
-                          b = wgmma_descriptor(pipeline.at() + X_BYTES);
+                const u64 a = wgmma_descriptor(pipeline.tile() + warp / 4 * (X_BYTES / 2)),
+                          b = wgmma_descriptor(pipeline.tile() + X_BYTES);
                 wgmma_fence();
-#pragma unroll
-                for (int k = 0; k < TILE_K / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
+                UNROLL for (int k = 0; k < TILE_K / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
                 wgmma_commit_group();
                 wgmma_wait_group<0>();
                 if (threadIdx.x % 128 == 0) mbarrier_arrive(pipeline.empty_barrier());
-                pipeline.move();
+                pipeline.next();
             }
             const int row = first_row + warp * 16 + threadIdx.x % 32 / 4;
-#pragma unroll
-            for (int n = 0; n < TILE_N / 8; n += 4) store_block<MODE>(cursor, row, n_rows, column + 8 * n, d + n, scale);
+            UNROLL for (int n = 0; n < TILE_N / 8; n += 4)
+                store_block<MODE>(cursor, row, n_rows, column + 8 * n, d + n, scale);
         }
     }
     if (!leads) wait_on_dependent_grids();

@@ -1,5 +1,7 @@
-// out += sum of the expert outputs of each row times their factors. Grid (MODEL_DIM over 1024, rows), block 256.
-// Macros: MODEL_DIM, a multiple of 4; N_USED. Bytes: 4 * MODEL_DIM * (N_USED + 3) for each row.
+// Combine the expert outputs of each row: out += sum over slots of factor * product.
+//
+// Grid (MODEL_DIM / 1024 rounded up, rows), block 256, no shared memory. A thread handles four columns. Macros: MODEL_DIM, a
+// multiple of 4; N_USED, routed experts of a token. Bytes: 4 * MODEL_DIM * (N_USED + 3) a row.
 #include "../gpu/include/pdl.cuh"
 #include "combine.cuh"
 
@@ -15,15 +17,13 @@ combine(const float* product, const float* factors, const int* counts, int first
     const int k = (blockIdx.x * 256 + threadIdx.x) * 4;
     if (first_row + (int)blockIdx.y >= counts[0] || k >= MODEL_DIM) return;
     float4 v[SLOTS];
-#pragma unroll
-    for (int slot = 0; slot < SLOTS; ++slot) {
+    UNROLL for (int slot = 0; slot < SLOTS; ++slot) {
         v[slot] = __ldcg((const float4*)(product + ((size_t)blockIdx.y * SLOTS + slot) * MODEL_DIM + k));
     }
     float4* to = (float4*)(out + (size_t)(first_row + blockIdx.y) * MODEL_DIM + k);
     float4 total = *to;
     float of_row[SLOTS];
-#pragma unroll
-    for (int slot = 0; slot < SLOTS; ++slot) of_row[slot] = __ldcg(factors + blockIdx.y * SLOTS + slot);
+    UNROLL for (int slot = 0; slot < SLOTS; ++slot) of_row[slot] = __ldcg(factors + blockIdx.y * SLOTS + slot);
     total.x = __fadd_rn(total.x, combine<SLOTS>(of_row, [&](int slot) { return v[slot].x; }));
     total.y = __fadd_rn(total.y, combine<SLOTS>(of_row, [&](int slot) { return v[slot].y; }));
     total.z = __fadd_rn(total.z, combine<SLOTS>(of_row, [&](int slot) { return v[slot].z; }));

@@ -1,48 +1,48 @@
-// The down projection of the inner values, for few rows (`down_small`, which also adds up) and for items (`down`).
+// Down projection of the experts: product = down @ inner. `down_small` is for few rows and also combines the experts of each
+// row; `down` takes the work items of expert_items.cu.
 //
-// A warp multiplies 16 or 32 rows of an expert with up to four tokens. Sums of spans are added in order, so both entries give a pair
-// the same bits. Bulk copies fetch the tiles ahead.
-//   down        product[pair] = down @ inner[pair]. A unit of work is WARPS times 32 rows of an item, one for each warp; a block
-//               takes a range of units. Grid blocks, at most the units; block 32 * WARPS, shared memory
-//               X_BYTES + WARPS * STAGES * 2 * PIECE.
-//   down_small  out[row] += sum of its experts: PARTS warps for each expert take its spans in turn. Grid (MODEL_DIM / 16, rows),
-//               block 32 * (N_USED + 1) * PARTS, shared memory (N_USED + 1) * PARTS * (PIECE + SPAN_BYTES).
+// A warp multiplies 16 or 32 weight rows of an expert with up to four tokens. Sums of spans are added in order, so both
+// entry points give a pair the same bits. Bulk copies prefetch the tiles.
+//   down        product[pair] = down @ inner[pair]. A unit of work is WARPS times 32 weight rows of an item; a block takes a
+//               range of units. Every warp is its own producer (copies) and consumer (multiplies). Grid: blocks, at most as
+//               many as units; block 32 * WARPS; shared memory X_BYTES + WARPS * STAGES * 2 * PIECE.
+//   down_small  out[row] += sum of its experts. PARTS warps for each expert take its spans in turn. Grid (MODEL_DIM / 16,
+//               rows), block 32 * (N_USED + 1) * PARTS, shared memory (N_USED + 1) * PARTS * (PIECE + SPAN_BYTES).
 //
-// Macros: MODEL_DIM, EXPERTS, N_USED, FFN_DIM, SHARED_FFN_DIM; DOWN and SHARED_DOWN, formats; WARPS; STAGES, spans of tiles that a
-// warp has in flight, and BLOCKS_PER_SM, for `down`. Bytes: the tiles of an expert once for every four of its rows; in `down_small`
-// once for every row, all but the first from L2.
+// Macros: MODEL_DIM, EXPERTS, N_USED, FFN_DIM, SHARED_FFN_DIM, the shape; DOWN and SHARED_DOWN, formats; for `down`: WARPS;
+// STAGES, spans of tiles in flight a warp; BLOCKS_PER_SM, blocks that must fit a multiprocessor.
+// Bytes: `down`, the tiles of an expert once for every four of its pairs; `down_small`, once for every pair, repeats from
+// the L2 cache.
 #include "../gpu/include/pdl.cuh"
 #include "combine.cuh"
 #include "activation_spans.cuh"
+#include "shape.cuh"
 
-#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN_DIM) || !defined(SHARED_FFN_DIM)
-#error "MODEL_DIM, EXPERTS, N_USED, FFN_DIM and SHARED_FFN_DIM must be defined"
-#endif
 #if !defined(DOWN) || !defined(SHARED_DOWN) || !defined(WARPS) || !defined(STAGES) || !defined(BLOCKS_PER_SM)
 #error "DOWN, SHARED_DOWN, WARPS, STAGES and BLOCKS_PER_SM must be defined"
 #endif
 
-__host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
-
 using Row = Spans<DOWN, FFN_DIM>;
 using SharedRow = Spans<SHARED_DOWN, SHARED_FFN_DIM>;
 constexpr int SLOTS = N_USED + 1, PAIRS = 4, STRIPES = MODEL_DIM / 16;
-constexpr int UNITS = (STRIPES + 2 * WARPS - 1) / (2 * WARPS);  // of an item
+constexpr int UNITS = (STRIPES + 2 * WARPS - 1) / (2 * WARPS);  // units of an item
 constexpr int INNER_SPANS = larger(Row::N, SharedRow::N), TOKEN_BYTES = INNER_SPANS * SPAN_BYTES;
 constexpr int X_STRIDE = TOKEN_BYTES + (INNER_SPANS % 2 ? 0 : 64), X_BYTES = PAIRS * X_STRIDE;
-constexpr int PIECE = larger(Row::BYTES, SharedRow::BYTES), TILES = STRIPES > 1 ? 2 : 1;  // of 16 rows, for a warp
+constexpr int PIECE = larger(Row::BYTES, SharedRow::BYTES),
+              TILES = STRIPES > 1 ? 2 : 1;  // bytes of a span of a stripe; stripes of a warp
 constexpr int PARTS = INNER_SPANS < 32 / SLOTS ? INNER_SPANS : 32 / SLOTS;
-constexpr bool SAME = IsSame<DOWN, SHARED_DOWN>::value && FFN_DIM == SHARED_FFN_DIM;
+// True if the shared expert has the shape and format of the others, so that one code path serves both.
+constexpr bool SHARED_ALIKE = is_same<DOWN, SHARED_DOWN> && FFN_DIM == SHARED_FFN_DIM;
 
-// Producer role of a warp: it fetches the spans of its stripes, unit by unit.
+// Producer role of a warp: copies the spans of its stripes, unit by unit.
 struct Producer {
     const u8 *weights, *shared_weights;
     const int* item_expert;
     u32 ring, barriers;
     int item, unit, last_item, expert, next_expert, span, slot, left;
 
-    __device__ Producer(const u8* weights, const u8* shared_weights, const int* item_expert, u32 ring, u32 barriers, int begin,
-                        int end)
+    __device__ Producer(const u8* weights, const u8* shared_weights, const int* item_expert, u32 ring, u32 barriers,
+                        int begin, int end)
         : weights(weights),
           shared_weights(shared_weights),
           item_expert(item_expert),
@@ -57,17 +57,17 @@ struct Producer {
     }
     __device__ __forceinline__ void fetch(int warp, int lane) {
         if (left == 0) return;
-        const bool every = expert == EXPERTS;
+        const bool is_shared = expert == EXPERTS;
         const u32 to = ring + slot * 2 * PIECE, barrier = barriers + 8 * slot;
         const int stripe = max(min((unit * WARPS + warp) * 2, STRIPES - 2), 0);
         slot = slot + 1 == STAGES ? 0 : slot + 1;
-        if (SAME || !every) {
-            const u8* matrix = Row::of(every ? shared_weights : weights, every ? 0 : expert, STRIPES);
+        if (SHARED_ALIKE || !is_shared) {
+            const u8* matrix = Row::of(is_shared ? shared_weights : weights, is_shared ? 0 : expert, STRIPES);
             Row::fetch<TILES>(to, matrix, stripe, span, barrier, lane);
         } else {
             SharedRow::fetch<TILES>(to, shared_weights, stripe, span, barrier, lane);
         }
-        if (++span < (every ? SharedRow::N : Row::N)) return;
+        if (++span < (is_shared ? SharedRow::N : Row::N)) return;
         span = 0, --left;
         if (++unit < UNITS) return;
         unit = 0, ++item, expert = next_expert;
@@ -86,31 +86,24 @@ __device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<
                                               int first, int n_units, int pair, int warp, int lane, float* product) {
     for (int unit = first; unit < first + n_units; ++unit) {
         float total[TILES][1][4];
-#pragma unroll
-        for (int m = 0; m < TILES; ++m) clear(total[m][0]);
+        clear(total);
 #pragma unroll 1
         for (int span = 0; span < R::N; ++span) {
             const u8 *tiles = ring.wait(), *stripes[TILES];
-#pragma unroll
-            for (int m = 0; m < TILES; ++m) stripes[m] = tiles + m * R::step(span);
+            UNROLL for (int m = 0; m < TILES; ++m) stripes[m] = tiles + m * R::step(span);
             float of_span[TILES][1][4];
-#pragma unroll
-            for (int m = 0; m < TILES; ++m) clear(of_span[m][0]);
+            clear(of_span);
             R::template multiply<TILES>(stripes, span, TokensOfTile<Q, PAIRS>{x + span * SPAN_BYTES, X_STRIDE, lane}, lane,
                                         of_span);
-#pragma unroll
-            for (int m = 0; m < TILES; ++m)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) total[m][0][e] = __fadd_rn(total[m][0][e], of_span[m][0][e]);
+            UNROLL for (int m = 0; m < TILES; ++m)
+                UNROLL for (int e = 0; e < 4; ++e) total[m][0][e] = __fadd_rn(total[m][0][e], of_span[m][0][e]);
             __syncwarp();
             producer.fetch(warp, lane);
             ring.advance();
         }
         const int stripe = max(min((unit * WARPS + warp) * 2, STRIPES - 2), 0);
-#pragma unroll
-        for (int m = 0; m < TILES; ++m)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
+        UNROLL for (int m = 0; m < TILES; ++m)
+            UNROLL for (int e = 0; e < 4; ++e) {
                 const int to = __shfl_sync(~0u, pair, lane % 4 * 2 + e % 2);
                 if (to >= 0)
                     __stcg(product + (size_t)to * MODEL_DIM + (stripe + m) * 16 + lane / 4 + e / 2 * 8, total[m][0][e]);
@@ -135,24 +128,22 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
     if (begin >= end) return;
 
     Producer producer(weights, shared_weights, item_expert, smem_address(own), smem_address(barriers[warp]), begin, end);
-#pragma unroll
-    for (int i = 0; i < STAGES; ++i) producer.fetch(warp, lane);
+    UNROLL for (int i = 0; i < STAGES; ++i) producer.fetch(warp, lane);
     PipelineState<STAGES, 2 * PIECE> ring(own, barriers[warp]);
     for (int at = begin; at < end;) {
         const int item = at / UNITS, first = at % UNITS, n_units = min(end - at, UNITS - first);
         const int expert = __ldcg(item_expert + item), pair = lane < PAIRS ? __ldcg(item_pairs + item * PAIRS + lane) : -1;
-        const bool every = expert == EXPERTS;
+        const bool is_shared = expert == EXPERTS;
         __syncthreads();
-#pragma unroll
-        for (int i = 0; i < PAIRS; ++i) {
+        UNROLL for (int i = 0; i < PAIRS; ++i) {
             const int from = __shfl_sync(~0u, pair, i);
-            const int n_bytes = (every ? SharedRow::N : Row::N) * SPAN_BYTES;
+            const int n_bytes = (is_shared ? SharedRow::N : Row::N) * SPAN_BYTES;
             if (from >= 0) fetch_token(smem_address(shared) + i * X_STRIDE, inner, from, n_bytes, threadIdx.x, 32 * WARPS);
         }
         cp_async_commit_group();
         cp_async_wait_group<0>();
         __syncthreads();
-        if (SAME || !every) {
+        if (SHARED_ALIKE || !is_shared) {
             multiply_item<DOWN, Row>(producer, ring, shared, first, n_units, pair, warp, lane, product);
         } else {
             multiply_item<SHARED_DOWN, SharedRow>(producer, ring, shared, first, n_units, pair, warp, lane, product);
@@ -161,7 +152,7 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
     }
 }
 
-// The products of some spans of 16 rows with one pair.
+// Products of every PARTS-th span of 16 weight rows with one pair.
 template <class Q, class R>
 __device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner, int pair, u8* own, u64* barrier, int stripe,
                                               int part, float (*products)[16]) {
@@ -176,7 +167,7 @@ __device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner,
         cp_async_wait_group<0>();
         __syncwarp();
         float total[1][1][4];
-        clear(total[0][0]);
+        clear(total);
         mbarrier_wait(barrier_address, phase);
         R::template multiply<1>({own}, span, TokensOfTile<Q, 1>{own + PIECE, 0, lane}, lane, total);
         if (lane % 4 == 0) products[span][lane / 4] = total[0][0][0], products[span][lane / 4 + 8] = total[0][0][2];
@@ -201,8 +192,7 @@ down_small(const unsigned char* inner, const int* experts, const float* factors,
     float factor[SLOTS], before = 0.0f;
     if (threadIdx.x < 16) {
         before = *to;
-#pragma unroll
-        for (int i = 0; i < SLOTS; ++i) factor[i] = __ldcg(factors + row * SLOTS + i);
+        UNROLL for (int i = 0; i < SLOTS; ++i) factor[i] = __ldcg(factors + row * SLOTS + i);
     }
     u8* own = shared + warp * (PIECE + SPAN_BYTES);
     if (slot < N_USED) {

@@ -1,53 +1,21 @@
-// Top-k routing of up to 64 rows, and the work items of the next kernels: an expert and up to four of its pairs. Pair
-// SLOTS * row + slot is a row and one of its experts; the last slot is the shared expert, number EXPERTS. Items are sorted by expert,
-// after those of the shared one; the rows of an expert by number.
+// Top-k routing of up to 64 rows, and the work items of the next kernels. A pair is a row and one of its experts, number
+// SLOTS * row + slot; the last slot is the shared expert, number EXPERTS. An item is an expert and up to four of its pairs.
+// Items of the shared expert come first, then the others by expert; pairs of an expert are in the order of their rows.
 //
-// A warp routes a row; the last block to finish makes the items. Grid rows / 16, rounded up, block 512. `arrived` must be 0 and is 0
-// again at the end. Macros: EXPERTS, N_USED.
+// A warp routes a row; the last block to finish makes the items. Grid (rows / 16 rounded up), block 512, shared memory about
+// 12 * EXPERTS bytes (static). `arrived` must be 0 and is 0 again at the end. Macros: EXPERTS, experts of a layer; N_USED,
+// routed experts of a token. Bytes: 4 * (EXPERTS + 1) a row.
 #include "../gpu/include/pdl.cuh"
+
 #if !defined(EXPERTS) || !defined(N_USED)
 #error "EXPERTS and N_USED must be defined"
 #endif
+#define SCAN_THREADS 512
+#include "last_block.cuh"
+#include "prefix_sum.cuh"
 #include "topk.cuh"
 
-constexpr int PAIRS = 4, MAX_ROWS = 64, THREADS = 512;
-
-// True in the last block that calls this; it can read what all blocks wrote before.
-__device__ __forceinline__ bool is_last(int* arrived) {
-    __shared__ int last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = atomicAdd(arrived, 1) == gridDim.x - 1;
-        if (last) *arrived = 0;
-    }
-    __syncthreads();
-    if (last) __threadfence();
-    return last;
-}
-
-// Sum over the threads before, and that of all in `all`.
-__device__ __forceinline__ int exclusive_sum(int n, int& all) {
-    __shared__ int of_warp[THREADS / 32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int sum = n;
-#pragma unroll
-    for (int i = 1; i < 32; i *= 2) {
-        const int before = __shfl_up_sync(~0u, sum, i);
-        if (lane >= i) sum += before;
-    }
-    __syncthreads();
-    if (lane == 31) of_warp[warp] = sum;
-    __syncthreads();
-    all = 0;
-    int first = sum - n;
-#pragma unroll
-    for (int i = 0; i < THREADS / 32; ++i) {
-        if (i < warp) first += of_warp[i];
-        all += of_warp[i];
-    }
-    return first;
-}
+constexpr int PAIRS = 4, MAX_ROWS = 64, THREADS = SCAN_THREADS;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 expert_items(const float* logits, const int* counts, int most_rows, int* experts, float* factors, int* item_expert,
@@ -76,7 +44,8 @@ expert_items(const float* logits, const int* counts, int most_rows, int* experts
     __syncthreads();
     int before = shared_items;
     for (int start = 0; start < EXPERTS; start += THREADS) {
-        const int e = start + threadIdx.x, n_pairs = e < EXPERTS ? __popcll(rows_of[e]) : 0, n = (n_pairs + PAIRS - 1) / PAIRS;
+        const int e = start + threadIdx.x, n_pairs = e < EXPERTS ? __popcll(rows_of[e]) : 0,
+                  n = (n_pairs + PAIRS - 1) / PAIRS;
         int all;
         const int first = before + exclusive_sum(n, all);
         before += all;
@@ -91,7 +60,7 @@ expert_items(const float* logits, const int* counts, int most_rows, int* experts
     if (threadIdx.x == 0) *n_items = before;
     __syncthreads();
     for (int i = threadIdx.x; i < n_rows * N_USED; i += THREADS) {
-        const int r = i / N_USED, e = chosen[i], place = __popcll(rows_of[e] & ((u64)1 << r) - 1);
-        item_pairs[first_of[e] * PAIRS + place] = r * SLOTS + i % N_USED;
+        const int r = i / N_USED, e = chosen[i], index = __popcll(rows_of[e] & ((u64)1 << r) - 1);
+        item_pairs[first_of[e] * PAIRS + index] = r * SLOTS + i % N_USED;
     }
 }

@@ -1,13 +1,15 @@
-// inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE for the pairs of every item: up to four rows that use one expert.
+// Gate and up projections of the experts: inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE for the pairs of every item,
+// up to four rows that use one expert.
 //
-// A unit of work is 16 rows of the gate and the same rows of the up projection of an item. A block takes a range of units. Of each
-// unit every warp multiplies a span of K, whose tokens it keeps from one unit to the next, while bulk copies fetch the tiles of
-// later units. The sums of the warps are added in order, so a pair has the same bits in any batch. Inner values are stored in
-// spans; those past the last row of the weights are zeros.
+// A unit of work is 16 rows of the gate and the same rows of the up projection of an item; a block takes a range of units.
+// Each warp multiplies one span of K of every unit (split-K). Roles: every warp is its own producer and consumer. Its tokens
+// stay in shared memory from unit to unit, while bulk copies prefetch the tiles of later units. The sums of the warps are
+// added in order, so a pair has the same bits in any batch. Inner values are stored in spans; values past the last weight
+// row are zeros.
 //
-// Grid blocks, at most the units; block 32 * SPANS, shared memory SUM_BYTES + BARRIER_BYTES + SPANS * WARP_BYTES.
-// Macros: those of gate_up_unit.cuh; STAGES, units whose spans a warp has in flight; BLOCKS_PER_SM.
-// Bytes: the tiles of an expert once for every four of its rows.
+// Grid: blocks, at most as many as units; block 32 * SPANS; shared memory SUM_BYTES + BARRIER_BYTES + SPANS * WARP_BYTES.
+// Macros: those of gate_up_unit.cuh; STAGES, units in flight a warp; BLOCKS_PER_SM, blocks that must fit a multiprocessor.
+// Bytes: the tiles of an expert once for every four of its pairs.
 #include "../gpu/include/pdl.cuh"
 #include "gate_up_unit.cuh"
 
@@ -22,7 +24,7 @@ struct Weights {
     const u8 *gate, *up, *shared_gate, *shared_up;
 };
 
-// Producer role of a warp: it fetches its spans of the gate and of the up projection, unit by unit.
+// Producer role of a warp: copies its spans of the gate and of the up projection, unit by unit.
 struct Producer {
     const Weights& weights;
     const int* item_expert;
@@ -53,7 +55,7 @@ struct Producer {
     }
 };
 
-// Bring a warp's span of the tokens of some pairs to shared memory.
+// Copy a warp's span of the tokens of `n` pairs to shared memory.
 __device__ __forceinline__ void fetch_tokens(u8* to, const u8* x, int pair, int n, int warp, int lane) {
     constexpr int CHUNKS = SPAN_BYTES / 16;
     for (int start = 0; start < n * CHUNKS; start += 32) {
@@ -66,14 +68,13 @@ __device__ __forceinline__ void fetch_tokens(u8* to, const u8* x, int pair, int 
     __syncwarp();
 }
 
-// Multiply the units of one item.
+// Multiply `n_units` units of one item; `done` receives the sums of each.
 template <class G, class U, class Done>
 __device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<STAGES, PIECE>& ring, const u8* tokens,
                                               int n_units, int warp, int lane, Done done) {
     for (int i = 0; i < n_units; ++i) {
         float totals[2][1][4];
-        clear(totals[0][0]);
-        clear(totals[1][0]);
+        clear(totals);
         const u8* gate = ring.wait();
         multiply_both<G, U, PAIRS>(gate, tokens, SPAN_BYTES, warp, lane, totals);
         __syncwarp();
@@ -103,8 +104,7 @@ gate_up(const unsigned char* x, const int* item_expert, const int* item_pairs, c
 
     const Weights weights = {gate, up, shared_gate, shared_up};
     Producer producer(weights, item_expert, smem_address(own), smem_address(barriers), begin, end);
-#pragma unroll
-    for (int i = 0; i < STAGES; ++i) producer.fetch(warp, lane);
+    UNROLL for (int i = 0; i < STAGES; ++i) producer.fetch(warp, lane);
     PipelineState<STAGES, PIECE> ring(own, barriers);
     int done = 0;
     for (int at = begin; at < end;) {
@@ -115,12 +115,12 @@ gate_up(const unsigned char* x, const int* item_expert, const int* item_pairs, c
         const int stripes = (expert == EXPERTS ? SHARED_FFN_DIM : FFN_DIM) / 16;
         int unit = first;
         const auto add_up = [&](const float (&g)[4], const float (&u)[4]) {
-            keep_sums(sums[done % 2], warp, lane, g, u);
+            store_sums(sums[done % 2], warp, lane, g, u);
             __syncthreads();
             if (warp == done % SPANS) write_unit(sums[done % 2], unit, stripes, pair, n, lane, inner);
             ++done, ++unit;
         };
-        if (SAME || expert != EXPERTS) {
+        if (SHARED_ALIKE || expert != EXPERTS) {
             multiply_item<GATE, UP>(producer, ring, tokens, n_units, warp, lane, add_up);
         } else {
             multiply_item<SHARED_GATE, SHARED_UP>(producer, ring, tokens, n_units, warp, lane, add_up);

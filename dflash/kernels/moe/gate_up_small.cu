@@ -1,10 +1,12 @@
-// The gate and up projections of few rows, as gate_up.cu, together with top-k routing: a block takes one unit of a pair.
+// Gate and up projections of few rows, with the formula of gate_up.cu, fused with top-k routing. A block computes one unit
+// of one pair.
 //
-// A block computes its expert from the router's logits; the first block of a row stores the choice for later kernels. Each block
-// prefetches a part of its expert's down projection into the L2 cache.
-//
-// Grid (UNITS, pairs), block 32 * SPANS, shared memory SPANS * (PIECE + SPAN_BYTES + 1024).
-// Macros: those of gate_up_unit.cuh; BLOCKS_PER_SM. Bytes: the tiles of an expert once for every pair, all but the first from L2.
+// Each block routes its row itself from the router's logits. The first block of a row stores the choice for later kernels.
+// Each block also prefetches a part of its expert's down projection into the L2 cache.
+// Grid (UNITS, pairs), block 32 * SPANS, shared memory SPANS * (PIECE + SPAN_BYTES + 1024). Roles: each warp copies and
+// multiplies its span of K; warp 0 also routes and writes the result.
+// Macros: those of gate_up_unit.cuh; BLOCKS_PER_SM, blocks that must fit a multiprocessor. Bytes: the tiles of an expert
+// once for every pair, repeats from the L2 cache.
 #include "../gpu/include/pdl.cuh"
 #include "gate_up_unit.cuh"
 #include "topk.cuh"
@@ -15,7 +17,7 @@
 
 constexpr int WARP_BYTES = PIECE + SPAN_BYTES;
 
-// The part of a matrix that is this block's of all those of a pair.
+// Prefetch this block's part of a matrix into the L2 cache. The UNITS blocks of a pair prefetch the whole matrix together.
 __device__ __forceinline__ void prefetch_part(const u8* matrix, size_t n_bytes) {
     const size_t begin = n_bytes * blockIdx.x / UNITS / 128 * 128, end = n_bytes * (blockIdx.x + 1) / UNITS;
     for (size_t i = begin + 128 * threadIdx.x; i < end; i += 128 * THREADS) {
@@ -34,20 +36,20 @@ gate_up_small(const unsigned char* x, const float* logits, const int* counts, co
     float4(*sums)[2][32] = (float4(*)[2][32])shared;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, unit = blockIdx.x, pair = blockIdx.y;
     const int row = pair / SLOTS, slot = pair % SLOTS;
-    const bool every = slot == N_USED;
+    const bool is_shared = slot == N_USED;
     u8 *own = shared + SPANS * 1024 + warp * WARP_BYTES, *token = own + PIECE;
     const u32 piece = smem_address(own), barrier = smem_address(barriers + warp);
     if (lane == 0) mbarrier_init_for_copies(barrier, 2);
     launch_dependent_grids();
     __syncwarp();
-    if (every)
+    if (is_shared)
         fetch_both<SHARED_GATE, SHARED_UP>(piece, shared_gate, shared_up, 0, SHARED_FFN_DIM / 16, unit, warp, barrier, lane);
     wait_on_dependent_grids();
     const u8* from = x + ((size_t)row * SPANS + warp) * SPAN_BYTES;
     for (int c = 16 * lane; c < SPAN_BYTES; c += 512) cp_async_16(smem_address(token + c), from + c);
     cp_async_commit_group();
-    const bool there = row < counts[0];
-    if (there && !every) {
+    const bool exists = row < counts[0];
+    if (exists && !is_shared) {
         if (warp == 0) {
             const float* of_row = logits + row * (EXPERTS + 1);
             int chosen;
@@ -61,20 +63,21 @@ gate_up_small(const unsigned char* x, const float* logits, const int* counts, co
         __syncthreads();
         fetch_both<GATE, UP>(piece, gate, up, found, FFN_DIM / 16, unit, warp, barrier, lane);
     }
-    if (there) prefetch_part(every ? shared_down : down + found * down_bytes, every ? shared_down_bytes : down_bytes);
+    if (exists)
+        prefetch_part(is_shared ? shared_down : down + found * down_bytes, is_shared ? shared_down_bytes : down_bytes);
     cp_async_wait_group<0>();
     __syncwarp();
-    if (every || there) mbarrier_wait(barrier, 0);
-    if (!there) return;
+    if (is_shared || exists) mbarrier_wait(barrier, 0);
+    if (!exists) return;
     float totals[2][1][4];
-    clear(totals[0][0]);
-    clear(totals[1][0]);
-    if (SAME || !every) {
+    clear(totals);
+    if (SHARED_ALIKE || !is_shared) {
         multiply_both<GATE, UP, 1>(own, token, 0, warp, lane, totals);
     } else {
         multiply_both<SHARED_GATE, SHARED_UP, 1>(own, token, 0, warp, lane, totals);
     }
-    keep_sums(sums, warp, lane, totals[0][0], totals[1][0]);
+    store_sums(sums, warp, lane, totals[0][0], totals[1][0]);
     __syncthreads();
-    if (warp == 0) write_unit(sums, unit, (every ? SHARED_FFN_DIM : FFN_DIM) / 16, lane == 0 ? pair : -1, 1, lane, inner);
+    if (warp == 0)
+        write_unit(sums, unit, (is_shared ? SHARED_FFN_DIM : FFN_DIM) / 16, lane == 0 ? pair : -1, 1, lane, inner);
 }

@@ -1,22 +1,22 @@
-// A projection of the experts for items of up to PAIRS pairs, as prefill.cu, with wgmma: each of WARPGROUPS warpgroups multiplies 64
-// rows with all tokens of an item, along all of K.
-//   GATED 1  inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE; half of the warpgroups have the gate, the others the same rows
-//            of the up projection. Grid (INNER_SPANS * 8 / WARPGROUPS, items)
-//   GATED 0  product = inner @ down.T. Grid (MODEL_DIM over 64 * WARPGROUPS, items)
-// Weights are dequantised to float16 in registers, rounded once or twice. Tokens are in the order of fragments, see `span_order`.
-// Block 128 * WARPGROUPS, shared memory 1024 + STAGES * STAGE_BYTES.
+// One projection of the experts in prefill on Hopper, for items of up to PAIRS pairs, as prefill.cu but with wgmma: each of
+// WARPGROUPS warpgroups multiplies 64 weight rows with all tokens of an item, along all of K.
+//   GATED 1  inner = silu(x @ gate.T) * (x @ up.T) * INNER_SCALE. The first half of the warpgroups has the gate, the second
+//            half the same rows of the up projection. Grid (INNER_SPANS * 8 / WARPGROUPS, items)
+//   GATED 0  product = inner @ down.T. Grid (MODEL_DIM / (64 * WARPGROUPS) rounded up, items)
+// All warps copy with cp.async and multiply. Weights are dequantised to float16 in registers, rounded once or twice. Tokens
+// are in the order of B fragments, see `span_order`. Block 128 * WARPGROUPS, shared memory 1024 + STAGES * STAGE_BYTES.
 //
-// Macros: MODEL_DIM, EXPERTS, N_USED, FFN_DIM, SHARED_FFN_DIM; PAIRS, a multiple of 16 up to 128; WARPGROUPS, even; STAGES;
-// BLOCKS_PER_SM; GATED; INNER_ORDER, order of the inner values; FIRST and SECOND, formats of the warpgroups, SHARED_FIRST and
-// SHARED_SECOND of those of the shared expert.
+// Macros: MODEL_DIM, EXPERTS, N_USED, FFN_DIM, SHARED_FFN_DIM, the shape; PAIRS, a multiple of 16 up to 128; WARPGROUPS,
+// even; STAGES, spans in flight; BLOCKS_PER_SM, blocks that must fit a multiprocessor; GATED; INNER_ORDER, order of the
+// inner values; FIRST and SECOND, formats of the two halves of the warpgroups; SHARED_FIRST and SHARED_SECOND, those of the
+// shared expert.
+// Bytes: the tiles of an expert once for every item, the tokens of an item once for every block.
 #include "../gpu/include/activation.cuh"
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/wgmma.cuh"
 #include "activation_spans.cuh"
+#include "shape.cuh"
 
-#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_USED) || !defined(FFN_DIM) || !defined(SHARED_FFN_DIM)
-#error "MODEL_DIM, EXPERTS, N_USED, FFN_DIM and SHARED_FFN_DIM must be defined"
-#endif
 #if !defined(PAIRS) || !defined(WARPGROUPS) || !defined(STAGES) || !defined(BLOCKS_PER_SM) || !defined(GATED) || \
     !defined(INNER_ORDER)
 #error "PAIRS, WARPGROUPS, STAGES, BLOCKS_PER_SM, GATED and INNER_ORDER must be defined"
@@ -25,24 +25,24 @@
 #error "FIRST, SECOND, SHARED_FIRST and SHARED_SECOND must be defined"
 #endif
 
-__host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
-
 constexpr int SLOTS = N_USED + 1, NT = PAIRS / 8, WARPS = 4 * WARPGROUPS, THREADS = 32 * WARPS;
 constexpr int N_SPANS = (MODEL_DIM + SPAN - 1) / SPAN, INNER_SPANS = (larger(FFN_DIM, SHARED_FFN_DIM) + SPAN - 1) / SPAN;
 constexpr int TILE_BYTES = larger(larger(FIRST::BYTES, SECOND::BYTES), larger(SHARED_FIRST::BYTES, SHARED_SECOND::BYTES));
-constexpr int QUARTER = PAIRS * 128, X_BYTES = 4 * QUARTER;  // 64 values of all tokens are a quarter
+constexpr int QUARTER = PAIRS * 128, X_BYTES = 4 * QUARTER;  // a quarter of a span: 64 values of all tokens
 constexpr int STAGE_BYTES = X_BYTES + (WARPS * TILE_BYTES + 1023) / 1024 * 1024;
-constexpr bool SAME = IsSame<FIRST, SHARED_FIRST>::value && IsSame<SECOND, SHARED_SECOND>::value && FFN_DIM == SHARED_FFN_DIM;
+constexpr bool SHARED_ALIKE =
+    is_same<FIRST, SHARED_FIRST> && is_same<SECOND, SHARED_SECOND> && FFN_DIM == SHARED_FFN_DIM;
 
 struct Totals {
     float of[NT][4];
 };
 
-constexpr float RAISE = 32768.0f;  // so much smaller are factors, which halves could not hold
+constexpr float FACTOR_SCALE =
+    32768.0f;  // codes are multiplied by this and scales divided by it: float16 could not hold the scales
 
-__device__ __forceinline__ u32 twice_half(float f) { return to_half(f) * 0x10001u; }
+__device__ __forceinline__ u32 broadcast_half(float f) { return to_half(f) * 0x10001u; }
 
-// A lane's part of a tile, whose weights it makes into halves.
+// A lane's part of a tile, dequantised to float16.
 template <class Q>
 struct Weights {
     typename Q::Scales scales;
@@ -51,8 +51,7 @@ struct Weights {
     u32 minima[2][2];
 
     __device__ Weights(const u8* tile, int lane) : scales(tile, lane), tile(tile) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        UNROLL for (int r = 0; r < 2; ++r) {
             const int at = lane / 4 + 8 * r;
             row[r] = 1.0f;
             if constexpr (Q::GROUP != 32) row[r] = row_scale<Q>(tile, at);
@@ -62,44 +61,39 @@ struct Weights {
             }
         }
     }
-    // The minimum of this lane's weights in 32 of row r, twice.
+    // Minimum of this lane's weights of row r in a block of 32, in both halves of a word.
     __device__ u32 minimum_of(int r, int block, int lane) const {
         const int group = Q::MINIMA == 16 ? 2 * block + lane % 4 / 2 : block;
         const u32 pair = __shfl_sync(~0u, minima[r][Q::MINIMA == 16 ? block % 2 : 0], lane & 28 | group / (Q::MINIMA / 4));
-        return twice_half(__fmul_rn(to_float((u16)(pair >> 16 * (group % 2))), minimum[r]));
+        return broadcast_half(__fmul_rn(to_float((u16)(pair >> 16 * (group % 2))), minimum[r]));
     }
     // A fragments of 32 weights.
     __device__ void load(int block, int lane, u32 (&a)[8]) {
         warp_fragment<Q>(tile, scales, block, lane, a);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        UNROLL for (int r = 0; r < 2; ++r) {
             u32 low = 0;
             if constexpr (Q::MINIMA > 0) low = minimum_of(r, block, lane);
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
+            UNROLL for (int h = 0; h < 2; ++h) {
                 float factor = row[r];
                 if constexpr (Q::GROUP == 16) factor = __fmul_rn(factor, scales.of(r, 2 * block + h));
                 if constexpr (Q::GROUP == 32) factor = scales.of(r, block);
-                const u32 f = twice_half(__fmul_rn(factor, 1.0f / RAISE));
-#pragma unroll
-                for (int i = 4 * h + r; i < 4 * h + 4; i += 2) a[i] = fma_half2(mul_half2(a[i], 0x78007800u), f, low);
+                const u32 f = broadcast_half(__fmul_rn(factor, 1.0f / FACTOR_SCALE));
+                UNROLL for (int i = 4 * h + r; i < 4 * h + 4; i += 2) a[i] = fma_half2(mul_half2(a[i], 0x78007800u), f, low);
             }
         }
     }
 };
 
-// Add the product of a tile, 256 of K, with 16 * N tokens.
+// Add the product of a tile (256 of K) with 16 * N tokens.
 template <class Q, int N>
 __device__ __forceinline__ void multiply_tile(const u8* tile, u32 x, int lane, Totals& totals) {
     auto& total = (float (&)[2 * N][4]) totals.of;
     Weights<Q> weights(tile, lane);
     u32 a[2][8];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    UNROLL for (int j = 0; j < 8; ++j) {
         weights.load(j, lane, a[j % 2]);
         wgmma_fence();
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
+        UNROLL for (int h = 0; h < 2; ++h) {
             wgmma_rs(total, a[j % 2] + 4 * h, wgmma_descriptor(x + j / 2 * QUARTER + j % 2 * 64 + h * 32), 1);
         }
         wgmma_commit_group();
@@ -109,11 +103,11 @@ __device__ __forceinline__ void multiply_tile(const u8* tile, u32 x, int lane, T
     wgmma_fence_operand(total);
 }
 
-// As many sixteens of tokens as there are.
+// Call `multiply_tile` for the number of 16-token groups that exist.
 template <class Q, int N>
-__device__ __forceinline__ void multiply_some(int n_sixteens, const u8* tile, u32 x, int lane, Totals& totals) {
+__device__ __forceinline__ void multiply_n_tokens(int n_sixteens, const u8* tile, u32 x, int lane, Totals& totals) {
     if constexpr (N < PAIRS / 16) {
-        if (n_sixteens > N) return multiply_some<Q, N + 1>(n_sixteens, tile, x, lane, totals);
+        if (n_sixteens > N) return multiply_n_tokens<Q, N + 1>(n_sixteens, tile, x, lane, totals);
     }
     multiply_tile<Q, N>(tile, x, lane, totals);
 }
@@ -128,8 +122,7 @@ __device__ __forceinline__ void multiply(const u8* weights, size_t stripe, const
     const auto fetch = [&](int span) {
         if (span < N) {
             const u32 stage = address + span % STAGES * STAGE_BYTES;
-#pragma unroll
-            for (int at = 0; at < Q::BYTES; at += 512) {
+            UNROLL for (int at = 0; at < Q::BYTES; at += 512) {
                 const int chunk = at + 16 * lane;
                 if (chunk < Q::BYTES) cp_async_16(stage + own + chunk, tiles + (size_t)span * Q::BYTES + chunk);
             }
@@ -141,8 +134,7 @@ __device__ __forceinline__ void multiply(const u8* weights, size_t stripe, const
         }
         cp_async_commit_group();
     };
-#pragma unroll
-    for (int s = 0; s < STAGES - 1; ++s) fetch(s);
+    UNROLL for (int s = 0; s < STAGES - 1; ++s) fetch(s);
     const int sixteens = (n_tokens + 15) / 16;
     for (int span = 0; span < N; ++span) {
         if (STAGES == 1) fetch(span);
@@ -151,37 +143,25 @@ __device__ __forceinline__ void multiply(const u8* weights, size_t stripe, const
         __syncthreads();
         if (STAGES > 1) fetch(span + STAGES - 1);
         const u8* stage = shared + span % STAGES * STAGE_BYTES;
-        multiply_some<Q, 1>(sixteens, stage + own, smem_address(stage), lane, totals);
+        multiply_n_tokens<Q, 1>(sixteens, stage + own, smem_address(stage), lane, totals);
         if (STAGES == 1) __syncthreads();
     }
     cp_async_wait_group<0>();
 }
 
-// Write the inner values of 16 rows, and the sum of each token's; `up` holds those of the other group's thread.
+// Write the inner values of 16 weight rows, and the sum of each token's 16 values. `up`: sums of the up projection, from the
+// thread of the other warpgroup with the same rows.
 __device__ __forceinline__ void write_inner(const Totals& gate, const float4* up, const int* pairs, int k, int lane,
                                             int n_tokens, bool zeros, u8* inner) {
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
+    UNROLL for (int n = 0; n < NT; ++n) {
         if (n * 8 >= n_tokens) break;
         const float4 u = up[n * (THREADS / 2)];
         const float of[4] = {u.x, u.y, u.z, u.w};
         u16 h[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        UNROLL for (int i = 0; i < 4; ++i) {
             h[i] = zeros ? 0 : half_saturated(__fmul_rn(__fmul_rn(silu_rn(gate.of[n][i]), of[i]), INNER_SCALE));
         }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            float sum = __fadd_rn(to_float(h[i]), to_float(h[2 + i]));
-#pragma unroll
-            for (int m = 4; m < 32; m *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, m));
-            const int token = n * 8 + lane % 4 * 2 + i;
-            if (token >= n_tokens) continue;
-            u8* span = inner + ((size_t)pairs[token] * INNER_SPANS + k / SPAN) * SPAN_BYTES;
-            ((u16*)span)[span_order<INNER_ORDER>(k % SPAN + lane / 4)] = h[i];
-            ((u16*)span)[span_order<INNER_ORDER>(k % SPAN + lane / 4 + 8)] = h[2 + i];
-            if (lane < 4) write_sum(span, k % SPAN / 16, sum);
-        }
+        write_inner_tile<INNER_ORDER>(h, n, pairs, n_tokens, k, lane, INNER_SPANS, inner);
     }
 }
 
@@ -200,30 +180,29 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
         const int pair = item_pairs[blockIdx.y * PAIRS + threadIdx.x];
         pairs[threadIdx.x] = pair;
         tokens[threadIdx.x] = GATED ? pair / SLOTS : pair;
-        const u32 there = __ballot_sync(~0u, pair >= 0);
-        if (lane == 0) n_warps[warp] = __popc(there);
+        const u32 exists = __ballot_sync(~0u, pair >= 0);
+        if (lane == 0) n_warps[warp] = __popc(exists);
     }
     __syncthreads();
     int n_tokens = 0;
     for (int i = 0; i < PAIRS / 32; ++i) n_tokens += n_warps[i];
-    const bool every = expert == EXPERTS, is_second = warp >= WARPS / 2;
-    const int stripes = GATED ? (every ? SHARED_FFN_DIM : FFN_DIM) / 16 : MODEL_DIM / 16;
+    const bool is_shared = expert == EXPERTS, is_second = warp >= WARPS / 2;
+    const int stripes = GATED ? (is_shared ? SHARED_FFN_DIM : FFN_DIM) / 16 : MODEL_DIM / 16;
     const int stripe = GATED ? blockIdx.x * (WARPS / 2) + warp % (WARPS / 2) : blockIdx.x * WARPS + warp;
-    const size_t at = (every ? 0 : (size_t)expert * stripes) + min(stripe, stripes - 1);
+    const size_t at = (is_shared ? 0 : (size_t)expert * stripes) + min(stripe, stripes - 1);
     Totals totals;
-#pragma unroll
-    for (int n = 0; n < NT; ++n) clear(totals.of[n]);
+    clear(totals.of);
     const int token_bytes = (GATED ? N_SPANS : INNER_SPANS) * SPAN_BYTES;
-    constexpr bool ALIKE = IsSame<FIRST, SECOND>::value && IsSame<SHARED_FIRST, SHARED_SECOND>::value;
+    constexpr bool SAME_FORMATS = is_same<FIRST, SECOND> && is_same<SHARED_FIRST, SHARED_SECOND>;
     constexpr int K = GATED ? MODEL_DIM : FFN_DIM, SHARED_K = GATED ? MODEL_DIM : SHARED_FFN_DIM;
-    const u8* own = is_second ? every ? shared_second : second : every ? shared_first : first;
-    if (SAME || !every) {
-        if (ALIKE || !is_second) {
+    const u8* own = is_second ? is_shared ? shared_second : second : is_shared ? shared_first : first;
+    if (SHARED_ALIKE || !is_shared) {
+        if (SAME_FORMATS || !is_second) {
             multiply<FIRST, K>(own, at, x, token_bytes, tokens, n_tokens, shared, totals);
         } else {
             multiply<SECOND, K>(own, at, x, token_bytes, tokens, n_tokens, shared, totals);
         }
-    } else if (ALIKE || !is_second) {
+    } else if (SAME_FORMATS || !is_second) {
         multiply<SHARED_FIRST, SHARED_K>(own, at, x, token_bytes, tokens, n_tokens, shared, totals);
     } else {
         multiply<SHARED_SECOND, SHARED_K>(own, at, x, token_bytes, tokens, n_tokens, shared, totals);
@@ -232,8 +211,7 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
         float4* up = (float4*)shared + threadIdx.x % (THREADS / 2);
         __syncthreads();
         if (is_second) {
-#pragma unroll
-            for (int n = 0; n < NT; ++n) {
+            UNROLL for (int n = 0; n < NT; ++n) {
                 const float* v = totals.of[n];
                 if (n * 8 < n_tokens) up[n * (THREADS / 2)] = make_float4(v[0], v[1], v[2], v[3]);
             }
@@ -241,10 +219,8 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
         __syncthreads();
         if (!is_second) write_inner(totals, up, pairs, stripe * 16, lane, n_tokens, stripe >= stripes, inner);
     } else if (stripe < stripes) {
-#pragma unroll
-        for (int n = 0; n < NT; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
+        UNROLL for (int n = 0; n < NT; ++n)
+            UNROLL for (int i = 0; i < 4; ++i) {
                 const int token = n * 8 + lane % 4 * 2 + i % 2, k = stripe * 16 + lane / 4 + i / 2 * 8;
                 if (token < n_tokens) __stcg(product + (size_t)pairs[token] * MODEL_DIM + k, totals.of[n][i]);
             }

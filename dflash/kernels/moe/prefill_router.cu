@@ -1,35 +1,37 @@
-// RMS norm, router and top-k of many rows, and the work items of the next kernels: as router.cu and expert_items.cu, but an item has
-// up to PAIRS pairs, shared evenly between the items of an expert.
+// Router of a prefill: RMS norm, logits, top-k and the work items of the next kernels, for many rows. It computes the same
+// as router.cu and expert_items.cu, but an item has up to PAIRS pairs, shared evenly between the items of an expert.
 //
-//   normalize     normed = x * gain / rms(x), in the layout of activation_spans.cuh and in float32; the logit of the shared expert.
-//                 Grid rows, block 256; the first block clears the counts of the experts.
-//   logits        = normed @ router.T, each float32 split into two tf32, so about as accurate as float32. Grid (EXPERTS over 64,
-//                 rows over 32), block 256, shared memory 4 * STAGES * LINES * PITCH.
-//   topk          Grid rows / 8, rounded up, block 256.
-//   expert_items  Grid EXPERTS + 1, block 256.
+//   normalize     normed = x * gain / rms(x), in the layout of activation_spans.cuh and in float32; also the logit of the
+//                 shared expert. Grid (rows), block 256. The first block clears the counts of the experts.
+//   logits        logits = normed @ router.T; each float32 is split into two tf32, so the result is about as accurate as
+//                 float32. Grid (EXPERTS / 64, rows / 32, both rounded up), block 256, shared memory 4 * STAGES * TILE_ROWS
+//                 * PITCH.
+//   topk          Grid (rows / 8 rounded up), block 256: a warp routes a row.
+//   expert_items  Grid (EXPERTS + 1), block 256: a block makes the items of an expert.
 //
-// Macros: MODEL_DIM, EXPERTS, N_USED, PAIRS; NORMED_ORDER, order of the normed values, see `span_order`.
+// Macros: MODEL_DIM, EXPERTS, N_USED, the shape; PAIRS; NORMED_ORDER, order of the normed values, see `span_order`. Bytes:
+// `normalize` about 10 * MODEL_DIM a row; `logits` 4 * MODEL_DIM a row for every 64 experts, mostly from the L2 cache.
 #include "../gpu/include/cp_async.cuh"
 #include "../gpu/include/mma.cuh"
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/warp.cuh"
+#include "prefix_sum.cuh"
 #include "topk.cuh"
 #include "activation_spans.cuh"
 
 #if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(N_USED) || !defined(PAIRS) || !defined(NORMED_ORDER)
 #error "MODEL_DIM, EXPERTS, N_USED, PAIRS and NORMED_ORDER must be defined"
 #endif
-constexpr int VECTORS = MODEL_DIM / 4, SPANS = (MODEL_DIM + SPAN - 1) / SPAN, OF_THREAD = (SPANS * SPAN / 4 + 255) / 256;
+constexpr int VECTORS = MODEL_DIM / 4, SPANS = (MODEL_DIM + SPAN - 1) / SPAN, PER_THREAD = (SPANS * SPAN / 4 + 255) / 256;
 
-__device__ __forceinline__ float sum_of_block(float x) {
+__device__ __forceinline__ float block_sum(float x) {
     __shared__ float of_warp[8];
     x = warp_sum(x);
     __syncthreads();
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
     __syncthreads();
     float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum = __fadd_rn(sum, of_warp[i]);
+    UNROLL for (int i = 0; i < 8; ++i) sum = __fadd_rn(sum, of_warp[i]);
     return sum;
 }
 
@@ -47,18 +49,16 @@ normalize(const float* stream, const float* gain, const float* shared_weights, c
     }
     if (first_row + (int)blockIdx.x >= row_counts[0]) return;
     const float4* from = (const float4*)(stream + (size_t)(first_row + blockIdx.x) * MODEL_DIM);
-    float4 x[OF_THREAD];
+    float4 x[PER_THREAD];
     float squares = 0.0f;
-#pragma unroll
-    for (int i = 0; i < OF_THREAD; ++i) {
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
         const int vector = i * 256 + threadIdx.x;
         x[i] = vector < VECTORS ? from[vector] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         squares = dot(x[i], x[i], squares);
     }
-    const float inverse = __frsqrt_rn(__fadd_rn(__fdiv_rn(sum_of_block(squares), (float)MODEL_DIM), eps));
+    const float inverse = __frsqrt_rn(__fadd_rn(__fdiv_rn(block_sum(squares), (float)MODEL_DIM), eps));
     float logit = 0.0f;
-#pragma unroll
-    for (int i = 0; i < OF_THREAD; ++i) {
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
         const int vector = i * 256 + threadIdx.x;
         if (vector < VECTORS) {
             const float4 g = ((const float4*)gain)[vector];
@@ -70,13 +70,13 @@ normalize(const float* stream, const float* gain, const float* shared_weights, c
         u8* to = normed + (size_t)blockIdx.x * SPANS * SPAN_BYTES;
         if (vector < SPANS * SPAN / 4) write_values<NORMED_ORDER>(to, vector, x[i], 1.0f);
     }
-    logit = sum_of_block(logit);
+    logit = block_sum(logit);
     if (threadIdx.x == 0) shared_logits[blockIdx.x] = logit;
 }
 
-constexpr int ROWS = 32, OUTS = 64, LINES = ROWS + OUTS, STEP = 64, PITCH = STEP + 4, STAGES = 4;
+constexpr int ROWS = 32, OUTS = 64, TILE_ROWS = ROWS + OUTS, STEP = 64, PITCH = STEP + 4, STAGES = 4;
 
-// The first bits of a number, and the rest, of which tf32 takes the first.
+// Split x into `high`, the bits that tf32 holds, and `low`, the rest.
 __device__ __forceinline__ void split(float x, u32& high, u32& low) {
     high = __float_as_uint(x) & 0xffffe000u;
     low = __float_as_uint(__fsub_rn(x, __uint_as_float(high)));
@@ -84,15 +84,14 @@ __device__ __forceinline__ void split(float x, u32& high, u32& low) {
 
 extern "C" __global__ void __launch_bounds__(256)
 logits(const float* exact, const float* weights, const int* row_counts, int first_row, float* out) {
-    extern __shared__ __align__(16) float tiles[];  // STAGES times the rows, then the experts
+    extern __shared__ __align__(16) float tiles[];  // (STAGES, TILE_ROWS, PITCH): the rows, then the experts
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int row_0 = blockIdx.y * ROWS, expert_0 = blockIdx.x * OUTS, n_rows = row_counts[0] - first_row;
     if (row_0 >= n_rows) return;
     const auto fetch = [&](int step) {
-        const u32 to = smem_address(tiles + step % STAGES * LINES * PITCH);
-#pragma unroll
-        for (int i = 0; i < LINES * STEP / 4 / 256; ++i) {
+        const u32 to = smem_address(tiles + step % STAGES * TILE_ROWS * PITCH);
+        UNROLL for (int i = 0; i < TILE_ROWS * STEP / 4 / 256; ++i) {
             const int c = i * 256 + threadIdx.x, line = c / (STEP / 4), k = step * STEP + c % (STEP / 4) * 4;
             const bool is_row = line < ROWS;
             const int at = is_row ? min(row_0 + line, n_rows - 1) : min(expert_0 + line - ROWS, EXPERTS - 1);
@@ -120,35 +119,30 @@ logits(const float* exact, const float* weights, const int* row_counts, int firs
         } else {
             cp_async_commit_group();
         }
-        const float* x = tiles + s % STAGES * LINES * PITCH + (row + g) * PITCH + t;
-        const float* w = tiles + s % STAGES * LINES * PITCH + (ROWS + column + g) * PITCH + t;
-#pragma unroll
-        for (int k = 0; k < STEP; k += 8) {
+        const float* x = tiles + s % STAGES * TILE_ROWS * PITCH + (row + g) * PITCH + t;
+        const float* w = tiles + s % STAGES * TILE_ROWS * PITCH + (ROWS + column + g) * PITCH + t;
+        UNROLL for (int k = 0; k < STEP; k += 8) {
             u32 high[4], low[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) split(x[i % 2 * 8 * PITCH + i / 2 * 4 + k], high[i], low[i]);
-#pragma unroll
-            for (int n = 0; n < 2; ++n) {
+            UNROLL for (int i = 0; i < 4; ++i) split(x[i % 2 * 8 * PITCH + i / 2 * 4 + k], high[i], low[i]);
+            UNROLL for (int n = 0; n < 2; ++n) {
                 u32 b_high[2], b_low[2];
-#pragma unroll
-                for (int i = 0; i < 2; ++i) split(w[n * 8 * PITCH + 4 * i + k], b_high[i], b_low[i]);
+                UNROLL for (int i = 0; i < 2; ++i) split(w[n * 8 * PITCH + 4 * i + k], b_high[i], b_low[i]);
                 mma_m16n8k8_tf32(total[n], low, b_high);
                 mma_m16n8k8_tf32(total[n], high, b_low);
                 mma_m16n8k8_tf32(total[n], high, b_high);
             }
         }
     }
-#pragma unroll
-    for (int n = 0; n < 2; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
+    UNROLL for (int n = 0; n < 2; ++n)
+        UNROLL for (int i = 0; i < 4; ++i) {
             const int r = row_0 + row + g + i / 2 * 8, e = expert_0 + column + n * 8 + 2 * t + i % 2;
             if (r < n_rows && e < EXPERTS) out[(size_t)r * EXPERTS + e] = total[n][i];
         }
 }
 
-extern "C" __global__ void __launch_bounds__(256) topk(const float* logits, const float* shared_logits, const int* row_counts,
-                                                       int first_row, int n_here, int* experts, float* factors, int* count) {
+extern "C" __global__ void __launch_bounds__(256)
+topk(const float* logits, const float* shared_logits, const int* row_counts, int first_row, int n_here, int* experts,
+     float* factors, int* count) {
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -160,37 +154,14 @@ extern "C" __global__ void __launch_bounds__(256) topk(const float* logits, cons
     if (lane < N_USED) atomicAdd(count + expert, 1);
 }
 
-// Items of `n` pairs, and the pairs of each.
-struct Share {
-    int items, each;
-    __device__ Share(int n) {
+// Number of items for `n` pairs, and pairs of each item.
+struct ItemSplit {
+    int items, pairs_per_item;
+    __device__ ItemSplit(int n) {
         items = (n + PAIRS - 1) / PAIRS;
-        each = items ? ((n + items - 1) / items + 7) / 8 * 8 : 8;
+        pairs_per_item = items ? ((n + items - 1) / items + 7) / 8 * 8 : 8;
     }
 };
-
-// Exclusive sum over the block, and the sum of all.
-__device__ __forceinline__ int exclusive_sum(int n, int& all) {
-    __shared__ int of_warp[8];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int sum = n;
-#pragma unroll
-    for (int i = 1; i < 32; i *= 2) {
-        const int before = __shfl_up_sync(~0u, sum, i);
-        if (lane >= i) sum += before;
-    }
-    __syncthreads();
-    if (lane == 31) of_warp[warp] = sum;
-    __syncthreads();
-    all = 0;
-    int first = sum - n;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        if (i < warp) first += of_warp[i];
-        all += of_warp[i];
-    }
-    return first;
-}
 
 extern "C" __global__ void __launch_bounds__(256)
 expert_items(const int* experts, const int* count, const int* row_counts, int first_row, int n_here, int* item_expert,
@@ -199,50 +170,51 @@ expert_items(const int* experts, const int* count, const int* row_counts, int fi
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int expert = blockIdx.x, n_rows = max(min(n_here, row_counts[0] - first_row), 0);
-    const bool every = expert == EXPERTS;
-    const Share shared(n_rows), own(every ? n_rows : count[expert]);
-    int first = every ? 0 : shared.items, before = shared.items;
+    const bool is_shared = expert == EXPERTS;
+    const ItemSplit shared(n_rows), own(is_shared ? n_rows : count[expert]);
+    int first = is_shared ? 0 : shared.items, before = shared.items;
     for (int start = 0; start < EXPERTS; start += 256) {
         const int e = start + threadIdx.x;
         int all;
-        const int at = before + exclusive_sum(e < EXPERTS ? Share(count[e]).items : 0, all);
+        const int at = before + exclusive_sum(e < EXPERTS ? ItemSplit(count[e]).items : 0, all);
         if (e == expert) own_first = at;
         before += all;
     }
     __syncthreads();
-    if (every && threadIdx.x == 0) *n_items = before;
-    if (!every) first = own_first;
+    if (is_shared && threadIdx.x == 0) *n_items = before;
+    if (!is_shared) first = own_first;
     for (int i = threadIdx.x; i < own.items; i += 256) item_expert[first + i] = expert;
     for (int i = threadIdx.x; i < own.items * PAIRS; i += 256) {
-        const int in_item = i % PAIRS, place = i / PAIRS * own.each + in_item, n = every ? n_rows : count[expert];
-        if (in_item >= own.each || place >= n) {
+        const int in_item = i % PAIRS, index = i / PAIRS * own.pairs_per_item + in_item,
+                  n = is_shared ? n_rows : count[expert];
+        if (in_item >= own.pairs_per_item || index >= n) {
             item_pairs[first * PAIRS + i] = -1;
-        } else if (every) {
-            item_pairs[first * PAIRS + i] = place * SLOTS + N_USED;
+        } else if (is_shared) {
+            item_pairs[first * PAIRS + i] = index * SLOTS + N_USED;
         }
     }
-    if (every) return;
-    int place = 0;
+    if (is_shared) return;
+    int index = 0;
     constexpr int EACH = 16;
     for (int start = 0; start < n_rows * N_USED; start += EACH * 256) {
         int all;
         u32 mine = 0;
-#pragma unroll
-        for (int i = 0; i < EACH; i += 4) {
+        UNROLL for (int i = 0; i < EACH; i += 4) {
             const int at = start + EACH * threadIdx.x + i;
             if (at + 3 < n_rows * N_USED) {
                 const int4 four = *(const int4*)(experts + at);
-                mine |= (u32)(four.x == expert) << i | (u32)(four.y == expert) << (i + 1) | (u32)(four.z == expert) << (i + 2) |
-                        (u32)(four.w == expert) << (i + 3);
+                mine |= (u32)(four.x == expert) << i | (u32)(four.y == expert) << (i + 1) |
+                        (u32)(four.z == expert) << (i + 2) | (u32)(four.w == expert) << (i + 3);
             } else {
                 for (int e = 0; e < 4; ++e) mine |= (u32)(at + e < n_rows * N_USED && experts[at + e] == expert) << (i + e);
             }
         }
-        int to = place + exclusive_sum(__popc(mine), all);
-        place += all;
+        int to = index + exclusive_sum(__popc(mine), all);
+        index += all;
         for (; mine; mine &= mine - 1, ++to) {
             const int at = start + EACH * threadIdx.x + __ffs(mine) - 1;
-            item_pairs[(first + to / own.each) * PAIRS + to % own.each] = at / N_USED * SLOTS + at % N_USED;
+            item_pairs[(first + to / own.pairs_per_item) * PAIRS + to % own.pairs_per_item] =
+                at / N_USED * SLOTS + at % N_USED;
         }
     }
 }

@@ -1,12 +1,12 @@
-// RMS norm and router of a decode step: normed = x * gain / rms(x) in the layout of activation_spans.cuh, and
-// logits = router @ normed in float32, the last one that of the shared expert.
+// Router of a decode step: RMS norm normed = x * gain / rms(x), in the layout of activation_spans.cuh, and logits = router @
+// normed in float32. The last logit is that of the shared expert.
 //
-// A block computes the logits of OUTS experts for ROWS rows. Four warps take a quarter of an expert's weights each, which they hold
-// in registers before the rows are ready. A logit is summed in one order for any ROWS and OUTS.
-//
-// Grid (EXPERTS + 1 over OUTS, rows over ROWS), block 256, shared memory ROWS * MODEL_DIM floats.
-// Macros: MODEL_DIM, EXPERTS; OUTS, even; ROWS. Bytes: the router's weights once for every ROWS rows, the rows once for every OUTS
-// experts, all but the first from L2.
+// A block computes the logits of OUTS experts for ROWS rows. Four warps share an expert, a quarter of its weights each; the
+// weights are loaded into registers before the rows are ready. The order of the additions of a logit is the same for any
+// ROWS and OUTS.
+// Grid ((EXPERTS + 1) / OUTS, rows / ROWS, both rounded up), block 256, shared memory ROWS * MODEL_DIM floats. Macros:
+// MODEL_DIM, EXPERTS, the shape; OUTS, even; ROWS.
+// Bytes: the router's weights once for every ROWS rows; the rows once for every OUTS experts, repeats from the L2 cache.
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/warp.cuh"
 #include "activation_spans.cuh"
@@ -14,13 +14,15 @@
 #if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(OUTS) || !defined(ROWS)
 #error "MODEL_DIM, EXPERTS, OUTS and ROWS must be defined"
 #endif
-constexpr int VECTORS = MODEL_DIM / 4, CHUNKS = (VECTORS + 127) / 128, N_SPANS = (MODEL_DIM + SPAN - 1) / SPAN, HELD = OUTS / 2;
-constexpr int AT_ONCE = ROWS < 4 || CHUNKS > 8 ? 1 : ROWS < 8 || CHUNKS > 4 ? 2 : 4;  // rows that a warp fetches
+constexpr int VECTORS = MODEL_DIM / 4, CHUNKS = (VECTORS + 127) / 128, N_SPANS = (MODEL_DIM + SPAN - 1) / SPAN,
+              OUTS_PER_WARP = OUTS / 2;
+constexpr int ROWS_IN_FLIGHT = ROWS < 4 || CHUNKS > 8   ? 1
+                               : ROWS < 8 || CHUNKS > 4 ? 2
+                                                        : 4;  // rows that a warp loads at a time
 static_assert(MODEL_DIM % 4 == 0 && OUTS % 2 == 0, "rows of whole vectors, experts two at a time");
 
 __device__ __forceinline__ void load_quarter(const float* row, int quarter, int lane, float4 (&v)[CHUNKS]) {
-#pragma unroll
-    for (int j = 0; j < CHUNKS; ++j) {
+    UNROLL for (int j = 0; j < CHUNKS; ++j) {
         const int i = (4 * j + quarter) * 32 + lane;
         v[j] = i < VECTORS ? ((const float4*)row)[i] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
@@ -29,8 +31,7 @@ __device__ __forceinline__ void load_quarter(const float* row, int quarter, int 
 // Dot product of a quarter of a row, the same in all lanes.
 __device__ __forceinline__ float dot(const float4 (&a)[CHUNKS], const float4 (&b)[CHUNKS]) {
     float4 s = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int j = 0; j < CHUNKS; ++j) {
+    UNROLL for (int j = 0; j < CHUNKS; ++j) {
         s.x = __fmaf_rn(a[j].x, b[j].x, s.x), s.y = __fmaf_rn(a[j].y, b[j].y, s.y);
         s.z = __fmaf_rn(a[j].z, b[j].z, s.z), s.w = __fmaf_rn(a[j].w, b[j].w, s.w);
     }
@@ -41,7 +42,7 @@ __device__ __forceinline__ float add_quarters(const float* q) {
     return __fadd_rn(__fadd_rn(q[0], q[1]), __fadd_rn(q[2], q[3]));
 }
 
-// The blocks of a launch write the vectors of its rows with a stride of all their threads.
+// Write the normed rows. The blocks of the same rows share the work.
 __device__ void write_rows(const float* rows, const float* inverse, int n_rows, u8* to) {
     constexpr int OF_ROW = N_SPANS * SPAN / 4;
     for (int i = blockIdx.x * 256 + threadIdx.x; i < n_rows * OF_ROW; i += gridDim.x * 256) {
@@ -58,10 +59,9 @@ router(const float* stream, const float* gain, const float* weights, const float
     extern __shared__ __align__(16) float rows[];
     __shared__ float squares[ROWS][4], inverse[ROWS], products[ROWS][OUTS][4];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quarter = warp % 4, row_0 = blockIdx.y * ROWS;
-    float4 w[HELD][CHUNKS], g[CHUNKS];
+    float4 w[OUTS_PER_WARP][CHUNKS], g[CHUNKS];
     launch_dependent_grids();
-#pragma unroll
-    for (int o = 0; o < HELD; ++o) {
+    UNROLL for (int o = 0; o < OUTS_PER_WARP; ++o) {
         const int e = blockIdx.x * OUTS + 2 * o + warp / 4;
         load_quarter(e < EXPERTS ? weights + (size_t)e * MODEL_DIM : shared_weights, quarter, lane, w[o]);
     }
@@ -70,20 +70,18 @@ router(const float* stream, const float* gain, const float* weights, const float
 
     const int n_here = min(min(counts[0], (int)gridDim.y * ROWS) - row_0, ROWS);
 #pragma unroll 1
-    for (int start = warp / 4; start < n_here; start += 2 * AT_ONCE) {
-        float4 x[AT_ONCE][CHUNKS];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
-            if (start + 2 * i < n_here) load_quarter(stream + (size_t)(row_0 + start + 2 * i) * MODEL_DIM, quarter, lane, x[i]);
+    for (int start = warp / 4; start < n_here; start += 2 * ROWS_IN_FLIGHT) {
+        float4 x[ROWS_IN_FLIGHT][CHUNKS];
+        UNROLL for (int i = 0; i < ROWS_IN_FLIGHT; ++i) {
+            if (start + 2 * i < n_here)
+                load_quarter(stream + (size_t)(row_0 + start + 2 * i) * MODEL_DIM, quarter, lane, x[i]);
         }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
+        UNROLL for (int i = 0; i < ROWS_IN_FLIGHT; ++i) {
             const int r = start + 2 * i;
             if (r >= n_here) break;
             const float sum = dot(x[i], x[i]);
             if (lane == 0) squares[r][quarter] = sum;
-#pragma unroll
-            for (int j = 0; j < CHUNKS; ++j) {
+            UNROLL for (int j = 0; j < CHUNKS; ++j) {
                 const int k = (4 * j + quarter) * 32 + lane;
                 const float4 v = make_float4(__fmul_rn(x[i][j].x, g[j].x), __fmul_rn(x[i][j].y, g[j].y),
                                              __fmul_rn(x[i][j].z, g[j].z), __fmul_rn(x[i][j].w, g[j].w));
@@ -99,8 +97,7 @@ router(const float* stream, const float* gain, const float* weights, const float
     for (int r = 0; r < n_here; ++r) {
         float4 x[CHUNKS];
         load_quarter(rows + r * MODEL_DIM, quarter, lane, x);
-#pragma unroll
-        for (int o = 0; o < HELD; ++o) {
+        UNROLL for (int o = 0; o < OUTS_PER_WARP; ++o) {
             const float sum = dot(w[o], x);
             if (lane == 0) products[r][2 * o + warp / 4][quarter] = sum;
         }

@@ -1,65 +1,66 @@
-// Top-k routing of one token by a warp: the N_USED experts with the largest logits, the lower number first of equal ones, and their
-// softmax shares.
+// Top-k routing of one token by a warp: the N_USED experts with the largest logits (of equal logits the lower number first)
+// and their softmax shares.
 //
-// Macros: EXPERTS, number of experts; N_USED, experts of a token.
+// Macros: EXPERTS, experts of a layer; N_USED, routed experts of a token.
 #pragma once
 #include "../gpu/include/activation.cuh"
 
-constexpr int OF_LANE = (EXPERTS + 31) / 32, SLOTS = N_USED + 1;
-static_assert(N_USED >= 1 && N_USED <= 32 && N_USED <= EXPERTS && EXPERTS <= 512, "a warp chooses at most 32 experts of 512");
+constexpr int PER_LANE = (EXPERTS + 31) / 32, SLOTS = N_USED + 1;
+static_assert(N_USED >= 1 && N_USED <= 32 && N_USED <= EXPERTS && EXPERTS <= 512,
+              "a warp chooses at most 32 of at most 512 experts");
 
-// Integers that are ordered as the numbers, either zero being the same; 0 is below all of them.
+// Unsigned integer in the order of the floats; both zeros are equal. 0 is below all of them.
 __device__ __forceinline__ u32 ordered(float x) {
     const u32 bits = __float_as_uint(__fadd_rn(x, 0.0f));
     return max(bits & 0x80000000u ? ~bits : bits | 0x80000000u, 1u);
 }
 
-__device__ __forceinline__ float from_ordered(u32 key) { return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
+__device__ __forceinline__ float from_ordered(u32 key) {
+    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
 
-// The largest of keys BEGIN to END and its place; of equal ones the first.
+// Largest of keys BEGIN .. END - 1 and its index; of equal keys the first.
 template <int BEGIN, int END>
-__device__ __forceinline__ void largest_of(const u32 (&keys)[OF_LANE], u32& key, int& at) {
+__device__ __forceinline__ void largest_key(const u32 (&keys)[PER_LANE], u32& key, int& at) {
     if constexpr (END - BEGIN == 1) {
         key = keys[BEGIN], at = BEGIN;
     } else {
         u32 other;
         int other_at;
-        largest_of<BEGIN, (BEGIN + END) / 2>(keys, key, at);
-        largest_of<(BEGIN + END) / 2, END>(keys, other, other_at);
+        largest_key<BEGIN, (BEGIN + END) / 2>(keys, key, at);
+        largest_key<(BEGIN + END) / 2, END>(keys, other, other_at);
         if (other > key) key = other, at = other_at;
     }
 }
 
-// Lane i < N_USED receives the i-th choice, and its share of 1; others -1 and 0.
+// Lane i < N_USED receives expert number i and its share of 1; other lanes receive -1 and 0.
 __device__ __forceinline__ void choose_topk(const float* logits, int lane, int& expert, float& share) {
-    u32 keys[OF_LANE];
-#pragma unroll
-    for (int i = 0; i < OF_LANE; ++i) keys[i] = lane + 32 * i < EXPERTS ? ordered(__ldcg(logits + lane + 32 * i)) : 0;
+    u32 keys[PER_LANE];
+    UNROLL for (int i = 0; i < PER_LANE; ++i)
+        keys[i] = lane + 32 * i < EXPERTS ? ordered(__ldcg(logits + lane + 32 * i)) : 0;
     expert = -1;
-    float logit = 0.0f, most = 0.0f;
+    float logit = 0.0f, max_logit = 0.0f;
 #pragma unroll 1
     for (int slot = 0; slot < N_USED; ++slot) {
         u32 best;
         int at;
-        largest_of<0, OF_LANE>(keys, best, at);
+        largest_key<0, PER_LANE>(keys, best, at);
         const u32 largest = __reduce_max_sync(~0u, best);
         const u32 first = __reduce_min_sync(~0u, best == largest ? lane + 32 * at : ~0u);
-#pragma unroll
-        for (int i = 0; i < OF_LANE; ++i) {
+        UNROLL for (int i = 0; i < PER_LANE; ++i) {
             if (first == lane + 32 * i) keys[i] = 0;
         }
         const float chosen = from_ordered(largest);
-        if (slot == 0) most = chosen;
+        if (slot == 0) max_logit = chosen;
         if (lane == slot) expert = (int)first, logit = chosen;
     }
-    const float p = lane < N_USED ? expf(__fsub_rn(logit, most)) : 0.0f;
+    const float p = lane < N_USED ? expf(__fsub_rn(logit, max_logit)) : 0.0f;
     float total = 0.0f;
-#pragma unroll
-    for (int slot = 0; slot < N_USED; ++slot) total = __fadd_rn(total, __shfl_sync(~0u, p, slot));
+    UNROLL for (int slot = 0; slot < N_USED; ++slot) total = __fadd_rn(total, __shfl_sync(~0u, p, slot));
     share = __fdiv_rn(p, total);
 }
 
-// Store the experts of a token and the factors of their products: the shares, last the gate of the shared expert.
+// Store the experts of a token and the factors of their products: the shares, then the gate of the shared expert.
 __device__ __forceinline__ void write_choice(int expert, float share, float shared_logit, int lane, int* experts,
                                              float* factors) {
     if (lane < N_USED) {

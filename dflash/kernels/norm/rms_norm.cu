@@ -1,8 +1,9 @@
-// out = x / sqrt(mean(x ** 2) + eps) * weight. A block holds its row in registers, so the row is read once.
+// RMS norm: out = x / sqrt(mean(x ** 2) + eps) * weight. A block keeps its row in registers, so the row is read once.
 //
-// Grid rows, block THREADS. Macros: ROW_DIM, values of a row; THREADS, a multiple of 32.
-// half and full are where a row goes, saturated float16 and float32; one of them may be null.
-// Bytes of a row: 4 * ROW_DIM read, 2 * ROW_DIM or 4 * ROW_DIM written. The order of a sum depends on ROW_DIM and THREADS alone.
+// Grid (rows), block THREADS, shared memory: one float a warp (static). Macros: ROW_DIM, elements of a row; THREADS, a
+// multiple of 32. Outputs: `half`, float16 clamped to [-65504, 65504]; `full`, float32. A null output is not written.
+// Bytes of a row: 4 * ROW_DIM read; 2 * ROW_DIM written to `half`, 4 * ROW_DIM to `full`. The order of the additions depends
+// on ROW_DIM and THREADS only.
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/warp.cuh"
@@ -12,16 +13,17 @@
 #endif
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a block is made of warps");
 
-constexpr int STEP = ROW_DIM % 4 ? 1 : 4, STEPS = ROW_DIM / STEP, EACH = (STEPS + THREADS - 1) / THREADS, WARPS = THREADS / 32;
+constexpr int VECTOR = ROW_DIM % 4 ? 1 : 4, N_VECTORS = ROW_DIM / VECTOR, PER_THREAD = (N_VECTORS + THREADS - 1) / THREADS,
+              WARPS = THREADS / 32;
 
-struct alignas(4 * STEP) Values {
-    float v[STEP];
+struct alignas(4 * VECTOR) Values {
+    float v[VECTOR];
 };
-struct alignas(2 * STEP) Halves {
-    u16 v[STEP];
+struct alignas(2 * VECTOR) Halves {
+    u16 v[VECTOR];
 };
 
-__device__ __forceinline__ float sum_of_block(float value) {
+__device__ __forceinline__ float block_sum(float value) {
     __shared__ float sums[WARPS];
     value = warp_sum(value);
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
@@ -29,42 +31,36 @@ __device__ __forceinline__ float sum_of_block(float value) {
     return warp_sum(threadIdx.x % 32 < WARPS ? sums[threadIdx.x % 32] : 0.0f);
 }
 
-// The place of a thread's i-th piece; the last ones may lie past the row.
-__device__ __forceinline__ int place(int i) { return i * THREADS + threadIdx.x; }
-__device__ __forceinline__ bool inside(int i) { return STEPS % THREADS == 0 || place(i) < STEPS; }
+// Index of the thread's i-th vector in the row. The last vectors may lie past the end: see `in_row`.
+__device__ __forceinline__ int vector_index(int i) { return i * THREADS + threadIdx.x; }
+__device__ __forceinline__ bool in_row(int i) { return N_VECTORS % THREADS == 0 || vector_index(i) < N_VECTORS; }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 rms_norm(const float* x, const float* weight, unsigned short* half, float* full, float eps) {
     launch_dependent_grids();
-    Values gain[EACH], row[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-        if (inside(i)) gain[i] = ((const Values*)weight)[place(i)];
+    Values gain[PER_THREAD], row[PER_THREAD];
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
+        if (in_row(i)) gain[i] = ((const Values*)weight)[vector_index(i)];
     }
     wait_on_dependent_grids();
-    const size_t start = (size_t)blockIdx.x * STEPS;
+    const size_t start = (size_t)blockIdx.x * N_VECTORS;
     float squares = 0.0f;
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-        if (inside(i)) row[i] = ((const Values*)x)[start + place(i)];
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
+        if (in_row(i)) row[i] = ((const Values*)x)[start + vector_index(i)];
     }
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-        if (!inside(i)) continue;
-#pragma unroll
-        for (int j = 0; j < STEP; ++j) squares = __fmaf_rn(row[i].v[j], row[i].v[j], squares);
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
+        if (!in_row(i)) continue;
+        UNROLL for (int j = 0; j < VECTOR; ++j) squares = __fmaf_rn(row[i].v[j], row[i].v[j], squares);
     }
-    const float factor = __frsqrt_rn(sum_of_block(squares) / ROW_DIM + eps);
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-        if (!inside(i)) continue;
+    const float factor = __frsqrt_rn(block_sum(squares) / ROW_DIM + eps);
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
+        if (!in_row(i)) continue;
         Halves rounded;
-#pragma unroll
-        for (int j = 0; j < STEP; ++j) {
+        UNROLL for (int j = 0; j < VECTOR; ++j) {
             row[i].v[j] = row[i].v[j] * factor * gain[i].v[j];
             rounded.v[j] = half_saturated(row[i].v[j]);
         }
-        if (half) ((Halves*)half)[start + place(i)] = rounded;
-        if (full) ((Values*)full)[start + place(i)] = row[i];
+        if (half) ((Halves*)half)[start + vector_index(i)] = rounded;
+        if (full) ((Values*)full)[start + vector_index(i)] = row[i];
     }
 }

@@ -1,8 +1,10 @@
-// RMS norm and rotary embedding of one head of a row, by a warp: x = x / sqrt(mean(x^2) + eps) * w, then
-// x[j], x[j + ROTARY_PAIRS] = x[j] cos - x[j + ROTARY_PAIRS] sin, x[j + ROTARY_PAIRS] cos + x[j] sin. Values are stored as they
-// are.
+// RMS norm and rotary embedding of one head of a row, by one warp. Norm: x = x / sqrt(mean(x^2) + eps) * w. Rotation, for j
+// < ROTARY_PAIRS:
+//   x[j], x[j + ROTARY_PAIRS] = x[j] cos - x[j + ROTARY_PAIRS] sin, x[j + ROTARY_PAIRS] cos + x[j] sin
+// Value heads are neither normed nor rotated.
 //
-// Macros: HEAD_DIM, elements of a head; ROTARY_PAIRS; TO_HALF, whether float16 is stored.
+// Macros: HEAD_DIM, elements of a head; ROTARY_PAIRS, rotated pairs of a head; TO_HALF, 1 to store float16, 0 to store
+// float32.
 #pragma once
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/pdl.cuh"
@@ -13,53 +15,48 @@
 #endif
 static_assert(2 * ROTARY_PAIRS <= HEAD_DIM && HEAD_DIM % 16 == 0, "pairs of a head of 16, 32, ... numbers");
 
-constexpr int PAGE = 256, WARPS = 4, VECTORS = HEAD_DIM / 4,
-              VECTORS_PER_LANE = (VECTORS + 31) / 32;  // float4 of a head and of a lane
+constexpr int PAGE = 256, WARPS = 4;                                           // rows of a cache page; warps of a block
+constexpr int VECTORS = HEAD_DIM / 4, VECTORS_PER_LANE = (VECTORS + 31) / 32;  // float4 of a head; of a lane
 constexpr int PAIRS_PER_LANE = (ROTARY_PAIRS + 31) / 32;
 
 #if TO_HALF
 typedef unsigned short Stored;
-__device__ __forceinline__ void store(u16* to, float4 x) {
-    *(uint2*)to =
-        make_uint2(half_saturated(x.x) | (u32)half_saturated(x.y) << 16, half_saturated(x.z) | (u32)half_saturated(x.w) << 16);
-}
+__device__ __forceinline__ void store(u16* to, float4 x) { *(uint2*)to = half4_saturated(x.x, x.y, x.z, x.w); }
 #else
 typedef float Stored;
 __device__ __forceinline__ void store(float* to, float4 x) { *(float4*)to = x; }
 #endif
 
-// The row of the cache for a row of a batch.
-__device__ __forceinline__ size_t cache_row(int row, const int* first, const int* sequence, const int* length, const int* pages,
-                                            int max_pages) {
+// Row of the paged cache for row `row` of the batch.
+__device__ __forceinline__ size_t cache_row(int row, const int* first, const int* sequence, const int* length,
+                                            const int* pages, int max_pages) {
     const int s = sequence[row], index = length[s] + row - first[s];
     return (size_t)pages[(size_t)s * max_pages + index / PAGE] * PAGE + index % PAGE;
 }
 
-// Weights of the norm. No kernel writes them, so they are read before the wait.
+// A lane's part of the norm weights. No kernel writes them, so they may be loaded before `wait_on_dependent_grids`.
 struct Gains {
     float4 of[VECTORS_PER_LANE];
 
     __device__ __forceinline__ Gains(const float* gains, int lane) {
-#pragma unroll
-        for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+        UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
             if (lane + 32 * i < VECTORS) of[i] = ((const float4*)gains)[lane + 32 * i];
         }
     }
 };
 
-// Write a head; `rotated` is scratch of the warp in shared memory. Cosines and sines are those of the row.
+// Store one head, normed and rotated if `rotates`. `cosines` and `sines` are those of the row. `rotated` is the warp's
+// scratch of HEAD_DIM floats in shared memory.
 __device__ __forceinline__ void write_head(const float4* from, Stored* to, const Gains& gains, bool rotates,
                                            const float* cosines, const float* sines, float eps, float4* rotated, int lane) {
     float4 x[VECTORS_PER_LANE];
     float squares = 0.0f, c[PAIRS_PER_LANE], s[PAIRS_PER_LANE];
-#pragma unroll
-    for (int i = 0; i < PAIRS_PER_LANE; ++i) {
+    UNROLL for (int i = 0; i < PAIRS_PER_LANE; ++i) {
         const bool own = rotates && lane + 32 * i < ROTARY_PAIRS;
         c[i] = own ? cosines[lane + 32 * i] : 0.0f;
         s[i] = own ? sines[lane + 32 * i] : 0.0f;
     }
-#pragma unroll
-    for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+    UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
         x[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (lane + 32 * i < VECTORS) x[i] = from[lane + 32 * i];
         squares = __fmaf_rn(x[i].x, x[i].x, __fmaf_rn(x[i].y, x[i].y, squares));
@@ -68,8 +65,7 @@ __device__ __forceinline__ void write_head(const float4* from, Stored* to, const
     if (rotates) {
         squares = warp_sum(squares);
         const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(squares, (float)HEAD_DIM), eps)));
-#pragma unroll
-        for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+        UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
             if (lane + 32 * i >= VECTORS) continue;
             const float4 gain = gains.of[i];
             x[i].x = __fmul_rn(__fmul_rn(x[i].x, scale), gain.x), x[i].y = __fmul_rn(__fmul_rn(x[i].y, scale), gain.y);
@@ -78,8 +74,7 @@ __device__ __forceinline__ void write_head(const float4* from, Stored* to, const
         }
         __syncwarp();
         float* own = (float*)rotated;
-#pragma unroll
-        for (int i = 0; i < PAIRS_PER_LANE; ++i) {
+        UNROLL for (int i = 0; i < PAIRS_PER_LANE; ++i) {
             const int j = lane + 32 * i;
             if (j >= ROTARY_PAIRS) continue;
             const float left = own[j], right = own[j + ROTARY_PAIRS];
@@ -87,13 +82,11 @@ __device__ __forceinline__ void write_head(const float4* from, Stored* to, const
             own[j + ROTARY_PAIRS] = __fadd_rn(__fmul_rn(right, c[i]), __fmul_rn(left, s[i]));
         }
         __syncwarp();
-#pragma unroll
-        for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+        UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
             if (lane + 32 * i < VECTORS) x[i] = rotated[lane + 32 * i];
         }
     }
-#pragma unroll
-    for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+    UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
         if (lane + 32 * i < VECTORS) store(to + 4 * (lane + 32 * i), x[i]);
     }
 }

@@ -1,53 +1,57 @@
-// Data for log-probabilities of a row: its likeliest tokens in order, the logit of the sampled token, and the sum of
-// exp(logit - largest). `row_stats` has run before, and `draw` where it applies.
+// Data for the log probabilities of a row: its most probable tokens in order, the logit of the sampled token, and the sum of
+// exp(logit - largest). `row_stats` must have run before, and the kernel that samples the row.
 //
-// Grid rows, block THREADS. Macros: VOCAB, THREADS; N_CHUNKS, chunks of a row of which `row_stats` has the sums; MAX_TOP, capacity for
-// likeliest tokens. Rows with n_top below 0 are not written; -1 stands where there is no token above minus infinity.
+// Grid (rows), block THREADS, shared memory `Scratch` of select.cuh (static). Macros: VOCAB, tokens of a row; THREADS;
+// N_CHUNKS, chunks of a row for which `row_stats` has statistics; MAX_TOP, capacity for most probable tokens.
+// Rows with a negative n_top are not written. Unused entries, where no token is above minus infinity, have id -1. Bytes: a
+// few KiB a row, or a few times 4 * VOCAB if the list of select.cuh is too short.
 #include "../gpu/include/pdl.cuh"
 #include "select.cuh"
 
 #if !defined(N_CHUNKS) || !defined(MAX_TOP)
 #error "N_CHUNKS and MAX_TOP must be defined"
 #endif
-static_assert(MAX_TOP <= LISTED / 2, "the list holds them");
+static_assert(MAX_TOP <= LIST_CAPACITY / 2, "the list must hold MAX_TOP tokens");
 
-// Result of a row; `cuda.py` has the same layout.
-struct Found {
-    u64 total;  // in units of 2^-44
-    float largest, chosen;
+// Result of a row; cuda.py has the same layout.
+struct RowLogprobs {
+    u64 total;  // sum of exp(logit - largest), in units of 2^-44
+    float largest, sampled_logit;
     int ids[MAX_TOP];
     float values[MAX_TOP];
 };
 
-constexpr float REACH = 32.0f;  // below the largest; further down it takes longer
+constexpr float LOGIT_RANGE =
+    32.0f;  // logits above the largest minus this are found in one pass; lower ones need more passes
 
-// Put the `n` likeliest of some places in order.
-template <class Places>
-__device__ __forceinline__ void write_likeliest(const Places& places, const Steps& steps, int n, Found& to, Scratch& scratch) {
-    __shared__ u64 kept[MAX_TOP];
-    const u64 end = end_of(places, steps, NOWHERE, One(), n, false, scratch);
+// Write the `n` most probable tokens of `keys` to `result` in order.
+template <class Keys>
+__device__ __forceinline__ void write_top_tokens(const Keys& keys, const LogitBins& logit_bins, int n, RowLogprobs& result,
+                                                 Scratch& scratch) {
+    __shared__ u64 top_keys[MAX_TOP];
+    const u64 end = find_end(keys, logit_bins, NO_KEY, UnitWeight(), n, false, scratch);
     __syncthreads();
-    if (threadIdx.x == 0) scratch.n_few = 0;
+    if (threadIdx.x == 0) scratch.n_final = 0;
     __syncthreads();
-    places.down_to(last_value(end)).each([&](u64 place) {
-        if (place < end) kept[atomicAdd(&scratch.n_few, 1)] = place;
+    keys.at_least(last_logit(end)).each([&](u64 key) {
+        if (key < end) top_keys[atomicAdd(&scratch.n_final, 1)] = key;
     });
     __syncthreads();
-    const int found = scratch.n_few;
+    const int found = scratch.n_final;
     for (int i = threadIdx.x; i < n; i += THREADS) {
         if (i >= found) {
-            to.ids[i] = -1, to.values[i] = __int_as_float(0xff800000);
+            result.ids[i] = -1, result.values[i] = __int_as_float(0xff800000);
             continue;
         }
         int before = 0;
-        for (int j = 0; j < found; ++j) before += kept[j] < kept[i];
-        to.ids[before] = (int)(u32)kept[i], to.values[before] = value_at(kept[i]);
+        for (int j = 0; j < found; ++j) before += top_keys[j] < top_keys[i];
+        result.ids[before] = (int)(u32)top_keys[i], result.values[before] = logit_at(top_keys[i]);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-logprobs(const float* logits, const int* laws, const unsigned* tops, const float* sums, const float* largest,
-         const int* ids, int* found) {
+logprobs(const float* logits, const int* laws, const unsigned* tops, const float* sums,
+         const float* largest, const int* ids, int* found) {
     __shared__ Scratch scratch;
     launch_dependent_grids();
     wait_on_dependent_grids();
@@ -55,16 +59,16 @@ logprobs(const float* logits, const int* laws, const unsigned* tops, const float
     const float highest = largest[row];
     if (n < 0 || is_invalid(highest)) return;
     const float* at = logits + (size_t)row * VOCAB;
-    const float* its_sums = sums + (size_t)row * N_CHUNKS * 3;
-    const u64 total = total_of(its_sums + 2, its_sums, N_CHUNKS, highest, 1.0f, scratch);
-    Found& to = ((Found*)found)[row];
-    if (threadIdx.x == 0) to.total = total, to.largest = highest, to.chosen = at[max(ids[row], 0)];
+    const float* row_stats = sums + (size_t)row * N_CHUNKS * 3;
+    const u64 total = total_weight(row_stats + 2, row_stats, N_CHUNKS, highest, 1.0f, scratch);
+    RowLogprobs& result = ((RowLogprobs*)found)[row];
+    if (threadIdx.x == 0) result.total = total, result.largest = highest, result.sampled_logit = at[max(ids[row], 0)];
     if (n == 0) return;
-    const Steps steps(highest, REACH);
-    const int listed = list_likeliest(at, tops + (size_t)row * GROUPS, steps, LAST, n, scratch);
+    const LogitBins logit_bins(highest, LOGIT_RANGE);
+    const int listed = list_top_tokens(at, tops + (size_t)row * GROUPS, logit_bins, LAST_BIN, n, scratch);
     if (listed >= 0) {
-        write_likeliest(List{scratch.list, listed}, steps, n, to, scratch);
+        write_top_tokens(KeyList{scratch.list, listed}, logit_bins, n, result, scratch);
     } else {
-        write_likeliest(Row(at), steps, n, to, scratch);
+        write_top_tokens(RowKeys(at), logit_bins, n, result, scratch);
     }
 }

@@ -1,6 +1,7 @@
-// Shared by the kernels over rows of logits: sampling parameters of a row, the order of its tokens, and reductions of a block.
+// Shared by the kernels over rows of logits: sampling parameters of a row, the order of its tokens, and reductions of a
+// block.
 //
-// Macros: VOCAB, tokens of a row; THREADS, of a block.
+// Macros: VOCAB, tokens of a row; THREADS, threads of a block.
 #pragma once
 
 #include "../gpu/include/types.cuh"
@@ -10,25 +11,28 @@
 #endif
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a block is made of warps");
 
-constexpr float MIN_SCALED = -26.1f;  // a scaled logit below this loses to the largest, whatever the noise
+constexpr float MIN_SCALED = -26.1f;  // a scaled logit below this cannot win against the largest: the noise is bounded
 constexpr int GROUP = 128, GROUPS = (VOCAB + GROUP - 1) / GROUP, WARPS = THREADS / 32;
 
-// How a token is drawn from a row; `LAW` in cuda.py is the same.
+// Sampling parameters of a row; cuda.py has the same layout.
 struct SampleParams {
-    float scale, floor;  // inverse temperature, 0 takes the largest; lowest scaled logit
-    int top_k;           // 0 keeps all
+    float scale, floor;  // inverse temperature, 0 for greedy; min-p as the lowest scaled logit
+    int top_k;           // 0 for no limit
     u32 position;
     u64 seed;
     double top_p;
-    int n_top, unused;  // likeliest tokens to report; -1 for no log-probabilities
+    int n_top, unused;  // most probable tokens to report; -1 for no log probabilities
 };
 
-__device__ __forceinline__ bool by_rank(const SampleParams& law) { return law.top_k > 0 && law.top_k < VOCAB; }
-__device__ __forceinline__ bool selects(const SampleParams& law) {
-    return law.scale > 0.0f && (by_rank(law) || law.top_p < 1.0);
+// True if top-k excludes tokens.
+__device__ __forceinline__ bool has_top_k(const SampleParams& params) { return params.top_k > 0 && params.top_k < VOCAB; }
+// True if a token is sampled with top-k or top-p.
+__device__ __forceinline__ bool is_truncated(const SampleParams& params) {
+    return params.scale > 0.0f && (has_top_k(params) || params.top_p < 1.0);
 }
 
-// Unsigned order of floats; 0 stands for NaN and minus infinity. Both zeros are one.
+// Rank of a logit: an unsigned integer in the order of the floats. Both zeros have one rank. NaN and minus infinity have
+// rank 0.
 __device__ __forceinline__ u32 rank_of(float x) {
     const u32 bits = __float_as_uint(x);
     const u32 rank = bits == 0x80000000u ? bits : bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -38,38 +42,42 @@ __device__ __forceinline__ u32 rank_of(float x) {
 // True if nothing can be sampled: the largest logit is NaN or infinite.
 __device__ __forceinline__ bool is_invalid(float highest) { return !(fabsf(highest) < __int_as_float(0x7f800000)); }
 
-__device__ __forceinline__ float value_of(u32 rank) { return __uint_as_float(rank >> 31 ? rank & 0x7fffffffu : ~rank); }
+// Inverse of `rank_of`.
+__device__ __forceinline__ float logit_of_rank(u32 rank) { return __uint_as_float(rank >> 31 ? rank & 0x7fffffffu : ~rank); }
 
-// The larger the better; of equals the lowest token.
-__device__ __forceinline__ u64 claim(u32 rank, u32 token) { return rank ? (u64)rank << 32 | (u32)~token : 0; }
-__device__ __forceinline__ int token_of(u64 claim) { return claim ? (int)~(u32)claim : -1; }
-__device__ __forceinline__ u64 better(u64 a, u64 b) { return a > b ? a : b; }
+// Key of a token whose maximum is the best token: a larger rank first, then a lower token. 0: no token.
+__device__ __forceinline__ u64 max_key(u32 rank, u32 token) { return rank ? (u64)rank << 32 | (u32)~token : 0; }
+__device__ __forceinline__ int token_of(u64 key) { return key ? (int)~(u32)key : -1; }
+__device__ __forceinline__ u64 larger_key(u64 a, u64 b) { return a > b ? a : b; }
 
-__device__ __forceinline__ u64 best_of_warp(u64 mine) {
-    const u32 rank = __reduce_max_sync(~0u, (u32)(mine >> 32));
-    const u32 token = __reduce_max_sync(~0u, (u32)(mine >> 32) == rank ? (u32)mine : 0);
+__device__ __forceinline__ u64 warp_max_key(u64 key) {
+    const u32 rank = __reduce_max_sync(~0u, (u32)(key >> 32));
+    const u32 token = __reduce_max_sync(~0u, (u32)(key >> 32) == rank ? (u32)key : 0);
     return (u64)rank << 32 | token;
 }
 
-// Known to the first warp.
-__device__ __forceinline__ u64 best_of_block(u64 mine) {
-    __shared__ u64 bests[WARPS];
-    mine = best_of_warp(mine);
-    if (threadIdx.x % 32 == 0) bests[threadIdx.x / 32] = mine;
+// Maximum over the block, valid in the first warp.
+__device__ __forceinline__ u64 block_max_key(u64 key) {
+    __shared__ u64 warp_keys[WARPS];
+    key = warp_max_key(key);
+    if (threadIdx.x % 32 == 0) warp_keys[threadIdx.x / 32] = key;
     __syncthreads();
-    return threadIdx.x < 32 ? best_of_warp(threadIdx.x < WARPS ? bests[threadIdx.x] : 0) : 0;
+    return threadIdx.x < 32 ? warp_max_key(threadIdx.x < WARPS ? warp_keys[threadIdx.x] : 0) : 0;
 }
 
-// One thread of each block of a row gives its claim; the one that comes last gets the best of all, the others 0 and false.
-__device__ __forceinline__ bool best_of_row(u64* best, u32* arrived, int blocks, u64 mine, u64& found) {
-    if (mine) atomicMax(best, mine);
+// Maximum over the blocks of a row. One thread of each block passes the block's key. The last one to arrive receives the
+// maximum in `found` and true; the others receive false.
+__device__ __forceinline__ bool row_max_key(u64* row_key, u32* arrived, int blocks, u64 key, u64& found) {
+    if (key) atomicMax(row_key, key);
     __threadfence();
     if (atomicAdd(arrived, 1) != blocks - 1) return false;
     __threadfence();
-    found = atomicExch(best, 0ull);
+    found = atomicExch(row_key, 0ull);
     *arrived = 0;
     return true;
 }
 
-// In float32, exactly as on the CPU.
-__device__ __forceinline__ float scaled(float x, float highest, float scale) { return __fmul_rn(__fsub_rn(x, highest), scale); }
+// Scaled logit in float32, bit for bit as on the CPU.
+__device__ __forceinline__ float scaled(float x, float highest, float scale) {
+    return __fmul_rn(__fsub_rn(x, highest), scale);
+}

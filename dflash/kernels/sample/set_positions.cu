@@ -1,6 +1,7 @@
-// Set the position of each row's sampling parameters: one after that of the row of the batch.
+// Set the position in the sampling parameters (`laws`) of each row: one after the row's position in the batch.
 //
-// Grid 1, block a thread for each row. The parameters of a row are `words` integers, of which number `where` is the position.
+// Grid 1, block: a thread for each row, no shared memory. The parameters of a row are `words` integers; integer `where` is
+// the position. Bytes: 8 a row.
 extern "C" __global__ void set_positions(const int* position, int* laws, int words, int where, int n_rows) {
     if (threadIdx.x < n_rows) laws[threadIdx.x * words + where] = position[threadIdx.x] + 1;
 }

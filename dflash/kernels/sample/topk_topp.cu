@@ -1,9 +1,10 @@
-// Sample a token of each row with top-k or top-p, see decode/sampling/processors.py: argmax(scaled + noise) over the tokens that these and min-p
-// leave. `row_stats` has run before. Other rows are not written.
+// Sample a token of each row with top-k or top-p: argmax(scaled logit + noise) over the tokens that top-k, top-p and min-p
+// leave; decode/sampling/processors.py has the definition. `row_stats` must have run before. Other rows are not written.
 //
-// Grid rows, block THREADS. A block lists some of the likeliest tokens and, if they are not enough, reads the row several times.
-// Macros: VOCAB, THREADS; N_CHUNKS, chunks of a row of which `row_stats` has the sums. Bytes: some KiB of a row, or a few times
-// 4 * VOCAB.
+// Grid (rows), block THREADS, shared memory `Scratch` of select.cuh (static). A block lists the most probable tokens. If
+// they are not enough for top-p, it reads the row several times.
+// Macros: VOCAB, tokens of a row; THREADS; N_CHUNKS, chunks of a row for which `row_stats` has statistics. Bytes: a few KiB
+// a row, or a few times 4 * VOCAB.
 #include "../gpu/include/pdl.cuh"
 #include "gumbel.cuh"
 #include "select.cuh"
@@ -12,103 +13,110 @@
 #error "N_CHUNKS must be defined"
 #endif
 
-constexpr int SOME = 128, MORE = 1024;  // likely tokens that are listed for top-p
-constexpr float NEGLIGIBLE = 32.0f;     // a vocabulary of tokens so far below the largest has no share
+constexpr int FIRST_LIST = 128, SECOND_LIST = 1024;  // tokens that the first and the second attempt list for top-p
+constexpr float NEGLIGIBLE = 32.0f;  // scaled logits this far below the largest have no weight, even all together
 
-template <class Places>
-__device__ __forceinline__ u64 draw_before(const Places& places, u64 end, const SampleParams& law, float highest) {
-    const float floor = fmaxf(law.floor, MIN_SCALED);
-    u64 mine = 0;
-    places.down_to(last_value(end)).each([&](u64 place) {
-        if (place >= end) return;
-        const float x = scaled(value_at(place), highest, law.scale);
-        const u32 token = (u32)place;
-        if (x >= floor) mine = better(mine, claim(rank_of(__fadd_rn(x, gumbel(token, law.position, law.seed))), token));
+// Key of the thread's best token among the keys before `end`.
+template <class Keys>
+__device__ __forceinline__ u64 sample_before(const Keys& keys, u64 end, const SampleParams& params, float highest) {
+    const float floor = fmaxf(params.floor, MIN_SCALED);
+    u64 best_key = 0;
+    keys.at_least(last_logit(end)).each([&](u64 key) {
+        if (key >= end) return;
+        const float x = scaled(logit_at(key), highest, params.scale);
+        const u32 token = (u32)key;
+        if (x >= floor)
+            best_key =
+                larger_key(best_key, max_key(rank_of(__fadd_rn(x, gumbel(token, params.position, params.seed))), token));
     });
-    return mine;
+    return best_key;
 }
 
-// Apply top-k and top-p to some places and sample one. If `total` is 0, top-p is a share of the places that top-k keeps.
-// scratch.reached: false if top-p needs more places than these.
-template <class Places>
-__device__ __forceinline__ u64 draw_kept(const Places& places, const Steps& steps, const SampleParams& law, u64 total,
-                                         Scratch& scratch) {
-    const Weight weight{steps.highest, law.scale};
-    u64 end = NOWHERE;
-    if (by_rank(law)) end = end_of(places, steps, end, One(), law.top_k, true, scratch);
+// Apply top-k and top-p to `keys` and sample a token. `total`: the weight of the whole row; 0 if top-p refers to the keys
+// that top-k leaves. scratch.reached: false if top-p needs more keys than these.
+template <class Keys>
+__device__ __forceinline__ u64 sample_keys(const Keys& keys, const LogitBins& logit_bins, const SampleParams& params,
+                                           u64 total, Scratch& scratch) {
+    const ExpWeight exp_weight{logit_bins.highest, params.scale};
+    u64 end = NO_KEY;
+    if (has_top_k(params)) end = find_end(keys, logit_bins, end, UnitWeight(), params.top_k, true, scratch);
     bool reached = true;
-    if (law.top_p < 1.0) {
-        if (total == 0) total = mass_before(places, end, weight, scratch);
-        const u64 wanted = max(1ull, (u64)ceil(law.top_p * (double)total));
-        end = end_of(places, steps, end, weight, wanted, true, scratch);
+    if (params.top_p < 1.0) {
+        if (total == 0) total = weight_before(keys, end, exp_weight, scratch);
+        const u64 target = max(1ull, (u64)ceil(params.top_p * (double)total));
+        end = find_end(keys, logit_bins, end, exp_weight, target, true, scratch);
         reached = scratch.reached;
     }
     __syncthreads();
     if (threadIdx.x == 0) scratch.reached = reached;
     __syncthreads();
-    return draw_before(places, end, law, steps.highest);
+    return sample_before(keys, end, params, logit_bins.highest);
 }
 
-// The same of a short list: a thread has a place, and adds up all that come before it.
-__device__ __forceinline__ u64 draw_short(int n, const Steps& steps, const SampleParams& law, u64 total, Scratch& scratch) {
-    const Weight weight{steps.highest, law.scale};
-    const bool inside = threadIdx.x < n;
-    const u64 place = inside ? scratch.list[threadIdx.x] : NOWHERE, own = inside ? weight(place) : 0;
-    if (threadIdx.x < SHORT) scratch.list[threadIdx.x] = place, scratch.masses[threadIdx.x] = own;
+// As `sample_keys`, for a list of at most SHORT_LIST keys: each thread has one key and sums all that precede it.
+__device__ __forceinline__ u64 sample_short_list(int n, const LogitBins& logit_bins, const SampleParams& params, u64 total,
+                                                 Scratch& scratch) {
+    const ExpWeight exp_weight{logit_bins.highest, params.scale};
+    const bool in_list = threadIdx.x < n;
+    const u64 key = in_list ? scratch.list[threadIdx.x] : NO_KEY, weight = in_list ? exp_weight(key) : 0;
+    if (threadIdx.x < SHORT_LIST) scratch.list[threadIdx.x] = key, scratch.weights[threadIdx.x] = weight;
     __syncthreads();
     int rank = 0;
     u64 before = 0;
-    for (int i = 0; i < n && inside; i += 4) {
-#pragma unroll
-        for (int j = i; j < i + 4; ++j) {
-            const bool ahead = scratch.list[j] < place;
-            rank += ahead;
-            before += ahead ? scratch.masses[j] : 0;
+    for (int i = 0; i < n && in_list; i += 4) {
+        UNROLL for (int j = i; j < i + 4; ++j) {
+            const bool precedes = scratch.list[j] < key;
+            rank += precedes;
+            before += precedes ? scratch.weights[j] : 0;
         }
     }
-    bool kept = inside && (!by_rank(law) || rank < law.top_k), reached = true;
-    if (law.top_p < 1.0) {
-        const u64 listed = sum_of_block(kept ? own : 0, scratch);
-        const u64 wanted = max(1ull, (u64)ceil(law.top_p * (double)(total ? total : listed)));
-        reached = listed >= wanted;
-        kept = kept && before < wanted;
+    bool selected = in_list && (!has_top_k(params) || rank < params.top_k), reached = true;
+    if (params.top_p < 1.0) {
+        const u64 listed = block_sum(selected ? weight : 0, scratch);
+        const u64 target = max(1ull, (u64)ceil(params.top_p * (double)(total ? total : listed)));
+        reached = listed >= target;
+        selected = selected && before < target;
     }
     __syncthreads();
     if (threadIdx.x == 0) scratch.reached = reached;
     __syncthreads();
-    const float x = scaled(value_at(place), steps.highest, law.scale);
-    if (!kept || !(x >= fmaxf(law.floor, MIN_SCALED))) return 0;
-    return claim(rank_of(__fadd_rn(x, gumbel((u32)place, law.position, law.seed))), (u32)place);
+    const float x = scaled(logit_at(key), logit_bins.highest, params.scale);
+    if (!selected || !(x >= fmaxf(params.floor, MIN_SCALED))) return 0;
+    return max_key(rank_of(__fadd_rn(x, gumbel((u32)key, params.position, params.seed))), (u32)key);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-topk_topp(const float* logits, const int* laws, const unsigned* tops, const float* sums, const float* largest, int* ids) {
+topk_topp(const float* logits, const int* laws, const unsigned* tops, const float* sums,
+          const float* largest, int* ids) {
     __shared__ Scratch scratch;
     launch_dependent_grids();
     wait_on_dependent_grids();
     const int row = blockIdx.x;
-    const SampleParams& law = ((const SampleParams*)laws)[row];
+    const SampleParams& params = ((const SampleParams*)laws)[row];
     const float highest = largest[row];
-    if (!selects(law)) return;
+    if (!is_truncated(params)) return;
     if (is_invalid(highest)) {
         if (threadIdx.x == 0) ids[row] = -1;
         return;
     }
     logits += (size_t)row * VOCAB, tops += (size_t)row * GROUPS, sums += (size_t)row * N_CHUNKS * 3;
-    const Steps steps(highest, NEGLIGIBLE / law.scale);
-    const u64 total = by_rank(law) ? 0 : total_of(sums + 1, sums, N_CHUNKS, highest, law.scale, scratch);
-    u64 mine = 0;
+    const LogitBins logit_bins(highest, NEGLIGIBLE / params.scale);
+    const u64 total =
+        has_top_k(params) ? 0 : total_weight(sums + 1, sums, N_CHUNKS, highest, params.scale, scratch);
+    u64 best_key = 0;
     bool done = false;
-    for (int wanted = by_rank(law) ? law.top_k : SOME; wanted <= MORE && !done; wanted = wanted == SOME ? MORE : MORE + 1) {
-        const int n = list_likeliest(logits, tops, steps, LAST - 1, wanted, scratch);
+    for (int target = has_top_k(params) ? params.top_k : FIRST_LIST; target <= SECOND_LIST && !done;
+         target = target == FIRST_LIST ? SECOND_LIST : SECOND_LIST + 1) {
+        const int n = list_top_tokens(logits, tops, logit_bins, LAST_BIN - 1, target, scratch);
         if (n < 0) break;
-        const bool all = scratch.bin == LAST - 1;
-        mine = n <= SHORT ? draw_short(n, steps, law, total, scratch)
-                          : draw_kept(List{scratch.list, n}, steps, law, total, scratch);
-        done = scratch.reached || all || by_rank(law);
+        const bool all = scratch.bin == LAST_BIN - 1;
+        best_key = n <= SHORT_LIST ? sample_short_list(n, logit_bins, params, total, scratch)
+                                   : sample_keys(KeyList{scratch.list, n}, logit_bins, params, total, scratch);
+        done = scratch.reached || all || has_top_k(params);
     }
-    // made anew, which spares a register all the way here
-    if (!done) mine = draw_kept(Row(logits), Steps(largest[row], NEGLIGIBLE / law.scale), law, total, scratch);
-    mine = best_of_block(mine);
-    if (threadIdx.x == 0) ids[row] = token_of(mine);
+    // constructed again: keeping `logit_bins` until here would cost a register
+    if (!done)
+        best_key = sample_keys(RowKeys(logits), LogitBins(largest[row], NEGLIGIBLE / params.scale), params, total, scratch);
+    best_key = block_max_key(best_key);
+    if (threadIdx.x == 0) ids[row] = token_of(best_key);
 }

@@ -1,7 +1,8 @@
-// Concatenate the captured hidden states of several layers for a drafter: rows of several arrays, one after the other in a row.
+// Concatenate the captured hidden states of several layers for a drafter: out[i] = [array_0[row[i]], array_1[row[i]], ...].
 //
-// Grid (arrays, rows), block 256. Macros: MODEL_DIM, elements of a row; TO_HALF, whether they become float16. `sources`: addresses of
-// the arrays; `row`: source row of each output row, for the first counts[which]. Bytes: 6 or 8 * MODEL_DIM each.
+// Grid (arrays, rows), block 256, no shared memory. Macros: MODEL_DIM, elements of a row; TO_HALF, 1 to convert to float16,
+// 0 to keep float32. `sources`: addresses of the arrays. `row`: source row of each output row; the first counts[which]
+// output rows are written. Bytes: 6 * MODEL_DIM a row and array as float16, 8 * MODEL_DIM as float32.
 #include "../gpu/include/half.cuh"
 #include "../gpu/include/pdl.cuh"
 
@@ -15,15 +16,14 @@ features(const unsigned long long* sources, const int* counts, int which, const 
     launch_dependent_grids();
     wait_on_dependent_grids();
     if (blockIdx.y >= counts[which]) return;
-    const float4* from = (const float4*)((const float*)sources[blockIdx.x] + (size_t)row[blockIdx.y] * MODEL_DIM);
-    const size_t to = ((size_t)blockIdx.y * gridDim.x + blockIdx.x) * (MODEL_DIM / 4);
+    const float4* source = (const float4*)((const float*)sources[blockIdx.x] + (size_t)row[blockIdx.y] * MODEL_DIM);
+    const size_t target = ((size_t)blockIdx.y * gridDim.x + blockIdx.x) * (MODEL_DIM / 4);
     for (int i = threadIdx.x; i < MODEL_DIM / 4; i += 256) {
-        const float4 x = from[i];
+        const float4 x = source[i];
         if (TO_HALF) {
-            ((uint2*)out)[to + i] = make_uint2(half_saturated(x.x) | (u32)half_saturated(x.y) << 16,
-                                               half_saturated(x.z) | (u32)half_saturated(x.w) << 16);
+            ((uint2*)out)[target + i] = half4_saturated(x.x, x.y, x.z, x.w);
         } else {
-            ((float4*)out)[to + i] = x;
+            ((float4*)out)[target + i] = x;
         }
     }
 }

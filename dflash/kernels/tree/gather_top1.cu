@@ -1,5 +1,7 @@
-// The first candidate of each row, rows being `apart` elements apart; -1, no token, for a row without candidates.
-// Grid 1, block a thread for each row.
+// Gather the first candidate of each row of `ids`: out[i] = ids[i * apart]. It is -1 (no token) for a row without
+// candidates.
+//
+// Grid 1, block: a thread for each row, no shared memory. Bytes: 8 a row.
 #include "../gpu/include/pdl.cuh"
 
 extern "C" __global__ void gather_top1(const int* ids, int apart, int* out, int n_rows) {

@@ -104,7 +104,7 @@ class FeedForward:
 
     def __init__(self, parts: LayerContext, norm: Norm | None, behind: Norm | None) -> None:
         weights, _, s, ops = parts
-        self.norm = _launched(norm)
+        self.norm = launched(norm)
         gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
         self.gate_up = ops.gate_up(s.normed, gate_up, s.inner, before=norm)
         self.ffn_down = ops.down(s.inner, weights.matrix("ffn_down.weight"), s.stream, behind=behind)
@@ -137,14 +137,10 @@ class Block:
     """
 
     def __init__(
-        self,
-        parts: LayerContext,
-        mixer: LinearAttention | FullAttention,
-        norms: LayerNorms,
-        behind: Norm | None = None,
+        self, parts: LayerContext, mixer: LinearAttention | FullAttention, norms: LayerNorms, behind: Norm | None = None
     ) -> None:
         weights, config, space, ops = parts
-        self.norm = _launched(norms.mixer)
+        self.norm = launched(norms.mixer)
         self.mixer = mixer
         self.multiplies = [mixer.project, mixer.output]
         self.keeps = not ops.prefill and not config.experts
@@ -167,6 +163,6 @@ class Block:
             self.ffn(n, kept=kept)
 
 
-def _launched(norm: Norm | None) -> RmsNorm | None:
+def launched(norm: Norm | None) -> RmsNorm | None:
     """Return the norm if it is a launch of its own, else None."""
     return norm if isinstance(norm, RmsNorm) else None

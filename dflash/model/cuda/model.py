@@ -177,11 +177,6 @@ class DeviceModel:
     def forward(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read tokens of one or more sequences, as `Model.forward` does.
 
-        Parameters
-        ----------
-        spans : sequence of Span
-        capture : tuple of int
-
         Returns
         -------
         Forward

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +15,7 @@ from dflash.kernels.gpu import device
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.moe import Experts
 from dflash.model.config import Config
-from dflash.model.weights import Weights, experts_of
-
-
-class HostTensors(Protocol):
-    """Tensors in host memory: `Weights` of a model, or the `Source` of a draft model."""
-
-    def matrix(self, name: str) -> Matrix:
-        """Return a matrix. Called once, when the device needs it."""
-        ...
-
-    def vector(self, name: str) -> NDArray[np.float32]:
-        """Return a small tensor. Called once, when the device needs it."""
-        ...
-
+from dflash.model.weights import HostTensors, Weights, experts_of
 
 H = TypeVar("H", bound=HostTensors)
 
@@ -59,8 +46,7 @@ class DeviceWeights(Generic[H]):
 
     def block(self: "DeviceWeights[Weights]", i: int) -> "DeviceWeights[Weights]":
         """Return the weights of block i, named without ``blk.i.``."""
-        weights: DeviceWeights[Weights] = object.__new__(DeviceWeights)
-        weights.expressed, weights._staging, weights._made = self.expressed, self._staging, self._made
+        weights = copy(self)
         weights.host, weights._prefix = self.host.block(i), f"blk.{i}."
         return weights
 

@@ -11,7 +11,7 @@ from dflash.model.candidates import Candidates
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.files.source import Source
 from dflash.model.draft.markov import Markov
-from dflash.model.draft.request import DraftRequest
+from dflash.model.draft.request import DraftRequest, draft_rows
 from dflash.model.draft.selector import Selector
 from dflash.model.draft.vocabulary import Vocabulary
 
@@ -42,12 +42,10 @@ class IndependentTokens:
         positions = [request.state.length + 1 + i for request in requests for i in range(request.n_draft)]
         ids, scores = np.empty((len(row_params), width), np.int32), np.empty((len(row_params), width), np.float32)
         find(logits, row_params, positions, width, ids=ids, scores=scores, targets=self._targets)
-        found, start = [], 0
-        for request in requests:
-            part = slice(start, start + request.n_draft)
-            found.append(Candidates(ids[part, : request.n_candidates], scores[part, : request.n_candidates]))
-            start += request.n_draft
-        return found
+        return [
+            Candidates(ids[part, : request.n_candidates], scores[part, : request.n_candidates])
+            for request, part in draft_rows(requests)
+        ]
 
 
 def chooser(config: DraftConfig, source: Source, vocabulary: Vocabulary, slots: int, min_confidence: float) -> Chooser:

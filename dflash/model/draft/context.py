@@ -29,12 +29,6 @@ class Context:
     """Appends positions to the rings.
 
     ``c = norm(fc [features])``; for every layer ``k = rope(norm(Wk c))`` at the position, ``v = Wv c``.
-
-    Parameters
-    ----------
-    source : Source
-    config : DraftConfig
-    rings : Rings
     """
 
     def __init__(self, source: Source, config: DraftConfig, rings: Rings) -> None:

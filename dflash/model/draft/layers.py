@@ -12,6 +12,7 @@ from dflash.kernels.profile import timed
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.files.source import DraftLayerWeights
 from dflash.model.draft.state import Rings
+from dflash.model.layers import FeedForward
 from dflash.model.workspace import RowArrays
 
 rms_norm, turn = timed("norm")(norm.rms_norm), timed("rope")(rope.turn)
@@ -79,21 +80,6 @@ class Attention:
         self.attn_output(n)
 
 
-class DraftFeedForward:
-    """``down(silu(gate x) * up x)``; reads `x` and writes or adds its output to `out`."""
-
-    def __init__(self, weights: DraftLayerWeights, space: RowArrays, *, x: Floats, out: Floats, add: bool) -> None:
-        inner = space.all.inner
-        gate_up = [weights.matrix("ffn_gate.weight"), weights.matrix("ffn_up.weight")]
-        self.gate_up = PackedLinear(x, gate_up, [inner], gated=True, name="ffn gate up")
-        self.ffn_down = PackedLinear(inner, [weights.matrix("ffn_down.weight")], [out], add=add, name="ffn down")
-
-    def __call__(self, n: int) -> None:
-        """Run the first `n` rows of the workspace."""
-        self.gate_up(n)
-        self.ffn_down(n)
-
-
 class Layer:
     """Norm, attention, add; norm, feed forward, add; in DFlash 2 with convolutions around both."""
 
@@ -103,7 +89,7 @@ class Layer:
         self.attn_conv, self.ffn_conv = (ConvPair(weights, part, space) if has_convs else None for part in ("attn", "ffn"))
         ends = {"x": a.mixed, "out": a.product} if has_convs else {"x": a.normed, "out": a.stream}
         self.attention = Attention(weights, config, space, rings, layer, **ends, add=not has_convs)
-        self.ffn = DraftFeedForward(weights, space, **ends, add=not has_convs)
+        self.ffn = FeedForward(weights, inner=a.inner, **ends, add=not has_convs)
         self.eps = config.norm_eps
 
     def __call__(self, s: SimpleNamespace, blocks: Blocks, n: int) -> None:

@@ -54,7 +54,7 @@ def load_draft(
     causal : bool, optional
         Whether rows of a block attend only to themselves and earlier rows, in all layers; by default as in the file.
     trim_block, min_confidence
-        See `BlockDraft`.
+        See `BlockDraft`; on a GPU, blocks are never trimmed, since up to 16 rows cost the same.
     draft_vocab : int, optional
         Draft only from this many first tokens and the special tokens; see `vocabulary`. By default from all tokens. On a
         GPU, a request may choose one of the `common` subsets of a large vocabulary instead.
@@ -85,45 +85,23 @@ def load_draft(
         raise Unsupported(f"draft: device {device!r} with a target on {target.device!r} is not run")
     with memory_errors(name, "use another strategy"):
         config, source = open_draft(resolve(name, folders=True))
-        settings: dict[str, Any] = {
-            "causal": causal,
-            "trim_block": trim_block,
-            "min_confidence": min_confidence,
-            "draft_vocab": draft_vocab,
-        }
-        return _build(config, source, target, device=device, sequences=sequences, context=context, **settings)
+        try:
+            config = fitted(config, source, target)
+            if causal is not None:
+                config = replace(config, causal=(causal,) * config.n_layers)
+            room, known = min(context or DEFAULT_CONTEXT, target.config.context), vocabulary(source, target, draft_vocab)
+            if device == "cuda" and target.device == "cuda":
+                from dflash.model.cuda.draft import DeviceBlockDraft
 
-
-def _build(
-    config: DraftConfig,
-    source: Source,
-    target: "Model | DeviceModel",
-    *,
-    device: str,
-    sequences: int,
-    context: int | None,
-    causal: bool | None,
-    trim_block: bool,
-    min_confidence: float,
-    draft_vocab: int | None,
-) -> "BlockDraft | DeviceBlockDraft":
-    """Make a draft model from its open file; close the file on failure."""
-    try:
-        config = fitted(config, source, target)
-        if causal is not None:
-            config = replace(config, causal=(causal,) * config.n_layers)
-        room, known = min(context or DEFAULT_CONTEXT, target.config.context), vocabulary(source, target, draft_vocab)
-        settings: dict[str, Any]
-        if device == "cuda" and target.device == "cuda":
-            settings = {"sequences": sequences, "context": room, "trim_block": trim_block, "min_confidence": min_confidence}
-            some = common(target) if draft_vocab is None and not known.own else ()
-            return _on_gpu(config, source, target, known, common=some, **settings)
-        tables = _tables(source, target, known)
-        settings = {"slots": sequences, "size": places(config, room), "kv": target.pools.kv, "threads": target.threads}
-        return BlockDraft(config, source, tables, **settings, trim_block=trim_block, min_confidence=min_confidence)
-    except BaseException:
-        source.close()
-        raise
+                some = common(target) if draft_vocab is None and not known.own else ()
+                settings: dict[str, Any] = {"sequences": sequences, "context": room, "min_confidence": min_confidence}
+                return DeviceBlockDraft(config, source, target, known, common=some, **settings)
+            tables = _tables(source, target, known)
+            settings = {"slots": sequences, "size": places(config, room), "kv": target.pools.kv, "threads": target.threads}
+            return BlockDraft(config, source, tables, **settings, trim_block=trim_block, min_confidence=min_confidence)
+        except BaseException:
+            source.close()
+            raise
 
 
 def fitted(config: DraftConfig, source: Source, target: "Model | DeviceModel") -> DraftConfig:
@@ -199,11 +177,3 @@ def _tables(source: Source, target: "Model | DeviceModel", known: Vocabulary) ->
     if source.has("output.weight"):
         output = source.matrix("output.weight")
     return Tables(embedding, output, target.config.n_vocab, known)
-
-
-def _on_gpu(
-    config: DraftConfig, source: Source, target: "DeviceModel", known: Vocabulary, **settings: Any
-) -> "DeviceBlockDraft":
-    from dflash.model.cuda.draft import DeviceBlockDraft
-
-    return DeviceBlockDraft(config, source, target, known, **settings)

@@ -13,8 +13,8 @@ from dflash.kernels.sample import candidates
 from dflash.model.candidates import Candidates
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.files.source import Source
-from dflash.model.draft.request import DraftRequest
-from dflash.model.draft.selector import drawn
+from dflash.model.draft.request import DraftRequest, draft_rows
+from dflash.model.draft.selector import drawn, pair_codes
 from dflash.model.draft.vocabulary import Vocabulary
 
 Floats = NDArray[np.float32]
@@ -61,14 +61,12 @@ class Markov:
 
     def __call__(self, requests: Sequence[DraftRequest], hidden: Floats, logits: Floats) -> list[Candidates]:
         """Find candidates; see `Chooser`."""
-        walked, found, start = self._walk(requests, hidden, logits), [], 0
-        for request in requests:
-            part = slice(start, start + request.n_draft)
+        walked, found = self._walk(requests, hidden, logits), []
+        for request, part in draft_rows(requests):
             ids, scores = walked.ids[part, : request.n_candidates], walked.scores[part, : request.n_candidates]
             edges = self._edges(request, ids, scores, logits[part]) if request.n_candidates > 1 else None
             n = reach(walked.confidence[part], self._least)
             found.append(Candidates(ids[:n], scores[:n], None if edges is None else edges[:n]))
-            start += request.n_draft
         return found
 
     def _walk(self, requests: Sequence[DraftRequest], hidden: Floats, logits: Floats) -> Walked:
@@ -100,13 +98,9 @@ class Markov:
         return walked
 
     def _edges(self, request: DraftRequest, ids: Ids, scores: Floats, logits: Floats) -> Floats:
-        n, width = ids.shape
-        before, after = np.empty((2, n * width, self._w1.shape[1]), np.float32)
         known = np.maximum(ids, 0)
         column = self._vocabulary.column(known)
-        embed(np.concatenate([np.full(width, request.anchor, np.int32), known[:-1].reshape(-1)]), self._w1, before)
-        embed(self._vocabulary.row(known).reshape(-1), self._w2, after)
-        before, after = (rows.reshape(n, width, -1) for rows in (before, after))
+        before, after = pair_codes(request.anchor, known, self._w1, self._vocabulary.row(known), self._w2)
         base = np.where(ids >= 0, np.take_along_axis(logits, column, axis=1), np.float32(-np.inf))
         edges = drawn(base[:, None] + before @ after.transpose(0, 2, 1), ids, request.params, request.state.length + 1)
         if request.params.scale is None:

@@ -1,12 +1,12 @@
 """A block draft model on the CPU."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.errors import KernelError, RequestError
 from dflash.kernels.block_attention import Blocks
 from dflash.kernels.cpu.jit import use_threads
 from dflash.kernels.embed import embed
@@ -19,7 +19,7 @@ from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Context, Rows
 from dflash.model.draft.files.source import DraftLayerWeights, Source
 from dflash.model.draft.layers import Layer, rms_norm
-from dflash.model.draft.request import DraftRequest
+from dflash.model.draft.request import DraftRequest, check_requests, draft_rows
 from dflash.model.draft.state import DraftState, Rings
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.draft.workspace import block_space
@@ -173,7 +173,7 @@ class BlockDraft:
         """
         if not requests:
             return []
-        self._check(requests)
+        check_requests(requests, self._n_vocab, self.config.max_draft)
         use_threads(self.threads)
         config, sizes = self.config, [self._n_rows(request) for request in requests]
         blocks = _blocks(requests, sizes)
@@ -192,13 +192,10 @@ class BlockDraft:
 
     def compile(self) -> None:
         """Run one proposal on dummy data, so that kernels are compiled; no other thread may use the model meanwhile."""
-        state = self.state()
-        try:
+        with closing(self.state()) as state:
             nothing = np.zeros((2, self.config.width), np.float32)
             self.read(state, dict.fromkeys(self.config.target_layer_ids, nothing), slice(0, 2))
             self.propose([DraftRequest(state, 0, self.config.max_draft, SampleParams())])
-        finally:
-            state.close()
 
     def close(self) -> None:
         """Close the file."""
@@ -212,31 +209,17 @@ class BlockDraft:
         self, stream: NDArray[np.float32], requests: Sequence[DraftRequest], blocks: Blocks
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the draft rows after the final norm, one sequence after another, and their logits."""
-        config, at = self.config, 0
+        config = self.config
         hidden = self._head.rows(sum(request.n_draft for request in requests))
-        for request, start in zip(requests, blocks.row_starts[:-1].tolist(), strict=True):
+        for (request, part), start in zip(draft_rows(requests), blocks.row_starts[:-1].tolist(), strict=True):
             first = start + config.lead
-            rms_norm(
-                stream[first : first + request.n_draft], self._norm, config.norm_eps, out=hidden[at : at + request.n_draft]
-            )
-            at += request.n_draft
-        logits = self._head(at)
+            rms_norm(stream[first : first + request.n_draft], self._norm, config.norm_eps, out=hidden[part])
+        logits = self._head(len(hidden))
         if config.logit_scale != 1:
             logits *= np.float32(config.logit_scale)
         if config.logit_cap:
             soft_cap(logits, config.logit_cap)
         return hidden, logits
-
-    def _check(self, requests: Sequence[DraftRequest]) -> None:
-        if len({request.state.slot for request in requests}) < len(requests) or any(
-            request.state.closed for request in requests
-        ):
-            raise KernelError("propose: two requests have the same state, or a state is closed")
-        for request in requests:
-            if not 0 <= request.anchor < self._n_vocab:
-                raise RequestError(f"token {request.anchor} is not in the vocabulary: ids are 0 to {self._n_vocab - 1}")
-            if not 1 <= request.n_draft <= self.config.max_draft:
-                raise RequestError(f"n_draft is {request.n_draft}, must be 1 to {self.config.max_draft} for this draft")
 
 
 def positions(blocks: Blocks, n: int) -> NDArray[np.int32]:

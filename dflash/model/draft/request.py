@@ -1,8 +1,9 @@
 """Requests to a draft model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from dflash.errors import KernelError, RequestError
 from dflash.kernels.sample import SampleParams
 from dflash.model.draft.state import DraftState
 from dflash.model.state.sequence_state import State
@@ -64,3 +65,31 @@ def shared_draft_vocab(requests: Sequence[DeviceDraftRequest[S]]) -> int | None:
     """Return the smallest draft vocabulary that includes those of all requests; None is the full one."""
     wanted = [request.draft_vocab for request in requests if request.draft_vocab is not None]
     return None if len(wanted) < len(requests) else max(wanted, default=None)
+
+
+def draft_rows(requests: Sequence[DraftRequest]) -> Iterator[tuple[DraftRequest, slice]]:
+    """Yield each request with its draft rows, which stand one after the other."""
+    start = 0
+    for request in requests:
+        yield request, slice(start, start + request.n_draft)
+        start += request.n_draft
+
+
+def check_requests(requests: Sequence[DraftRequest], n_vocab: int, max_draft: int) -> None:
+    """Check requests to a block draft of a target with `n_vocab` tokens that drafts at most `max_draft` positions.
+
+    Raises
+    ------
+    RequestError
+        If an anchor is not in the vocabulary, or `n_draft` is out of range.
+    KernelError
+        If two requests have the same state, or a state is closed.
+    """
+    states = [request.state for request in requests]
+    if len({state.slot for state in states}) < len(states) or any(state.closed for state in states):
+        raise KernelError("propose: two requests have the same state, or a state is closed")
+    for request in requests:
+        if not 0 <= request.anchor < n_vocab:
+            raise RequestError(f"token {request.anchor} is not in the vocabulary: ids are 0 to {n_vocab - 1}")
+        if not 1 <= request.n_draft <= max_draft:
+            raise RequestError(f"n_draft is {request.n_draft}, must be 1 to {max_draft} for this draft")

@@ -7,12 +7,13 @@ from numpy.typing import NDArray
 
 from dflash.kernels import sample
 from dflash.kernels.embed import embed
+from dflash.kernels.formats import Matrix
 from dflash.kernels.linear import linear
 from dflash.kernels.sample import SampleParams
 from dflash.model.candidates import Candidates
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.files.source import Source
-from dflash.model.draft.request import DraftRequest
+from dflash.model.draft.request import DraftRequest, draft_rows
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
@@ -44,32 +45,45 @@ class Selector:
         """Find candidates; see `dflash.model.draft.candidates.Chooser`."""
         gates = np.empty((len(hidden), self._rank), np.float32)
         linear(hidden, (self._hidden,), (gates,))
-        width, found, start = min(self._top, logits.shape[1]), [], 0
+        width = min(self._top, logits.shape[1])
         ids, values = np.empty((len(logits), width), np.int32), np.empty((len(logits), width), np.float32)
         for row, of_row, value in zip(logits, ids, values, strict=True):
             sample.top_k(row, ids=of_row, values=value)
         if self._targets is not None:
             ids = np.where(ids < 0, ids, self._targets[ids])
-        for request in requests:
-            part = slice(start, start + request.n_draft)
-            found.append(self._pairs(request, gates[part], ids[part], values[part]))
-            start += request.n_draft
-        return found
+        return [self._pairs(request, gates[part], ids[part], values[part]) for request, part in draft_rows(requests)]
 
     def _pairs(self, request: DraftRequest, gates: Floats, ids: Ids, values: Floats) -> Candidates:
-        n, width = ids.shape
-        before, after = np.empty((2, n * width, self._rank), np.float32)
         known = np.maximum(ids, 0)
-        embed(np.concatenate([np.full(width, request.anchor, np.int32), known[:-1].reshape(-1)]), self._predecessor, before)
-        embed(known.reshape(-1), self._successor, after)
-        before, after = (rows.reshape(n, width, self._rank) for rows in (before, after))
+        before, after = pair_codes(request.anchor, known, self._predecessor, known, self._successor)
         with np.errstate(all="ignore"):
             lift = (before * gates[:, None]) @ after.transpose(0, 2, 1)
-        scores = values[:, None] + lift
+        scores = values[:, None] + lift.astype(np.float32, copy=False)
         broken = ~np.isfinite(scores).all(axis=2, where=ids[:, None] >= 0)
         scores[broken] = np.broadcast_to(values[:, None], scores.shape)[broken]
         position = request.state.length + 1
         return Candidates(ids, log_softmax(values), drawn(scores, ids, request.params, position))
+
+
+def pair_codes(anchor: int, ids: Ids, before: Matrix, rows: Ids, after: Matrix) -> tuple[Floats, Floats]:
+    """Return codes (T, K, rank) of the candidates before each position, and of those at each position.
+
+    Parameters
+    ----------
+    anchor : int
+        Token before position 0.
+    ids : int32 (T, K)
+        Candidate tokens.
+    before, after : Matrix (V, rank)
+        Codebooks; candidate j at position t has row ``rows[t, j]`` of `after`.
+    rows : int32 (T, K)
+    """
+    n, width = ids.shape
+    codes = np.empty((2, n * width, before.shape[1]), np.float32)
+    embed(np.concatenate([np.full(width, anchor, np.int32), ids[:-1].reshape(-1)]), before, codes[0])
+    embed(rows.reshape(-1), after, codes[1])
+    first, second = codes.reshape(2, n, width, -1)
+    return first, second
 
 
 def drawn(scores: Floats, ids: Ids, params: SampleParams, first: int) -> Floats:

@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 
 from dflash.errors import FormatError, ModelError, NotFound
+from dflash.model.gguf.floats import FLOATS, to_float32
 from dflash.model.gguf.header import Value, quoted
 from dflash.model.gguf.part import GGUFPart, TensorInfo, open_part
 
@@ -90,10 +91,6 @@ class GGUFFile:
     def data(self, name: str) -> np.ndarray:
         """Return the bytes of a tensor as stored in the file.
 
-        Parameters
-        ----------
-        name : str
-
         Returns
         -------
         uint8 (..., row_bytes)
@@ -125,14 +122,10 @@ class GGUFFile:
         FormatError
             If there is no such tensor or it is of another type.
         """
-        tensor, data = self._tensor(name), self.data(name)
-        if tensor.type == "F32":
-            return data.view("<f4").astype(np.float32)
-        if tensor.type == "F16":
-            return data.view("<f2").astype(np.float32)
-        if tensor.type == "BF16":
-            return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
-        raise FormatError(f"{self.path.name}: {quoted(name)} must be F32, F16 or BF16, is {tensor.type}")
+        tensor = self._tensor(name)
+        if tensor.type not in FLOATS:
+            raise FormatError(f"{self.path.name}: {quoted(name)} must be F32, F16 or BF16, is {tensor.type}")
+        return to_float32(self.data(name), tensor.type).reshape(tensor.shape)
 
     def fingerprint(self) -> str:
         """Return a hash of all headers and of samples of each tensor, which differs between models and quantizations.

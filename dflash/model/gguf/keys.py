@@ -61,6 +61,13 @@ class Keys:
             raise self.wrong(name, value, "a string")
         return value
 
+    def flag(self, name: str, *, default: Any = _REQUIRED) -> Any:
+        """Return true or false, or the default; raises as `integer`."""
+        value = self.value(name, default)
+        if value is not default and type(value) is not bool:
+            raise self.wrong(name, value, "true or false")
+        return value
+
     def integers(self, name: str, default: Any = _REQUIRED, *, low: int = 0, high: int = 2**31 - 1) -> tuple[int, ...]:
         """Return an array of whole numbers or bools, each within `low` and `high`; raises as `integer`."""
         value = self.value(name, default)

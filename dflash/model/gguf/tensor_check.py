@@ -1,6 +1,6 @@
 """Match the tensors that a model needs with those of a file."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dflash.errors import FormatError, Unsupported
@@ -59,10 +59,6 @@ def match_tensors(config: Config, tensors: Mapping[str, TensorInfo], *, trunk: b
     trunk : bool
         False for a file that holds only the MTP block, whose trunk is in another file.
 
-    Returns
-    -------
-    Matched
-
     Raises
     ------
     FormatError
@@ -77,7 +73,7 @@ def match_tensors(config: Config, tensors: Mapping[str, TensorInfo], *, trunk: b
         expected = {name: shape for name, shape in expected.items() if not name.startswith(skipped)}
     _refuse_missing([name for name in expected if name not in named], config)
     for name, shape in expected.items():
-        if _trimmed(named[name].shape) != _trimmed(shape):
+        if trimmed(named[name].shape) != trimmed(shape):
             raise FormatError(f"tensor {quoted(named[name].name)} has shape {named[name].shape}, must have {shape}")
     unknown = tuple(named[name].name for name in named if name not in expected)
     _refuse_scales(unknown, expected)
@@ -132,9 +128,14 @@ def _meant(name: str, tensors: Mapping[str, TensorInfo]) -> str:
     return name if meant in tensors else meant
 
 
-def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
+def trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Remove leading axes of 1, which only some files have."""
-    return _trimmed(shape[1:]) if shape and shape[0] == 1 else shape
+    return trimmed(shape[1:]) if shape and shape[0] == 1 else shape
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names and the number of the others, for a message."""
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def _refuse_missing(missing: list[str], config: Config) -> None:
@@ -142,8 +143,7 @@ def _refuse_missing(missing: list[str], config: Config) -> None:
     if "blk.0.attn_norm.weight" in missing and config.n_mtp and not mtp_missing:
         raise Unsupported("the file holds the MTP block alone, to be used beside the file of the trunk")
     if missing:
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        raise FormatError(f"missing tensors ({len(missing)}): {', '.join(missing[:_SHOWN])}{more}")
+        raise FormatError(f"missing tensors ({len(missing)}): {listed(missing)}")
 
 
 def _refuse_scales(unknown: tuple[str, ...], expected: Mapping[str, tuple[int, ...]]) -> None:

@@ -48,10 +48,6 @@ def load_small(large: "Model | DeviceModel", name: str | os.PathLike[str], devic
     device : str, optional
         See `load_model`; by default the target's device.
 
-    Returns
-    -------
-    Small
-
     Raises
     ------
     Unsupported

@@ -126,13 +126,7 @@ def _split_revision(place: str) -> tuple[str, str]:
 
 
 def _from_hub(
-    repo: str,
-    revision: str,
-    choose: Choose,
-    *,
-    progress: type | None,
-    endpoint: str | None,
-    cache_dir: str | Path | None,
+    repo: str, revision: str, choose: Choose, *, progress: type | None, endpoint: str | None, cache_dir: str | Path | None
 ) -> Path:
     from huggingface_hub import HfApi, snapshot_download
 
@@ -185,12 +179,7 @@ def _from_cache(repo: str, revision: str, choose: Choose, cache_dir: str | Path 
 @contextmanager
 def _hub_errors(repo: str, revision: str) -> Iterator[None]:
     """Translate exceptions of the hub client to errors of dflash."""
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         yield

@@ -52,25 +52,21 @@ def load_mtp(
     OutOfMemory
         If there is too little memory.
     """
+    if name is None and not model.config.n_mtp:
+        raise Unsupported("MTP: the model's file holds no MTP block; name a file that does, such as an mtp-*.gguf")
     with memory_errors(name or "the model's MTP head", "use another strategy"):
-        return _load(model, name if name is None else str(name), draft_vocab)
-
-
-def _load(model: "Model | DeviceModel", name: str | None, draft_vocab: int | None) -> "MtpHead | DeviceMtpHead":
-    if name is None:
-        if not model.config.n_mtp:
-            raise Unsupported("MTP: the model's file holds no MTP block; name a file that does, such as an mtp-*.gguf")
-        return _head(model, model.weights, model.config, None, draft_vocab)
-    file = GGUFFile.open(resolve(name))
-    try:
-        _refuse_draft(file, name)
-        config = Config.from_gguf(file.metadata, file.tensors)
-        _check(model.config, config, name)
-        refuse_sizes(config, model.device)
-        return _head(model, Weights(file, config, trunk=False), config, file, draft_vocab)
-    except BaseException:
-        file.close()
-        raise
+        if name is None:
+            return _head(model, model.weights, model.config, None, draft_vocab)
+        file = GGUFFile.open(resolve(name))
+        try:
+            _refuse_draft(file, str(name))
+            config = Config.from_gguf(file.metadata, file.tensors)
+            _check(model.config, config, str(name))
+            refuse_sizes(config, model.device)
+            return _head(model, Weights(file, config, trunk=False), config, file, draft_vocab)
+        except BaseException:
+            file.close()
+            raise
 
 
 def _head(

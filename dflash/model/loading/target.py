@@ -102,10 +102,6 @@ def load_model(
     progress : callable, optional
         Called with the name of each phase before it begins. If given, downloads also show a progress bar.
 
-    Returns
-    -------
-    Loaded
-
     Raises
     ------
     NotFound, DownloadError
@@ -118,8 +114,23 @@ def load_model(
         If the weights do not fit the GPU, or the machine has too little memory.
     """
     _check(device, threads, context, sequences, kv)
+    trouble, tell = _trouble(device), progress or (lambda _: None)
+    on_host = bool(trouble) or device == "cpu"
+    settings: dict[str, Any] = {"context": context, "sequences": sequences, "kv": kv, "threads": threads or n_cores()}
     with memory_errors(name, "ask for fewer sequences or a smaller context"):
-        return _load(name, device=device, threads=threads, context=context, sequences=sequences, kv=kv, progress=progress)
+        path = resolve(name, progress=tqdm if progress else _Silent)
+        tell("header")
+        file = GGUFFile.open(path)
+        try:
+            config = Config.from_gguf(file.metadata, file.tensors)
+            refuse_sizes(config, "cpu" if on_host else "cuda")
+            tell("tokenizer")
+            tokenizer = Tokenizer.from_gguf(file.metadata)
+            model = (_on_host if on_host else _on_gpu)(file, config, tell=tell, **settings)
+            return Loaded(file, model, tokenizer, _template(file, tokenizer), sequences, trouble)
+        except BaseException:
+            file.close()
+            raise
 
 
 def loaded_model(model: TargetModel) -> "Model | DeviceModel":
@@ -138,35 +149,6 @@ def loaded_model(model: TargetModel) -> "Model | DeviceModel":
         if isinstance(model, DeviceModel):
             return model
     raise Unsupported(f"this strategy needs a model that was loaded from a file, got a {type(model).__name__}")
-
-
-def _load(
-    name: str | os.PathLike[str],
-    *,
-    device: str,
-    threads: int | None,
-    context: int | None,
-    sequences: int,
-    kv: str,
-    progress: Tell | None,
-) -> Loaded:
-    trouble = _trouble(device)
-    tell = progress or (lambda _: None)
-    path = resolve(name, progress=tqdm if progress else _Silent)
-    tell("header")
-    file = GGUFFile.open(path)
-    try:
-        config = Config.from_gguf(file.metadata, file.tensors)
-        on_host = bool(trouble) or device == "cpu"
-        refuse_sizes(config, "cpu" if on_host else "cuda")
-        tell("tokenizer")
-        tokenizer = Tokenizer.from_gguf(file.metadata)
-        settings: dict[str, Any] = {"context": context, "sequences": sequences, "kv": kv, "threads": threads or n_cores()}
-        model = (_on_host if on_host else _on_gpu)(file, config, tell=tell, **settings)
-        return Loaded(file, model, tokenizer, _template(file, tokenizer), sequences, trouble)
-    except BaseException:
-        file.close()
-        raise
 
 
 def _trouble(device: str) -> str | None:

@@ -22,7 +22,6 @@ class DraftTrees(Protocol):
     @property
     def requests(self) -> Sequence[DeviceDraftRequest[Any]]:
         """The request that each tree answers. Read by the model, which bounds the rows that may be accepted."""
-        ...
 
     @property
     def latest(self) -> bool:
@@ -30,26 +29,21 @@ class DraftTrees(Protocol):
 
         If False, the model fetches the tokens with `tree`.
         """
-        ...
 
     def __len__(self) -> int:
         """Return the number of trees."""
-        ...
 
     def __hash__(self) -> int:
         """Return a hash by identity; a forward groups its spans by pass."""
-        ...
 
     def tree(self, i: int) -> tuple[Ints, Ints]:
         """Wait for the pass and return tokens and parents (N,) of a tree; parent -1 is the last token of the sequence.
 
         Called when `verify` or a processor needs tokens on the host, at any time after the pass was launched.
         """
-        ...
 
     def writer(self, batch: DeviceBatch) -> WriteDraft:
         """Return the launch that writes these trees into a batch. Called by the model while `latest` is True."""
-        ...
 
 
 class DeviceDrafter(Protocol):
@@ -62,11 +56,9 @@ class DeviceDrafter(Protocol):
     @property
     def latest(self) -> DraftTrees | None:
         """The trees that the device memory holds now. Read by `DraftTrees.latest`, at any time; None after a reset."""
-        ...
 
     def __hash__(self) -> int:
         """Return a hash by identity; the engine groups the plans of a step by drafter."""
-        ...
 
     def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest[Any]], order: Sequence[int]) -> bool:
         """Launch drafts for sequences of the last forward, below the tokens that are being sampled from that forward.
@@ -87,8 +79,6 @@ class DeviceDrafter(Protocol):
             False if nothing was launched: the last forward was not one decode pass, or the drafter has not read some of
             these sequences up to it.
         """
-        ...
 
     def writer(self, batch: DeviceBatch) -> WriteDraft:
         """Return the launch that writes the latest trees into the target's batch. Called by `DraftTrees.writer`."""
-        ...

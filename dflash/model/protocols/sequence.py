@@ -23,17 +23,14 @@ class SequenceSnapshot(Protocol):
     @property
     def length(self) -> int:
         """Number of tokens in the copy. Read at admission, to find how much of a prompt it holds; never changes."""
-        ...
 
     @property
     def pages(self) -> Sequence[int]:
         """KV pages of the copy, which other copies and sequences may share. Read by the prefix cache; never changes."""
-        ...
 
     @property
     def n_bytes(self) -> int:
         """Bytes of the copy without its pages. Read by the prefix cache, which bounds its memory; never changes."""
-        ...
 
     @property
     def closed(self) -> bool:
@@ -42,7 +39,6 @@ class SequenceSnapshot(Protocol):
 
     def close(self) -> None:
         """Release the memory of the copy. Called by the owner, between two forwards; later calls have no effect."""
-        ...
 
 
 class SequenceState(Protocol):
@@ -55,7 +51,6 @@ class SequenceState(Protocol):
     @property
     def length(self) -> int:
         """Number of committed tokens. Read between forwards, by the engine and by snapshots."""
-        ...
 
     @property
     def pending(self) -> Sequence[int] | None:
@@ -63,7 +58,6 @@ class SequenceState(Protocol):
 
         Read by `OverlappedStep.take` before it uses a forward that was launched ahead. Reading may wait for the device.
         """
-        ...
 
     def reserve(self, n: int) -> None:
         """Take memory for `n` tokens beyond the committed ones.
@@ -75,7 +69,6 @@ class SequenceState(Protocol):
         PoolExhausted
             If there are not enough pages; none is taken then.
         """
-        ...
 
     def mark_read(self, parents: Parents, *, prefill: bool) -> None:
         """Record that a forward has read rows with these parents.
@@ -83,7 +76,6 @@ class SequenceState(Protocol):
         Called by the model in `TargetModel.forward`. The engine calls it only for `OverlappingModel.forward_overlapped`,
         once the row before was committed.
         """
-        ...
 
     def commit(self, path: Sequence[int]) -> None:
         """Accept some pending rows of the last forward; the others are rejected.
@@ -100,7 +92,6 @@ class SequenceState(Protocol):
         DFlashError
             If a row is not pending or not the child of the row before it.
         """
-        ...
 
     def snapshot(self) -> SequenceSnapshot:
         """Copy the committed tokens' state and drop pending rows. Called between two steps.
@@ -110,7 +101,6 @@ class SequenceState(Protocol):
         PoolExhausted, OutOfMemory
             If there is no memory for the copy; nothing changes then.
         """
-        ...
 
     def restore(self, snapshot: SequenceSnapshot) -> None:
         """Return to a snapshot that a sequence of the same model has taken. Called at admission, before `reserve`.
@@ -122,7 +112,6 @@ class SequenceState(Protocol):
         PoolExhausted
             If there is no memory for a copy of its last page; nothing changes then.
         """
-        ...
 
     def host_arrays(self) -> HostArrays:
         """Copy the committed tokens' state to the host and drop pending rows. Called between two steps, before `close`.
@@ -146,4 +135,3 @@ class SequenceState(Protocol):
 
     def close(self) -> None:
         """Release all memory. Called when the session ends or restarts, also after errors; later calls have no effect."""
-        ...

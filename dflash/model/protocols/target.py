@@ -16,12 +16,10 @@ class ModelSizes(Protocol):
     @property
     def context(self) -> int:
         """Most tokens of a sequence. Read at admission, and by drafters that bound their drafts."""
-        ...
 
     @property
     def width(self) -> int:
         """Elements of a hidden state. Read by `warm`, which chooses a prompt length that uses all cores."""
-        ...
 
 
 class MemoryPools(Protocol):
@@ -30,22 +28,18 @@ class MemoryPools(Protocol):
     @property
     def pages(self) -> int:
         """Number of KV pages, free or not. Read at admission, to refuse what never fits; never changes."""
-        ...
 
     @property
     def slots(self) -> int:
         """Most sequences that may be open. Bounds the active sessions and the memory of drafters; never changes."""
-        ...
 
     @property
     def free_pages(self) -> int:
         """Number of free KV pages. Read in the model's thread before a session is admitted."""
-        ...
 
     @property
     def free_slots(self) -> int:
         """Number of sequences that may still be opened. Read in the model's thread before a session is admitted."""
-        ...
 
     def n_holders(self, page: int) -> int:
         """Return how many sequences and snapshots hold a KV page. Called in the model's thread by the prefix cache."""
@@ -63,42 +57,34 @@ class TargetModel(Protocol):
     @property
     def device(self) -> str:
         """``"cpu"`` or ``"cuda"``. Read by warm-up and measurements, since launches on a GPU overlap; never changes."""
-        ...
 
     @property
     def n_vocab(self) -> int:
         """Number of token ids; ids are smaller. Checked at admission and for every draft; never changes."""
-        ...
 
     @property
     def config(self) -> ModelSizes:
         """Sizes of the model."""
-        ...
 
     @property
     def max_rows(self) -> int:
         """Most rows of a forward. The engine never plans more; never changes."""
-        ...
 
     @property
     def chunk_alignment(self) -> int:
         """Multiple of positions at which chunks of a prompt must begin. The batch plan obeys it; never changes."""
-        ...
 
     @property
     def can_overlap(self) -> bool:
         """True if the model is an `OverlappingModel`; see `overlaps`. Never changes."""
-        ...
 
     @property
     def pools(self) -> MemoryPools:
         """Memory that sequences share."""
-        ...
 
     @property
     def attachments(self) -> Attachments:
         """Objects that drafters have loaded for this model, by drafter. `Engine.close` closes them."""
-        ...
 
     def state(self) -> SequenceState:
         """Begin a sequence. Called at admission; the caller closes the state.
@@ -108,7 +94,6 @@ class TargetModel(Protocol):
         PoolExhausted
             If every slot is in use.
         """
-        ...
 
     def forward(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read tokens of one or more sequences, once a step. Commits prefill spans; rows of other spans stay pending.
@@ -130,18 +115,15 @@ class TargetModel(Protocol):
         RequestError, PoolExhausted, KernelError
             If a token, a layer, the memory or the batch does not fit; no span was read then.
         """
-        ...
 
     def finish(self) -> None:
         """Wait for all launched work. Called by measurements, around what they time."""
-        ...
 
     def warm(self) -> None:
         """Compile and capture all that a forward needs. Called once, by `dflash.decode.warmup.warm`, with no open sequence.
 
         The results of the last forward are lost.
         """
-        ...
 
 
 class OverlappingModel(TargetModel, Protocol):
@@ -153,7 +135,6 @@ class OverlappingModel(TargetModel, Protocol):
 
         `OverlappedStep.take` compares it with the forward that was launched ahead: any other forward makes that invalid.
         """
-        ...
 
     def forward_overlapped(self, spans: Sequence[Span], *, capture: tuple[int, ...] = ()) -> Forward:
         """Read one more token of each sequence: the token that is being sampled from its row of the last forward.
@@ -173,7 +154,6 @@ class OverlappingModel(TargetModel, Protocol):
             Results by these spans. The states do not record this forward: the engine calls `SequenceState.mark_read` once
             the row before is committed.
         """
-        ...
 
 
 def overlaps(model: TargetModel) -> TypeGuard[OverlappingModel]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import update_wrapper
 from itertools import islice
@@ -20,13 +19,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatt
 from jinja2.utils import Namespace
 from markupsafe import Markup
 
-from dflash.model.text.template_budget import Counted, current
+from dflash.model.text.template_budget import current
 from dflash.model.text.template_code import CountingCodeGenerator
 from dflash.model.text.template_guards import (
     call_text_method,
     check_method,
     guarded_filters,
     guarded_tests,
+    limit_widths,
     made,
     minus,
     percent,
@@ -47,10 +47,6 @@ _REMEMBERED = 1000
 _MANY = 100
 """Arguments of a call beyond which their number is counted as steps."""
 
-_LONG = 1 << 12
-"""Characters beyond which examining a string costs steps."""
-
-_SCALARS = frozenset({int, float, bool, type(None)})
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _SCOPES = ("_loop_vars", "_block_vars")
 
@@ -111,7 +107,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """A sandbox that also bounds time, memory and output.
 
     Every operation that can loop or create large values is counted against a budget. Templates must be compiled and rendered
-    inside `template_budget.spending`. The generated code calls `step`, `made`, `examined`, `shown` and `glued`.
+    inside `template_budget.spending`. The generated code calls `step`, `made`, `examined`, `printed` and `joined`.
     """
 
     code_generator_class = CountingCodeGenerator
@@ -150,32 +146,23 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def examined(value: Any) -> Any:
-        """Count the cost of comparing, searching or hashing a value; return the value, wrapping iterators in `Counted`."""
-        kind = type(value)
-        if kind is str:
-            if len(value) > _LONG:
-                current().examine(value)
-        elif kind not in _SCALARS:
-            if isinstance(value, Iterator):
-                return Counted(value) if type(value) is not Counted else value
-            current().examine(value)
+        """Count the cost of comparing, searching or hashing a value; return the value."""
+        current().examine(value)
         return value
 
     @staticmethod
-    def shown(value: Any) -> str:
-        """Return a value as text for the output."""
-        if type(value) is str:
-            return value
-        current().examine(value)
-        return made(str(value))
+    def printed(value: Any) -> Any:
+        """Count the text of a value that is printed, and return the value; `concat` counts strings."""
+        if not isinstance(value, str):
+            current().examine(value)
+            current().make(current().weigh(value).characters)
+        return value
 
     @staticmethod
-    def glued(join: Callable[[tuple[Any, ...]], str], values: tuple[Any, ...]) -> str:
-        """Join the operands of ``~``."""
-        for value in values:
-            if type(value) is not str:
-                current().examine(value)
-        return made(join(values))
+    def joined(value: Any) -> Any:
+        """Count the text of an operand of ``~`` and return the operand."""
+        current().make(len(value)) if isinstance(value, str) else BoundedEnvironment.printed(value)
+        return value
 
     @staticmethod
     def concat(chunks: Iterable[str]) -> str:
@@ -238,10 +225,8 @@ class BoundedFormatter(SandboxedFormatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:
         """Format one field."""
-        budget = current()
-        for width in re.findall(r"\d+", format_spec):
-            budget.afford(int(width[:18]))
-        budget.examine(value)
+        limit_widths(format_spec)
+        current().examine(value)
         return made(super().format_field(value, format_spec))
 
 

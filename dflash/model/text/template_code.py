@@ -1,132 +1,102 @@
-"""Code generator that compiles chat templates to Python code with budget checks."""
+"""Insert checks of the budget into a chat template before Jinja compiles the template to Python."""
 
 from __future__ import annotations
 
 from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame, optimizeconst
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.visitor import NodeTransformer
 
 _CALL = 50
 """Steps of a macro call in addition to those of its nodes."""
 
-_ORDINARY = (nodes.Const, nodes.TemplateData)
-
-_Body = nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block
+_CONSTANTS = (nodes.Const, nodes.TemplateData)
 
 
 class CountingCodeGenerator(CodeGenerator):
-    """Jinja's code generator with calls to the environment where work could grow without bound.
-
-    Each body of a loop or macro counts its nodes when it is entered. Values that are printed, joined, compared, sliced or
-    looked up pass through `dflash.model.text.jinja_sandbox.BoundedEnvironment`, which measures them.
-    """
+    """Jinja's code generator for templates with checks."""
 
     def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:  # noqa: N802
-        """Insert the counting nodes before code is generated."""
-        for loop in list(node.find_all(nodes.For)):
-            if loop.test is not None:
-                loop.test = nodes.And(_count(loop.test, self), loop.test).set_lineno(loop.lineno)
-            _count_body(loop, self)
-        bodies: list[_Body] = list(node.find_all((nodes.Macro, nodes.CallBlock, nodes.Block)))
-        for body in bodies:
-            _count_body(body, self, more=_CALL)
-        super().visit_Template(node, frame)
+        """Insert the checks before code is generated."""
+        super().visit_Template(Checks().visit(node), frame)
 
     def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:  # noqa: N802
-        """Generate plain calls for counting nodes, and sandboxed calls otherwise."""
+        """Generate plain calls for checks, and sandboxed calls otherwise."""
         if isinstance(node.node, nodes.EnvironmentAttribute):
-            self.write(f"environment.{node.node.name}({node.args[0].as_const()})")
+            self.write(f"environment.{node.node.name}(")
+            self.visit(node.args[0], frame)
+            self.write(")")
         else:
             super().visit_Call(node, frame, forward_caller=forward_caller)
 
-    @optimizeconst
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
-        """Measure operands and result of ``~``."""
-        self.write("environment.glued(")
-        if frame.eval_ctx.volatile:
-            self.write("(markup_join if context.eval_ctx.volatile else str_join)")
-        else:
-            self.write("markup_join" if frame.eval_ctx.autoescape else "str_join")
-        self.write(", (")
-        for part in node.nodes:
-            self.visit(part, frame)
-            self.write(", ")
-        self.write("))")
 
-    @optimizeconst
-    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:  # noqa: N802
+class Checks(NodeTransformer):
+    """Inserts calls of `dflash.model.text.jinja_sandbox.BoundedEnvironment` where work could grow without bound.
+
+    Each body of a loop or macro counts its nodes when it is entered. Values that are printed, joined, compared, sliced or
+    used as computed keys are measured.
+    """
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        """Count each item and each test of an item."""
+        if node.test is not None:
+            node.test = nodes.And(_steps(node.test), node.test, lineno=node.lineno)
+        return self._counted(node)
+
+    def visit_Macro(self, node: nodes.Macro | nodes.CallBlock | nodes.Block) -> nodes.Node:  # noqa: N802
+        """Count each call."""
+        return self._counted(node, more=_CALL)
+
+    visit_CallBlock = visit_Block = visit_Macro  # noqa: N815
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802
+        """Measure what is printed."""
+        self.generic_visit(node)
+        node.nodes = [_checked("printed", each) for each in node.nodes]
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        """Measure the operands of ``~``, which are also the size of the result."""
+        self.generic_visit(node)
+        node.nodes = [_checked("joined", each) for each in node.nodes]
+        return node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         """Measure the operands of a comparison unless one is a constant, which bounds its cost."""
-        searches = any(operand.op in ("in", "notin") for operand in node.ops)
-        constant = any(isinstance(side, _ORDINARY) for side in (node.expr, *(operand.expr for operand in node.ops)))
-        self.write("(")
-        self._side(node.expr, frame, measured=not constant)
+        self.generic_visit(node)
+        constant = any(isinstance(side, _CONSTANTS) for side in (node.expr, *(operand.expr for operand in node.ops)))
+        if not constant:
+            node.expr = _checked("examined", node.expr)
         for operand in node.ops:
-            self.write(f" {_OPERATORS[operand.op]} ")
-            self._side(operand.expr, frame, measured=searches or not constant)
-        self.write(")")
+            if not constant or operand.op in ("in", "notin"):
+                operand.expr = _checked("examined", operand.expr)
+        return node
 
-    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802
-        """Measure slices and computed keys."""
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        """Measure slices, and computed keys, which are hashed."""
+        self.generic_visit(node)
         if isinstance(node.arg, nodes.Slice):
-            self.write("environment.made(")
-            super().visit_Getitem(node, frame)
-            self.write(")")
-        elif isinstance(node.arg, _ORDINARY):
-            super().visit_Getitem(node, frame)
-        else:
-            self.write("environment.getitem(")
-            self.visit(node.node, frame)
-            self.write(", ")
-            self._side(node.arg, frame, measured=True)
-            self.write(")")
+            return _checked("made", node)
+        node.arg = _checked("examined", node.arg)
+        return node
 
-    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
-        """Measure computed keys, which are hashed."""
-        self.write("{")
-        for pair in node.items:
-            self._side(pair.key, frame, measured=True)
-            self.write(": ")
-            self.visit(pair.value, frame)
-            self.write(", ")
-        self.write("}")
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:  # noqa: N802
+        """Measure the computed keys of a new mapping."""
+        self.generic_visit(node)
+        node.key = _checked("examined", node.key)
+        return node
 
-    def _side(self, node: nodes.Expr, frame: Frame, *, measured: bool) -> None:
-        measured = measured and not isinstance(node, _ORDINARY)
-        self.write("environment.examined(" if measured else "")
-        self.visit(node, frame)
-        self.write(")" if measured else "")
-
-    def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: CodeGenerator._FinalizeInfo) -> None:
-        if frame.eval_ctx.volatile or frame.eval_ctx.autoescape:
-            super()._output_child_pre(node, frame, finalize)
-            self.write("environment.examined(")
-        else:
-            self.write("environment.shown(")
-
-    def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: CodeGenerator._FinalizeInfo) -> None:
-        if frame.eval_ctx.volatile or frame.eval_ctx.autoescape:
-            self.write(")")
-        super()._output_child_post(node, frame, finalize)
+    def _counted(self, node: nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block, more: int = 1) -> nodes.Node:
+        count = nodes.ExprStmt(_steps(node, more), lineno=node.lineno)
+        self.generic_visit(node)
+        node.body.insert(0, count)
+        return node
 
 
-_OPERATORS = {
-    "eq": "==",
-    "ne": "!=",
-    "gt": ">",
-    "gteq": ">=",
-    "lt": "<",
-    "lteq": "<=",
-    "in": "in",
-    "notin": "not in",
-}
+def _checked(check: str, node: nodes.Expr) -> nodes.Expr:
+    """Return a call of a method of the environment with the node's value; constants have a bounded size."""
+    return node if isinstance(node, _CONSTANTS) else nodes.Call(nodes.EnvironmentAttribute(check), [node], [], None, None)
 
 
-def _count(node: nodes.Node, generator: CodeGenerator, more: int = 1) -> nodes.Call:
+def _steps(node: nodes.Node, more: int = 1) -> nodes.Expr:
     n_nodes = more + sum(1 for _ in node.find_all(nodes.Node))
-    count = nodes.Call(nodes.EnvironmentAttribute("step"), [nodes.Const(n_nodes)], [], None, None)
-    count.set_lineno(node.lineno, override=True).set_environment(generator.environment)
-    return count
-
-
-def _count_body(node: _Body, generator: CodeGenerator, more: int = 1) -> None:
-    count = nodes.ExprStmt(_count(node, generator, more)).set_lineno(node.lineno).set_environment(generator.environment)
-    node.body = [count, *node.body]
+    return nodes.Call(nodes.EnvironmentAttribute("step"), [nodes.Const(n_nodes)], [], None, None)

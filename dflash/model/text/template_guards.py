@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import wraps
@@ -10,37 +11,30 @@ from typing import Any
 
 from jinja2.exceptions import SecurityError
 
-from dflash.model.text.template_budget import MAX_BITS, STEPS_PER_ITEM, Budget, Counted, Excess, current
+from dflash.model.text.template_budget import MAX_BITS, PAGE, Excess, current
 
 _PART = 64
 """Bytes of a short string object; each part of a split string counts as this many characters."""
 
-_MAX_COUNT = 100_000
-"""Most groups of a filter, equal to the limit of Jinja's sandbox for `range`."""
+_STEPS_PER_ITEM = 8
+"""Steps of a filter for each item, since filters iterate in Python."""
 
-_SHORT = 1 << 12
-_PLAIN = frozenset({str, list, dict, tuple})
-_MAX_INDENT = 64
-_MAX_ARGUMENT = 1000
-_MAX_PRECISION = 1000
+_ESCAPED = 6
+"""Most characters of JSON for a character, as in ``\\u0000``."""
+
+_HUGE = 1 << 62
 
 Guard = Callable[..., None]
 
 
 def made(value: Any) -> Any:
-    """Count the size of a new value; return the value, wrapping iterators in `Counted`."""
-    kind = type(value)
-    if kind is str:
+    """Count the size of a new value and return the value."""
+    if isinstance(value, str):
         current().make(len(value))
-    elif kind is list or kind is tuple:
+    elif isinstance(value, list | tuple):
         current().make(8 * len(value))
-    elif kind is int:
-        if value.bit_length() > MAX_BITS:
-            raise Excess(f"it makes an integer of more than {MAX_BITS} bits")
-    elif isinstance(value, str):
-        current().make(len(value))
-    elif isinstance(value, Iterator):
-        return value if type(value) is Counted else Counted(value)
+    elif isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise Excess(f"it makes an integer of more than {MAX_BITS} bits")
     return value
 
 
@@ -54,21 +48,16 @@ def plus(left: Any, right: Any) -> Any:
 
 def minus(left: Any, right: Any) -> Any:
     """``left - right``; the difference of two mappings' keys is a set."""
-    if type(left) is not int:
-        current().examine(left)
-        current().examine(right)
+    current().examine(left)
+    current().examine(right)
     return left - right
 
 
 def times(left: Any, right: Any) -> Any:
     """``left * right`` with a bounded size."""
-    if isinstance(left, int) and isinstance(right, int):
-        if left.bit_length() + right.bit_length() > MAX_BITS:
-            raise Excess(f"it makes an integer of more than {MAX_BITS} bits")
-        return left * right
     for items, count in ((left, right), (right, left)):
         if isinstance(items, Sized) and isinstance(count, int):
-            current().afford((1 if isinstance(items, str) else 8) * len(items) * max(count, 0))
+            current().afford((1 if isinstance(items, str) else 8) * len(items) * count)
     return made(left * right)
 
 
@@ -79,151 +68,52 @@ def power(left: Any, right: Any) -> Any:
     return left**right
 
 
+_WIDTHS = re.compile(r"[%)][#0\- +]*(\*|\d*)(?:\.(\*|\d*))?")
+"""Width and precision, which follow ``%`` or the bracket that ends a field's key."""
+
+
 def percent(left: Any, right: Any) -> Any:
     """``left % right``, with bounded widths if `left` is a format string."""
     if isinstance(left, str):
-        _check_percent(current(), left, right)
-        return made(left % right)
-    return left % right
+        _check_percent(left, right)
+    return made(left % right)
 
 
-_FIELD = re.compile(r"[#0\- +]*(\*|\d*)(?:\.(\*|\d*))?[hlL]?")
+def _check_percent(text: str, values: Any) -> None:
+    stars = [abs(value) for value in values if isinstance(value, int)] if isinstance(values, tuple) else []
+    size = {"": 0, "*": max(stars, default=0)}
+    width = sum(size[n] if n in size else _number(n) for field in _WIDTHS.findall(text) for n in field)
+    budget = current()
+    budget.afford(len(text) + width + text.count("%") * budget.weigh(values).characters)
 
 
-def _check_percent(budget: Budget, text: str, values: Any) -> None:
-    size, fields = len(text), 0
-    at = text.find("%") + 1
-    while at:
-        if text.startswith("(", at):
-            at = _after_key(text, at)
-        field = _FIELD.match(text, at)
-        assert field is not None  # the pattern also matches the empty string
-        for width in field.groups():
-            size += _number(values, width)
-        fields += 1
-        at = text.find("%", field.end() + 1) + 1
-    weight = budget.weigh(values).characters
-    budget.afford(size + weight * (1 if isinstance(values, tuple) else fields))
-
-
-def _after_key(text: str, at: int) -> int:
-    """Return the end of the bracketed key that begins at `at`; the key may contain brackets."""
-    depth = 0
-    for i in range(at, len(text)):
-        depth += (text[i] == "(") - (text[i] == ")")
-        if depth == 0:
-            return i + 1
-    return len(text)
-
-
-def _number(values: Any, width: str | None) -> int:
-    if width == "*":
-        integers = [abs(value) for value in values if isinstance(value, int)] if isinstance(values, tuple) else []
-        return max(integers, default=0)
-    return _width(width or "0")
-
-
-def _width(digits: str) -> int:
+def _number(digits: str) -> int:
     return int(digits[:18])
 
 
-# methods of strings
+def limit_widths(format_spec: str) -> None:
+    """Refuse a format of ``str.format`` whose widths exceed the budget."""
+    for width in re.findall(r"\d+", format_spec):
+        current().afford(_number(width))
+
+
+# methods
 
 
 def call_text_method(method: Callable[..., Any], text: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a method of a string if its result fits the budget."""
     budget, name = current(), method.__name__
-    budget.step(len(text) >> 12)
-    guard = _TEXT_METHODS.get(name)
-    if guard is not None:
-        args = guard(budget, text, *args, **kwargs) or args
+    budget.examine(text)
+    if name == "join" and len(args) == 1 and isinstance(args[0], Iterator):
+        args = ([*args[0]],)
     for value in (*args, *kwargs.values()):
-        if type(value) is not str:
-            budget.examine(value)
+        budget.examine(value)
+    if name in _TEXT_GUARDS:
+        _TEXT_GUARDS[name](text, *args, **kwargs)
     result = method(*args, **kwargs)
-    if type(result) is list:
+    if isinstance(result, list):
         budget.make(_PART * len(result))
-        return result
     return made(result)
-
-
-def _to_width(budget: Budget, _text: str, width: Any = 0, *_: Any) -> None:
-    if isinstance(width, int):
-        budget.afford(max(width, 0))
-
-
-def _expand(budget: Budget, text: str, tabsize: Any = 8) -> None:
-    if isinstance(tabsize, int):
-        budget.afford(len(text) + text.count("\t") * max(tabsize, 0))
-
-
-def _replace(budget: Budget, text: str, old: Any = "", new: Any = "", count: Any = -1) -> None:
-    if isinstance(old, str) and isinstance(new, str):
-        found = text.count(old)
-        if isinstance(count, int) and 0 <= count < found:
-            found = count
-        budget.afford(len(text) + found * (len(new) - len(old)))
-
-
-def _join(budget: Budget, text: str, items: Any = ()) -> tuple[Any, ...]:
-    listed = [*Counted(items)]
-    size = len(text) * len(listed)
-    size += sum(len(item) for item in listed if isinstance(item, str))
-    budget.afford(size)
-    return (listed,)
-
-
-def _translate(budget: Budget, text: str, table: Any = None) -> None:
-    if isinstance(table, Mapping):
-        longest = max((len(value) for value in table.values() if isinstance(value, str)), default=1)
-        budget.step(len(table))
-        budget.afford(len(text) * max(longest, 1))
-
-
-def _split(budget: Budget, text: str, sep: Any = None, maxsplit: Any = -1) -> None:
-    if isinstance(sep, str) and sep:
-        n = text.count(sep)
-    else:
-        n = len(text) // 2
-        if _PART * n > budget.characters:
-            n = len(text.split(None, budget.characters // _PART + 1))
-    if isinstance(maxsplit, int) and maxsplit >= 0:
-        n = min(n, maxsplit)
-    budget.afford(_PART * (n + 1))
-
-
-def _split_lines(budget: Budget, text: str, *_: Any, **__: Any) -> None:
-    if _PART * len(text) > budget.characters:
-        budget.afford(_PART * _n_lines(text))
-
-
-def _n_lines(text: str) -> int:
-    """Return an upper bound of the number of lines that `splitlines` returns."""
-    return 1 + sum(text.count(end) for end in "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
-
-
-def _strip(budget: Budget, text: str, chars: Any = None, *_: Any) -> None:
-    if isinstance(chars, str):
-        budget.step((len(text) * len(chars)) >> 12)
-
-
-def _refuse_bytes(*_: Any, **__: Any) -> None:
-    raise SecurityError("a template can't make bytes")
-
-
-_TEXT_METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {
-        **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _to_width),
-        **dict.fromkeys(("strip", "lstrip", "rstrip"), _strip),
-        **dict.fromkeys(("split", "rsplit"), _split),
-        "splitlines": _split_lines,
-        "expandtabs": _expand,
-        "replace": _replace,
-        "join": _join,
-        "translate": _translate,
-        "encode": _refuse_bytes,
-    }
-)
 
 
 def check_method(name: str, owner: Any) -> None:
@@ -234,14 +124,67 @@ def check_method(name: str, owner: Any) -> None:
         current().step(len(owner))
 
 
+def _refuse_bytes(*_: Any, **__: Any) -> None:
+    raise SecurityError("a template can't make bytes")
+
+
+def _product(*args: Any, **kwargs: Any) -> None:
+    """Bound a cost that grows at most as the product of all sizes and numbers."""
+    cost = math.prod(map(_size, (*args, *kwargs.values())))
+    current().step(cost // PAGE)
+    current().afford(cost)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, int | float):
+        return int(min(max(abs(value), 1), _HUGE))
+    return max(current().weigh(value).characters, 1) if isinstance(value, Sized) else 1
+
+
+def _expand(text: str, tabsize: Any = 8) -> None:
+    _product(text, tabsize)
+
+
+def _replace(value: Any, old: Any, new: Any, count: Any = None) -> None:  # noqa: ARG001
+    text, old, new = str(value), str(old), str(new)
+    current().afford(len(text) + text.count(old) * (len(new) - len(old)))
+
+
+def _join(text: str, items: Any) -> None:
+    current().afford(len(text) * len(items))
+
+
+def _parts(text: Any, sep: Any = None, *_: Any, **__: Any) -> None:
+    if isinstance(text, str):
+        n = text.count(sep) if isinstance(sep, str) and sep else len(text)
+        current().afford(_PART * (n + 1))
+
+
+def _strip(text: Any, chars: Any = "") -> None:
+    current().step(len(str(text)) * len(str(chars)) // PAGE)
+
+
+_TEXT_GUARDS: Mapping[str, Guard] = MappingProxyType(
+    {
+        **dict.fromkeys(("center", "ljust", "rjust", "translate", "zfill"), _product),
+        **dict.fromkeys(("strip", "lstrip", "rstrip"), _strip),
+        **dict.fromkeys(("split", "rsplit"), _parts),
+        "splitlines": _parts,
+        "expandtabs": _expand,
+        "replace": _replace,
+        "join": _join,
+        "encode": _refuse_bytes,
+    }
+)
+
+
 # filters
 
 
 def guarded_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
     """Return the filters, with a guard around each whose cost or result is not bounded."""
     return {
-        name: call if name in CHEAP_FILTERS else _guarded(call, FILTER_GUARDS.get(name), whole=name in _WHOLE_FILTERS)
-        for name, call in filters.items()
+        name: call if name in CHEAP_FILTERS else _guarded(call, FILTER_GUARDS.get(name)) for name, call in filters.items()
     }
 
 
@@ -257,149 +200,85 @@ CHEAP_FILTERS = frozenset(
 )
 """Filters whose cost does not depend on the size of their arguments."""
 
-_WHOLE_FILTERS = frozenset({"sum", "join"})
-"""Filters whose guards must see all items at once."""
 
-
-def _guarded(call: Callable[..., Any], guard: Guard | None, *, whole: bool = False) -> Callable[..., Any]:
+def _guarded(call: Callable[..., Any], guard: Guard | None) -> Callable[..., Any]:
     skipped = 1 if hasattr(call, "jinja_pass_arg") else 0
 
     @wraps(call)
     def run(*args: Any, **kwargs: Any) -> Any:
-        value = args[skipped] if len(args) > skipped else None
-        if type(value) is str and len(value) <= _SHORT and len(args) == skipped + 1 and not kwargs:
-            return made(call(*args))  # without further arguments, the result of a short string is short
-        budget, depth = current(), 0
-        if type(value) not in _PLAIN and isinstance(value, Iterator):
-            items = value if type(value) is Counted else Counted(value)
-            depth = items.depth + 1
-            args = (*args[:skipped], [*items] if whole else items, *args[skipped + 1 :])
-        elif type(value) is not str and isinstance(value, range | list | tuple | Mapping):
-            budget.step(STEPS_PER_ITEM * len(value))
-        if guard is not _filter_tojson:
-            for each in (*args[skipped:], *kwargs.values()):
-                budget.examine(each)
+        budget, given = current(), [*args[skipped:]]
+        if given and isinstance(given[0], Iterator):
+            given[0] = [*given[0]]
+        if given and isinstance(given[0], range | list | tuple | Mapping):
+            budget.step(_STEPS_PER_ITEM * len(given[0]))
+        for each in (*given, *kwargs.values()):
+            budget.examine(each)
         if guard is not None:
-            guard(budget, *args[skipped:], **kwargs)
-        result = call(*args, **kwargs)
-        return Counted(result, depth) if isinstance(result, Iterator) else made(result)
+            guard(*given, **kwargs)
+        if len(args) > skipped and isinstance(args[skipped], Iterator):
+            given[0] = iter(given[0])
+        result = call(*args[:skipped], *given, **kwargs)
+        # A filter's lazy result is worked out at once, so that a chain of filters needs no stack; it stays an iterator.
+        return iter(made([*result])) if isinstance(result, Iterator) else made(result)
 
     return run
 
 
-def _filter_center(budget: Budget, value: Any, width: Any = 80) -> None:
-    _to_width(budget, value, width)
+def _filter_format(value: Any, *args: Any, **kwargs: Any) -> None:
+    _check_percent(str(value), kwargs or args)
 
 
-def _filter_replace(budget: Budget, value: Any, old: Any, new: Any, count: Any = None) -> None:
-    _replace(budget, str(value), str(old), str(new), -1 if count is None else count)
+def _filter_sum(value: Any, attribute: Any = None, start: Any = 0) -> None:  # noqa: ARG001
+    if isinstance(start, list | tuple):
+        total = len(start) + current().weigh(value).values
+        current().afford(4 * total * (len(value) + 1))
 
 
-def _filter_format(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> None:
-    _check_percent(budget, str(value), kwargs or args)
+def _filter_sort(value: Any, *_: Any, **__: Any) -> None:
+    current().step(16 * current().weigh(value).values)
 
 
-def _filter_indent(budget: Budget, value: Any, width: Any = 4, *_: Any, **__: Any) -> None:
-    size = len(width) if isinstance(width, str) else width
-    if isinstance(value, str) and isinstance(size, int) and (1 + len(value)) * (1 + size) > budget.characters:
-        budget.afford(len(value) + (1 + _n_lines(value)) * size)
-
-
-def _filter_groups(budget: Budget, value: Any, n: Any, fill: Any = None) -> None:  # noqa: ARG001
-    if isinstance(n, int | float) and n > _MAX_COUNT:
-        raise Excess(f"it makes groups by {n:.0f}, more than {_MAX_COUNT}")
-
-
-def _filter_round(budget: Budget, value: Any, precision: Any = 0, method: Any = "common") -> None:  # noqa: ARG001
-    if isinstance(precision, int | float) and abs(precision) > _MAX_PRECISION:
-        raise Excess(f"it rounds to more than {_MAX_PRECISION} digits")
-
-
-def _filter_sum(budget: Budget, value: Any, attribute: Any = None, start: Any = 0) -> None:  # noqa: ARG001
-    if isinstance(start, list | tuple) and isinstance(value, Sized):
-        total = len(start) + budget.weigh(value).values
-        budget.afford(4 * total * (len(value) + 1))
-
-
-def _filter_sort(budget: Budget, value: Any, *_: Any, **__: Any) -> None:
-    budget.step(16 * budget.weigh(value).values)
-
-
-def _filter_striptags(budget: Budget, value: Any) -> None:
+def _filter_striptags(value: Any) -> None:
     text = str(value)
-    budget.step((len(text) * text.count("<!--")) >> 12)
-    budget.step(len(text) >> 4)
+    current().step(len(text) * text.count("<!--") // PAGE + len(text) // 16)
 
 
-def _filter_slow(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> None:
+def _filter_slow(*args: Any, **kwargs: Any) -> None:
     """Guard filters that examine each character in Python, or insert constant text."""
-    for each in (*args, *kwargs.values()):
-        if isinstance(each, str) and len(each) > _MAX_ARGUMENT:
-            raise Excess(f"an argument of a filter has {len(each)} characters, more than {_MAX_ARGUMENT}")
-    n = budget.weigh(value).characters
-    budget.step(n // 4)
-    budget.afford(_PART // 2 * n)
+    cost = math.prod(_size(value) for value in (*args, *kwargs.values()) if isinstance(value, Sized))
+    current().step(cost // 4)
+    current().afford(_PART // 2 * cost)
 
 
-def _filter_wordwrap(budget: Budget, value: Any, width: Any = 79, *args: Any, **kwargs: Any) -> None:
-    _filter_slow(budget, value, *args, **kwargs)
-    if isinstance(value, str) and isinstance(width, int):
-        budget.step(len(value) ** 2 // max(width, 1) >> 8)
-        wrapped = [each for each in (*args, *kwargs.values()) if isinstance(each, str)]
-        budget.afford(len(value) * (1 + max(map(len, wrapped), default=1)))
+def _filter_wordwrap(value: Any, width: Any = 79, *args: Any, **kwargs: Any) -> None:
+    _filter_slow(value, *args, **kwargs)
+    current().step(_size(value) ** 2 // _size(width) // 256)
 
 
-def _filter_trim(budget: Budget, value: Any, chars: Any = None) -> None:
-    _strip(budget, value if isinstance(value, str) else "", chars)
-
-
-def _filter_list(budget: Budget, value: Any) -> None:
-    if isinstance(value, str):
-        budget.afford(len(value) * (8 if value.isascii() else _PART + 8))
-
-
-def _filter_join(budget: Budget, value: Any, d: Any = "", attribute: Any = None) -> None:  # noqa: ARG001
+def _filter_join(value: Any, d: Any = "", attribute: Any = None) -> None:  # noqa: ARG001
     if isinstance(value, Sized):
-        budget.afford(len(value) * len(str(d)))
+        current().afford(len(value) * len(str(d)))
 
 
-def _filter_tojson(  # noqa: PLR0917
-    budget: Budget,
-    x: Any,
-    ensure_ascii: bool = False,  # noqa: ARG001
-    indent: Any = None,
-    separators: Any = None,
-    sort_keys: bool = False,  # noqa: ARG001
-) -> None:
-    if indent is None and separators is None:
-        if not budget.is_given(x):  # usually a tool, whose size is bounded by the request
-            budget.examine(x)
-        return
-    weight, width = budget.weigh(x), len(indent) if isinstance(indent, str) else indent
-    if isinstance(width, int):
-        if width > _MAX_INDENT:
-            raise Excess(f"it indents JSON by {width}, more than {_MAX_INDENT}")
-        budget.afford(weight.characters + weight.values * weight.depth * max(width, 0))
-    if separators is not None and budget.weigh(separators).characters > _MAX_INDENT:
-        raise Excess(f"it separates JSON by more than {_MAX_INDENT} characters")
+def _filter_tojson(value: Any, *args: Any, **kwargs: Any) -> None:
+    weight = current().weigh(value)
+    settings = math.prod(map(_size, (*args, *kwargs.values())))  # indentation and separators
+    current().afford(_ESCAPED * (weight.characters + weight.values * weight.depth) * settings)
 
 
 FILTER_GUARDS: Mapping[str, Guard] = MappingProxyType(
     {
         **dict.fromkeys(("sort", "unique", "groupby", "dictsort", "min", "max"), _filter_sort),
         **dict.fromkeys(("pprint", "urlize", "title", "wordcount", "truncate", "xmlattr", "urlencode"), _filter_slow),
-        **dict.fromkeys(("batch", "slice"), _filter_groups),
-        "center": _filter_center,
+        **dict.fromkeys(("batch", "center", "indent", "round", "slice"), _product),
         "format": _filter_format,
-        "indent": _filter_indent,
         "join": _filter_join,
-        "list": _filter_list,
-        "replace": _filter_replace,
-        "round": _filter_round,
+        "list": _parts,
+        "replace": _replace,
         "striptags": _filter_striptags,
         "sum": _filter_sum,
         "tojson": _filter_tojson,
-        "trim": _filter_trim,
+        "trim": _strip,
         "wordwrap": _filter_wordwrap,
     }
 )

@@ -8,11 +8,9 @@ from dflash.serve.openai.completion_request import MAX_LOGPROBS
 from dflash.serve.parsing.constraints import parse_grammar
 from dflash.serve.parsing.fields import Fields, shown
 from dflash.serve.parsing.options import parse_options
+from dflash.serve.parsing.template_kwargs import parse_template_kwargs
 from dflash.serve.parsing.unsupported import refuse_unsupported
 from dflash.serve.requests import ChatRequest
-
-_SWITCHES = ("enable_thinking", "preserve_thinking")
-"""Variables of Qwen's chat templates that some clients send at the top of the body."""
 
 
 def parse_chat(body: object) -> ChatRequest:
@@ -46,14 +44,16 @@ def parse_chat(body: object) -> ChatRequest:
         logprobs = fields.integer("top_logprobs", 0, MAX_LOGPROBS, 0)
     elif fields.any("top_logprobs"):
         raise fields.error("top_logprobs", "needs logprobs to be true")
+    effort = fields.any("reasoning_effort")
     name = "max_completion_tokens" if fields.any("max_completion_tokens") is not None else "max_tokens"
     return ChatRequest(
         options=parse_options(fields, fields.integer(name, 1, MAX_TOKENS), logprobs),
         messages=tuple(message.values for message in messages),
         tools=tuple(tool.values for tool in tools),
         grammar=parse_grammar(fields, _tool_choice(fields, tools)),
-        template_kwargs=_template_kwargs(fields),
+        template_kwargs=parse_template_kwargs(fields, {"enable_thinking": False} if effort == "none" else {}),
         parallel_tool_calls=fields.flag("parallel_tool_calls", True),
+        steps=bool((extension := fields.object("dflash")) and extension.flag("steps")),
     )
 
 
@@ -110,14 +110,3 @@ def _tool_choice(fields: Fields, tools: list[Fields]) -> str | Mapping[str, Any]
     if name not in [tool.values["function"]["name"] for tool in tools]:
         raise fields.error("tool_choice", f"names {shown(name)}, which is not among the tools")
     return choice
-
-
-def _template_kwargs(fields: Fields) -> Mapping[str, Any] | None:
-    kwargs = fields.object("chat_template_kwargs")
-    if kwargs and "tools" in kwargs.values:
-        raise kwargs.error("tools", "belongs at the top of the body")
-    if kwargs:
-        list(kwargs.objects("documents"))
-    found: dict[str, Any] = {} if fields.any("reasoning_effort") != "none" else {"enable_thinking": False}
-    found |= {name: fields.flag(name) for name in _SWITCHES if fields.any(name) is not None}
-    return {**found, **(kwargs.values if kwargs else {})} or None

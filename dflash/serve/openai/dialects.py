@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dflash.serve.dialect import AnswerHead
 from dflash.serve.openai.chat_format import ChatFormat
 from dflash.serve.openai.chat_request import parse_chat
+from dflash.serve.openai.chat_steps import ChatSteps
 from dflash.serve.openai.completion_format import CompletionFormat
 from dflash.serve.openai.completion_request import parse_completion
 from dflash.serve.openai.errors import OpenAIErrors
@@ -20,7 +21,7 @@ class ChatCompletions(OpenAIErrors):
 
     def format(self, request: ChatRequest, head: AnswerHead) -> ChatFormat:
         """Return the format of the response."""
-        return ChatFormat(request, head)
+        return (ChatSteps if request.steps else ChatFormat)(request, head)
 
 
 class Completions(OpenAIErrors):

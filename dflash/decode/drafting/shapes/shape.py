@@ -12,7 +12,6 @@ class Shape(Protocol):
     @property
     def depth(self) -> int | None:
         """Most draft tokens on a path; the drafter decides if None. Read by drafters with a pass for each position."""
-        ...
 
     def wants(self, max_depth: int, max_draft: int) -> tuple[int, int]:
         """Return how many candidates the draft model should make. Called by drafters before they run it.
@@ -29,8 +28,6 @@ class Shape(Protocol):
         positions, width : int
             Number of positions, and candidates at each; 0 positions if no draft is wanted.
         """
-        ...
 
     def draft(self, candidates: Candidates, max_draft: int) -> Draft:
         """Return a draft of at most `max_draft` tokens. Called by drafters with the candidates that `wants` asked for."""
-        ...

@@ -1,10 +1,10 @@
-// Activations: silu(x) = x / (1 + exp(-x)) in four formulas. Their bits differ, and each caller's bits are fixed by tests against
-// its reference, so a formula is never exchanged for another.
+// Activations: silu(x) = x / (1 + exp(-x)) in four formulas. Their bits differ, and tests fix the bits of each caller
+// against its reference. So a caller's formula must not be exchanged for another one.
 #pragma once
 #include "ptx.cuh"
 
-// Activated values of a feed forward are stored as float16 times this, so that they do not overflow; the projection after them
-// multiplies its sums by the inverse.
+// Activated values of a feed-forward layer are stored as float16 times this scale, so that they do not overflow. The down
+// projection multiplies its sums by the inverse.
 constexpr float INNER_SCALE = 0.015625f;
 
 // Accurate expf, correctly rounded division.

@@ -16,7 +16,8 @@ __device__ __forceinline__ void cp_async_16(u32 smem, const void* global) {
 
 // The same, or 16 zeros where `predicate` is false; then nothing is read, but `global` must still be an address.
 __device__ __forceinline__ void cp_async_16_zfill(u32 smem, const void* global, bool predicate) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(global), "r"(predicate ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(global), "r"(predicate ? 16 : 0)
+                 : "memory");
 }
 
 __device__ __forceinline__ void cp_async_16_zfill(void* shared, const void* global, bool predicate) {

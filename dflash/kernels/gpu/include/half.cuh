@@ -1,4 +1,5 @@
-// float16 as 16 bits of an integer, and pairs of float16 (half2) as a 32-bit word, as PTX: cuda_fp16.h need not be found.
+// float16 as a 16-bit integer, and pairs of float16 (half2) as a 32-bit word, with inline PTX, so that cuda_fp16.h is not
+// needed.
 #pragma once
 #include "types.cuh"
 
@@ -19,6 +20,11 @@ __device__ __forceinline__ u16 half_saturated(float f) {
     asm("min.NaN.f32 %0, %0, 0f477FE000;" : "+f"(f));
     asm("max.NaN.f32 %0, %0, 0fC77FE000;" : "+f"(f));
     return to_half(f);
+}
+
+// Four float16, the first one in the lowest bits, each `half_saturated`.
+__device__ __forceinline__ uint2 half4_saturated(float a, float b, float c, float d) {
+    return make_uint2(half_saturated(a) | (u32)half_saturated(b) << 16, half_saturated(c) | (u32)half_saturated(d) << 16);
 }
 
 // `low` in the lower half, `high` in the upper half, rounded one by one.

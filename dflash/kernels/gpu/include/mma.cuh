@@ -1,7 +1,7 @@
-// Tensor core multiplies of a warp (mma.sync m16n8k16, float16 inputs, float32 sums) and their fragments.
+// Tensor core multiplies of a warp (mma.sync, float16 or tf32 inputs, float32 sums) and their fragments.
 //
-// Fragments as in the PTX manual: lane 4 * g + t holds of the sums rows g (elements 0, 1) and g + 8 (2, 3), columns 2 * t and
-// 2 * t + 1. Matrices in shared memory are rows of float16, `stride` elements apart.
+// Fragments are those of the PTX manual: of the sums, lane 4 * g + t holds rows g (elements 0, 1) and g + 8 (2, 3), columns
+// 2 * t and 2 * t + 1. Matrices in shared memory are rows of float16, `stride` elements apart.
 #pragma once
 #include "half.cuh"
 #include "ptx.cuh"
@@ -12,6 +12,11 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const u32* a, u32 b0
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The same for 16 columns: d[0] and d[1] are neighbours, `b` is a result of `load_b` or `load_b_trans`.
+__device__ __forceinline__ void mma_m16n16k16(float (*d)[4], const u32* a, const u32 (&b)[4]) {
+    mma_m16n8k16(d[0], a, b[0], b[1]), mma_m16n8k16(d[1], a, b[2], b[3]);
 }
 
 // d += a @ b: 16 rows, 8 columns, 8 of K; float32 inputs of which the lower 13 bits are ignored.
@@ -59,7 +64,8 @@ __device__ __forceinline__ void load_d_trans(u32 (&d)[4], const u16* matrix, int
 
 // Sums of 16 columns, those of c before those of d, as the A fragment of a later multiply.
 __device__ __forceinline__ void sums_to_a(u32 (&a)[4], const float (&c)[4], const float (&d)[4]) {
-    a[0] = pack_half2(c[0], c[1]), a[1] = pack_half2(c[2], c[3]), a[2] = pack_half2(d[0], d[1]), a[3] = pack_half2(d[2], d[3]);
+    a[0] = pack_half2(c[0], c[1]), a[1] = pack_half2(c[2], c[3]), a[2] = pack_half2(d[0], d[1]),
+    a[3] = pack_half2(d[2], d[3]);
 }
 
 // The rounding errors of `sums_to_a` as an A fragment: a product with `a` and one with `lo` add up to the exact product.

@@ -1,9 +1,9 @@
 // Programmatic dependent launch (PDL): a kernel may start while the kernel before it in the stream still runs.
 //
 // A kernel launched with `jit.kernel(..., dependent=True)` must call `wait_on_dependent_grids` in every thread before that
-// thread reads or writes memory that an earlier kernel writes or reads, and at least once even where a block has nothing to do:
-// later kernels rely on the end of this kernel meaning the end of all earlier ones. Weights, which no kernel writes, may be
-// fetched before the wait. Before Hopper both functions do nothing and kernels run one after the other.
+// thread reads or writes memory that an earlier kernel writes or reads. Every block must call it at least once, even if the
+// block has nothing to do: the end of this kernel must mean the end of all earlier ones. Weights, which no kernel writes,
+// may be loaded before the call. Before Hopper both functions do nothing, and kernels run one after the other.
 #pragma once
 
 // Allow the next kernel to start once all blocks have called this or ended, and resources are free.

@@ -1,4 +1,5 @@
-// Shared-memory addresses, named barriers and approximate functions: PTX without an intrinsic that NVRTC finds by itself.
+// Shared-memory addresses, named barriers and approximate functions: inline PTX where NVRTC has no intrinsic without
+// headers.
 #pragma once
 #include "types.cuh"
 

@@ -1,6 +1,7 @@
-// Bulk copies of Hopper's copy engine (TMA): one thread starts them, they complete on a barrier by their bytes.
+// Bulk copies of Hopper's copy engine (TMA): one thread starts them; they complete on a barrier when their bytes have
+// arrived.
 //
-// Before, call `mbarrier_arrive_expect_tx` with the bytes. `smem` is a shared address, see `smem_address`.
+// Before a copy, call `mbarrier_arrive_expect_tx` with its bytes. `smem` is a shared address, see `smem_address`.
 #pragma once
 #include "mbarrier.cuh"
 
@@ -15,7 +16,8 @@ constexpr u64 EVICT_FIRST = 0x12f0000000000000ull;
 // Copy the box of a two-dimensional tensor map that begins at `row` and `column`.
 __device__ __forceinline__ void tma_load_2d(u32 smem, const TensorMap& map, int column, int row, u32 barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(smem),
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+            smem),
         "l"(&map), "r"(column), "r"(row), "r"(barrier)
         : "memory");
 }

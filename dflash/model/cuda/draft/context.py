@@ -30,12 +30,6 @@ class Context:
 
     ``c = norm(fc [features])``; for every layer ``k = rope(norm(Wk c))`` at the position, ``v = Wv c``.
 
-    Parameters
-    ----------
-    weights : DeviceWeights
-    config : DraftConfig
-    rings : DeviceRings
-
     Attributes
     ----------
     arrays : DeviceArrays

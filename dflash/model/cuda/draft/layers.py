@@ -15,6 +15,8 @@ from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import SplitNorm, carried
 from dflash.kernels.rope.cuda import Rotate
 from dflash.model.cuda.draft.rings import DeviceRings
+from dflash.model.cuda.layers import launched
+from dflash.model.cuda.ops import Norm
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
 
@@ -38,9 +40,6 @@ class DraftBatch(NamedTuple):
     blocks: DeviceBlocks
     own: SimpleNamespace
     workspace: Workspace
-
-
-Norm = RmsNorm | SplitNorm
 
 
 class DraftLayerContext(NamedTuple):
@@ -96,11 +95,6 @@ class DraftLayerNorms(NamedTuple):
 def split_norm(space: SimpleNamespace, gain: Any, eps: float, half: Any) -> SplitNorm:
     """Return a norm of the stream that the multiplies around it carry."""
     return SplitNorm(space.stream, gain, eps, half=half, squares=space.squares)
-
-
-def launched(norm: Norm) -> RmsNorm | None:
-    """Return the norm if it is a launch of its own, else None."""
-    return norm if isinstance(norm, RmsNorm) else None
 
 
 class ConvPair:

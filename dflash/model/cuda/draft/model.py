@@ -1,10 +1,11 @@
 """A block draft model on a GPU: the interface of `dflash.model.draft.model.BlockDraft`; drafts stay on the device."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import product
 from typing import Any, Literal
 
-from dflash.errors import KernelError, RequestError, Unsupported
+from dflash.errors import Unsupported
 from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.staging import Staging
@@ -24,7 +25,7 @@ from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.config import DraftConfig
 from dflash.model.draft.context import Rows
 from dflash.model.draft.files.source import Source
-from dflash.model.draft.request import DeviceDraftRequest, DraftRequest
+from dflash.model.draft.request import DeviceDraftRequest, DraftRequest, check_requests
 from dflash.model.draft.state import DraftSnapshot, DraftState
 from dflash.model.draft.vocabulary import Vocabulary
 
@@ -49,8 +50,6 @@ class DeviceBlockDraft:
         Sequences that may be open at a time.
     context : int
         Positions that layers without a window see.
-    trim_block : bool
-        Ignored: up to 16 rows of a block cost the same.
     min_confidence : float
         See `BlockDraft`. Positions beyond the limit stay in the target's pass as draft tokens that are almost never
         accepted. So the target's step can be launched before the number of confident positions is known.
@@ -87,7 +86,6 @@ class DeviceBlockDraft:
         common: Sequence[Vocabulary] = (),
         sequences: int,
         context: int,
-        trim_block: bool = False,  # noqa: ARG002
         min_confidence: float = 0.0,
     ) -> None:
         _refuse(config)
@@ -129,13 +127,11 @@ class DeviceBlockDraft:
             yield
             self._context.prepare(n)
             yield
-        state, most = self.state(), self.config.max_draft
-        try:
+        most = self.config.max_draft
+        with closing(self.state()) as state:
             for params, some in product((SampleParams(), SampleParams(1.0)), (None, *range(len(self.draft_vocabs)))):
                 self._block.prepare([DeviceDraftRequest(state, params, most, 1, most, some)])
                 yield
-        finally:
-            state.close()
 
     def state(self, begin: int = 0) -> DraftState:
         """Begin a sequence; see `BlockDraft.state`."""
@@ -173,21 +169,13 @@ class DeviceBlockDraft:
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Candidates]:
         """Find candidates for the tokens after the last one of each sequence; see `BlockDraft.propose`."""
-        if requests:
-            self._check(requests)
+        check_requests(requests, self._target.n_vocab, self.config.max_draft)
         found: list[Candidates] = []
         for start in range(0, len(requests), self.most_texts):
             part = requests[start : start + self.most_texts]
             device_requests = [
-                DeviceDraftRequest(
-                    request.state,
-                    request.params,
-                    request.n_draft,
-                    request.n_candidates,
-                    request.n_draft,
-                    request.draft_vocab,
-                )
-                for request in part
+                DeviceDraftRequest(each.state, each.params, each.n_draft, each.n_candidates, each.n_draft, each.draft_vocab)
+                for each in part
             ]
             self._guess(device_requests, [request.anchor for request in part], candidates=True)
             with device.device_errors("a draft"):
@@ -269,19 +257,6 @@ class DeviceBlockDraft:
         self._ahead = self.latest = None
         self._block.lay(device_requests, anchors)
         self._block.run(size)
-
-    def _check(self, requests: Sequence[DraftRequest]) -> None:
-        if len({request.state.slot for request in requests}) < len(requests) or any(
-            request.state.closed for request in requests
-        ):
-            raise KernelError("propose: two requests have the same state, or a state is closed")
-        for request in requests:
-            if not 0 <= request.anchor < self._target.n_vocab:
-                raise RequestError(
-                    f"token {request.anchor} is not in the vocabulary: ids are 0 to {self._target.n_vocab - 1}"
-                )
-            if not 1 <= request.n_draft <= self.config.max_draft:
-                raise RequestError(f"n_draft is {request.n_draft}, must be 1 to {self.config.max_draft} for this draft")
 
 
 class _State(DraftState):

@@ -1,6 +1,7 @@
 """The MTP head of a model on a GPU, with the interface of `dflash.model.mtp.MtpHead` and drafts that stay on the device."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import product
 from typing import Any, Literal
@@ -28,7 +29,7 @@ from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.draft.request import DeviceDraftRequest
 from dflash.model.draft.vocabulary import Vocabulary
 from dflash.model.gguf.file import GGUFFile
-from dflash.model.mtp import MtpRequest
+from dflash.model.mtp import MtpRequest, nothing_to_flush
 from dflash.model.state.pools import Pools
 from dflash.model.state.sequence_state import State
 from dflash.model.weights import Weights
@@ -110,19 +111,17 @@ class DeviceMtpHead:
 
     def warm(self, depth: int) -> Iterator[None]:
         """Capture passes of the trunk and of the head for one sequence; each step of the iterator captures one."""
-        depth, state = min(depth, MOST), self.state()
-        try:
+        depth = min(depth, MOST)
+        with closing(self.state()) as state:
             self._target.prepare([1 + depth])
             yield
             for rows, some in product((1, 1 + depth), (None, *range(len(self.draft_vocabs)))):
                 self._chain.prepare(rows, [DeviceDraftRequest(state, SampleParams(), depth, 1, depth, some)])
                 yield
-        finally:
-            state.close()
 
     def state(self) -> State:
         """Begin a sequence; see `MtpHead.state`."""
-        return State(self.pools, _nothing_to_flush)
+        return State(self.pools, nothing_to_flush)
 
     def join(self, parts: Sequence[Any]) -> Any:
         """Concatenate hidden states to one new array (N, D)."""
@@ -170,13 +169,9 @@ class DeviceMtpHead:
             self._guess(device_requests, [(request.tokens, request.hidden) for request in part], candidates=True)
             with device.device_errors("an MTP head"):
                 ids, scores = (array.get().reshape(MOST, SEQUENCES, POOL) for array in (self._chain.ids, self._chain.scores))
-            found += [
-                Candidates(
-                    ids[: device_request.positions, i, : request.n_candidates],
-                    scores[: device_request.positions, i, : request.n_candidates],
-                )
-                for i, (request, device_request) in enumerate(zip(part, device_requests, strict=True))
-            ]
+            for i, request in enumerate(part):
+                rows, width = slice(min(request.n_draft, MOST)), slice(request.n_candidates)
+                found.append(Candidates(ids[rows, i, width], scores[rows, i, width]))
         return found
 
     def ready(self, device_requests: Sequence[DeviceDraftRequest[State]], anchors: Sequence[int]) -> DeviceDrafts | None:
@@ -218,11 +213,8 @@ class DeviceMtpHead:
 
     def launch_ahead(self, device_requests: Sequence[DeviceDraftRequest[State]], order: Sequence[int]) -> bool:
         """See `DeviceDrafter.launch_ahead`."""
-        target, depth, states = (
-            self._target,
-            max(device_request.positions for device_request in device_requests),
-            [device_request.state for device_request in device_requests],
-        )
+        target, states = self._target, [request.state for request in device_requests]
+        depth = max(request.positions for request in device_requests)
         if target.latest is None or not can_launch_ahead(target, device_requests, order):
             return False
         if len(device_requests) > SEQUENCES or depth > MOST:
@@ -255,11 +247,8 @@ class DeviceMtpHead:
         self, device_requests: Sequence[DeviceDraftRequest[State]], unread: Sequence[Unread], *, candidates: bool = False
     ) -> None:
         self._ahead = self.latest = None
-        unread, states, depth = (
-            list(unread),
-            [device_request.state for device_request in device_requests],
-            max(device_request.positions for device_request in device_requests),
-        )
+        unread, states = list(unread), [request.state for request in device_requests]
+        depth = max(request.positions for request in device_requests)
         if sum(len(tokens) for tokens, _ in unread) > PENDING:
             for i, (state, (tokens, hidden)) in enumerate(zip(states, unread, strict=True)):
                 self.read(state, tokens[:-1], hidden[:-1])
@@ -289,7 +278,3 @@ class DeviceMtpHead:
             state.mark_read(order - 1, prefill=True)
             host.next[:, i] = state.length + np.arange(MOST)
             at += n
-
-
-def _nothing_to_flush(slot: int, accepted: Sequence[int], buffer: int) -> None:
-    """Do nothing: a block of full attention has no recurrent state."""

@@ -8,14 +8,7 @@ import numpy as np
 from dflash.errors import FormatError, Unsupported
 from dflash.model.config_sizes import MAX_BLOCKS, MAX_WIDTH, MIN_YARN_BETA, RopeScaling
 from dflash.model.draft.config import DraftConfig, default_target_layer_ids
-from dflash.model.draft.files.gguf_dialects import (
-    MAX_CONV,
-    MAX_HEAD_SIZE,
-    MAX_HEADS,
-    MAX_RANK,
-    MAX_TOP,
-    refuse_lilicorr,
-)
+from dflash.model.draft.files.gguf_dialects import MAX_CONV, MAX_HEAD_SIZE, MAX_HEADS, MAX_RANK, MAX_TOP, refuse_lilicorr
 from dflash.model.gguf.keys import Keys
 
 _KINDS = {
@@ -49,13 +42,6 @@ class JsonKeys(Keys):
             if value is not None:
                 return value
         return super().value(name, *default)
-
-    def flag(self, name: str, *, default: bool | None) -> bool | None:
-        """Return true or false."""
-        value = self.value(name, default)
-        if value is not default and type(value) is not bool:
-            raise self.wrong(name, value, "true or false")
-        return value
 
     def object(self, name: str) -> Mapping[str, Any]:
         """Return an object, empty if there is none."""

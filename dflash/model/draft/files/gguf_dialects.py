@@ -92,7 +92,7 @@ def config_of(metadata: Mapping[str, Value], shapes: Mapping[str, tuple[int, ...
             tap - dialect.shift for tap in keys.integers(dialect.target_layer_ids, low=dialect.shift, high=MAX_BLOCKS)
         ),
         windows=windows,
-        causal=causality(kind, windows, _flag(keys, "attention.causal", default=False) or None),
+        causal=causality(kind, windows, keys.flag("attention.causal", default=False) or None),
         logit_scale=keys.number("logit_scale", 1.0, low=-1e6, high=1e6),
         logit_cap=keys.number("final_logit_softcapping", 0.0, low=0, high=1e9),
         embed_scale=keys.number("embedding_scale", 1.0, low=-1e6, high=1e6),
@@ -134,8 +134,8 @@ def _extras(keys: Keys, kind: str, shapes: Mapping[str, tuple[int, ...]]) -> dic
     if kind == "dspark":
         return {
             "markov_rank": shapes["markov_w1.weight"][-1],
-            "from_anchor": _flag(keys, "sample_from_anchor", default=True),
-            "has_confidence": _flag(keys, "has_confidence_head", default="conf_proj.weight" in shapes),
+            "from_anchor": keys.flag("sample_from_anchor", default=True),
+            "has_confidence": keys.flag("has_confidence_head", default="conf_proj.weight" in shapes),
         }
     return {}
 
@@ -144,18 +144,11 @@ def _windows(keys: Keys, n_layers: int) -> tuple[int, ...]:
     window = keys.integer("attention.sliding_window", 0, low=0)
     name = "attention.sliding_window_pattern"
     if not isinstance(keys.value(name, True), np.ndarray):
-        return (window if _flag(keys, name, default=True) else 0,) * n_layers
+        return (window if keys.flag(name, default=True) else 0,) * n_layers
     pattern = keys.per_block(name, n_layers, high=1)
     if any(pattern) and not window:
         raise FormatError(f"draft: layers have a sliding window ({name}), but 'attention.sliding_window' is missing")
     return tuple(window if slides else 0 for slides in pattern)
-
-
-def _flag(keys: Keys, name: str, *, default: bool) -> bool:
-    value = keys.value(name, default)
-    if type(value) is not bool:
-        raise keys.wrong(name, value, "true or false")
-    return value
 
 
 def _mask(metadata: Mapping[str, Value], dialect: Dialect) -> int:

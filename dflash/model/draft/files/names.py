@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping
 from dflash.errors import FormatError, Unsupported
 from dflash.model.draft.config import DraftConfig
 from dflash.model.gguf.header import quoted
+from dflash.model.gguf.tensor_check import listed, trimmed
 
 Shapes = dict[str, tuple[int, ...]]
-
-_SHOWN = 8
 
 FORKS = ("dflash-draft", "qwen35-dflash-draft")
 """Architectures of GGUF files written by forks, before the mainline format; many hold a wrong rotation base."""
@@ -150,23 +149,17 @@ def check_tensors(config: DraftConfig, found: Mapping[str, tuple[int, ...]], n_v
     want = expected(config, n_vocab, n_head)
     missing = [name for name in want if name not in found and name not in OPTIONAL]
     if missing:
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        raise FormatError(f"the draft misses {len(missing)} tensors: {', '.join(missing[:_SHOWN])}{more}")
-    if config.has_confidence and _trimmed(found["conf_proj.weight"]) == (config.width,):
+        raise FormatError(f"the draft misses {len(missing)} tensors: {listed(missing)}")
+    if config.has_confidence and trimmed(found["conf_proj.weight"]) == (config.width,):
         raise Unsupported(
             f"the draft's confidence head 'conf_proj.weight' reads the hidden state alone ({config.width} numbers): "
             f"only one that reads the Markov code of {config.markov_rank} numbers, too, is run"
         )
     for name, shape in found.items():
-        if name in want and _trimmed(shape) != _trimmed(want[name]):
+        if name in want and trimmed(shape) != trimmed(want[name]):
             raise FormatError(f"tensor {quoted(name)} has shape {shape}, must have {want[name]}")
     unknown = [name for name in found if name not in want and name not in _NOT_NEEDED]
     if unknown:
-        raise Unsupported(f"the draft has tensors that dflash does not run: {', '.join(map(quoted, unknown[:_SHOWN]))}")
+        raise Unsupported(f"the draft has tensors that dflash does not run: {listed([*map(quoted, unknown)])}")
     if config.kind == "dflash2" and "d2t" in found:
         raise Unsupported("a DFlash 2 draft with a vocabulary of its own ('d2t') is not run")
-
-
-def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Remove leading axes of 1, which only some files have."""
-    return _trimmed(shape[1:]) if len(shape) > 1 and shape[0] == 1 else shape

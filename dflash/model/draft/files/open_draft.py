@@ -1,8 +1,6 @@
 """Open the file of a draft model, of any kind."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dflash.errors import FormatError
 from dflash.model.draft.config import DraftConfig
@@ -10,7 +8,7 @@ from dflash.model.draft.files.folder import config_of as config_of_folder
 from dflash.model.draft.files.gguf_dialects import DIALECTS
 from dflash.model.draft.files.gguf_dialects import config_of as config_of_gguf
 from dflash.model.draft.files.safetensors import read_object
-from dflash.model.draft.files.source import FolderSource, GGUFSource, Source
+from dflash.model.draft.files.source import Source
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.keys import Keys
 
@@ -20,10 +18,6 @@ _PARTS = (".json", ".safetensors")
 
 def is_draft(path: Path) -> bool:
     """Return True if a model is a draft: a folder, a file in one, or a GGUF file of a draft architecture.
-
-    Parameters
-    ----------
-    path : Path
 
     Raises
     ------
@@ -49,26 +43,13 @@ def open_draft(path: Path) -> tuple[DraftConfig, Source]:
     NotFound, FormatError, Unsupported
         If there is no draft model at the path, or it is damaged or of an unknown kind.
     """
-    is_folder = path.is_dir() or path.suffix in _PARTS
-    source, settings, read = _folder(path if path.is_dir() else path.parent) if is_folder else _gguf(path)
-    try:
-        return read(settings, source.shapes), source
-    except BaseException:
-        source.close()
-        raise
-
-
-def _folder(folder: Path) -> tuple[FolderSource, Mapping[str, Any], Any]:
+    if not (path.is_dir() or path.suffix in _PARTS):
+        with GGUFFile.open(path) as file:
+            source = Source.of_gguf(file)
+            return config_of_gguf(file.metadata, source.shapes), source
+    folder = path if path.is_dir() else path.parent
     settings = folder / _CONFIG
     if not settings.exists():
         raise FormatError(f"the folder of a draft model must hold a {_CONFIG}", path=folder)
-    return FolderSource(folder), read_object(settings), config_of_folder
-
-
-def _gguf(path: Path) -> tuple[GGUFSource, Mapping[str, Any], Any]:
-    file = GGUFFile.open(path)
-    try:
-        return GGUFSource(file), file.metadata, config_of_gguf
-    except BaseException:
-        file.close()
-        raise
+    source = Source.of_folder(folder)
+    return config_of_folder(read_object(settings), source.shapes), source

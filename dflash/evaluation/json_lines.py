@@ -1,13 +1,12 @@
 """Lines of a JSONL file, and errors that name them."""
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dflash.errors import NotFound, RequestError
+from dflash.errors import RequestError
 
 
 class Line(NamedTuple):
@@ -31,28 +30,30 @@ class Line(NamedTuple):
             raise RequestError(f"{self.path}, line {self.number}: {error}") from error
 
 
-def read_lines(name: str | os.PathLike[str]) -> Iterator[Line]:
-    """Yield the objects of a JSONL file; empty lines are skipped.
+def read_lines(path: Path) -> list[Line]:
+    """Return the objects of a JSONL file without its empty lines.
 
     Raises
     ------
-    NotFound
+    OSError
         If there is no such file.
     RequestError
         If a line is not a JSON object; the message names the line.
     """
-    path = Path(name)
+    found = []
+    for number, raw in enumerate(path.read_bytes().split(b"\n"), 1):
+        if raw.strip():
+            line = Line(path, number, {})
+            with line.located():
+                found.append(line._replace(row=_object(raw)))
+    return found
+
+
+def _object(raw: bytes) -> dict[str, Any]:
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise NotFound(f"session {os.fspath(name)!r}: {error.strerror}") from error
-    for number, raw in enumerate(data.split(b"\n"), 1):
-        if not raw.strip():
-            continue
-        try:
-            row = json.loads(raw)
-        except ValueError as error:
-            raise RequestError(f"{path}, line {number}: not valid JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise RequestError(f"{path}, line {number}: must be a JSON object, got {row!r:.60}")
-        yield Line(path, number, row)
+        row = json.loads(raw)
+    except ValueError as error:
+        raise RequestError(f"not valid JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise RequestError(f"must be a JSON object, got {row!r:.60}")
+    return row

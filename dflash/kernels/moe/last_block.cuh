@@ -1,0 +1,16 @@
+// Detection of the last block of a grid to finish its part.
+#pragma once
+
+// True in the last block that calls this. That block can read what the other blocks wrote before their call.
+__device__ __forceinline__ bool is_last(int* arrived) {
+    __shared__ int last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(arrived, 1) == gridDim.x - 1;
+        if (last) *arrived = 0;
+    }
+    __syncthreads();
+    if (last) __threadfence();
+    return last;
+}

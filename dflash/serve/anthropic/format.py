@@ -1,0 +1,107 @@
+"""Responses of ``/v1/messages``, whole and streamed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dflash.generation.completion import Completion, Delta
+from dflash.generation.parsers import CallStart
+from dflash.serve.anthropic.blocks import BlockStream, content_blocks
+from dflash.serve.anthropic.problems import refusal_of
+from dflash.serve.dialect import AnswerHead, ServerEvent
+from dflash.serve.http_errors import Problem
+from dflash.serve.usage import TokenCounts
+
+
+class MessageFormat:
+    """Format of one message.
+
+    Parameters
+    ----------
+    head : AnswerHead
+        Facts about the response.
+
+    Notes
+    -----
+    The first event counts the whole prompt as ``input_tokens``, since the prefix cache was not asked yet. The last one, and
+    a response that is not streamed, count tokens from the prefix cache apart, as Anthropic does: the prompt has
+    ``input_tokens + cache_read_input_tokens`` tokens.
+    """
+
+    def __init__(self, head: AnswerHead) -> None:
+        self._head, self._blocks = head, BlockStream()
+
+    def opening(self) -> Iterator[ServerEvent]:
+        """Yield ``message_start`` and a ``ping``."""
+        usage = _usage(self._head.n_prompt, 0, 0)
+        yield _named({"type": "message_start", "message": self._message([], _ending(None, None), usage)})
+        yield self.heartbeat()
+
+    def delta(self, index: int, delta: Delta) -> Iterator[ServerEvent]:  # noqa: ARG002 - there is one completion
+        """Yield the events of content blocks; the last delta closes the open one."""
+        yield from map(_named, self._blocks.push(delta.events))
+        if delta.step.finish is not None:
+            yield from map(_named, self._blocks.end())
+
+    def closing(self, completions: Sequence[Completion]) -> Iterator[ServerEvent]:
+        """Yield ``message_delta`` with the stop reason and token counts, and ``message_stop``."""
+        (completion,) = completions
+        yield _named({"type": "message_delta", "delta": _ending_of(completion), "usage": _usage_of(completion)})
+        yield _named({"type": "message_stop"})
+
+    def heartbeat(self) -> ServerEvent:
+        """Return a ``ping``."""
+        return _named({"type": "ping"})
+
+    def failure(self, problem: Problem) -> Iterator[ServerEvent]:
+        """Yield ``error``. The open block stays open, so that no client runs half a call."""
+        _, body, _ = refusal_of(problem)
+        yield _named(body)
+
+    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        """Return the body of a response that is not streamed."""
+        (completion,) = completions
+        return self._message(content_blocks(completion.events), _ending_of(completion), _usage_of(completion))
+
+    def _message(
+        self, content: Sequence[Mapping[str, Any]], ending: Mapping[str, Any], usage: Mapping[str, int]
+    ) -> dict[str, Any]:
+        return {
+            "id": f"msg_{self._head.id}",
+            "type": "message",
+            "role": "assistant",
+            "model": self._head.model,
+            "content": content,
+            **ending,
+            "usage": usage,
+        }
+
+
+def _named(data: Mapping[str, Any]) -> ServerEvent:
+    return ServerEvent(data, data["type"])
+
+
+def _ending_of(completion: Completion) -> dict[str, str | None]:
+    if completion.session.finish_reason == "length":
+        return _ending("max_tokens", None)
+    if completion.stop_string is not None:
+        return _ending("stop_sequence", completion.stop_string)
+    called = any(isinstance(event, CallStart) for event in completion.events)
+    return _ending("tool_use" if called else "end_turn", None)
+
+
+def _ending(reason: str | None, stop_string: str | None) -> dict[str, str | None]:
+    return {"stop_reason": reason, "stop_sequence": stop_string}
+
+
+def _usage_of(completion: Completion) -> dict[str, int]:
+    counts = TokenCounts.of([completion])
+    return _usage(counts.prompt, counts.cached, counts.output)
+
+
+def _usage(prompt: int, cached: int, output: int) -> dict[str, int]:
+    return {
+        "input_tokens": prompt - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": output,
+    }

@@ -1,0 +1,106 @@
+"""Bodies of ``/v1/messages`` and ``/v1/messages/count_tokens``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dflash.decode.registry.recoveries import MAX_TOKENS
+from dflash.errors import RequestError
+from dflash.generation.grammar.params import GrammarParams
+from dflash.serve.anthropic.conversation import conversation
+from dflash.serve.anthropic.tools import function_tools, tool_choice
+from dflash.serve.parsing.fields import FieldError, Fields, shown
+from dflash.serve.parsing.options import parse_sampling, parse_stops
+from dflash.serve.parsing.template_kwargs import parse_template_kwargs
+from dflash.serve.requests import ChatRequest, Options
+from dflash.serve.strategy_choice import parse_decoding
+
+_THINKING = ("enabled", "adaptive", "disabled")
+
+
+def parse_messages(body: object, *, keep_billing_header: bool = False) -> ChatRequest:
+    """Read a body of the Messages API.
+
+    Parameters
+    ----------
+    body : object
+        Parsed JSON.
+    keep_billing_header : bool
+        Keep Claude Code's billing line in the system prompt.
+
+    Returns
+    -------
+    ChatRequest
+
+    Raises
+    ------
+    FieldError
+        If a field is missing, of the wrong kind or out of range.
+
+    Notes
+    -----
+    ``metadata``, ``cache_control``, ``output_config.effort`` and unknown fields are ignored. The fields of dflash have the
+    names that they have in chat completions: ``strategy``, ``recover``, ``seed``, ``min_p``, ``chat_template_kwargs``.
+    """
+    fields = Fields(body)
+    tools = function_tools(fields)
+    choice, parallel = tool_choice(fields, tools)
+    thinks, budget = _thinking(fields)
+    return ChatRequest(
+        options=_options(fields, budget),
+        messages=conversation(fields, keep_billing_header=keep_billing_header),
+        tools=tools,
+        grammar=_grammar(fields, choice),
+        template_kwargs=_template_kwargs(fields, thinks),
+        parallel_tool_calls=parallel,
+    )
+
+
+def _options(fields: Fields, budget: int | None) -> Options:
+    limited = Fields({"thinking_token_budget": budget, **fields.values}, fields.path)
+    return Options(
+        model=fields.text("model"),
+        sampling=parse_sampling(fields),
+        max_tokens=fields.integer("max_tokens", 1, MAX_TOKENS),
+        stop=parse_stops(fields, "stop_sequences"),
+        stream=fields.flag("stream"),
+        decoding=parse_decoding(limited),
+    )
+
+
+def _thinking(fields: Fields) -> tuple[bool, int | None]:
+    """Return True if the model may think, and its budget of tokens, if there is one."""
+    thinking = fields.object("thinking")
+    if thinking is None:
+        return False, None
+    kind = thinking.text("type", required=True)
+    if kind not in _THINKING:
+        raise thinking.error("type", f"must be one of {', '.join(_THINKING)}, got {shown(kind)}")
+    return kind != "disabled", thinking.integer("budget_tokens", 0, MAX_TOKENS) if kind == "enabled" else None
+
+
+def _template_kwargs(fields: Fields, thinks: bool) -> Mapping[str, Any] | None:
+    found = {"enable_thinking": thinks, **({"preserve_thinking": True} if _keeps_thinking(fields) else {})}
+    return parse_template_kwargs(fields, found)
+
+
+def _keeps_thinking(fields: Fields) -> bool:
+    """Return True if the client asks to keep the thinking of all turns, as Claude Code does."""
+    management = fields.object("context_management")
+    edits = management.objects("edits") if management else ()
+    return any(edit.text("type", "").startswith("clear_thinking") and edit.any("keep") == "all" for edit in edits)
+
+
+def _grammar(fields: Fields, choice: str | Mapping[str, Any] | None) -> GrammarParams:
+    """Read the constraints; ``output_format`` is an older name of ``output_config.format``."""
+    config = fields.object("output_config")
+    holder, name = (config, "format") if config and config.any("format") is not None else (fields, "output_format")
+    wanted = holder.object(name)
+    if wanted is None:
+        return GrammarParams(tool_choice=choice)
+    if wanted.text("type", required=True) != "json_schema":
+        raise wanted.error("type", f"must be json_schema, got {shown(wanted.any('type'))}")
+    schema = wanted.any("schema", required=True)
+    try:
+        return GrammarParams(response_format={"type": "json_schema", "json_schema": {"schema": schema}}, tool_choice=choice)
+    except RequestError as error:
+        raise FieldError(holder.name(name), str(error).removeprefix("response_format: ")) from error

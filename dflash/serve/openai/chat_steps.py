@@ -1,0 +1,38 @@
+"""The field ``dflash`` of chat chunks: steps of the engine, for requests with ``"dflash": {"steps": true}``."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dflash.decode.step import Step
+from dflash.generation.completion import Delta
+from dflash.serve.dialect import ServerEvent
+from dflash.serve.openai.chat_format import ChatFormat
+
+
+class ChatSteps(ChatFormat):
+    """Format of one chat completion, with a record of each step that produced or drafted tokens.
+
+    The record is in the last chunk of the step. A step without a chunk, such as one that ends inside a character, gets one
+    that adds nothing else.
+    """
+
+    def delta(self, index: int, delta: Delta) -> Iterator[ServerEvent]:
+        """Yield the chunks of `ChatFormat`, the last one with the record of the step."""
+        events = list(super().delta(index, delta))
+        if delta.step.tokens or delta.step.drafted:
+            last = events.pop() if events else self.heartbeat()
+            assert isinstance(last.data, Mapping), "chunks are JSON objects"
+            events.append(last._replace(data={**last.data, "dflash": _record(index, delta.step)}))
+        yield from events
+
+
+def _record(index: int, step: Step) -> dict[str, Any]:
+    """Return the record of a step of choice `index`. Its seconds are those of all sequences in the step."""
+    seconds = step.propose + step.forward + step.verify + step.commit
+    return {
+        "index": index,
+        "tokens": len(step.tokens),
+        "drafted": step.drafted,
+        "accepted": step.accepted,
+        "seconds": round(seconds, 6),
+    }

@@ -1,0 +1,1 @@
+"""The web page of the server, and the endpoint that lists strategies and recoveries."""

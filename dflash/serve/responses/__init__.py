@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: bodies to chat requests, completions to items and events."""

@@ -1,0 +1,151 @@
+"""Bodies of ``/v1/responses``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dflash.decode.registry.recoveries import MAX_TOKENS
+from dflash.serve.http_errors import Problem
+from dflash.serve.parsing.constraints import parse_grammar
+from dflash.serve.parsing.fields import FieldError, Fields, shown
+from dflash.serve.parsing.options import parse_options
+from dflash.serve.parsing.template_kwargs import parse_template_kwargs
+from dflash.serve.parsing.unsupported import refuse_unsupported
+from dflash.serve.requests import ChatRequest
+from dflash.serve.responses.items import messages_of
+from dflash.serve.responses.store import ResponseStore, as_json
+from dflash.serve.responses.tools import Tools, parse_tool_choice, parse_tools
+
+_ECHOED = ("instructions", "max_output_tokens", "previous_response_id", "prompt_cache_key", "safety_identifier", "user")
+_REFUSED = {
+    "background": "send stream instead, or wait for the response",
+    "conversation": "use previous_response_id",
+    "prompt": "prompts are not kept on this server; send instructions and input",
+}
+_ENCRYPTED = "reasoning.encrypted_content"
+_KEPT = {"all_turns": True, "current_turn": False}
+"""Values of ``reasoning.context``; others leave the choice to the chat template."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesRequest(ChatRequest):
+    """A request of the Responses API.
+
+    Parameters
+    ----------
+    tools_by_name : mapping of str to Tool
+        Tools by the names that the model sees.
+    echo : mapping
+        Fields of the body that the response repeats.
+    items : bytes
+        Input items as JSON, for the store; without those of earlier responses.
+    store : bool
+        Keep the response.
+    wants_encrypted : bool
+        The client sends reasoning back only if it has ``encrypted_content``.
+    """
+
+    tools_by_name: Mapping[str, Any] = field(default_factory=dict)
+    echo: Mapping[str, Any] = field(default_factory=dict)
+    items: bytes = b"[]"
+    store: bool = True
+    wants_encrypted: bool = False
+
+
+def parse_responses(body: object, store: ResponseStore) -> ResponsesRequest:
+    """Read a body.
+
+    Parameters
+    ----------
+    body : object
+        Parsed JSON.
+    store : ResponseStore
+        Holds the responses that ``previous_response_id`` may name.
+
+    Raises
+    ------
+    FieldError
+        If a field is missing, of the wrong kind or out of range.
+    Problem
+        400 if the previous response is not stored.
+    """
+    fields = Fields(body)
+    for name, reason in _REFUSED.items():
+        if fields.any(name):
+            raise fields.error(name, f"is not supported: {reason}")
+    refuse_unsupported(fields)
+    tool_choice, tools = parse_tool_choice(fields, parse_tools(fields))
+    items = _items(fields)
+    text = fields.object("text") or Fields({}, "text")
+    reasoning = fields.object("reasoning") or Fields({}, "reasoning")
+    options = parse_options(Fields({**fields.values, "n": None}), fields.integer("max_output_tokens", 1, MAX_TOKENS), None)
+    stored, metadata = fields.flag("store", True), fields.object("metadata")
+    return ResponsesRequest(
+        options=options,
+        messages=tuple(_messages(fields, items, tools, store)),
+        tools=tools.functions,
+        grammar=_grammar(fields, text, tool_choice),
+        template_kwargs=parse_template_kwargs(fields, _template_defaults(reasoning)),
+        parallel_tool_calls=fields.flag("parallel_tool_calls", True),
+        tools_by_name=tools.known,
+        echo={
+            **{name: fields.any(name) for name in _ECHOED},
+            "metadata": metadata.values if metadata else {},
+            "parallel_tool_calls": fields.flag("parallel_tool_calls", True),
+            "reasoning": {"effort": None, "summary": None, **reasoning.values},
+            "store": stored,
+            "temperature": options.sampling.temperature,
+            "text": {"format": {"type": "text"}, **text.values},
+            "tool_choice": fields.any("tool_choice") or "auto",
+            "tools": fields.any("tools") or [],
+            "top_p": options.sampling.top_p,
+        },
+        items=as_json(items) if stored else b"[]",
+        store=stored,
+        wants_encrypted=_ENCRYPTED in (fields.list("include") or ()),
+    )
+
+
+def _items(fields: Fields) -> list[Any]:
+    given = fields.any("input", required=True)
+    if isinstance(given, str):
+        return [{"type": "message", "role": "user", "content": given}]
+    if not isinstance(given, list):
+        raise fields.error("input", f"must be a string or an array of items, got {shown(given)}")
+    return given
+
+
+def _messages(fields: Fields, items: list[Any], tools: Tools, store: ResponseStore) -> list[Mapping[str, Any]]:
+    instructions, previous = fields.text("instructions"), fields.text("previous_response_id")
+    earlier = [] if previous is None else store.conversation(previous)
+    if earlier is None:
+        raise not_found("Previous response", previous, 400, "previous_response_id", "previous_response_not_found")
+    messages = messages_of(earlier, tools, "previous_response_id") + messages_of(items, tools)
+    if not messages:
+        raise fields.error("input", "must hold at least one message")
+    return [{"role": "system", "content": instructions}, *messages] if instructions else messages
+
+
+def not_found(thing: str, id_: str, status: int, param: str | None = None, code: str | None = None) -> Problem:
+    """Return the refusal of an unknown or forgotten response, in OpenAI's words."""
+    return Problem(status, f"{thing} with id {id_[:100]!r} not found.", param=param, code=code)
+
+
+def _grammar(fields: Fields, text: Fields, tool_choice: Any) -> Any:
+    form = text.object("format")
+    wanted = None if form is None else form.values
+    if form is not None and form.choice("type", ("text", "json_object", "json_schema"), "text") == "json_schema":
+        wanted = {"type": "json_schema", "json_schema": {key: value for key, value in form.values.items() if key != "type"}}
+    try:
+        return parse_grammar(Fields({**fields.values, "response_format": wanted}), tool_choice)
+    except FieldError as error:
+        if error.field.startswith("response_format"):
+            raise text.error("format", str(error).partition(": ")[2]) from error
+        raise
+
+
+def _template_defaults(reasoning: Fields) -> dict[str, Any]:
+    """Return the variables of the chat template that ``reasoning`` sets, under the names of Qwen's templates."""
+    off = {"enable_thinking": False} if reasoning.text("effort") == "none" else {}
+    kept = _KEPT.get(reasoning.text("context", ""))
+    return off if kept is None else {**off, "preserve_thinking": kept}

@@ -1,0 +1,155 @@
+"""Tools of the Responses API as functions of the chat template."""
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dflash.serve.parsing.fields import Fields, shown
+
+INPUT = "input"
+"""The parameter of a custom tool's function; it holds the tool's free text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that the model may call.
+
+    Parameters
+    ----------
+    name : str
+        Name in the client's request.
+    namespace : str, optional
+        Name of the namespace that holds the tool.
+    is_custom : bool
+        The tool takes free text instead of JSON arguments.
+    """
+
+    name: str
+    namespace: str | None = None
+    is_custom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Tools of a request.
+
+    Parameters
+    ----------
+    functions : tuple of mapping
+        Functions in OpenAI's chat format, for the chat template.
+    known : mapping of str to Tool
+        Tools by the name under which the model sees them.
+    seen_as : mapping of (str, str or None) to str
+        That name by the tool's own name and its namespace.
+    """
+
+    functions: tuple[Mapping[str, Any], ...] = ()
+    known: Mapping[str, Tool] = field(default_factory=dict)
+    seen_as: Mapping[tuple[str, str | None], str] = field(default_factory=dict)
+
+    def name_of(self, name: str, namespace: str | None = None) -> str:
+        """Return the name under which the model sees a tool; a tool that is not offered keeps its own."""
+        return self.seen_as.get((name, namespace), name)
+
+
+def parse_tools(fields: Fields) -> Tools:
+    """Read ``tools``.
+
+    Functions and custom tools are offered to the model, also those of a namespace. A tool of a namespace has its own name,
+    or ``NAMESPACE.NAME`` if another tool has that one. Other kinds, such as ``web_search``, run at OpenAI and are skipped.
+
+    Raises
+    ------
+    FieldError
+        If a tool has no type or no name, or its parameters are no JSON object.
+    """
+    functions: list[Mapping[str, Any]] = []
+    known: dict[str, Tool] = {}
+    spaces: list[tuple[str | None, Iterable[Fields]]] = [(None, fields.objects("tools"))]
+    for space, tools in spaces:  # namespaces are appended, so that plain tools keep their names
+        for tool in tools:
+            kind = tool.text("type", required=True)
+            if kind == "namespace" and space is None:
+                spaces.append((tool.text("name", required=True), tool.objects("tools")))
+            elif kind in ("function", "custom"):
+                name = tool.text("name", required=True)
+                seen = f"{space}.{name}" if space is not None and name in known else name
+                known[seen] = Tool(name, space, kind == "custom")
+                functions.append(_function(seen, tool) if kind == "function" else _custom(seen, tool))
+    return Tools(tuple(functions), known, {(tool.name, tool.namespace): seen for seen, tool in known.items()})
+
+
+def input_arguments(text: str) -> str:
+    """Return the arguments of a call to a custom tool's function, as JSON text."""
+    return json.dumps({INPUT: text}, ensure_ascii=False)
+
+
+def parse_tool_choice(fields: Fields, tools: Tools) -> tuple[str | Mapping[str, Any] | None, Tools]:
+    """Read ``tool_choice``.
+
+    Returns
+    -------
+    str or mapping or None
+        The choice in OpenAI's chat format.
+    Tools
+        The tools to offer: ``allowed_tools`` leaves out the others.
+
+    Raises
+    ------
+    FieldError
+        If the choice is of an unknown kind, or names a tool that is not offered.
+    """
+    choice = fields.any("tool_choice")
+    if isinstance(choice, Mapping):
+        wanted = Fields(choice, fields.name("tool_choice"))
+        kind = wanted.text("type", required=True)
+        if kind in ("function", "custom"):
+            return {"type": "function", "function": {"name": _chosen(wanted, tools)}}, tools
+        if kind != "allowed_tools":
+            raise wanted.error("type", f"must be function, custom or allowed_tools, got {shown(kind)}")
+        allowed = {_chosen(tool, tools) for tool in wanted.objects("tools", required=True) if _is_offered_kind(tool)}
+        choice, tools = wanted.choice("mode", ("auto", "required"), "auto"), _only(tools, allowed)
+    else:
+        choice = fields.choice("tool_choice", ("none", "auto", "required"))
+    if choice == "required" and not tools.functions:
+        raise fields.error("tool_choice", "is 'required', but tools holds no function and no custom tool")
+    return choice, tools
+
+
+def _function(name: str, tool: Fields) -> Mapping[str, Any]:
+    parameters = tool.object("parameters")
+    function = {
+        "name": name,
+        "description": tool.text("description"),
+        "parameters": parameters and parameters.values,
+        "strict": tool.flag("strict") or None,
+    }
+    return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
+
+
+def _custom(name: str, tool: Fields) -> Mapping[str, Any]:
+    form = tool.object("format")
+    text: dict[str, Any] = {"type": "string"}
+    if form and form.text("type") == "grammar":
+        text["description"] = f"Text of this {form.text('syntax', 'lark')} grammar:\n{form.text('definition', '')}"
+    parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
+    description = tool.text("description")
+    about = {} if description is None else {"description": description}
+    return {"type": "function", "function": {"name": name, **about, "parameters": parameters}}
+
+
+def _is_offered_kind(tool: Fields) -> bool:
+    return tool.text("type", "function") in ("function", "custom")
+
+
+def _chosen(wanted: Fields, tools: Tools) -> str:
+    name = tools.name_of(wanted.text("name", required=True), wanted.text("namespace"))
+    if name not in tools.known:
+        raise wanted.error("name", f"is {shown(name)}, which is not among the tools")
+    return name
+
+
+def _only(tools: Tools, names: Collection[str]) -> Tools:
+    functions = tuple(each for each in tools.functions if each["function"]["name"] in names)
+    return replace(tools, functions=functions, known={name: tools.known[name] for name in names})

@@ -1,0 +1,99 @@
+"""The page without a browser: one small file, nothing external, a policy that refuses everything else."""
+
+import asyncio
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+
+import httpx
+import pytest
+from serve_fakes import ScriptedEngine
+
+from dflash.generation.engine_thread import EngineThread
+from dflash.serve.app import build_app
+from dflash.serve.endpoints import Backend
+
+MAX_BYTES = 60_000
+
+
+class Document(HTMLParser):
+    """Elements of a page, and the text of its style sheet and script."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.inside, self.open = [], {"style": "", "script": ""}, ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        self.open = tag
+
+    def handle_endtag(self, tag):
+        self.open = ""
+
+    def handle_data(self, data):
+        if self.open in self.inside:
+            self.inside[self.open] += data
+
+
+@pytest.fixture
+def get(lm):
+    """Sends GET requests to a server that has an API key and accepts one host."""
+    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, []))
+    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]), api_key="secret", hosts={"app"})
+
+    def send(path, **headers):
+        async def run():
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+                return await client.get(path, headers=headers)
+
+        return asyncio.run(run())
+
+    yield send
+    engine_thread.close()
+
+
+def test_the_page_needs_no_key_but_the_right_host(get):
+    answer = get("/")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert get("/v1/strategies").status_code == 401
+    assert get("/", Host="elsewhere").status_code == 403
+
+
+def test_the_page_is_one_small_file(get):
+    answer = get("/")
+    assert len(answer.content) < MAX_BYTES
+    assert not re.search(r"https?://|@import|\burl\(", answer.text)
+    elements = Document(answer.text).elements
+    links = [value for _, attributes in elements for name, value in attributes.items() if name in ("src", "href", "action")]
+    assert links == ["data:,", "#prompt"]
+
+
+def test_no_script_makes_html_from_text(get):
+    script = Document(get("/").text).inside["script"]
+    assert "createElement" in script
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", script)
+
+
+def test_the_policy_allows_the_script_the_style_and_this_server_only(get):
+    answer = get("/")
+    policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
+    parts = Document(answer.text).inside
+    for name, text in parts.items():
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert policy.pop(f"{name}-src") == f"'sha256-{digest}'"
+    assert policy.pop("connect-src") == "'self'"
+    assert policy.pop("img-src") == "data:"
+    assert policy.pop("require-trusted-types-for") == "'script'"
+    assert set(policy) == {"default-src", "base-uri", "form-action", "frame-ancestors", "trusted-types"}
+    assert set(policy.values()) == {"'none'"}
+
+
+def test_every_control_has_a_label(get):
+    elements = Document(get("/").text).elements
+    labelled = {attributes.get("for") for tag, attributes in elements if tag == "label"}
+    within, controls = {"compare", "default-recover"}, {"input", "select", "textarea"}
+    for tag, attributes in elements:
+        assert tag not in controls or attributes["id"] in labelled | within
