@@ -141,7 +141,7 @@ def test_the_flag_reaches_the_application(monkeypatch, lm):
     monkeypatch.setattr("dflash.serve.app.build_app", lambda backend, **_: backends.append(backend))
     monkeypatch.setattr("dflash.serve.server.Server", lambda *_, **__: SimpleNamespace(run=bool))
     for flags, words in (([], None), (["--allow-strategies", "none"], ()), (["--allow-strategies", "lookup"], ("lookup",))):
-        assert main(["demo", *flags]) == 0
+        assert main(["demo", "--port", "0", *flags]) == 0
         assert backends.pop().defaults.allowed == words
 
 
