@@ -17,6 +17,8 @@ from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
+from dflash.serve.admin.model_facts import ModelFacts
+from dflash.serve.admin.model_list import check_model
 from dflash.serve.dialect import AnswerFormat, AnswerHead, ServerDialect
 from dflash.serve.event_stream import EventStream
 from dflash.serve.health import health_of
@@ -24,6 +26,7 @@ from dflash.serve.http_errors import Problem
 from dflash.serve.jobs import Running, until_gone
 from dflash.serve.limits import MAX_PREPARING, Limits
 from dflash.serve.parsing.body import parse_json, read_body
+from dflash.serve.parsing.sampling_defaults import filled
 from dflash.serve.preparing.completions import ReadRequest
 from dflash.serve.requests import Options
 from dflash.serve.strategy_choice import PLAIN, Defaults, strategy_of
@@ -54,6 +57,8 @@ class Backend:
         Limits of a request; the default is for a context of 262,144 tokens.
     strict_names : bool
         Refuse requests for other names. Otherwise every name is served, since many clients have a fixed one.
+    facts : ModelFacts, optional
+        Facts about the model; None for a fake.
     """
 
     engine_thread: EngineThread
@@ -63,6 +68,7 @@ class Backend:
     defaults: Defaults = PLAIN
     limits: Limits = field(default_factory=Limits)
     strict_names: bool = False
+    facts: ModelFacts | None = None
 
 
 class API:
@@ -78,7 +84,6 @@ class API:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._created = int(time.time())
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dflash-request")
         self.preparing = 0
 
@@ -104,29 +109,10 @@ class API:
 
         return count
 
-    async def models(self, _: Request) -> Response:
-        """Answer ``/v1/models``."""
-        return JSONResponse({"object": "list", "data": [self._about(name) for name in self._backend.names]})
-
-    async def model(self, request: Request) -> Response:
-        """Answer ``/v1/models/NAME``."""
-        name = request.path_params["name"]
-        self._check_model(name)
-        return JSONResponse(self._about(name))
-
     async def health(self, _: Request) -> Response:
         """Answer ``/health``: 200 while requests are accepted and steps finish; see `health_of`."""
         status, body = health_of(self._backend.engine_thread)
         return JSONResponse(body, status_code=status)
-
-    def _check_model(self, name: str) -> None:
-        if name not in self._backend.names:
-            served = ", ".join(self._backend.names)
-            message = f"there is no model {name[:100]!r}, this server has {served}"
-            raise Problem(404, message, param="model", code="model_not_found")
-
-    def _about(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "dflash"}
 
     async def _answer(self, request: Request, dialect: ServerDialect[Any]) -> Response:
         """Answer a request. Everything that can be refused is refused before the first byte of a stream."""
@@ -172,9 +158,9 @@ class API:
 
     def _parse(self, dialect: ServerDialect[Any], body: bytes, headers: Mapping[str, str], limits: Limits) -> ReadRequest:
         backend = self._backend
-        wanted = dialect.parse(parse_json(body, backend.limits), headers)
+        wanted = dialect.parse(filled(parse_json(body, backend.limits), backend.defaults.sampling), headers)
         if backend.strict_names and wanted.options.model is not None:
-            self._check_model(wanted.options.model)
+            check_model(wanted.options.model, backend.names)
         return ReadRequest.of(wanted, backend.tokenizer, backend.template, limits)
 
     def _format(

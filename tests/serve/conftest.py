@@ -11,6 +11,7 @@ import uvicorn
 from hang_guard import GUARD, wait_until
 
 from dflash.generation.load import start
+from dflash.serve.admin.model_facts import ModelFacts
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
@@ -42,7 +43,9 @@ def serving():
 def server():
     loaded, engine_thread = start("demo", threads=1)
     limits = Limits(loaded.model.config.context)
-    backend = Backend(engine_thread, loaded.tokenizer, loaded.template, ["demo", "demo-again"], limits=limits)
+    backend = Backend(
+        engine_thread, loaded.tokenizer, loaded.template, ["demo", "demo-again"], limits=limits, facts=ModelFacts.of(loaded)
+    )
     with listening(build_app(backend)) as url:
         yield SimpleNamespace(url=url, loaded=loaded, engine_thread=engine_thread, pools=loaded.model.pools)
 

@@ -44,12 +44,13 @@ def app_of(lm):
 
 def test_a_key_is_asked_for(app_of):
     app = app_of("hello", api_key="secret")
-    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer s\u00e9cret".encode()}):
+    wrong = {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer s\u00e9cret".encode()}, {"x-api-key": "wrong"}
+    for headers in ({}, *wrong):
         answer = request(app, "POST", "/v1/completions", json={"prompt": "a"}, headers=headers)
         assert answer.status_code == 401
         assert answer.json()["error"]["code"] == "invalid_api_key"
-    headers = {"Authorization": "Bearer secret"}
-    assert request(app, "POST", "/v1/completions", json={"prompt": "a"}, headers=headers).status_code == 200
+    for headers in ({"Authorization": "Bearer secret"}, {"x-api-key": "secret"}):
+        assert request(app, "POST", "/v1/completions", json={"prompt": "a"}, headers=headers).status_code == 200
     assert request(app, "GET", "/health").status_code == 200
 
 
@@ -140,7 +141,7 @@ def test_the_flag_reaches_the_application(monkeypatch, lm):
     monkeypatch.setattr("dflash.serve.app.build_app", lambda backend, **_: backends.append(backend))
     monkeypatch.setattr("dflash.serve.server.Server", lambda *_, **__: SimpleNamespace(run=bool))
     for flags, words in (([], None), (["--allow-strategies", "none"], ()), (["--allow-strategies", "lookup"], ("lookup",))):
-        assert main(["demo", *flags]) == 0
+        assert main(["demo", "--port", "0", *flags]) == 0
         assert backends.pop().defaults.allowed == words
 
 
