@@ -57,7 +57,8 @@ def parse_tools(fields: Fields) -> Tools:
     """Read ``tools``.
 
     Functions and custom tools are offered to the model, also those of a namespace. A tool of a namespace has its own name,
-    or ``NAMESPACE.NAME`` if another tool has that one. Of two plain tools with one name, the last counts. Other kinds, such as ``web_search``, run at OpenAI and are skipped.
+    or ``NAMESPACE.NAME`` if another tool has that one. Of two plain tools with one name, the last counts. Other kinds, such
+    as ``web_search``, run at OpenAI and are skipped.
 
     Raises
     ------
