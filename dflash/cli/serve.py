@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,8 @@ def _check_numbers(arguments: argparse.Namespace) -> None:
 
     if not 0 <= arguments.port <= 65535:
         raise RequestError(f"--port: must be 0 to 65535, got {arguments.port}")
+    if arguments.max_step_ms is not None and not 0 <= arguments.max_step_ms < inf:
+        raise RequestError(f"--max-step-ms: must be a number of at least 0, got {arguments.max_step_ms:g}")
     for name in ("prefix_cache_mib", "prefix_cache_disk_mib", "debug_log_mib"):
         value = getattr(arguments, name)
         if (value or 0) < 0:
@@ -127,6 +130,7 @@ def _load_and_run(
                 sequences=arguments.sequences,
                 kv=arguments.kv,
                 max_waiting=MAX_WAITING,
+                max_step_ms=True if arguments.max_step_ms is None else arguments.max_step_ms,
                 prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
                 prefix_cache_folder=arguments.prefix_cache_folder,
                 prefix_cache_disk=None if arguments.prefix_cache_disk_mib is None else arguments.prefix_cache_disk_mib << 20,

@@ -115,6 +115,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sequences", "-np", "--parallel", type=int, default=8, metavar="N", help="sequences decoded at the same time (8)"
     )
+    parser.add_argument(
+        "--max-step-ms",
+        type=float,
+        metavar="MS",
+        help="most milliseconds by which a prompt delays the next token of running answers (50 on a GPU, 250 on a CPU); "
+        "0 is no limit",
+    )
     for option in ("-ctk", "--cache-type-k"), ("-ctv", "--cache-type-v"):
         parser.add_argument(*option, choices=("f16", "f32"), help="the same as --kv")
     _add_prefix_cache(parser)

@@ -6,6 +6,7 @@ from typing import Any
 from dflash.errors import TemplateError
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
+from dflash.model.text.written_numbers import with_written_numbers
 
 Message = Mapping[str, Any]
 
@@ -65,6 +66,8 @@ def chat_text(
     if template is None:
         raise TemplateError("the model has no chat template: use /v1/completions")
     renamed = messages if "developer" in template.source else [_as_system(message) for message in messages]
+    if "<function=" in template.source:
+        renamed = [with_written_numbers(message) for message in renamed]
     variables = dict(settings or {})
     try:
         return template.render(renamed, tools=tools or None, **variables)

@@ -44,12 +44,13 @@ def app_of(lm):
 
 def test_a_key_is_asked_for(app_of):
     app = app_of("hello", api_key="secret")
-    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer s\u00e9cret".encode()}):
+    wrong = {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer s\u00e9cret".encode()}, {"x-api-key": "wrong"}
+    for headers in ({}, *wrong):
         answer = request(app, "POST", "/v1/completions", json={"prompt": "a"}, headers=headers)
         assert answer.status_code == 401
         assert answer.json()["error"]["code"] == "invalid_api_key"
-    headers = {"Authorization": "Bearer secret"}
-    assert request(app, "POST", "/v1/completions", json={"prompt": "a"}, headers=headers).status_code == 200
+    for headers in ({"Authorization": "Bearer secret"}, {"x-api-key": "secret"}):
+        assert request(app, "POST", "/v1/completions", json={"prompt": "a"}, headers=headers).status_code == 200
     assert request(app, "GET", "/health").status_code == 200
 
 

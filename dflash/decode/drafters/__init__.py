@@ -16,4 +16,4 @@ from dflash.decode.registry import DRAFTERS
 
 __all__ = ["MTP", "Adaptive", "DDTree", "DFlash", "DSpark", "DraftModel", "FirstOf", "Plain", "PromptLookup", "Strategy"]
 
-import_all = DRAFTERS.files_of(__name__, __path__)
+import_all = DRAFTERS.files_of(__name__)

@@ -2,4 +2,4 @@
 
 from dflash.decode.registry.recoveries import RECOVERIES
 
-import_all = RECOVERIES.files_of(__name__, __path__)
+import_all = RECOVERIES.files_of(__name__)

@@ -1,7 +1,7 @@
 """Tables of classes by name, filled by decorators in the files of the classes."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from threading import RLock
@@ -41,8 +41,8 @@ class WordTable(Mapping[str, E]):
         self._sources: list[Callable[[], None]] = []
         self._loading = RLock()
 
-    def files_of(self, package: str, path: Iterable[str]) -> Callable[[], None]:
-        """Import every file of a package, given by its ``__name__`` and ``__path__``, before the next look-up.
+    def files_of(self, package: str) -> Callable[[], None]:
+        """Import every file of a package before the next look-up.
 
         Returns
         -------
@@ -51,7 +51,7 @@ class WordTable(Mapping[str, E]):
         """
 
         def load() -> None:
-            for module in iter_modules(path):
+            for module in iter_modules(import_module(package).__path__):
                 import_module(f".{module.name}", package)
 
         self._sources.append(load)

@@ -45,8 +45,7 @@ attend_f32(const float* q, const float* k, const float* v, const int* counts, co
     const float scale = 1.0f / sqrtf((float)HEAD_DIM), minus_infinity = __int_as_float(0xff800000);
     const size_t at = (size_t)row * QUERY_HEADS + head;
     float query[PER_LANE], o[PER_LANE], max_score = minus_infinity, sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) {
+    UNROLL for (int i = 0; i < PER_LANE; ++i) {
         const int d = lane + 32 * i;
         query[i] = d < HEAD_DIM ? __fmul_rn(q[at * HEAD_DIM + d], scale) : 0.0f;
         o[i] = 0.0f;
@@ -56,8 +55,7 @@ attend_f32(const float* q, const float* k, const float* v, const int* counts, co
         const size_t cache_row = (size_t)pages[(size_t)s * max_pages + index / PAGE] * PAGE + index % PAGE;
         const size_t source = (cache_row * KV_HEADS + head / GROUP_SIZE) * HEAD_DIM;
         float score = 0.0f, value[PER_LANE];
-#pragma unroll
-        for (int i = 0; i < PER_LANE; ++i) {
+        UNROLL for (int i = 0; i < PER_LANE; ++i) {
             const int d = lane + 32 * i;
             value[i] = d < HEAD_DIM ? v[source + d] : 0.0f;
             if (d < HEAD_DIM) score = __fmaf_rn(query[i], k[source + d], score);
@@ -65,22 +63,18 @@ attend_f32(const float* q, const float* k, const float* v, const int* counts, co
         score = warp_sum(score);
         const float largest = fmaxf(max_score, score), rescale = expf(max_score - largest), weight = expf(score - largest);
         sum = __fmaf_rn(sum, rescale, weight);
-#pragma unroll
-        for (int i = 0; i < PER_LANE; ++i) o[i] = __fmaf_rn(weight, value[i], __fmul_rn(o[i], rescale));
+        UNROLL for (int i = 0; i < PER_LANE; ++i) o[i] = __fmaf_rn(weight, value[i], __fmul_rn(o[i], rescale));
         max_score = largest;
     }
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) outputs[warp][lane + 32 * i] = o[i];
+    UNROLL for (int i = 0; i < PER_LANE; ++i) outputs[warp][lane + 32 * i] = o[i];
     if (lane == 0) max_scores[warp] = max_score, sums[warp] = sum;
     __syncthreads();
     if (threadIdx.x >= HEAD_DIM) return;
     float largest = minus_infinity;
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) largest = fmaxf(largest, max_scores[w]);
+    UNROLL for (int w = 0; w < WARPS; ++w) largest = fmaxf(largest, max_scores[w]);
     float x = 0.0f;
     sum = 0.0f;
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) {
+    UNROLL for (int w = 0; w < WARPS; ++w) {
         const float2 weight_sum = split_weight(max_scores[w], sums[w], largest);
         x = __fmaf_rn(outputs[w][threadIdx.x], weight_sum.x, x);
         sum = __fadd_rn(sum, weight_sum.y);

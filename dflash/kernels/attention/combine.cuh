@@ -29,8 +29,7 @@ __device__ __forceinline__ void combine_splits(int n_splits, const float* gate, 
     const size_t begin = partial_at(row, head, 0);
     const bool active = line < LINES;
     float4 o[SPLITS_PER_WAY];
-#pragma unroll
-    for (int i = 0; i < SPLITS_PER_WAY; ++i) {
+    UNROLL for (int i = 0; i < SPLITS_PER_WAY; ++i) {
         const int split = i * WAYS + way;
         o[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (active && split < n_splits) o[i] = *(const float4*)(partial + ((begin + split) * LINES + line) * 4);
@@ -44,16 +43,14 @@ __device__ __forceinline__ void combine_splits(int n_splits, const float* gate, 
     for (int j = warp; j < GROUP_SIZE; j += 8) {
         float2 own[SPLITS_PER_LANE];
         float max_score = minus_infinity, total = 0.0f;
-#pragma unroll
-        for (int i = 0; i < SPLITS_PER_LANE; ++i) {
+        UNROLL for (int i = 0; i < SPLITS_PER_LANE; ++i) {
             const int split = lane + 32 * i;
             own[i] = split < n_splits ? *(const float2*)(stats + 2 * ((begin + split) * GROUP_SIZE + j))
                                       : make_float2(minus_infinity, 0.0f);
             max_score = fmaxf(max_score, own[i].x);
         }
         max_score = warp_max(max_score);
-#pragma unroll
-        for (int i = 0; i < SPLITS_PER_LANE; ++i) {
+        UNROLL for (int i = 0; i < SPLITS_PER_LANE; ++i) {
             const float weight = exp2_approx(__fsub_rn(__fmul_rn(own[i].x, scale), __fmul_rn(max_score, scale)));
             if (lane + 32 * i < n_splits) weights[j][lane + 32 * i] = weight;
             total = __fmaf_rn(own[i].y, weight, total);
@@ -63,8 +60,7 @@ __device__ __forceinline__ void combine_splits(int n_splits, const float* gate, 
     }
     __syncthreads();
     float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int i = 0; i < SPLITS_PER_WAY; ++i) {
+    UNROLL for (int i = 0; i < SPLITS_PER_WAY; ++i) {
         const int split = i * WAYS + way;
         if (split >= n_splits) continue;
         const float w = weights[group][split];
@@ -74,8 +70,7 @@ __device__ __forceinline__ void combine_splits(int n_splits, const float* gate, 
     acc[way][threadIdx.x % 64] = x;
     __syncthreads();
     if (way > 0 || !active) return;
-#pragma unroll
-    for (int i = 1; i < WAYS; ++i) {
+    UNROLL for (int i = 1; i < WAYS; ++i) {
         const float4 y = acc[i][threadIdx.x];
         x.x = __fadd_rn(x.x, y.x), x.y = __fadd_rn(x.y, y.y), x.z = __fadd_rn(x.z, y.z), x.w = __fadd_rn(x.w, y.w);
     }

@@ -1,12 +1,14 @@
 // Move the keys and values of accepted rows to their final cache positions: row accepted[j] of a sequence goes to position
 // length + j.
 //
-// A thread moves the same 16 bytes of all rows of a path, UNROLL rows at a time. A row never moves to a later position. So
-// rows that are read after UNROLL writes have not been overwritten by these.
+// A thread moves the same 16 bytes of all rows of a path, IN_FLIGHT rows at a time. A row never moves to a later position.
+// So rows that are read after IN_FLIGHT writes have not been overwritten by these.
 // Grid (16-byte lines of a position / 128 rounded up, layers * 2, sequences), block 128, no shared memory. `lines`: 16-byte
 // lines of a position; `stride`: 16-byte lines of a layer. Bytes: 4 * KV_HEADS * HEAD_DIM times the element size for each
 // row that moves.
-constexpr int PAGE = 256, PENDING = 64, UNROLL = 8;
+#include "../gpu/include/types.cuh"
+
+constexpr int PAGE = 256, PENDING = 64, IN_FLIGHT = 8;
 
 extern "C" __global__ void __launch_bounds__(128)
 compact(unsigned char* k, unsigned char* v, int lines, unsigned long long stride, const int* pages, int max_pages,
@@ -20,14 +22,12 @@ compact(unsigned char* k, unsigned char* v, int lines, unsigned long long stride
         const int index = length[s] + row;
         return ((size_t)page[index / PAGE] * PAGE + index % PAGE) * lines;
     };
-    for (int j = 0; j < n; j += UNROLL) {
-        uint4 moved[UNROLL];
-#pragma unroll
-        for (int i = 0; i < UNROLL; ++i) {
+    for (int j = 0; j < n; j += IN_FLIGHT) {
+        uint4 moved[IN_FLIGHT];
+        UNROLL for (int i = 0; i < IN_FLIGHT; ++i) {
             if (j + i < n && path[j + i] != j + i) moved[i] = cache[cache_line(path[j + i])];
         }
-#pragma unroll
-        for (int i = 0; i < UNROLL; ++i) {
+        UNROLL for (int i = 0; i < IN_FLIGHT; ++i) {
             if (j + i < n && path[j + i] != j + i) cache[cache_line(j + i)] = moved[i];
         }
     }

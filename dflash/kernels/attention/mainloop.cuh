@@ -41,14 +41,12 @@ __device__ __forceinline__ void fetch(u32 stages, const Cache& k, const Cache& v
 __device__ __forceinline__ void store_queries(u32 tile, const u16* q, const QueryTile& queries) {
     constexpr int EACH = LINES / 2;  // 16-byte lines of the tile that a thread copies
     uint4 value[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
+    UNROLL for (int i = 0; i < EACH; ++i) {
         const int n = threadIdx.x + THREADS * i, x = n / LINES;
         value[i] = make_uint4(0, 0, 0, 0);
         if (x < queries.n) value[i] = *(const uint4*)(q + queries.at(x) * HEAD_DIM + n % LINES * 8);
     }
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
+    UNROLL for (int i = 0; i < EACH; ++i) {
         const int n = threadIdx.x + THREADS * i;
         st_shared_16(tile + swizzled<TILE_Q>(n / LINES, n % LINES), value[i]);
     }

@@ -52,8 +52,7 @@ __device__ __forceinline__ void copy_tile(Pipeline& pipeline, const TensorMap& c
     const int position = i * TILE_KV, row = __ldg(kv.pages + position / PAGE) * PAGE + position % PAGE;
     mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
     mbarrier_arrive_expect_tx(pipeline.full_barrier(), TILE_BYTES);
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
+    UNROLL for (int c = 0; c < COLUMNS; ++c) {
         tma_load_2d(pipeline.tile() + c * (TILE_KV * 128), cache, kv.head * HEAD_DIM + c * 64, row, pipeline.full_barrier());
     }
     pipeline.next();
@@ -66,14 +65,12 @@ __device__ __forceinline__ void warpgroup_sync() { named_barrier_sync<128>((int)
 __device__ __forceinline__ void store_queries(u32 tile, const u16* q, const QueryTile& queries) {
     constexpr int EACH = LINES / 2;  // 16-byte lines of the 64 rows that a thread copies
     uint4 value[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
+    UNROLL for (int i = 0; i < EACH; ++i) {
         const int n = threadIdx.x % 128 + 128 * i, x = threadIdx.x / 128 * 64 + n / LINES;
         value[i] = make_uint4(0, 0, 0, 0);
         if (x < queries.n) value[i] = *(const uint4*)(q + queries.at(x) * HEAD_DIM + n % LINES * 8);
     }
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
+    UNROLL for (int i = 0; i < EACH; ++i) {
         const int n = threadIdx.x % 128 + 128 * i;
         st_shared_16(tile + swizzled<64>(n / LINES, n % LINES), value[i]);
     }
@@ -153,15 +150,12 @@ __device__ __forceinline__ void epilogue(u32 tile, const QueryTile& queries, con
     const auto line_address = [&](int row, int line) {
         return tile + row * (4 * BLOCK_COLUMNS) + (line ^ row % 4 * 2) * 16;
     };
-#pragma unroll
-    for (int start = 0; start < HEAD_DIM; start += BLOCK_COLUMNS) {
+    UNROLL for (int start = 0; start < HEAD_DIM; start += BLOCK_COLUMNS) {
         warpgroup_sync();
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
+        UNROLL for (int h = 0; h < 2; ++h) {
             const int row = query_index(h) - first;
             const float factor = __fdiv_rn(1.0f, acc.sum[h]);
-#pragma unroll
-            for (int n = 0; n < BLOCK_COLUMNS / 8; ++n) {
+            UNROLL for (int n = 0; n < BLOCK_COLUMNS / 8; ++n) {
                 if (start / 8 + n >= HEAD_DIM / 8) continue;
                 const float* o = acc.o[start / 8 + n] + 2 * h;
                 asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(line_address(row, 2 * n + threadIdx.x % 4 / 2) +
@@ -171,19 +165,16 @@ __device__ __forceinline__ void epilogue(u32 tile, const QueryTile& queries, con
             }
         }
         warpgroup_sync();
-        constexpr int UNROLL = BLOCK_LINES % 16 ? BLOCK_LINES / 2 : 8;  // lines that a thread loads at a time
-#pragma unroll
-        for (int i = 0; i < BLOCK_LINES / 2; i += UNROLL) {
-            float4 g[UNROLL];
-#pragma unroll
-            for (int j = 0; j < UNROLL; ++j) {
+        constexpr int IN_FLIGHT = BLOCK_LINES % 16 ? BLOCK_LINES / 2 : 8;  // lines that a thread loads at a time
+        UNROLL for (int i = 0; i < BLOCK_LINES / 2; i += IN_FLIGHT) {
+            float4 g[IN_FLIGHT];
+            UNROLL for (int j = 0; j < IN_FLIGHT; ++j) {
                 const int n = threadIdx.x % 128 + 128 * (i + j), x = first + n / BLOCK_LINES,
                           d = start + n % BLOCK_LINES * 4;
                 if (!GATED || x >= queries.n || d >= HEAD_DIM) continue;
                 g[j] = __ldg((const float4*)(gate + (2 * queries.at(x) + 1) * HEAD_DIM + d));
             }
-#pragma unroll
-            for (int j = 0; j < UNROLL; ++j) {
+            UNROLL for (int j = 0; j < IN_FLIGHT; ++j) {
                 const int n = threadIdx.x % 128 + 128 * (i + j), x = first + n / BLOCK_LINES,
                           d = start + n % BLOCK_LINES * 4;
                 if (x >= queries.n || d >= HEAD_DIM) continue;

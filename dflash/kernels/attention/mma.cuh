@@ -18,12 +18,10 @@ __device__ __forceinline__ void mma_scores(float (&d)[SCORES][4], u32 queries, u
     queries += swizzled<TILE_Q>(threadIdx.x / 32 * 16 + lane % 16, lane / 16);
     keys += swizzled<TILE_KV>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
     clear(d);
-#pragma unroll
-    for (int k = 0; k < HEAD_DIM / 16; ++k) {
+    UNROLL for (int k = 0; k < HEAD_DIM / 16; ++k) {
         u32 a[4];
         ldmatrix_x4(a, advance<TILE_Q>(queries, 2 * k));
-#pragma unroll
-        for (int n = 0; n < SCORES; n += 2) {
+        UNROLL for (int n = 0; n < SCORES; n += 2) {
             u32 b[4];
             ldmatrix_x4(b, advance<TILE_KV>(keys, 2 * k) + 8 * n * 128);
             mma_m16n16k16(d + n, a, b);
@@ -34,10 +32,8 @@ __device__ __forceinline__ void mma_scores(float (&d)[SCORES][4], u32 queries, u
 // d += weights @ values of a tile.
 __device__ __forceinline__ void mma_values(float (&d)[VALUES][4], const u32 (&weights)[TILE_KV / 16][4], u32 values) {
     values += swizzled<TILE_KV>(threadIdx.x % 16, threadIdx.x % 32 / 16);
-#pragma unroll
-    for (int k = 0; k < TILE_KV / 16; ++k) {
-#pragma unroll
-        for (int n = 0; n < VALUES; n += 2) {
+    UNROLL for (int k = 0; k < TILE_KV / 16; ++k) {
+        UNROLL for (int n = 0; n < VALUES; n += 2) {
             u32 b[4];
             ldmatrix_x4_trans(b, advance<TILE_KV>(values, n) + 16 * k * 128);
             mma_m16n16k16(d + n, weights[k], b);

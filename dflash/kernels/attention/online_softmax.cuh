@@ -63,17 +63,14 @@ __device__ __forceinline__ u64 shifted(u64 bits, int by) {
 }
 
 __device__ __forceinline__ void apply_mask(float (&s)[SCORES][4], int position, const Mask& mask) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    UNROLL for (int h = 0; h < 2; ++h) {
         const int row = min(query_index(h) / GROUP_SIZE, MAX_ROWS - 1);
         const int limit = TREE_MASK ? mask.limits[row] : mask.committed + 1 + (mask.start + query_index(h)) / GROUP_SIZE;
         u64 visible = limit - position < 64 ? ~shifted(~0ull, max(limit - position, 0)) : ~0ull;
         if (TREE_MASK) visible |= shifted(mask.above[row], mask.committed - position);
         visible >>= threadIdx.x % 4 * 2;
-#pragma unroll
-        for (int n = 0; n < SCORES; ++n)
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
+        UNROLL for (int n = 0; n < SCORES; ++n)
+            UNROLL for (int e = 0; e < 2; ++e) {
                 if (!(visible >> (8 * n + e) & 1)) s[n][2 * h + e] = MINUS_INFINITY;
             }
     }
@@ -91,21 +88,17 @@ __device__ __forceinline__ void online_softmax(float (&s)[SCORES][4], int positi
                                                float (&rescale)[2]) {
     const float scale = 1.4426950408889634f / sqrtf((float)HEAD_DIM);
     if (mask.needs_mask(position)) apply_mask(s, position, mask);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    UNROLL for (int h = 0; h < 2; ++h) {
         float largest = acc.max_score[h];
-#pragma unroll
-        for (int n = 0; n < SCORES; ++n) largest = fmaxf(largest, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+        UNROLL for (int n = 0; n < SCORES; ++n) largest = fmaxf(largest, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
         const float base = largest == MINUS_INFINITY ? 0.0f : __fmul_rn(largest, scale);
         rescale[h] = exp2_approx(__fsub_rn(__fmul_rn(acc.max_score[h], scale), base));
         acc.max_score[h] = largest;
         float added = 0.0f;
-#pragma unroll
-        for (int n = 0; n < SCORES; ++n)
-#pragma unroll
-            for (int e = 2 * h; e < 2 * h + 2; ++e) {
+        UNROLL for (int n = 0; n < SCORES; ++n)
+            UNROLL for (int e = 2 * h; e < 2 * h + 2; ++e) {
                 s[n][e] = exp2_approx(__fmaf_rn(s[n][e], scale, -base));
                 added = __fadd_rn(added, s[n][e]);
             }
@@ -114,23 +107,19 @@ __device__ __forceinline__ void online_softmax(float (&s)[SCORES][4], int positi
 }
 
 __device__ __forceinline__ void rescale_values(float (&o)[VALUES][4], const float (&factor)[2]) {
-#pragma unroll
-    for (int n = 0; n < VALUES; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) o[n][e] = __fmul_rn(o[n][e], factor[e / 2]);
+    UNROLL for (int n = 0; n < VALUES; ++n)
+        UNROLL for (int e = 0; e < 4; ++e) o[n][e] = __fmul_rn(o[n][e], factor[e / 2]);
 }
 
 __device__ __forceinline__ void pack_weights(u32 (&p)[TILE_KV / 16][4], const float (&s)[SCORES][4]) {
-#pragma unroll
-    for (int k = 0; k < TILE_KV / 16; ++k)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) p[k][e] = pack_half2(s[2 * k + e / 2][e % 2 * 2], s[2 * k + e / 2][e % 2 * 2 + 1]);
+    UNROLL for (int k = 0; k < TILE_KV / 16; ++k)
+        UNROLL for (int e = 0; e < 4; ++e)
+            p[k][e] = pack_half2(s[2 * k + e / 2][e % 2 * 2], s[2 * k + e / 2][e % 2 * 2 + 1]);
 }
 
 // Complete the sums of weights: each of four threads has a quarter.
 __device__ __forceinline__ void finish_sums(Softmax& acc) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    UNROLL for (int h = 0; h < 2; ++h) {
         acc.sum[h] = __fadd_rn(acc.sum[h], __shfl_xor_sync(~0u, acc.sum[h], 1));
         acc.sum[h] = __fadd_rn(acc.sum[h], __shfl_xor_sync(~0u, acc.sum[h], 2));
     }

@@ -13,12 +13,10 @@
 __device__ __forceinline__ void epilogue(const Softmax& acc, int h, size_t at, const float* gate, u16* out) {
     const int d = threadIdx.x % 4 * 2;
     float2 g[HEAD_DIM / 8];
-#pragma unroll
-    for (int n = 0; n < HEAD_DIM / 8; ++n) {
+    UNROLL for (int n = 0; n < HEAD_DIM / 8; ++n) {
         if (GATED) g[n] = __ldg((const float2*)(gate + (2 * at + 1) * HEAD_DIM + 8 * n + d));
     }
-#pragma unroll
-    for (int n = 0; n < HEAD_DIM / 8; ++n) {
+    UNROLL for (int n = 0; n < HEAD_DIM / 8; ++n) {
         float2 x = make_float2(__fdiv_rn(acc.o[n][2 * h], acc.sum[h]), __fdiv_rn(acc.o[n][2 * h + 1], acc.sum[h]));
         if (GATED) x = make_float2(mul_sigmoid_rn(x.x, g[n].x), mul_sigmoid_rn(x.y, g[n].y));
         *(u32*)(out + at * HEAD_DIM + 8 * n + d) = half_saturated(x.x) | (u32)half_saturated(x.y) << 16;
@@ -40,8 +38,7 @@ prefill(const unsigned short* q, const unsigned short* k, const unsigned short* 
     store_queries(query_tile, q, queries);
     Softmax acc;
     mainloop(k, v, kv, mask_of(kv, queries), threadIdx.x / 32 * 16 >= queries.n, query_tile, stages, acc);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    UNROLL for (int h = 0; h < 2; ++h) {
         if (query_index(h) < queries.n) epilogue(acc, h, queries.at(query_index(h)), gate, out);
     }
 }

@@ -14,19 +14,16 @@ __device__ __forceinline__ void store_partial(const QueryTile& queries, int spli
     needed &= x < queries.n;
     const size_t at_partial = partial_at(queries.row + (queries.start + x) / GROUP_SIZE, queries.head, split);
     float* to = partial + at_partial * (GROUP_SIZE * HEAD_DIM) + x % GROUP_SIZE * 8 + threadIdx.x % 4 / 2 * 4;
-    constexpr int UNROLL = 4;  // column blocks of 8 whose stores are in flight together
-#pragma unroll
-    for (int start = 0; start < HEAD_DIM / 8; start += UNROLL) {
-        float4 vectors[UNROLL];
-#pragma unroll
-        for (int i = 0; i < UNROLL && start + i < HEAD_DIM / 8; ++i) {
+    constexpr int IN_FLIGHT = 4;  // column blocks of 8 whose stores are in flight together
+    UNROLL for (int start = 0; start < HEAD_DIM / 8; start += IN_FLIGHT) {
+        float4 vectors[IN_FLIGHT];
+        UNROLL for (int i = 0; i < IN_FLIGHT && start + i < HEAD_DIM / 8; ++i) {
             const float* o = acc.o[start + i];
             const float a = __shfl_xor_sync(~0u, odd ? o[0] : o[2], 1), b = __shfl_xor_sync(~0u, odd ? o[1] : o[3], 1);
             vectors[i] = odd ? make_float4(a, b, o[2], o[3]) : make_float4(o[0], o[1], a, b);
         }
         if (!needed) continue;
-#pragma unroll
-        for (int i = 0; i < UNROLL && start + i < HEAD_DIM / 8; ++i)
+        UNROLL for (int i = 0; i < IN_FLIGHT && start + i < HEAD_DIM / 8; ++i)
             *(float4*)(to + (start + i) * (8 * GROUP_SIZE)) = vectors[i];
     }
     if (needed && threadIdx.x % 4 < 2) {

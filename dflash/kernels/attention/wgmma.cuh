@@ -12,8 +12,7 @@ static_assert(TILE_KV == 64, "wgmma_scores multiplies 64 queries with 64 keys");
 
 // Start d = scores of the warpgroup's queries with the keys of a tile.
 __device__ __forceinline__ void wgmma_scores(float (&d)[SCORES][4], u32 queries, u32 keys) {
-#pragma unroll
-    for (int k = 0; k < HEAD_DIM / 16; ++k) {
+    UNROLL for (int k = 0; k < HEAD_DIM / 16; ++k) {
         const u32 inside = k % 4 * 32;
         wgmma_ss(d, wgmma_descriptor(queries + k / 4 * (64 * 128) + inside, 0),
                  wgmma_descriptor(keys + k / 4 * (TILE_KV * 128) + inside, 0), k > 0);
@@ -23,11 +22,9 @@ __device__ __forceinline__ void wgmma_scores(float (&d)[SCORES][4], u32 queries,
 
 // Start d += weights @ values of a tile.
 __device__ __forceinline__ void wgmma_values(float (&d)[VALUES][4], const u32 (&weights)[TILE_KV / 16][4], u32 values) {
-#pragma unroll
-    for (int k = 0; k < TILE_KV / 16; ++k) {
+    UNROLL for (int k = 0; k < TILE_KV / 16; ++k) {
         const u32 own = values + k * 2048;
-#pragma unroll
-        for (int c = 0; c + 1 < COLUMNS; c += 2) {
+        UNROLL for (int c = 0; c + 1 < COLUMNS; c += 2) {
             wgmma_rs_trans_b_128(d + 8 * c, weights[k], wgmma_descriptor(own + c * (TILE_KV * 128), TILE_KV * 128));
         }
         if (COLUMNS % 2) {

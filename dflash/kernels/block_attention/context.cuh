@@ -53,8 +53,7 @@ struct BlockMask {
 
 __device__ __forceinline__ void apply_mask(float (&s)[SCORES][4], int position, const BlockMask& mask) {
     const Context& context = mask.context;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    UNROLL for (int h = 0; h < 2; ++h) {
         const int row = min(mask.first + query_index(h) / GROUP_SIZE, context.rows - 1);
         int low, high;  // keys low .. high - 1 of the tile are visible
         if (position >= context.own * TILE_KV) {
@@ -66,10 +65,8 @@ __device__ __forceinline__ void apply_mask(float (&s)[SCORES][4], int position, 
             low -= position, high -= position;
         }
         low -= threadIdx.x % 4 * 2, high -= threadIdx.x % 4 * 2;
-#pragma unroll
-        for (int n = 0; n < SCORES; ++n)
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
+        UNROLL for (int n = 0; n < SCORES; ++n)
+            UNROLL for (int e = 0; e < 2; ++e) {
                 if (8 * n + e < low || 8 * n + e >= high) s[n][2 * h + e] = MINUS_INFINITY;
             }
     }

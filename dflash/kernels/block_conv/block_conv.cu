@@ -22,15 +22,14 @@ block_conv(const float* x, const float* change, const float* base, unsigned char
     wait_on_dependent_grids();
     if (at >= MODEL_DIM) return;
     float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-    for (int t = 0; t < TAPS; ++t) {
+    UNROLL for (int t = 0; t < TAPS; ++t) {
         if (t > row % BLOCK_ROWS) break;
         const float4 input = *(const float4*)(x + (size_t)(row - t) * MODEL_DIM + at);
         const float4 tap = *(const float4*)(base + (SIDE * TAPS + t) * MODEL_DIM + at);
         const float* row_change = change + ((size_t)(2 * row + SIDE) * TAPS + t) * (MODEL_DIM / GROUP_SIZE);
         const float xs[4] = {input.x, input.y, input.z, input.w}, taps[4] = {tap.x, tap.y, tap.z, tap.w};
-#pragma unroll
-        for (int j = 0; j < 4; ++j) sum[j] = __fmaf_rn(__fadd_rn(taps[j], row_change[(at + j) / GROUP_SIZE]), xs[j], sum[j]);
+        UNROLL for (int j = 0; j < 4; ++j)
+            sum[j] = __fmaf_rn(__fadd_rn(taps[j], row_change[(at + j) / GROUP_SIZE]), xs[j], sum[j]);
     }
     if (ADD) {
         float4* target = (float4*)((float*)out + (size_t)row * MODEL_DIM + at);

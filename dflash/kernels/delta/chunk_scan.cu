@@ -75,22 +75,18 @@ using Accumulator = float[CHUNK / 8][4];
 template <bool WITH_LO>
 __device__ __forceinline__ void multiply(Accumulator& to, const u32 (&frag)[TILES][4], const u32 (&frag_lo)[TILES][4],
                                          const u16* matrix, const u16* matrix_lo, int lane) {
-#pragma unroll
-    for (int j = 0; j < TILES; ++j) {
+    UNROLL for (int j = 0; j < TILES; ++j) {
         u32 b[TILES][4];
-#pragma unroll
-        for (int t = j; t < TILES; ++t) {
+        UNROLL for (int t = j; t < TILES; ++t) {
             load_b(b[t], matrix, MATRIX_STRIDE, 16 * t, 16 * j, lane);
             mma_m16n16k16(to + 2 * t, frag[j], b[t]);
         }
         if (WITH_LO) {
-#pragma unroll
-            for (int t = j; t < TILES; ++t) {
+            UNROLL for (int t = j; t < TILES; ++t) {
                 mma_m16n16k16(to + 2 * t, frag_lo[j], b[t]);
             }
         }
-#pragma unroll
-        for (int t = j; t < TILES; ++t) {
+        UNROLL for (int t = j; t < TILES; ++t) {
             load_b(b[t], matrix_lo, MATRIX_STRIDE, 16 * t, 16 * j, lane);
             mma_m16n16k16(to + 2 * t, frag[j], b[t]);
         }
@@ -102,13 +98,11 @@ __device__ __forceinline__ void multiply(Accumulator& to, const u32 (&frag)[TILE
 __device__ __forceinline__ void move_tail(float* tail, const ConvContext& context, const float* mixed, int first, int n_rows,
                                           int channel) {
     float before[TAPS - 1];
-#pragma unroll
-    for (int t = 1; t < TAPS; ++t) {
+    UNROLL for (int t = 1; t < TAPS; ++t) {
         const size_t row = first + n_rows - t;
         before[t - 1] = n_rows >= t ? mixed[row * CHANNELS + channel] : context.at(t - n_rows, channel);
     }
-#pragma unroll
-    for (int t = 1; t < TAPS; ++t) tail[(size_t)(TAPS - 1 - t) * CHANNELS + channel] = before[t - 1];
+    UNROLL for (int t = 1; t < TAPS; ++t) tail[(size_t)(TAPS - 1 - t) * CHANNELS + channel] = before[t - 1];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -142,8 +136,7 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
         };
         if (STAGES == 2) fetch_chunk(0);
         float own[2 * KEY_TILES][4];
-#pragma unroll
-        for (int t = 0; t < 2 * KEY_TILES; ++t) {
+        UNROLL for (int t = 0; t < 2 * KEY_TILES; ++t) {
             const float2 upper = *(const float2*)(committed + 8 * t);
             const float2 lower = *(const float2*)(committed + 8 * KEY_DIM + 8 * t);
             own[t][0] = upper.x, own[t][1] = upper.y, own[t][2] = lower.x, own[t][3] = lower.y;
@@ -154,8 +147,7 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
             const float upper = u[row * VALUE_HEADS * VALUE_DIM + value],
                         lower = u[row * VALUE_HEADS * VALUE_DIM + value + 8];
             const float* const key = k + (row * KEY_HEADS + group) * KEY_DIM + t2;
-#pragma unroll
-            for (int t = 0; t < 2 * KEY_TILES; ++t) {
+            UNROLL for (int t = 0; t < 2 * KEY_TILES; ++t) {
                 const float2 pair = *(const float2*)(key + 8 * t);
                 own[t][0] = __fmaf_rn(upper, pair.x, __fmul_rn(factor, own[t][0]));
                 own[t][1] = __fmaf_rn(upper, pair.y, __fmul_rn(factor, own[t][1]));
@@ -173,12 +165,10 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
             const float* const to_end = stage.gates + DECAY_TO_END * CHUNK;
             Accumulator p, o;
             clear(p), clear(o);
-#pragma unroll
-            for (int j = 0; j < KEY_TILES; ++j) {
+            UNROLL for (int j = 0; j < KEY_TILES; ++j) {
                 u32 a[4];
                 sums_to_a(a, own[2 * j], own[2 * j + 1]);
-#pragma unroll
-                for (int t = 0; t < TILES; ++t) {
+                UNROLL for (int t = 0; t < TILES; ++t) {
                     u32 b[4];
                     load_b(b, stage.k, KEY_STRIDE, 16 * t, 16 * j, lane);
                     mma_m16n16k16(p + 2 * t, a, b);
@@ -187,12 +177,10 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
                 }
             }
             u32 frag[TILES][4], frag_lo[TILES][4];
-#pragma unroll
-            for (int t = 0; t < TILES; ++t) {
+            UNROLL for (int t = 0; t < TILES; ++t) {
                 u32 v[4];
                 load_d_trans(v, stage.v, VALUE_STRIDE, 16 * t, 16 * warp, lane);
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
+                UNROLL for (int h = 0; h < 2; ++h) {
                     const float2 f = *(const float2*)(decays + 16 * t + 8 * h + t2);
                     const float2 b = *(const float2*)(beta + 16 * t + 8 * h + t2);
                     float (&x)[4] = p[2 * t + h];
@@ -207,21 +195,16 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
             }
             clear(p);
             multiply<false>(p, frag, frag, stage.matrix(WY_INVERSE), stage.matrix(WY_INVERSE_LO), lane);
-#pragma unroll
-            for (int t = 0; t < TILES; ++t) {
+            UNROLL for (int t = 0; t < TILES; ++t) {
                 sums_to_a(frag[t], p[2 * t], p[2 * t + 1]);
                 sums_to_a_lo(frag_lo[t], frag[t], p[2 * t], p[2 * t + 1]);
             }
             multiply<true>(o, frag, frag_lo, stage.matrix(QK_MASKED), stage.matrix(QK_MASKED_LO), lane);
             const float last = decays[CHUNK - 1];
-#pragma unroll
-            for (int t = 0; t < 2 * KEY_TILES; ++t)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) own[t][e] *= last;
-#pragma unroll
-            for (int t = 0; t < TILES; ++t) {
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
+            UNROLL for (int t = 0; t < 2 * KEY_TILES; ++t)
+                UNROLL for (int e = 0; e < 4; ++e) own[t][e] *= last;
+            UNROLL for (int t = 0; t < TILES; ++t) {
+                UNROLL for (int h = 0; h < 2; ++h) {
                     const float2 f = *(const float2*)(to_end + 16 * t + 8 * h + t2);
                     float (&x)[4] = p[2 * t + h];
                     x[0] *= f.x, x[1] *= f.y, x[2] *= f.x, x[3] *= f.y;
@@ -229,26 +212,21 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
                 u32 a[4], a_lo[4];
                 sums_to_a(a, p[2 * t], p[2 * t + 1]);
                 sums_to_a_lo(a_lo, a, p[2 * t], p[2 * t + 1]);
-#pragma unroll
-                for (int j = 0; j < KEY_TILES; j += KEYS_AT_ONCE) {
+                UNROLL for (int j = 0; j < KEY_TILES; j += KEYS_AT_ONCE) {
                     u32 b[KEYS_AT_ONCE][4];
-#pragma unroll
-                    for (int i = 0; i < KEYS_AT_ONCE; ++i) {
+                    UNROLL for (int i = 0; i < KEYS_AT_ONCE; ++i) {
                         load_b_trans(b[i], stage.k, KEY_STRIDE, 16 * t, 16 * (j + i), lane);
                         mma_m16n16k16(own + 2 * (j + i), a, b[i]);
                     }
-#pragma unroll
-                    for (int i = 0; i < KEYS_AT_ONCE; ++i) {
+                    UNROLL for (int i = 0; i < KEYS_AT_ONCE; ++i) {
                         mma_m16n16k16(own + 2 * (j + i), a_lo, b[i]);
                     }
                 }
             }
             const int n = size_of(c, n_rows, length[s]);
             float* const out = read_out + (size_t)(start + start_of(c, length[s])) * VALUE_HEADS * VALUE_DIM + value;
-#pragma unroll
-            for (int t = 0; t < CHUNK / 8; ++t)
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
+            UNROLL for (int t = 0; t < CHUNK / 8; ++t)
+                UNROLL for (int e = 0; e < 2; ++e) {
                     const int i = 8 * t + t2 + e;
                     if (i < n) {
                         out[(size_t)i * VALUE_HEADS * VALUE_DIM] = o[t][e];
@@ -257,8 +235,7 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
                 }
             if (STAGES == 1) __syncthreads();
         }
-#pragma unroll
-        for (int t = 0; t < 2 * KEY_TILES; ++t) {
+        UNROLL for (int t = 0; t < 2 * KEY_TILES; ++t) {
             *(float2*)(committed + 8 * t) = make_float2(own[t][0], own[t][1]);
             *(float2*)(committed + 8 * KEY_DIM + 8 * t) = make_float2(own[t][2], own[t][3]);
         }

@@ -27,14 +27,12 @@ __device__ __forceinline__ void substitute(const float* m, float* x, int column)
     const int above = column / 32 * 2;  // a warp has 32 columns; rows before them are zero
     for (int tile = above; tile < CHUNK / TILE; ++tile) {
         float mine[TILE];
-#pragma unroll
-        for (int r = 0; r < TILE; ++r) mine[r] = tile * TILE + r == column ? 1.0f : 0.0f;
+        UNROLL for (int r = 0; r < TILE; ++r) mine[r] = tile * TILE + r == column ? 1.0f : 0.0f;
 #pragma unroll 4
         for (int l = above * TILE; l < tile * TILE; ++l) {
             const float known = x[l * CHUNK + column];
             const float* const line = m + l * TRANS_STRIDE + tile * TILE;
-#pragma unroll
-            for (int r = 0; r < TILE; r += 4) {
+            UNROLL for (int r = 0; r < TILE; r += 4) {
                 const float4 factor = *(const float4*)(line + r);
                 mine[r] = __fmaf_rn(-factor.x, known, mine[r]);
                 mine[r + 1] = __fmaf_rn(-factor.y, known, mine[r + 1]);
@@ -42,12 +40,10 @@ __device__ __forceinline__ void substitute(const float* m, float* x, int column)
                 mine[r + 3] = __fmaf_rn(-factor.w, known, mine[r + 3]);
             }
         }
-#pragma unroll
-        for (int l = 0; l < TILE; ++l) {
+        UNROLL for (int l = 0; l < TILE; ++l) {
             const float* const line = m + (tile * TILE + l) * TRANS_STRIDE + tile * TILE;
             x[(tile * TILE + l) * CHUNK + column] = mine[l];
-#pragma unroll
-            for (int r = l / 4 * 4; r < TILE; r += 4) {
+            UNROLL for (int r = l / 4 * 4; r < TILE; r += 4) {
                 const float4 factor = *(const float4*)(line + r);
                 mine[r] = __fmaf_rn(-factor.x, mine[l], mine[r]);
                 mine[r + 1] = __fmaf_rn(-factor.y, mine[l], mine[r + 1]);
@@ -96,8 +92,7 @@ chunk_wy(const unsigned short* prepared, const float* alpha, const float* beta, 
     float* const of_chunk = gates + ((size_t)blockIdx.x * VALUE_HEADS + head) * N_GATES * CHUNK;
     if (warp == 0) {
         float g[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
+        UNROLL for (int i = 0; i < 2; ++i) {
             const int r = 2 * lane + i;
             const size_t at = (size_t)(row + (r < n ? r : 0)) * VALUE_HEADS + head;
             g[i] = r < n ? fmaxf(log_decay(alpha[at], ssm_a[head], ssm_dt[head]), MIN_LOG_DECAY) : 0.0f;
@@ -105,8 +100,7 @@ chunk_wy(const unsigned short* prepared, const float* alpha, const float* beta, 
             of_chunk[BETA * CHUNK + r] = betas[r];
         }
         float sum = __fadd_rn(g[0], g[1]);
-#pragma unroll
-        for (int i = 1; i < 32; i *= 2) {
+        UNROLL for (int i = 1; i < 32; i *= 2) {
             const float before = __shfl_up_sync(~0u, sum, i);
             if (lane >= i) sum = __fadd_rn(before, sum);
         }
@@ -127,8 +121,7 @@ chunk_wy(const unsigned short* prepared, const float* alpha, const float* beta, 
         u32 from_k[4], from_q[4];
         load_a(from_k, k, STRIDE, warp * TILE, c, lane);
         load_a(from_q, q, STRIDE, warp * TILE, c, lane);
-#pragma unroll
-        for (int t = 0; t < CHUNK / 16; ++t) {
+        UNROLL for (int t = 0; t < CHUNK / 16; ++t) {
             if (t > warp) continue;
             u32 b[4];
             load_b(b, k, STRIDE, t * 16, c, lane);
@@ -138,15 +131,12 @@ chunk_wy(const unsigned short* prepared, const float* alpha, const float* beta, 
     }
     __syncthreads();
     u16* const of_head = matrices + ((size_t)blockIdx.x * VALUE_HEADS + head) * N_MATRICES * MATRIX_SIZE;
-#pragma unroll
-    for (int t = 0; t < CHUNK / 8; ++t) {
+    UNROLL for (int t = 0; t < CHUNK / 8; ++t) {
         if (t / 2 > warp) continue;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        UNROLL for (int half = 0; half < 2; ++half) {
             const int i = warp * TILE + lane / 4 + 8 * half, j = t * 8 + lane % 4 * 2;
             float masked[2];
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
+            UNROLL for (int e = 0; e < 2; ++e) {
                 const float ratio = i >= j + e ? expf(g_cumsum[i] - g_cumsum[j + e]) : 0.0f;
                 masked[e] = ratio * of_q[t][2 * half + e];
                 m[(j + e) * TRANS_STRIDE + i] = i > j + e ? betas[i] * ratio * of_k[t][2 * half + e] : 0.0f;

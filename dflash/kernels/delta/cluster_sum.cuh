@@ -56,8 +56,7 @@ struct ClusterSum {
         if (lane == 0) mbarrier_arrive_expect_tx(smem_address(barrier), 4 * SPLIT);
         mbarrier_wait_warp(barrier, turn / 2 % 2);
         mine = all[0];
-#pragma unroll
-        for (int p = 1; p < SPLIT; ++p) mine = __fadd_rn(mine, all[p]);
+        UNROLL for (int p = 1; p < SPLIT; ++p) mine = __fadd_rn(mine, all[p]);
         __syncwarp();
 #endif
         return mine;

@@ -44,10 +44,8 @@ commit(const unsigned long long* arrays, const int* counts, const int* slot, con
         const ConvContext context{tail, (const float*)layer[1] + old * CHANNELS, accepted + s * PENDING, n};
         for (int c = blockIdx.x * STATE_THREADS + threadIdx.x; c < CHANNELS; c += gridDim.x * STATE_THREADS) {
             float inputs_above[TAPS - 1];
-#pragma unroll
-            for (int t = 1; t < TAPS; ++t) inputs_above[t - 1] = context.at(t, c);
-#pragma unroll
-            for (int t = 1; t < TAPS; ++t) tail[(size_t)(TAPS - 1 - t) * CHANNELS + c] = inputs_above[t - 1];
+            UNROLL for (int t = 1; t < TAPS; ++t) inputs_above[t - 1] = context.at(t, c);
+            UNROLL for (int t = 1; t < TAPS; ++t) tail[(size_t)(TAPS - 1 - t) * CHANNELS + c] = inputs_above[t - 1];
         }
         __syncthreads();  // the next sequence reuses the shared memory
     }

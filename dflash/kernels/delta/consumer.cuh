@@ -60,8 +60,7 @@ __device__ __forceinline__ void consume_rows(State& own, int n, const TreeOrder&
         own.scale(leaf ? 1.0f : row_gates.x);
         const float change = __fmul_rn(row_gates.y, __fmaf_rn(-row_gates.x, predicted, target));
         update.spread(change, lane);
-#pragma unroll
-        for (int r = 0; r < ROWS_PER_THREAD; ++r) update.of[r] = leaf ? 0.0f : update.of[r];
+        UNROLL for (int r = 0; r < ROWS_PER_THREAD; ++r) update.of[r] = leaf ? 0.0f : update.of[r];
         const float sum = __fmaf_rn(change, row_gates.z, __fmul_rn(row_gates.x, reads.reduce(lane)));
         __syncwarp();  // all lanes have read `target`
         store_shared_if(writes, value, change);
@@ -93,8 +92,7 @@ __device__ __forceinline__ void consume_rows(State& own, int n, const TreeOrder&
                 if constexpr (ROWS_PER_THREAD == 2) {
                     own.add(update, a), update = Updates{};
                 } else {  // with fewer registers
-#pragma unroll
-                    for (int c = 0; c < COLUMNS; ++c) b[c] = a[c];
+                    UNROLL for (int c = 0; c < COLUMNS; ++c) b[c] = a[c];
                 }
                 break;
             }

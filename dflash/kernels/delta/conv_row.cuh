@@ -31,10 +31,8 @@ struct Taps {
     float of[TAPS][CHANNELS_PER_LANE];
 
     __device__ __forceinline__ void load(const float* taps, const Channels& channels) {
-#pragma unroll
-        for (int t = 0; t < TAPS; ++t)
-#pragma unroll
-            for (int i = 0; i < CHANNELS_PER_LANE; ++i)
+        UNROLL for (int t = 0; t < TAPS; ++t)
+            UNROLL for (int i = 0; i < CHANNELS_PER_LANE; ++i)
                 of[t][i] = channels.exists(i) ? taps[t * BLOCK_CHANNELS + channels.at(i)] : 0.0f;
     }
 };
@@ -50,15 +48,13 @@ struct RowOutputs {
 __device__ __forceinline__ void conv_row(const Taps& taps, const Smem& smem, const float* keys, const float* values, int row,
                                          u64 above, int position, const RowOutputs& outputs, const Channels& channels) {
     float x[CHANNELS_PER_LANE]{}, input[CHANNELS_PER_LANE];
-#pragma unroll
-    for (int t = 0; t < TAPS; ++t) {
+    UNROLL for (int t = 0; t < TAPS; ++t) {
         const int from = t < TAPS - 1 ? (signed char)(above >> 8 * (TAPS - 2 - t)) : row;
         const bool in_smem = STAGE_INPUTS || from < 0;
         const float* const q = in_smem ? smem.inputs + from * BLOCK_CHANNELS : keys + from * CHANNELS;
         const float* const k = q + (in_smem ? KEY_DIM : KEY_HEADS * KEY_DIM);
         const float* const v = in_smem ? q + 2 * KEY_DIM : values + from * CHANNELS;
-#pragma unroll
-        for (int i = 0; i < CHANNELS_PER_LANE; ++i) {
+        UNROLL for (int i = 0; i < CHANNELS_PER_LANE; ++i) {
             input[i] = channels.exists(i) ? (i < KEYS_PER_LANE       ? q
                                              : i < 2 * KEYS_PER_LANE ? k
                                                                      : v)[channels.offset(i)]
@@ -66,24 +62,20 @@ __device__ __forceinline__ void conv_row(const Taps& taps, const Smem& smem, con
             x[i] = __fmaf_rn(taps.of[t][i], input[i], x[i]);
         }
     }
-#pragma unroll
-    for (int i = 0; i < CHANNELS_PER_LANE; ++i) {
+    UNROLL for (int i = 0; i < CHANNELS_PER_LANE; ++i) {
         float* const to = i < KEYS_PER_LANE ? outputs.q : i < 2 * KEYS_PER_LANE ? outputs.k : outputs.values;
         if (to && channels.exists(i)) to[channels.offset(i)] = input[i];
     }
-#pragma unroll
-    for (int i = 0; i < CHANNELS_PER_LANE; ++i) x[i] = silu_fast(x[i]);
+    UNROLL for (int i = 0; i < CHANNELS_PER_LANE; ++i) x[i] = silu_fast(x[i]);
     float qq = 0.0f, kk = 0.0f, qk = 0.0f;
-#pragma unroll
-    for (int i = 0; i < KEYS_PER_LANE; ++i) {
+    UNROLL for (int i = 0; i < KEYS_PER_LANE; ++i) {
         const float q = x[i], k = x[KEYS_PER_LANE + i];
         qq = __fmaf_rn(q, q, qq), kk = __fmaf_rn(k, k, kk), qk = __fmaf_rn(q, k, qk);
     }
     qq = warp_sum(qq), kk = warp_sum(kk), qk = warp_sum(qk);
     const float of_q = __fmul_rn(rsqrtf((float)KEY_DIM), rsqrtf(qq + 1e-6f)), of_k = rsqrtf(kk + 1e-6f);
     float* const line = smem.rows + position * BLOCK_CHANNELS;
-#pragma unroll
-    for (int i = 0; i < CHANNELS_PER_LANE; ++i) {
+    UNROLL for (int i = 0; i < CHANNELS_PER_LANE; ++i) {
         if (!channels.exists(i)) continue;
         const float result = i < KEYS_PER_LANE       ? __fmul_rn(x[i], of_q)
                              : i < 2 * KEYS_PER_LANE ? __fmul_rn(x[i], of_k)

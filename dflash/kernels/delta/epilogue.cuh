@@ -28,8 +28,7 @@ __device__ __forceinline__ void norm_rows(const Arrays& arrays, const Smem& smem
         }
         if (!FUSE_NORM) continue;
         float sum = 0.0f;
-#pragma unroll
-        for (int v = 0; v < BLOCK_V; v += 32) {
+        UNROLL for (int v = 0; v < BLOCK_V; v += 32) {
             const float one = BLOCK_V % 32 == 0 || v + producer.lane < BLOCK_V ? reads[v + producer.lane] : 0.0f;
             sum = __fmaf_rn(one, one, sum);
         }

@@ -21,15 +21,13 @@ gated_norm(const float* x, const float* gate, const float* weight, float eps, co
     const long long head = (long long)blockIdx.x * 8 + threadIdx.x / 32;
     if (head >= (long long)counts[0] * VALUE_HEADS) return;
     float values[PER_LANE], sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) {
+    UNROLL for (int i = 0; i < PER_LANE; ++i) {
         const int v = 32 * i + lane;
         values[i] = VALUE_DIM % 32 == 0 || v < VALUE_DIM ? x[head * VALUE_DIM + v] : 0.0f;
         sum = __fmaf_rn(values[i], values[i], sum);
     }
     const float factor = __fdiv_rn(1.0f, sqrtf(warp_sum(sum) * (1.0f / VALUE_DIM) + eps));
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) {
+    UNROLL for (int i = 0; i < PER_LANE; ++i) {
         const int v = 32 * i + lane;
         if (VALUE_DIM % 32 != 0 && v >= VALUE_DIM) continue;
         const float z = gate[head * VALUE_DIM + v];

@@ -10,7 +10,7 @@
 #include "../gpu/include/warp.cuh"
 #include "conv_context.cuh"
 
-constexpr int ROWS_PER_WARP = 16, UNROLL = 4;  // rows of a warp; rows that are loaded at a time
+constexpr int ROWS_PER_WARP = 16, IN_FLIGHT = 4;  // rows of a warp; rows that are loaded at a time
 
 // Channels of one head that a lane handles: vectors of four where SIZE allows it.
 template <int SIZE>
@@ -26,26 +26,22 @@ struct Channels {
 
     __device__ __forceinline__ void load(const float* from, int lane) {
         if constexpr (VECTORS) {
-#pragma unroll
-            for (int i = 0; i < PER_LANE; i += 4) {
+            UNROLL for (int i = 0; i < PER_LANE; i += 4) {
                 const float4 x = *(const float4*)(from + i * 32 + 4 * lane);
                 of[i] = x.x, of[i + 1] = x.y, of[i + 2] = x.z, of[i + 3] = x.w;
             }
         } else {
-#pragma unroll
-            for (int i = 0; i < PER_LANE; ++i) of[i] = has(i, lane) ? from[i * 32 + lane] : 0.0f;
+            UNROLL for (int i = 0; i < PER_LANE; ++i) of[i] = has(i, lane) ? from[i * 32 + lane] : 0.0f;
         }
     }
     __device__ __forceinline__ void store(u16* to, int lane, float factor) const {
         if constexpr (VECTORS) {
-#pragma unroll
-            for (int i = 0; i < PER_LANE; i += 4) {
+            UNROLL for (int i = 0; i < PER_LANE; i += 4) {
                 *(uint2*)(to + i * 32 + 4 * lane) =
                     half4_saturated(of[i] * factor, of[i + 1] * factor, of[i + 2] * factor, of[i + 3] * factor);
             }
         } else {
-#pragma unroll
-            for (int i = 0; i < PER_LANE; ++i) {
+            UNROLL for (int i = 0; i < PER_LANE; ++i) {
                 if (has(i, lane)) to[i * 32 + lane] = half_saturated(of[i] * factor);
             }
         }
@@ -58,44 +54,36 @@ template <int SIZE>
 __device__ __forceinline__ void walk(const float* mixed, const float* taps, u16* prepared, const ConvContext& context,
                                      int first, int row, int stop, int channel, float unit, int lane) {
     using Mine = Channels<SIZE>;
-    Mine weight[TAPS], window[TAPS - 1 + UNROLL];
-#pragma unroll
-    for (int t = 0; t < TAPS; ++t) weight[t].load(taps + t * CHANNELS + channel, lane);
-#pragma unroll
-    for (int t = 1; t < TAPS; ++t) {
+    Mine weight[TAPS], window[TAPS - 1 + IN_FLIGHT];
+    UNROLL for (int t = 0; t < TAPS; ++t) weight[t].load(taps + t * CHANNELS + channel, lane);
+    UNROLL for (int t = 1; t < TAPS; ++t) {
         if (row - t >= first) {
             window[TAPS - 1 - t].load(mixed + (size_t)(row - t) * CHANNELS + channel, lane);
         } else {
-#pragma unroll
-            for (int i = 0; i < Mine::PER_LANE; ++i) {
+            UNROLL for (int i = 0; i < Mine::PER_LANE; ++i) {
                 const int steps = t - (row - first);
                 window[TAPS - 1 - t].of[i] = Mine::has(i, lane) ? context.at(steps, channel + Mine::index(i, lane)) : 0.0f;
             }
         }
     }
-    for (; row < stop; row += UNROLL) {
-#pragma unroll
-        for (int r = 0; r < UNROLL; ++r) {
+    for (; row < stop; row += IN_FLIGHT) {
+        UNROLL for (int r = 0; r < IN_FLIGHT; ++r) {
             if (row + r < stop) window[TAPS - 1 + r].load(mixed + (size_t)(row + r) * CHANNELS + channel, lane);
         }
-#pragma unroll
-        for (int r = 0; r < UNROLL; ++r) {
+        UNROLL for (int r = 0; r < IN_FLIGHT; ++r) {
             if (row + r >= stop) continue;
             Mine out;
             float square = 0.0f;
-#pragma unroll
-            for (int i = 0; i < Mine::PER_LANE; ++i) {
+            UNROLL for (int i = 0; i < Mine::PER_LANE; ++i) {
                 float total = __fmul_rn(weight[0].of[i], window[r].of[i]);
-#pragma unroll
-                for (int t = 1; t < TAPS; ++t) total = __fmaf_rn(weight[t].of[i], window[r + t].of[i], total);
+                UNROLL for (int t = 1; t < TAPS; ++t) total = __fmaf_rn(weight[t].of[i], window[r + t].of[i], total);
                 out.of[i] = silu_fast(total);
                 square = __fmaf_rn(out.of[i], out.of[i], square);
             }
             const float factor = unit == 0.0f ? 1.0f : __fdiv_rn(unit, sqrtf(warp_sum(square) + 1e-6f));
             out.store(prepared + (size_t)(row + r) * CHANNELS + channel, lane, factor);
         }
-#pragma unroll
-        for (int t = 0; t < TAPS - 1; ++t) window[t] = window[t + UNROLL];
+        UNROLL for (int t = 0; t < TAPS - 1; ++t) window[t] = window[t + IN_FLIGHT];
     }
 }
 

@@ -55,7 +55,7 @@ __device__ __forceinline__ void move_tail(const Arrays& arrays, const Smem& smem
     for (int c = producer.row + (moves_all ? 0 : 2 * KEY_DIM); c < BLOCK_CHANNELS; c += 32 * PRODUCER_WARPS) {
         const int to = c < 2 * KEY_DIM ? (c / KEY_DIM * KEY_HEADS + block.group) * KEY_DIM + c % KEY_DIM
                                        : 2 * (KEY_HEADS - 1) * KEY_DIM + block.channel + c;
-#pragma unroll
-        for (int t = 1; t < TAPS; ++t) slot_tail[(TAPS - 1 - t) * CHANNELS + to] = smem.inputs[c - t * BLOCK_CHANNELS];
+        UNROLL for (int t = 1; t < TAPS; ++t)
+            slot_tail[(TAPS - 1 - t) * CHANNELS + to] = smem.inputs[c - t * BLOCK_CHANNELS];
     }
 }

@@ -4,6 +4,7 @@
 //
 // Macros: those of shape.cuh; BLOCK_V, value rows of a block; ROWS_PER_THREAD, 2 or 4.
 #pragma once
+#include "../gpu/include/types.cuh"
 #include "shape.cuh"
 
 #if !defined(BLOCK_V) || !defined(ROWS_PER_THREAD)
@@ -16,8 +17,7 @@ static_assert(ROWS_PER_THREAD == 2 || ROWS_PER_THREAD == 4, "LANES_PER_ROW neigh
 
 // Load a lane's columns of the row at `from`: VECTOR consecutive columns, then those of the next lane.
 __device__ __forceinline__ void load_columns(const float* from, int lane, float (&to)[COLUMNS]) {
-#pragma unroll
-    for (int c = 0; c < COLUMNS; c += VECTOR) {
+    UNROLL for (int c = 0; c < COLUMNS; c += VECTOR) {
         if constexpr (VECTOR == 4) {
             const float4 x = *(const float4*)(from + c * LANES + 4 * lane);
             to[c] = x.x, to[c + 1] = x.y, to[c + 2] = x.z, to[c + 3] = x.w;
@@ -29,8 +29,7 @@ __device__ __forceinline__ void load_columns(const float* from, int lane, float 
 }
 
 __device__ __forceinline__ void store_columns(float* to, int lane, const float (&from)[COLUMNS]) {
-#pragma unroll
-    for (int c = 0; c < COLUMNS; c += VECTOR) {
+    UNROLL for (int c = 0; c < COLUMNS; c += VECTOR) {
         if constexpr (VECTOR == 4) {
             *(float4*)(to + c * LANES + 4 * lane) = make_float4(from[c], from[c + 1], from[c + 2], from[c + 3]);
         } else {
@@ -47,8 +46,7 @@ struct RowSums {
     __device__ __forceinline__ float reduce(int lane) const {
         const bool upper = lane & 4, second = lane & 2;
         float sum[ROWS_PER_THREAD / 2];
-#pragma unroll
-        for (int r = 0; r < ROWS_PER_THREAD / 2; ++r) {
+        UNROLL for (int r = 0; r < ROWS_PER_THREAD / 2; ++r) {
             const float give = upper ? of[r] : of[r + ROWS_PER_THREAD / 2];
             sum[r] = __fadd_rn(upper ? of[r + ROWS_PER_THREAD / 2] : of[r], __shfl_xor_sync(~0u, give, 4));
         }
@@ -74,8 +72,7 @@ struct Updates {
             const float other = __shfl_xor_sync(~0u, mine, 4);
             of[0] = lane & 4 ? other : mine, of[1] = lane & 4 ? mine : other;
         } else {
-#pragma unroll
-            for (int r = 0; r < ROWS_PER_THREAD; ++r) of[r] = __shfl_sync(~0u, mine, r * LANES_PER_ROW, LANES);
+            UNROLL for (int r = 0; r < ROWS_PER_THREAD; ++r) of[r] = __shfl_sync(~0u, mine, r * LANES_PER_ROW, LANES);
         }
     }
     __device__ __forceinline__ void load(const float* from) {
@@ -94,51 +91,39 @@ struct State {
 
     // `rows` is the first of the thread's rows in memory.
     __device__ __forceinline__ void load(const float* rows, int lane) {
-#pragma unroll
-        for (int r = 0; r < ROWS_PER_THREAD; ++r) load_columns(rows + r * KEY_DIM, lane, cell[r]);
+        UNROLL for (int r = 0; r < ROWS_PER_THREAD; ++r) load_columns(rows + r * KEY_DIM, lane, cell[r]);
     }
     __device__ __forceinline__ void store(float* rows, int lane) const {
-#pragma unroll
-        for (int r = 0; r < ROWS_PER_THREAD; ++r) store_columns(rows + r * KEY_DIM, lane, cell[r]);
+        UNROLL for (int r = 0; r < ROWS_PER_THREAD; ++r) store_columns(rows + r * KEY_DIM, lane, cell[r]);
     }
 
     // S = factor * S + outer(update, key)
     __device__ __forceinline__ void add(float factor, const Updates& update, const float (&key)[COLUMNS]) {
-#pragma unroll
-        for (int c = 0; c < COLUMNS; ++c)
-#pragma unroll
-            for (int r = 0; r < ROWS_PER_THREAD; ++r)
+        UNROLL for (int c = 0; c < COLUMNS; ++c)
+            UNROLL for (int r = 0; r < ROWS_PER_THREAD; ++r)
                 cell[r][c] = __fmaf_rn(update.of[r], key[c], __fmul_rn(factor, cell[r][c]));
     }
 
     // S = S + outer(update, key)
     __device__ __forceinline__ void add(const Updates& update, const float (&key)[COLUMNS]) {
-#pragma unroll
-        for (int c = 0; c < COLUMNS; ++c)
-#pragma unroll
-            for (int r = 0; r < ROWS_PER_THREAD; ++r) cell[r][c] = __fmaf_rn(update.of[r], key[c], cell[r][c]);
+        UNROLL for (int c = 0; c < COLUMNS; ++c)
+            UNROLL for (int r = 0; r < ROWS_PER_THREAD; ++r) cell[r][c] = __fmaf_rn(update.of[r], key[c], cell[r][c]);
     }
     __device__ __forceinline__ void scale(float factor) {
-#pragma unroll
-        for (int c = 0; c < COLUMNS; ++c)
-#pragma unroll
-            for (int r = 0; r < ROWS_PER_THREAD; ++r) cell[r][c] = __fmul_rn(factor, cell[r][c]);
+        UNROLL for (int c = 0; c < COLUMNS; ++c)
+            UNROLL for (int r = 0; r < ROWS_PER_THREAD; ++r) cell[r][c] = __fmul_rn(factor, cell[r][c]);
     }
 
     // S @ vector
     __device__ __forceinline__ RowSums read(const float (&vector)[COLUMNS]) const {
         RowSums even, odd;
-#pragma unroll
-        for (int r = 0; r < ROWS_PER_THREAD; ++r) even.of[r] = odd.of[r] = 0.0f;
-#pragma unroll
-        for (int c = 0; c < COLUMNS; c += 2)
-#pragma unroll
-            for (int r = 0; r < ROWS_PER_THREAD; ++r) {
+        UNROLL for (int r = 0; r < ROWS_PER_THREAD; ++r) even.of[r] = odd.of[r] = 0.0f;
+        UNROLL for (int c = 0; c < COLUMNS; c += 2)
+            UNROLL for (int r = 0; r < ROWS_PER_THREAD; ++r) {
                 even.of[r] = __fmaf_rn(cell[r][c], vector[c], even.of[r]);
                 odd.of[r] = __fmaf_rn(cell[r][c + 1], vector[c + 1], odd.of[r]);
             }
-#pragma unroll
-        for (int r = 0; r < ROWS_PER_THREAD; ++r) even.of[r] = __fadd_rn(even.of[r], odd.of[r]);
+        UNROLL for (int r = 0; r < ROWS_PER_THREAD; ++r) even.of[r] = __fadd_rn(even.of[r], odd.of[r]);
         return even;
     }
 };

@@ -41,8 +41,7 @@ __device__ __forceinline__ void plan_order(TreeOrder& tree, int row, int above, 
     if (has_row) {
         set_bit(above >= 0 ? tree.children[above] : tree.roots, row);
         int up = row;
-#pragma unroll
-        for (int t = 0; t < TAPS - 1; ++t) {
+        UNROLL for (int t = 0; t < TAPS - 1; ++t) {
             up = up >= 0 ? tree.parent[up] : up - 1;
             tree.above[row][t] = (signed char)up;
         }
@@ -100,7 +99,6 @@ __device__ __forceinline__ int flags_of(const TreeOrder& tree, bool chain, int p
 // Ancestors of a row of a chain, a byte each as in `TreeOrder::above`.
 __device__ __forceinline__ u64 above_in_chain(int row) {
     u64 above = 0;
-#pragma unroll
-    for (int t = 0; t < TAPS - 1; ++t) above |= (u64)((row - 1 - t) & 255) << 8 * t;
+    UNROLL for (int t = 0; t < TAPS - 1; ++t) above |= (u64)((row - 1 - t) & 255) << 8 * t;
     return above;
 }

@@ -28,8 +28,7 @@ extern "C" __global__ void embed(const int* tokens, const unsigned char* table, 
         if (in_table)
             tile_values<Q>(tiles + (size_t)(block / BLOCKS_PER_TILE) * Q::BYTES, token % 16, block % BLOCKS_PER_TILE, t,
                            values);
-#pragma unroll
-        for (int j = 0; j < 8; j += 4) {
+        UNROLL for (int j = 0; j < 8; j += 4) {
             const int at = 32 * block + lane_weight<Q::RUN>(t, j);
             if (MODEL_DIM % 32 && at >= MODEL_DIM) continue;
             float4 scaled = make_float4(values[j], values[j + 1], values[j + 2], values[j + 3]);

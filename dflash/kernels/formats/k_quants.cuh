@@ -25,12 +25,11 @@ struct SixBits : Super<4, HIGH_, STEP, 256, 8> {
         __device__ Scales() {}
         __device__ Scales(const u8* tile, int lane) {
             const u32 s = word_at(tile + CODES, lane) & 0x3f3f3f3f;
-#pragma unroll
-            for (int r = 0; r < 2; ++r) own[r] = sub_half2(__byte_perm(s, 0x64646464, r ? 0x4342 : 0x4140), 0x64006400);
+            UNROLL for (int r = 0; r < 2; ++r)
+                own[r] = sub_half2(__byte_perm(s, 0x64646464, r ? 0x4342 : 0x4140), 0x64006400);
         }
         __device__ void multiply_codes(int block, int lane, u32 (&a)[8]) {
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
+            UNROLL for (int r = 0; r < 2; ++r) {
                 if (block % 2 == 0) now[r] = __shfl_sync(~0u, own[r], lane & 28 | block / 2);
                 multiply(a, r, one_of(now[r], block % 2), one_of(mul_half2(now[r], 0x2c002c00u), block % 2));
             }
@@ -45,8 +44,7 @@ struct SixBits : Super<4, HIGH_, STEP, 256, 8> {
     }
     __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) {
         raw(tile, block, lane, a);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        UNROLL for (int r = 0; r < 2; ++r) {
             const u8 byte = tile[CODES + 4 * (lane & 28) + block / 2 * 4 + 2 * r + block % 2];
             const u32 scale = twice_integer(byte & 63, 0);
             multiply(a, r, scale, mul_half2(scale, 0x2c002c00u));
@@ -130,14 +128,12 @@ struct Q2_K : Super<2, 0, 84, 256, 16> {
     using Scales = NoScales;
     __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) {
         const u32 w = word_at(tile, block * 32 + lane);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        UNROLL for (int r = 0; r < 2; ++r) {
             const u8 s = tile[1024 + 16 * (lane / 4 + 8 * r) + 2 * block + lane % 4 / 2];
             const u32 scale = twice_integer(s & 15, 0);
             const u32 parts[4] = {scale, mul_half2(scale, 0x34003400u), mul_half2(scale, 0x2c002c00u),
                                   mul_half2(scale, 0x24002400u)};
-#pragma unroll
-            for (int p = 0; p < 4; ++p) a[2 * p + r] = mul_half2(w >> 8 * r & 0x00030003 << 2 * p, parts[p]);
+            UNROLL for (int p = 0; p < 4; ++p) a[2 * p + r] = mul_half2(w >> 8 * r & 0x00030003 << 2 * p, parts[p]);
         }
     }
     __device__ static float scale(const u8* tile, int row, int) {
@@ -164,12 +160,10 @@ struct Q3_K : Super<2, 1, 110, 256, 0> {
     __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) {
         const u32 w = word_at(tile, block * 32 + lane);
         const u32 h = word_at(tile + 1024, (block >> 1) * 32 + lane) >> 8 * (block & 1);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        UNROLL for (int r = 0; r < 2; ++r) {
             const u8* s = tile + 1536 + 12 * (lane / 4 + 8 * r);
             const u32 scale = twice_integer(scale_of(s, 2 * block + lane % 4 / 2), 32);
-#pragma unroll
-            for (int p = 0; p < 4; ++p) {
+            UNROLL for (int p = 0; p < 4; ++p) {
                 const u32 code = w >> (8 * r + 2 * p) & 0x00030003 | (h >> (4 * r + p) & 0x00010001) << 2;
                 a[2 * p + r] = mul_half2(biased<4>(code), scale);
             }

@@ -62,21 +62,17 @@ __device__ __forceinline__ void sum_groups(const u8* x, const TokenRows<Q, NT>& 
         const int group = Q::MINIMA == 8 ? j : 2 * j + t / 2;
         const u32 upper = g == group ? 0x34003400u : 0u, lower = g + 8 == group ? 0x34003400u : 0u;
         const u32 a[4] = {upper, lower, upper, lower};
-#pragma unroll
-        for (int n = 0; n < NT; ++n) {
+        UNROLL for (int n = 0; n < NT; ++n) {
             const uint4 b = rows.fragment(x, n, j);
             mma_m16n8k16(d[n][j % CHAINS], a, b.x, b.y);
             mma_m16n8k16(d[n][j % CHAINS], a, b.z, b.w);
         }
     }
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
-#pragma unroll
-        for (int e = 0; e < Q::MINIMA / 4; ++e) {
+    UNROLL for (int n = 0; n < NT; ++n) {
+        UNROLL for (int e = 0; e < Q::MINIMA / 4; ++e) {
             const int group = g + e / 2 * 8;
             float sum = d[n][0][e];
-#pragma unroll
-            for (int c = 1; c < CHAINS; ++c) sum = __fadd_rn(sum, d[n][c][e]);
+            UNROLL for (int c = 1; c < CHAINS; ++c) sum = __fadd_rn(sum, d[n][c][e]);
             u16* to = (u16*)(sums + (8 * n + 2 * t + e % 2) * 4 * Q::MINIMA + group / EACH * Q::MINIMA);
             const u16 high = half_saturated(sum);
             to[group % EACH] = high;
@@ -96,8 +92,7 @@ __device__ __forceinline__ void add_minima(const u8* tile, const u8* sums, int l
     const float upper_scale = __fmul_rn(Q::minimum_scale(tile, g), 4.0f);
     const float lower_scale = __fmul_rn(Q::minimum_scale(tile, g + 8), 4.0f);
     const u32 a[4] = {upper[0], lower[0], upper[WORDS - 1], lower[WORDS - 1]};
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
+    UNROLL for (int n = 0; n < NT; ++n) {
         const u8* from = sums + (8 * n + g) * 4 * Q::MINIMA + t * Q::MINIMA;
         float d[4];
         clear(d);
@@ -133,18 +128,13 @@ __device__ __forceinline__ void multiply_tile(const u8* const (&tile)[M], const 
     float part[M][NT][4];
     clear(part);
     typename Q::Scales scales[M];
-#pragma unroll
-    for (int m = 0; m < M; ++m) scales[m] = typename Q::Scales(tile[m], lane);
-#pragma unroll
-    for (int j = 0; j < Q::TILE_K / 32; ++j) {
+    UNROLL for (int m = 0; m < M; ++m) scales[m] = typename Q::Scales(tile[m], lane);
+    UNROLL for (int j = 0; j < Q::TILE_K / 32; ++j) {
         u32 a[M][8];
-#pragma unroll
-        for (int m = 0; m < M; ++m) warp_fragment<Q>(tile[m], scales[m], j, lane, a[m]);
-#pragma unroll
-        for (int n = 0; n < NT; ++n) {
+        UNROLL for (int m = 0; m < M; ++m) warp_fragment<Q>(tile[m], scales[m], j, lane, a[m]);
+        UNROLL for (int n = 0; n < NT; ++n) {
             const uint4 b = rows.fragment(x, n, j);
-#pragma unroll
-            for (int m = 0; m < M; ++m) {
+            UNROLL for (int m = 0; m < M; ++m) {
                 float d[4];
                 clear(d);
                 if constexpr (Q::GROUP == 16) {
@@ -165,12 +155,10 @@ __device__ __forceinline__ void multiply_tile(const u8* const (&tile)[M], const 
         }
     }
     if constexpr (Q::MINIMA > 0) mbarrier_wait(summed, parity);
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
+    UNROLL for (int m = 0; m < M; ++m) {
         if constexpr (Q::GROUP != 32) {
             const float upper = row_scale<Q>(tile[m], g), lower = row_scale<Q>(tile[m], g + 8);
-#pragma unroll
-            for (int n = 0; n < NT; ++n) add_scaled(total[m][n], part[m][n], upper, lower);
+            UNROLL for (int n = 0; n < NT; ++n) add_scaled(total[m][n], part[m][n], upper, lower);
         }
         if constexpr (Q::MINIMA > 0) add_minima<Q, NT>(tile[m], sums, lane, total[m]);
     }

@@ -76,8 +76,7 @@ __device__ __forceinline__ u32 biased_16(u32 pair) {
 // are four bits higher than those of even ones, so that each word takes one shift.
 __device__ __forceinline__ void raw_nibbles(const u8* plane, int block, int lane, u32 (&a)[8]) {
     const uint2 w = ((const uint2*)plane)[block * 32 + lane];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    UNROLL for (int r = 0; r < 2; ++r) {
         const u32 v = r ? w.y : w.x;
         a[r] = v & 0x000f000f;
         a[2 + r] = v & 0x00f000f0;
@@ -90,8 +89,7 @@ __device__ __forceinline__ void raw_nibbles(const u8* plane, int block, int lane
 __device__ __forceinline__ void raw_five_bits(const u8* low, const u8* fifth, int block, int lane, u32 (&a)[8]) {
     raw_nibbles(low, block, lane, a);
     const u32 h = word_at(fifth, (block >> 1) * 32 + lane) >> 8 * (block & 1);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    UNROLL for (int r = 0; r < 2; ++r) {
         const u32 u = h >> 4 * r;
         a[r] |= u << 4 & 0x00100010;
         a[2 + r] |= u << 7 & 0x01000100;
@@ -104,8 +102,7 @@ __device__ __forceinline__ void raw_five_bits(const u8* low, const u8* fifth, in
 __device__ __forceinline__ void raw_six_bits(const u8* low, const u8* high, int block, int lane, u32 (&a)[8]) {
     raw_nibbles(low, block, lane, a);
     const u32 h = word_at(high, block * 32 + lane);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    UNROLL for (int r = 0; r < 2; ++r) {
         const u32 first = r ? h >> 4 : h << 4, second = r ? h >> 6 : h << 2;
         a[r] |= first & 0x00300030;
         a[2 + r] |= first & 0x03000300;
@@ -117,18 +114,15 @@ __device__ __forceinline__ void raw_six_bits(const u8* low, const u8* high, int 
 // Subtract BIAS from all codes and move those of odd pairs to the lowest bits.
 template <int BIAS>
 __device__ __forceinline__ void remove_bias(u32 (&a)[8]) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) a[i] = i / 2 % 2 ? biased_16<BIAS>(a[i]) : biased<BIAS>(a[i]);
+    UNROLL for (int i = 0; i < 8; ++i) a[i] = i / 2 % 2 ? biased_16<BIAS>(a[i]) : biased<BIAS>(a[i]);
 }
 
 // Codes of 8 bits, which are stored with 128 added.
 __device__ __forceinline__ void raw_bytes(const u8* plane, int block, int lane, u32 (&a)[8]) {
     const uint4 w = ((const uint4*)plane)[block * 32 + lane];
     const u32 words[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-    for (int p = 0; p < 4; ++p) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) a[2 * p + r] = biased<128>(words[2 * r + p / 2] >> 8 * (p % 2) & 0x00ff00ff);
+    UNROLL for (int p = 0; p < 4; ++p) {
+        UNROLL for (int r = 0; r < 2; ++r) a[2 * p + r] = biased<128>(words[2 * r + p / 2] >> 8 * (p % 2) & 0x00ff00ff);
     }
 }
 
@@ -143,11 +137,9 @@ __device__ __forceinline__ u32 table_lookup(const u32 (&table)[4], u32 q) {
 __device__ __forceinline__ void raw_table(const u32 (&table)[4], const u8* plane, int block, int lane, u32 (&a)[8]) {
     const uint2 w = ((const uint2*)plane)[block * 32 + lane];
     const u32 words[2] = {w.x, w.y};
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    UNROLL for (int r = 0; r < 2; ++r) {
         const u32 even = table_lookup(table, words[r]), odd = table_lookup(table, words[r] >> 16);
-#pragma unroll
-        for (int p = 0; p < 4; ++p) {
+        UNROLL for (int p = 0; p < 4; ++p) {
             a[2 * p + r] = biased<128>(__byte_perm(even, odd, p | (4 + p) << 8) & 0x00ff00ff);
         }
     }

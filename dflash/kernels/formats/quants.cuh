@@ -50,8 +50,7 @@ struct Plain {
 
 struct F16 : Plain<2> {
     __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        UNROLL for (int r = 0; r < 2; ++r) {
             const uint4 w = ((const uint4*)tile)[(block * 2 + r) * 32 + lane];
             a[r] = w.x, a[2 + r] = w.y, a[4 + r] = w.z, a[6 + r] = w.w;
         }
@@ -67,8 +66,7 @@ struct BF16 : F16 {
 // Rounded to float16 in `fragment`; the tile holds float32.
 struct F32 : Plain<4> {
     __device__ static void fragment(const u8* tile, int block, int lane, u32 (&a)[8]) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        UNROLL for (int i = 0; i < 4; ++i) {
             const float4 w = ((const float4*)tile)[(block * 4 + i) * 32 + lane];
             a[i % 2 * 4 + i / 2] = to_half2(w.x, w.y);
             a[i % 2 * 4 + 2 + i / 2] = to_half2(w.z, w.w);

@@ -42,7 +42,9 @@ struct BiasedCodes : Halves<4, FIFTH, FIFTH ? 2560 : 2048, STEP, MINIMA_> {
         }
         remove_bias<BIAS>(a);
     }
-    __device__ static u32 code(const u8* b, int k) { return nibble_code(b + AT, k) | (FIFTH ? fifth_code(b + AT - 4, k) : 0); }
+    __device__ static u32 code(const u8* b, int k) {
+        return nibble_code(b + AT, k) | (FIFTH ? fifth_code(b + AT - 4, k) : 0);
+    }
 };
 
 struct Q4_0 : BiasedCodes<0, 18, 0, 2, 8> {};

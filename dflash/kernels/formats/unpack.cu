@@ -23,15 +23,12 @@ __device__ __forceinline__ void write(const u8* tile, u16* out, int first, int r
     const int g = lane / 4, t = lane % 4;
     const int k = column * Q::TILE_K + 8 * lane_octet<Q>(t);
     u16* to[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    UNROLL for (int r = 0; r < 2; ++r) {
         const int row = first + g + 8 * r;
         to[r] = row < rows ? out + (size_t)(PART ? paired_fragment_row(row, PART - 1) : fragment_row(row)) * width : nullptr;
     }
-#pragma unroll
-    for (int j = 0; j < BLOCKS; ++j) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
+    UNROLL for (int j = 0; j < BLOCKS; ++j) {
+        UNROLL for (int r = 0; r < 2; ++r) {
             const uint4 line = eight_halves<Q>(tile, g + 8 * r, j, t);
             if (to[r] && k + 32 * j < width) *(uint4*)(to[r] + k + 32 * j) = line;
         }
@@ -45,8 +42,7 @@ unpack(const unsigned char* tiles, unsigned short* out, int rows, int width, int
     uint4* to = (uint4*)staged[warp];
     if (column < tiles_of_row) {
         const uint4* from = (const uint4*)(tiles + ((size_t)blockIdx.y * tiles_of_row + column) * Q::BYTES);
-#pragma unroll
-        for (int i = lane; i < Q::BYTES / 16; i += 32) to[i] = __ldg(from + i);
+        UNROLL for (int i = lane; i < Q::BYTES / 16; i += 32) to[i] = __ldg(from + i);
     }
     __syncwarp();
     if (leads) wait_on_dependent_grids();

@@ -17,8 +17,7 @@ template <class Q>
 __device__ __forceinline__ void tile_values(const u8* tile, int row, int block, int t, float (&values)[8]) {
     u32 a[8];
     Q::fragment(tile, block, row % 8 * 4 + t, a);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    UNROLL for (int j = 0; j < 8; ++j) {
         const int group = Q::GROUP == 16 ? 2 * block + j / 4 : Q::GROUP == 32 ? block : 0;
         const u32 pair = row < 8 ? a[j / 2 * 2] : a[j / 2 * 2 + 1];
         values[j] = __fmul_rn(half_of(pair, j % 2), Q::scale(tile, row, group));
@@ -26,16 +25,14 @@ __device__ __forceinline__ void tile_values(const u8* tile, int row, int block, 
     if constexpr (Q::MINIMA > 0) {
         const float minimum = minimum_of<Q>(tile, row, Q::MINIMA == 16 ? 2 * block + t / 2 : block);
         const float shift = __fmul_rn(minimum, Q::minimum_scale(tile, row));
-#pragma unroll
-        for (int j = 0; j < 8; ++j) values[j] = __fadd_rn(values[j], shift);
+        UNROLL for (int j = 0; j < 8; ++j) values[j] = __fadd_rn(values[j], shift);
     }
 }
 
 // F32 tiles hold all bits of a weight, which `fragment` would round.
 template <>
 __device__ __forceinline__ void tile_values<F32>(const u8* tile, int row, int block, int t, float (&values)[8]) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    UNROLL for (int i = 0; i < 2; ++i) {
         const float4 w = ((const float4*)tile)[(block * 4 + row / 8 * 2 + i) * 32 + row % 8 * 4 + t];
         values[4 * i] = w.x, values[4 * i + 1] = w.y, values[4 * i + 2] = w.z, values[4 * i + 3] = w.w;
     }

@@ -87,8 +87,8 @@ __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first
     to += start * SmemLayout<Q>::STRIDE + 16 * lane;
 #pragma unroll 2
     for (int token = start; token < in.n_tokens; token += STEP) {
-#pragma unroll
-        for (int i = 0; i < X_COLUMNS; i += 256) cp_async_16_zfill(to + 2 * i, from + (i < inside ? i : 0), i < inside);
+        UNROLL for (int i = 0; i < X_COLUMNS; i += 256)
+            cp_async_16_zfill(to + 2 * i, from + (i < inside ? i : 0), i < inside);
         from += STEP * in.width, to += STEP * SmemLayout<Q>::STRIDE;
     }
     cp_async_mbarrier_arrive(barrier);
@@ -123,8 +123,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
     const u32 barrier = smem_address(&barriers.weights[warp][0]);
     const u8* tiles = MODE == GATED && unit >= SIDE_UNITS ? work.second : work.tiles;
     const u8* source[MT];
-#pragma unroll
-    for (int m = 0; m < MT; ++m) {
+    UNROLL for (int m = 0; m < MT; ++m) {
         source[m] = tiles + (size_t)min((work.group * SIDE_UNITS + own) * MT + m, row_tiles - 1) * tiles_of_row * Q::BYTES;
     }
     const auto fetch = [&](int stage, int tile) {
@@ -187,8 +186,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
 #pragma unroll 1
         for (; i < stop; ++i) {
             const u8* tile[MT];
-#pragma unroll
-            for (int m = 0; m < MT; ++m) tile[m] = ring + (stage * MT + m) * Q::BYTES;
+            UNROLL for (int m = 0; m < MT; ++m) tile[m] = ring + (stage * MT + m) * Q::BYTES;
             mbarrier_wait(barrier + 8 * stage, parity);
             multiply_tile<Q, MT, NT>(tile, columns, rows, sums_of_columns, sums + 8 * buffer, phase, lane, total);
             __syncwarp();
@@ -232,8 +230,8 @@ __device__ __forceinline__ int partial_at(int side, int i, int s) {
 
 __device__ __forceinline__ float4 sum_slices(const u8* sums, int side, int i, int lane) {
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int s = 0; s < K_SLICES * CLUSTER; ++s) add_to(sum, *(const float4*)(sums + partial_at(side, i, s) + 16 * lane));
+    UNROLL for (int s = 0; s < K_SLICES * CLUSTER; ++s)
+        add_to(sum, *(const float4*)(sums + partial_at(side, i, s) + 16 * lane));
     return sum;
 }
 
@@ -251,8 +249,7 @@ __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT
     loaded.load(to, tile_of(i), lane);
     sync_all();
     const int unit = warp % ROW_UNITS, slice = rank * K_SLICES + warp / ROW_UNITS;
-#pragma unroll
-    for (int f = 0; f < FRAGMENTS; ++f) {
+    UNROLL for (int f = 0; f < FRAGMENTS; ++f) {
         if (f % NT * 8 >= in.n_tokens) continue;
         const float* v = total[f / NT][f % NT];
         const float4 sum = make_float4(v[0], v[1], v[2], v[3]);
@@ -311,8 +308,7 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
     }
     if (NORM == INPUT_NORM) __syncthreads();
     const int lane = threadIdx.x % 32, row = (work.group * SIDE_UNITS + threadIdx.x / 32) * MT * 16;
-#pragma unroll
-    for (int f = 0; f < FRAGMENTS; ++f) {
+    UNROLL for (int f = 0; f < FRAGMENTS; ++f) {
         const float* v = total[f / NT][f % NT];
         const float4 sum = make_float4(v[0], v[1], v[2], v[3]);
         const OutputTile at = {work.out, work.rows, work.stride, row + f / NT * 16, f % NT * 8, n_tokens};

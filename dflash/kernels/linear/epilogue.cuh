@@ -38,17 +38,15 @@ struct Epilogue {
 // Not inlined, so that the code after it has all registers.
 __device__ __noinline__ void compute_norm_scales(Epilogue to, int width, float eps, int n_tokens, int first, int step,
                                                  int lane) {
-    constexpr int UNROLL = 10;
+    constexpr int IN_FLIGHT = 10;  // sums of squares that a lane loads at a time
     const int tiles = (width + 15) / 16;
     for (int token = first; token < n_tokens; token += step) {
         const float* from = to.squares + (size_t)token * tiles;
         float sum = 0.0f;
-        for (int at = lane; at < tiles; at += 32 * UNROLL) {
-            float squares[UNROLL];
-#pragma unroll
-            for (int i = 0; i < UNROLL; ++i) squares[i] = at + 32 * i < tiles ? from[at + 32 * i] : 0.0f;
-#pragma unroll
-            for (int i = 0; i < UNROLL; ++i) sum = __fadd_rn(sum, squares[i]);
+        for (int at = lane; at < tiles; at += 32 * IN_FLIGHT) {
+            float squares[IN_FLIGHT];
+            UNROLL for (int i = 0; i < IN_FLIGHT; ++i) squares[i] = at + 32 * i < tiles ? from[at + 32 * i] : 0.0f;
+            UNROLL for (int i = 0; i < IN_FLIGHT; ++i) sum = __fadd_rn(sum, squares[i]);
         }
         sum = warp_sum(sum);
         const float factor = __frsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)width), eps));
@@ -72,8 +70,7 @@ struct EpilogueInputs {
         if constexpr (OUTPUT == ADD || OUTPUT == GATED_BY) {
             const float* from = OUTPUT == ADD ? at.out : to.gates;
             const int stride = OUTPUT == ADD ? at.stride : at.rows;
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
+            UNROLL for (int e = 0; e < 4; ++e) {
                 const int r = at.row + lane / 4 + e / 2 * 8, t = at.token + lane % 4 * 2 + e % 2;
                 previous[e] = r < at.rows && t < at.n_tokens ? from[(size_t)t * stride + r] : 0.0f;
                 if (NORM_MODE == OUTPUT_NORM && e % 2 == 0) gain[e / 2] = r < at.rows ? to.gain[r] : 0.0f;
@@ -88,8 +85,7 @@ __device__ __forceinline__ void write(const Epilogue& to, const OutputTile& tile
                                       const EpilogueInputs<OUTPUT, NORM_MODE>& loaded, int lane, float4 v, float4 up) {
     const float values[4] = {v.x, v.y, v.z, v.w}, ups[4] = {up.x, up.y, up.z, up.w};
     float squares[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
+    UNROLL for (int e = 0; e < 4; ++e) {
         const int r = tile.row + lane / 4 + e / 2 * 8, t = tile.token + lane % 4 * 2 + e % 2;
         if (r >= tile.rows || t >= tile.n_tokens) continue;
         const float scale = NORM_MODE == INPUT_NORM ? to.scales[t] : to.scale;
@@ -111,13 +107,10 @@ __device__ __forceinline__ void write(const Epilogue& to, const OutputTile& tile
         }
     }
     if constexpr (NORM_MODE == OUTPUT_NORM) {
-#pragma unroll
-        for (int i = 4; i < 32; i *= 2) {
-#pragma unroll
-            for (int e = 0; e < 2; ++e) squares[e] = __fadd_rn(squares[e], __shfl_xor_sync(~0u, squares[e], i));
+        UNROLL for (int i = 4; i < 32; i *= 2) {
+            UNROLL for (int e = 0; e < 2; ++e) squares[e] = __fadd_rn(squares[e], __shfl_xor_sync(~0u, squares[e], i));
         }
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
+        UNROLL for (int e = 0; e < 2; ++e) {
             const int t = tile.token + lane % 4 * 2 + e;
             if (lane < 4 && tile.row < tile.rows && t < tile.n_tokens) {
                 to.squares[(size_t)t * ((tile.rows + 15) / 16) + tile.row / 16] = squares[e];

@@ -31,8 +31,7 @@ __device__ __forceinline__ int swizzled(int row, int line) {
 
 // Start to copy 128 rows of a matrix, TILE_K columns from `k`.
 __device__ __forceinline__ void fetch(u32 shared, const u16* from, int first, int rows, int k, int width) {
-#pragma unroll
-    for (int i = 0; i < TILE * LINES / THREADS; ++i) {
+    UNROLL for (int i = 0; i < TILE * LINES / THREADS; ++i) {
         const int row = (threadIdx.x + i * THREADS) / LINES, line = threadIdx.x % LINES;
         const bool exists = first + row < rows && k + 8 * line < width;
         const u16* at = from + (exists ? (size_t)(first + row) * width + k + 8 * line : 0);
@@ -57,8 +56,7 @@ prefill(const unsigned short* x, const unsigned short* w, const unsigned long lo
         fetch(shared + stage * STAGE_BYTES, x, first_row, n_rows, step * TILE_K, width);
         fetch(shared + stage * STAGE_BYTES + MATRIX_BYTES, w, first_column, columns, step * TILE_K, width);
     };
-#pragma unroll
-    for (int s = 0; s < STAGES - 1; ++s) {
+    UNROLL for (int s = 0; s < STAGES - 1; ++s) {
         if (s < steps) fill(s, s);
         cp_async_commit_group();
     }
@@ -75,27 +73,20 @@ prefill(const unsigned short* x, const unsigned short* w, const unsigned long lo
         if (step + STAGES - 1 < steps) fill(free, step + STAGES - 1);
         cp_async_commit_group();
         const u32 a_at = shared + stage * STAGE_BYTES, b_at = a_at + MATRIX_BYTES;
-#pragma unroll
-        for (int k = 0; k < TILE_K / 16; ++k) {
+        UNROLL for (int k = 0; k < TILE_K / 16; ++k) {
             u32 a[4][4], b[4][4];
-#pragma unroll
-            for (int m = 0; m < 4; ++m) ldmatrix_x4(a[m], a_at + swizzled(a_row + 16 * m, 2 * k + a_line));
-#pragma unroll
-            for (int n = 0; n < 4; ++n) ldmatrix_x4(b[n], b_at + swizzled(b_row + 16 * n, 2 * k + b_line));
-#pragma unroll
-            for (int m = 0; m < 4; ++m)
-#pragma unroll
-                for (int n = 0; n < 8; ++n) mma_m16n8k16(d[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+            UNROLL for (int m = 0; m < 4; ++m) ldmatrix_x4(a[m], a_at + swizzled(a_row + 16 * m, 2 * k + a_line));
+            UNROLL for (int n = 0; n < 4; ++n) ldmatrix_x4(b[n], b_at + swizzled(b_row + 16 * n, 2 * k + b_line));
+            UNROLL for (int m = 0; m < 4; ++m)
+                UNROLL for (int n = 0; n < 8; ++n) mma_m16n8k16(d[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         free = free + 1 == STAGES ? 0 : free + 1;
     }
 
-#pragma unroll
-    for (int m = 0; m < 4; ++m) {
+    UNROLL for (int m = 0; m < 4; ++m) {
         OutputCursor cursor(parts, n_parts);
-#pragma unroll
-        for (int n = 0; n < 8; n += 4) {
+        UNROLL for (int n = 0; n < 8; n += 4) {
             const int row = first_row + warp_row + 16 * m + lane / 4, column = first_column + warp_column + 8 * n;
             if (column < columns) store_block<MODE>(cursor, row, n_rows, column, d[m] + n, scale);
         }

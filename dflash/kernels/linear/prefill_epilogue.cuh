@@ -50,8 +50,7 @@ __device__ __forceinline__ void store_4(const Output& part, int row, int column,
                                     __fmaf_rn(v[2], scale, sum.z), __fmaf_rn(v[3], scale, sum.w));
         return;
     }
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
+    UNROLL for (int e = 0; e < 4; ++e) {
         if (e < n) out[e] = __fmaf_rn(v[e], scale, MODE_ == ADD ? out[e] : 0.0f);
     }
 }
@@ -63,8 +62,7 @@ __device__ __forceinline__ void store_4_halves(const Output& part, int row, int 
         *(uint2*)out = make_uint2(v[0] | (u32)v[1] << 16, v[2] | (u32)v[3] << 16);
         return;
     }
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
+    UNROLL for (int e = 0; e < 4; ++e) {
         if (e < n) out[e] = v[e];
     }
 }
@@ -77,21 +75,17 @@ __device__ __forceinline__ void store_block(OutputCursor& cursor, int row, int n
     if constexpr (MODE_ == GATED) {
         cursor.move(column);
         const int to = (column - (int)cursor.part.first) / 2 + 4 * t;
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        UNROLL for (int r = 0; r < 2; ++r) {
             u16 v[4];
-#pragma unroll
-            for (int q = 0; q < 4; ++q) v[q] = gated(d[q][2 * r], d[q][2 * r + 1]);
+            UNROLL for (int q = 0; q < 4; ++q) v[q] = gated(d[q][2 * r], d[q][2 * r + 1]);
             if (row + 8 * r < n_rows) store_4_halves(cursor.part, row + 8 * r, to, v);
         }
     } else {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        UNROLL for (int half = 0; half < 2; ++half) {
             cursor.move(column + 16 * half);
             const int to = column + 16 * half - (int)cursor.part.first + 4 * t;
             const float (*q)[4] = d + 2 * half;
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
+            UNROLL for (int r = 0; r < 2; ++r) {
                 const float v[4] = {q[0][2 * r], q[0][2 * r + 1], q[1][2 * r], q[1][2 * r + 1]};
                 if (row + 8 * r < n_rows) store_4<MODE_>(cursor.part, row + 8 * r, to, v, scale);
             }

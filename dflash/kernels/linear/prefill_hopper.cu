@@ -59,8 +59,7 @@ __device__ __forceinline__ void copy_tile(Pipeline& pipeline, const TensorMap& x
         mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
         mbarrier_arrive_expect_tx(barrier, X_BYTES + N * TILE_K * 2);
         tma_load_2d(pipeline.tile(), x, step * TILE_K, tile.row, barrier);
-#pragma unroll
-        for (int i = 0; i < N; i += BOX) {
+        UNROLL for (int i = 0; i < N; i += BOX) {
             tma_load_2d(pipeline.tile() + X_BYTES + i * TILE_K * 2, w, step * TILE_K, tile.column + i, barrier);
         }
         pipeline.next();
@@ -72,10 +71,10 @@ template <int N>
 __device__ __forceinline__ void multiply_tile(Pipeline& pipeline, int part, int steps, float (&d)[N / 8][4]) {
     for (int step = 0; step < steps; ++step) {
         mbarrier_wait(pipeline.full_barrier(), pipeline.phase);
-        const u64 a = wgmma_descriptor(pipeline.tile() + part * (X_BYTES / 2)), b = wgmma_descriptor(pipeline.tile() + X_BYTES);
+        const u64 a = wgmma_descriptor(pipeline.tile() + part * (X_BYTES / 2)),
+                  b = wgmma_descriptor(pipeline.tile() + X_BYTES);
         wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < TILE_K / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
+        UNROLL for (int k = 0; k < TILE_K / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
         wgmma_commit_group();
         wgmma_wait_group<0>();
         if (threadIdx.x % 128 == 0) mbarrier_arrive(pipeline.empty_barrier());
@@ -115,8 +114,7 @@ prefill_hopper(const __grid_constant__ TensorMap x, const __grid_constant__ Tens
         const int row = (group - 1) * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
         const auto write = [&](Tile tile, int n, const float (*d)[4]) {
             OutputCursor cursor(parts, n_parts);
-#pragma unroll
-            for (int i = 0; i < n; i += 4) {
+            UNROLL for (int i = 0; i < n; i += 4) {
                 const int column = tile.column + 8 * i;
                 if (column < columns) store_block<MODE>(cursor, tile.row + row, n_rows, column, d + i, scale);
             }

@@ -51,8 +51,7 @@ __device__ __forceinline__ void copy_tiles(PackedPipeline& packed, const Rows& r
     for (int i = 0; i * STEPS < steps; ++i) {
         mbarrier_wait(packed.empty_barrier(), packed.phase ^ 1);
         mbarrier_arrive_expect_tx(packed.full_barrier(), PACKED_STAGE_BYTES);
-#pragma unroll
-        for (int q = 0; q < 4; ++q) {
+        UNROLL for (int q = 0; q < 4; ++q) {
             bulk_copy(packed.tile() + q * Q::BYTES, rows.of(q) + (size_t)i * Q::BYTES, Q::BYTES, packed.full_barrier());
         }
         packed.next();
@@ -63,8 +62,7 @@ __device__ __forceinline__ void copy_tiles(PackedPipeline& packed, const Rows& r
 __device__ __forceinline__ void unpack(Pipeline& pipeline, PackedPipeline& packed, const u8* memory, int u, int steps) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, q = u % 4, part = u / 4 % 2, parity = u / 8;
     u32 to[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    UNROLL for (int r = 0; r < 2; ++r) {
         const int row = g + 8 * r,
                   at = MODE == GATED ? paired_fragment_row(q % 2 * 16 + row, q / 2) : fragment_row(q * 16 + row);
         to[r] = X_BYTES + at * 128 + ((4 * part + lane_octet<Q>(t)) ^ at % 8) * 16;
@@ -73,13 +71,11 @@ __device__ __forceinline__ void unpack(Pipeline& pipeline, PackedPipeline& packe
         const bool mine = STEPS > 1 || i % 2 == parity;
         if (mine) mbarrier_wait(packed.full_barrier(), packed.phase);
         const u8* tile = memory + packed.stage * PACKED_STAGE_BYTES + q * Q::BYTES;
-#pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
+        UNROLL for (int s = 0; s < STEPS; ++s) {
             if (i * STEPS + s >= steps) break;
             if (STEPS > 1 ? s % 2 == parity : mine) {
                 uint4 lines[2];
-#pragma unroll
-                for (int r = 0; r < 2; ++r) lines[r] = eight_halves<Q>(tile, g + 8 * r, 2 * s + part, t);
+                UNROLL for (int r = 0; r < 2; ++r) lines[r] = eight_halves<Q>(tile, g + 8 * r, 2 * s + part, t);
                 mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
                 st_shared_16(pipeline.tile() + to[0], lines[0]);
                 st_shared_16(pipeline.tile() + to[1], lines[1]);
@@ -156,16 +152,15 @@ prefill_packed(const __grid_constant__ TensorMap x, const unsigned long long* ti
                 const u64 a = wgmma_descriptor(pipeline.tile() + warp / 4 * (X_BYTES / 2)),
                           b = wgmma_descriptor(pipeline.tile() + X_BYTES);
                 wgmma_fence();
-#pragma unroll
-                for (int k = 0; k < TILE_K / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
+                UNROLL for (int k = 0; k < TILE_K / 16; ++k) wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
                 wgmma_commit_group();
                 wgmma_wait_group<0>();
                 if (threadIdx.x % 128 == 0) mbarrier_arrive(pipeline.empty_barrier());
                 pipeline.next();
             }
             const int row = first_row + warp * 16 + threadIdx.x % 32 / 4;
-#pragma unroll
-            for (int n = 0; n < TILE_N / 8; n += 4) store_block<MODE>(cursor, row, n_rows, column + 8 * n, d + n, scale);
+            UNROLL for (int n = 0; n < TILE_N / 8; n += 4)
+                store_block<MODE>(cursor, row, n_rows, column + 8 * n, d + n, scale);
         }
     }
     if (!leads) wait_on_dependent_grids();

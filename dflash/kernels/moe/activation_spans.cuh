@@ -43,16 +43,15 @@ __device__ __forceinline__ void write_values(u8* token, int vector, const float4
     if (k % 16 == 0) write_sum(span, k / 16, sum);
 }
 
-// Store the inner values of 16 weight rows from `k` on, for token tile `n` of a work item, in spans of ORDER: h[i] and h[2 + i]
-// are rows lane / 4 and lane / 4 + 8 of token 2 * (lane % 4) + i. All lanes of a warp call this. `spans`: spans of a pair.
+// Store the inner values of 16 weight rows from `k` on, for token tile `n` of a work item, in spans of ORDER: h[i] and
+// h[2 + i] are rows lane / 4 and lane / 4 + 8 of token 2 * (lane % 4) + i. All lanes of a warp call this. `spans`: spans of a
+// pair.
 template <int ORDER>
 __device__ __forceinline__ void write_inner_tile(const u16 (&h)[4], int n, const int* pairs, int n_tokens, int k, int lane,
                                                  int spans, u8* inner) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    UNROLL for (int i = 0; i < 2; ++i) {
         float sum = __fadd_rn(to_float(h[i]), to_float(h[2 + i]));
-#pragma unroll
-        for (int m = 4; m < 32; m *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, m));
+        UNROLL for (int m = 4; m < 32; m *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, m));
         const int token = n * 8 + lane % 4 * 2 + i;
         if (token >= n_tokens) continue;
         u8* span = inner + ((size_t)pairs[token] * spans + k / SPAN) * SPAN_BYTES;
@@ -122,24 +121,18 @@ __device__ __forceinline__ void multiply_tiles(const u8* const (&tiles)[M], cons
     constexpr int STEPS = Q::TILE_K / 32, EACH = NT < 2 ? 1 : 2;
     const int g = lane / 4, t = lane % 4;
     typename Q::Scales scales[M];
-#pragma unroll
-    for (int m = 0; m < M; ++m) scales[m] = typename Q::Scales(tiles[m], lane);
+    UNROLL for (int m = 0; m < M; ++m) scales[m] = typename Q::Scales(tiles[m], lane);
     constexpr int CHAINS = NT == 1 && Q::GROUP == Q::TILE_K ? 2 : 1;  // of dependent multiplies
     float part[M][NT][4], other[M][4];
     clear(other), clear(part);
-#pragma unroll
-    for (int j = 0; j < STEPS; ++j) {
+    UNROLL for (int j = 0; j < STEPS; ++j) {
         u32 a[M][8];
-#pragma unroll
-        for (int m = 0; m < M; ++m) warp_fragment<Q>(tiles[m], scales[m], j, lane, a[m]);
-#pragma unroll
-        for (int start = 0; start < NT; start += EACH) {
+        UNROLL for (int m = 0; m < M; ++m) warp_fragment<Q>(tiles[m], scales[m], j, lane, a[m]);
+        UNROLL for (int start = 0; start < NT; start += EACH) {
             if (start >= n_token_tiles) continue;
-#pragma unroll
-            for (int n = start; n < start + EACH; ++n) {
+            UNROLL for (int n = start; n < start + EACH; ++n) {
                 const uint4 b = x.values(n, j);
-#pragma unroll
-                for (int m = 0; m < M; ++m) {
+                UNROLL for (int m = 0; m < M; ++m) {
                     float d[4];
                     if constexpr (Q::GROUP == Q::TILE_K) {
                         mma_m16n8k16(part[m][n], a[m], b.x, b.y);
@@ -161,22 +154,18 @@ __device__ __forceinline__ void multiply_tiles(const u8* const (&tiles)[M], cons
             }
         }
     }
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
+    UNROLL for (int m = 0; m < M; ++m) {
         if constexpr (Q::GROUP != 32) {
             const float upper = row_scale<Q>(tiles[m], g), lower = row_scale<Q>(tiles[m], g + 8);
-#pragma unroll
-            for (int i = 0; i < 4 && CHAINS == 2; ++i) part[m][0][i] = __fadd_rn(part[m][0][i], other[m][i]);
-#pragma unroll
-            for (int n = 0; n < NT; ++n) add_scaled(total[m][n], part[m][n], upper, lower);
+            UNROLL for (int i = 0; i < 4 && CHAINS == 2; ++i) part[m][0][i] = __fadd_rn(part[m][0][i], other[m][i]);
+            UNROLL for (int n = 0; n < NT; ++n) add_scaled(total[m][n], part[m][n], upper, lower);
         }
         if constexpr (Q::MINIMA == 0) continue;
         u32 a[4];
         load_minima<Q>(tiles[m], g, t, a[0], a[2]);
         load_minima<Q>(tiles[m], g + 8, t, a[1], a[3]);
         const float upper = Q::minimum_scale(tiles[m], g), lower = Q::minimum_scale(tiles[m], g + 8);
-#pragma unroll
-        for (int n = 0; n < NT; ++n) {
+        UNROLL for (int n = 0; n < NT; ++n) {
             const uint4 sums = x.sums(n);
             float d[4];
             clear(d);
@@ -201,8 +190,7 @@ struct Spans {
     template <int M>
     __device__ static __forceinline__ void fetch(u32 to, const u8* matrix, int stripe, int span, u32 barrier, int lane) {
         const u8* from[M];
-#pragma unroll
-        for (int m = 0; m < M; ++m) from[m] = matrix + (size_t)((stripe + m) * OF_ROW + span * FULL) * Q::BYTES;
+        UNROLL for (int m = 0; m < M; ++m) from[m] = matrix + (size_t)((stripe + m) * OF_ROW + span * FULL) * Q::BYTES;
         if (LAST == FULL || span < N - 1) {
             copy_tiles_async<M, BYTES>(to, from, 0, barrier, lane);
         } else {
@@ -215,12 +203,10 @@ struct Spans {
     template <int M, class OfTile>
     __device__ static __forceinline__ void multiply(const u8* const (&stripes)[M], int span, OfTile of_tile, int lane,
                                                     float (&total)[M][1][4]) {
-#pragma unroll
-        for (int i = 0; i < FULL; ++i) {
+        UNROLL for (int i = 0; i < FULL; ++i) {
             if (LAST == FULL || i < LAST || span < N - 1) {
                 const u8* tiles[M];
-#pragma unroll
-                for (int m = 0; m < M; ++m) tiles[m] = stripes[m] + i * Q::BYTES;
+                UNROLL for (int m = 0; m < M; ++m) tiles[m] = stripes[m] + i * Q::BYTES;
                 multiply_tiles<Q, M, 1>(tiles, of_tile(i * Q::TILE_K), lane, 1, total);
             }
         }

@@ -17,15 +17,13 @@ combine(const float* product, const float* factors, const int* counts, int first
     const int k = (blockIdx.x * 256 + threadIdx.x) * 4;
     if (first_row + (int)blockIdx.y >= counts[0] || k >= MODEL_DIM) return;
     float4 v[SLOTS];
-#pragma unroll
-    for (int slot = 0; slot < SLOTS; ++slot) {
+    UNROLL for (int slot = 0; slot < SLOTS; ++slot) {
         v[slot] = __ldcg((const float4*)(product + ((size_t)blockIdx.y * SLOTS + slot) * MODEL_DIM + k));
     }
     float4* to = (float4*)(out + (size_t)(first_row + blockIdx.y) * MODEL_DIM + k);
     float4 total = *to;
     float of_row[SLOTS];
-#pragma unroll
-    for (int slot = 0; slot < SLOTS; ++slot) of_row[slot] = __ldcg(factors + blockIdx.y * SLOTS + slot);
+    UNROLL for (int slot = 0; slot < SLOTS; ++slot) of_row[slot] = __ldcg(factors + blockIdx.y * SLOTS + slot);
     total.x = __fadd_rn(total.x, combine<SLOTS>(of_row, [&](int slot) { return v[slot].x; }));
     total.y = __fadd_rn(total.y, combine<SLOTS>(of_row, [&](int slot) { return v[slot].y; }));
     total.z = __fadd_rn(total.z, combine<SLOTS>(of_row, [&](int slot) { return v[slot].z; }));

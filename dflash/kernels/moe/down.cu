@@ -90,25 +90,20 @@ __device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<
 #pragma unroll 1
         for (int span = 0; span < R::N; ++span) {
             const u8 *tiles = ring.wait(), *stripes[TILES];
-#pragma unroll
-            for (int m = 0; m < TILES; ++m) stripes[m] = tiles + m * R::step(span);
+            UNROLL for (int m = 0; m < TILES; ++m) stripes[m] = tiles + m * R::step(span);
             float of_span[TILES][1][4];
             clear(of_span);
             R::template multiply<TILES>(stripes, span, TokensOfTile<Q, PAIRS>{x + span * SPAN_BYTES, X_STRIDE, lane}, lane,
                                         of_span);
-#pragma unroll
-            for (int m = 0; m < TILES; ++m)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) total[m][0][e] = __fadd_rn(total[m][0][e], of_span[m][0][e]);
+            UNROLL for (int m = 0; m < TILES; ++m)
+                UNROLL for (int e = 0; e < 4; ++e) total[m][0][e] = __fadd_rn(total[m][0][e], of_span[m][0][e]);
             __syncwarp();
             producer.fetch(warp, lane);
             ring.advance();
         }
         const int stripe = max(min((unit * WARPS + warp) * 2, STRIPES - 2), 0);
-#pragma unroll
-        for (int m = 0; m < TILES; ++m)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
+        UNROLL for (int m = 0; m < TILES; ++m)
+            UNROLL for (int e = 0; e < 4; ++e) {
                 const int to = __shfl_sync(~0u, pair, lane % 4 * 2 + e % 2);
                 if (to >= 0)
                     __stcg(product + (size_t)to * MODEL_DIM + (stripe + m) * 16 + lane / 4 + e / 2 * 8, total[m][0][e]);
@@ -133,16 +128,14 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
     if (begin >= end) return;
 
     Producer producer(weights, shared_weights, item_expert, smem_address(own), smem_address(barriers[warp]), begin, end);
-#pragma unroll
-    for (int i = 0; i < STAGES; ++i) producer.fetch(warp, lane);
+    UNROLL for (int i = 0; i < STAGES; ++i) producer.fetch(warp, lane);
     PipelineState<STAGES, 2 * PIECE> ring(own, barriers[warp]);
     for (int at = begin; at < end;) {
         const int item = at / UNITS, first = at % UNITS, n_units = min(end - at, UNITS - first);
         const int expert = __ldcg(item_expert + item), pair = lane < PAIRS ? __ldcg(item_pairs + item * PAIRS + lane) : -1;
         const bool is_shared = expert == EXPERTS;
         __syncthreads();
-#pragma unroll
-        for (int i = 0; i < PAIRS; ++i) {
+        UNROLL for (int i = 0; i < PAIRS; ++i) {
             const int from = __shfl_sync(~0u, pair, i);
             const int n_bytes = (is_shared ? SharedRow::N : Row::N) * SPAN_BYTES;
             if (from >= 0) fetch_token(smem_address(shared) + i * X_STRIDE, inner, from, n_bytes, threadIdx.x, 32 * WARPS);
@@ -199,8 +192,7 @@ down_small(const unsigned char* inner, const int* experts, const float* factors,
     float factor[SLOTS], before = 0.0f;
     if (threadIdx.x < 16) {
         before = *to;
-#pragma unroll
-        for (int i = 0; i < SLOTS; ++i) factor[i] = __ldcg(factors + row * SLOTS + i);
+        UNROLL for (int i = 0; i < SLOTS; ++i) factor[i] = __ldcg(factors + row * SLOTS + i);
     }
     u8* own = shared + warp * (PIECE + SPAN_BYTES);
     if (slot < N_USED) {

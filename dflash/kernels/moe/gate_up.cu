@@ -104,8 +104,7 @@ gate_up(const unsigned char* x, const int* item_expert, const int* item_pairs, c
 
     const Weights weights = {gate, up, shared_gate, shared_up};
     Producer producer(weights, item_expert, smem_address(own), smem_address(barriers), begin, end);
-#pragma unroll
-    for (int i = 0; i < STAGES; ++i) producer.fetch(warp, lane);
+    UNROLL for (int i = 0; i < STAGES; ++i) producer.fetch(warp, lane);
     PipelineState<STAGES, PIECE> ring(own, barriers);
     int done = 0;
     for (int at = begin; at < end;) {

@@ -62,16 +62,14 @@ __device__ __forceinline__ void write_unit(const float4 (*sums)[2][32], int unit
         const int token = i / 16, row = i % 16, k = unit * 16 + row;
         const int at = (row % 8 * 4 + token / 2) * 4 + row / 8 * 2 + token % 2;
         float gate = 0.0f, up = 0.0f;
-#pragma unroll
-        for (int s = 0; s < SPANS; ++s) {
+        UNROLL for (int s = 0; s < SPANS; ++s) {
             gate = __fadd_rn(gate, ((const float*)sums[s][0])[at]);
             up = __fadd_rn(up, ((const float*)sums[s][1])[at]);
         }
         const float value = unit < stripes ? __fmul_rn(__fmul_rn(silu_rn(gate), up), INNER_SCALE) : 0.0f;
         const u16 h = half_saturated(value);
         float sum = to_float(h);
-#pragma unroll
-        for (int m = 1; m < 16; m *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, m));
+        UNROLL for (int m = 1; m < 16; m *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, m));
         const int to = __shfl_sync(~0u, pair, token);
         if (to < 0) continue;
         u8* span = inner + ((size_t)to * INNER_SPANS + k / SPAN) * SPAN_BYTES;

@@ -37,8 +37,7 @@ constexpr bool SHARED_ALIKE =
 // Copy a tile to shared memory, by a warp.
 template <class Q>
 __device__ __forceinline__ void fetch_tile(u32 shared, const u8* tile, int lane) {
-#pragma unroll
-    for (int i = 0; i < Q::BYTES / 512; ++i) cp_async_16(shared + 512 * i + 16 * lane, tile + 512 * i + 16 * lane);
+    UNROLL for (int i = 0; i < Q::BYTES / 512; ++i) cp_async_16(shared + 512 * i + 16 * lane, tile + 512 * i + 16 * lane);
     constexpr int DONE = Q::BYTES / 512 * 512;
     if (DONE + 16 * lane < Q::BYTES) cp_async_16(shared + DONE + 16 * lane, tile + DONE + 16 * lane);
 }
@@ -51,8 +50,7 @@ struct Stripe {
 
     __device__ Stripe(const u8* weights, size_t stripe) : tiles(weights + stripe * OF_ROW * Q::BYTES) {}
     __device__ void fetch(u32 shared, int span, int lane) const {
-#pragma unroll
-        for (int i = 0; i < OF_SPAN; ++i) {
+        UNROLL for (int i = 0; i < OF_SPAN; ++i) {
             const int tile = span * OF_SPAN + i;
             if (OF_ROW % OF_SPAN == 0 || tile < OF_ROW) {
                 fetch_tile<Q>(shared + i * Q::BYTES, tiles + (size_t)tile * Q::BYTES, lane);
@@ -70,22 +68,19 @@ template <class A, class B, int K>
 __device__ __forceinline__ void multiply_span(const u8* first, const u8* second, const u8* x, int span, int n_token_tiles,
                                               int lane, Totals& totals) {
     if constexpr (is_same<A, B>) {
-#pragma unroll
-        for (int i = 0; i < Stripe<A, K>::OF_SPAN; ++i) {
+        UNROLL for (int i = 0; i < Stripe<A, K>::OF_SPAN; ++i) {
             if (span * Stripe<A, K>::OF_SPAN + i >= Stripe<A, K>::OF_ROW) continue;
             const SharedTokens<A> tokens = {x, i * A::TILE_K, SPAN_BYTES, lane};
             multiply_tiles<A, 2, NT>({first + i * A::BYTES, second + i * A::BYTES}, tokens, lane, n_token_tiles, totals.of);
         }
     } else {
         float (&upper)[1][NT][4] = (float (&)[1][NT][4])totals.of[0], (&lower)[1][NT][4] = (float (&)[1][NT][4])totals.of[1];
-#pragma unroll
-        for (int i = 0; i < Stripe<A, K>::OF_SPAN; ++i) {
+        UNROLL for (int i = 0; i < Stripe<A, K>::OF_SPAN; ++i) {
             if (span * Stripe<A, K>::OF_SPAN + i >= Stripe<A, K>::OF_ROW) continue;
             const SharedTokens<A> tokens = {x, i * A::TILE_K, SPAN_BYTES, lane};
             multiply_tiles<A, 1, NT>({first + i * A::BYTES}, tokens, lane, n_token_tiles, upper);
         }
-#pragma unroll
-        for (int i = 0; i < Stripe<B, K>::OF_SPAN; ++i) {
+        UNROLL for (int i = 0; i < Stripe<B, K>::OF_SPAN; ++i) {
             if (span * Stripe<B, K>::OF_SPAN + i >= Stripe<B, K>::OF_ROW) continue;
             const SharedTokens<B> tokens = {x, i * B::TILE_K, SPAN_BYTES, lane};
             multiply_tiles<B, 1, NT>({second + i * B::BYTES}, tokens, lane, n_token_tiles, lower);
@@ -117,8 +112,7 @@ __device__ __forceinline__ void multiply(const u8* first, size_t first_stripe, c
         }
         cp_async_commit_group();
     };
-#pragma unroll
-    for (int s = 0; s < STAGES - 1; ++s) fetch(s);
+    UNROLL for (int s = 0; s < STAGES - 1; ++s) fetch(s);
     const int n_token_tiles = (n_tokens + 7) / 8;
     for (int span = 0; span < N; ++span) {
         if (STAGES == 1) fetch(span);
@@ -135,12 +129,10 @@ __device__ __forceinline__ void multiply(const u8* first, size_t first_stripe, c
 // Write the inner values of 16 weight rows, and the sum of each token's 16 values.
 __device__ __forceinline__ void write_inner(const Totals& totals, const int* pairs, int k, int lane, int n_tokens,
                                             u8* inner) {
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
+    UNROLL for (int n = 0; n < NT; ++n) {
         if (n * 8 >= n_tokens) break;
         u16 h[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        UNROLL for (int i = 0; i < 4; ++i) {
             h[i] = half_saturated(__fmul_rn(__fmul_rn(silu_rn(totals.of[0][n][i]), totals.of[1][n][i]), INNER_SCALE));
         }
         write_inner_tile<0>(h, n, pairs, n_tokens, k, lane, INNER_SPANS, inner);
@@ -149,12 +141,9 @@ __device__ __forceinline__ void write_inner(const Totals& totals, const int* pai
 
 __device__ __forceinline__ void write_product(const Totals& totals, const int* pairs, int stripe, int lane, int n_tokens,
                                               float* product) {
-#pragma unroll
-    for (int m = 0; m < 2; ++m)
-#pragma unroll
-        for (int n = 0; n < NT; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
+    UNROLL for (int m = 0; m < 2; ++m)
+        UNROLL for (int n = 0; n < NT; ++n)
+            UNROLL for (int i = 0; i < 4; ++i) {
                 const int token = n * 8 + lane % 4 * 2 + i % 2, k = (stripe + m) * 16 + lane / 4 + i / 2 * 8;
                 if (token < n_tokens && k < MODEL_DIM)
                     __stcg(product + (size_t)pairs[token] * MODEL_DIM + k, totals.of[m][n][i]);

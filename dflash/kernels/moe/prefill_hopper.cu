@@ -51,8 +51,7 @@ struct Weights {
     u32 minima[2][2];
 
     __device__ Weights(const u8* tile, int lane) : scales(tile, lane), tile(tile) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        UNROLL for (int r = 0; r < 2; ++r) {
             const int at = lane / 4 + 8 * r;
             row[r] = 1.0f;
             if constexpr (Q::GROUP != 32) row[r] = row_scale<Q>(tile, at);
@@ -71,18 +70,15 @@ struct Weights {
     // A fragments of 32 weights.
     __device__ void load(int block, int lane, u32 (&a)[8]) {
         warp_fragment<Q>(tile, scales, block, lane, a);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        UNROLL for (int r = 0; r < 2; ++r) {
             u32 low = 0;
             if constexpr (Q::MINIMA > 0) low = minimum_of(r, block, lane);
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
+            UNROLL for (int h = 0; h < 2; ++h) {
                 float factor = row[r];
                 if constexpr (Q::GROUP == 16) factor = __fmul_rn(factor, scales.of(r, 2 * block + h));
                 if constexpr (Q::GROUP == 32) factor = scales.of(r, block);
                 const u32 f = broadcast_half(__fmul_rn(factor, 1.0f / FACTOR_SCALE));
-#pragma unroll
-                for (int i = 4 * h + r; i < 4 * h + 4; i += 2) a[i] = fma_half2(mul_half2(a[i], 0x78007800u), f, low);
+                UNROLL for (int i = 4 * h + r; i < 4 * h + 4; i += 2) a[i] = fma_half2(mul_half2(a[i], 0x78007800u), f, low);
             }
         }
     }
@@ -94,12 +90,10 @@ __device__ __forceinline__ void multiply_tile(const u8* tile, u32 x, int lane, T
     auto& total = (float (&)[2 * N][4]) totals.of;
     Weights<Q> weights(tile, lane);
     u32 a[2][8];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    UNROLL for (int j = 0; j < 8; ++j) {
         weights.load(j, lane, a[j % 2]);
         wgmma_fence();
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
+        UNROLL for (int h = 0; h < 2; ++h) {
             wgmma_rs(total, a[j % 2] + 4 * h, wgmma_descriptor(x + j / 2 * QUARTER + j % 2 * 64 + h * 32), 1);
         }
         wgmma_commit_group();
@@ -128,8 +122,7 @@ __device__ __forceinline__ void multiply(const u8* weights, size_t stripe, const
     const auto fetch = [&](int span) {
         if (span < N) {
             const u32 stage = address + span % STAGES * STAGE_BYTES;
-#pragma unroll
-            for (int at = 0; at < Q::BYTES; at += 512) {
+            UNROLL for (int at = 0; at < Q::BYTES; at += 512) {
                 const int chunk = at + 16 * lane;
                 if (chunk < Q::BYTES) cp_async_16(stage + own + chunk, tiles + (size_t)span * Q::BYTES + chunk);
             }
@@ -141,8 +134,7 @@ __device__ __forceinline__ void multiply(const u8* weights, size_t stripe, const
         }
         cp_async_commit_group();
     };
-#pragma unroll
-    for (int s = 0; s < STAGES - 1; ++s) fetch(s);
+    UNROLL for (int s = 0; s < STAGES - 1; ++s) fetch(s);
     const int sixteens = (n_tokens + 15) / 16;
     for (int span = 0; span < N; ++span) {
         if (STAGES == 1) fetch(span);
@@ -161,14 +153,12 @@ __device__ __forceinline__ void multiply(const u8* weights, size_t stripe, const
 // thread of the other warpgroup with the same rows.
 __device__ __forceinline__ void write_inner(const Totals& gate, const float4* up, const int* pairs, int k, int lane,
                                             int n_tokens, bool zeros, u8* inner) {
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
+    UNROLL for (int n = 0; n < NT; ++n) {
         if (n * 8 >= n_tokens) break;
         const float4 u = up[n * (THREADS / 2)];
         const float of[4] = {u.x, u.y, u.z, u.w};
         u16 h[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        UNROLL for (int i = 0; i < 4; ++i) {
             h[i] = zeros ? 0 : half_saturated(__fmul_rn(__fmul_rn(silu_rn(gate.of[n][i]), of[i]), INNER_SCALE));
         }
         write_inner_tile<INNER_ORDER>(h, n, pairs, n_tokens, k, lane, INNER_SPANS, inner);
@@ -221,8 +211,7 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
         float4* up = (float4*)shared + threadIdx.x % (THREADS / 2);
         __syncthreads();
         if (is_second) {
-#pragma unroll
-            for (int n = 0; n < NT; ++n) {
+            UNROLL for (int n = 0; n < NT; ++n) {
                 const float* v = totals.of[n];
                 if (n * 8 < n_tokens) up[n * (THREADS / 2)] = make_float4(v[0], v[1], v[2], v[3]);
             }
@@ -230,10 +219,8 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
         __syncthreads();
         if (!is_second) write_inner(totals, up, pairs, stripe * 16, lane, n_tokens, stripe >= stripes, inner);
     } else if (stripe < stripes) {
-#pragma unroll
-        for (int n = 0; n < NT; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
+        UNROLL for (int n = 0; n < NT; ++n)
+            UNROLL for (int i = 0; i < 4; ++i) {
                 const int token = n * 8 + lane % 4 * 2 + i % 2, k = stripe * 16 + lane / 4 + i / 2 * 8;
                 if (token < n_tokens) __stcg(product + (size_t)pairs[token] * MODEL_DIM + k, totals.of[n][i]);
             }

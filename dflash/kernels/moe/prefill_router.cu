@@ -31,8 +31,7 @@ __device__ __forceinline__ float block_sum(float x) {
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
     __syncthreads();
     float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum = __fadd_rn(sum, of_warp[i]);
+    UNROLL for (int i = 0; i < 8; ++i) sum = __fadd_rn(sum, of_warp[i]);
     return sum;
 }
 
@@ -52,16 +51,14 @@ normalize(const float* stream, const float* gain, const float* shared_weights, c
     const float4* from = (const float4*)(stream + (size_t)(first_row + blockIdx.x) * MODEL_DIM);
     float4 x[PER_THREAD];
     float squares = 0.0f;
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
         const int vector = i * 256 + threadIdx.x;
         x[i] = vector < VECTORS ? from[vector] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         squares = dot(x[i], x[i], squares);
     }
     const float inverse = __frsqrt_rn(__fadd_rn(__fdiv_rn(block_sum(squares), (float)MODEL_DIM), eps));
     float logit = 0.0f;
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
         const int vector = i * 256 + threadIdx.x;
         if (vector < VECTORS) {
             const float4 g = ((const float4*)gain)[vector];
@@ -94,8 +91,7 @@ logits(const float* exact, const float* weights, const int* row_counts, int firs
     if (row_0 >= n_rows) return;
     const auto fetch = [&](int step) {
         const u32 to = smem_address(tiles + step % STAGES * TILE_ROWS * PITCH);
-#pragma unroll
-        for (int i = 0; i < TILE_ROWS * STEP / 4 / 256; ++i) {
+        UNROLL for (int i = 0; i < TILE_ROWS * STEP / 4 / 256; ++i) {
             const int c = i * 256 + threadIdx.x, line = c / (STEP / 4), k = step * STEP + c % (STEP / 4) * 4;
             const bool is_row = line < ROWS;
             const int at = is_row ? min(row_0 + line, n_rows - 1) : min(expert_0 + line - ROWS, EXPERTS - 1);
@@ -125,26 +121,20 @@ logits(const float* exact, const float* weights, const int* row_counts, int firs
         }
         const float* x = tiles + s % STAGES * TILE_ROWS * PITCH + (row + g) * PITCH + t;
         const float* w = tiles + s % STAGES * TILE_ROWS * PITCH + (ROWS + column + g) * PITCH + t;
-#pragma unroll
-        for (int k = 0; k < STEP; k += 8) {
+        UNROLL for (int k = 0; k < STEP; k += 8) {
             u32 high[4], low[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) split(x[i % 2 * 8 * PITCH + i / 2 * 4 + k], high[i], low[i]);
-#pragma unroll
-            for (int n = 0; n < 2; ++n) {
+            UNROLL for (int i = 0; i < 4; ++i) split(x[i % 2 * 8 * PITCH + i / 2 * 4 + k], high[i], low[i]);
+            UNROLL for (int n = 0; n < 2; ++n) {
                 u32 b_high[2], b_low[2];
-#pragma unroll
-                for (int i = 0; i < 2; ++i) split(w[n * 8 * PITCH + 4 * i + k], b_high[i], b_low[i]);
+                UNROLL for (int i = 0; i < 2; ++i) split(w[n * 8 * PITCH + 4 * i + k], b_high[i], b_low[i]);
                 mma_m16n8k8_tf32(total[n], low, b_high);
                 mma_m16n8k8_tf32(total[n], high, b_low);
                 mma_m16n8k8_tf32(total[n], high, b_high);
             }
         }
     }
-#pragma unroll
-    for (int n = 0; n < 2; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
+    UNROLL for (int n = 0; n < 2; ++n)
+        UNROLL for (int i = 0; i < 4; ++i) {
             const int r = row_0 + row + g + i / 2 * 8, e = expert_0 + column + n * 8 + 2 * t + i % 2;
             if (r < n_rows && e < EXPERTS) out[(size_t)r * EXPERTS + e] = total[n][i];
         }
@@ -209,8 +199,7 @@ expert_items(const int* experts, const int* count, const int* row_counts, int fi
     for (int start = 0; start < n_rows * N_USED; start += EACH * 256) {
         int all;
         u32 mine = 0;
-#pragma unroll
-        for (int i = 0; i < EACH; i += 4) {
+        UNROLL for (int i = 0; i < EACH; i += 4) {
             const int at = start + EACH * threadIdx.x + i;
             if (at + 3 < n_rows * N_USED) {
                 const int4 four = *(const int4*)(experts + at);

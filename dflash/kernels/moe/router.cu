@@ -22,8 +22,7 @@ constexpr int ROWS_IN_FLIGHT = ROWS < 4 || CHUNKS > 8   ? 1
 static_assert(MODEL_DIM % 4 == 0 && OUTS % 2 == 0, "rows of whole vectors, experts two at a time");
 
 __device__ __forceinline__ void load_quarter(const float* row, int quarter, int lane, float4 (&v)[CHUNKS]) {
-#pragma unroll
-    for (int j = 0; j < CHUNKS; ++j) {
+    UNROLL for (int j = 0; j < CHUNKS; ++j) {
         const int i = (4 * j + quarter) * 32 + lane;
         v[j] = i < VECTORS ? ((const float4*)row)[i] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
@@ -32,8 +31,7 @@ __device__ __forceinline__ void load_quarter(const float* row, int quarter, int 
 // Dot product of a quarter of a row, the same in all lanes.
 __device__ __forceinline__ float dot(const float4 (&a)[CHUNKS], const float4 (&b)[CHUNKS]) {
     float4 s = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int j = 0; j < CHUNKS; ++j) {
+    UNROLL for (int j = 0; j < CHUNKS; ++j) {
         s.x = __fmaf_rn(a[j].x, b[j].x, s.x), s.y = __fmaf_rn(a[j].y, b[j].y, s.y);
         s.z = __fmaf_rn(a[j].z, b[j].z, s.z), s.w = __fmaf_rn(a[j].w, b[j].w, s.w);
     }
@@ -63,8 +61,7 @@ router(const float* stream, const float* gain, const float* weights, const float
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quarter = warp % 4, row_0 = blockIdx.y * ROWS;
     float4 w[OUTS_PER_WARP][CHUNKS], g[CHUNKS];
     launch_dependent_grids();
-#pragma unroll
-    for (int o = 0; o < OUTS_PER_WARP; ++o) {
+    UNROLL for (int o = 0; o < OUTS_PER_WARP; ++o) {
         const int e = blockIdx.x * OUTS + 2 * o + warp / 4;
         load_quarter(e < EXPERTS ? weights + (size_t)e * MODEL_DIM : shared_weights, quarter, lane, w[o]);
     }
@@ -75,19 +72,16 @@ router(const float* stream, const float* gain, const float* weights, const float
 #pragma unroll 1
     for (int start = warp / 4; start < n_here; start += 2 * ROWS_IN_FLIGHT) {
         float4 x[ROWS_IN_FLIGHT][CHUNKS];
-#pragma unroll
-        for (int i = 0; i < ROWS_IN_FLIGHT; ++i) {
+        UNROLL for (int i = 0; i < ROWS_IN_FLIGHT; ++i) {
             if (start + 2 * i < n_here)
                 load_quarter(stream + (size_t)(row_0 + start + 2 * i) * MODEL_DIM, quarter, lane, x[i]);
         }
-#pragma unroll
-        for (int i = 0; i < ROWS_IN_FLIGHT; ++i) {
+        UNROLL for (int i = 0; i < ROWS_IN_FLIGHT; ++i) {
             const int r = start + 2 * i;
             if (r >= n_here) break;
             const float sum = dot(x[i], x[i]);
             if (lane == 0) squares[r][quarter] = sum;
-#pragma unroll
-            for (int j = 0; j < CHUNKS; ++j) {
+            UNROLL for (int j = 0; j < CHUNKS; ++j) {
                 const int k = (4 * j + quarter) * 32 + lane;
                 const float4 v = make_float4(__fmul_rn(x[i][j].x, g[j].x), __fmul_rn(x[i][j].y, g[j].y),
                                              __fmul_rn(x[i][j].z, g[j].z), __fmul_rn(x[i][j].w, g[j].w));
@@ -103,8 +97,7 @@ router(const float* stream, const float* gain, const float* weights, const float
     for (int r = 0; r < n_here; ++r) {
         float4 x[CHUNKS];
         load_quarter(rows + r * MODEL_DIM, quarter, lane, x);
-#pragma unroll
-        for (int o = 0; o < OUTS_PER_WARP; ++o) {
+        UNROLL for (int o = 0; o < OUTS_PER_WARP; ++o) {
             const float sum = dot(w[o], x);
             if (lane == 0) products[r][2 * o + warp / 4][quarter] = sum;
         }

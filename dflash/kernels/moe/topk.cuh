@@ -36,8 +36,8 @@ __device__ __forceinline__ void largest_key(const u32 (&keys)[PER_LANE], u32& ke
 // Lane i < N_USED receives expert number i and its share of 1; other lanes receive -1 and 0.
 __device__ __forceinline__ void choose_topk(const float* logits, int lane, int& expert, float& share) {
     u32 keys[PER_LANE];
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) keys[i] = lane + 32 * i < EXPERTS ? ordered(__ldcg(logits + lane + 32 * i)) : 0;
+    UNROLL for (int i = 0; i < PER_LANE; ++i)
+        keys[i] = lane + 32 * i < EXPERTS ? ordered(__ldcg(logits + lane + 32 * i)) : 0;
     expert = -1;
     float logit = 0.0f, max_logit = 0.0f;
 #pragma unroll 1
@@ -47,8 +47,7 @@ __device__ __forceinline__ void choose_topk(const float* logits, int lane, int& 
         largest_key<0, PER_LANE>(keys, best, at);
         const u32 largest = __reduce_max_sync(~0u, best);
         const u32 first = __reduce_min_sync(~0u, best == largest ? lane + 32 * at : ~0u);
-#pragma unroll
-        for (int i = 0; i < PER_LANE; ++i) {
+        UNROLL for (int i = 0; i < PER_LANE; ++i) {
             if (first == lane + 32 * i) keys[i] = 0;
         }
         const float chosen = from_ordered(largest);
@@ -57,8 +56,7 @@ __device__ __forceinline__ void choose_topk(const float* logits, int lane, int& 
     }
     const float p = lane < N_USED ? expf(__fsub_rn(logit, max_logit)) : 0.0f;
     float total = 0.0f;
-#pragma unroll
-    for (int slot = 0; slot < N_USED; ++slot) total = __fadd_rn(total, __shfl_sync(~0u, p, slot));
+    UNROLL for (int slot = 0; slot < N_USED; ++slot) total = __fadd_rn(total, __shfl_sync(~0u, p, slot));
     share = __fdiv_rn(p, total);
 }
 

@@ -39,30 +39,24 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 rms_norm(const float* x, const float* weight, unsigned short* half, float* full, float eps) {
     launch_dependent_grids();
     Values gain[PER_THREAD], row[PER_THREAD];
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
         if (in_row(i)) gain[i] = ((const Values*)weight)[vector_index(i)];
     }
     wait_on_dependent_grids();
     const size_t start = (size_t)blockIdx.x * N_VECTORS;
     float squares = 0.0f;
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
         if (in_row(i)) row[i] = ((const Values*)x)[start + vector_index(i)];
     }
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
         if (!in_row(i)) continue;
-#pragma unroll
-        for (int j = 0; j < VECTOR; ++j) squares = __fmaf_rn(row[i].v[j], row[i].v[j], squares);
+        UNROLL for (int j = 0; j < VECTOR; ++j) squares = __fmaf_rn(row[i].v[j], row[i].v[j], squares);
     }
     const float factor = __frsqrt_rn(block_sum(squares) / ROW_DIM + eps);
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
         if (!in_row(i)) continue;
         Halves rounded;
-#pragma unroll
-        for (int j = 0; j < VECTOR; ++j) {
+        UNROLL for (int j = 0; j < VECTOR; ++j) {
             row[i].v[j] = row[i].v[j] * factor * gain[i].v[j];
             rounded.v[j] = half_saturated(row[i].v[j]);
         }

@@ -39,8 +39,7 @@ struct Gains {
     float4 of[VECTORS_PER_LANE];
 
     __device__ __forceinline__ Gains(const float* gains, int lane) {
-#pragma unroll
-        for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+        UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
             if (lane + 32 * i < VECTORS) of[i] = ((const float4*)gains)[lane + 32 * i];
         }
     }
@@ -52,14 +51,12 @@ __device__ __forceinline__ void write_head(const float4* from, Stored* to, const
                                            const float* cosines, const float* sines, float eps, float4* rotated, int lane) {
     float4 x[VECTORS_PER_LANE];
     float squares = 0.0f, c[PAIRS_PER_LANE], s[PAIRS_PER_LANE];
-#pragma unroll
-    for (int i = 0; i < PAIRS_PER_LANE; ++i) {
+    UNROLL for (int i = 0; i < PAIRS_PER_LANE; ++i) {
         const bool own = rotates && lane + 32 * i < ROTARY_PAIRS;
         c[i] = own ? cosines[lane + 32 * i] : 0.0f;
         s[i] = own ? sines[lane + 32 * i] : 0.0f;
     }
-#pragma unroll
-    for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+    UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
         x[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (lane + 32 * i < VECTORS) x[i] = from[lane + 32 * i];
         squares = __fmaf_rn(x[i].x, x[i].x, __fmaf_rn(x[i].y, x[i].y, squares));
@@ -68,8 +65,7 @@ __device__ __forceinline__ void write_head(const float4* from, Stored* to, const
     if (rotates) {
         squares = warp_sum(squares);
         const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(squares, (float)HEAD_DIM), eps)));
-#pragma unroll
-        for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+        UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
             if (lane + 32 * i >= VECTORS) continue;
             const float4 gain = gains.of[i];
             x[i].x = __fmul_rn(__fmul_rn(x[i].x, scale), gain.x), x[i].y = __fmul_rn(__fmul_rn(x[i].y, scale), gain.y);
@@ -78,8 +74,7 @@ __device__ __forceinline__ void write_head(const float4* from, Stored* to, const
         }
         __syncwarp();
         float* own = (float*)rotated;
-#pragma unroll
-        for (int i = 0; i < PAIRS_PER_LANE; ++i) {
+        UNROLL for (int i = 0; i < PAIRS_PER_LANE; ++i) {
             const int j = lane + 32 * i;
             if (j >= ROTARY_PAIRS) continue;
             const float left = own[j], right = own[j + ROTARY_PAIRS];
@@ -87,13 +82,11 @@ __device__ __forceinline__ void write_head(const float4* from, Stored* to, const
             own[j + ROTARY_PAIRS] = __fadd_rn(__fmul_rn(right, c[i]), __fmul_rn(left, s[i]));
         }
         __syncwarp();
-#pragma unroll
-        for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+        UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
             if (lane + 32 * i < VECTORS) x[i] = rotated[lane + 32 * i];
         }
     }
-#pragma unroll
-    for (int i = 0; i < VECTORS_PER_LANE; ++i) {
+    UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
         if (lane + 32 * i < VECTORS) store(to + 4 * (lane + 32 * i), x[i]);
     }
 }

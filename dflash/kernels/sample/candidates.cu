@@ -2,8 +2,8 @@
 //
 // Grid (rows), block THREADS, shared memory 12 * MAX_TOP bytes (static): a thread handles one of the MAX_TOP most probable
 // tokens. Macros: VOCAB, tokens of a row; THREADS and MAX_TOP, equal.
-// Each element of `laws`, the sampling parameters, applies to `each` rows. Row r is at position[r] + shift. `targets`, if not
-// null, maps draft tokens to target tokens.
+// Each element of `laws`, the sampling parameters, applies to `each` rows. Row r is at position[r] + shift. `targets`, if
+// not null, maps draft tokens to target tokens.
 // Without a scale in the parameters (greedy), scores are log probabilities. With one, x = scaled logit + Gumbel noise of the
 // tokens that top-k, top-p and min-p leave; scores are x - log(sum(exp(x))), in descending order. Bytes: 16 * MAX_TOP a row.
 #include "../gpu/include/pdl.cuh"

@@ -30,16 +30,14 @@ draw(const float* logits, const int* laws, const float* largest, unsigned long l
     for (u32 i = blockIdx.x * THREADS + threadIdx.x; i < (VOCAB + 63) / 64 * 16; i += gridDim.x * THREADS) {
         float x[4];
         bool any_above_floor = false;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
+        UNROLL for (int j = 0; j < 4; ++j) {
             const u32 token = i / 16 * 64 + i % 16 + 16 * j;
             x[j] = token < VOCAB ? scaled(logits[token], highest, params.scale) : __int_as_float(0xff800000);
             any_above_floor |= x[j] >= floor;
         }
         if (!any_above_floor) continue;
         const Words words = philox(i, params.position, params.seed);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
+        UNROLL for (int j = 0; j < 4; ++j) {
             if (!(x[j] >= floor) || uniform(words.w[j]) > 1.01f * __expf(x[j] - best_score)) continue;
             const float score = __fadd_rn(x[j], gumbel_of(words.w[j]));
             key = larger_key(key, max_key(rank_of(score), i / 16 * 64 + i % 16 + 16 * j));

@@ -1,14 +1,14 @@
 // Gumbel noise, bit for bit as gumbel.py and log.py compute it: the same multiplications, additions and fused multiply-adds
 // in the same order.
 #pragma once
+#include "../gpu/include/types.cuh"
 
 // log(1 + f) + e * ln 2, f from -0.293 to 0.415.
 __device__ __forceinline__ float log_of_parts(float f, float e) {
     const float factors[8] = {-1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f, 1.4249322787e-1f,
                               -1.6668057665e-1f, 2.0000714765e-1f, -2.4999993993e-1f, 3.3333331174e-1f};
     float p = 7.0376836292e-2f;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) p = __fmaf_rn(p, f, factors[i]);
+    UNROLL for (int i = 0; i < 8; ++i) p = __fmaf_rn(p, f, factors[i]);
     const float square = __fmul_rn(f, f);
     float low = __fmul_rn(__fmul_rn(p, f), square);
     low = __fmaf_rn(e, -2.12194440e-4f, low);
@@ -45,8 +45,7 @@ struct Words {
 __device__ __forceinline__ Words philox(unsigned counter, unsigned position, unsigned long long seed) {
     unsigned key0 = (unsigned)seed, key1 = (unsigned)(seed >> 32);
     unsigned c0 = counter, c1 = position, c2 = 0, c3 = 0;
-#pragma unroll
-    for (int round = 0; round < 10; ++round) {
+    UNROLL for (int round = 0; round < 10; ++round) {
         const unsigned high0 = __umulhi(c0, 0xD2511F53u), low0 = c0 * 0xD2511F53u;
         const unsigned high1 = __umulhi(c2, 0xCD9E8D57u), low1 = c2 * 0xCD9E8D57u;
         c0 = high1 ^ c1 ^ key0, c1 = low1, c2 = high0 ^ c3 ^ key1, c3 = low0;

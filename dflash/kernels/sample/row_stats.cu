@@ -30,10 +30,8 @@ __device__ __forceinline__ float block_sum(float value) {
 
 __device__ __forceinline__ float block_sum_exp(const float (&x)[PER_THREAD][4], float highest, float scale) {
     float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) sum += rank_of(x[i][j]) ? expf(scaled(x[i][j], highest, scale)) : 0.0f;
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
+        UNROLL for (int j = 0; j < 4; ++j) sum += rank_of(x[i][j]) ? expf(scaled(x[i][j], highest, scale)) : 0.0f;
     }
     return block_sum(sum);
 }
@@ -47,8 +45,7 @@ row_stats(const float* logits, const int* laws, unsigned* tops, float* sums,
     const float* at = logits + (size_t)row * VOCAB;
     const SampleParams params = ((const SampleParams*)laws)[row];
     float x[PER_THREAD][4];
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
         const int token = start + 4 * (i * THREADS + threadIdx.x);
         if (VOCAB % 4 == 0) {
             const float minus_infinity = __int_as_float(0xff800000);
@@ -56,14 +53,12 @@ row_stats(const float* logits, const int* laws, unsigned* tops, float* sums,
                                            : make_float4(minus_infinity, minus_infinity, minus_infinity, minus_infinity);
             x[i][0] = v.x, x[i][1] = v.y, x[i][2] = v.z, x[i][3] = v.w;
         } else {
-#pragma unroll
-            for (int j = 0; j < 4; ++j) x[i][j] = token + j < VOCAB ? at[token + j] : __int_as_float(0xff800000);
+            UNROLL for (int j = 0; j < 4; ++j) x[i][j] = token + j < VOCAB ? at[token + j] : __int_as_float(0xff800000);
         }
     }
     const bool needs_groups = is_truncated(params) || params.n_top >= 0;
     float top = __int_as_float(0xff800000);  // never NaN: fmaxf ignores NaN
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; ++i) {
+    UNROLL for (int i = 0; i < PER_THREAD; ++i) {
         const float group_max = fmaxf(fmaxf(x[i][0], x[i][1]), fmaxf(x[i][2], x[i][3]));
         top = fmaxf(top, group_max);
         if (needs_groups) {
@@ -73,8 +68,7 @@ row_stats(const float* logits, const int* laws, unsigned* tops, float* sums,
         }
     }
     int top_token = 0;
-#pragma unroll
-    for (int i = 4 * PER_THREAD - 1; i >= 0; --i) {
+    UNROLL for (int i = 4 * PER_THREAD - 1; i >= 0; --i) {
         if (x[i / 4][i % 4] == top) top_token = start + 4 * (i / 4 * THREADS + threadIdx.x) + i % 4;
     }
     const u64 key = max_key(rank_of(top), top_token);

@@ -49,8 +49,7 @@ struct RowKeys {
         constexpr int STEP = VOCAB % 4 ? 1 : 4;
         for (int start = 0; start < VOCAB; start += STEP * ROW_UNROLL * THREADS) {
             float x[ROW_UNROLL][STEP];
-#pragma unroll
-            for (int i = 0; i < ROW_UNROLL; ++i) {
+            UNROLL for (int i = 0; i < ROW_UNROLL; ++i) {
                 const int token = start + STEP * (i * THREADS + threadIdx.x);
                 if (token >= VOCAB) continue;
                 if (STEP == 4) {
@@ -60,12 +59,10 @@ struct RowKeys {
                     x[i][0] = logits[token];
                 }
             }
-#pragma unroll
-            for (int i = 0; i < ROW_UNROLL; ++i) {
+            UNROLL for (int i = 0; i < ROW_UNROLL; ++i) {
                 const int token = start + STEP * (i * THREADS + threadIdx.x);
                 if (token >= VOCAB) continue;
-#pragma unroll
-                for (int j = 0; j < STEP; ++j) {
+                UNROLL for (int j = 0; j < STEP; ++j) {
                     if (x[i][j] >= least) visit(sort_key(x[i][j], token + j));
                 }
             }
@@ -131,8 +128,7 @@ __device__ __forceinline__ u64 block_scan(u64 value, Scratch& scratch) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u64 sum = value;
     for (int round = 0; round < 2; ++round) {
-#pragma unroll
-        for (int i = 1; i < 32; i *= 2) {
+        UNROLL for (int i = 1; i < 32; i *= 2) {
             const u64 other = __shfl_up_sync(~0u, sum, i);
             if (lane >= i) sum += other;
         }
@@ -231,8 +227,7 @@ __device__ __forceinline__ void narrow_to_bin(const Keys& keys, const LogitBins&
     keys.each([&](u64 key) {
         if (key < high && logit_bins.bin_of(key) == bin) first_key = min(first_key, key), last = max(last, key);
     });
-#pragma unroll
-    for (int i = 16; i; i /= 2) {
+    UNROLL for (int i = 16; i; i /= 2) {
         first_key = min(first_key, __shfl_xor_sync(~0u, first_key, i));
         last = max(last, __shfl_xor_sync(~0u, last, i));
     }
@@ -263,8 +258,7 @@ __device__ __forceinline__ u64 finish(const KeyList& keys, const WeightFn& weigh
             if (other <= key) sum += its;
         }
         u64 last = key != NO_KEY && sum >= target ? key : NO_KEY - 1;
-#pragma unroll
-        for (int i = 16; i; i /= 2) last = min(last, __shfl_xor_sync(~0u, last, i));
+        UNROLL for (int i = 16; i; i /= 2) last = min(last, __shfl_xor_sync(~0u, last, i));
         if (threadIdx.x == 0) scratch.high = last + 1;
     }
     __syncthreads();
@@ -330,14 +324,12 @@ __device__ __forceinline__ int list_top_tokens(const float* logits, const u32* g
     const int lane = threadIdx.x % 32;
     for (int first_group = threadIdx.x / 32; first_group < scratch.n_groups; first_group += GROUP_UNROLL * WARPS) {
         float x[GROUP_UNROLL * 4];
-#pragma unroll
-        for (int i = 0; i < GROUP_UNROLL * 4; ++i) {
+        UNROLL for (int i = 0; i < GROUP_UNROLL * 4; ++i) {
             const int at = first_group + i / 4 * WARPS,
                       token = at < scratch.n_groups ? scratch.groups[at] * GROUP + i % 4 * 32 + lane : VOCAB;
             x[i] = token < VOCAB ? logits[token] : __int_as_float(0xff800000);
         }
-#pragma unroll
-        for (int i = 0; i < GROUP_UNROLL * 4; ++i) {
+        UNROLL for (int i = 0; i < GROUP_UNROLL * 4; ++i) {
             if (!(x[i] >= least)) continue;
             const u64 key = sort_key(x[i], 0);
             if (key == NO_KEY || logit_bins.bin_of(key) > bin) continue;

@@ -64,8 +64,7 @@ __device__ __forceinline__ u64 sample_short_list(int n, const LogitBins& logit_b
     int rank = 0;
     u64 before = 0;
     for (int i = 0; i < n && in_list; i += 4) {
-#pragma unroll
-        for (int j = i; j < i + 4; ++j) {
+        UNROLL for (int j = i; j < i + 4; ++j) {
             const bool precedes = scratch.list[j] < key;
             rank += precedes;
             before += precedes ? scratch.weights[j] : 0;

@@ -14,6 +14,7 @@
 #error "ROWS, RING_SIZE, MASK_TOKEN and BLOCKS must be defined"
 #endif
 
+#include "../gpu/include/types.cuh"
 #include "slot_order.cuh"
 
 constexpr int PENDING = 64, SEQUENCES = 16;
@@ -37,8 +38,7 @@ accept_path(int n_sequences, unsigned long long low, unsigned long long high, co
             if (lane == 0) paths[s][size] = row, after[s][size] = anchor;
             ++size;
             unsigned found[2];
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
+            UNROLL for (int i = 0; i < 2; ++i) {
                 const int r = 32 * i + lane;
                 found[i] = __ballot_sync(~0u, r > row && r < n && parent[start + r] == row && tokens[start + r] == anchor);
             }

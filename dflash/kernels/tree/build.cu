@@ -12,6 +12,7 @@
 // If candidates run out, the remaining nodes are padding. A tree with at most as many nodes as positions (a chain) is padded
 // with token 0. Any other tree is padded with copies of its first token below the root, which are never accepted.
 #include "../gpu/include/pdl.cuh"
+#include "../gpu/include/types.cuh"
 
 #if !defined(POOL) || !defined(EDGES)
 #error "POOL and EDGES must be defined"
@@ -74,8 +75,7 @@ __device__ __forceinline__ Child next_child(const Pool& pool, const TreeShape& s
         if (follows && ids[j] >= 0 && scores[j] > minus_infinity && precedes(scores[j], j, best.score, best.candidate))
             best = {scores[j], j};
     }
-#pragma unroll
-    for (int i = 16; i; i /= 2) {
+    UNROLL for (int i = 16; i; i /= 2) {
         const float score = __shfl_xor_sync(ALL, best.score, i);
         const int candidate = __shfl_xor_sync(ALL, best.candidate, i);
         if (precedes(score, candidate, best.score, best.candidate)) best = {score, candidate};
@@ -105,8 +105,7 @@ __device__ __forceinline__ int take_best(Tree& tree) {
     for (int i = threadIdx.x; i < tree.n_open; i += 32) {
         if (tree.open_weights[i] > best) best = tree.open_weights[i], index = i;
     }
-#pragma unroll
-    for (int i = 16; i; i /= 2) {
+    UNROLL for (int i = 16; i; i /= 2) {
         const double other = __shfl_xor_sync(ALL, best, i);
         const int other_index = __shfl_xor_sync(ALL, index, i);
         if (other > best || (other == best && other_index < index)) best = other, index = other_index;

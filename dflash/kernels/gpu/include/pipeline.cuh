@@ -3,8 +3,8 @@
 #pragma once
 #include "types.cuh"
 
-// Position of a thread in the pipeline. A consumer waits for phase `phase` of a full barrier, a producer for the phase before
-// that of an empty barrier, so the first waits of a producer return at once.
+// Position of a thread in the pipeline. A consumer waits for phase `phase` of a full barrier. A producer waits for the phase
+// before that one of an empty barrier, so its first waits return at once.
 template <int N, int BYTES>
 struct PipelineState {
     u32 stages, full, empty;  // shared addresses of the first stage and of its barriers, 8 bytes each

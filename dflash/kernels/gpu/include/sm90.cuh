@@ -33,8 +33,8 @@ __device__ __forceinline__ void wgmma_wait_group() {
 // Keep the compiler from moving reads and writes of the sums across this point, see warpgroup_fence_operand in CUTLASS.
 template <int N>
 __device__ __forceinline__ void wgmma_fence_operand(float (&d)[N][4]) {
-#pragma unroll
-    for (int n = 0; n < N; ++n) asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
+    UNROLL for (int n = 0; n < N; ++n)
+        asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
 }
 
 // True in one lane of a converged warp; the compiler then needs no loop over lanes. False in all lanes before Hopper.

@@ -15,8 +15,7 @@ __device__ __forceinline__ void copy_tiles_async(u32 smem, const u8* const (&til
 #if __CUDA_ARCH__ >= 900
     if (elect_one()) {
         mbarrier_arrive_expect_tx(barrier, N * BYTES);
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
+        UNROLL for (int i = 0; i < N; ++i) {
             asm volatile(
                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
                 "%4;" ::"r"(smem + i * BYTES),
@@ -25,10 +24,8 @@ __device__ __forceinline__ void copy_tiles_async(u32 smem, const u8* const (&til
         }
     }
 #else
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-#pragma unroll
-        for (int at = 0; at < BYTES; at += 512) {
+    UNROLL for (int i = 0; i < N; ++i) {
+        UNROLL for (int at = 0; at < BYTES; at += 512) {
             if (at + 16 * lane < BYTES) {
                 cp_async_16(smem + i * BYTES + at + 16 * lane, tiles[i] + offset + at + 16 * lane);
             }
