@@ -60,12 +60,24 @@ def test_a_prompt_is_counted_as_by_vllm(http, server):
     assert body["max_model_len"] == server.loaded.model.config.context
 
 
-@pytest.mark.parametrize("more", [{}, {"tools": [TOOL]}, {"chat_template_kwargs": {"enable_thinking": False}}])
+CUT = {"role": "assistant", "tool_calls": [{"function": {"name": "get_weather", "arguments": '{"city": "Os'}}]}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"tools": [TOOL]},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"reasoning_effort": "none"},
+        {"messages": [*MESSAGES, CUT, *MESSAGES]},
+    ],
+)
 def test_messages_give_the_prompt_of_a_chat(http, client, server, more):
     tokens = http.post("/tokenize", json={"messages": MESSAGES, **more}).json()["tokens"]
     prompt = http.post("/apply-template", json={"messages": MESSAGES, **more}).json()["prompt"]
     assert "capital of Japan" in prompt
-    assert ("get_weather" in prompt) == ("tools" in more)
+    assert ("get_weather" in prompt) == ("get_weather" in json.dumps(more))
     assert server.loaded.tokenizer.encode(prompt) == tokens
     usage = http.post("/v1/chat/completions", json={"messages": MESSAGES, "max_tokens": 1, **more}).json()["usage"]
     assert usage["prompt_tokens"] == len(tokens)
