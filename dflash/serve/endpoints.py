@@ -174,5 +174,7 @@ class API:
     ) -> tuple[Sequence[Completion], AnswerFormat]:
         completions = read.completions(strategy)
         model = read.request.options.model or self._backend.names[0]
-        head = AnswerHead(uuid4().hex, int(time.time()), model, self._backend.tokenizer, completions)
+        facts = self._backend.facts
+        fingerprint = None if facts is None else facts.fingerprint
+        head = AnswerHead(uuid4().hex, int(time.time()), model, self._backend.tokenizer, completions, fingerprint)
         return completions, dialect.format(read.request, head)

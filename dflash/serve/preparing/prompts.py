@@ -1,11 +1,11 @@
-"""Token ids of a request's prompts."""
+"""Text and token ids of a request's prompts."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from dflash.errors import ContextOverflow
-from dflash.generation.chat_prompt import chat_ids
+from dflash.generation.chat_prompt import chat_text
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.preparing.deferred_tools import top_tools, write_references
@@ -40,17 +40,27 @@ def prompt_ids(
         If there is no template, or it refuses the messages.
     ContextOverflow
         If a prompt is too long.
+    """
+    if isinstance(request, CompletionRequest):
+        return [_encoded(prompt, tokenizer, context) for prompt in request.prompts]
+    return [tokenizer.encode(prompt_text(request, template), max_tokens=context)]
+
+
+def prompt_text(request: ChatRequest, template: ChatTemplate | None) -> str:
+    """Render the prompt of a chat request.
+
+    Raises
+    ------
+    TemplateError
+        If there is no template, or it refuses the messages.
 
     Notes
     -----
     A past call whose arguments are no JSON object, since the output was cut or the model made a mistake, is shown to the
     model with the text as written in one parameter, `BROKEN`. Chat templates refuse such calls otherwise.
     """
-    if isinstance(request, CompletionRequest):
-        return [_encoded(prompt, tokenizer, context) for prompt in request.prompts]
     messages = [_with_objects(message) for message in write_references(request.messages, request.tools)]
-    tools, settings = top_tools(request.tools), request.template_kwargs
-    return [chat_ids(tokenizer, template, messages, tools=tools, settings=settings, max_tokens=context)]
+    return chat_text(template, messages, tools=top_tools(request.tools), settings=request.template_kwargs)
 
 
 def _encoded(prompt: str | list[int], tokenizer: Tokenizer, context: int) -> list[int]:
