@@ -46,8 +46,9 @@ def server():
     backend = Backend(
         engine_thread, loaded.tokenizer, loaded.template, ["demo", "demo-again"], limits=limits, facts=ModelFacts.of(loaded)
     )
-    with listening(build_app(backend)) as url:
-        yield SimpleNamespace(url=url, loaded=loaded, engine_thread=engine_thread, pools=loaded.model.pools)
+    app = build_app(backend)
+    with listening(app) as url:
+        yield SimpleNamespace(url=url, app=app, loaded=loaded, engine_thread=engine_thread, pools=loaded.model.pools)
 
 
 @pytest.fixture

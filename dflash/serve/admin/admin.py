@@ -18,6 +18,7 @@ from dflash.serve.admin.engine_counters import EngineCounters
 from dflash.serve.admin.metrics import ServerMetrics
 from dflash.serve.admin.model_facts import ModelFacts
 from dflash.serve.admin.model_list import check_model, model_entry, model_list
+from dflash.serve.admin.openapi import openapi
 from dflash.serve.admin.request_record import RequestCounts
 from dflash.serve.admin.server_state import props, slots
 from dflash.serve.admin.tokens import apply_template, detokenize, tokenize
@@ -108,6 +109,7 @@ class Admin:
             Route("/props", guarded(self.props)),
             Route("/slots", guarded(self.slots)),
             Route("/metrics", guarded(self.metrics)),
+            Route("/openapi.json", guarded(self.openapi)),
             Route("/tokenize", guarded(self.tokenize), methods=["POST"]),
             Route("/detokenize", guarded(self.detokenize), methods=["POST"]),
             Route("/apply-template", guarded(self.apply_template), methods=["POST"]),
@@ -153,6 +155,10 @@ class Admin:
         """Answer ``/metrics``."""
         content, content_type = self._metrics.exposition(request.headers.get("accept", ""))
         return Response(content, headers={"Content-Type": content_type})
+
+    async def openapi(self, request: Request) -> Response:
+        """Answer ``/openapi.json``."""
+        return JSONResponse(openapi(request.app.routes))
 
     async def tokenize(self, request: Request) -> Response:
         """Answer ``/tokenize``."""

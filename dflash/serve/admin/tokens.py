@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from dflash.generation.chat_prompt import chat_text
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.limits import Limits
 from dflash.serve.openai.chat_request import parse_chat
 from dflash.serve.parsing.fields import Fields, shown
+from dflash.serve.preparing.prompts import prompt_text
 
 
 def tokenize(body: object, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits) -> dict[str, Any]:
@@ -91,8 +91,7 @@ def apply_template(body: object, template: ChatTemplate | None) -> dict[str, str
 
 
 def _rendered(body: object, template: ChatTemplate | None) -> str:
-    chat = parse_chat(body)
-    return chat_text(template, chat.messages, tools=chat.tools, settings=chat.template_kwargs)
+    return prompt_text(parse_chat(body), template)
 
 
 def _without_added_bos(ids: list[int], text: str, tokenizer: Tokenizer) -> list[int]:

@@ -11,6 +11,7 @@ import pytest
 from hang_guard import GUARD, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 from serve_fakes import ScriptedEngine
+from streams import first_text
 
 import dflash.serve.admin
 from dflash.decode.drafting.draft import Draft
@@ -80,7 +81,7 @@ def test_gauges_show_the_running_sequences(http, server):
     body = {"prompt": "import os", "max_tokens": 4000, "stream": True}
     before = scrape(http)
     with http.stream("POST", "/v1/completions", json=body) as stream:
-        next(stream.iter_lines())
+        first_text(stream)
         running = scrape(http)
     wait_until(lambda: not server.engine_thread.engine.busy)
     after = scrape(http)

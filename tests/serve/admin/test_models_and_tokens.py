@@ -5,6 +5,7 @@ import threading
 
 import openai
 import pytest
+from streams import first_text
 
 from dflash.serve.admin.model_facts import ModelFacts, fingerprint
 from dflash.serve.limits import Limits
@@ -59,12 +60,24 @@ def test_a_prompt_is_counted_as_by_vllm(http, server):
     assert body["max_model_len"] == server.loaded.model.config.context
 
 
-@pytest.mark.parametrize("more", [{}, {"tools": [TOOL]}, {"chat_template_kwargs": {"enable_thinking": False}}])
+CUT = {"role": "assistant", "tool_calls": [{"function": {"name": "get_weather", "arguments": '{"city": "Os'}}]}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"tools": [TOOL]},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"reasoning_effort": "none"},
+        {"messages": [*MESSAGES, CUT, *MESSAGES]},
+    ],
+)
 def test_messages_give_the_prompt_of_a_chat(http, client, server, more):
     tokens = http.post("/tokenize", json={"messages": MESSAGES, **more}).json()["tokens"]
     prompt = http.post("/apply-template", json={"messages": MESSAGES, **more}).json()["prompt"]
     assert "capital of Japan" in prompt
-    assert ("get_weather" in prompt) == ("tools" in more)
+    assert ("get_weather" in prompt) == ("get_weather" in json.dumps(more))
     assert server.loaded.tokenizer.encode(prompt) == tokens
     usage = http.post("/v1/chat/completions", json={"messages": MESSAGES, "max_tokens": 1, **more}).json()["usage"]
     assert usage["prompt_tokens"] == len(tokens)
@@ -117,7 +130,7 @@ def test_slots_show_a_running_sequence_without_its_text(http, server):
     assert http.get("/slots").json() == []
     body = {"prompt": "import os", "max_tokens": 4000, "stream": True, "strategy": "lookup"}
     with http.stream("POST", "/v1/completions", json=body) as stream:
-        next(line for line in stream.iter_lines() if '"text":"' in line and '"text":""' not in line)
+        first_text(stream)
         (slot,) = http.get("/slots").json()
     assert slot["is_processing"]
     assert slot["n_prompt_tokens"] == len(server.loaded.tokenizer.encode("import os"))
@@ -136,6 +149,16 @@ def test_the_fingerprint_depends_on_the_weights_and_the_cache(server, monkeypatc
         assert fingerprint(server.loaded) != first
     monkeypatch.setattr(type(server.loaded.file), "fingerprint", lambda _: "0" * 64)
     assert fingerprint(server.loaded) != first
+
+
+def test_responses_carry_the_fingerprint(http, server):
+    expected = fingerprint(server.loaded)
+    whole = http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).json()
+    assert whole["system_fingerprint"] == expected
+    body = {"messages": MESSAGES, "max_tokens": 1, "stream": True}
+    lines = http.post("/v1/chat/completions", json=body).text.split("\n\n")
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    assert {chunk["system_fingerprint"] for chunk in chunks} == {expected}
 
 
 def test_tokenizing_runs_outside_of_the_event_loop(http, server, monkeypatch):
