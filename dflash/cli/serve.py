@@ -149,6 +149,7 @@ def _load_and_run(
             defaults,
             Limits(context),
             strict_names=arguments.strict_model,
+            template_kwargs=arguments.template_kwargs,
             facts=facts,
         )
         app = build_app(

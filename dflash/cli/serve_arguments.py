@@ -1,6 +1,7 @@
 """Command-line arguments of the server; names are those of llama-server where the meaning is the same."""
 
 import argparse
+import json
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -44,7 +45,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     Returns
     -------
     Namespace
-        ``model`` is set, and ``context`` is None for the model's own; ``kv`` holds the type of the KV cache.
+        ``model`` is set, and ``context`` is None for the model's own; ``kv`` holds the type of the KV cache and
+        ``template_kwargs`` the variables of the chat template.
 
     Raises
     ------
@@ -60,7 +62,18 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         arguments.model = arguments.model_option
     arguments.context = arguments.context or None
     arguments.kv = _kv(arguments)
+    arguments.template_kwargs = _template_kwargs(arguments.chat_template_kwargs)
     return arguments
+
+
+def _template_kwargs(text: str | None) -> dict[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError as error:
+        raise RequestError(f"--chat-template-kwargs: {text!r:.80} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise RequestError(f"--chat-template-kwargs: must be a JSON object, got {text!r:.80}")
+    return value
 
 
 def sampling_defaults(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -154,6 +167,11 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--strict-model", action="store_true", help="refuse requests for other model names (default: every name is served)"
+    )
+    parser.add_argument(
+        "--chat-template-kwargs",
+        metavar="JSON",
+        help="variables of the chat template for requests that do not set them, as '{\"preserve_thinking\": true}'",
     )
     parser.add_argument(
         "--keep-billing-header",

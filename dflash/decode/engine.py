@@ -7,7 +7,6 @@ from contextlib import closing
 from time import perf_counter
 from typing import NamedTuple
 
-from dflash.decode.drafting.draft import EMPTY
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.recoveries.apply import Decision, apply_recoveries
 from dflash.decode.recoveries.emit import show
@@ -19,7 +18,7 @@ from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
 from dflash.decode.scheduling.step_limit import StepLimit
 from dflash.decode.scheduling.waiting import Ticket, WaitingQueue, start_time
 from dflash.decode.session import Session, Step
-from dflash.decode.verify import Accepted, Samples, sample_rows, verify, wait
+from dflash.decode.verify import Samples, sample_rows, verify, wait
 from dflash.errors import EngineFailed, PoolExhausted, RequestError
 from dflash.kernels.gpu.lost import is_lost
 from dflash.model.batch import Forward
@@ -317,7 +316,7 @@ class Engine:
                 began, n_before = perf_counter(), len(part.session.interventions)
                 decision = self._verify(part, out, next(samples))
                 verified = perf_counter()
-                step = _step(part, decision.accepted, shared._replace(verify=verified - began))
+                step = part.step(decision.accepted, shared._replace(verify=verified - began))
                 self._commit(part.session, decision)
                 self._observe(part, step, out, restart=decision.restart)
                 self._finish(part, decision, step._replace(commit=perf_counter() - verified), n_before)
@@ -494,16 +493,3 @@ class Engine:
         session.error, session.ended_at = error, perf_counter()
         self._emit(session, step or Step([], finish=reason))
         session.finish_reason = reason
-
-
-def _step(part: BatchPart, accepted: Accepted, times: Step) -> Step:
-    """Return the step of one session, as far as it is known before the commit."""
-    return times._replace(
-        tokens=accepted.tokens,
-        drafted=accepted.drafted,
-        accepted=accepted.n_accepted,
-        finish=accepted.finish,
-        draft=part.draft if accepted.drafted else EMPTY,
-        rows=accepted.rows,
-        injected=accepted.injected,
-    )

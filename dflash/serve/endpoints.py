@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -28,7 +28,7 @@ from dflash.serve.limits import MAX_PREPARING, Limits
 from dflash.serve.parsing.body import parse_json, read_body
 from dflash.serve.parsing.sampling_defaults import filled
 from dflash.serve.preparing.completions import ReadRequest
-from dflash.serve.requests import Options
+from dflash.serve.requests import ChatRequest, Options
 from dflash.serve.strategy_choice import PLAIN, Defaults, strategy_of
 
 T = TypeVar("T")
@@ -57,6 +57,8 @@ class Backend:
         Limits of a request; the default is for a context of 262,144 tokens.
     strict_names : bool
         Refuse requests for other names. Otherwise every name is served, since many clients have a fixed one.
+    template_kwargs : mapping
+        Variables of the chat template for requests that do not set them, such as ``{"preserve_thinking": True}``.
     facts : ModelFacts, optional
         Facts about the model; None for a fake.
     """
@@ -68,6 +70,7 @@ class Backend:
     defaults: Defaults = PLAIN
     limits: Limits = field(default_factory=Limits)
     strict_names: bool = False
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     facts: ModelFacts | None = None
 
 
@@ -161,6 +164,9 @@ class API:
         wanted = dialect.parse(filled(parse_json(body, backend.limits), backend.defaults.sampling), headers)
         if backend.strict_names and wanted.options.model is not None:
             check_model(wanted.options.model, backend.names)
+        if isinstance(wanted, ChatRequest) and backend.template_kwargs:
+            kwargs = {**backend.template_kwargs, **(wanted.template_kwargs or {})}
+            wanted = replace(wanted, template_kwargs=kwargs)
         return ReadRequest.of(wanted, backend.tokenizer, backend.template, limits)
 
     def _format(

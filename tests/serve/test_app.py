@@ -98,6 +98,16 @@ def test_a_strict_server_refuses_other_names(app_of):
         assert request(app, "POST", "/v1/completions", json={"prompt": "a", "model": model}).status_code == 200
 
 
+def test_the_server_has_variables_of_the_template(app_of, lm):
+    """A request's own take precedence."""
+    app = app_of("hello", template_kwargs={"enable_thinking": False, "other": 1})
+    messages = [{"role": "user", "content": "hi"}]
+    for own, thinks in ({}, False), ({"enable_thinking": True}, True), ({"chat_template_kwargs": {"other": 2}}, False):
+        answer = request(app, "POST", "/v1/chat/completions", json={"messages": messages, **own})
+        prompt = lm.template.render(messages, enable_thinking=thinks)
+        assert answer.json()["usage"]["prompt_tokens"] == len(lm.tokenizer.encode(prompt))
+
+
 def test_a_closing_server_says_so(app_of, lm):
     engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
     app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
@@ -128,6 +138,8 @@ def test_flags_are_read_before_the_model(capsys):
         (["--allow-strategies", "plain,fast"], "--allow-strategies: 'fast' is not a strategy"),
         (["--strategy", "fast"], "strategy: 'fast' is not known"),
         (["--recover", "fast"], "recover: 'fast' is not one of"),
+        (["--chat-template-kwargs", "{a"], "--chat-template-kwargs: '{a' is not valid JSON"),
+        (["--chat-template-kwargs", "[1]"], "--chat-template-kwargs: must be a JSON object, got '[1]'"),
     ):
         assert main(["/no/such.gguf", *flags]) == 1
         assert capsys.readouterr().err.startswith(f"dflash: {message}")

@@ -27,23 +27,26 @@ class DeferredDraft(Draft):
 
     __slots__ = ("_chain", "_found", "_line", "_n", "drafts", "index")
 
+    __setattr__ = object.__setattr__  # tokens are stored when they are first read
+
     def __init__(self, drafts: DraftTrees, index: int, n: int, *, chain: bool) -> None:
         self.drafts: DraftTrees | None = drafts
         self.index, self._n, self._chain = index, n, chain
         self._found: tuple[Ints, Ints] | None = None
         self._line: list[int] | None = None
-        self.scores = self._children = None
+        object.__setattr__(self, "scores", None)
+        object.__setattr__(self, "_children", None)
 
     def __len__(self) -> int:
         return self._n
 
     @property
-    def tokens(self) -> Ints:  # type: ignore[override]  # nothing assigns the tokens of a draft
+    def tokens(self) -> Ints:
         """See `Draft`."""
         return self._tree()[0]
 
     @property
-    def parents(self) -> Ints:  # type: ignore[override]  # as for the tokens
+    def parents(self) -> Ints:
         """See `Draft`."""
         return np.arange(-1, self._n - 1, dtype=np.int32) if self._chain else self._tree()[1]
 

@@ -1,6 +1,7 @@
 """Draft tokens of one step, as a tree."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -11,6 +12,7 @@ Floats = NDArray[np.float32]
 Positions = Sequence[int] | NDArray[np.integer]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Draft:
     """Draft tokens as a tree under the last token of a sequence. A chain is a tree without forks.
 
@@ -29,7 +31,10 @@ class Draft:
         If the arrays differ in length or a parent does not come before its child.
     """
 
-    __slots__ = ("_children", "parents", "scores", "tokens")
+    tokens: Ints
+    parents: Ints
+    scores: Floats | None
+    _children: dict[tuple[int, int], int] | None = field(default=None, init=False, repr=False)
 
     def __init__(self, tokens: ArrayLike, parents: ArrayLike | None = None, *, scores: Floats | None = None) -> None:
         ids = np.asarray(tokens, np.int32)
@@ -39,16 +44,15 @@ class Draft:
             raise ValueError(f"draft: wanted a parent for each token, got tokens {ids.shape} and parents {above.shape}")
         if parents is not None and n and ((above < -1).any() or (above >= np.arange(n)).any()):
             raise ValueError(f"draft: every parent must come before its child or be -1, got {above.tolist()}")
+        object.__setattr__(self, "tokens", ids)
         if scores is not None and len(scores) != n:
             raise ValueError(f"draft: wanted a score for each of {n} tokens, got {len(scores)}")
-        self.tokens, self.parents, self.scores = ids, above, scores
-        self._children: dict[tuple[int, int], int] | None = None
+        object.__setattr__(self, "parents", above)
+        object.__setattr__(self, "scores", scores)
+        object.__setattr__(self, "_children", None)
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.tokens.tolist()}, {self.parents.tolist()})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Draft):
@@ -84,11 +88,13 @@ class Draft:
 
     def child(self, node: int, token: int) -> int:
         """Return the first child of `node` that holds `token`; -1 if there is none."""
-        if self._children is None:
-            self._children = {}
+        found = self._children
+        if found is None:
+            found = {}
             for i, key in enumerate(zip(self.parents.tolist(), self.tokens.tolist(), strict=True)):
-                self._children.setdefault(key, i)
-        return self._children.get((node, token), -1)
+                found.setdefault(key, i)
+            object.__setattr__(self, "_children", found)
+        return found.get((node, token), -1)
 
     def path(self, node: int) -> list[int]:
         """Return the nodes from the root's child down to `node`."""

@@ -8,6 +8,8 @@ from dflash.decode.drafting.device_draft import DeferredDraft
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing
 from dflash.decode.session import Session
+from dflash.decode.step import Step
+from dflash.decode.verify import Accepted
 from dflash.errors import DFlashError
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
@@ -25,6 +27,18 @@ class BatchPart(NamedTuple):
     stop: int
     draft: Draft = EMPTY
     n_prefill: int = 0
+
+    def step(self, accepted: Accepted, times: Step) -> Step:
+        """Return the step of a session that decodes, as far as it is known before the commit."""
+        return times._replace(
+            tokens=accepted.tokens,
+            drafted=accepted.drafted,
+            accepted=accepted.n_accepted,
+            finish=accepted.finish,
+            draft=self.draft if accepted.drafted else EMPTY,
+            rows=accepted.rows,
+            injected=accepted.injected,
+        )
 
 
 def plan(model: TargetModel, sessions: Sequence[Session], chunk: Callable[[int], int], fail: Fail) -> list[BatchPart]:

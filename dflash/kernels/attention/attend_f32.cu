@@ -40,7 +40,7 @@ attend_f32(const float* q, const float* k, const float* v, const int* counts, co
     if (!chain && threadIdx.x == 0) {
         for (int at = own; at >= 0; at = parent[begin + at]) path[depth[begin + at]] = at;
     }
-    __syncthreads();
+    __syncthreads();  // `path` is complete
 
     const float scale = 1.0f / sqrtf((float)HEAD_DIM), minus_infinity = __int_as_float(0xff800000);
     const size_t at = (size_t)row * QUERY_HEADS + head;
@@ -68,7 +68,7 @@ attend_f32(const float* q, const float* k, const float* v, const int* counts, co
     }
     UNROLL for (int i = 0; i < PER_LANE; ++i) outputs[warp][lane + 32 * i] = o[i];
     if (lane == 0) max_scores[warp] = max_score, sums[warp] = sum;
-    __syncthreads();
+    __syncthreads();  // the partial sums of all warps are stored
     if (threadIdx.x >= HEAD_DIM) return;
     float largest = minus_infinity;
     UNROLL for (int w = 0; w < WARPS; ++w) largest = fmaxf(largest, max_scores[w]);

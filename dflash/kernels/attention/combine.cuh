@@ -58,7 +58,7 @@ __device__ __forceinline__ void combine_splits(int n_splits, const float* gate, 
         total = warp_sum(total);
         if (lane == 0) totals[j] = total;
     }
-    __syncthreads();
+    __syncthreads();  // weights and totals are complete
     float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     UNROLL for (int i = 0; i < SPLITS_PER_WAY; ++i) {
         const int split = i * WAYS + way;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void combine_splits(int n_splits, const float* gate, 
         x.z = __fmaf_rn(o[i].z, w, x.z), x.w = __fmaf_rn(o[i].w, w, x.w);
     }
     acc[way][threadIdx.x % 64] = x;
-    __syncthreads();
+    __syncthreads();  // the sums of all ways are stored
     if (way > 0 || !active) return;
     UNROLL for (int i = 1; i < WAYS; ++i) {
         const float4 y = acc[i][threadIdx.x];

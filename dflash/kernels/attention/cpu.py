@@ -3,20 +3,8 @@
 import numba
 import numpy as np
 
+from dflash.kernels.attention import plan
 from dflash.kernels.attention.page import clear, finish, merge, read_page
-from dflash.kernels.attention.plan import (
-    ALL,
-    FIRST,
-    HEAD,
-    LAST,
-    PAGES,
-    RECORDS,
-    SEQUENCE,
-    SERIAL,
-    cut_in_tasks,
-    cut_in_units,
-    new_tickets,
-)
 from dflash.kernels.cpu.jit import inline, kernel
 from dflash.kernels.cpu.simd import fetch_add, load_f32, mul, splat, store_f32
 from dflash.kernels.ragged import PAGE
@@ -53,10 +41,10 @@ def _follow(parent, depth, length, pages, row, page, places):
 @inline
 def _read(unit, page, k, v, group, first, parent, depth, length, pages, queries, counts, scores, records, places):
     """Compute the records of a unit's queries for one page."""
-    s, width = unit[SEQUENCE], k.shape[3]
+    s, width = unit[plan.SEQUENCE], k.shape[3]
     parent, depth = parent[first[s] : first[s + 1]], depth[first[s] : first[s + 1]]
-    length, pages, offset, address = length[s], pages[s], unit[HEAD] * width, places.ctypes.data
-    start, end, before = unit[FIRST] - first[s], unit[LAST] - first[s], page * PAGE
+    length, pages, offset, address = length[s], pages[s], unit[plan.HEAD] * width, places.ctypes.data
+    start, end, before = unit[plan.FIRST] - first[s], unit[plan.LAST] - first[s], page * PAGE
     complete = before + PAGE <= length
     for row in range(start, end):
         counts[(row - start) * group : (row - start + 1) * group] = min(PAGE, length + depth[row] + 1 - before)
@@ -113,23 +101,23 @@ def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks,
             break
         u, page = tasks[task]
         unit = units[u]
-        start, head, n = unit[FIRST], unit[HEAD] * group, (unit[LAST] - unit[FIRST]) * group
+        start, head, n = unit[plan.FIRST], unit[plan.HEAD] * group, (unit[plan.LAST] - unit[plan.FIRST]) * group
         _gather(q, start, head, group, n, queries)
-        stored = partials.ctypes.data + record * unit[RECORDS]
-        if page != ALL:
+        stored = partials.ctypes.data + record * unit[plan.RECORDS]
+        if page != plan.ALL:
             at = stored + record * n * page
             _read(unit, page, k, v, group, first, parent, depth, length, pages, queries, counts, scores, at, places)
-            if fetch_add(ticket + 8 * (1 + u), 1) < unit[PAGES] - 1:
+            if fetch_add(ticket + 8 * (1 + u), 1) < unit[plan.PAGES] - 1:
                 continue
         for j in range(n):
             clear(states + record * j, width)
-        for p in range(unit[PAGES]):
+        for p in range(unit[plan.PAGES]):
             at = stored + record * n * p
-            if page == ALL:
+            if page == plan.ALL:
                 at = states + record * most
                 _read(unit, p, k, v, group, first, parent, depth, length, pages, queries, counts, scores, at, places)
             for j in range(n):
-                if (length[unit[SEQUENCE]] + depth[start + j // group]) // PAGE >= p:
+                if (length[unit[plan.SEQUENCE]] + depth[start + j // group]) // PAGE >= p:
                     merge(states + record * j, at + record * j, width)
         _write(states, start, head, group, n, heads, width, gate, out)
 
@@ -138,13 +126,13 @@ def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks,
 def _attend(q, k, v, first, parent, depth, length, pages, gate, out, threads):
     width, heads = q.shape[2], k.shape[2]
     group = q.shape[1] // heads
-    units, splits = cut_in_units(first, depth, length, heads, group, width, threads)
-    tasks, most, records, products = cut_in_tasks(units, splits, group, width, threads)
+    units, splits = plan.cut_in_units(first, depth, length, heads, group, width, threads)
+    tasks, most, records, products = plan.cut_in_tasks(units, splits, group, width, threads)
     partials = np.empty(records * (width + 32), np.float32)
-    tickets = new_tickets(1 + len(units))
+    tickets = plan.new_tickets(1 + len(units))
     # one array per thread; numba frees an array after the last use of its name, even if its address is still in use
     size = most * (width + PAGE + 2 * (width + 32))
-    if products <= SERIAL or len(tasks) == 1:
+    if products <= plan.SERIAL or len(tasks) == 1:
         scratch = np.empty(size, np.float32)
         _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks, most, scratch, partials, tickets)
     else:

@@ -164,15 +164,7 @@ class Attend(_Attention):
     """
 
     def __init__(
-        self,
-        q: Any,
-        k: Any,
-        v: Any,
-        batch: BatchArrays,
-        out: Any,
-        *,
-        gate: Any = None,
-        workspace: Workspace | None = None,
+        self, q: Any, k: Any, v: Any, batch: BatchArrays, out: Any, *, gate: Any = None, workspace: Workspace | None = None
     ) -> None:
         super().__init__("attend", q, k, v, batch, out, gate)
         if self.exact:

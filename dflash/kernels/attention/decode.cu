@@ -24,9 +24,9 @@ decode(const unsigned short* q, const unsigned short* k, const unsigned short* v
     if (threadIdx.x == 0) item.sequence = item.before = 0;
     wait_on_dependent_grids();
     for (int n = blockIdx.x;; n += gridDim.x) {
-        __syncthreads();
+        __syncthreads();  // the previous item and its masks are no longer read
         if (threadIdx.x == 0) find(n, item, batch, pages, max_pages);
-        __syncthreads();
+        __syncthreads();  // the item is stored
         if (item.queries.n == 0) break;
         for (int i = 0; i < STAGES; ++i) fetch(stages, k, v, item.kv, i);
         if (threadIdx.x < item.rows) read_mask(item, threadIdx.x, batch, limits, above);

@@ -45,7 +45,7 @@ decode_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, cons
     Pipeline pipeline = {query_tile + QUERY_TILE_BYTES, full, full + 8 * STAGES, 0, 0};
     if (threadIdx.x == PENDING) init_pipeline(pipeline);
     if (threadIdx.x < PENDING) read_batch(batch, counts, first, parent, depth, length, max_rows, max_sequences);
-    __syncthreads();
+    __syncthreads();  // barriers and batch are ready
     if (threadIdx.x >= 2 * TILE_Q) {
         setmaxnreg_producer();
         if (threadIdx.x == 2 * TILE_Q) copy_items(pipeline, k, v, batch, pages, max_pages);
@@ -58,9 +58,9 @@ decode_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, cons
     if (thread == 0) item.sequence = item.before = 0;
     bool waited = false;
     for (int n = blockIdx.x;; n += gridDim.x) {
-        warpgroup_sync();
+        warpgroup_sync();  // the warpgroup no longer reads its previous item
         if (thread == 0) find(n, item, batch, pages, max_pages);
-        warpgroup_sync();
+        warpgroup_sync();  // the item is stored
         if (item.queries.n == 0) break;
         if (thread < item.rows) read_mask(item, thread, batch, limits[group], above[group]);
         if (!waited) wait_on_dependent_grids();
@@ -70,7 +70,7 @@ decode_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, cons
             continue;
         }
         store_queries(own, q, item.queries);
-        warpgroup_sync();
+        warpgroup_sync();  // queries and masks are stored before any warp reads them
         const Mask mask = {item.kv.committed, item.kv.committed, 0, limits[group], above[group]};
         Softmax acc;
         mainloop(pipeline, item.kv, mask, own, acc);

@@ -61,7 +61,7 @@ __device__ __forceinline__ void mainloop(const Cache& k, const Cache& v, const S
     u32 p[TILE_KV / 16][4];
     init(acc);
     cp_async_wait_group<STAGES - 1>();
-    __syncthreads();
+    __syncthreads();  // all threads' copies of the first keys, and the queries, are visible
     if (!idle) {
         mma_scores(s, queries, stages);
         online_softmax(s, kv.begin * TILE_KV, mask, acc, rescale);
@@ -70,7 +70,7 @@ __device__ __forceinline__ void mainloop(const Cache& k, const Cache& v, const S
     int n = STAGES, stage = 0;
     for (int i = kv.begin + 1; i < kv.end; ++i, n += 2) {
         cp_async_wait_group<STAGES - 4>();
-        __syncthreads();
+        __syncthreads();  // the next tiles are visible, and the stages that are refilled below were read
         if (n > STAGES) fetch(stages, k, v, kv, n - 1);
         fetch(stages, k, v, kv, n);
         const int key_stage = stage + 1 == STAGES ? 0 : stage + 1;
@@ -84,7 +84,7 @@ __device__ __forceinline__ void mainloop(const Cache& k, const Cache& v, const S
         }
     }
     cp_async_wait_group<0>();
-    __syncthreads();
+    __syncthreads();  // the last values are visible
     stage = stage + 1 == STAGES ? 0 : stage + 1;
     if (!idle) mma_values(acc.o, p, stages + (stage + 1 == STAGES ? 0 : stage + 1) * TILE_BYTES);
     finish_sums(acc);

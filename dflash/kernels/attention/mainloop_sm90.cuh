@@ -1,5 +1,6 @@
 // Warp-specialised mainloop of attention for Hopper. Roles: one producer thread copies tiles of keys and values with TMA
-// into a pipeline of STAGES; consumer warpgroups multiply the tiles with 64 queries each, at their own pace.
+// into a pipeline of STAGES; consumer warpgroups multiply the tiles with 64 queries each, without waiting for
+// each other.
 //
 // A warpgroup multiplies the scores of a tile while it multiplies the weights of the previous tile with its values. The
 // tiles of a context arrive in the order K0 K1 V0 K2 V1 ..., context after context.
@@ -74,7 +75,7 @@ __device__ __forceinline__ void store_queries(u32 tile, const u16* q, const Quer
         const int n = threadIdx.x % 128 + 128 * i;
         st_shared_16(tile + swizzled<64>(n / LINES, n % LINES), value[i]);
     }
-    fence_async_proxy();
+    fence_async_proxy();  // wgmma reads them through the async proxy
 }
 
 // Zero the values of the last tile that are not in the cache: a weight of zero times NaN is NaN.
@@ -82,8 +83,8 @@ __device__ __forceinline__ void clear_values(u32 tile, int written) {
     for (int i = threadIdx.x % 128; i < (TILE_KV - written) * LINES; i += 128) {
         st_shared_16(tile + swizzled<TILE_KV>(written + i / LINES, i % LINES), make_uint4(0, 0, 0, 0));
     }
-    fence_async_proxy();
-    warpgroup_sync();
+    fence_async_proxy();  // wgmma reads them through the async proxy
+    warpgroup_sync();  // all zeros are stored
 }
 
 // Release the stages of a context without reading them; for a warpgroup without queries.
@@ -151,7 +152,7 @@ __device__ __forceinline__ void epilogue(u32 tile, const QueryTile& queries, con
         return tile + row * (4 * BLOCK_COLUMNS) + (line ^ row % 4 * 2) * 16;
     };
     UNROLL for (int start = 0; start < HEAD_DIM; start += BLOCK_COLUMNS) {
-        warpgroup_sync();
+        warpgroup_sync();  // the queries, or the previous columns, are no longer read
         UNROLL for (int h = 0; h < 2; ++h) {
             const int row = query_index(h) - first;
             const float factor = __fdiv_rn(1.0f, acc.sum[h]);
@@ -164,7 +165,7 @@ __device__ __forceinline__ void epilogue(u32 tile, const QueryTile& queries, con
                              : "memory");
             }
         }
-        warpgroup_sync();
+        warpgroup_sync();  // all outputs of these columns are stored
         constexpr int IN_FLIGHT = BLOCK_LINES % 16 ? BLOCK_LINES / 2 : 8;  // lines that a thread loads at a time
         UNROLL for (int i = 0; i < BLOCK_LINES / 2; i += IN_FLIGHT) {
             float4 g[IN_FLIGHT];

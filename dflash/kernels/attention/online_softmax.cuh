@@ -1,4 +1,5 @@
-// Online softmax: out = softmax(q k^T / sqrt(HEAD_DIM)) v, times sigmoid(gate) if GATED, tile by tile of keys and values.
+// Online softmax (FlashAttention-2, Dao 2023, arXiv 2307.08691): out = softmax(q k^T / sqrt(HEAD_DIM)) v, times
+// sigmoid(gate) if GATED, tile by tile of keys and values.
 //
 // A query tile is rows times the GROUP_SIZE heads that share a KV head, rows outermost; all of them share each key and value
 // that is read. The largest score and the sum of weights are float32. Values are rescaled when the largest score grows.

@@ -6,35 +6,9 @@ then 16 lanes that all hold the largest score, then 16 lanes that all hold the s
 
 import numpy as np
 
-from dflash.kernels.attention.tiles import (
-    blend_1x1,
-    blend_1x8,
-    blend_2x1,
-    blend_2x8,
-    blend_4x1,
-    blend_4x4,
-    scores_4x4,
-    scores_8x2,
-    scores_16x1,
-)
+from dflash.kernels.attention import tiles
+from dflash.kernels.cpu import simd
 from dflash.kernels.cpu.jit import inline
-from dflash.kernels.cpu.simd import (
-    add,
-    div,
-    exp,
-    fma,
-    hmax,
-    hsum,
-    load_f32,
-    maximum,
-    mul,
-    sigmoid,
-    splat,
-    store_f32,
-    sub,
-    write_f32,
-    zeros,
-)
 from dflash.kernels.ragged import PAGE
 
 NOTHING = np.float32(-np.inf)
@@ -50,33 +24,33 @@ def _score(k, places, offset, width, queries, counts, first, last, scores):
         most = counts[j + many - 1]
         if many == 4:
             for i in range(0, most, 4):
-                scores_4x4(k, places + 8 * i, offset, q, stride, lines, out + 4 * i)
+                tiles.scores_4x4(k, places + 8 * i, offset, q, stride, lines, out + 4 * i)
         elif many == 2:
             for i in range(0, most, 8):
-                scores_8x2(k, places + 8 * i, offset, q, stride, lines, out + 4 * i)
+                tiles.scores_8x2(k, places + 8 * i, offset, q, stride, lines, out + 4 * i)
         else:
             for i in range(0, most, 16):
-                scores_16x1(k, places + 8 * i, offset, q, stride, lines, out + 4 * i)
+                tiles.scores_16x1(k, places + 8 * i, offset, q, stride, lines, out + 4 * i)
         j += many
 
 
 @inline
 def _soften(scores, count, width, record):
-    """Turn `count` scores into weights, ``exp(score - largest)``; write the largest and the sum to the record."""
+    """Turn `count` scores into weights, ``simd.exp(score - largest)``; write the largest and the sum to the record."""
     end = (count + 15) // 16 * 16
     for i in range(count, end):
-        write_f32(scores + 4 * i, NOTHING)
-    top = load_f32(scores)
+        simd.write_f32(scores + 4 * i, NOTHING)
+    top = simd.load_f32(scores)
     for i in range(16, end, 16):
-        top = maximum(top, load_f32(scores + 4 * i))
-    top = splat(hmax(top))
-    total = zeros()
+        top = simd.maximum(top, simd.load_f32(scores + 4 * i))
+    top = simd.splat(simd.hmax(top))
+    total = simd.zeros()
     for i in range(0, end, 16):
-        weight = exp(sub(load_f32(scores + 4 * i), top))
-        store_f32(scores + 4 * i, weight)
-        total = add(total, weight)
-    store_f32(record + 4 * width, top)
-    store_f32(record + 4 * (width + 16), splat(hsum(total)))
+        weight = simd.exp(simd.sub(simd.load_f32(scores + 4 * i), top))
+        simd.store_f32(scores + 4 * i, weight)
+        total = simd.add(total, weight)
+    simd.store_f32(record + 4 * width, top)
+    simd.store_f32(record + 4 * (width + 16), simd.splat(simd.hsum(total)))
 
 
 @inline
@@ -85,24 +59,24 @@ def _blend_some(v, places, offset, width, many, n, weights, out, stride):
     i = 0
     if many == 4:
         while i + 64 <= width:
-            blend_4x4(v, places, offset + i, n, weights, out + 4 * i, stride)
+            tiles.blend_4x4(v, places, offset + i, n, weights, out + 4 * i, stride)
             i += 64
         while i < width:
-            blend_4x1(v, places, offset + i, n, weights, out + 4 * i, stride)
+            tiles.blend_4x1(v, places, offset + i, n, weights, out + 4 * i, stride)
             i += 16
     elif many == 2:
         while i + 128 <= width:
-            blend_2x8(v, places, offset + i, n, weights, out + 4 * i, stride)
+            tiles.blend_2x8(v, places, offset + i, n, weights, out + 4 * i, stride)
             i += 128
         while i < width:
-            blend_2x1(v, places, offset + i, n, weights, out + 4 * i, stride)
+            tiles.blend_2x1(v, places, offset + i, n, weights, out + 4 * i, stride)
             i += 16
     else:
         while i + 128 <= width:
-            blend_1x8(v, places, offset + i, n, weights, out + 4 * i, stride)
+            tiles.blend_1x8(v, places, offset + i, n, weights, out + 4 * i, stride)
             i += 128
         while i < width:
-            blend_1x1(v, places, offset + i, n, weights, out + 4 * i, stride)
+            tiles.blend_1x1(v, places, offset + i, n, weights, out + 4 * i, stride)
             i += 16
 
 
@@ -115,7 +89,7 @@ def _blend(v, places, offset, width, counts, first, last, scores, records):
         shared = counts[j]
         for e in range(j, j + many):
             for i in range(0, width, 16):
-                store_f32(records + stride * e + 4 * i, zeros())
+                simd.store_f32(records + stride * e + 4 * i, simd.zeros())
         _blend_some(v, places, offset, width, many, shared, scores + 4 * PAGE * j, records + stride * j, stride)
         for e in range(j + 1, j + many):
             rest = counts[e] - shared
@@ -138,29 +112,29 @@ def read_page(k, v, places, offset, width, queries, counts, first, last, scores,
 def clear(record, width):
     """Initialise a record for no pages."""
     for i in range(0, width + 32, 16):
-        store_f32(record + 4 * i, zeros())
-    store_f32(record + 4 * width, splat(NOTHING))
+        simd.store_f32(record + 4 * i, simd.zeros())
+    simd.store_f32(record + 4 * width, simd.splat(NOTHING))
 
 
 @inline
 def merge(record, later, width):
     """Merge the record of the next page into the record of all pages before it."""
-    old, new = load_f32(record + 4 * width), load_f32(later + 4 * width)
-    top = maximum(old, new)
-    a, b = exp(sub(old, top)), exp(sub(new, top))
+    old, new = simd.load_f32(record + 4 * width), simd.load_f32(later + 4 * width)
+    top = simd.maximum(old, new)
+    a, b = simd.exp(simd.sub(old, top)), simd.exp(simd.sub(new, top))
     for i in range(0, width, 16):
-        store_f32(record + 4 * i, fma(load_f32(record + 4 * i), a, mul(load_f32(later + 4 * i), b)))
+        simd.store_f32(record + 4 * i, simd.fma(simd.load_f32(record + 4 * i), a, simd.mul(simd.load_f32(later + 4 * i), b)))
     total = 4 * (width + 16)
-    store_f32(record + total, fma(load_f32(record + total), a, mul(load_f32(later + total), b)))
-    store_f32(record + 4 * width, top)
+    simd.store_f32(record + total, simd.fma(simd.load_f32(record + total), a, simd.mul(simd.load_f32(later + total), b)))
+    simd.store_f32(record + 4 * width, top)
 
 
 @inline
 def finish(record, width, gate, out):
     """Divide by the sum of weights, and multiply by the sigmoid of a gate unless its address is 0."""
-    total = load_f32(record + 4 * (width + 16))
+    total = simd.load_f32(record + 4 * (width + 16))
     for i in range(0, width, 16):
-        value = div(load_f32(record + 4 * i), total)
+        value = simd.div(simd.load_f32(record + 4 * i), total)
         if gate != 0:
-            value = mul(value, sigmoid(load_f32(gate + 4 * i)))
-        store_f32(out + 4 * i, value)
+            value = simd.mul(value, simd.sigmoid(simd.load_f32(gate + 4 * i)))
+        simd.store_f32(out + 4 * i, value)

@@ -22,7 +22,7 @@ prefill_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, con
     KvRange kv;
     QueryTile queries;
     const bool found = find(blockIdx.x, kv, queries, counts[1], first, length, pages, max_pages);
-    __syncthreads();
+    __syncthreads();  // the pipeline's barriers are initialised
     wait_on_dependent_grids();
     if (!found) return;
     if (threadIdx.x >= 2 * TILE_Q) {
@@ -41,7 +41,7 @@ prefill_hopper(const unsigned short* q, const __grid_constant__ TensorMap k, con
     }
     const u32 own = query_tile + threadIdx.x / 128 * WARPGROUP_TILE;
     store_queries(own, q, queries);
-    warpgroup_sync();
+    warpgroup_sync();  // all queries of the warpgroup are stored
     Softmax acc;
     mainloop(pipeline, kv, mask_of(kv, queries), own, acc);
     epilogue(own, queries, acc, gate, out);

@@ -1,6 +1,6 @@
-// Split-KV: the context of a pending row is divided into at most MAX_SPLITS splits of equal size, a multiple of STEP
-// positions. The size depends on the position of the row only, so a row's bits do not depend on the batch. Rows of a
-// sequence whose splits have the same size form a unit, which is processed together.
+// Split-KV (Flash-Decoding, Dao et al. 2023): the context of a pending row is divided into at most MAX_SPLITS splits of
+// equal size, a multiple of STEP positions. The size depends on the position of the row only, so a row's bits do not depend
+// on the batch. Rows of a sequence whose splits have the same size form a unit, which is processed together.
 //
 // Macro: MAX_SPLITS, capacity of splits of a row.
 #pragma once

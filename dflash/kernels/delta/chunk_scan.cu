@@ -159,7 +159,7 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
             const Stage stage((char*)dynamic + c % STAGES * STAGE);
             if (STAGES == 1) fetch_chunk(c);
             cp_async_wait_group<0>();
-            __syncthreads();
+            __syncthreads();  // the chunk is visible, and the stage that is refilled below was read
             if (STAGES == 2 && c + 1 < n_chunks) fetch_chunk(c + 1);
             const float *const decays = stage.gates + DECAY * CHUNK, *const beta = stage.gates + BETA * CHUNK;
             const float* const to_end = stage.gates + DECAY_TO_END * CHUNK;
@@ -233,7 +233,7 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
                         out[(size_t)i * VALUE_HEADS * VALUE_DIM + 8] = o[t][e + 2];
                     }
                 }
-            if (STAGES == 1) __syncthreads();
+            if (STAGES == 1) __syncthreads();  // the chunk was read
         }
         UNROLL for (int t = 0; t < 2 * KEY_TILES; ++t) {
             *(float2*)(committed + 8 * t) = make_float2(own[t][0], own[t][1]);
@@ -250,6 +250,6 @@ chunk_scan(const unsigned short* prepared, const unsigned short* matrices, const
                 move_tail(slot_tail, context, mixed, start, n_rows, channel);
             }
         }
-        __syncthreads();
+        __syncthreads();  // the next sequence reuses the shared memory
     }
 }

@@ -1,5 +1,5 @@
-// Prefill, second kernel: the interactions inside each chunk (WY form), which do not depend on the state. With g the running
-// sum of log decays in the chunk:
+// Prefill, second kernel: the interactions inside each chunk, which do not depend on the state: the WY form of Yang, Kautz,
+// Hatamizadeh 2024, arXiv 2412.06464. With g the running sum of log decays in the chunk:
 //
 //   QK_MASKED[i, j] = exp(g_i - g_j) q_i . k_j for j <= i
 //   WY_INVERSE = inverse of I + M, M[i, j] = beta_i exp(g_i - g_j) k_i . k_j for j < i, by forward substitution in float32
@@ -113,7 +113,7 @@ chunk_wy(const unsigned short* prepared, const float* alpha, const float* beta, 
         of_chunk[DECAY_TO_END * CHUNK + 2 * lane + 1] = expf(last - sum);
     }
     cp_async_wait_group<0>();
-    __syncthreads();
+    __syncthreads();  // k, q and the gates are visible
 
     float of_k[CHUNK / 8][4], of_q[CHUNK / 8][4];
     clear(of_k), clear(of_q);
@@ -129,7 +129,7 @@ chunk_wy(const unsigned short* prepared, const float* alpha, const float* beta, 
             mma_m16n16k16(of_q + 2 * t, from_q, b);
         }
     }
-    __syncthreads();
+    __syncthreads();  // k and q, which M overwrites, were multiplied
     u16* const of_head = matrices + ((size_t)blockIdx.x * VALUE_HEADS + head) * N_MATRICES * MATRIX_SIZE;
     UNROLL for (int t = 0; t < CHUNK / 8; ++t) {
         if (t / 2 > warp) continue;
@@ -144,9 +144,9 @@ chunk_wy(const unsigned short* prepared, const float* alpha, const float* beta, 
             store_pair(of_head, QK_MASKED, i * CHUNK + j, masked[0], masked[1]);
         }
     }
-    __syncthreads();
+    __syncthreads();  // M is complete
     if (warp < 2) substitute(m, x, threadIdx.x);
-    __syncthreads();
+    __syncthreads();  // the inverse is complete
     for (int i = threadIdx.x; i < MATRIX_SIZE / 2; i += 128) {
         const int r = 2 * i / CHUNK, c = 2 * i % CHUNK;
         if (c / TILE > r / TILE) continue;

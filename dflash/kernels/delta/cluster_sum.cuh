@@ -24,7 +24,7 @@ struct ClusterSum {
             mbarrier_init(smem_address(&barriers[producer][0]), 1);
             mbarrier_init(smem_address(&barriers[producer][1]), 1);
         }
-        __syncwarp();
+        __syncwarp();  // the barriers are initialised before the warp arrives at the cluster's barrier
         asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
     }
@@ -57,7 +57,7 @@ struct ClusterSum {
         mbarrier_wait_warp(barrier, turn / 2 % 2);
         mine = all[0];
         UNROLL for (int p = 1; p < SPLIT; ++p) mine = __fadd_rn(mine, all[p]);
-        __syncwarp();
+        __syncwarp();  // all lanes have read the sums
 #endif
         return mine;
     }

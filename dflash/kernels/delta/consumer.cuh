@@ -76,7 +76,7 @@ __device__ __forceinline__ void consume_rows(State& own, int n, const TreeOrder&
                           lane);
             }
             if (tree.start[at] != CONTINUE) {
-                __syncwarp();
+                __syncwarp();  // the state of `last` is saved before another lane restores it
                 restore_state(own, tree, at, smem, committed, lane);
             }
             update = Updates{};

@@ -40,15 +40,7 @@ class PromptScratch:
     """
 
     def __init__(
-        self,
-        rows: int,
-        n_groups: int,
-        n_heads: int,
-        width: int,
-        n_values: int,
-        *,
-        sequences: int,
-        memory: Any = None,
+        self, rows: int, n_groups: int, n_heads: int, width: int, n_values: int, *, sequences: int, memory: Any = None
     ) -> None:
         self.sequences = sequences
         shapes = _shapes(rows, n_groups, n_heads, width, n_values, sequences)

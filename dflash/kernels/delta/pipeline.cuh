@@ -29,6 +29,6 @@ struct Pipeline {
                 mbarrier_init(smem_address(empty + i), CONSUMERS);
             }
         }
-        __syncwarp();
+        __syncwarp();  // the barriers are initialised before the warp uses them
     }
 };

@@ -66,7 +66,7 @@ step(const float* mixed, const float* gate, const float* alpha, const float* bet
     int above = blockIdx.z == 0 && producer.row >= 0 && producer.row < MAX_ROWS ? parent[producer.row] : -1;
     pipeline.init();
     if (CLUSTERED) cluster_sum.init();
-    __syncthreads();
+    __syncthreads();  // all barriers are initialised
     int turn = 0;
     u32 phases = 0;  // bit i: the barriers of stage i are in an odd phase
 #pragma unroll 1

@@ -45,10 +45,7 @@ def q4_1(block: QuantBlock) -> Iterator[Lanes]:
 
 def _fifth_bits(block: QuantBlock, offset: int) -> tuple[Lanes, Lanes]:
     bits = block.each_int(offset, 4)
-    return (
-        ((bits >> list(range(16))) & 1) << 4,
-        ((bits >> list(range(16, 32))) & 1) << 4,
-    )
+    return (((bits >> list(range(16))) & 1) << 4, ((bits >> list(range(16, 32))) & 1) << 4)
 
 
 def q5_0(block: QuantBlock) -> Iterator[Lanes]:
@@ -96,12 +93,7 @@ def mxfp4(block: QuantBlock) -> Iterator[Lanes]:
 def _scales_and_minima(block: QuantBlock) -> list[Lanes]:
     """Return 16 factors: ``d * scale`` of the eight sub-blocks of Q4_K and Q5_K, then their ``dmin * minimum``."""
     a, b, c = block.words(4, 3)
-    packed = [
-        a & _LOW6,
-        (c & _LOW4) | (((a >> 6) & _LOW2) << 4),
-        b & _LOW6,
-        ((c >> 4) & _LOW4) | (((b >> 6) & _LOW2) << 4),
-    ]
+    packed = [a & _LOW6, (c & _LOW4) | (((a >> 6) & _LOW2) << 4), b & _LOW6, ((c >> 4) & _LOW4) | (((b >> 6) & _LOW2) << 4)]
     return (bytes_of(packed).float() * block.each_f16(0).halves(block.each_f16(2))).spread()
 
 
@@ -177,21 +169,7 @@ def iq4_xs(block: QuantBlock) -> Iterator[Lanes]:
 
 
 FORMATS: dict[str, Callable[[QuantBlock], Iterator[Lanes]]] = {
-    "F32": f32,
-    "F16": f16,
-    "BF16": bf16,
-    "Q4_0": q4_0,
-    "Q4_1": q4_1,
-    "Q5_0": q5_0,
-    "Q5_1": q5_1,
-    "Q8_0": q8_0,
-    "Q2_K": q2_k,
-    "Q3_K": q3_k,
-    "Q4_K": q4_k,
-    "Q5_K": q5_k,
-    "Q6_K": q6_k,
-    "IQ4_NL": iq4_nl,
-    "IQ4_XS": iq4_xs,
-    "MXFP4": mxfp4,
+    decoder.__name__.upper(): decoder
+    for decoder in (f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4)
 }
 """Formats that kernels read directly (native types)."""

@@ -128,23 +128,12 @@ def _iq4_xs(raw: Raw) -> Floats:
     return _sub_blocks(np.array(IQ4_TABLE, np.int32)[q], scale)
 
 
+_BLOCKS = _q4_0, _q4_1, _q5_0, _q5_1, _q8_0, _q2_k, _q3_k, _q4_k, _q5_k, _q6_k, _iq4_nl, _iq4_xs, _mxfp4
 _UNPACK: dict[str, Callable[[Raw], Floats]] = {
     "F32": lambda raw: raw.view(np.float32),
     "F16": lambda raw: raw.view(np.float16).astype(np.float32),
     "BF16": lambda raw: (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32),
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-    "Q5_0": _q5_0,
-    "Q5_1": _q5_1,
-    "Q8_0": _q8_0,
-    "Q2_K": _q2_k,
-    "Q3_K": _q3_k,
-    "Q4_K": _q4_k,
-    "Q5_K": _q5_k,
-    "Q6_K": _q6_k,
-    "IQ4_NL": _iq4_nl,
-    "IQ4_XS": _iq4_xs,
-    "MXFP4": _mxfp4,
+    **{definition.__name__[1:].upper(): definition for definition in _BLOCKS},
 }
 
 

@@ -44,9 +44,7 @@ class Staging:
         self.room = buffer_bytes
         self._buffers = [
             _Buffer(
-                device.pinned(buffer_bytes, dtype=np.uint8),
-                device.empty(buffer_bytes, dtype=np.uint8),
-                device.new_stream(),
+                device.pinned(buffer_bytes, dtype=np.uint8), device.empty(buffer_bytes, dtype=np.uint8), device.new_stream()
             )
             for _ in range(BUFFERS)
         ]

@@ -131,7 +131,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
                                        barrier + 8 * stage, lane);
     };
     if (lane < MAX_STAGES) mbarrier_init_for_copies(barrier + 8 * lane);
-    __syncwarp();
+    __syncwarp();  // the warp's barriers are initialised
     if (active && i < end) fetch(0, i);
 
     u8* tokens = shared + local_slice * (X_STAGES * P::X_STAGE_BYTES);
@@ -142,7 +142,7 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
         mbarrier_init(sums + 8 * lane, 32);
         mbarrier_init(frees + 8 * lane, ROW_UNITS);
     }
-    __syncthreads();
+    __syncthreads();  // the barriers of all warps are initialised
     wait_on_dependent_grids();
     // All warps of the slice copy the first stages, so that the first stage is complete soon.
     for (int part = 0; part < min(X_STAGES, parts); ++part) {
@@ -189,12 +189,12 @@ __device__ __forceinline__ void multiply_slice(const Work& work, const Inputs& i
             UNROLL for (int m = 0; m < MT; ++m) tile[m] = ring + (stage * MT + m) * Q::BYTES;
             mbarrier_wait(barrier + 8 * stage, parity);
             multiply_tile<Q, MT, NT>(tile, columns, rows, sums_of_columns, sums + 8 * buffer, phase, lane, total);
-            __syncwarp();
+            __syncwarp();  // all lanes have read the tile that `fetch` overwrites
             if (i + stages < end) fetch(stage, i + stages);
             if (++stage == stages) stage = 0, parity ^= 1;
             columns += 2 * Q::TILE_K, sums_of_columns += P::SUM_BYTES;
         }
-        __syncwarp();
+        __syncwarp();  // all lanes have read the tokens of this stage
         if (lane == 0) mbarrier_arrive(frees + 8 * buffer);
         if (++buffer == X_STAGES) buffer = 0, phase ^= 1;
         if (++turn == ROW_UNITS) turn = 0;
@@ -247,7 +247,7 @@ __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT
     int i = rank + CLUSTER * warp;
     EpilogueInputs<MODE, NORM> loaded;
     loaded.load(to, tile_of(i), lane);
-    sync_all();
+    sync_all();  // no warp reads the stages that the sums overwrite
     const int unit = warp % ROW_UNITS, slice = rank * K_SLICES + warp / ROW_UNITS;
     UNROLL for (int f = 0; f < FRAGMENTS; ++f) {
         if (f % NT * 8 >= in.n_tokens) continue;
@@ -261,7 +261,7 @@ __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT
             *(float4*)at = sum;
         }
     }
-    sync_all();
+    sync_all();  // the partial sums of all warps are stored
 #pragma unroll 1
     for (; i < SIDE_UNITS * FRAGMENTS; i += CLUSTER * WARPS) {
         const OutputTile at = tile_of(i);
@@ -306,7 +306,7 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
         reduce(work, total, shared, in, to);
         return;
     }
-    if (NORM == INPUT_NORM) __syncthreads();
+    if (NORM == INPUT_NORM) __syncthreads();  // the norm factors are stored
     const int lane = threadIdx.x % 32, row = (work.group * SIDE_UNITS + threadIdx.x / 32) * MT * 16;
     UNROLL for (int f = 0; f < FRAGMENTS; ++f) {
         const float* v = total[f / NT][f % NT];

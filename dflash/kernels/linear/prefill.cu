@@ -69,7 +69,7 @@ prefill(const unsigned short* x, const unsigned short* w, const unsigned long lo
     int stage = 0, free = STAGES - 1;
     for (int step = 0; step < steps; ++step) {
         cp_async_wait_group<STAGES - 2>();
-        __syncthreads();
+        __syncthreads();  // this step is visible, and the stage that is refilled below was read
         if (step + STAGES - 1 < steps) fill(free, step + STAGES - 1);
         cp_async_commit_group();
         const u32 a_at = shared + stage * STAGE_BYTES, b_at = a_at + MATRIX_BYTES;

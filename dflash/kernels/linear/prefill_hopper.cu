@@ -100,7 +100,7 @@ prefill_hopper(const __grid_constant__ TensorMap x, const __grid_constant__ Tens
         }
     }
     launch_dependent_grids();
-    __syncthreads();
+    __syncthreads();  // the barriers are initialised
     wait_on_dependent_grids();
 
     if (group == 0) {

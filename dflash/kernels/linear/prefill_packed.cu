@@ -79,8 +79,8 @@ __device__ __forceinline__ void unpack(Pipeline& pipeline, PackedPipeline& packe
                 mbarrier_wait(pipeline.empty_barrier(), pipeline.phase ^ 1);
                 st_shared_16(pipeline.tile() + to[0], lines[0]);
                 st_shared_16(pipeline.tile() + to[1], lines[1]);
-                fence_async_proxy();
-                __syncwarp();
+                fence_async_proxy();  // wgmma reads the lines through the async proxy
+                __syncwarp();  // one lane arrives for all
                 if (lane == 0) mbarrier_arrive(pipeline.full_barrier());
             }
             pipeline.next();

@@ -141,20 +141,8 @@ class Moe:
         shares, place = s.shares[:n_tokens], s.place[:n_tokens]
         if self._native:
             self._into[:2, TOKENS] = self._down[0, TOKENS] = n_tokens
-            used = cpu.arrange(
-                s.logits[:n_tokens],
-                self._weights.n_used,
-                s.experts[:n_tokens],
-                shares,
-                place,
-                self._x,
-                s.grouped,
-                self._template,
-                self._into,
-                self._down,
-                s.hidden,
-                s.product,
-            )
+            rows = s.logits[:n_tokens], self._weights.n_used, s.experts[:n_tokens], shares, place, self._x
+            used = cpu.arrange(*rows, s.grouped, self._template, self._into, self._down, s.hidden, s.product)
             multiply(self._into[: 2 + 2 * used], get_num_threads())
             multiply(self._down[: 1 + used], get_num_threads())
         else:

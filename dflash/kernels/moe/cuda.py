@@ -58,13 +58,11 @@ class MoeShape:
 
     def constants(self) -> dict[str, int]:
         """Return the sizes as macros."""
-        return {
-            "MODEL_DIM": self.width,
-            "EXPERTS": self.experts,
-            "N_USED": self.n_used,
-            "FFN_DIM": self.ffn,
-            "SHARED_FFN_DIM": self.shared_ffn,
-        }
+        return self.of_router() | {"FFN_DIM": self.ffn, "SHARED_FFN_DIM": self.shared_ffn}
+
+    def of_router(self) -> dict[str, int]:
+        """Return the sizes that the router depends on as macros."""
+        return {"MODEL_DIM": self.width, "EXPERTS": self.experts, "N_USED": self.n_used}
 
 
 class DecodeScratch:

@@ -104,8 +104,7 @@ class PrefillMoe:
         back = w.down, w.down, w.shared_down, w.shared_down
         self._hopper = _can_group(into, back) if hopper is None else hopper
         self._pairs = HOPPER_PAIRS if self._hopper else _PAIRS
-        constants = {"MODEL_DIM": shape.width, "EXPERTS": shape.experts, "N_USED": shape.n_used}
-        constants |= {"PAIRS": self._pairs, "NORMED_ORDER": self._order(into)}
+        constants = shape.of_router() | {"PAIRS": self._pairs, "NORMED_ORDER": self._order(into)}
 
         def bind(entry: str, *args: Any, shared: int = 0) -> Bound:
             made = kernel(_HERE / "prefill_router.cu", entry, dependent=True, **constants)

@@ -97,7 +97,7 @@ __device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<
                                         of_span);
             UNROLL for (int m = 0; m < TILES; ++m)
                 UNROLL for (int e = 0; e < 4; ++e) total[m][0][e] = __fadd_rn(total[m][0][e], of_span[m][0][e]);
-            __syncwarp();
+            __syncwarp();  // all lanes have read the tiles that `fetch` overwrites
             producer.fetch(warp, lane);
             ring.advance();
         }
@@ -120,7 +120,7 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
     u8* own = shared + X_BYTES + warp * (STAGES * 2 * PIECE);
     if (lane < STAGES) mbarrier_init_for_copies(smem_address(&barriers[warp][lane]));
     launch_dependent_grids();
-    __syncwarp();
+    __syncwarp();  // the barriers of the warp are initialised
     wait_on_dependent_grids();
     const int units = __ldcg(n_items) * UNITS;
     const int begin = (int)((long long)units * blockIdx.x / gridDim.x);
@@ -134,7 +134,7 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
         const int item = at / UNITS, first = at % UNITS, n_units = min(end - at, UNITS - first);
         const int expert = __ldcg(item_expert + item), pair = lane < PAIRS ? __ldcg(item_pairs + item * PAIRS + lane) : -1;
         const bool is_shared = expert == EXPERTS;
-        __syncthreads();
+        __syncthreads();  // no warp reads the tokens of the previous item
         UNROLL for (int i = 0; i < PAIRS; ++i) {
             const int from = __shfl_sync(~0u, pair, i);
             const int n_bytes = (is_shared ? SharedRow::N : Row::N) * SPAN_BYTES;
@@ -142,7 +142,7 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
         }
         cp_async_commit_group();
         cp_async_wait_group<0>();
-        __syncthreads();
+        __syncthreads();  // the tokens are visible to all warps
         if (SHARED_ALIKE || !is_shared) {
             multiply_item<DOWN, Row>(producer, ring, shared, first, n_units, pair, warp, lane, product);
         } else {
@@ -165,13 +165,13 @@ __device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner,
         for (int c = 16 * lane; c < SPAN_BYTES; c += 512) cp_async_16(address + PIECE + c, from + c);
         cp_async_commit_group();
         cp_async_wait_group<0>();
-        __syncwarp();
+        __syncwarp();  // the span of the token is visible
         float total[1][1][4];
         clear(total);
         mbarrier_wait(barrier_address, phase);
         R::template multiply<1>({own}, span, TokensOfTile<Q, 1>{own + PIECE, 0, lane}, lane, total);
         if (lane % 4 == 0) products[span][lane / 4] = total[0][0][0], products[span][lane / 4 + 8] = total[0][0][2];
-        __syncwarp();
+        __syncwarp();  // all lanes have read the span
     }
 }
 
@@ -185,7 +185,7 @@ down_small(const unsigned char* inner, const int* experts, const float* factors,
     const int row = blockIdx.y, pair = row * SLOTS + slot;
     if (lane == 0) mbarrier_init_for_copies(smem_address(barriers + warp));
     launch_dependent_grids();
-    __syncwarp();
+    __syncwarp();  // the barrier of the warp is initialised
     wait_on_dependent_grids();
     if (row >= counts[0]) return;
     float* to = out + (size_t)row * MODEL_DIM + blockIdx.x * 16 + threadIdx.x;
@@ -202,7 +202,7 @@ down_small(const unsigned char* inner, const int* experts, const float* factors,
         multiply_pair<SHARED_DOWN, SharedRow>(shared_weights, inner, pair, own, barriers + warp, blockIdx.x, part,
                                               products[slot]);
     }
-    __syncthreads();
+    __syncthreads();  // the products of all warps are stored
     if (threadIdx.x >= 16) return;
     const auto product = [&](int i) {
         float total = 0.0f;

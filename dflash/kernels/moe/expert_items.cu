@@ -39,9 +39,9 @@ expert_items(const float* logits, const int* counts, int most_rows, int* experts
         if (!is_last(arrived)) return;
         for (int i = threadIdx.x; i < n_rows * N_USED; i += THREADS) chosen[i] = __ldcg(experts + i);
     }
-    __syncthreads();
+    __syncthreads();  // `chosen` is complete
     for (int i = threadIdx.x; i < n_rows * N_USED; i += THREADS) atomicOr(rows_of + chosen[i], (u64)1 << i / N_USED);
-    __syncthreads();
+    __syncthreads();  // `rows_of` is complete
     int before = shared_items;
     for (int start = 0; start < EXPERTS; start += THREADS) {
         const int e = start + threadIdx.x, n_pairs = e < EXPERTS ? __popcll(rows_of[e]) : 0,
@@ -58,7 +58,7 @@ expert_items(const float* logits, const int* counts, int most_rows, int* experts
         if (i % PAIRS == 0) item_expert[i / PAIRS] = EXPERTS;
     }
     if (threadIdx.x == 0) *n_items = before;
-    __syncthreads();
+    __syncthreads();  // `first_of` is complete
     for (int i = threadIdx.x; i < n_rows * N_USED; i += THREADS) {
         const int r = i / N_USED, e = chosen[i], index = __popcll(rows_of[e] & ((u64)1 << r) - 1);
         item_pairs[first_of[e] * PAIRS + index] = r * SLOTS + i % N_USED;

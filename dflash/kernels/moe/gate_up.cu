@@ -65,7 +65,7 @@ __device__ __forceinline__ void fetch_tokens(u8* to, const u8* x, int pair, int 
     }
     cp_async_commit_group();
     cp_async_wait_group<0>();
-    __syncwarp();
+    __syncwarp();  // the tokens are visible to the warp
 }
 
 // Multiply `n_units` units of one item; `done` receives the sums of each.
@@ -77,7 +77,7 @@ __device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<
         clear(totals);
         const u8* gate = ring.wait();
         multiply_both<G, U, PAIRS>(gate, tokens, SPAN_BYTES, warp, lane, totals);
-        __syncwarp();
+        __syncwarp();  // all lanes have read the tiles that `fetch` overwrites
         producer.fetch(warp, lane);
         ring.advance();
         done(totals[0][0], totals[1][0]);
@@ -95,7 +95,7 @@ gate_up(const unsigned char* x, const int* item_expert, const int* item_pairs, c
     u8 *own = shared + SUM_BYTES + BARRIER_BYTES + warp * WARP_BYTES, *tokens = own + STAGES * PIECE;
     if (lane < STAGES) mbarrier_init_for_copies(smem_address(barriers + lane), 2);
     launch_dependent_grids();
-    __syncwarp();
+    __syncwarp();  // the barriers of the warp are initialised
     wait_on_dependent_grids();
     const int units = __ldcg(n_items) * UNITS;
     const int begin = (int)((long long)units * blockIdx.x / gridDim.x);
@@ -116,7 +116,7 @@ gate_up(const unsigned char* x, const int* item_expert, const int* item_pairs, c
         int unit = first;
         const auto add_up = [&](const float (&g)[4], const float (&u)[4]) {
             store_sums(sums[done % 2], warp, lane, g, u);
-            __syncthreads();
+            __syncthreads();  // all sums are stored; they alternate between two buffers, so no second barrier is needed
             if (warp == done % SPANS) write_unit(sums[done % 2], unit, stripes, pair, n, lane, inner);
             ++done, ++unit;
         };

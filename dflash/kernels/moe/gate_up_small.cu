@@ -41,7 +41,7 @@ gate_up_small(const unsigned char* x, const float* logits, const int* counts, co
     const u32 piece = smem_address(own), barrier = smem_address(barriers + warp);
     if (lane == 0) mbarrier_init_for_copies(barrier, 2);
     launch_dependent_grids();
-    __syncwarp();
+    __syncwarp();  // the barrier of the warp is initialised
     if (is_shared)
         fetch_both<SHARED_GATE, SHARED_UP>(piece, shared_gate, shared_up, 0, SHARED_FFN_DIM / 16, unit, warp, barrier, lane);
     wait_on_dependent_grids();
@@ -60,13 +60,13 @@ gate_up_small(const unsigned char* x, const float* logits, const int* counts, co
                 write_choice(chosen, share, __ldcg(of_row + EXPERTS), lane, experts + row * N_USED, factors + row * SLOTS);
             }
         }
-        __syncthreads();
+        __syncthreads();  // `found` is stored
         fetch_both<GATE, UP>(piece, gate, up, found, FFN_DIM / 16, unit, warp, barrier, lane);
     }
     if (exists)
         prefetch_part(is_shared ? shared_down : down + found * down_bytes, is_shared ? shared_down_bytes : down_bytes);
     cp_async_wait_group<0>();
-    __syncwarp();
+    __syncwarp();  // the token is visible to the warp
     if (is_shared || exists) mbarrier_wait(barrier, 0);
     if (!exists) return;
     float totals[2][1][4];
@@ -77,7 +77,7 @@ gate_up_small(const unsigned char* x, const float* logits, const int* counts, co
         multiply_both<SHARED_GATE, SHARED_UP, 1>(own, token, 0, warp, lane, totals);
     }
     store_sums(sums, warp, lane, totals[0][0], totals[1][0]);
-    __syncthreads();
+    __syncthreads();  // the sums of all warps are stored
     if (warp == 0)
         write_unit(sums, unit, (is_shared ? SHARED_FFN_DIM : FFN_DIM) / 16, lane == 0 ? pair : -1, 1, lane, inner);
 }

@@ -117,11 +117,11 @@ __device__ __forceinline__ void multiply(const u8* first, size_t first_stripe, c
     for (int span = 0; span < N; ++span) {
         if (STAGES == 1) fetch(span);
         cp_async_wait_group<(STAGES > 1 ? STAGES - 2 : 0)>();
-        __syncthreads();
+        __syncthreads();  // the span is visible, and the stage that is refilled below was read
         if (STAGES > 1) fetch(span + STAGES - 1);
         const u8* stage = shared + span % STAGES * STAGE_BYTES;
         multiply_span<A, B, K>(stage + own, stage + own + FIRST_BYTES, stage, span, n_token_tiles, lane, totals);
-        if (STAGES == 1) __syncthreads();
+        if (STAGES == 1) __syncthreads();  // the stage was read
     }
     cp_async_wait_group<0>();
 }
@@ -165,7 +165,7 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
         pairs[i] = item_pairs[blockIdx.y * PAIRS + i];
         tokens[i] = GATED ? pairs[i] / SLOTS : pairs[i];
     }
-    __syncthreads();
+    __syncthreads();  // `pairs` and `tokens` are complete
     for (int i = 0; i < PAIRS; i += 32) {
         n_tokens += __popc(__ballot_sync(~0u, i + lane < PAIRS && pairs[(i + lane) % PAIRS] >= 0));
     }

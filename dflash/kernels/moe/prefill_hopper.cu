@@ -139,12 +139,12 @@ __device__ __forceinline__ void multiply(const u8* weights, size_t stripe, const
     for (int span = 0; span < N; ++span) {
         if (STAGES == 1) fetch(span);
         cp_async_wait_group<(STAGES > 1 ? STAGES - 2 : 0)>();
-        fence_async_proxy();
-        __syncthreads();
+        fence_async_proxy();  // wgmma reads the copies through the async proxy
+        __syncthreads();  // the span is visible, and the stage that is refilled below was read
         if (STAGES > 1) fetch(span + STAGES - 1);
         const u8* stage = shared + span % STAGES * STAGE_BYTES;
         multiply_n_tokens<Q, 1>(sixteens, stage + own, smem_address(stage), lane, totals);
-        if (STAGES == 1) __syncthreads();
+        if (STAGES == 1) __syncthreads();  // the stage was read
     }
     cp_async_wait_group<0>();
 }
@@ -183,7 +183,7 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
         const u32 exists = __ballot_sync(~0u, pair >= 0);
         if (lane == 0) n_warps[warp] = __popc(exists);
     }
-    __syncthreads();
+    __syncthreads();  // `pairs`, `tokens` and `n_warps` are complete
     int n_tokens = 0;
     for (int i = 0; i < PAIRS / 32; ++i) n_tokens += n_warps[i];
     const bool is_shared = expert == EXPERTS, is_second = warp >= WARPS / 2;
@@ -209,14 +209,14 @@ prefill(const unsigned char* x, const int* item_expert, const int* item_pairs, c
     }
     if (GATED) {
         float4* up = (float4*)shared + threadIdx.x % (THREADS / 2);
-        __syncthreads();
+        __syncthreads();  // no warp reads the stages that the sums overwrite
         if (is_second) {
             UNROLL for (int n = 0; n < NT; ++n) {
                 const float* v = totals.of[n];
                 if (n * 8 < n_tokens) up[n * (THREADS / 2)] = make_float4(v[0], v[1], v[2], v[3]);
             }
         }
-        __syncthreads();
+        __syncthreads();  // the sums of the up projection are stored
         if (!is_second) write_inner(totals, up, pairs, stripe * 16, lane, n_tokens, stripe >= stripes, inner);
     } else if (stripe < stripes) {
         UNROLL for (int n = 0; n < NT; ++n)

@@ -27,9 +27,9 @@ constexpr int VECTORS = MODEL_DIM / 4, SPANS = (MODEL_DIM + SPAN - 1) / SPAN, PE
 __device__ __forceinline__ float block_sum(float x) {
     __shared__ float of_warp[8];
     x = warp_sum(x);
-    __syncthreads();
+    __syncthreads();  // `of_warp` of the previous call was read
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
-    __syncthreads();
+    __syncthreads();  // the sums of all warps are stored
     float sum = 0.0f;
     UNROLL for (int i = 0; i < 8; ++i) sum = __fadd_rn(sum, of_warp[i]);
     return sum;
@@ -113,7 +113,7 @@ logits(const float* exact, const float* weights, const int* row_counts, int firs
     }
     for (int s = 0; s < STEPS; ++s) {
         cp_async_wait_group<STAGES - 2>();
-        __syncthreads();
+        __syncthreads();  // the step is visible, and the stage that is refilled below was read
         if (s + STAGES - 1 < STEPS) {
             fetch(s + STAGES - 1);
         } else {
@@ -180,7 +180,7 @@ expert_items(const int* experts, const int* count, const int* row_counts, int fi
         if (e == expert) own_first = at;
         before += all;
     }
-    __syncthreads();
+    __syncthreads();  // `own_first` is stored
     if (is_shared && threadIdx.x == 0) *n_items = before;
     if (!is_shared) first = own_first;
     for (int i = threadIdx.x; i < own.items; i += 256) item_expert[first + i] = expert;

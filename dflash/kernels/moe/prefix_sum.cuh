@@ -17,9 +17,9 @@ __device__ __forceinline__ int exclusive_sum(int n, int& all) {
         const int before = __shfl_up_sync(~0u, sum, i);
         if (lane >= i) sum += before;
     }
-    __syncthreads();
+    __syncthreads();  // `of_warp` of the previous call was read
     if (lane == 31) of_warp[warp] = sum;
-    __syncthreads();
+    __syncthreads();  // the sums of all warps are stored
     all = 0;
     int first = sum - n;
     UNROLL for (int i = 0; i < SCAN_THREADS / 32; ++i) {

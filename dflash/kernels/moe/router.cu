@@ -89,7 +89,7 @@ router(const float* stream, const float* gain, const float* weights, const float
             }
         }
     }
-    __syncthreads();
+    __syncthreads();  // rows and sums of squares are complete
     for (int r = threadIdx.x; r < n_here; r += 256) {
         inverse[r] = __frsqrt_rn(__fadd_rn(__fdiv_rn(add_quarters(squares[r]), (float)MODEL_DIM), eps));
     }
@@ -102,7 +102,7 @@ router(const float* stream, const float* gain, const float* weights, const float
             if (lane == 0) products[r][2 * o + warp / 4][quarter] = sum;
         }
     }
-    __syncthreads();
+    __syncthreads();  // the products of all quarters are stored
     for (int i = threadIdx.x; i < n_here * OUTS; i += 256) {
         const int r = i / OUTS, e = blockIdx.x * OUTS + i % OUTS;
         const float logit = __fmul_rn(add_quarters(products[r][i % OUTS]), inverse[r]);

@@ -27,7 +27,7 @@ __device__ __forceinline__ float block_sum(float value) {
     __shared__ float sums[WARPS];
     value = warp_sum(value);
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
-    __syncthreads();
+    __syncthreads();  // the sums of all warps are stored
     return warp_sum(threadIdx.x % 32 < WARPS ? sums[threadIdx.x % 32] : 0.0f);
 }
 

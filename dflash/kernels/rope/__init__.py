@@ -18,12 +18,7 @@ _CACHES = _F32, np.dtype(np.uint16)
 
 
 def angles(
-    positions: NDArray[np.int32],
-    inv_freq: Floats,
-    *,
-    cos: Floats,
-    sin: Floats,
-    sections: Sequence[int] | None = None,
+    positions: NDArray[np.int32], inv_freq: Floats, *, cos: Floats, sin: Floats, sections: Sequence[int] | None = None
 ) -> None:
     """Compute cosine and sine tables for every row, once per forward for all layers.
 

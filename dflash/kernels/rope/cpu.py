@@ -3,21 +3,8 @@
 import numpy as np
 from numba import prange
 
+from dflash.kernels.cpu import simd
 from dflash.kernels.cpu.jit import inline, kernel
-from dflash.kernels.cpu.simd import (
-    add,
-    fma,
-    hsum,
-    load_f32,
-    mul,
-    read_f32,
-    splat,
-    store_f16,
-    store_f32,
-    sub,
-    write_f32,
-    zeros,
-)
 from dflash.kernels.ragged import PAGE
 
 _SERIAL = 1 << 14
@@ -69,25 +56,25 @@ def _angles(positions, inv_freq, height, width, cos, sin):
 @inline
 def _turn(source, weight, eps, width, cos, sin, half, out):
     """Norm a head at an address, then rotate its first ``2 * half`` elements."""
-    squares = zeros()
+    squares = simd.zeros()
     for i in range(0, 4 * width, 64):
-        x = load_f32(source + i)
-        squares = fma(x, x, squares)
-    scale = splat(np.float32(1.0) / np.sqrt(hsum(squares) / np.float32(width) + eps))
+        x = simd.load_f32(source + i)
+        squares = simd.fma(x, x, squares)
+    scale = simd.splat(np.float32(1.0) / np.sqrt(simd.hsum(squares) / np.float32(width) + eps))
     for i in range(0, 4 * width, 64):
-        store_f32(out + i, mul(mul(load_f32(source + i), scale), load_f32(weight + i)))
+        simd.store_f32(out + i, simd.mul(simd.mul(simd.load_f32(source + i), scale), simd.load_f32(weight + i)))
     i = 0
     while i + 16 <= half:
         left, right = out + 4 * i, out + 4 * (i + half)
-        x, y, c, s = load_f32(left), load_f32(right), load_f32(cos + 4 * i), load_f32(sin + 4 * i)
-        store_f32(left, sub(mul(x, c), mul(y, s)))
-        store_f32(right, add(mul(y, c), mul(x, s)))
+        x, y, c, s = simd.load_f32(left), simd.load_f32(right), simd.load_f32(cos + 4 * i), simd.load_f32(sin + 4 * i)
+        simd.store_f32(left, simd.sub(simd.mul(x, c), simd.mul(y, s)))
+        simd.store_f32(right, simd.add(simd.mul(y, c), simd.mul(x, s)))
         i += 16
     while i < half:
         left, right = out + 4 * i, out + 4 * (i + half)
-        x1, y1, c1, s1 = read_f32(left), read_f32(right), read_f32(cos + 4 * i), read_f32(sin + 4 * i)
-        write_f32(left, x1 * c1 - y1 * s1)
-        write_f32(right, y1 * c1 + x1 * s1)
+        x1, y1, c1, s1 = simd.read_f32(left), simd.read_f32(right), simd.read_f32(cos + 4 * i), simd.read_f32(sin + 4 * i)
+        simd.write_f32(left, x1 * c1 - y1 * s1)
+        simd.write_f32(right, y1 * c1 + x1 * s1)
         i += 1
 
 
@@ -97,9 +84,9 @@ def _keep(source, n, cache, place):
     target = cache.ctypes.data + cache.itemsize * n * place
     for i in range(0, n, 16):
         if cache.itemsize == 2:
-            store_f16(target + 2 * i, load_f32(source + 4 * i))
+            simd.store_f16(target + 2 * i, simd.load_f32(source + 4 * i))
         else:
-            store_f32(target + 4 * i, load_f32(source + 4 * i))
+            simd.store_f32(target + 4 * i, simd.load_f32(source + 4 * i))
 
 
 @inline

@@ -72,7 +72,7 @@ __device__ __forceinline__ void write_head(const float4* from, Stored* to, const
             x[i].z = __fmul_rn(__fmul_rn(x[i].z, scale), gain.z), x[i].w = __fmul_rn(__fmul_rn(x[i].w, scale), gain.w);
             rotated[lane + 32 * i] = x[i];
         }
-        __syncwarp();
+        __syncwarp();  // the pairs of an element belong to different lanes
         float* own = (float*)rotated;
         UNROLL for (int i = 0; i < PAIRS_PER_LANE; ++i) {
             const int j = lane + 32 * i;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void write_head(const float4* from, Stored* to, const
             own[j] = __fsub_rn(__fmul_rn(left, c[i]), __fmul_rn(right, s[i]));
             own[j + ROTARY_PAIRS] = __fadd_rn(__fmul_rn(right, c[i]), __fmul_rn(left, s[i]));
         }
-        __syncwarp();
+        __syncwarp();  // the rotation is complete
         UNROLL for (int i = 0; i < VECTORS_PER_LANE; ++i) {
             if (lane + 32 * i < VECTORS) x[i] = rotated[lane + 32 * i];
         }

@@ -16,14 +16,6 @@
 
 constexpr double TOTAL_UNIT = 17592186044416.0;  // 2^44: units of `total` in 1
 
-// Result of `logprobs`; the same layout as in logprobs.cu.
-struct RowLogprobs {
-    u64 total;
-    float largest, sampled_logit;
-    int ids[MAX_TOP];
-    float values[MAX_TOP];
-};
-
 // Number of tokens, from the most probable one on, that top-k, top-p and min-p leave. `value`: the thread's scaled logit,
 // valid if `has_value`.
 __device__ __forceinline__ int n_remaining(const SampleParams& params, float value, bool has_value) {
@@ -33,7 +25,7 @@ __device__ __forceinline__ int n_remaining(const SampleParams& params, float val
     if (i == 0) end = MAX_TOP;
     const bool in_top_k = has_value && (!has_top_k(params) || i < params.top_k);
     weights[i] = in_top_k ? exp((double)value) : 0.0;
-    __syncthreads();
+    __syncthreads();  // weights and `end` are stored
     bool out = !in_top_k || value < params.floor;
     if (params.top_p < 1.0 && i > 0) {
         double total = 0.0, weight_before = 0.0;
@@ -44,7 +36,7 @@ __device__ __forceinline__ int n_remaining(const SampleParams& params, float val
         out |= weight_before >= params.top_p * total;
     }
     if (out) atomicMin(&end, i);
-    __syncthreads();
+    __syncthreads();  // `end` is final
     return end;
 }
 
@@ -69,7 +61,7 @@ candidates(const int* found, const float* largest, const int* laws, int each, co
     float x = id < 0 ? minus_infinity : scaled(logprobs.values[i], highest, params.scale);
     const int n = n_remaining(params, x, id >= 0);
     xs[i] = x = i < n ? __fadd_rn(x, gumbel(id, position[row] + shift, params.seed)) : minus_infinity;
-    __syncthreads();
+    __syncthreads();  // the scores of all candidates are stored
     int before = 0;
     float top = minus_infinity;
     for (int j = 0; j < n; ++j) {

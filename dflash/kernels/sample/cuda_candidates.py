@@ -133,18 +133,8 @@ class FindCandidates:
         self._likeliest = Likeliest(logits)
         self.ids, self.scores = out or (device.zeros(n, POOL, dtype=np.int32), device.zeros(n, POOL))
         rank = kernel(_HERE / "candidates.cu", "candidates", dependent=True, VOCAB=vocab, THREADS=POOL, MAX_TOP=POOL)
-        args = (
-            self._likeliest.found,
-            self._likeliest.largest,
-            row_params,
-            each,
-            position,
-            shift,
-            targets,
-            self.ids,
-            self.scores,
-        )
-        self._rank = rank.bind(1, POOL, args)
+        args = row_params, each, position, shift, targets, self.ids, self.scores
+        self._rank = rank.bind(1, POOL, (self._likeliest.found, self._likeliest.largest, *args))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Launch for the first `n_rows` rows."""

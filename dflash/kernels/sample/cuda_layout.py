@@ -10,27 +10,18 @@ MOST_TOP = 128
 """Largest number of most probable tokens found on the device; for more, the row is copied to the host."""
 
 LAW = np.dtype(
-    [
-        ("scale", np.float32),
-        ("floor", np.float32),
-        ("top_k", np.int32),
-        ("position", np.uint32),
-        ("seed", np.uint64),
-        ("top_p", np.float64),
-        ("n_top", np.int32),
-        ("unused", np.int32),
-    ]
+    {
+        "names": ["scale", "floor", "top_k", "position", "seed", "top_p", "n_top", "unused"],
+        "formats": [np.float32, np.float32, np.int32, np.uint32, np.uint64, np.float64, np.int32, np.int32],
+    }
 )
 """Record of `SampleParams` and a position; ``SampleParams`` in rows.cuh."""
 
 FOUND = np.dtype(
-    [
-        ("total", np.uint64),
-        ("largest", np.float32),
-        ("chosen", np.float32),
-        ("ids", np.int32, MOST_TOP),
-        ("values", np.float32, MOST_TOP),
-    ]
+    {
+        "names": ["total", "largest", "chosen", "ids", "values"],
+        "formats": [np.uint64, np.float32, np.float32, (np.int32, MOST_TOP), (np.float32, MOST_TOP)],
+    }
 )
 """Record of a row's log-probabilities; ``Found`` in logprobs.cu."""
 

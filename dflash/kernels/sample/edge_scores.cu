@@ -23,14 +23,6 @@ static_assert(TOP <= 32, "candidates of a row fit a warp");
 constexpr float TOTAL_UNIT = 17592186044416.0f;      // 2^44: units of `total` in 1
 constexpr int CODE_SLICE = RANK < 128 ? RANK : 128;  // elements of a code that are in shared memory at a time
 
-// Result of `logprobs`; the same layout as in logprobs.cu.
-struct RowLogprobs {
-    u64 total;
-    float largest, sampled_logit;
-    int ids[MAX_TOP];
-    float values[MAX_TOP];
-};
-
 // List the tokens whose codes `edge_scores` needs: `before`, candidates of the row before (or its token, for the first draft
 // row); `after`, candidates of the row itself; `ids`, the same as target tokens. `targets`, if not null, maps draft tokens
 // to target tokens. With `own`, codes in `after` belong to the columns of the logits, not to target tokens.
@@ -52,9 +44,9 @@ edge_tokens(const int* found, const float* largest, const int* tokens, const int
 
 // Sum or maximum of `value` over the threads (a, j) of one `a`. `of_row`: scratch of that `a` in shared memory.
 __device__ __forceinline__ float reduce_row(float value, float* of_row, bool largest) {
-    __syncthreads();
+    __syncthreads();  // `of_row` of the previous call was read
     of_row[threadIdx.x % TOP] = value;
-    __syncthreads();
+    __syncthreads();  // all values are stored
     float result = of_row[0];
     for (int i = 1; i < TOP; ++i) result = largest ? fmaxf(result, of_row[i]) : result + of_row[i];
     return result;
@@ -74,7 +66,7 @@ edge_scores(const int* found, const float* largest, const int* ids, const float*
     float edge = 0.0f;
     for (int start = 0; start < RANK; start += CODE_SLICE) {
         const int n = min(CODE_SLICE, RANK - start);
-        __syncthreads();
+        __syncthreads();  // the previous slice was read
         for (int i = threadIdx.x; i < TOP * CODE_SLICE; i += TOP * TOP) {
             const int which = i / CODE_SLICE, at = start + i % CODE_SLICE;
             if (at >= RANK) continue;
@@ -83,7 +75,7 @@ edge_scores(const int* found, const float* largest, const int* ids, const float*
                 SEQUENTIAL ? __fsub_rn(before[from], gate[at]) : __fmul_rn(before[from], gate[at]);
             second[which][i % CODE_SLICE] = after[from];
         }
-        __syncthreads();
+        __syncthreads();  // the slice is complete
         for (int i = 0; i < n; ++i) edge = __fmaf_rn(first[a][i], second[j][i], edge);
     }
     const int id = ids[row * TOP + j];
@@ -96,9 +88,9 @@ edge_scores(const int* found, const float* largest, const int* ids, const float*
     const float best = reduce_row(score, row_values[a], true), mean = reduce_row(value, row_values[a], true);
     if (params.scale > 0.0f) {
         float x = score > minus_infinity ? scaled(score, best, params.scale) : minus_infinity;
-        __syncthreads();
+        __syncthreads();  // `row_values` of the last reduction was read
         row_values[a][j] = x;
-        __syncthreads();
+        __syncthreads();  // all scaled scores are stored
         const int top_k = params.top_k > 0 ? params.top_k : TOP;
         int larger = 0;
         double before = 0.0, total = 0.0;

@@ -41,7 +41,7 @@ struct Words {
     unsigned w[4];
 };
 
-// Philox4x32-10: four words of a counter.
+// Philox4x32-10 (Salmon et al. 2011): four words of a counter.
 __device__ __forceinline__ Words philox(unsigned counter, unsigned position, unsigned long long seed) {
     unsigned key0 = (unsigned)seed, key1 = (unsigned)(seed >> 32);
     unsigned c0 = counter, c1 = position, c2 = 0, c3 = 0;

@@ -43,12 +43,7 @@ def _philox(builder: ir.IRBuilder, counters: ir.Value, position: ir.Value, seed:
     c = [counters, spread(builder, builder.trunc(position, I32)), zero, zero]
     for _ in range(_ROUNDS):
         (high0, low0), (high1, low1) = (_multiply(builder, c[2 * i], _MULTIPLIERS[i]) for i in range(2))
-        c = [
-            builder.xor(builder.xor(high1, c[1]), keys[0]),
-            low1,
-            builder.xor(builder.xor(high0, c[3]), keys[1]),
-            low0,
-        ]
+        c = [builder.xor(builder.xor(high1, c[1]), keys[0]), low1, builder.xor(builder.xor(high0, c[3]), keys[1]), low0]
         keys = [builder.add(key, constant(step, I32V)) for key, step in zip(keys, _KEY_STEPS, strict=True)]
     return c
 

@@ -13,14 +13,6 @@
 #endif
 static_assert(MAX_TOP <= LIST_CAPACITY / 2, "the list must hold MAX_TOP tokens");
 
-// Result of a row; cuda.py has the same layout.
-struct RowLogprobs {
-    u64 total;  // sum of exp(logit - largest), in units of 2^-44
-    float largest, sampled_logit;
-    int ids[MAX_TOP];
-    float values[MAX_TOP];
-};
-
 constexpr float LOGIT_RANGE =
     32.0f;  // logits above the largest minus this are found in one pass; lower ones need more passes
 

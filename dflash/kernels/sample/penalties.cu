@@ -43,16 +43,16 @@ apply_penalties(float* logits, const int* edits, const int* entries, float* save
     float* row = logits + (size_t)blockIdx.x * VOCAB;
     saved += edit.saved;
     for (int i = threadIdx.x; i < edit.n_draft; i += THREADS) saved[edit.n_output + i] = row[draft[i].token];
-    __syncthreads();
+    __syncthreads();  // logits of the draft path are saved before output tokens are changed
     for (int i = threadIdx.x; i < edit.n_output; i += THREADS) {
         const float x = saved[i] = row[output[i].token];
         row[output[i].token] = penalized(x, output[i].value, edit);
     }
-    __syncthreads();
+    __syncthreads();  // draft tokens replace the results of the first list
     for (int i = threadIdx.x; i < edit.n_draft; i += THREADS) {
         row[draft[i].token] = penalized(saved[edit.n_output + i], draft[i].value, edit);
     }
-    __syncthreads();
+    __syncthreads();  // bias is added after all penalties
     for (int i = threadIdx.x; i < edit.n_bias; i += THREADS) {
         const float x = saved[edit.n_output + edit.n_draft + i] = row[bias[i].token];
         row[bias[i].token] = __fadd_rn(x, bias[i].value);
@@ -70,7 +70,7 @@ restore_logits(float* logits, const int* edits, const int* entries, const float*
     for (int i = threadIdx.x; i < edit.n_bias; i += THREADS) {
         row[at[edit.bias + i].token] = saved[edit.n_output + edit.n_draft + i];
     }
-    __syncthreads();
+    __syncthreads();  // bias was added last, so it is undone first
     for (int i = threadIdx.x; i < edit.n_output; i += THREADS) row[at[edit.output + i].token] = saved[i];
     for (int i = threadIdx.x; i < edit.n_draft; i += THREADS) row[at[edit.draft + i].token] = saved[edit.n_output + i];
 }

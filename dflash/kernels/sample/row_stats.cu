@@ -20,9 +20,9 @@ constexpr int PER_THREAD = CHUNK / (4 * THREADS);
 __device__ __forceinline__ float block_sum(float value) {
     __shared__ float warp_sums[WARPS];
     value = warp_sum(value);
-    __syncthreads();
+    __syncthreads();  // `warp_sums` of the previous call was read
     if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = value;
-    __syncthreads();
+    __syncthreads();  // the sums of all warps are stored
     value = 0.0f;
     for (int i = 0; i < WARPS; ++i) value += warp_sums[i];
     return value;
@@ -77,7 +77,7 @@ row_stats(const float* logits, const int* laws, unsigned* tops, float* sums,
     if (needs_top_p || needs_logprobs) {
         __shared__ float highest;
         if (threadIdx.x == 0) highest = block_key ? logit_of_rank((u32)(block_key >> 32)) : __int_as_float(0xff800000);
-        __syncthreads();
+        __syncthreads();  // `highest` is stored
         const float scaled_sum = needs_top_p ? block_sum_exp(x, highest, params.scale) : 0.0f;
         const float plain_sum = needs_logprobs ? block_sum_exp(x, highest, 1.0f) : 0.0f;
         float* to = sums + 3 * ((size_t)row * gridDim.x + blockIdx.x);

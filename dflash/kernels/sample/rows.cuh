@@ -1,7 +1,7 @@
 // Shared by the kernels over rows of logits: sampling parameters of a row, the order of its tokens, and reductions of a
 // block.
 //
-// Macros: VOCAB, tokens of a row; THREADS, threads of a block.
+// Macros: VOCAB, tokens of a row; THREADS, threads of a block; optionally MAX_TOP, capacity of `RowLogprobs`.
 #pragma once
 
 #include "../gpu/include/types.cuh"
@@ -23,6 +23,16 @@ struct SampleParams {
     double top_p;
     int n_top, unused;  // most probable tokens to report; -1 for no log probabilities
 };
+
+#ifdef MAX_TOP
+// Log probabilities of a row, with its MAX_TOP most probable tokens; cuda_layout.py has the same layout.
+struct RowLogprobs {
+    u64 total;  // sum of exp(logit - largest), in units of 2^-44
+    float largest, sampled_logit;
+    int ids[MAX_TOP];
+    float values[MAX_TOP];
+};
+#endif
 
 // True if top-k excludes tokens.
 __device__ __forceinline__ bool has_top_k(const SampleParams& params) { return params.top_k > 0 && params.top_k < VOCAB; }
@@ -61,7 +71,7 @@ __device__ __forceinline__ u64 block_max_key(u64 key) {
     __shared__ u64 warp_keys[WARPS];
     key = warp_max_key(key);
     if (threadIdx.x % 32 == 0) warp_keys[threadIdx.x / 32] = key;
-    __syncthreads();
+    __syncthreads();  // the keys of all warps are stored
     return threadIdx.x < 32 ? warp_max_key(threadIdx.x < WARPS ? warp_keys[threadIdx.x] : 0) : 0;
 }
 
@@ -69,9 +79,9 @@ __device__ __forceinline__ u64 block_max_key(u64 key) {
 // maximum in `found` and true; the others receive false.
 __device__ __forceinline__ bool row_max_key(u64* row_key, u32* arrived, int blocks, u64 key, u64& found) {
     if (key) atomicMax(row_key, key);
-    __threadfence();
+    __threadfence();  // publish this block's key and results before it counts as arrived
     if (atomicAdd(arrived, 1) != blocks - 1) return false;
-    __threadfence();
+    __threadfence();  // read those of the other blocks after their arrival
     found = atomicExch(row_key, 0ull);
     *arrived = 0;
     return true;

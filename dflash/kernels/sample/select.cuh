@@ -5,7 +5,8 @@
 // bins; the bin in which the sum reaches the target is split again until few keys are left. Weights are integers, so no
 // result depends on the order of the threads.
 //
-// Called by all threads of a block of 1024. Shared memory: `Scratch`. Macros: VOCAB, THREADS.
+// Called by all threads of a block of 1024. Shared memory: `Scratch`. Barriers separate a write of one of its fields from
+// the reads of other threads, and the last read from the next write. Macros: VOCAB, THREADS.
 #pragma once
 #include "rows.cuh"
 

@@ -60,7 +60,7 @@ __device__ __forceinline__ u64 sample_short_list(int n, const LogitBins& logit_b
     const bool in_list = threadIdx.x < n;
     const u64 key = in_list ? scratch.list[threadIdx.x] : NO_KEY, weight = in_list ? exp_weight(key) : 0;
     if (threadIdx.x < SHORT_LIST) scratch.list[threadIdx.x] = key, scratch.weights[threadIdx.x] = weight;
-    __syncthreads();
+    __syncthreads();  // keys and weights of the list are stored
     int rank = 0;
     u64 before = 0;
     for (int i = 0; i < n && in_list; i += 4) {

@@ -46,7 +46,7 @@ accept_path(int n_sequences, unsigned long long low, unsigned long long high, co
         }
         if (lane == 0) sizes[s] = size;
     }
-    __syncthreads();
+    __syncthreads();  // `paths`, `after` and `sizes` are complete
     if (!active) return;
     int at = 0;
     for (int i = 0; i < s; ++i) at += sizes[i];

@@ -132,7 +132,7 @@ __device__ __forceinline__ Pool stage_candidates(const int* ids, const float* sc
                 const size_t from = shape.row(i / used) * POOL + i % used;
                 smem_ids[i] = ids[from], smem_scores[i] = scores[from];
             }
-            __syncwarp();
+            __syncwarp();  // all candidates are stored
             return {smem_ids, smem_scores, used};
         }
     }

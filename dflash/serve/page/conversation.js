@@ -54,6 +54,7 @@ class Conversation {
     if (this.messages !== messages) return;
     const [first, second] = views;
     if (second && first.ended && second.ended) lanes.append(comparison(first, second));
+    if (views.some((view) => view.finish === "error")) showStatus("The request failed.");
     if (first.finish === "error") this.offerAgain(first, lanes);
     else this.continueFrom(first);
     if (!second && first.ended && !first.calls.length) this.offerMeasurement(first, request);

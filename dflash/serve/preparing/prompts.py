@@ -1,7 +1,7 @@
 """Text and token ids of a request's prompts."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from dflash.errors import ContextOverflow
@@ -73,22 +73,28 @@ def _encoded(prompt: str | list[int], tokenizer: Tokenizer, context: int) -> lis
 
 
 def _with_objects(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message whose calls all have arguments that a template can iterate over."""
     calls = message.get("tool_calls")
-    if not calls or not any(_is_broken(call) for call in calls):
+    if not calls or not any(_is_broken(_arguments(call)) for call in calls):
         return message
-    return {**message, "tool_calls": list(_mended(calls))}
+    return {**message, "tool_calls": [_mended(call) for call in calls]}
 
 
-def _mended(calls: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    for call in calls:
-        function = call["function"]
-        broken = _is_broken(call)
-        yield {**call, "function": {**function, "arguments": {BROKEN: function["arguments"]}}} if broken else call
+def _mended(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    arguments = _arguments(call)
+    if not _is_broken(arguments):
+        return call
+    return {**call, "function": {**call["function"], "arguments": {} if arguments is None else {BROKEN: arguments}}}
 
 
-def _is_broken(call: Mapping[str, Any]) -> bool:
-    arguments = call["function"].get("arguments")
-    if not isinstance(arguments, str) or not arguments.strip():
+def _arguments(call: Mapping[str, Any]) -> str | Mapping[str, Any] | None:
+    return call["function"].get("arguments")
+
+
+def _is_broken(arguments: str | Mapping[str, Any] | None) -> bool:
+    if not isinstance(arguments, str):
+        return arguments is None
+    if not arguments.strip():
         return False
     try:
         return not isinstance(json.loads(arguments, parse_int=float), dict)
