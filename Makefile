@@ -4,10 +4,13 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # modules are compiled when they are first imported, for all processes after that one
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test bench notebooks lint clean
+.PHONY: demo serve test bench notebooks lint clean
 
 demo: .venv/installed
 	$(BIN)/python -m dflash run demo "Write a Python function named is_prime that checks whether a number is prime." --no-think
+
+serve: .venv/installed-serve
+	$(BIN)/python -m dflash.serve demo
 
 test: .venv/installed-dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -p no:benchmark
@@ -34,7 +37,12 @@ clean:
 	$(INSTALL) --editable .
 	touch $@
 
+.venv/installed-serve: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) --editable ".[serve]"
+	touch $@ .venv/installed
+
 .venv/installed-dev: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(INSTALL) --editable ".[dev]"
-	touch $@ .venv/installed
+	touch $@ .venv/installed .venv/installed-serve

@@ -15,13 +15,14 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
     else:
         parser.add_argument("model", metavar="MODEL", nargs="?", default=default, help=f"{text} (default {default})")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device to run on (auto)")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: all cores)")
+    parser.add_argument("--threads", "-t", type=int, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--kv", choices=("f16", "f32"), default="f16", help="type of the KV cache")
 
 
-def add_context(parser: argparse.ArgumentParser) -> None:
+def add_context(parser: argparse.ArgumentParser, *aliases: str) -> None:
     """Add the maximum length of a sequence."""
-    parser.add_argument("--context", type=int, metavar="N", help="maximum tokens of a sequence (default: the model's)")
+    text = "maximum tokens of a sequence (default: the model's)"
+    parser.add_argument("--context", *aliases, dest="context", type=int, metavar="N", help=text)
 
 
 def add_draft(parser: argparse._ActionsContainer) -> None:

@@ -2,13 +2,24 @@
 
 import argparse
 import gc
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dflash.cli.model_arguments import add_context, add_draft, add_model, check_draft, draft_settings
+from dflash.cli.model_arguments import check_draft, draft_settings
+from dflash.cli.serve_arguments import parse, sampling_defaults
 from dflash.errors import DFlashError, EngineFailed, RequestError
 from dflash.model.loading.hub import PACKAGED
+
+if TYPE_CHECKING:
+    import socket
+
+    from dflash.serve.admin.debug_log import DebugLog
+    from dflash.serve.strategy_choice import Defaults
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,9 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         0 after a shutdown, 1 after an error of dflash or a failure of the engine, 130 after Ctrl-C while loading.
     """
-    parsed = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     try:
-        _serve(parsed)
+        _serve(parse(sys.argv[1:] if arguments is None else arguments))
     except DFlashError as error:
         print(f"dflash: {error}", file=sys.stderr)
         return 1
@@ -36,74 +46,150 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
+    """Check the arguments, open what the server needs, then load the model and serve it."""
     try:
-        from dflash.serve.app import build_app
-        from dflash.serve.server import Server
+        from dflash.serve.admin.debug_log import DebugLog
+        from dflash.serve.startup.sockets import listening
     except ImportError as error:
         raise DFlashError(f"the server needs {error.name}: pip install 'dflash[serve]'") from error
-    from dflash.generation.load import start
-    from dflash.generation.recovery.names import settle
-    from dflash.serve.access import is_loopback, local_hosts, read_key
-    from dflash.serve.draft_check import prepare_draft
-    from dflash.serve.endpoints import Backend
-    from dflash.serve.health import MAX_CLOSING
-    from dflash.serve.limits import MAX_GRACE, MAX_WAITING, Limits
-    from dflash.serve.strategy_choice import Defaults, allowed, named
+    from dflash.serve.access import is_loopback, read_key
 
-    if not 0 <= arguments.port <= 65535:
-        raise RequestError(f"--port: must be 0 to 65535, got {arguments.port}")
-    if (arguments.prefix_cache_mib or 0) < 0:
-        raise RequestError(f"--prefix-cache-mib: must be at least 0, got {arguments.prefix_cache_mib}")
-    if (arguments.prefix_cache_disk_mib or 0) < 0:
-        raise RequestError(f"--prefix-cache-disk-mib: must be at least 0, got {arguments.prefix_cache_disk_mib}")
-    if not 0 <= arguments.grace <= MAX_GRACE:
-        raise RequestError(f"--grace: must be 0 to {MAX_GRACE} seconds, got {arguments.grace:g}")
+    _check_numbers(arguments)
     key = read_key(arguments.api_key, arguments.api_key_file)
     if key is None and not is_loopback(arguments.host):
         print(
             f"dflash: --host {arguments.host} without --api-key: every client that reaches this address can use the server",
             file=sys.stderr,
         )
+    defaults = _defaults(arguments)
+    with ExitStack() as stack:
+        debug_log = None
+        if arguments.debug_log is not None:
+            debug_log = DebugLog(arguments.debug_log, arguments.debug_log_mib << 20)
+            stack.callback(debug_log.close)
+        sockets = stack.enter_context(listening(arguments.host, arguments.port))
+        _load_and_run(arguments, defaults, key, sockets, debug_log)
+
+
+def _check_numbers(arguments: argparse.Namespace) -> None:
+    from dflash.serve.limits import MAX_GRACE
+
+    if not 0 <= arguments.port <= 65535:
+        raise RequestError(f"--port: must be 0 to 65535, got {arguments.port}")
+    if arguments.max_step_ms is not None and not 0 <= arguments.max_step_ms < inf:
+        raise RequestError(f"--max-step-ms: must be a number of at least 0, got {arguments.max_step_ms:g}")
+    for name in ("prefix_cache_mib", "prefix_cache_disk_mib", "debug_log_mib"):
+        value = getattr(arguments, name)
+        if (value or 0) < 0:
+            raise RequestError(f"--{name.replace('_', '-')}: must be at least 0, got {value}")
+    if not 0 <= arguments.grace <= MAX_GRACE:
+        raise RequestError(f"--grace: must be 0 to {MAX_GRACE} seconds, got {arguments.grace:g}")
+
+
+def _defaults(arguments: argparse.Namespace) -> "Defaults":
+    from dflash.generation.recovery.names import settle
+    from dflash.serve.strategy_choice import Defaults, allowed, named
+
     recover = settle(arguments.recover)
     settings = draft_settings(arguments)
     strategy = named(arguments.strategy, arguments.draft, **settings)
     words = allowed(arguments.allow_strategies)
     if words is not None:
         check_draft(arguments, [arguments.strategy or ("dflash" if arguments.draft else "plain"), *words])
-    defaults = Defaults(strategy, arguments.draft, settings, recover, words)
+    return Defaults(strategy, arguments.draft, settings, recover, words, sampling_defaults(arguments))
+
+
+def _load_and_run(
+    arguments: argparse.Namespace,
+    defaults: "Defaults",
+    key: str | None,
+    sockets: "list[socket.socket]",
+    debug_log: "DebugLog | None",
+) -> None:
+    from dflash.generation.load import start
+    from dflash.serve.access import local_hosts
+    from dflash.serve.admin.model_facts import ModelFacts
+    from dflash.serve.app import build_app
+    from dflash.serve.draft_check import prepare_draft
+    from dflash.serve.endpoints import Backend
+    from dflash.serve.health import MAX_CLOSING
+    from dflash.serve.limits import MAX_WAITING, Limits
+    from dflash.serve.server import Server
+    from dflash.serve.startup.loading import LoadingServer
+    from dflash.serve.startup.ready_line import ready_line
+    from dflash.serve.startup.sockets import url_of
+
     print(f"dflash: loading {arguments.model}", file=sys.stderr)
-    loaded, engine_thread = start(
-        arguments.model,
-        device=arguments.device,
-        threads=arguments.threads,
-        context=arguments.context,
-        sequences=arguments.sequences,
-        kv=arguments.kv,
-        max_waiting=MAX_WAITING,
-        prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
-        prefix_cache_folder=arguments.prefix_cache_folder,
-        prefix_cache_disk=None if arguments.prefix_cache_disk_mib is None else arguments.prefix_cache_disk_mib << 20,
-        prefix_cache_exact=not arguments.prefix_cache_inexact,
-    )
-    names = arguments.model_name or [default_name(arguments.model)]
-    try:
-        engine_thread.prepare(defaults.strategy)
-        prepare_draft(engine_thread, defaults)
-        limits = Limits(loaded.model.config.context)
-        backend = Backend(engine_thread, loaded.tokenizer, loaded.template, names, defaults, limits)
-        hosts = local_hosts(arguments.host, key)
-        app = build_app(backend, api_key=key, hosts=hosts, keep_billing_header=arguments.keep_billing_header)
+    with ExitStack() as stack:
+        with LoadingServer(sockets):
+            loaded, engine_thread = start(
+                arguments.model,
+                device=arguments.device,
+                threads=arguments.threads,
+                context=arguments.context,
+                sequences=arguments.sequences,
+                kv=arguments.kv,
+                max_waiting=MAX_WAITING,
+                max_step_ms=True if arguments.max_step_ms is None else arguments.max_step_ms,
+                prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
+                prefix_cache_folder=arguments.prefix_cache_folder,
+                prefix_cache_disk=None if arguments.prefix_cache_disk_mib is None else arguments.prefix_cache_disk_mib << 20,
+                prefix_cache_exact=not arguments.prefix_cache_inexact,
+            )
+            stack.callback(engine_thread.close, MAX_CLOSING)
+            engine_thread.prepare(defaults.strategy)
+            prepare_draft(engine_thread, defaults)
+        names, context = arguments.model_name or [default_name(arguments.model)], loaded.model.config.context
+        facts = ModelFacts.of(loaded)
+        backend = Backend(
+            engine_thread,
+            loaded.tokenizer,
+            loaded.template,
+            names,
+            defaults,
+            Limits(context),
+            strict_names=arguments.strict_model,
+            template_kwargs=arguments.template_kwargs,
+            facts=facts,
+        )
+        app = build_app(
+            backend,
+            api_key=key,
+            hosts=local_hosts(arguments.host, key),
+            keep_billing_header=arguments.keep_billing_header,
+            debug_log=debug_log,
+        )
+        line = ready_line(
+            url_of(sockets),
+            name=names[0],
+            context=context,
+            strategy=arguments.strategy or ("dflash" if arguments.draft else "plain"),
+            has_key=key is not None,
+            has_template=loaded.template is not None,
+        )
+        if not arguments.no_access_log:
+            stack.enter_context(_access_log())
         gc.collect()
         gc.freeze()  # keeps full collections short: they stall all streams while they visit the objects of the model
-        Server(app, engine_thread, host=arguments.host, port=arguments.port, grace=arguments.grace).run()
-    except KeyboardInterrupt:
-        pass  # uvicorn has shut down and raises the signal again
-    finally:
-        engine_thread.close(MAX_CLOSING)
+        with suppress(KeyboardInterrupt):  # uvicorn has shut down and raises the signal again
+            Server(app, engine_thread, grace=arguments.grace, ready=lambda: print(line, file=sys.stderr)).run(sockets)
     if engine_thread.error is not None:
         raise EngineFailed(
             f"the server has stopped because its engine failed: {engine_thread.error}"
         ) from engine_thread.error
+
+
+@contextmanager
+def _access_log() -> Iterator[None]:
+    """Write the access log to stderr."""
+    log, handler = logging.getLogger("dflash.access"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def default_name(model: str) -> str:
@@ -111,62 +197,3 @@ def default_name(model: str) -> str:
     if model in PACKAGED:
         return model
     return model.removeprefix("hf:") if model.startswith("hf:") else Path(model).stem
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m dflash.serve", description="serve a model with OpenAI's and Anthropic's HTTP APIs"
-    )
-    add_model(parser, default="demo")
-    add_context(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000); 0 chooses a free one")
-    parser.add_argument(
-        "--model-name", action="append", metavar="NAME", help="name of the model in the API; may be repeated"
-    )
-    parser.add_argument("--api-key", metavar="KEY", help="key that requests must carry (or set DFLASH_API_KEY)")
-    parser.add_argument(
-        "--api-key-file", metavar="FILE", help="file that holds the key, which keeps it out of process lists"
-    )
-    parser.add_argument(
-        "--keep-billing-header",
-        action="store_true",
-        help="keep Claude Code's x-anthropic-billing-header line in prompts, which differs between sessions (default: drop)",
-    )
-    parser.add_argument("--sequences", type=int, default=8, metavar="N", help="sequences decoded at the same time (8)")
-    parser.add_argument(
-        "--prefix-cache-mib",
-        type=int,
-        metavar="N",
-        help="MiB of states saved for later prompts with the same beginning (an eighth of the free memory); 0 is none",
-    )
-    parser.add_argument(
-        "--prefix-cache-folder",
-        metavar="FOLDER",
-        help="folder for states that leave the memory of the prefix cache (none)",
-    )
-    parser.add_argument(
-        "--prefix-cache-disk-mib", type=int, metavar="N", help="MiB of the files in --prefix-cache-folder (16384)"
-    )
-    parser.add_argument(
-        "--prefix-cache-inexact",
-        action="store_true",
-        help="use saved states at any boundary; on a GPU the last bits of logits may change",
-    )
-    parser.add_argument("--strategy", metavar="NAME", help="strategy of requests that name none (plain)")
-    add_draft(parser)
-    parser.add_argument(
-        "--allow-strategies",
-        metavar="NAME,...",
-        help="strategies that requests may name, as plain,lookup,dflash; none: requests may not choose (default: all)",
-    )
-    parser.add_argument(
-        "--recover",
-        metavar="NAME,...",
-        help="recoveries of requests that name none, as loop,min:20; info lists all "
-        "(default: from DFLASH_STALL_TOOL_PREFIX and DFLASH_MIN_TOKENS, else none)",
-    )
-    parser.add_argument(
-        "--grace", type=float, default=10, metavar="S", help="seconds that open requests may take at shutdown (10)"
-    )
-    return parser

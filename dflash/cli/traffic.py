@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from dflash.kernels.formats import BLOCKS, FORMATS
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
@@ -64,7 +63,5 @@ def _is_read(name: str, config: Config) -> bool:
 
 def _read(tensor: TensorInfo, config: Config, device: str) -> float:
     """Return the bytes of a tensor that one token reads."""
-    block = BLOCKS[tensor.type]
-    halves = 2 * tensor.n_bytes // block.n_bytes * block.elements
-    n_bytes = halves if device == "cuda" and tensor.type not in FORMATS else tensor.n_bytes
+    n_bytes = tensor.device_bytes if device == "cuda" else tensor.n_bytes
     return n_bytes * config.experts_used / config.experts if "_exps." in tensor.name else n_bytes

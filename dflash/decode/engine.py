@@ -7,7 +7,6 @@ from contextlib import closing
 from time import perf_counter
 from typing import NamedTuple
 
-from dflash.decode.drafting.draft import EMPTY
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.recoveries.apply import Decision, apply_recoveries
 from dflash.decode.recoveries.emit import show
@@ -16,9 +15,10 @@ from dflash.decode.scheduling.batch_plan import BatchPart, capture_of, plan
 from dflash.decode.scheduling.errands import Errands
 from dflash.decode.scheduling.memory import HEADROOM, reserve_step, set_aside
 from dflash.decode.scheduling.overlap import OverlappedStep, launch_next
+from dflash.decode.scheduling.step_limit import StepLimit
 from dflash.decode.scheduling.waiting import Ticket, WaitingQueue, start_time
 from dflash.decode.session import Session, Step
-from dflash.decode.verify import Accepted, Samples, sample_rows, verify, wait
+from dflash.decode.verify import Samples, sample_rows, verify, wait
 from dflash.errors import EngineFailed, PoolExhausted, RequestError
 from dflash.kernels.gpu.lost import is_lost
 from dflash.model.batch import Forward
@@ -67,6 +67,9 @@ class Engine:
         Most sessions that run at a time; the number of the model's slots if None.
     max_waiting : int, optional
         Most sessions that wait while `max_active` run; unbounded if None.
+    max_step : float, optional
+        Most seconds of a step in which prompts delay sessions that decode, as far as smaller chunks can reach it; unbounded
+        if None.
     prefix_cache : PrefixCache, optional
         Snapshots of earlier sessions, from which new ones begin. The engine closes it.
     headroom : int, optional
@@ -87,6 +90,7 @@ class Engine:
         chunk: int = CHUNK,
         max_active: int | None = None,
         max_waiting: int | None = None,
+        max_step: float | None = None,
         prefix_cache: PrefixCache | None = None,
         headroom: int | None = HEADROOM,
     ) -> None:
@@ -95,6 +99,7 @@ class Engine:
         slots = min(model.pools.slots, model.max_rows)
         self.max_active = slots if max_active is None else max(1, min(max_active, slots))
         self.max_waiting = max_waiting
+        self._step_limit = None if max_step is None else StepLimit(max_step, model.chunk_alignment)
         self._added: deque[Session] = deque()
         self._waiting = WaitingQueue()
         self._active: list[Session] = []
@@ -294,7 +299,7 @@ class Engine:
 
     def _advance(self) -> None:
         """Advance all active sessions by one step: propose, forward, verify, commit, observe."""
-        began = perf_counter()
+        started = began = perf_counter()
         parts, out = self._propose()
         if not parts:
             return
@@ -311,13 +316,15 @@ class Engine:
                 began, n_before = perf_counter(), len(part.session.interventions)
                 decision = self._verify(part, out, next(samples))
                 verified = perf_counter()
-                step = _step(part, decision.accepted, shared._replace(verify=verified - began))
+                step = part.step(decision.accepted, shared._replace(verify=verified - began))
                 self._commit(part.session, decision)
                 self._observe(part, step, out, restart=decision.restart)
                 self._finish(part, decision, step._replace(commit=perf_counter() - verified), n_before)
             except Exception as error:
                 self._end(part.session, "error", error)
         self._save_states()
+        if self._step_limit is not None:
+            self._step_limit.observe(parts, perf_counter() - started)
 
     def _propose(self) -> tuple[list[BatchPart], Forward | None]:
         """Return the rows of the next forward, and the forward itself if it was launched during the step before."""
@@ -326,10 +333,14 @@ class Engine:
             if overlapped is not None and (parts := overlapped.take(self._active)):
                 return parts, overlapped.out
             reserve_step(self._active, self.prefix_cache, self._preempt, self._fail)
-            return plan(self.model, self._active, self.chunk, self._fail), None
+            return plan(self.model, self._active, self._chunk, self._fail), None
         except Exception as error:
             self._fail_forward(list(self._active), error, counted=False)
             return [], None
+
+    def _chunk(self, n_decoding: int) -> int:
+        """Return the most prompt tokens of a forward in which `n_decoding` sessions decode."""
+        return self._step_limit.tokens(self.chunk) if self._step_limit is not None and n_decoding else self.chunk
 
     def _forward(self, parts: list[BatchPart], out: Forward | None) -> tuple[Forward | None, Iterator[Samples | None]]:
         """Run the forward unless it was launched before, sample its rows and launch the next step where that is possible.
@@ -482,16 +493,3 @@ class Engine:
         session.error, session.ended_at = error, perf_counter()
         self._emit(session, step or Step([], finish=reason))
         session.finish_reason = reason
-
-
-def _step(part: BatchPart, accepted: Accepted, times: Step) -> Step:
-    """Return the step of one session, as far as it is known before the commit."""
-    return times._replace(
-        tokens=accepted.tokens,
-        drafted=accepted.drafted,
-        accepted=accepted.n_accepted,
-        finish=accepted.finish,
-        draft=part.draft if accepted.drafted else EMPTY,
-        rows=accepted.rows,
-        injected=accepted.injected,
-    )

@@ -7,9 +7,10 @@ from dflash.decode import registry
 from dflash.decode.drafters import Strategy
 from dflash.decode.drafting.drafter import Drafter
 from dflash.decode.sampling.params import check_whole
+from dflash.decode.shared_prefix import n_shared
 from dflash.errors import RequestError
 from dflash.evaluation.comparison import Comparison, Row
-from dflash.evaluation.measuring import bar, first_difference, n_warm_up
+from dflash.evaluation.measuring import bar, n_warm_up
 from dflash.evaluation.prompt_sets import Case
 from dflash.generation.prompts import Prompt, split
 
@@ -112,7 +113,7 @@ def compare(
                     own = row.generations[-1].tokens
                     wanted = truth.setdefault(i, own)
                     if own != wanted:
-                        row.differs.append((case.name, first_difference(own, wanted)))
+                        row.differs.append((case.name, n_shared(own, wanted)))
     return Comparison(list(rows.values()), [case.name for case in cases], max_tokens, dict(sampling), repr(lm))
 
 

@@ -1,6 +1,5 @@
 """Parts that the comparison of strategies and the replay of sessions share."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,12 +12,6 @@ WARM_UP = 8
 def n_warm_up(lm: "LM", max_tokens: int) -> int:
     """Return the output tokens of a warm-up request."""
     return max_tokens if lm.model.device == "cuda" else min(WARM_UP, max_tokens)
-
-
-def first_difference(own: Sequence[int], wanted: Sequence[int]) -> int:
-    """Return the index of the first token in which two outputs differ."""
-    pairs = enumerate(zip(own, wanted, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(own), len(wanted)))
 
 
 def bar(shown: bool, total: int, what: str) -> Any:

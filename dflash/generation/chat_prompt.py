@@ -6,6 +6,7 @@ from typing import Any
 from dflash.errors import TemplateError
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
+from dflash.model.text.written_numbers import with_written_numbers
 
 Message = Mapping[str, Any]
 
@@ -19,20 +20,7 @@ def chat_ids(
     settings: Mapping[str, Any] | None = None,
     max_tokens: int,
 ) -> list[int]:
-    """Render messages with the chat template and tokenize the result.
-
-    Parameters
-    ----------
-    tokenizer, template
-        Tokenizer and chat template of the model.
-    messages : sequence of mapping
-        Messages in OpenAI's format.
-    tools : sequence of mapping
-        Tools in OpenAI's format.
-    settings : mapping, optional
-        Variables of the template, as ``{"enable_thinking": False}``.
-    max_tokens : int
-        Maximum number of prompt tokens.
+    """Render messages with `chat_text` and tokenize the result, which may have `max_tokens` tokens.
 
     Raises
     ------
@@ -40,6 +28,34 @@ def chat_ids(
         If there is no template, or it refuses the messages.
     ContextOverflow
         If the prompt is longer than `max_tokens`.
+    """
+    return tokenizer.encode(chat_text(template, messages, tools=tools, settings=settings), max_tokens=max_tokens)
+
+
+def chat_text(
+    template: ChatTemplate | None,
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[Mapping[str, Any]] = (),
+    settings: Mapping[str, Any] | None = None,
+) -> str:
+    """Render messages with the chat template.
+
+    Parameters
+    ----------
+    template : ChatTemplate or None
+        Chat template of the model, if it has one.
+    messages : sequence of mapping
+        Messages in OpenAI's format.
+    tools : sequence of mapping
+        Tools in OpenAI's format.
+    settings : mapping, optional
+        Variables of the template, as ``{"enable_thinking": False}``.
+
+    Raises
+    ------
+    TemplateError
+        If there is no template, or it refuses the messages.
 
     Notes
     -----
@@ -50,15 +66,16 @@ def chat_ids(
     if template is None:
         raise TemplateError("the model has no chat template: use /v1/completions")
     renamed = messages if "developer" in template.source else [_as_system(message) for message in messages]
+    if "<function=" in template.source:
+        renamed = [with_written_numbers(message) for message in renamed]
     variables = dict(settings or {})
     try:
-        text = template.render(renamed, tools=tools or None, **variables)
+        return template.render(renamed, tools=tools or None, **variables)
     except TemplateError:
         moved = _only_first_system(renamed)
         if moved is None:
             raise
-        text = template.render(moved, tools=tools or None, **variables)
-    return tokenizer.encode(text, max_tokens=max_tokens)
+        return template.render(moved, tools=tools or None, **variables)
 
 
 def _as_system(message: Message) -> Message:

@@ -12,7 +12,7 @@ from traceback import clear_frames
 from typing import TypeVar
 
 from dflash.decode.drafting.drafter import Strategy
-from dflash.decode.engine import Engine
+from dflash.decode.engine import Engine, Event
 from dflash.decode.session import Session, Step
 from dflash.errors import Cancelled, DFlashError, EngineFailed
 from dflash.generation.completion import Completion, Delta
@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Sink = Callable[[Delta], None]
+
+StepObserver = Callable[[Sequence[Event], float], None]
+"""Called in the engine thread after each step with its events and its duration in seconds; must return quickly."""
 
 _FAILED = Step([], 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, "error")
 
@@ -49,10 +52,13 @@ class EngineThread:
     ----------
     error : BaseException or None
         Failure that ended the engine.
+    observers : list of StepObserver
+        Observers of all steps. One that raises an exception is logged and removed.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.observers: list[StepObserver] = []
         self.error: BaseException | None = None
         self._closing = False
         self._pid = os.getpid()
@@ -73,6 +79,11 @@ class EngineThread:
     def ended(self) -> bool:
         """True if the thread, and with it every request, has ended."""
         return not self._thread.is_alive()
+
+    @property
+    def sessions(self) -> list[Session]:
+        """Sessions that wait or run. May be read in any thread; they may end at any time."""
+        return list(self._completions)
 
     @property
     def step_age(self) -> float | None:
@@ -294,7 +305,10 @@ class EngineThread:
             return
 
     def _step(self) -> None:
-        for session, step in self.engine.step():
+        began = time.perf_counter()
+        events = self.engine.step()
+        self._notify(events, time.perf_counter() - began)
+        for session, step in events:
             held = self._completions.get(session)
             if held is not None:
                 self._pass_on(session, *held, step)
@@ -304,6 +318,14 @@ class EngineThread:
                 # breaks a reference cycle: the frames refer to the session and the model
                 clear_frames(session.error.__traceback__)
         self._pulse = time.monotonic()
+
+    def _notify(self, events: Sequence[Event], seconds: float) -> None:
+        for observe in tuple(self.observers):
+            try:
+                observe(events, seconds)
+            except Exception:
+                log.exception("an observer of steps failed and is removed")
+                self.observers.remove(observe)
 
     def _pass_on(self, session: Session, completion: Completion, sink: Sink, step: Step) -> None:
         """Call the sink of a completion; an exception in it ends only that completion."""

@@ -16,12 +16,16 @@ from dflash.kernels.gpu import device
 from dflash.model.loading.free_memory import free_memory
 from dflash.model.loading.target import Loaded, load_model
 
+MAX_STEP_MS = {"cuda": 50.0, "cpu": 250.0}
+"""Milliseconds of a step in which a stream still reads as steady."""
+
 
 def start(
     name: str | os.PathLike[str],
     *,
     progress: Callable[[str], None] | None = None,
     max_waiting: int | None = None,
+    max_step_ms: bool | float = False,
     prefix_cache: bool | int = False,
     prefix_cache_folder: str | os.PathLike[str] | None = None,
     prefix_cache_disk: int | None = None,
@@ -38,6 +42,9 @@ def start(
         Called with the name of each stage before it starts.
     max_waiting : int, optional
         Maximum sequences that wait to start; None is unlimited.
+    max_step_ms : bool or float
+        Most milliseconds of a step in which prompts delay sequences that decode; True is `MAX_STEP_MS` of the device, False
+        is unlimited.
     prefix_cache : bool or int
         Maximum bytes of the prefix cache; True is an eighth of the free memory of the model's device, False and 0 are none.
     prefix_cache_folder : str or path, optional
@@ -70,6 +77,7 @@ def start(
         chunk=loaded.model.prefill_chunk,
         max_active=loaded.sequences,
         max_waiting=max_waiting,
+        max_step=(MAX_STEP_MS[loaded.model.device] if max_step_ms is True else max_step_ms) / 1e3 or None,
         prefix_cache=_prefix_cache(loaded, prefix_cache, prefix_cache_folder, prefix_cache_disk, exact=prefix_cache_exact),
     )
     warm(engine, loaded.kind, progress or (lambda _: None))

@@ -259,12 +259,8 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
         for span, state in zip(spans, states, strict=True)
     ]
     length, slot, prefill, n_accepted, buffer = np.ascontiguousarray(np.array(columns, np.int32).T)
-    # a sequence may hold more pages than these rows reach
-    used = [-(-(state.length + n) // PAGE) for state, n in zip(states, sizes, strict=True)]
-    pages = np.zeros((len(spans), max(used)), np.int32)
     accepted = np.zeros((len(spans), PENDING), np.int32)
     for i, state in enumerate(states):
-        pages[i, : used[i]] = state.pages[: used[i]]
         accepted[i, : len(state.accepted)] = state.accepted
     one = len(spans) == 1
     rows = Ragged(
@@ -273,7 +269,7 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
         parent=spans[0].parents if one else np.concatenate([span.parents for span in spans]),
         depth=depth[0] if one else np.concatenate(depth),
         length=length,
-        pages=pages,
+        pages=_pages(states, sizes),
         slot=slot,
         prefill=prefill,
         accepted=accepted,
@@ -287,15 +283,20 @@ def ragged(spans: Sequence[Span]) -> tuple[Ints, Ints, Ragged]:
 def next_rows(spans: Sequence[Span]) -> Ragged:
     """Lay out one row after each span of one pending row, as if the pending row were committed."""
     states, n = states_of(spans), len(spans)
-    used = [-(-(state.length + 2) // PAGE) for state in states]
-    pages = np.zeros((n, max(used)), np.int32)
-    for i, state in enumerate(states):
-        pages[i, : used[i]] = state.pages[: used[i]]
     columns = [(state.length + 1, state.slot, state.buffer, 0, 1, -1) for state in states]
     length, slot, buffer, zero, one, root = np.ascontiguousarray(np.array(columns, np.int32).T)
     rows = np.arange(n + 1, dtype=np.int32)
     accepted = np.zeros((n, PENDING), np.int32)
-    return Ragged(rows, rows[:n], root, zero, length, pages, slot, zero, accepted, one, buffer)
+    return Ragged(rows, rows[:n], root, zero, length, _pages(states, [2] * n), slot, zero, accepted, one, buffer)
+
+
+def _pages(states: Sequence[State], sizes: Sequence[int]) -> Ints:
+    """Return the pages (B, P) that new tokens reach, `sizes` for each sequence, which may hold more pages."""
+    used = [-(-(state.length + n) // PAGE) for state, n in zip(states, sizes, strict=True)]
+    pages = np.zeros((len(states), max(used)), np.int32)
+    for row, state, n in zip(pages, states, used, strict=True):
+        row[:n] = state.pages[:n]
+    return pages
 
 
 def _depths(span: Span, n: int) -> Ints:

@@ -1,6 +1,7 @@
 """Weights of a file by name, in the file's packed format."""
 
 from collections.abc import Callable, Collection, Mapping
+from copy import copy
 from typing import Any, Protocol
 
 import numpy as np
@@ -64,8 +65,7 @@ class Weights:
 
     def block(self, i: int) -> "Weights":
         """Return the weights of block i, named without ``blk.i.``."""
-        weights = object.__new__(Weights)
-        weights._file, weights._tensors, weights.unused = self._file, self._tensors, self.unused
+        weights = copy(self)
         weights._prefix = f"blk.{i}."
         return weights
 

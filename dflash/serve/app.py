@@ -7,11 +7,15 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dflash.serve.access import check_host, check_key
+from dflash.serve.admin.admin import Admin
+from dflash.serve.admin.debug_log import DebugLog
+from dflash.serve.admin.request_log import RequestLog
 from dflash.serve.anthropic.dialect import MessagesDialect
 from dflash.serve.dialect import ErrorFormat, ServerDialect
 from dflash.serve.endpoints import API, Backend
@@ -35,6 +39,7 @@ def build_app(
     api_key: str | None = None,
     hosts: Collection[str] | None = None,
     keep_billing_header: bool = False,
+    debug_log: DebugLog | None = None,
 ) -> Starlette:
     """Build the application.
 
@@ -48,12 +53,14 @@ def build_app(
         Accepted values of ``Host``, without a port; any if None.
     keep_billing_header : bool
         Keep the billing line in Claude Code's system prompt; see `MessagesDialect`.
+    debug_log : DebugLog, optional
+        Receives the content of requests and responses. The caller closes it.
 
     Returns
     -------
     Starlette
-        Serves OpenAI's ``/v1/chat/completions``, ``/v1/completions``, ``/v1/responses`` and ``/v1/models``, Anthropic's
-        ``/v1/messages`` and ``/v1/messages/count_tokens``, ``/v1/strategies``, ``/health``, and the page at ``/``.
+        Serves OpenAI's ``/v1/chat/completions``, ``/v1/completions`` and ``/v1/responses``, Anthropic's ``/v1/messages`` and
+        ``/v1/messages/count_tokens``, ``/v1/strategies``, ``/health``, the page at ``/``, and the routes of `Admin`.
     """
 
     @asynccontextmanager
@@ -62,9 +69,10 @@ def build_app(
             yield
         finally:
             api.close()
+            admin.close()
             await asyncio.to_thread(backend.engine_thread.close, MAX_CLOSING)
 
-    api, responses = API(backend), ResponsesDialect()
+    api, admin, responses = API(backend), Admin(backend), ResponsesDialect()
 
     def guarded(endpoint: Endpoint, *, key: str | None = api_key) -> Endpoint:
         return answered(endpoint, key, hosts)
@@ -81,13 +89,17 @@ def build_app(
         chat("/v1/responses", responses),
         Route("/v1/responses/{id}", guarded(responses.retrieve)),
         Route("/v1/responses/{id}", guarded(responses.delete), methods=["DELETE"]),
-        Route("/v1/models", guarded(api.models)),
-        Route("/v1/models/{name:path}", guarded(api.model)),
         Route("/v1/strategies", guarded(catalog_endpoint(backend.defaults))),
         Route("/health", guarded(api.health, key=None)),
         Route("/", guarded(page, key=None)),
+        *admin.routes(guarded),
     ]
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_route})
+    app = Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _no_route},
+        middleware=[Middleware(RequestLog, admin.requests, debug_log)],
+    )
     app.state.api = api
     return app
 

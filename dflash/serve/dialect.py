@@ -41,6 +41,8 @@ class AnswerHead:
         Tokenizer of the model.
     completions : sequence of Completion
         Completions of all choices, grouped by prompt; not started yet.
+    fingerprint : str, optional
+        Name of all that determines the output, see `dflash.serve.admin.model_facts.fingerprint`.
     """
 
     id: str
@@ -48,6 +50,7 @@ class AnswerHead:
     model: str
     tokenizer: Tokenizer
     completions: Sequence[Completion]
+    fingerprint: str | None = None
 
     @property
     def n_prompt(self) -> int:

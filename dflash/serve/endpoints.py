@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -17,6 +17,8 @@ from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
+from dflash.serve.admin.model_facts import ModelFacts
+from dflash.serve.admin.model_list import check_model
 from dflash.serve.dialect import AnswerFormat, AnswerHead, ServerDialect
 from dflash.serve.event_stream import EventStream
 from dflash.serve.health import health_of
@@ -24,8 +26,9 @@ from dflash.serve.http_errors import Problem
 from dflash.serve.jobs import Running, until_gone
 from dflash.serve.limits import MAX_PREPARING, Limits
 from dflash.serve.parsing.body import parse_json, read_body
+from dflash.serve.parsing.sampling_defaults import filled
 from dflash.serve.preparing.completions import ReadRequest
-from dflash.serve.requests import Options
+from dflash.serve.requests import ChatRequest, Options
 from dflash.serve.strategy_choice import PLAIN, Defaults, strategy_of
 
 T = TypeVar("T")
@@ -54,6 +57,10 @@ class Backend:
         Limits of a request; the default is for a context of 262,144 tokens.
     strict_names : bool
         Refuse requests for other names. Otherwise every name is served, since many clients have a fixed one.
+    template_kwargs : mapping
+        Variables of the chat template for requests that do not set them, such as ``{"preserve_thinking": True}``.
+    facts : ModelFacts, optional
+        Facts about the model; None for a fake.
     """
 
     engine_thread: EngineThread
@@ -63,6 +70,8 @@ class Backend:
     defaults: Defaults = PLAIN
     limits: Limits = field(default_factory=Limits)
     strict_names: bool = False
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    facts: ModelFacts | None = None
 
 
 class API:
@@ -78,7 +87,6 @@ class API:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._created = int(time.time())
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dflash-request")
         self.preparing = 0
 
@@ -104,29 +112,10 @@ class API:
 
         return count
 
-    async def models(self, _: Request) -> Response:
-        """Answer ``/v1/models``."""
-        return JSONResponse({"object": "list", "data": [self._about(name) for name in self._backend.names]})
-
-    async def model(self, request: Request) -> Response:
-        """Answer ``/v1/models/NAME``."""
-        name = request.path_params["name"]
-        self._check_model(name)
-        return JSONResponse(self._about(name))
-
     async def health(self, _: Request) -> Response:
         """Answer ``/health``: 200 while requests are accepted and steps finish; see `health_of`."""
         status, body = health_of(self._backend.engine_thread)
         return JSONResponse(body, status_code=status)
-
-    def _check_model(self, name: str) -> None:
-        if name not in self._backend.names:
-            served = ", ".join(self._backend.names)
-            message = f"there is no model {name[:100]!r}, this server has {served}"
-            raise Problem(404, message, param="model", code="model_not_found")
-
-    def _about(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "dflash"}
 
     async def _answer(self, request: Request, dialect: ServerDialect[Any]) -> Response:
         """Answer a request. Everything that can be refused is refused before the first byte of a stream."""
@@ -172,9 +161,12 @@ class API:
 
     def _parse(self, dialect: ServerDialect[Any], body: bytes, headers: Mapping[str, str], limits: Limits) -> ReadRequest:
         backend = self._backend
-        wanted = dialect.parse(parse_json(body, backend.limits), headers)
+        wanted = dialect.parse(filled(parse_json(body, backend.limits), backend.defaults.sampling), headers)
         if backend.strict_names and wanted.options.model is not None:
-            self._check_model(wanted.options.model)
+            check_model(wanted.options.model, backend.names)
+        if isinstance(wanted, ChatRequest) and backend.template_kwargs:
+            kwargs = {**backend.template_kwargs, **(wanted.template_kwargs or {})}
+            wanted = replace(wanted, template_kwargs=kwargs)
         return ReadRequest.of(wanted, backend.tokenizer, backend.template, limits)
 
     def _format(
@@ -182,5 +174,7 @@ class API:
     ) -> tuple[Sequence[Completion], AnswerFormat]:
         completions = read.completions(strategy)
         model = read.request.options.model or self._backend.names[0]
-        head = AnswerHead(uuid4().hex, int(time.time()), model, self._backend.tokenizer, completions)
+        facts = self._backend.facts
+        fingerprint = None if facts is None else facts.fingerprint
+        head = AnswerHead(uuid4().hex, int(time.time()), model, self._backend.tokenizer, completions, fingerprint)
         return completions, dialect.format(read.request, head)

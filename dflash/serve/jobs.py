@@ -11,6 +11,7 @@ from starlette.types import Receive
 from dflash.errors import DFlashError
 from dflash.generation.completion import Completion, Delta
 from dflash.generation.engine_thread import EngineThread, Sink
+from dflash.serve.admin.request_record import note
 from dflash.serve.http_errors import closing
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class Running:
 
     def __init__(self, engine_thread: EngineThread, completions: Sequence[Completion]) -> None:
         self.completions = completions
+        note(completions)
         self._engine_thread = engine_thread
         self._loop = asyncio.get_running_loop()
         self._deltas: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -26,26 +27,23 @@ class Server(uvicorn.Server):
         Application from `build_app`.
     engine_thread : EngineThread
         Engine thread of the application.
-    host : str
-        Address to listen on.
-    port : int
-        Port to listen on; 0 chooses a free one.
     grace : float
         Seconds that open requests may take at shutdown.
+    ready : callable
+        Called once, when the server accepts connections.
     """
 
-    def __init__(self, app: Starlette, engine_thread: EngineThread, *, host: str, port: int, grace: float) -> None:
+    def __init__(self, app: Starlette, engine_thread: EngineThread, *, grace: float, ready: Callable[[], object]) -> None:
         timeout = int(grace + MAX_CLOSING)
         config = uvicorn.Config(
             app,
-            host=host,
-            port=port,
+            access_log=False,  # `RequestLog` writes one
             limit_concurrency=MAX_CONNECTIONS,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=timeout,
         )
         super().__init__(config)
-        self._engine_thread, self._grace = engine_thread, grace
+        self._engine_thread, self._grace, self._ready = engine_thread, grace, ready
         self._signalled = False
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
@@ -66,6 +64,11 @@ class Server(uvicorn.Server):
             os.kill(os.getpid(), sig)
         self._signalled = True
         super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections. Called by uvicorn."""
+        await super().startup(sockets)
+        self._ready()
 
     async def on_tick(self, counter: int) -> bool:
         """Return True to shut down. Called by uvicorn ten times a second."""

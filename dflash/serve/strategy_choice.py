@@ -85,6 +85,8 @@ class Defaults:
         Names of recoveries; None reads the environment.
     allowed : tuple of str, optional
         Strategy names that requests may use; None allows all, an empty tuple none.
+    sampling : mapping
+        Sampling parameters of requests that leave them out, by the name of their field.
     """
 
     strategy: Strategy = field(default_factory=Strategy)
@@ -92,6 +94,7 @@ class Defaults:
     settings: Mapping[str, Any] = field(default_factory=dict)
     recover: Recover = None
     allowed: tuple[str, ...] | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 PLAIN = Defaults()

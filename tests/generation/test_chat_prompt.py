@@ -50,3 +50,24 @@ def test_a_template_that_takes_them_gets_them_as_they_are(lm, prompt):
 def test_what_is_refused_for_other_reasons_stays_refused(prompt, messages):
     with pytest.raises(TemplateError):
         prompt(messages)
+
+
+NUMBERS = ["1000.0", "1e3", "1E+3", "0.10", "-0", "-0.0", "7", "1" * 30, "9" * 5000, "1" * 30 + ".5", "1.5e-7"]
+
+
+def rendered(lm, arguments):
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": arguments}}
+    ids = chat_ids(lm.tokenizer, lm.template, [USER, {**ANSWER, "tool_calls": [call]}], max_tokens=9999)
+    assert call["function"]["arguments"] == arguments
+    return lm.tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_numbers_in_arguments_stay_as_they_were_written(lm, number):
+    text = rendered(lm, f'{{"n": {number}, "text": "1e3 \\u00e9"}}')
+    assert f"<parameter=n>\n{number}\n</parameter>\n<parameter=text>\n1e3 \u00e9\n</parameter>" in text
+
+
+def test_numbers_inside_of_objects_are_numbers(lm):
+    text = rendered(lm, '{"points": [1e3, {"x": 2E0}], "flag": true}')
+    assert '<parameter=points>\n[1000.0, {"x": 2.0}]\n</parameter>\n<parameter=flag>\ntrue\n' in text

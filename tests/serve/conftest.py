@@ -11,6 +11,7 @@ import uvicorn
 from hang_guard import GUARD, wait_until
 
 from dflash.generation.load import start
+from dflash.serve.admin.model_facts import ModelFacts
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
@@ -42,9 +43,12 @@ def serving():
 def server():
     loaded, engine_thread = start("demo", threads=1)
     limits = Limits(loaded.model.config.context)
-    backend = Backend(engine_thread, loaded.tokenizer, loaded.template, ["demo", "demo-again"], limits=limits)
-    with listening(build_app(backend)) as url:
-        yield SimpleNamespace(url=url, loaded=loaded, engine_thread=engine_thread, pools=loaded.model.pools)
+    backend = Backend(
+        engine_thread, loaded.tokenizer, loaded.template, ["demo", "demo-again"], limits=limits, facts=ModelFacts.of(loaded)
+    )
+    app = build_app(backend)
+    with listening(app) as url:
+        yield SimpleNamespace(url=url, app=app, loaded=loaded, engine_thread=engine_thread, pools=loaded.model.pools)
 
 
 @pytest.fixture

@@ -44,12 +44,13 @@ def app_of(lm):
 
 def test_a_key_is_asked_for(app_of):
     app = app_of("hello", api_key="secret")
-    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer s\u00e9cret".encode()}):
+    wrong = {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer s\u00e9cret".encode()}, {"x-api-key": "wrong"}
+    for headers in ({}, *wrong):
         answer = request(app, "POST", "/v1/completions", json={"prompt": "a"}, headers=headers)
         assert answer.status_code == 401
         assert answer.json()["error"]["code"] == "invalid_api_key"
-    headers = {"Authorization": "Bearer secret"}
-    assert request(app, "POST", "/v1/completions", json={"prompt": "a"}, headers=headers).status_code == 200
+    for headers in ({"Authorization": "Bearer secret"}, {"x-api-key": "secret"}):
+        assert request(app, "POST", "/v1/completions", json={"prompt": "a"}, headers=headers).status_code == 200
     assert request(app, "GET", "/health").status_code == 200
 
 
@@ -97,6 +98,16 @@ def test_a_strict_server_refuses_other_names(app_of):
         assert request(app, "POST", "/v1/completions", json={"prompt": "a", "model": model}).status_code == 200
 
 
+def test_the_server_has_variables_of_the_template(app_of, lm):
+    """A request's own take precedence."""
+    app = app_of("hello", template_kwargs={"enable_thinking": False, "other": 1})
+    messages = [{"role": "user", "content": "hi"}]
+    for own, thinks in ({}, False), ({"enable_thinking": True}, True), ({"chat_template_kwargs": {"other": 2}}, False):
+        answer = request(app, "POST", "/v1/chat/completions", json={"messages": messages, **own})
+        prompt = lm.template.render(messages, enable_thinking=thinks)
+        assert answer.json()["usage"]["prompt_tokens"] == len(lm.tokenizer.encode(prompt))
+
+
 def test_a_closing_server_says_so(app_of, lm):
     engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
     app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
@@ -127,6 +138,8 @@ def test_flags_are_read_before_the_model(capsys):
         (["--allow-strategies", "plain,fast"], "--allow-strategies: 'fast' is not a strategy"),
         (["--strategy", "fast"], "strategy: 'fast' is not known"),
         (["--recover", "fast"], "recover: 'fast' is not one of"),
+        (["--chat-template-kwargs", "{a"], "--chat-template-kwargs: '{a' is not valid JSON"),
+        (["--chat-template-kwargs", "[1]"], "--chat-template-kwargs: must be a JSON object, got '[1]'"),
     ):
         assert main(["/no/such.gguf", *flags]) == 1
         assert capsys.readouterr().err.startswith(f"dflash: {message}")
@@ -140,7 +153,7 @@ def test_the_flag_reaches_the_application(monkeypatch, lm):
     monkeypatch.setattr("dflash.serve.app.build_app", lambda backend, **_: backends.append(backend))
     monkeypatch.setattr("dflash.serve.server.Server", lambda *_, **__: SimpleNamespace(run=bool))
     for flags, words in (([], None), (["--allow-strategies", "none"], ()), (["--allow-strategies", "lookup"], ("lookup",))):
-        assert main(["demo", *flags]) == 0
+        assert main(["demo", "--port", "0", *flags]) == 0
         assert backends.pop().defaults.allowed == words
 
 

@@ -40,7 +40,7 @@ def nobody_listens(monkeypatch):
         def __init__(self, app, engine_thread, **_):
             self.engine_thread = engine_thread
 
-        def run(self):
+        def run(self, sockets):
             begun.append(sorted(type(key).__name__ for key in self.engine_thread.engine.model.attachments))
 
     monkeypatch.setattr(server, "Server", Server)

@@ -68,7 +68,9 @@ def test_a_lost_device_ends_the_process_after_everyone_has_an_answer():
             rest = stream.read().decode()
         _, errors = child.communicate(timeout=GUARD)
     assert (status, body["error"]["code"]) == (503, "engine_failed")
-    assert "engine_failed" in rest.rpartition("data: ")[2]
+    *_, failure, done = rest.split("data: ")
+    assert "engine_failed" in failure
+    assert done == "[DONE]\n\n"
     assert child.returncode == 1
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in errors.splitlines()[-1]
     assert errors.splitlines()[-1].startswith("dflash: the server has stopped because its engine failed")

@@ -86,6 +86,14 @@ def piece(rng):
             lambda: ("tool_choice", rng.choice(["required", "none", "auto", {"function": {"name": "x"}}])),
             lambda: ("stream", rng.choice([True, False])),
             lambda: ("response_format", {"type": rng.choice(["text", "json_object"])}),
+            lambda: ("json_schema", rng.choice([{"type": "array"}, {"enum": [1] * n}, {"a": [[]] * n}, {"type": n}])),
+            lambda: ("guided_choice", ["a" * rng.choice([1, 300])] * rng.choice([1, 1024, 1025, n])),
+            lambda: (
+                "structured_outputs",
+                {"regex": rng.choice(["a{1,9}", "(a|b)*" * min(n, 1000), "(", "((a{9}){9}){9}" * 9])},
+            ),
+            lambda: ("grammar", rng.choice(['start: "a"', "start: /" + "a?" * n + "/", 'root ::= "a"', "("])),
+            lambda: ("parallel_tool_calls", rng.choice([True, False, "no"])),
         ]
     )()
     return f"{json.dumps(field)}:{json.dumps(value)}"
@@ -103,7 +111,15 @@ def body(rng):
     text = rng.choice(["a", "9", "word ", "\u4e2d", "<|im_end|>", " "]) * size
     if chat:
         message = {"role": rng.choice(["user", "system", "developer", "tool", "robot"]), "content": text}
-        fields = [f'"messages":{json.dumps([message] * rng.choice([1, 1, 2, 20]))}']
+        messages = [message] * rng.choice([1, 1, 2, 20])
+        if rng.random() < 0.2:
+            arguments = rng.choice(
+                ['{"n": 1e3}', '{"a": ' + "9" * size, "[" * size, '{"a":' * 500 + "1e3" + "}" * 500, None]
+            )
+            call = {"function": {"name": "look", "arguments": arguments}}
+            messages.append({"role": "assistant", "tool_calls": [call] * rng.choice([1, 30])})
+            messages.append({"role": "tool", "content": [{"type": "tool_reference", "tool_name": "look"}] * 30})
+        fields = [f'"messages":{json.dumps(messages)}']
         if rng.random() < 0.3:
             fields.append('"tools":[' + ",".join(tool(rng) for _ in range(rng.choice([1, 2, 30]))) + "]")
     else:

@@ -28,7 +28,7 @@ def process(*words, **settings):
 def address(child):
     """Wait until a server says where it is running; returns its address."""
     lines = []
-    while not (lines and "http://" in lines[-1]):
+    while not (lines and lines[-1].startswith("dflash: http://")):
         lines.append(child.stderr.readline())
         assert lines[-1], lines
-    return lines[-1].split("running on ")[1].split()[0]
+    return lines[-1].split()[1]

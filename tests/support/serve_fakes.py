@@ -4,10 +4,13 @@ from dflash.decode.session import Step
 
 
 class ScriptedEngine:
-    """Gives every session the same texts, one a step, and an exception where the script has one."""
+    """Gives every session the same texts, one a step, and an exception where the script has one.
 
-    def __init__(self, tokenizer, script):
-        self.tokenizer, self.script = tokenizer, list(script)
+    A function in the script is called, in a step without text. After the script the session ends with the reason `finish`.
+    """
+
+    def __init__(self, tokenizer, script, finish="stop"):
+        self.tokenizer, self.script, self.finish = tokenizer, list(script), finish
         self.sessions, self.waiting = {}, 0
 
     @property
@@ -35,10 +38,12 @@ class ScriptedEngine:
             session.error = item
             return self._end(session, "error")
         if item is None:
-            return self._end(session, "cancelled" if session.cancelled else "stop")
+            return self._end(session, "cancelled" if session.cancelled else self.finish)
+        if callable(item):
+            item()
+            return Step([])
         ids = self.tokenizer.encode(item)
-        session.observer(session, ids)
-        return Step(ids)
+        return Step(ids) if session.observer(session, ids) is None else self._end(session, "stop")
 
     def _end(self, session, reason):
         del self.sessions[session]

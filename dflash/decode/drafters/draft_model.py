@@ -15,6 +15,7 @@ from dflash.decode.drafting.shapes import Chain
 from dflash.decode.engine import Engine
 from dflash.decode.registry import register
 from dflash.decode.settings import spelled
+from dflash.decode.shared_prefix import n_shared
 from dflash.decode.warmup import warm
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
@@ -152,14 +153,10 @@ class _DraftModelState(ModelDrafterState):
 
     def commit_accepted(self) -> None:
         """Commit the rows of accepted draft tokens. The last token of the sequence remains to be read."""
-        length, new = self.state.length, self.session.token_ids[self.state.length : -1]
-        n_accepted = 0
-        while n_accepted < min(len(new), len(self.draft_ids)) and new[n_accepted] == self.draft_ids[n_accepted]:
-            n_accepted += 1
         if self.draft_ids:
-            self.state.commit(range(n_accepted))
+            new = self.session.token_ids[self.state.length : -1]
+            self.state.commit(range(n_shared(new, self.draft_ids)))
         self.draft_ids = []
-        assert self.state.length == length + n_accepted
 
     def read(self, stop: int) -> None:
         """Prefill the sequence up to a length, at most the context of the small model."""

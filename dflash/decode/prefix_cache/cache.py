@@ -122,11 +122,6 @@ class PrefixCache:
         return len(self._nodes)
 
     @property
-    def n_pages(self) -> int:
-        """Number of KV pages that stored snapshots hold, each counted once."""
-        return len(self._page_users)
-
-    @property
     def stats(self) -> PrefixCacheStats:
         """Size and counts; may be read in any thread."""
         names = PrefixCacheStats._fields[3:]
@@ -201,6 +196,10 @@ class PrefixCache:
         if session is not None:
             self.discard(session)
         return session is not None
+
+    def n_own_pages(self, model: TargetModel) -> int:
+        """Return the number of KV pages that only stored snapshots hold."""
+        return sum(model.pools.n_holders(page) == n for page, n in self._page_users.items())
 
     def wants_end(self, model: TargetModel, session: Session) -> bool:
         """Return True if the state at the end of a session is worth a snapshot."""

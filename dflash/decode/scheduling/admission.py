@@ -238,7 +238,9 @@ def _check_whole(
 ) -> None:
     """Raise PoolExhausted if a session that runs alone could not reach its end, since callers hold snapshots."""
     missing = n_pages(session.max_length - 1) - (_sequence_of(prefix).length // PAGE if prefix is not None else 0)
-    free = model.pools.free_pages + (cache.n_pages if cache is not None else 0)
+    free = model.pools.free_pages
+    if missing > free and cache is not None:
+        free += cache.n_own_pages(model)
     if missing > free:
         raise PoolExhausted(
             f"the session needs {missing} KV pages of {PAGE} tokens, {free} of {model.pools.pages} are not held by callers"

@@ -8,6 +8,8 @@ from dflash.decode.drafting.device_draft import DeferredDraft
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import Drafter, DrafterState, Nothing
 from dflash.decode.session import Session
+from dflash.decode.step import Step
+from dflash.decode.verify import Accepted
 from dflash.errors import DFlashError
 from dflash.kernels.ragged import PENDING
 from dflash.model.batch import Span
@@ -26,9 +28,24 @@ class BatchPart(NamedTuple):
     draft: Draft = EMPTY
     n_prefill: int = 0
 
+    def step(self, accepted: Accepted, times: Step) -> Step:
+        """Return the step of a session that decodes, as far as it is known before the commit."""
+        return times._replace(
+            tokens=accepted.tokens,
+            drafted=accepted.drafted,
+            accepted=accepted.n_accepted,
+            finish=accepted.finish,
+            draft=self.draft if accepted.drafted else EMPTY,
+            rows=accepted.rows,
+            injected=accepted.injected,
+        )
 
-def plan(model: TargetModel, sessions: Sequence[Session], chunk: int, fail: Fail) -> list[BatchPart]:
-    """Lay out a forward: every session that decodes gets its rows, then prompts share `chunk` rows, the oldest first.
+
+def plan(model: TargetModel, sessions: Sequence[Session], chunk: Callable[[int], int], fail: Fail) -> list[BatchPart]:
+    """Lay out a forward: every session that decodes gets its rows, then prompts share the tokens of a chunk.
+
+    The oldest prompt gets at least half of the chunk, so that it makes progress; the rest goes to the prompts with the
+    fewest unread tokens, so that a short prompt does not wait for long ones.
 
     Parameters
     ----------
@@ -36,8 +53,8 @@ def plan(model: TargetModel, sessions: Sequence[Session], chunk: int, fail: Fail
         Its `max_rows` bounds the forward, `n_vocab` the draft tokens; chunks end at multiples of its `chunk_alignment`.
     sessions : sequence of Session
         Admitted, the oldest first.
-    chunk : int
-        Most prompt tokens in the forward.
+    chunk : callable
+        ``chunk(n)`` is the most prompt tokens in a forward with `n` sessions that decode.
     fail : callable
         ``fail(session, error)`` is called for each session whose drafter failed.
 
@@ -50,21 +67,31 @@ def plan(model: TargetModel, sessions: Sequence[Session], chunk: int, fail: Fail
     prefilling = [session for session in sessions if session.n_prefilled < session.n_prompt - 1]
     parts: list[BatchPart] = []
     start = 0
-    for session, draft in _drafts(model, decoding, model.max_rows - (chunk if prefilling else 0), fail):
+    most = chunk(len(decoding)) if prefilling else 0
+    for session, draft in _drafts(model, decoding, model.max_rows - most, fail):
         stop = start + 1 + len(draft)
         assert session.state is not None, "the session runs"
         parts.append(BatchPart(session, Span.of(session.state, session.token_ids[-1], draft), start, stop, draft))
         start = stop
-    room = min(chunk, model.max_rows - start)
-    for session in prefilling:
-        n = _chunk(session, room, model.chunk_alignment)
-        if n > 0:
-            tokens = session.prompt_array[session.n_prefilled : session.n_prefilled + n]
-            assert session.state is not None, "the session runs"
-            span = Span.chain(session.state, tokens, prefill=True, logits=False)
-            parts.append(BatchPart(session, span, start, start + n, n_prefill=n))
-            start, room = start + n, room - n
+    for session, n in _chunks(prefilling, min(most, model.max_rows - start), model.chunk_alignment):
+        tokens = session.prompt_array[session.n_prefilled : session.n_prefilled + n]
+        assert session.state is not None, "the session runs"
+        span = Span.chain(session.state, tokens, prefill=True, logits=False)
+        parts.append(BatchPart(session, span, start, start + n, n_prefill=n))
+        start += n
     return parts
+
+
+def _chunks(sessions: Sequence[Session], room: int, alignment: int) -> list[tuple[Session, int]]:
+    """Divide `room` tokens among prompts, the oldest first in `sessions`."""
+    shares: list[tuple[Session, int]] = []
+    kept = _chunk(sessions[0], max(room // 2, min(room, alignment)), alignment) if sessions else 0
+    for session in sorted(sessions, key=lambda session: session.n_prompt - session.n_prefilled):
+        kept = 0 if session is sessions[0] else kept
+        if n := _chunk(session, room - kept, alignment):
+            shares.append((session, n))
+            room -= n
+    return shares
 
 
 def _chunk(session: Session, room: int, alignment: int) -> int:

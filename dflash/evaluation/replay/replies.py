@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dflash.evaluation.measuring import first_difference
+from dflash.decode.shared_prefix import n_shared
 
 
 class Reply(NamedTuple):
@@ -58,7 +58,7 @@ class TurnReplies:
         for reply in self.warm if self.cold else ():
             want = self.cold[0].tokens
             if reply.tokens != want:
-                yield f"warm: the output differs from the cold one from token {first_difference(reply.tokens, want)}"
+                yield f"warm: the output differs from the cold one from token {n_shared(reply.tokens, want)}"
 
     def median(self, kind: str, measure: str) -> float | None:
         """Return the median of a field of the ``"cold"`` or ``"warm"`` requests; None if none has succeeded."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
+from dflash.decode.shared_prefix import n_shared
 from dflash.errors import RequestError, TemplateError
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
@@ -90,10 +90,8 @@ def _opened(template: ChatTemplate, name: str | None, function: Tool) -> str:
     required = parameters.get("required")
     key = required[0] if isinstance(required, list | tuple) and required else None
     if not key or not isinstance(key, str):
-        both = (_call(template, name, arguments) for arguments in ({}, {_KEY: _VALUE}))
-        together = _between(
-            "".join(one for one, other in takewhile(lambda pair: pair[0] == pair[1], zip(*both, strict=False)))
-        )
+        bare, full = (_call(template, name, arguments) for arguments in ({}, {_KEY: _VALUE}))
+        together = _between(bare[: n_shared(bare, full)])
         # an argument and the end of the call may share first characters
         return together[: max(map(together.rfind, ">\n{")) + 1]
     # a string value may begin with a quote; values of other or unknown type must not
@@ -124,5 +122,4 @@ def _between(text: str, end: str | None = None) -> str:
 def _certain(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     """Return the token ids that a text begins with for every continuation."""
     encodings = tokenizer.encode_batch([text, *(text + more for more in _NEXT)], special=False)
-    n = next((i for i, ids in enumerate(zip(*encodings, strict=False)) if len(set(ids)) > 1), min(map(len, encodings)))
-    return tuple(encodings[0][:n])
+    return tuple(encodings[0][: n_shared(*encodings)])

@@ -28,7 +28,7 @@ Ids = tuple[int, ...]
 @register("stall", Option("TOOL", "tool", str), variable="DFLASH_STALL_TOOL_PREFIX")
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Request for a `ToolStall` that is built for the model in use; an object for ``recover=``.
+    """Inject the start of a tool call where the output announces a call and ends. Builds a `ToolStall` for the model in use.
 
     Parameters
     ----------

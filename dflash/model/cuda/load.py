@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dflash.errors import OutOfMemory
-from dflash.kernels.formats import BLOCKS, FORMATS
 from dflash.kernels.gpu import device
 from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
@@ -74,9 +73,4 @@ def work_bytes(config: Config, kv: str) -> int:
 
 def weight_bytes(file: GGUFFile, config: Config) -> int:
     """Return the bytes of device memory that the weights of a file take, without the padding of their last tiles."""
-    total = 0
-    for tensor in Weights(file, config).tensors:
-        block = BLOCKS[tensor.type]
-        as_halves = 2 * tensor.n_bytes // block.n_bytes * block.elements
-        total += tensor.n_bytes if tensor.type in FORMATS else as_halves
-    return total
+    return sum(tensor.device_bytes for tensor in Weights(file, config).tensors)

@@ -46,8 +46,7 @@ class DeviceWeights(Generic[H]):
 
     def block(self: "DeviceWeights[Weights]", i: int) -> "DeviceWeights[Weights]":
         """Return the weights of block i, named without ``blk.i.``."""
-        weights: DeviceWeights[Weights] = object.__new__(DeviceWeights)
-        weights.expressed, weights._staging, weights._made = self.expressed, self._staging, self._made
+        weights = copy(self)
         weights.host, weights._prefix = self.host.block(i), f"blk.{i}."
         return weights
 

@@ -40,8 +40,7 @@ def workspace(config: Config, n_rows: int, kv: str) -> SimpleNamespace:
         ``inner`` of the dense feed forward lie in ``arena``.
     """
     always, parts = _shapes(config, kv)
-    room = max(sum(n_rows * width * dtype.itemsize + _LINE for dtype, width in part.values()) for part in parts)
-    arena = device.empty(room, dtype=np.uint8)
+    arena = device.empty(max(_size(part, n_rows) for part in parts), dtype=np.uint8)
     arrays = {name: device.empty(n_rows, width, dtype=dtype) for name, (dtype, width) in always.items()}
     for part in parts:
         at = 0
@@ -55,11 +54,11 @@ def workspace(config: Config, n_rows: int, kv: str) -> SimpleNamespace:
 def workspace_bytes(config: Config, n_rows: int, kv: str) -> int:
     """Return the bytes that `workspace` allocates."""
     always, parts = _shapes(config, kv)
+    return _size(always, n_rows) + max(_size(part, n_rows) for part in parts)
 
-    def size(part: Arrays) -> int:
-        return sum(n_rows * width * dtype.itemsize + _LINE for dtype, width in part.values())
 
-    return size(always) + max(map(size, parts))
+def _size(part: Arrays, n_rows: int) -> int:
+    return sum(n_rows * width * dtype.itemsize + _LINE for dtype, width in part.values())
 
 
 def _shapes(config: Config, kv: str) -> tuple[Arrays, tuple[Arrays, ...]]:

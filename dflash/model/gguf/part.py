@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dflash.errors import FormatError, ModelError, NotFound, Unsupported
+from dflash.kernels.formats import FORMATS
 from dflash.kernels.formats.types import BY_ID
 from dflash.model.gguf.header import HeaderReader, Value, quoted
 
@@ -39,6 +40,11 @@ class TensorInfo(NamedTuple):
     offset: int
     n_bytes: int
     part: int
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes on a GPU, which holds types without a kernel as F16."""
+        return self.n_bytes if self.type in FORMATS else 2 * math.prod(self.shape)
 
     @property
     def row_bytes(self) -> int:

@@ -157,14 +157,23 @@ def _from_hub(
 
 def _from_cache(repo: str, revision: str, choose: Choose, cache_dir: str | Path | None) -> Path | None:
     """Return the path of a model of this revision in the cache; None if it is not there."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
 
     try:
-        folder = Path(snapshot_download(repo, revision=revision, cache_dir=cache_dir, local_files_only=True))
-        return folder / choose(path.relative_to(folder).as_posix() for path in folder.rglob("*"))[0]
-    except (LocalEntryNotFoundError, NotFound):
+        cached = [entry for entry in scan_cache_dir(cache_dir).repos if entry.repo_id == repo]
+    except CacheNotFound:
         return None
+    snapshots = [snapshot for entry in cached for snapshot in entry.revisions]
+    for snapshot in snapshots:
+        if revision not in snapshot.refs and revision != snapshot.commit_hash:
+            continue
+        files = [file.file_path.relative_to(snapshot.snapshot_path).as_posix() for file in snapshot.files]
+        try:
+            return snapshot.snapshot_path / choose(files)[0]
+        except NotFound:
+            continue
+    return None
 
 
 @contextmanager

@@ -41,6 +41,10 @@ class MemoryPools(Protocol):
     def free_slots(self) -> int:
         """Number of sequences that may still be opened. Read in the model's thread before a session is admitted."""
 
+    def n_holders(self, page: int) -> int:
+        """Return how many sequences and snapshots hold a KV page. Called in the model's thread by the prefix cache."""
+        ...
+
 
 class TargetModel(Protocol):
     """A model as the engine, drafters and measurements see it.

@@ -113,6 +113,10 @@ class Pools:
             if self._holders[page] == 0:
                 self._free_pages.append(page)
 
+    def n_holders(self, page: int) -> int:
+        """Return the reference count of a page."""
+        return self._holders[page]
+
     def copy_page(self, source: int, target: int) -> None:
         """Copy the keys and values of a page, all layers."""
         self.k[:, target] = self.k[:, source]

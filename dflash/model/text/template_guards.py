@@ -23,6 +23,7 @@ _ESCAPED = 6
 """Most characters of JSON for a character, as in ``\\u0000``."""
 
 _HUGE = 1 << 62
+_MAX_PRECISION = 1000
 
 Guard = Callable[..., None]
 
@@ -228,6 +229,15 @@ def _filter_format(value: Any, *args: Any, **kwargs: Any) -> None:
     _check_percent(str(value), kwargs or args)
 
 
+def _filter_groups(value: Any, n: Any, fill: Any = None) -> None:  # noqa: ARG001
+    current().make(_PART * _size(n))
+
+
+def _filter_round(value: Any, precision: Any = 0, method: Any = "common") -> None:  # noqa: ARG001
+    if _size(precision) > _MAX_PRECISION:
+        raise Excess(f"it rounds to more than {_MAX_PRECISION} digits")
+
+
 def _filter_sum(value: Any, attribute: Any = None, start: Any = 0) -> None:  # noqa: ARG001
     if isinstance(start, list | tuple):
         total = len(start) + current().weigh(value).values
@@ -270,11 +280,13 @@ FILTER_GUARDS: Mapping[str, Guard] = MappingProxyType(
     {
         **dict.fromkeys(("sort", "unique", "groupby", "dictsort", "min", "max"), _filter_sort),
         **dict.fromkeys(("pprint", "urlize", "title", "wordcount", "truncate", "xmlattr", "urlencode"), _filter_slow),
-        **dict.fromkeys(("batch", "center", "indent", "round", "slice"), _product),
+        **dict.fromkeys(("center", "indent"), _product),
+        **dict.fromkeys(("batch", "slice"), _filter_groups),
         "format": _filter_format,
         "join": _filter_join,
         "list": _parts,
         "replace": _replace,
+        "round": _filter_round,
         "striptags": _filter_striptags,
         "sum": _filter_sum,
         "tojson": _filter_tojson,

@@ -10,6 +10,7 @@ from dflash.serve.anthropic.conversation import conversation
 from dflash.serve.anthropic.tools import function_tools, tool_choice
 from dflash.serve.parsing.fields import FieldError, Fields, shown
 from dflash.serve.parsing.options import parse_sampling, parse_stops
+from dflash.serve.parsing.template_kwargs import parse_template_kwargs
 from dflash.serve.requests import ChatRequest, Options
 from dflash.serve.strategy_choice import parse_decoding
 
@@ -77,12 +78,9 @@ def _thinking(fields: Fields) -> tuple[bool, int | None]:
     return kind != "disabled", thinking.integer("budget_tokens", 0, MAX_TOKENS) if kind == "enabled" else None
 
 
-def _template_kwargs(fields: Fields, thinks: bool) -> Mapping[str, Any]:
-    kwargs = fields.object("chat_template_kwargs")
-    if kwargs and "tools" in kwargs.values:
-        raise kwargs.error("tools", "belongs at the top of the body")
+def _template_kwargs(fields: Fields, thinks: bool) -> Mapping[str, Any] | None:
     found = {"enable_thinking": thinks, **({"preserve_thinking": True} if _keeps_thinking(fields) else {})}
-    return {**found, **(kwargs.values if kwargs else {})}
+    return parse_template_kwargs(fields, found)
 
 
 def _keeps_thinking(fields: Fields) -> bool:

@@ -66,6 +66,6 @@ def catalog_of(defaults: Defaults) -> dict[str, Any]:
 
 
 def _sentence(kind: type) -> str:
-    """Return the first sentence of a class's docstring."""
+    """Return the first sentence of a class's docstring, without marks of code."""
     paragraph = (inspect.getdoc(kind) or "").partition("\n\n")[0]
-    return paragraph.replace("\n", " ").partition(". ")[0].removesuffix(".") + "."
+    return paragraph.replace("\n", " ").replace("`", "").partition(". ")[0].removesuffix(".") + "."

@@ -16,7 +16,7 @@ class CompletionView {
     this.below = make("div", { class: "below" });
     const title = make("h2", {}, shown);
     this.root = make("article", { class: "completion", "aria-busy": "true" }, title, this.details, this.text, this.callList);
-    this.root.append(this.strip.root, this.numbers, this.below);
+    this.root.append(this.strip.root, this.strip.legend, this.numbers, this.below);
     this.markdown = new MarkdownView(this.text);
     this.thoughtMarkdown = new MarkdownView(this.thought);
   }
@@ -86,7 +86,7 @@ class CompletionView {
   measured() {
     const { tokens, steps, drafted, accepted, rate } = this.strip;
     if (!tokens) return "";
-    const parts = [`${tokens} tokens`];
+    const parts = [`${tokens} ${tokens === 1 ? "token" : "tokens"}`];
     if (rate !== null) parts.push(`${rate.toFixed(1)} tok/s`);
     parts.push(`${(tokens / steps).toFixed(2)} per step`);
     if (drafted) parts.push(`${Math.round((100 * accepted) / drafted)} % of ${drafted} draft tokens accepted`);

@@ -54,17 +54,18 @@ class Conversation {
     if (this.messages !== messages) return;
     const [first, second] = views;
     if (second && first.ended && second.ended) lanes.append(comparison(first, second));
+    if (views.some((view) => view.finish === "error")) showStatus("The request failed.");
     if (first.finish === "error") this.offerAgain(first, lanes);
-    else this.continueFrom(first, request);
+    else this.continueFrom(first);
+    if (!second && first.ended && !first.calls.length) this.offerMeasurement(first, request);
     this.follow();
   }
 
   /** Make a completion part of the conversation. */
-  continueFrom(view, request) {
+  continueFrom(view) {
     const message = view.message();
     if (message) this.messages.push(message);
     if (message?.tool_calls) this.askResults(view, message.tool_calls);
-    else if (view.ended) this.offerMeasurement(view, request);
   }
 
   /** Stream a completion into its view; errors are shown there. */
@@ -124,6 +125,7 @@ class Conversation {
       form.lastChild.remove();
     };
     fields[0].focus();
+    showStatus("Type the results of the tool calls, or another message.");
   }
 
   /** Move typed results into the conversation. */
@@ -139,7 +141,9 @@ class Conversation {
       if (this.running) return;
       button.disabled = true;
       const plain = new CompletionView("plain", "plain");
+      button.after(plain.numbers);
       await this.run((signal) => this.fill(plain, request, signal));
+      plain.numbers.remove();
       button.disabled = false;
       if (plain.finish === "error") button.after(...plain.below.childNodes);
       if (plain.ended && plain.strip.rate !== null) button.replaceWith(make("p", { class: "note" }, ratio(view, plain)));
@@ -173,7 +177,7 @@ async function stream(view, request, signal) {
 function comparison(first, second) {
   const same = first.equals(second);
   const text = same ? "The texts are identical." : "The texts differ. The conversation continues with the first.";
-  return make("p", { class: "note verdict", role: "status" }, text);
+  return make("p", { class: "note verdict", role: "status" }, `${text} Both ran at the same time and shared the machine.`);
 }
 
 /** Describe a completion's speed against plain decoding. */

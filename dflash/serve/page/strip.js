@@ -2,15 +2,21 @@
 
 const MAX_COLUMNS = 160;
 
+const KINDS = { accepted: "accepted draft token", rejected: "rejected draft token", bonus: "bonus token" };
+
+/** Return an entry of the legend. */
+const swatch = ([kind, meaning]) => make("span", {}, make("i", { class: kind }), meaning);
+
 /** Draws the steps of one completion and counts them. */
 class StepStrip {
   constructor() {
     this.root = make("div", { class: "strip", role: "img", hidden: "" });
+    this.legend = make("div", { class: "legend muted", "aria-hidden": "true", hidden: "" }, ...Object.entries(KINDS).map(swatch));
     this.tokens = 0;
     this.drafted = 0;
     this.accepted = 0;
     this.steps = 0;
-    this.most = 6;
+    this.most = 2;
     this.firstTokens = 0;
     this.firstAt = null;
     this.lastAt = null;
@@ -49,6 +55,7 @@ class StepStrip {
     this.root.append(column);
     if (this.root.childNodes.length > MAX_COLUMNS) this.root.firstChild.remove();
     this.root.hidden = false;
+    this.legend.hidden = !this.drafted;
     this.root.scrollLeft = this.root.scrollWidth;
   }
 

@@ -1,11 +1,11 @@
-"""Token ids of a request's prompts."""
+"""Text and token ids of a request's prompts."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from dflash.errors import ContextOverflow
-from dflash.generation.chat_prompt import chat_ids
+from dflash.generation.chat_prompt import chat_text
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 from dflash.serve.preparing.deferred_tools import top_tools, write_references
@@ -40,17 +40,27 @@ def prompt_ids(
         If there is no template, or it refuses the messages.
     ContextOverflow
         If a prompt is too long.
+    """
+    if isinstance(request, CompletionRequest):
+        return [_encoded(prompt, tokenizer, context) for prompt in request.prompts]
+    return [tokenizer.encode(prompt_text(request, template), max_tokens=context)]
+
+
+def prompt_text(request: ChatRequest, template: ChatTemplate | None) -> str:
+    """Render the prompt of a chat request.
+
+    Raises
+    ------
+    TemplateError
+        If there is no template, or it refuses the messages.
 
     Notes
     -----
     A past call whose arguments are no JSON object, since the output was cut or the model made a mistake, is shown to the
     model with the text as written in one parameter, `BROKEN`. Chat templates refuse such calls otherwise.
     """
-    if isinstance(request, CompletionRequest):
-        return [_encoded(prompt, tokenizer, context) for prompt in request.prompts]
     messages = [_with_objects(message) for message in write_references(request.messages, request.tools)]
-    tools, settings = top_tools(request.tools), request.template_kwargs
-    return [chat_ids(tokenizer, template, messages, tools=tools, settings=settings, max_tokens=context)]
+    return chat_text(template, messages, tools=top_tools(request.tools), settings=request.template_kwargs)
 
 
 def _encoded(prompt: str | list[int], tokenizer: Tokenizer, context: int) -> list[int]:
@@ -63,22 +73,28 @@ def _encoded(prompt: str | list[int], tokenizer: Tokenizer, context: int) -> lis
 
 
 def _with_objects(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message whose calls all have arguments that a template can iterate over."""
     calls = message.get("tool_calls")
-    if not calls or not any(_is_broken(call) for call in calls):
+    if not calls or not any(_is_broken(_arguments(call)) for call in calls):
         return message
-    return {**message, "tool_calls": list(_mended(calls))}
+    return {**message, "tool_calls": [_mended(call) for call in calls]}
 
 
-def _mended(calls: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    for call in calls:
-        function = call["function"]
-        broken = _is_broken(call)
-        yield {**call, "function": {**function, "arguments": {BROKEN: function["arguments"]}}} if broken else call
+def _mended(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    arguments = _arguments(call)
+    if not _is_broken(arguments):
+        return call
+    return {**call, "function": {**call["function"], "arguments": {} if arguments is None else {BROKEN: arguments}}}
 
 
-def _is_broken(call: Mapping[str, Any]) -> bool:
-    arguments = call["function"].get("arguments")
-    if not isinstance(arguments, str) or not arguments.strip():
+def _arguments(call: Mapping[str, Any]) -> str | Mapping[str, Any] | None:
+    return call["function"].get("arguments")
+
+
+def _is_broken(arguments: str | Mapping[str, Any] | None) -> bool:
+    if not isinstance(arguments, str):
+        return arguments is None
+    if not arguments.strip():
         return False
     try:
         return not isinstance(json.loads(arguments, parse_int=float), dict)

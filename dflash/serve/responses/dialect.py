@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from dflash.serve.dialect import AnswerHead
+from dflash.serve.http_errors import Problem
 from dflash.serve.openai.errors import OpenAIErrors
 from dflash.serve.responses.format import ResponsesFormat
 from dflash.serve.responses.request import ResponsesRequest, not_found, parse_responses
@@ -37,6 +38,8 @@ class ResponsesDialect(OpenAIErrors):
     async def retrieve(self, request: Request) -> Response:
         """Answer ``GET /v1/responses/ID``."""
         id_ = request.path_params["id"]
+        if request.query_params.get("stream") == "true":
+            raise Problem(400, "stream: a stored response is not streamed again; read it as a whole", param="stream")
         body = self._store.body(id_)
         if body is None:
             raise not_found("Response", id_, 404)

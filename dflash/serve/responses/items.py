@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dflash.generation.recovery.special_tokens import THINK
 from dflash.serve.parsing.fields import Fields, shown
 from dflash.serve.responses.tools import Tools, input_arguments
 
@@ -56,14 +57,15 @@ class _Conversation:
         if role != "assistant":
             self._add({"role": role, "content": content})
             return
+        text = _joined(content)
+        if (thought := _thought(text)) is not None:
+            self._think(thought)
+            return
         turn = self._open(closed_by="content" if self._turn and "tool_calls" not in self._turn else None)
-        turn.setdefault("content", []).append(_joined(content))
+        turn.setdefault("content", []).append(text)
 
     def reasoning(self, item: Fields) -> None:
-        text = _joined(_content(item, "content")) or _joined(_content(item, "summary"), "\n\n")
-        if text:
-            self._turn = None
-            self._open()["reasoning_content"] = text
+        self._think(_joined(_content(item, "content")) or _joined(_content(item, "summary"), "\n\n"))
 
     def function_call(self, item: Fields) -> None:
         self._call(item, item.text("arguments", ""))
@@ -77,6 +79,11 @@ class _Conversation:
 
     def reference(self, item: Fields) -> None:
         raise item.error("type", "item_reference is not supported: send the item itself, or use previous_response_id")
+
+    def _think(self, text: str) -> None:
+        if text:
+            self._turn = None
+            self._open()["reasoning_content"] = text
 
     def _call(self, item: Fields, arguments: str) -> None:
         name = self._tools.name_of(item.text("name", required=True), item.text("namespace"))
@@ -123,6 +130,15 @@ def _text(part: Fields) -> str:
         raise part.error("type", f"only text can be read, got {shown(kind)}")
     text: str = part.text(_TEXTS[kind], required=True)
     return text
+
+
+def _thought(text: str) -> str | None:
+    """Return the reasoning in a message that is nothing else, as pydantic-ai sends it back; None for other messages."""
+    opened, closed = THINK
+    inner = text.strip()
+    if not (inner.startswith(opened) and inner.endswith(closed) and inner.count(closed) == 1):
+        return None
+    return inner[len(opened) : -len(closed)].removeprefix("\n").removesuffix("\n")
 
 
 def _joined_turn(message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -57,14 +57,15 @@ def parse_tools(fields: Fields) -> Tools:
     """Read ``tools``.
 
     Functions and custom tools are offered to the model, also those of a namespace. A tool of a namespace has its own name,
-    or ``NAMESPACE.NAME`` if another tool has that one. Other kinds, such as ``web_search``, run at OpenAI and are skipped.
+    or ``NAMESPACE.NAME`` if another tool has that one. Of two plain tools with one name, the last counts. Other kinds, such
+    as ``web_search``, run at OpenAI and are skipped.
 
     Raises
     ------
     FieldError
         If a tool has no type or no name, or its parameters are no JSON object.
     """
-    functions: list[Mapping[str, Any]] = []
+    functions: dict[str, Mapping[str, Any]] = {}
     known: dict[str, Tool] = {}
     spaces: list[tuple[str | None, Iterable[Fields]]] = [(None, fields.objects("tools"))]
     for space, tools in spaces:  # namespaces are appended, so that plain tools keep their names
@@ -76,8 +77,8 @@ def parse_tools(fields: Fields) -> Tools:
                 name = tool.text("name", required=True)
                 seen = f"{space}.{name}" if space is not None and name in known else name
                 known[seen] = Tool(name, space, kind == "custom")
-                functions.append(_function(seen, tool) if kind == "function" else _custom(seen, tool))
-    return Tools(tuple(functions), known, {(tool.name, tool.namespace): seen for seen, tool in known.items()})
+                functions[seen] = _function(seen, tool) if kind == "function" else _custom(seen, tool)
+    return Tools(tuple(functions.values()), known, {(tool.name, tool.namespace): seen for seen, tool in known.items()})
 
 
 def input_arguments(text: str) -> str:

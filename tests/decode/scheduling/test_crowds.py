@@ -83,7 +83,7 @@ def crowd(number):
     known, texts = {}, [[]]
     own = [] if ahead else [Pages(toy.pools, known), Pages(toy.pools, known, tree=True)]
     drafters = [Nothing(), *own, FirstOf(*own), PromptLookup()] if own else [Nothing()]
-    failing, running, n_steps, n_failures = [False], [], 0, 0
+    failing, running, events, n_steps, n_failures = [False], [], [], 0, 0
 
     def before(spans):
         if failing[0]:
@@ -110,11 +110,12 @@ def crowd(number):
             running[rng.integers(len(running))][0].cancel()
         failing[0] = disturbed and n_failures < 2 and rng.random() < 0.01
         n_failures += failing[0]
-        engine.step()
+        events += engine.step()
         check_order([session for session, *_ in running])
         n_steps += 1
         assert n_steps < 4000, "no end in sight"
     for session, seen, (tokens, reason, logprobs) in running:
+        assert [event.step for event in events if event.session is session] == session.steps
         if session.finish_reason in ("cancelled", "error"):
             assert disturbed, (number, session, session.error)
             assert session.error is None or "planted" in str(session.error), (number, session.error)

@@ -2,16 +2,20 @@
 
 import pytest
 from ahead_toy import AheadToy
-from crowd import Meddler, small_pages
+from crowd import Meddler, Pages, small_pages
 from oracles import naive
-from toy import Toy
+from toy import State, Toy
 
-from dflash.decode.drafting.drafter import Nothing, Strategy
+from dflash.decode.drafters.adaptive import measuring
+from dflash.decode.drafters.adaptive.drafter import Adaptive
+from dflash.decode.drafters.first_of import FirstOf
+from dflash.decode.drafting.draft import EMPTY
+from dflash.decode.drafting.drafter import Drafter, Nothing, Strategy
 from dflash.decode.engine import Engine
 from dflash.decode.prefix_cache import PrefixCache
 from dflash.decode.sampling.params import Sampling
 from dflash.decode.session import Session
-from dflash.errors import PoolExhausted
+from dflash.errors import DeviceLost, EngineFailed, OutOfMemory, PoolExhausted
 from dflash.generation.timings import Timings
 
 PROMPT = [1, 2, 3]
@@ -29,6 +33,12 @@ def finish(engine, most=5000):
             return
         engine.step()
     raise AssertionError("no end in sight")
+
+
+def until_preempted(engine, session):
+    while not session.n_preempted:
+        assert not session.finished
+        engine.step()
 
 
 def test_sessions_without_a_limit_share_the_pages(pages):
@@ -61,8 +71,7 @@ def test_a_preempted_session_is_resumed_before_others_start(pages):
     toy = Toy(pages=4, slots=2)
     engine = Engine(toy, headroom=0)
     old, young = (engine.add(Session([*PROMPT, i], max_tokens=27)) for i in range(2))
-    while not young.n_preempted:
-        engine.step()
+    until_preempted(engine, young)
     assert (engine.active, engine.waiting, young.state, young.drafter_state) == (1, 1, None, None)
     assert young.preempted_state.length == len(young.token_ids) - 1
     late = [engine.add(Session(PROMPT, max_tokens=1)) for _ in range(40)]
@@ -79,8 +88,7 @@ def test_a_preempted_session_may_be_cancelled(pages):
     toy = Toy(pages=4, slots=2)
     engine = Engine(toy, headroom=0)
     _, young = (engine.add(Session([*PROMPT, i], max_tokens=27)) for i in range(2))
-    while not young.n_preempted:
-        engine.step()
+    until_preempted(engine, young)
     assert engine.waiting == 1
     young.cancel()
     assert [event.step.finish for event in engine.step() if event.session is young] == ["cancelled"]
@@ -183,3 +191,168 @@ def test_memory_that_others_hold_ends_the_last_session_with_an_error(pages):
     assert isinstance(session.error, PoolExhausted)
     toy.pools.return_pages(taken)
     assert toy.leaked == (0, 0, 0)
+
+
+def set_aside(toy, engine, *, strategy=None, **settings):
+    """Two sessions, of which the younger one is preempted."""
+    old = engine.add(Session([*PROMPT, 0], max_tokens=27))
+    young = engine.add(Session([*PROMPT, 1], max_tokens=27, strategy=strategy or Strategy(Nothing()), **settings))
+    until_preempted(engine, young)
+    return old, young
+
+
+def test_an_engine_that_closes_releases_what_is_set_aside(pages):
+    toy = Toy(pages=4, slots=2)
+    engine = Engine(toy, headroom=0)
+    sessions = set_aside(toy, engine)
+    engine.close()
+    assert [session.finish_reason for session in sessions] == ["cancelled"] * 2
+    assert [session.preempted_state for session in sessions] == [None] * 2
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_an_engine_that_fails_ends_what_is_set_aside(pages):
+    toy = Toy(pages=4, slots=2)
+    engine = Engine(toy, headroom=0)
+    _, young = set_aside(toy, engine)
+
+    def lose(spans):
+        raise DeviceLost("planted")
+
+    toy.before_forward = lose
+    engine.step()
+    assert isinstance(young.error, EngineFailed)
+    assert (young.preempted_state, toy.leaked) == (None, (0, 0, 0))
+
+
+@pytest.mark.parametrize("method", ["host_arrays", "restore_from_host"])
+def test_a_copy_that_fails_ends_its_session_alone(pages, method, monkeypatch):
+    def fail(*_):
+        raise OutOfMemory("planted")
+
+    monkeypatch.setattr(State, method, fail)
+    toy = Toy(pages=4, slots=2)
+    engine = Engine(toy, headroom=0)
+    old, young = set_aside(toy, engine)
+    finish(engine)
+    assert (old.finish_reason, young.finish_reason) == ("length", "error")
+    assert isinstance(young.error, OutOfMemory)
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_a_drafter_continues_with_its_state(pages):
+    """One whose snapshots stay on the device starts after the tokens so far; a third makes none at all."""
+    toy = Toy(pages=4, slots=2)
+    engine = Engine(toy, headroom=0)
+    for drafter, first in ((Pages(toy.pools, {}), 0), (Pages(toy.pools, {}, tree=True), None), (Unsaved(), None)):
+        old, young = set_aside(toy, engine, strategy=Strategy(drafter))
+        length = young.preempted_state.length
+        old.cancel()
+        engine.step()
+        assert young.drafter_state.first == (length if first is None else first)
+        finish(engine)
+        assert young.output_ids == naive(toy, young.prompt_ids, Sampling(), 27)
+
+
+def test_each_part_of_a_drafter_continues_with_its_state(pages, monkeypatch):
+    monkeypatch.setattr(measuring, "REPEATS", 1)
+    for kind in (FirstOf, Adaptive):
+        toy = Toy(pages=40, slots=2, rows=8)
+        drafter = kind(Pages(toy.pools, {}), Unsaved())
+        drafter.prepare(toy)
+        toy.pools.take_pages(36)
+        engine = Engine(toy, headroom=0)
+        old, young = set_aside(toy, engine, strategy=Strategy(drafter))
+        length = young.preempted_state.length
+        old.cancel()
+        engine.step()
+        assert [part.first for part in young.drafter_state.parts] == [0, length]
+        finish(engine)
+
+
+def test_a_recorder_sees_one_start(pages):
+    toy, recorder = Toy(pages=4, slots=2), Recording()
+    engine = Engine(toy, headroom=0)
+    _, young = set_aside(toy, engine, recorder=recorder)
+    finish(engine)
+    assert recorder.n_started == 1
+    assert [token for step in recorder.steps for token in step.tokens] == recorder.tokens == young.output_ids
+
+
+def test_pages_of_a_prefix_are_shared_again(pages):
+    """Without that, a session whose caller holds the prefix would need more pages than there are."""
+    toy = Toy(pages=7, slots=2)
+    engine = Engine(toy, headroom=0)
+    first = engine.add(Session([1] * 32, max_tokens=4))
+    for _ in range(2):
+        engine.step()
+    prefix = first.snapshot()
+    first.cancel()
+    for closes in (False, True):
+        old = engine.add(Session(PROMPT, max_tokens=15))
+        engine.step()
+        young = engine.add(Session([*prefix.token_ids, 2], max_tokens=16, prefix=prefix))
+        until_preempted(engine, young)
+        assert toy.pools.free_pages == 1
+        if closes:
+            prefix.close()
+        finish(engine)
+        assert (old.n_tokens, young.output_ids) == (15, naive(toy, young.prompt_ids, Sampling(), 16))
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_a_session_that_snapshots_of_callers_keep_from_its_end_is_refused_at_its_start(pages):
+    toy = Toy(pages=6, slots=2)
+    engine = Engine(toy, prefix_cache=PrefixCache(10**6, 100, min_gain=1))
+    first = engine.add(Session([1] * 24, max_tokens=4))
+    for _ in range(2):
+        engine.step()
+    held = first.snapshot().state
+    finish(engine)
+    late = engine.add(Session(PROMPT, max_tokens=30))
+    finish(engine)
+    assert isinstance(late.error, PoolExhausted)
+    assert late.n_tokens == 0
+    fitting = engine.add(Session(PROMPT, max_tokens=14))
+    finish(engine)
+    assert fitting.finish_reason == "length"
+    held.close()
+    engine.close()
+    assert toy.leaked == (0, 0, 0)
+
+
+class Unsaved(Drafter):
+    """Its states make no snapshots."""
+
+    def start(self, session, model, snapshot=None):
+        return Unsaving(session.n_prefilled)
+
+
+class Unsaving:
+    capture = ()
+
+    def __init__(self, first):
+        self.first = first
+
+    def propose(self, max_draft):
+        return EMPTY
+
+    def observe(self, step, out, rows):
+        pass
+
+    def close(self):
+        pass
+
+
+class Recording:
+    def __init__(self):
+        self.n_started, self.tokens, self.steps = 0, [], []
+
+    def started(self, session):
+        self.n_started += 1
+
+    def picked(self, row, logits, token):
+        self.tokens.append(token)
+
+    def emitted(self, step):
+        self.steps.append(step)

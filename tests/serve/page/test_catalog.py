@@ -42,7 +42,7 @@ def test_recoveries_name_their_values():
     found = {entry["id"]: entry for entry in catalog_of(Defaults())["recoveries"]}
     assert found["min"]["value"] == "N"
     assert found["empty"]["value"] is None
-    assert LoopGuard.__doc__.startswith(found["loop"]["description"].removesuffix("."))
+    assert LoopGuard.__doc__.replace("`", "").startswith(found["loop"]["description"].removesuffix("."))
 
 
 def test_the_defaults_of_the_server_are_named(monkeypatch):

@@ -52,7 +52,7 @@ def test_two_strategies_give_identical_texts(live):
     ask(live, PROMPT)
     ended(live, 2)
     assert [title.inner_text() for title in live.locator("article h2").all()] == ["lookup", "plain"]
-    assert live.inner_text(".verdict") == "The texts are identical."
+    assert live.inner_text(".verdict").startswith("The texts are identical.")
 
 
 def test_the_key_is_asked_for_and_stays_in_the_tab(opened, serving, lm):

@@ -157,6 +157,8 @@ def test_more_tokens_than_the_context_has_are_fine(client):
 def test_stored_responses_are_read_and_deleted(client):
     answer = client.responses.create(input=CAPITAL, **NOW)
     assert client.responses.retrieve(answer.id) == answer
+    with pytest.raises(openai.BadRequestError, match="not streamed again"):
+        client.responses.retrieve(answer.id, stream=True)
     client.responses.delete(answer.id)
     for call in (client.responses.retrieve, client.responses.delete):
         with pytest.raises(openai.NotFoundError, match=f"Response with id '{answer.id}' not found."):

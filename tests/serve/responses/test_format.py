@@ -77,7 +77,7 @@ def without_call_ids(items):
     return [{key: value for key, value in item.items() if key != "call_id"} for item in items]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from(["", "I think.\n</think>\n\n", "never ends"]),
     st.lists(st.sampled_from(SEGMENTS), max_size=5),

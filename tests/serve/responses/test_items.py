@@ -68,6 +68,13 @@ def test_reasoning_comes_from_its_content_or_its_summary(fields, text):
     assert messages_of([{**REASONING, **fields}], NO_TOOLS) == [{"role": "assistant", "reasoning_content": text}]
 
 
+def test_a_message_that_is_only_reasoning_is_reasoning():
+    (turn,) = messages_of([said("assistant", "<think>\nI list.\n</think>"), said("assistant", "Look."), CALL], NO_TOOLS)
+    assert (turn["reasoning_content"], turn["content"], len(turn["tool_calls"])) == ("I list.", "Look.", 1)
+    for text in ("<think>\na\n</think>\nb", "<think>", "</think>", "<think>a</think>b</think>", "a<think>b</think>"):
+        assert messages_of([said("assistant", text)], NO_TOOLS) == [{"role": "assistant", "content": text}]
+
+
 def test_reasoning_that_is_only_encrypted_is_ignored():
     assert messages_of([{"type": "reasoning", "summary": [], "encrypted_content": "b3BhcXVl"}], NO_TOOLS) == []
 

@@ -102,7 +102,14 @@ def as_opencode(item):
     return kept
 
 
-@pytest.mark.parametrize("client", [dict, as_codex, as_opencode])
+def as_pydantic(item):
+    """An item as pydantic-ai sends it back: reasoning is a message."""
+    if item["type"] == "reasoning":
+        return {"role": "assistant", "content": f"<think>\n{item['summary'][0]['text']}\n</think>"}
+    return item
+
+
+@pytest.mark.parametrize("client", [dict, as_codex, as_opencode, as_pydantic])
 def test_a_loop_goes_on_with_the_tokens_that_the_model_wrote(served, client):
     engine, ask = served(TURN, ["</think>\n\nDone."])
     items, last = stream(ask, input=[QUESTION], include=["reasoning.encrypted_content"])

@@ -46,6 +46,12 @@ def test_tools_of_a_namespace_keep_their_names_unless_taken():
     assert tools.known["apply_patch"] == Tool("apply_patch", "agents", is_custom=True)
 
 
+def test_of_two_tools_with_one_name_the_last_counts():
+    tools = parsed(LS, {"type": "custom", "name": "ls"})
+    assert tools.known == {"ls": Tool("ls", is_custom=True)}
+    assert [tool["function"]["parameters"]["required"] for tool in tools.functions] == [["input"]]
+
+
 def test_tools_that_run_elsewhere_are_skipped():
     kinds = ("web_search", "tool_search", "mcp", "code_interpreter", "local_shell", "namespaces")
     assert parsed(*({"type": kind} for kind in kinds), LS).known == {"ls": Tool("ls")}

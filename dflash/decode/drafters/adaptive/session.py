@@ -8,6 +8,7 @@ from dflash.decode.drafters.adaptive.cost_model import IDLE_DECAY, PRIOR_WEIGHT,
 from dflash.decode.drafters.composite import CompositeState, set_shape
 from dflash.decode.drafting.draft import EMPTY, Draft
 from dflash.decode.drafting.drafter import NO_DRAFT, DrafterState, NextStep, Rows, planned_next
+from dflash.decode.shared_prefix import n_shared
 from dflash.decode.step import Step
 from dflash.decode.view import SessionView
 from dflash.model.batch import Forward
@@ -117,8 +118,7 @@ class AdaptiveState(CompositeState):
         """Learn from the last drafts of the instant drafters, verified or not, then let them make new ones."""
         new = self.session.token_ids[self._n_found :]
         for option, draft, rates in self._found if new else ():
-            n, pairs = min(len(draft), len(new)), enumerate(zip(draft.tokens.tolist(), new, strict=False))
-            accepted = next((i for i, (token, wanted) in pairs if token != wanted), n)
+            n, accepted = min(len(draft), len(new)), n_shared(draft.tokens.tolist(), new)
             if draft.scores is None:
                 option.rates.learn([1.0] * accepted + [0.0] * (n - accepted))
             else:

@@ -1,0 +1,233 @@
+"""Command-line arguments of the server; names are those of llama-server where the meaning is the same."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from dflash.cli.model_arguments import add_context, add_draft, add_model
+from dflash.errors import RequestError
+
+DEFAULT_MODEL = "demo"
+
+_ALWAYS_ON = ("--jinja", "--metrics", "--slots", "--props", "--cont-batching", "-cb")
+"""Switches of llama-server for features that are always on here."""
+
+_REFUSED = {
+    ("-ngl", "--gpu-layers", "--n-gpu-layers"): "a model runs on one device as a whole; use --device cuda or --device cpu",
+    ("-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe", "-ot", "--override-tensor"): (
+        "a model runs on one device as a whole; use --device cuda or --device cpu"
+    ),
+    ("-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"): (
+        "a model runs on one device; choose it with CUDA_VISIBLE_DEVICES"
+    ),
+    ("-b", "--batch-size", "-ub", "--ubatch-size"): "the size of prompt chunks is chosen for the device; drop it",
+    ("-fa", "--flash-attn", "--no-mmap", "--mlock"): "attention and loading have one implementation here; drop it",
+    ("-mm", "--mmproj", "--lora", "--embedding", "--embeddings", "--rerank", "--reranking"): "is not supported",
+    ("--chat-template", "--chat-template-file"): "the template of the model's file is used; drop it",
+}
+
+_SAMPLING: dict[str, tuple[tuple[str, ...], type, str, str]] = {
+    "temperature": (("--temp", "--temperature"), float, "T", "0 is greedy (0)"),
+    "top_k": (("--top-k",), int, "K", "sample from the K most likely tokens; 0 is all (0)"),
+    "top_p": (("--top-p",), float, "P", "sample from the most likely tokens whose probabilities sum to P (1)"),
+    "min_p": (("--min-p",), float, "P", "drop tokens below P times the largest probability (0)"),
+    "repetition_penalty": (("--repeat-penalty", "--repetition-penalty"), float, "X", "above 1: repeat less (1)"),
+    "presence_penalty": (("--presence-penalty",), float, "X", "subtracted from the logit of every token in the output (0)"),
+    "frequency_penalty": (("--frequency-penalty",), float, "X", "subtracted for each occurrence in the output (0)"),
+    "seed": (("-s", "--seed"), int, "N", "the same seed gives the same output; -1 is random (random)"),
+}
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments of the server.
+
+    Returns
+    -------
+    Namespace
+        ``model`` is set, and ``context`` is None for the model's own; ``kv`` holds the type of the KV cache and
+        ``template_kwargs`` the variables of the chat template.
+
+    Raises
+    ------
+    RequestError
+        If an option has no meaning here, or options contradict each other.
+    SystemExit
+        For ``--help``, and for usage errors.
+    """
+    arguments = _parser().parse_args(words)
+    if arguments.model_option is not None:
+        if arguments.model not in (DEFAULT_MODEL, arguments.model_option):
+            raise RequestError(f"--model {arguments.model_option}: another model is given already, {arguments.model}")
+        arguments.model = arguments.model_option
+    arguments.context = arguments.context or None
+    arguments.kv = _kv(arguments)
+    arguments.template_kwargs = _template_kwargs(arguments.chat_template_kwargs)
+    return arguments
+
+
+def _template_kwargs(text: str | None) -> dict[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError as error:
+        raise RequestError(f"--chat-template-kwargs: {text!r:.80} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise RequestError(f"--chat-template-kwargs: must be a JSON object, got {text!r:.80}")
+    return value
+
+
+def sampling_defaults(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the sampling parameters of requests that leave them out, by the name of their field.
+
+    Raises
+    ------
+    RequestError
+        If a value is out of range; the message names the option.
+    """
+    from dflash.decode.sampling.params import Sampling
+
+    given = {name: value for name in _SAMPLING if (value := getattr(arguments, name)) is not None}
+    if given.get("seed") == -1:
+        del given["seed"]
+    try:
+        Sampling(**given)
+    except RequestError as error:
+        name, _, reason = str(error).partition(": ")
+        raise RequestError(f"{_SAMPLING[name][0][0]}: {reason}") from error
+    return given
+
+
+def _kv(arguments: argparse.Namespace) -> str:
+    keys, values = arguments.cache_type_k or arguments.kv, arguments.cache_type_v or arguments.kv
+    if keys != values:
+        raise RequestError(
+            f"--cache-type-k {keys} --cache-type-v {values}: keys and values have one type; give it with --kv, or give both"
+        )
+    return keys
+
+
+class _RefusedOption(argparse.Action):
+    """An option of llama-server that has no meaning here; `const` says why."""
+
+    def __call__(self, *words: Any) -> NoReturn:
+        """Raise the error; the last of `words` is the option."""
+        option = words[-1]
+        raise RequestError(f"{option}: {self.const}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m dflash.serve",
+        description="serve a model with the APIs of OpenAI and Anthropic",
+        allow_abbrev=False,
+    )
+    add_model(parser, default=DEFAULT_MODEL)
+    parser.add_argument("-m", "--model", dest="model_option", metavar="MODEL", help="the same as MODEL")
+    add_context(parser, "-c", "--ctx-size")
+    _add_address(parser)
+    parser.add_argument(
+        "--sequences", "-np", "--parallel", type=int, default=8, metavar="N", help="sequences decoded at the same time (8)"
+    )
+    parser.add_argument(
+        "--max-step-ms",
+        type=float,
+        metavar="MS",
+        help="most milliseconds by which a prompt delays the next token of running answers (50 on a GPU, 250 on a CPU); "
+        "0 is no limit",
+    )
+    for option in ("-ctk", "--cache-type-k"), ("-ctv", "--cache-type-v"):
+        parser.add_argument(*option, choices=("f16", "f32"), help="the same as --kv")
+    _add_prefix_cache(parser)
+    _add_strategy(parser)
+    _add_sampling(parser)
+    _add_logs(parser)
+    parser.add_argument(
+        "--grace", type=float, default=10, metavar="S", help="seconds that open requests may take at shutdown (10)"
+    )
+    parser.add_argument(*_ALWAYS_ON, action="store_true", help="always on; accepted for scripts of llama-server")
+    for options, reason in _REFUSED.items():
+        parser.add_argument(*options, action=_RefusedOption, nargs="?", const=reason, dest="refused", help=argparse.SUPPRESS)
+    return parser
+
+
+def _add_address(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000); 0 chooses a free one")
+    parser.add_argument(
+        "--model-name",
+        "-a",
+        "--alias",
+        action="append",
+        metavar="NAME",
+        help="name of the model in the API; may be repeated",
+    )
+    parser.add_argument("--api-key", metavar="KEY", help="key that requests must carry (or set DFLASH_API_KEY)")
+    parser.add_argument(
+        "--api-key-file", metavar="FILE", help="file that holds the key, which keeps it out of process lists"
+    )
+    parser.add_argument(
+        "--strict-model", action="store_true", help="refuse requests for other model names (default: every name is served)"
+    )
+    parser.add_argument(
+        "--chat-template-kwargs",
+        metavar="JSON",
+        help="variables of the chat template for requests that do not set them, as '{\"preserve_thinking\": true}'",
+    )
+    parser.add_argument(
+        "--keep-billing-header",
+        action="store_true",
+        help="keep Claude Code's x-anthropic-billing-header line in prompts, which differs between sessions (default: drop)",
+    )
+
+
+def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--prefix-cache-mib",
+        type=int,
+        metavar="N",
+        help="MiB of states saved for later prompts with the same beginning (an eighth of the free memory); 0 is none",
+    )
+    parser.add_argument(
+        "--prefix-cache-folder",
+        metavar="FOLDER",
+        help="folder for states that leave the memory of the prefix cache (none)",
+    )
+    parser.add_argument(
+        "--prefix-cache-disk-mib", type=int, metavar="N", help="MiB of the files in --prefix-cache-folder (16384)"
+    )
+    parser.add_argument(
+        "--prefix-cache-inexact",
+        action="store_true",
+        help="use saved states at any boundary; on a GPU the last bits of logits may change",
+    )
+
+
+def _add_strategy(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--strategy", metavar="NAME", help="strategy of requests that name none (plain)")
+    add_draft(parser)
+    parser.add_argument(
+        "--allow-strategies",
+        metavar="NAME,...",
+        help="strategies that requests may name, as plain,lookup,dflash; none: requests may not choose (default: all)",
+    )
+    parser.add_argument(
+        "--recover",
+        metavar="NAME,...",
+        help="recoveries of requests that name none, as loop,min:20; info lists all "
+        "(default: from DFLASH_STALL_TOOL_PREFIX and DFLASH_MIN_TOKENS, else none)",
+    )
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sampling of requests that leave it out")
+    for name, (options, kind, metavar, text) in _SAMPLING.items():
+        group.add_argument(*options, dest=name, type=kind, metavar=metavar, help=text)
+
+
+def _add_logs(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("logs")
+    group.add_argument("--no-access-log", action="store_true", help="no line on stderr for each request")
+    group.add_argument(
+        "--debug-log", metavar="FILE", help="append requests and responses with their content as JSON lines (mode 0600)"
+    )
+    group.add_argument("--debug-log-mib", type=int, default=64, metavar="N", help="maximum MiB of --debug-log (64)")

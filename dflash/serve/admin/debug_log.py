@@ -1,0 +1,126 @@
+"""Opt-in log of requests and responses with their content."""
+
+import json
+import logging
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dflash.errors import RequestError
+from dflash.serve.admin.request_record import RequestRecord
+
+log = logging.getLogger("dflash.serve")
+
+MAX_BODY = 4 << 20
+"""Bytes of a request or a response that are logged; prompts of agents have up to about 1 MiB."""
+
+_HIDDEN = (401, 403)
+"""Statuses of clients without access: their requests must not fill the disk."""
+
+_THREAD_NAME = "dflash-debug-log"
+
+
+class BodyCopy:
+    """The first `MAX_BODY` bytes of a body that passes by."""
+
+    def __init__(self) -> None:
+        self.data, self.n_bytes = bytearray(), 0
+
+    def add(self, data: bytes) -> None:
+        """Add a part of the body."""
+        self.data += data[: MAX_BODY - len(self.data)]
+        self.n_bytes += len(data)
+
+    def fields(self, name: str) -> dict[str, Any]:
+        """Return the text, and the number of all bytes if it was cut."""
+        text: dict[str, Any] = {name: self.data.decode("utf-8", "replace")}
+        return text if self.n_bytes == len(self.data) else {**text, f"{name}_bytes": self.n_bytes}
+
+
+class Exchange:
+    """A request and its response, as far as they have passed.
+
+    Parameters
+    ----------
+    record : RequestRecord
+        Record of the request.
+    """
+
+    def __init__(self, record: RequestRecord) -> None:
+        self.record, self.request, self.answer = record, BodyCopy(), BodyCopy()
+        self.time = datetime.now(UTC)
+
+    def line(self) -> bytes:
+        """Return a JSON object in one line. Headers, which hold keys, are left out."""
+        record = self.record
+        about: dict[str, Any] = {
+            "time": self.time.isoformat(),
+            "id": record.request_id,
+            "method": record.method,
+            "route": record.route,
+        }
+        about |= {"status": record.status, **self.request.fields("request"), **self.answer.fields("answer")}
+        return json.dumps(about, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+class DebugLog:
+    """Appends exchanges to a file as JSON lines, in a thread of its own, until the file has its maximum size.
+
+    Parameters
+    ----------
+    path : path
+        File to append to; created with mode 0600. An existing file gets this mode.
+    max_bytes : int
+        Maximum size of the file. An exchange that would exceed it is dropped, and so are all later ones, with one warning.
+
+    Raises
+    ------
+    RequestError
+        If the file is a symbolic link, no regular file, or can't be opened.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], max_bytes: int) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            self._file = os.open(path, flags, 0o600)
+        except OSError as error:
+            cause = "is a symbolic link" if Path(path).is_symlink() else f"can't be opened: {error.strerror}"
+            raise RequestError(f"--debug-log {path}: {cause}; give a regular file") from error
+        try:
+            if not stat.S_ISREG(os.fstat(self._file).st_mode):
+                raise RequestError(f"--debug-log {path}: is no regular file")
+            os.fchmod(self._file, 0o600)
+        except OSError as error:
+            os.close(self._file)
+            raise RequestError(f"--debug-log {path}: mode 0600 can't be set: {error.strerror}") from error
+        except RequestError:
+            os.close(self._file)
+            raise
+        self._free = max_bytes - os.fstat(self._file).st_size
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=_THREAD_NAME)
+
+    def write(self, exchange: Exchange) -> None:
+        """Append an exchange; returns at once. Requests without a body and without access are left out."""
+        if self._free > 0 and exchange.request.n_bytes and exchange.record.status not in _HIDDEN:
+            self._thread.submit(self._append, exchange)
+
+    def close(self) -> None:
+        """Write what was accepted, then close the file. Called once, after the last request."""
+        self._thread.shutdown()
+        os.close(self._file)
+
+    def _append(self, exchange: Exchange) -> None:
+        line = exchange.line()
+        if len(line) > self._free:
+            if self._free > 0:
+                log.warning("the debug log is full: later requests are not logged")
+            self._free = 0
+            return
+        try:
+            self._free -= os.write(self._file, line)
+        except OSError as error:
+            log.warning("the debug log can't be written: %s; later requests are not logged", error.strerror)
+            self._free = 0

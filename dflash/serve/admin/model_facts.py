@@ -1,0 +1,85 @@
+"""Facts about the served model, and its fingerprint."""
+
+import hashlib
+import math
+from collections import Counter
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from dflash.decode.prefix_cache.disk.identity import identity_of
+from dflash.model.loading.target import Loaded
+
+
+def release() -> str:
+    """Return the version of dflash."""
+    try:
+        return version("dflash")
+    except PackageNotFoundError:  # run from a folder that was not installed
+        return "0"
+
+
+def fingerprint(loaded: Loaded) -> str:
+    """Return a short name of all that determines the output: weights, KV type, device and version of dflash.
+
+    Parameters
+    ----------
+    loaded : Loaded
+        Its file is open.
+
+    Returns
+    -------
+    str
+        ``"fp_"`` and 16 hexadecimal digits, for ``system_fingerprint``. Equal for equal files, whatever their names.
+    """
+    return f"fp_{hashlib.sha256(identity_of(loaded).encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """Facts about a model that endpoints return. No field holds a path.
+
+    Parameters
+    ----------
+    file : str
+        Name of the model's file, without its folder.
+    fingerprint : str
+        See `fingerprint`.
+    architecture : str
+        Architecture in the file.
+    quantization : str
+        Type of the most bytes of weights, as ``"Q4_K"``.
+    parameters, n_bytes : int
+        Number of weights, and their bytes in the file.
+    width : int
+        Size of the hidden state.
+    device, kv : str
+        Device and type of the KV cache.
+    """
+
+    file: str
+    fingerprint: str
+    architecture: str
+    quantization: str
+    parameters: int
+    n_bytes: int
+    width: int
+    device: str
+    kv: str
+
+    @classmethod
+    def of(cls, loaded: Loaded) -> "ModelFacts":
+        """Return the facts about a loaded model, whose file is open."""
+        tensors, model, sizes = loaded.file.tensors.values(), loaded.model, Counter[str]()
+        for tensor in tensors:
+            sizes[tensor.type] += tensor.n_bytes
+        return cls(
+            file=loaded.file.path.name,
+            fingerprint=fingerprint(loaded),
+            architecture=model.config.architecture,
+            quantization=sizes.most_common(1)[0][0],
+            parameters=sum(math.prod(tensor.shape) for tensor in tensors),
+            n_bytes=sizes.total(),
+            width=model.config.width,
+            device=model.device,
+            kv=model.pools.kv,
+        )

@@ -1,0 +1,109 @@
+"""Bodies of ``/props`` and ``/slots``: settings of the server, and its running sequences without their text."""
+
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any
+
+from dflash.decode.drafting.drafter import Strategy
+from dflash.decode.session import Session
+from dflash.generation.engine_thread import EngineThread
+from dflash.model.text.chat_template import ChatTemplate
+from dflash.model.text.tokenizer import Tokenizer
+from dflash.serve.admin.model_facts import ModelFacts, release
+
+_SAMPLING = {
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "seed": None,
+}
+"""Sampling of requests on a server without defaults."""
+
+
+def props(
+    *,
+    name: str,
+    context: int,
+    engine_thread: EngineThread,
+    tokenizer: Tokenizer,
+    template: ChatTemplate | None,
+    strategy: Strategy,
+    sampling: Mapping[str, Any],
+    facts: ModelFacts | None,
+) -> dict[str, Any]:
+    """Return the settings of a server, under llama.cpp's names. No value holds a path.
+
+    Parameters
+    ----------
+    name : str
+        First name of the model.
+    context : int
+        Maximum tokens of a sequence.
+    engine_thread, tokenizer, template
+        Engine thread, tokenizer and chat template of the model.
+    strategy : Strategy
+        Strategy of requests that name none.
+    sampling : mapping
+        Sampling parameters of requests that leave them out.
+    facts : ModelFacts, optional
+        Facts about the model.
+    """
+    body: dict[str, Any] = {
+        "default_generation_settings": {"n_ctx": context, "params": {**_SAMPLING, **sampling}},
+        "total_slots": engine_thread.engine.max_active,
+        "model_alias": name,
+        "n_ctx": context,
+        "strategy": strategy_name(strategy),
+        "chat_template": "" if template is None else template.source,
+        "bos_token": tokenizer.special_texts().get("bos_token", ""),
+        "eos_token": tokenizer.special_texts().get("eos_token", ""),
+        "modalities": {"vision": False, "audio": False},
+        "build_info": f"dflash {release()}",
+    }
+    if facts is not None:
+        body |= {"model_path": facts.file, "fingerprint": facts.fingerprint, "device": facts.device, "kv": facts.kv}
+    return body
+
+
+def slots(engine_thread: EngineThread, context: int) -> list[dict[str, Any]]:
+    """Return one object for each running sequence, the oldest first: lengths, times and strategy, never text.
+
+    Parameters
+    ----------
+    engine_thread : EngineThread
+        Engine thread of the model.
+    context : int
+        Maximum tokens of a sequence.
+    """
+    running = [session for session in engine_thread.sessions if session.state is not None]
+    return [_slot(number, session, context) for number, session in enumerate(running)]
+
+
+def strategy_name(strategy: Strategy) -> str:
+    """Return the names of drafter, shape and recoveries. Settings are left out, since they may hold paths."""
+    parts = (strategy.drafter, strategy.shape, *strategy.recoveries)
+    return " ".join(type(part).__name__ for part in parts if part is not None)
+
+
+def _slot(number: int, session: Session, context: int) -> dict[str, Any]:
+    n_tokens, now = session.n_tokens, perf_counter()
+    return {
+        "id": number,
+        "is_processing": True,
+        "state": "decode" if session.n_prefilled >= session.n_prompt - 1 else "prefill",
+        "n_ctx": context,
+        "n_prompt_tokens": session.n_prompt,
+        "n_prompt_tokens_processed": min(session.n_prefilled, session.n_prompt),
+        "n_prompt_tokens_cached": session.n_cached,
+        "n_decoded": n_tokens,
+        "n_tokens": session.n_prompt + n_tokens,
+        "n_drafted": session.n_drafted,
+        "n_accepted": session.n_accepted,
+        "strategy": strategy_name(session.strategy),
+        "n_preempted": session.n_preempted,
+        "seconds": round(now - (session.started_at or now), 3),
+    }

@@ -1,0 +1,195 @@
+"""Sockets before the model, responses while it loads, the line at the end, and the options of the server."""
+
+import asyncio
+import json
+import os
+import shlex
+import socket
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from hang_guard import GUARD
+from processes import process
+from serve_fakes import ScriptedEngine
+
+from dflash.cli import serve
+from dflash.cli.serve_arguments import parse, sampling_defaults
+from dflash.generation.engine_thread import EngineThread
+from dflash.serve.app import build_app
+from dflash.serve.endpoints import Backend
+from dflash.serve.server import Server
+from dflash.serve.startup.loading import LoadingServer
+from dflash.serve.startup.ready_line import ready_line
+from dflash.serve.startup.sockets import listening, url_of
+from dflash.serve.strategy_choice import Defaults
+
+
+def test_requests_get_503_while_the_model_loads_and_answers_afterwards(lm):
+    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
+    with listening("127.0.0.1", 0) as sockets, httpx.Client(base_url=url_of(sockets), timeout=GUARD) as http:
+        with LoadingServer(sockets):
+            health = http.get("/health")
+            refused = http.post("/v1/completions", json={"prompt": "a" * 100_000})
+            assert http.head("/health").status_code == 503
+        assert (health.status_code, health.json()) == (503, {"status": "loading model"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "loading")
+        assert refused.headers["retry-after"]
+        with ThreadPoolExecutor(1) as pool:
+            early = pool.submit(http.post, "/v1/completions", json={"prompt": "a"})  # no server accepts yet: it waits
+            app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
+            served = Server(app, engine_thread, grace=1, ready=lambda: early.add_done_callback(leave))
+
+            def leave(_):
+                served.should_exit = True
+
+            served.run(sockets)
+            assert early.result().json()["choices"][0]["text"] == "hello"
+    assert engine_thread.ended
+
+
+def test_a_failed_load_closes_the_socket(monkeypatch, capsys):
+    seen = []
+
+    def fail(*_, **__):
+        with urllib.request.urlopen(urllib.request.Request(f"{seen[0]}/health"), timeout=GUARD):
+            pass
+
+    @contextmanager
+    def noted(host, port):
+        with listening(host, port) as sockets:
+            seen.append(url_of(sockets))
+            yield sockets
+
+    monkeypatch.setattr("dflash.serve.startup.sockets.listening", noted)
+    monkeypatch.setattr("dflash.generation.load.start", fail)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        serve.main(["demo", "--port", "0"])
+    with refused.value as answer:
+        assert json.load(answer) == {"status": "loading model"}
+    with socket.socket() as again, pytest.raises(ConnectionRefusedError):
+        again.connect(("127.0.0.1", int(seen[0].rpartition(":")[2])))
+
+
+def test_a_taken_port_is_one_sentence(capsys):
+    with listening("127.0.0.1", 0) as sockets:
+        port = sockets[0].getsockname()[1]
+        assert serve.main(["/no/such.gguf", "--port", str(port)]) == 1
+    assert capsys.readouterr().err == f"dflash: --host 127.0.0.1 --port {port}: can't listen there: Address already in use\n"
+
+
+def test_errors_in_the_block_are_not_those_of_the_socket():
+    with pytest.raises(FileNotFoundError), listening("127.0.0.1", 0):
+        raise FileNotFoundError("another file")
+
+
+@pytest.mark.parametrize(("host", "url"), [("127.0.0.1", "http://127.0.0.1:"), ("0.0.0.0", "http://127.0.0.1:")])
+def test_the_url_is_one_that_a_client_can_use(host, url):
+    with listening(host, 0) as sockets:
+        assert url_of(sockets).startswith(url)
+
+
+def test_a_key_is_never_printed():
+    line = ready_line("http://h:1", name="demo", context=8, strategy="plain", has_key=True, has_template=True)
+    assert line.endswith("try: curl http://h:1/health")
+
+
+def test_the_process_ends_its_start_with_a_command_that_works():
+    """The command is run with `curl` replaced: its words are split as a shell splits them."""
+    with process("-m", "dflash.serve", "-m", "demo", "--port", "0", "-c", "512", "-t", "1", "--alias", "pet") as child:
+        lines = []
+        while not (lines and "try: curl" in lines[-1]):
+            lines.append(child.stderr.readline())
+            assert lines[-1], lines
+        about, _, command = lines[-1].partition("; try: ")
+        _, url, *options = shlex.split(command)
+        assert options[0] == "-H" and options[2] == "-d"
+        request = urllib.request.Request(url, options[3].encode(), dict([options[1].split(": ")]))
+        with urllib.request.urlopen(request, timeout=GUARD) as answer:
+            body = json.load(answer)
+            given_id = answer.headers["X-Request-Id"]
+        assert (body["model"], body["object"]) == ("pet", "chat.completion")
+        assert about.startswith("dflash: http://127.0.0.1:") and about.endswith("serves pet, context 512, strategy plain")
+        access = child.stderr.readline()
+        assert f"POST /v1/chat/completions 200 id={given_id}" in access
+        child.terminate()
+        assert child.wait(timeout=GUARD) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        ([], "model", "demo"),
+        (["a.gguf"], "model", "a.gguf"),
+        (["-m", "a.gguf"], "model", "a.gguf"),
+        (["--model", "a.gguf"], "model", "a.gguf"),
+        (["a.gguf", "-m", "a.gguf"], "model", "a.gguf"),
+        (["-c", "512"], "context", 512),
+        (["--ctx-size", "0"], "context", None),
+        (["--context", "7"], "context", 7),
+        (["-np", "3"], "sequences", 3),
+        (["--parallel", "3"], "sequences", 3),
+        (["-t", "3"], "threads", 3),
+        (["--alias", "a", "--model-name", "b"], "model_name", ["a", "b"]),
+        (["--cache-type-k", "f32", "-ctv", "f32"], "kv", "f32"),
+        (["--kv", "f32", "-ctk", "f32"], "kv", "f32"),
+        (["--jinja", "--metrics"], "kv", "f16"),
+        (["--model-draft", "d.gguf"], "draft", "d.gguf"),
+    ],
+)
+def test_options_of_llama_server(words, field, value):
+    assert getattr(parse(words), field) == value
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-ngl", "99"], "-ngl: a model runs on one device as a whole"),
+        (["demo", "--n-gpu-layers", "all", "-c", "8"], "--n-gpu-layers: a model runs on one device"),
+        (["-fa"], "-fa: attention and loading have one implementation"),
+        (["--mmproj", "x.gguf"], "--mmproj: is not supported"),
+        (["a.gguf", "-m", "b.gguf"], "--model b.gguf: another model is given already, a.gguf"),
+        (["-ctk", "f32"], "--cache-type-k f32 --cache-type-v f16: keys and values have one type"),
+        (["--temp", "-1"], "--temp: "),
+        (["--top-p", "7"], "--top-p: "),
+        (["--debug-log-mib", "-1"], "--debug-log-mib: must be at least 0"),
+        (["--debug-log", os.devnull], f"--debug-log {os.devnull}: is no regular file"),
+    ],
+)
+def test_refused_options_are_one_sentence(capsys, words, message):
+    assert serve.main(["--port", "0", *words]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"dflash: {message}")
+    assert errors.count("\n") == 1
+
+
+def test_defaults_hold_the_given_parameters_only():
+    words = ["--temp", "0.5", "--top-k", "20", "--top-p", "0.9", "--min-p", "0.1", "--seed", "7", "--repeat-penalty", "1.1"]
+    given = {"temperature": 0.5, "top_k": 20, "top_p": 0.9, "min_p": 0.1, "seed": 7, "repetition_penalty": 1.1}
+    assert sampling_defaults(parse(words)) == given
+    assert sampling_defaults(parse(["--seed", "-1"])) == sampling_defaults(parse([])) == {}
+
+
+def test_requests_take_the_defaults_of_the_server(server, serving, client):
+    defaults = Defaults(sampling={"temperature": 0.9, "seed": 5})
+    loaded = server.loaded
+    app = build_app(Backend(server.engine_thread, loaded.tokenizer, loaded.template, ["demo"], defaults))
+    body = {"prompt": "Once upon", "max_tokens": 12}
+    transport = httpx.ASGITransport(app)
+
+    async def texts():
+        async with httpx.AsyncClient(transport=transport, base_url="http://app") as http:
+            bodies = [body, {**body, "temperature": None}, {**body, "temperature": 0}, {**body, "seed": 6}]
+            found = [(await http.post("/v1/completions", json=each)).json()["choices"][0]["text"] for each in bodies]
+            return found, (await http.get("/props")).json()
+
+    (plain, null, greedy, other), props = asyncio.run(texts())
+    same = client.completions.create(model="demo", prompt="Once upon", max_tokens=12, temperature=0.9, seed=5)
+    cold = client.completions.create(model="demo", prompt="Once upon", max_tokens=12, temperature=0)
+    assert plain == null == same.choices[0].text
+    assert greedy == cold.choices[0].text
+    assert other not in (plain, greedy)
+    assert props["default_generation_settings"]["params"]["temperature"] == 0.9
+    assert props["default_generation_settings"]["params"]["top_p"] == 1.0
