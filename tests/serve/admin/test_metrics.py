@@ -83,7 +83,7 @@ def test_gauges_show_the_running_sequences(http, server):
     with http.stream("POST", "/v1/completions", json=body) as stream:
         first_text(stream)
         running = scrape(http)
-    wait_until(lambda: not server.engine_thread.engine.busy)
+    wait_until(lambda: not server.engine_thread.sessions)
     after = scrape(http)
     usage = "dflash:kv_cache_usage_perc", ()
     assert running["dflash:num_requests_running", ()] == 1
