@@ -47,7 +47,7 @@ def parse_grammar(fields: Fields, tool_choice: ToolChoice = None) -> GrammarPara
         add("response_format", "response_format", wanted.values)
     add("response_format", "json_schema", _schema(fields, "json_schema"))
     for name in ("regex", "lark", "grammar"):
-        add("lark" if name == "grammar" else name, name, _text(fields, name))
+        add(name, name, _text(fields, name))
     structured = fields.object("structured_outputs")
     sources = [(fields, f"guided_{name}", name) for name in _VLLM]
     sources += [(structured, name, name) for name in (*_VLLM, "structural_tag") if structured is not None]
@@ -107,7 +107,7 @@ _READERS: Mapping[str, tuple[str, Callable[[Fields, str], Any]]] = {
     "json_object": ("response_format", _object),
     "regex": ("regex", _text),
     "choice": ("lark", _choice),
-    "grammar": ("lark", _text),
+    "grammar": ("grammar", _text),
     "structural_tag": ("lark", _refused),
 }
 """Field of vLLM to the kind of constraint and the function that reads it."""
