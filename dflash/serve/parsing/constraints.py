@@ -8,10 +8,8 @@ from dflash.errors import RequestError
 from dflash.generation.grammar.lark import quoted
 from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
+from dflash.serve.limits import MAX_OPTIONS
 from dflash.serve.parsing.fields import FieldError, Fields, shown
-
-MAX_OPTIONS = 1024
-"""Texts of a choice; vLLM's examples have a few."""
 
 _VLLM = ("json", "json_object", "regex", "choice", "grammar")
 """Fields of vLLM's ``structured_outputs``; the older fields are called the same after ``guided_``."""
