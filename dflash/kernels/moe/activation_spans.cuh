@@ -44,7 +44,8 @@ __device__ __forceinline__ void write_values(u8* token, int vector, const float4
 }
 
 // Store the inner values of 16 weight rows from `k` on, for token tile `n` of a work item, in spans of ORDER. All lanes of a
-// warp call this. h[i] and h[2 + i] are rows lane / 4 and lane / 4 + 8 of token 2 * (lane % 4) + i. `spans`: spans of a pair.
+// warp call this. h[i] and h[2 + i] are rows lane / 4 and lane / 4 + 8 of token 2 * (lane % 4) + i. `spans`: number of spans
+// of a pair.
 template <int ORDER>
 __device__ __forceinline__ void write_inner_tile(const u16 (&h)[4], int n, const int* pairs, int n_tokens, int k, int lane,
                                                  int spans, u8* inner) {
