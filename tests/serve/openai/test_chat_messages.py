@@ -230,8 +230,8 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
         ({"structured_outputs": {"regex": "a|b"}}, "regex", "a|b"),
         ({"grammar": 'start: "a"'}, "grammar", 'start: "a"'),
         ({"guided_grammar": 'start: "a"'}, "grammar", 'start: "a"'),
-        ({"guided_choice": ["a", 'b"']}, "lark", 'start: "a" | "b\\""'),
-        ({"structured_outputs": {"choice": ["a"]}}, "lark", 'start: "a"'),
+        ({"guided_choice": ["a", 'b"', "a"]}, "lark", 'start: OPTION\nOPTION: "a" | "b\\""'),
+        ({"structured_outputs": {"choice": ["a"]}}, "lark", 'start: OPTION\nOPTION: "a"'),
         ({"guided_json": None, "guided_choice": [], "grammar": "", "json_schema": {}}, "schema", None),
     ],
 )
