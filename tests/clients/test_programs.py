@@ -16,6 +16,7 @@ from hang_guard import GUARD
 from loopback import starting
 from serve_fakes import ScriptedEngine
 
+from dflash.decode.engine import Engine
 from dflash.generation.engine_thread import EngineThread
 from dflash.serve.access import local_hosts
 from dflash.serve.app import build_app
@@ -94,10 +95,9 @@ def folder(tmp_path):
     (tmp_path / "home").mkdir()
     (folder / "README.md").write_text("# Demo\n")
     (folder / "main.py").write_text("print(1)\n")
-    name = ["-c", "user.name=U", "-c", "user.email=u@example.org"]
-    for words in (["init", "-q"], ["config", "user.name", "U"], ["config", "user.email", "u@example.org"], ["add", "-A"]):
-        subprocess.run(["git", *words], cwd=folder, check=True)
-    subprocess.run(["git", *name, "commit", "-qm", "First"], cwd=folder, check=True)
+    settings = ["config user.name U", "config user.email u@example.org"]
+    for words in ("init -q", *settings, "add -A", "commit -qm First"):
+        subprocess.run(["git", *words.split()], cwd=folder, check=True)
     return folder
 
 
@@ -105,11 +105,11 @@ def folder(tmp_path):
 def run(folder, lm, tmp_path):
     """Runs a program over an engine to its end: ``run(client, engine)`` returns its exit status and what it printed."""
 
-    def run(client, engine, limits=Limits()):  # noqa: B008 - immutable
+    def run(client, engine, limits=Limits(), task=TASK):  # noqa: B008 - immutable
         output = tmp_path / "output"
         if found(client.program) is None:
             pytest.skip(f"{client.program} is not installed: neither in DFLASH_CLIENTS nor in PATH")
-        base = {"PATH": SEARCH, "HOME": str(tmp_path / "home"), "TASK": TASK, **TERMINAL}
+        base = {"PATH": SEARCH, "HOME": str(tmp_path / "home"), "TASK": task, **TERMINAL}
         with (
             output.open("wb") as file,
             starting(stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT) as (listener, become),
@@ -209,3 +209,30 @@ def test_a_full_context_has_its_name(small):
     assert status == 1
     assert "ran out of room in the model's context window" in output
     assert [results(prompt) for prompt in engine.prompts] == [0, 1, 2]
+
+
+class Real(Engine):
+    """Engine that remembers its sessions."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.sessions = []
+
+    def add_all(self, sessions):
+        self.sessions += sessions
+        super().add_all(sessions)
+
+
+@pytest.mark.parametrize("program", ["pi", "cn"])
+def test_the_demo_answers(program, run, lm, pools):
+    """The short prompts of two programs, on the demo model itself: the text that it writes is printed."""
+    (client,) = [client for client in CLIENTS if client.program == program]
+    engine = Real(lm.model)
+    status, output = run(client, engine, Limits(lm.model.config.context), "What is the capital of Japan?")
+    assert status == 0, output
+    (session,) = engine.sessions
+    reasoning, end, text = lm.tokenizer.decode(session.output_ids).partition("</think>")
+    assert session.finish_reason == "stop"
+    assert reasoning
+    assert end
+    assert text.removesuffix("<|im_end|>").strip() in output
