@@ -48,7 +48,7 @@ def starting(**settings):
         ours.close()
         if child.poll() is None:
             os.killpg(child.pid, 9)
-        child.communicate()
+        child.wait()
 
 
 def _become(channel, alone):
