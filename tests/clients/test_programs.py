@@ -159,7 +159,7 @@ def test_a_cut_call_is_not_run(run, folder, lm):
     status, output = run(client, engine)
     assert status == 0, output
     assert there == [False, False, False, True]
-    assert "<tool_response>" in engine.prompts[2].removeprefix(engine.prompts[1])
+    assert "could not be parsed as JSON" in engine.prompts[2].removeprefix(engine.prompts[1])
     assert (folder / "hello.txt").read_text() == WRITTEN
 
 
