@@ -112,7 +112,7 @@ CLIENTS = [
     Client(
         "qwen", "clients.md", "Qwen Code",
         '-p "$TASK" --yolo',
-        look=("run_shell_command", {"command": "ls", "is_background": False}),
+        look=("glob", {"pattern": "*.md"}),  # its shell loses the output of short commands now and then
         write=("write_file", {"file_path": "{folder}/hello.txt", "content": WRITTEN}),
         config=".qwen/settings.json",
     ),
