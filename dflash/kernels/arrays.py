@@ -55,7 +55,7 @@ def check_rows(batch: Ragged, n: int) -> None:
     Raises
     ------
     KernelError
-        If the batch has another number of rows, or a sequence that is not `whole` has more than `PENDING` rows.
+        If the batch has another number of rows, or a sequence that is not `prefill` has more than `PENDING` rows.
     """
     if batch.row_starts[-1] != n:
         raise KernelError(f"batch: describes {batch.row_starts[-1]} rows, but the arrays have {n}")

@@ -4,6 +4,9 @@ A new file of this folder that registers a name needs no import here.
 """
 
 # ruff: noqa: I001
+from importlib import import_module
+from pkgutil import iter_modules
+
 from dflash.decode.drafting.drafter import Plain, Strategy
 from dflash.decode.drafters.dflash import DFlash, DSpark
 from dflash.decode.drafters.ddtree import DDTree
@@ -16,4 +19,9 @@ from dflash.decode.registry import DRAFTERS
 
 __all__ = ["MTP", "Adaptive", "DDTree", "DFlash", "DSpark", "DraftModel", "FirstOf", "Plain", "PromptLookup", "Strategy"]
 
-import_all = DRAFTERS.files_of(__name__)
+
+@DRAFTERS.source
+def import_all() -> None:
+    """Import every file of this folder."""
+    for module in iter_modules(__path__):
+        import_module(f".{module.name}", __name__)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from dflash.decode.drafting.draft import EMPTY, Draft
-from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, DrafterState, Rows, reserve_draft
+from dflash.decode.drafting.drafter import Drafter, DrafterSnapshot, DrafterState, Rows, reserve_draft, snapshot_draft
 from dflash.errors import DFlashError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class CompositeState:
         with ExitStack() as stack:
             found: list[DrafterSnapshot | None] = []
             for part in self.parts:
-                found.append(snapshot := part.snapshot())
+                found.append(snapshot := snapshot_draft(part))
                 if snapshot is not None:
                     stack.callback(snapshot.close)
             return CompositeSnapshot(found, stack.pop_all())

@@ -244,6 +244,12 @@ def reserve_draft(drafter_state: DrafterState, length: int) -> None:
         function(length)
 
 
+def snapshot_draft(drafter_state: DrafterState) -> Any:
+    """Return `DrafterState.snapshot` of any drafter's state; None if it does not define the method."""
+    function = getattr(drafter_state, "snapshot", None)
+    return None if function is None else function()
+
+
 def planned_next(drafter: Drafter, drafter_states: Sequence[DrafterState], drafts: Sequence[Draft]) -> list[NextStep]:
     """Return `Drafter.plan_next` of any drafter; None for each session if it does not define the method."""
     plan_next = getattr(drafter, "plan_next", None)

@@ -1,5 +1,13 @@
 """Recoveries over token ids. A file of this folder that registers a name needs no import elsewhere."""
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from dflash.decode.registry.recoveries import RECOVERIES
 
-import_all = RECOVERIES.files_of(__name__)
+
+@RECOVERIES.source
+def import_all() -> None:
+    """Import every file of this folder."""
+    for module in iter_modules(__path__):
+        import_module(f".{module.name}", __name__)

@@ -221,7 +221,11 @@ def parse(text: str, draft: str | None = None, **options: Any) -> Named:
         or the correct form of the word.
     """
     _check_size(text)
-    return _Parser(text, options if draft is None else {"draft": draft, **options}).parse(text)
+    options = options if draft is None else {"draft": draft, **options}
+    needed = {word for word in _words_that_take("draft") if not DRAFTERS[word].spare_draft}
+    taken = needed.intersection(words_of(text))
+    spare = {option: value for option, value in options.items() if option != "draft" or not taken}
+    return _parsed(text, text, options, spare)
 
 
 def name(strategy: DraftMethod) -> str:
@@ -292,40 +296,30 @@ def _words_that_take(option: str) -> list[str]:
     return [entry.word for entry in sorted(found, key=lambda entry: entry.spare_draft)]
 
 
-class _Parser:
-    def __init__(self, text: str, options: dict[str, Any]) -> None:
-        self._text, self._options = text, options
-        needed = {word for word in _words_that_take("draft") if not DRAFTERS[word].spare_draft}
-        self._spare = {option: value for option, value in options.items() if option != "draft"}
-        if not needed.intersection(words_of(text)):
-            self._spare = options
+def _parsed(part: str, whole: str, options: dict[str, Any], spare: dict[str, Any]) -> Named:
+    """Parse a part of a name; words with `spare_draft` get the options `spare`."""
+    found = _CALL.fullmatch(part.strip())
+    if found is None or found[1] not in DRAFTERS:
+        raise _unknown(part.strip() or whole)
+    entry, inner = DRAFTERS[found[1]], None if found[3] is None else ()
+    call = NameCall(whole, int(found[2]) if found[2] else None, inner, spare if entry.spare_draft else options)
+    if not entry.accepts(call):
+        raise _unknown(part.strip())
+    if inner is None:
+        return entry.made(call)
+    made = tuple(dict.fromkeys(_parsed(each, whole, options, spare) for each in parts(found[3])))
+    if len(made) > MAX_PARTS:
+        raise RequestError(f"strategy {whole!r:.80}: names {len(made)} strategies, at most {MAX_PARTS} are allowed")
+    return entry.made(call._replace(inner=made))
 
-    def parse(self, text: str) -> Named:
-        found = _CALL.fullmatch(text.strip())
-        if found is None or found[1] not in DRAFTERS:
-            raise self._unknown(text)
-        entry, inner = DRAFTERS[found[1]], None if found[3] is None else ()
-        call = NameCall(
-            self._text, int(found[2]) if found[2] else None, inner, self._spare if entry.spare_draft else self._options
-        )
-        if not entry.accepts(call):
-            raise self._unknown(text)
-        return entry.made(call if inner is None else call._replace(inner=self._inner(found[3])))
 
-    def _inner(self, text: str) -> tuple[Named, ...]:
-        made = tuple(dict.fromkeys(self.parse(part) for part in parts(text)))
-        if len(made) > MAX_PARTS:
-            raise RequestError(f"strategy {self._text!r:.80}: names {len(made)} strategies, at most {MAX_PARTS} are allowed")
-        return made
-
-    def _unknown(self, text: str) -> RequestError:
-        text = text.strip() or self._text
-        word = _WORD.match(text)
-        entry = DRAFTERS.get(word[0]) if word else None
-        if entry is None:
-            return RequestError(f"strategy: {text!r:.80} is not known; there are {names()}")
-        bounds = f", {entry.number} from 1 to 9999" if entry.number else ""
-        return RequestError(f"strategy: {text!r:.80} is not known; wanted {' or '.join(entry.forms)}{bounds}")
+def _unknown(text: str) -> RequestError:
+    word = _WORD.match(text)
+    entry = DRAFTERS.get(word[0]) if word else None
+    if entry is None:
+        return RequestError(f"strategy: {text!r:.80} is not known; there are {names()}")
+    bounds = f", {entry.number} from 1 to 9999" if entry.number else ""
+    return RequestError(f"strategy: {text!r:.80} is not known; wanted {' or '.join(entry.forms)}{bounds}")
 
 
 def _check_size(text: str) -> None:

@@ -2,8 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
-from pkgutil import iter_modules
 from threading import RLock
 from typing import Protocol, TypeVar
 
@@ -32,7 +30,7 @@ E = TypeVar("E", bound=Registered)
 class WordTable(Mapping[str, E]):
     """Registered classes by word, in the order of registration.
 
-    Packages whose files register classes call `files_of`. All files are imported before the first look-up, so that a new
+    Packages whose files register classes give a loader to `source`. All loaders run before the first look-up, so that a new
     file in such a package needs no import elsewhere.
     """
 
@@ -41,19 +39,8 @@ class WordTable(Mapping[str, E]):
         self._sources: list[Callable[[], None]] = []
         self._loading = RLock()
 
-    def files_of(self, package: str) -> Callable[[], None]:
-        """Import every file of a package before the next look-up.
-
-        Returns
-        -------
-        callable
-            Imports the files.
-        """
-
-        def load() -> None:
-            for module in iter_modules(import_module(package).__path__):
-                import_module(f".{module.name}", package)
-
+    def source(self, load: Callable[[], None]) -> Callable[[], None]:
+        """Run `load`, which imports all modules of a package, before the next look-up. A decorator."""
         self._sources.append(load)
         return load
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
-from dflash.decode.drafting.drafter import Drafter, DrafterState
+from dflash.decode.drafting.drafter import Drafter, DrafterState, snapshot_draft
 from dflash.errors import OutOfMemory, PoolExhausted
 from dflash.model.protocols.sequence import SequenceState
 from dflash.model.protocols.target import TargetModel
@@ -50,11 +50,8 @@ class PreemptedState:
 
 def _drafter_arrays(drafter_state: DrafterState) -> HostArrays | None:
     """Copy the state of a drafter to the host; None if it makes no snapshot that can be copied, or there is no memory."""
-    take = getattr(drafter_state, "snapshot", None)
-    if take is None:
-        return None
     try:
-        snapshot: Any = take()
+        snapshot = snapshot_draft(drafter_state)
     except (PoolExhausted, OutOfMemory):
         return None  # drafts change, tokens do not
     if snapshot is None:

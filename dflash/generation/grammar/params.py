@@ -110,7 +110,7 @@ def _schema(wanted: Any) -> Any:
 
 def check_schema(name: str, schema: Any) -> Any:
     """Return a schema; raise a RequestError that begins with `name` if it is not JSON, too large or too deep."""
-    level, depth = [schema], 0
+    level, depth = [schema] if isinstance(schema, Mapping | list | tuple) else [], 0
     while level:
         depth += 1
         if depth > MAX_DEPTH:

@@ -4,9 +4,9 @@ import numba
 import numpy as np
 
 from dflash.kernels.attention import plan
-from dflash.kernels.attention.page import clear, finish, merge, read_page
+from dflash.kernels.attention.page import clear, finish, gather, merge, read_page
 from dflash.kernels.cpu.jit import inline, kernel
-from dflash.kernels.cpu.simd import fetch_add, load_f32, mul, splat, store_f32
+from dflash.kernels.cpu.simd import fetch_add
 from dflash.kernels.ragged import PAGE
 
 _NO_GATE = np.empty((0, 0), np.float32)
@@ -66,17 +66,6 @@ def _read(unit, page, k, v, group, first, parent, depth, length, pages, queries,
 
 
 @inline
-def _gather(q, start, head, group, n, queries):
-    """Copy the n queries of a unit side by side, scaled."""
-    heads, width = q.shape[1], q.shape[2]
-    scale = splat(np.float32(1.0 / np.sqrt(width)))
-    for j in range(n):
-        source = q.ctypes.data + 4 * width * ((start + j // group) * heads + head + j % group)
-        for i in range(0, width, 16):
-            store_f32(queries + 4 * (width * j + i), mul(load_f32(source + 4 * i), scale))
-
-
-@inline
 def _write(states, start, head, group, n, heads, width, gate, out):
     """Write the output of a unit from its records; `gate` and `out` are (rows, heads, ...) of the batch."""
     for j in range(n):
@@ -102,7 +91,7 @@ def _work(q, k, v, first, parent, depth, length, pages, gate, out, units, tasks,
         u, page = tasks[task]
         unit = units[u]
         start, head, n = unit[plan.FIRST], unit[plan.HEAD] * group, (unit[plan.LAST] - unit[plan.FIRST]) * group
-        _gather(q, start, head, group, n, queries)
+        gather(q, start, 1, head, group, n, queries)
         stored = partials.ctypes.data + record * unit[plan.RECORDS]
         if page != plan.ALL:
             at = stored + record * n * page

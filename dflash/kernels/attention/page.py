@@ -109,6 +109,17 @@ def read_page(k, v, places, offset, width, queries, counts, first, last, scores,
 
 
 @inline
+def gather(q, first, step, head, group, n, queries):
+    """Copy `n` queries side by side, scaled: those of `group` heads from `head` on, in rows first, first + step, ..."""
+    heads, width = q.shape[1], q.shape[2]
+    scale = simd.splat(np.float32(1.0 / np.sqrt(width)))
+    for j in range(n):
+        source = q.ctypes.data + 4 * width * ((first + step * (j // group)) * heads + head + j % group)
+        for i in range(0, width, 16):
+            simd.store_f32(queries + 4 * (width * j + i), simd.mul(simd.load_f32(source + 4 * i), scale))
+
+
+@inline
 def clear(record, width):
     """Initialise a record for no pages."""
     for i in range(0, width + 32, 16):

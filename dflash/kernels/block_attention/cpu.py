@@ -7,10 +7,10 @@ later row, so each query sees a prefix of the places, no shorter than the query 
 import numpy as np
 from numba import prange
 
-from dflash.kernels.attention.page import clear, finish, merge, read_page
+from dflash.kernels.attention.page import clear, finish, gather, merge, read_page
 from dflash.kernels.cpu.jit import inline, kernel
-from dflash.kernels.cpu.simd import load_f32, mul, splat, store_f16, store_f32
 from dflash.kernels.ragged import PAGE
+from dflash.kernels.rope.cpu import write_row
 
 _SERIAL = 1 << 18
 """Multiplications below which one thread is faster than waking the others."""
@@ -25,17 +25,6 @@ def block_attend(q, k, v, ring_k, ring_v, blocks, *, window, causal, out):
 def append(k, v, ring_k, ring_v, *, slots, positions):
     """See the package."""
     _append(k, v, ring_k, ring_v, slots, positions)
-
-
-@inline
-def _gather(q, start, rows, head, group, queries):
-    """Copy the queries of a head side by side, scaled, the last row first."""
-    heads, width = q.shape[1], q.shape[2]
-    scale = splat(np.float32(1.0 / np.sqrt(width)))
-    for j in range(rows * group):
-        source = q.ctypes.data + 4 * width * ((start + rows - 1 - j // group) * heads + head * group + j % group)
-        for i in range(0, width, 16):
-            store_f32(queries + 4 * (width * j + i), mul(load_f32(source + 4 * i), scale))
 
 
 @inline
@@ -97,7 +86,7 @@ def _head(q, k, v, ring_k, ring_v, start, rows, slot, begin, length, window, cau
     scores = queries + 4 * n * width
     states = scores + 4 * n * PAGE
     records = states + 4 * n * (width + 32)
-    _gather(q, start, rows, head, group, queries)
+    gather(q, start + rows - 1, -1, head * group, group, n, queries)  # the last row first
     for j in range(n):
         clear(states + 4 * (width + 32) * j, width)
     _read_ring(ring_k, ring_v, slot, begin, length, window, rows, head, group, queries, scores, states, records)
@@ -133,21 +122,10 @@ def _attend(q, k, v, ring_k, ring_v, first, slot, begin, length, window, causal,
 
 
 @inline
-def _keep(rows, row, ring, slot, position):
-    """Write a row to a ring."""
-    size = rows.shape[1] * rows.shape[2]
-    source = rows.ctypes.data + 4 * size * row
-    target = ring.ctypes.data + ring.itemsize * size * (np.int64(slot) * ring.shape[1] + position % ring.shape[1])
-    for i in range(0, size, 16):
-        if ring.itemsize == 2:
-            store_f16(target + 2 * i, load_f32(source + 4 * i))
-        else:
-            store_f32(target + 4 * i, load_f32(source + 4 * i))
-
-
-@inline
 def _append(k, v, ring_k, ring_v, slots, positions):
+    size = k.shape[1] * k.shape[2]
     for row in range(len(k)):
         if slots[row] >= 0:
-            _keep(k, row, ring_k, slots[row], positions[row])
-            _keep(v, row, ring_v, slots[row], positions[row])
+            place = np.int64(slots[row]) * ring_k.shape[1] + positions[row] % ring_k.shape[1]
+            write_row(k.ctypes.data + 4 * size * row, size, ring_k, place)
+            write_row(v.ctypes.data + 4 * size * row, size, ring_v, place)

@@ -8,7 +8,7 @@ from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.gpu import device
 
-_WIDEST = 128
+_WIDEST = 128  # largest key and value size: a block holds 64 x 128 elements of a state in registers
 
 
 class Inputs(NamedTuple):

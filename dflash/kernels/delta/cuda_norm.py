@@ -7,7 +7,7 @@ from dflash.kernels.delta.cuda_arguments import Inputs, MixerWeights
 from dflash.kernels.gpu.jit import kernel
 
 _FOLDER = Path(__file__).parent
-_HEADS_OF_BLOCK = 8
+_HEADS_OF_BLOCK = 8  # a warp handles a head
 
 
 class GatedNorm:

@@ -15,10 +15,10 @@ from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.gpu.jit import kernel
 
 _FOLDER = Path(__file__).parent
-_CHUNK = 64
-_LINE = 256
-_MATRICES, _GATES = 4, 3
-_ROWS_OF_WARP, _HEADS_OF_BLOCK = 16, 8
+_CHUNK = 64  # positions of a chunk, as in chunk.cuh
+_LINE = 256  # bytes to which each array of the scratch is aligned
+_MATRICES, _GATES = 4, 3  # of a chunk and head, as in chunk.cuh
+_ROWS_OF_WARP, _HEADS_OF_BLOCK = 16, 8  # of prefill_conv.cu
 
 
 class PromptScratch:
@@ -81,7 +81,7 @@ def most_chunks(rows: int, sequences: int) -> int:
 
 
 class Prompt:
-    """Convolution, delta rule and gated norm of a layer in prefill: all sequences are `whole`.
+    """Convolution, delta rule and gated norm of a layer in prefill: all sequences are `prefill`.
 
     Parameters
     ----------

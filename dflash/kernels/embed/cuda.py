@@ -8,7 +8,7 @@ from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu.jit import kernel
 
 _SOURCE = Path(__file__).with_name("embed.cu")
-_MOST_THREADS = 320
+_MOST_THREADS = 320  # threads of a block
 
 
 class Embed:

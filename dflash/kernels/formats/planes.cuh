@@ -12,8 +12,6 @@ __device__ __forceinline__ u32 integers(u32 pair, u32 bias) {
     return sub_half2(pair | 0x64006400u, (0x6400u + bias) * 0x10001u);
 }
 
-__device__ __forceinline__ u32 twice(u16 h) { return h * 0x10001u; }
-
 // The lower or the upper half of a word in both halves. Written as moves of 16-bit registers, which the compiler folds into
 // the multiply.
 __device__ __forceinline__ u32 one_of(u32 pair, int upper) {

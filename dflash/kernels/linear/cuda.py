@@ -18,13 +18,16 @@ BUCKETS = 8, 16, 24, 32, 48, 64
 """Token counts that kernels are compiled for, up to `Chip.most`; a launch uses the next larger one."""
 MOST = BUCKETS[-1]
 STORE, ADD, GATED, GATED_BY = range(4)
+"""Epilogues, MODE of decode.cu."""
+
 ALONE, BEFORE, BEHIND = range(3)
+"""NORM of decode.cu: no norm, an input norm, an output norm."""
 
 FETCH_AHEAD = 16 << 20
 """Bytes of later weights that a launch prefetches; they must fit the L2 cache."""
 
 _HERE = Path(__file__).parent
-_WEIGHTS, _TYPES = 4, 3
+_WEIGHTS, _TYPES = 4, 3  # largest number of weights of a launch, and of their types
 _HOPPER = 90
 
 
@@ -47,9 +50,9 @@ class DecodeLinear:
     scale : float
         Factor of every product.
     before : SplitNorm, optional
-        Norm before the multiply: `x` is its `half`, and products are scaled by the inverse RMS.
+        Input norm: `x` is its `half`, and products are scaled by the inverse RMS.
     behind : SplitNorm, optional
-        Norm after the multiply; requires `add` and one weight. Its `half` and `squares` are written.
+        Output norm; requires `add` and one weight. Its `half` and `squares` are written.
 
     Raises
     ------
@@ -109,13 +112,13 @@ class DecodeLinear:
         return np.concatenate([decode.first(share) for decode in self._pieces[0][-1]])
 
     def fetch_ahead(self, pieces: Any) -> None:
-        """Prefetch pieces of memory, see `first`, to the L2 cache when launches end; call it before the first launch."""
+        """Set the memory that launches prefetch to the L2 cache as they end, see `first`; call before the first launch."""
         self._pieces[-1][-1][-1].ahead = cupy.asarray(pieces)
 
     def __call__(self, n_tokens: int, stream: Any = None, *, kept: Any = None) -> None:
         """Run for the first `n_tokens` rows; does not allocate or synchronise.
 
-        With `add` and one output, a copy of the sums can be written to `kept`, float32 (T, R).
+        With `add` and one output, a copy of the sums (a captured hidden state) can be written to `kept`, float32 (T, R).
         """
         for start, most, decodes in self._pieces:
             if n_tokens > start:

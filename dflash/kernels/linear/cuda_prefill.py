@@ -15,9 +15,8 @@ from dflash.kernels.gpu import device
 from dflash.kernels.gpu.driver import tensor_map
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
-from dflash.kernels.linear.cuda import check_projections
+from dflash.kernels.linear.cuda import ADD, GATED, STORE, check_projections
 
-STORE, ADD, GATED = range(3)
 INNER_SCALE = 2.0**-6
 """Factor of a gated launch's results against overflow; the next projection undoes it (``scale=1 / INNER_SCALE``)."""
 
@@ -26,15 +25,16 @@ TYPICAL_ROWS = 2048
 PACKED_ROWS = 128
 """Largest number of tokens for which Hopper multiplies packed tiles without the scratch, with the same bits."""
 SCRATCH_BYTES = 1 << 28
+"""Default size of the scratch."""
 
 _HERE = Path(__file__).parent
 _UNPACK = _HERE.parent / "formats" / "unpack.cu"
-_PORTABLE_TILE, _STAGES = (128, 128), {32: 3, 64: 2}
-_HOPPER_TILE, _HOPPER_SHARED = (128, 256), 4 * (128 + 256) * 64 * 2 + 1024
-_BOX = 128, 64
-_PACKED_BOX, _PACKED_STAGES, _PACKED_RAW = (64, 64), 6, 4
-_WARPS = 4
-_PLACED = 32
+_PORTABLE_TILE, _STAGES = (128, 128), {32: 3, 64: 2}  # tile of prefill.cu; its stages by columns of a step
+_HOPPER_TILE, _HOPPER_SHARED = (128, 256), 4 * (128 + 256) * 64 * 2 + 1024  # tile of prefill_hopper.cu; shared memory
+_BOX = 128, 64  # rows and columns of its TMA copies
+_PACKED_BOX, _PACKED_STAGES, _PACKED_RAW = (64, 64), 6, 4  # of prefill_packed.cu: TMA copies, stages of both pipelines
+_WARPS = 4  # tiles that a block of unpack.cu handles
+_PLACED = 32  # multiple of unpacked rows at which a weight begins
 
 
 class UnpackScratch:

@@ -22,12 +22,14 @@ SPAN, SPAN_BYTES = 256, 576
 """Values of a span, a part of a token's activations between two launches; and its bytes."""
 
 _HERE = Path(__file__).parent
-_PAIRS, _WARPS = 4, 8
+_PAIRS, _WARPS = 4, 8  # pairs of an item; warps of a block of `down`
 _ROUTERS = (1, 1, 2), (2, 2, 2), (4, 4, 2), (8, 4, 4), (16, 4, 8), (32, 8, 8), (64, 16, 8)
-_HELD = 16
-_PLAIN = "F32", "F16", "BF16"
+"""Largest number of rows of a launch; rows and logits of a block of router.cu then, the fastest in measurements."""
+_HELD = 16  # float4 of the router's weights that a thread of router.cu holds
+PLAIN = "F32", "F16", "BF16"
+"""Formats whose weights are not quantised."""
 _LIGHT = "Q2_K", "Q3_K", "Q4_K", "Q6_K", "MXFP4"  # formats that need few registers
-_RESERVED, _LARGE = 1024, 80 * 1024
+_RESERVED, _LARGE = 1024, 80 * 1024  # bytes: static shared memory of a block; spans of all warps that halve the warps
 
 
 class DecodeTuning(NamedTuple):
@@ -263,7 +265,7 @@ def _down(shape: MoeShape, args: tuple[Any, ...], *, few: bool) -> tuple[Bound, 
 
 def _fitting(settings: DecodeTuning, kinds: list[str], stage: int, others: int) -> DecodeTuning:
     """Return settings that fit the registers and the shared memory of a multiprocessor."""
-    blocks = 1 if any(kind in _PLAIN for kind in kinds) else settings.blocks
+    blocks = 1 if any(kind in PLAIN for kind in kinds) else settings.blocks
     most = device.attribute("MaxSharedMemoryPerMultiprocessor")
     while blocks > 1 and most // blocks - _RESERVED - others < min(2, settings.depth) * stage:
         blocks -= 1

@@ -12,7 +12,7 @@ from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
-from dflash.kernels.moe.cuda import SPAN, SPAN_BYTES, MoeShape, check, data_of, span_bytes
+from dflash.kernels.moe.cuda import PLAIN, SPAN, SPAN_BYTES, MoeShape, check, data_of, span_bytes
 
 AT_ONCE = 2048
 """Largest capacity of the scratch in rows; more rows are run in slices."""
@@ -30,10 +30,9 @@ HOPPER_PAIRS, GATE_UP, DOWN = 96, HopperTuning(4, 2, 1), HopperTuning(4, 2, 1)
 
 _HERE = Path(__file__).parent
 _PAIRS = 64
-_BLOCKS = (8, 2), (4, 2), (8, 1), (4, 1), (2, 1), (1, 1)
-_STATIC_SHARED = 2048
+_BLOCKS = (8, 2), (4, 2), (8, 1), (4, 1), (2, 1), (1, 1)  # warps and stages of prefill.cu, the best first
+_STATIC_SHARED = 2048  # bytes
 _HOPPER = "90"
-_PLAIN = "F32", "F16", "BF16"
 
 
 class PrefillScratch:
@@ -68,7 +67,7 @@ class PrefillMoe:
     Parameters
     ----------
     stream, gain, weights, counts, eps
-        As for `dflash.kernels.moe.cuda.Moe`.
+        As for `dflash.kernels.moe.cuda.DecodeMoe`.
     scratch : PrefillScratch
         Scratch of the stream.
     hopper : bool, optional
@@ -169,7 +168,7 @@ def _run(kind: str) -> int:
 
 
 def _can_group(*projections: tuple[PackedWeight, ...]) -> bool:
-    quantised = all(w.type not in _PLAIN for weights in projections for w in weights)
+    quantised = all(w.type not in PLAIN for weights in projections for w in weights)
     alike = all(len({_run(w.type) for w in weights}) == 1 for weights in projections)
     return cupy.cuda.Device().compute_capability == _HOPPER and quantised and alike
 

@@ -9,7 +9,7 @@ from dflash.errors import KernelError
 from dflash.kernels.gpu.jit import kernel
 
 _SOURCE = Path(__file__).with_name("rms_norm.cu")
-_MOST_THREADS = 320
+_MOST_THREADS = 320  # threads of a block
 
 
 class RmsNorm:

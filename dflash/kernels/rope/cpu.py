@@ -79,8 +79,8 @@ def _turn(source, weight, eps, width, cos, sin, half, out):
 
 
 @inline
-def _keep(source, n, cache, place):
-    """Write `n` floats at an address to a place of a cache."""
+def write_row(source, n, cache, place):
+    """Write `n` float32 at address `source` to row `place` of a cache, as float16 if the cache is uint16."""
     target = cache.ctypes.data + cache.itemsize * n * place
     for i in range(0, n, 16):
         if cache.itemsize == 2:
@@ -104,8 +104,8 @@ def _row(query, key, value, q_norm, k_norm, cos, sin, first, sequence, length, p
     of = sequence[row]
     index = length[of] + row - first[of]
     place = np.int64(pages[of, index // PAGE]) * PAGE + index % PAGE
-    _keep(keys.ctypes.data, many * width, k, place)
-    _keep(value.ctypes.data + 4 * many * width * row, many * width, v, place)
+    write_row(keys.ctypes.data, many * width, k, place)
+    write_row(value.ctypes.data + 4 * many * width * row, many * width, v, place)
 
 
 @kernel

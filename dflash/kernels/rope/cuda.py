@@ -14,7 +14,7 @@ from dflash.kernels.ragged import PAGE
 
 HALVES = cupy.float16, cupy.uint16
 _HERE = Path(__file__).parent
-_WARPS = 4
+_WARPS = 4  # heads of a block, as in rotate.cuh
 
 
 class Angles:

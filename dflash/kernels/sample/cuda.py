@@ -21,8 +21,9 @@ from dflash.kernels.sample.cuda_logits import DeviceSampleResult, Logits, Propos
 from dflash.kernels.sample.params import SampleParams, SampleRequest
 
 _HERE = Path(__file__).parent
-_DRAW_THREADS, _DRAW_TOKENS, _DRAW_BLOCKS = 512, 2048, 1056
-_MOST_VOCAB = 1 << 19
+_DRAW_THREADS, _DRAW_TOKENS = 512, 2048  # threads of a block of draw.cu, and the tokens of a row that it handles
+_DRAW_BLOCKS = 1056  # blocks of draw.cu over all rows: eight for each of the 132 multiprocessors of an H100 or H200
+_MOST_VOCAB = 1 << 19  # limit of select.cuh, whose sums then fit 64 bits
 _NO_LAW = np.zeros(1, LAW)
 _NO_LAW["n_top"] = -1
 
@@ -108,7 +109,7 @@ class DeviceSampler:
             latest.wait()
         else:
             self._event.synchronize()
-        stream = self.stream or _current()
+        stream = self.stream or device.current_stream()
         noisy = [request.params for request in requests if request.params.scale is not None]
         tells = any(request.params.n_top is not None for request in requests)
         edits = any(request.edits is not None for request in requests)
@@ -158,7 +159,7 @@ class DeviceSampler:
     def row(self, i: int) -> NDArray[np.float32]:
         """Copy a row of logits to the host; the next call overwrites the copy."""
         device.copy(self._row, self.logits[i], self.stream)
-        self._event.record(self.stream or _current())
+        self._event.record(self.stream or device.current_stream())
         with device.device_errors("logits"):
             self._event.synchronize()
         return self._row
@@ -181,12 +182,6 @@ class DeviceSampler:
             self._survey_again(stream, grid=(self._chunks, n_rows))
         self._find(stream, grid=n_rows)
         self._found.download(n_rows, stream)
-
-
-def _current() -> Any:
-    import cupy
-
-    return cupy.cuda.get_current_stream()
 
 
 def _event() -> Any:

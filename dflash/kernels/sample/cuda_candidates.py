@@ -28,7 +28,7 @@ class Likeliest:
     Attributes
     ----------
     found : int32 (R, words)
-        Records ``Found`` of logprobs.cu with `POOL` entries.
+        Records ``RowLogprobs`` of rows.cuh with `POOL` entries.
     largest : float32 (R,)
     """
 

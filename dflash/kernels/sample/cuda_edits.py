@@ -22,7 +22,7 @@ ENTRY = np.dtype([("token", np.int32), ("number", np.float32)])
 
 _SOURCE = Path(__file__).with_name("penalties.cu")
 _THREADS = 512
-_ROOM = 1 << 14
+_ROOM = 1 << 14  # smallest capacity of the entries and of the saved logits
 
 
 class DeviceEdits:

@@ -23,7 +23,7 @@ FOUND = np.dtype(
         "formats": [np.uint64, np.float32, np.float32, (np.int32, MOST_TOP), (np.float32, MOST_TOP)],
     }
 )
-"""Record of a row's log-probabilities; ``Found`` in logprobs.cu."""
+"""Record of a row's log-probabilities; ``RowLogprobs`` in rows.cuh."""
 
 GROUP = 128
 """Logits of a row that share one maximum, as in rows.cuh."""

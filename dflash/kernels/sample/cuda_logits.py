@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dflash.kernels.gpu import device
 from dflash.kernels.sample.params import SampleParams, SampleRequest, Top, top_of
 
-_UNIT = 44 * log(2)  # log of 2**44: ``Found.total`` counts units of 2**-44
+_UNIT = 44 * log(2)  # log of 2**44: ``RowLogprobs.total`` counts units of 2**-44
 
 Proposed = tuple[NDArray[np.int32], NDArray[np.float32]]
 

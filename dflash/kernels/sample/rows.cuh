@@ -14,7 +14,7 @@ static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a block is made of warps");
 constexpr float MIN_SCALED = -26.1f;  // a scaled logit below this cannot win against the largest: the noise is bounded
 constexpr int GROUP = 128, GROUPS = (VOCAB + GROUP - 1) / GROUP, WARPS = THREADS / 32;
 
-// Sampling parameters of a row; cuda.py has the same layout.
+// Sampling parameters of a row; cuda_layout.py has the same layout.
 struct SampleParams {
     float scale, floor;  // inverse temperature, 0 for greedy; min-p as the lowest scaled logit
     int top_k;           // 0 for no limit

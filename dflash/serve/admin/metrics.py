@@ -89,6 +89,7 @@ class ServerMetrics(Collector):
         yield self._gauge("num_requests_running", "Sequences that hold memory.", engine.active)
         yield self._gauge("num_requests_waiting", "Sequences that wait to start.", engine.waiting)
         usage = len(pages) / engine.model.pools.pages
+        yield self._counter("num_preemptions", "Preemptions of sequences for others.", engine.n_preempted)
         yield self._gauge("kv_cache_usage_perc", "Share of the KV pages that running sequences hold, 0 to 1.", usage)
         if self._facts is not None:
             about = {"version": release(), "fingerprint": self._facts.fingerprint, "file": self._facts.file}

@@ -41,7 +41,10 @@ class RequestLog:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                MutableHeaders(scope=message)["X-Request-Id"] = record.request_id
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = record.request_id
+                if record.route.startswith("/v1/messages"):
+                    headers["Request-Id"] = record.request_id  # Anthropic's name
             elif exchange is not None and message["type"] == "http.response.body":
                 exchange.answer.add(message.get("body", b""))
             await send(message)

@@ -79,7 +79,7 @@ def slots(engine_thread: EngineThread, context: int) -> list[dict[str, Any]]:
     context : int
         Maximum tokens of a sequence.
     """
-    running = [session for session in engine_thread.sessions if session.started_at is not None and not session.finished]
+    running = [session for session in engine_thread.sessions if session.state is not None]
     return [_slot(number, session, context) for number, session in enumerate(running)]
 
 
@@ -90,8 +90,7 @@ def strategy_name(strategy: Strategy) -> str:
 
 
 def _slot(number: int, session: Session, context: int) -> dict[str, Any]:
-    assert session.started_at is not None, "slots chooses sessions that have started"
-    n_tokens = session.n_tokens
+    n_tokens, now = session.n_tokens, perf_counter()
     return {
         "id": number,
         "is_processing": True,
@@ -105,5 +104,6 @@ def _slot(number: int, session: Session, context: int) -> dict[str, Any]:
         "n_drafted": session.n_drafted,
         "n_accepted": session.n_accepted,
         "strategy": strategy_name(session.strategy),
-        "seconds": round(perf_counter() - session.started_at, 3),
+        "n_preempted": session.n_preempted,
+        "seconds": round(now - (session.started_at or now), 3),
     }

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from typing import Any
-from uuid import uuid4
 
+from dflash.serve.admin.request_record import current_id, request_id
 from dflash.serve.http_errors import Problem
 
 OVERLOADED = 529
@@ -34,7 +34,7 @@ def refusal_of(problem: Problem) -> tuple[int, Mapping[str, Any], Mapping[str, s
     if status == 503:
         status = 500 if problem.code == "engine_failed" else OVERLOADED
     kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
-    message, overflow, identifier = problem.message, problem.overflow, f"req_{uuid4().hex}"
+    message, overflow, identifier = problem.message, problem.overflow, current_id() or request_id(None)
     if problem.param in _FIELDS:
         message = message.replace(problem.param, _FIELDS[problem.param], 1)
     if overflow is not None:

@@ -6,6 +6,9 @@ from crowd import Meddler, Pages, small_pages
 from oracles import naive
 from toy import State, Toy
 
+from dflash.decode.drafters.adaptive import measuring
+from dflash.decode.drafters.adaptive.drafter import Adaptive
+from dflash.decode.drafters.first_of import FirstOf
 from dflash.decode.drafting.draft import EMPTY
 from dflash.decode.drafting.drafter import Drafter, Nothing, Strategy
 from dflash.decode.engine import Engine
@@ -249,6 +252,22 @@ def test_a_drafter_continues_with_its_state(pages):
         assert young.drafter_state.first == (length if first is None else first)
         finish(engine)
         assert young.output_ids == naive(toy, young.prompt_ids, Sampling(), 27)
+
+
+def test_each_part_of_a_drafter_continues_with_its_state(pages, monkeypatch):
+    monkeypatch.setattr(measuring, "REPEATS", 1)
+    for kind in (FirstOf, Adaptive):
+        toy = Toy(pages=40, slots=2, rows=8)
+        drafter = kind(Pages(toy.pools, {}), Unsaved())
+        drafter.prepare(toy)
+        toy.pools.take_pages(36)
+        engine = Engine(toy, headroom=0)
+        old, young = set_aside(toy, engine, strategy=Strategy(drafter))
+        length = young.preempted_state.length
+        old.cancel()
+        engine.step()
+        assert [part.first for part in young.drafter_state.parts] == [0, length]
+        finish(engine)
 
 
 def test_a_recorder_sees_one_start(pages):

@@ -93,6 +93,11 @@ def test_gauges_show_the_running_sequences(http, server):
     assert change(after, before, "request_cancelled_total") == 1
 
 
+def test_preemptions_are_counted(http, server, monkeypatch):
+    monkeypatch.setattr(server.engine_thread.engine, "n_preempted", 7)
+    assert scrape(http)["dflash:num_preemptions_total", ()] == 7
+
+
 def test_errors_count_by_route_and_status(http):
     before = scrape(http)
     http.post("/v1/completions", json={"prompt": 5})
@@ -221,7 +226,7 @@ def test_the_prefix_cache_is_counted(prefix_server):
 def test_metrics_of_two_apps_are_apart(lm):
     workers = [EngineThread(ScriptedEngine(lm.tokenizer, ["hello"])) for _ in range(2)]
     for worker in workers:
-        worker.engine.prefix_cache, worker.engine.model = None, lm.model
+        worker.engine.prefix_cache, worker.engine.model, worker.engine.n_preempted = None, lm.model, 0
     apps = [build_app(Backend(worker, lm.tokenizer, lm.template, ["demo"])) for worker in workers]
 
     async def texts():

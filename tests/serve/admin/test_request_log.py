@@ -78,6 +78,14 @@ def test_other_ids_are_replaced(http, given):
     assert re.fullmatch(r"req_[0-9a-f]{32}", answer.headers["x-request-id"])
 
 
+def test_the_messages_api_has_its_own_name_of_the_id(http):
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    answers = [http.post("/v1/messages", json=each) for each in (body, {})]
+    assert [answer.status_code for answer in answers] == [200, 400]
+    assert all(answer.headers["request-id"] == answer.headers["x-request-id"] for answer in answers)
+    assert answers[1].json()["request_id"] == answers[1].headers["request-id"]
+
+
 def test_every_response_has_an_id_of_its_own(http):
     requests = [("GET", "/nothing"), ("GET", "/v1/completions"), ("POST", "/v1/completions"), ("GET", "/metrics")]
     ids = {http.request(method, path).headers["x-request-id"] for method, path in requests}

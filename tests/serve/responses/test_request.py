@@ -114,6 +114,7 @@ def test_formats():
     form = {"type": "json_schema", "name": "answer", "strict": True, "schema": SCHEMA}
     assert read(text={"format": form}).grammar.schema == SCHEMA
     assert read(text={"format": {"type": "json_object"}}).grammar.schema == {"type": "object"}
+    assert read(text={"format": {**form, "schema": True}}).grammar.schema is True
     for text in ({"format": {"type": "text"}}, {"verbosity": "low"}, None):
         assert read(text=text).grammar.schema is None
 

@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 from dflash.decode.drafters.adaptive.cost_model import DEPTH, CostModel, Variant
 from dflash.decode.drafters.adaptive.measuring import measured_costs, measures_of
 from dflash.decode.drafters.adaptive.session import PLAIN, AdaptiveState
-from dflash.decode.drafters.composite import CompositeSnapshot, prepare_all, set_shape, start_all
+from dflash.decode.drafters.composite import CompositeSnapshot, prepare_all, set_shape, snapshots_from_host, start_all
 from dflash.decode.drafters.dflash import DRAFT_OPTIONS, DFlash
 from dflash.decode.drafters.mtp import MTP
 from dflash.decode.drafters.prompt_lookup import PromptLookup
@@ -16,6 +16,7 @@ from dflash.decode.registry import NameCall, Named, name, register
 from dflash.decode.view import SessionView
 from dflash.errors import RequestError
 from dflash.model.protocols.target import TargetModel
+from dflash.model.state.host_arrays import HostArrays
 
 _DEFAULT = Strategy(DFlash()), Strategy(MTP(), Chain(7)), Strategy(PromptLookup(n_draft=DEPTH))
 """Strategies of `Adaptive()`; those that the model has no files for are left out."""
@@ -76,12 +77,20 @@ class Adaptive(Drafter[AdaptiveState]):
         strategies = [each for each in strategies if type(each.drafter) is not Nothing]
         measures_of(model).keep(("costs", self), (yield from measured_costs(strategies, model)))
 
+    def snapshot_from_host(self, model: TargetModel, arrays: HostArrays) -> CompositeSnapshot:
+        """Return the snapshots of all drafters."""
+        return snapshots_from_host(self._costs(model).drafters, model, arrays)
+
     def start(self, session: SessionView, model: TargetModel, snapshot: CompositeSnapshot | None = None) -> AdaptiveState:
         """Start all drafters."""
         self.prepare(model)
+        costs = self._costs(model)
+        return AdaptiveState(costs, session, start_all(costs.drafters, session, model, snapshot))
+
+    def _costs(self, model: TargetModel) -> CostModel:
         costs: CostModel | None = measures_of(model).recall(("costs", self))
         assert costs is not None, "`prepare` has stored it"
-        return AdaptiveState(costs, session, start_all(costs.drafters, session, model, snapshot))
+        return costs
 
     def propose(self, drafter_states: Sequence[AdaptiveState], max_drafts: Sequence[int]) -> list[Draft]:
         """Choose for each session, then ask each chosen drafter once."""
