@@ -179,7 +179,9 @@ def measure(arguments):
             found = client_process(url, "load", n, arguments.seconds / 2)
             after = state_of(engine_thread, loaded.model.pools)
             first = found["first"]
-            print(f"half {part + 1}: {sum(found['counts'].values())} requests {found['counts']}, wrong: {found['wrong'][:3]}")
+            print(
+                f"half {part + 1}: {sum(found['counts'].values())} requests {found['counts']}, wrong: {found['wrong'][:3]}"
+            )
             print(f"  TTFT of {len(first)} streams: median {first[len(first) // 2]:.2f} s, worst {first[-1]:.2f} s")
             print(f"  before {before}, after {after}")
         rates = {}

@@ -1,4 +1,4 @@
-"""CPU time that the server adds to an engine of no cost: Python of a step at 8 streams, and of a request up to its first event.
+"""CPU time that the server adds to an engine of no cost: of a step at 8 streams, and of a request up to its first event.
 
 python benchmarks/serve_overhead.py [--streams 8] [--steps 400] [--requests 200]
 

@@ -324,7 +324,7 @@ def check_answer(answer, path):
         assert 0 < len(error["message"]) < 1000
         if route.startswith("/v1/messages"):
             assert answer.json()["type"] == "error"
-            assert error["type"].endswith("_error")
+            assert error["type"].endswith("_error") or error["type"] == "request_too_large"
         else:
             assert error["type"] in KINDS
             assert error.keys() == {"message", "type", "param", "code"}
@@ -345,7 +345,7 @@ async def steady(client, stop, texts):
 
 
 def test_damaged_bodies_of_all_apis(lm):
-    """Each route answers, or refuses in the shape of its API; valid bodies are answered and another stream stays the same."""
+    """Each route answers or refuses in the shape of its API; valid bodies are answered, another stream stays the same."""
     rng, statuses, texts, wrong = random.Random(SEED), Counter(), Counter(), []
 
     async def one(client):
@@ -355,23 +355,25 @@ def test_damaged_bodies_of_all_apis(lm):
             check_answer(answer, path)
             assert not valid or answer.status_code == 200
         except (AssertionError, KeyError, ValueError):
-            wrong.append((method, path, answer.status_code, answer.text[-300:], content[:1500]))
+            wrong.append((method, path, answer.status_code, answer.text[-300:], content[:300]))
         statuses[answer.status_code] += 1
 
     async def run(app):
         stop = asyncio.Event()
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app", timeout=None) as client:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(steady(client, stop, texts))
-                for _ in range(N_DAMAGED // 4):
-                    await asyncio.gather(*(one(client) for _ in range(4)))
-                stop.set()
+        async with (
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app", timeout=None) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(steady(client, stop, texts))
+            for _ in range(N_DAMAGED // 4):
+                await asyncio.gather(*(one(client) for _ in range(4)))
+            stop.set()
         return app.state.api.preparing
 
     with toy_app(lm, changing_law(lm.tokenizer), 1024) as (app, _):
         n_threads = threading.active_count()
         assert asyncio.run(run(app)) == 0
         wait_until(lambda: threading.active_count() <= n_threads + 3)  # those that read requests stay
-    assert not wrong, wrong[:3]
+    assert not wrong, "\n".join(map(str, wrong[:5]))
     assert len(texts) == 1
     assert min(statuses[200], statuses[400]) > N_DAMAGED // 5, statuses
