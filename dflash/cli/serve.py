@@ -184,12 +184,14 @@ def _access_log() -> Iterator[None]:
     """Write the access log to stderr."""
     log, handler = logging.getLogger("dflash.access"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    before = log.level
     log.setLevel(logging.INFO)
     log.addHandler(handler)
     try:
         yield
     finally:
         log.removeHandler(handler)
+        log.setLevel(before)
 
 
 def default_name(model: str) -> str:

@@ -27,6 +27,9 @@ MAX_STOP_LENGTH = 256
 MAX_BIASES = 1024
 """Entries of `logit_bias`, as in OpenAI's API."""
 
+MAX_OPTIONS = 1024
+"""Texts of `guided_choice`; vLLM's examples have a few."""
+
 MAX_RECOVERIES = 8
 """Recoveries of one request; each checks every step in the engine thread."""
 

@@ -76,7 +76,7 @@ def leave(server, forwards, body, moment):
             connection.close()
             wait_until(lambda: all(session.cancelled for session in sessions))
             n = forwards.n
-    wait_until(lambda: not engine_thread.engine.busy)
+    wait_until(lambda: not engine_thread.sessions)
     assert {session.finish_reason for session in sessions} == {"cancelled"}
     return forwards.n - n
 

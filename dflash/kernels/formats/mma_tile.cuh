@@ -118,29 +118,6 @@ __device__ __forceinline__ float row_scale(const u8* tile, int row) {
     }
 }
 
-// Multiply a block of 32 columns, number `j` of a tile, with eight tokens. Formats whose groups have 16 or 32 weights scale
-// the products; those of 32 weights add to `total`. The others add the second half to `other`, to scale all sums later.
-template <class Q>
-__device__ __forceinline__ void multiply_block(const u32 (&a)[8], uint4 b, const typename Q::Scales& scales, int j,
-                                               float (&part)[4], float (&other)[4], float (&total)[4]) {
-    float d[4];
-    clear(d);
-    if constexpr (Q::GROUP == 16) {
-        mma_m16n8k16(d, a, b.x, b.y);
-        add_scaled(part, d, scales.of(0, 2 * j), scales.of(1, 2 * j));
-        clear(d);
-        mma_m16n8k16(d, a + 4, b.z, b.w);
-        add_scaled(part, d, scales.of(0, 2 * j + 1), scales.of(1, 2 * j + 1));
-    } else if constexpr (Q::GROUP == 32) {
-        mma_m16n8k16(d, a, b.x, b.y);
-        mma_m16n8k16(d, a + 4, b.z, b.w);
-        add_scaled(total, d, scales.of(0, j), scales.of(1, j));
-    } else {
-        mma_m16n8k16(part, a, b.x, b.y);
-        mma_m16n8k16(other, a + 4, b.z, b.w);
-    }
-}
-
 // total += M tiles, one below the other, times 8 * NT tokens. The sums of the groups must be ready at the end of phase
 // `parity` of barrier `summed`. Lane 4 * g + t holds for tile m and token tile n: rows g (elements 0, 1) and g + 8 (2, 3) of
 // tokens 2 * t and 2 * t + 1.
@@ -157,8 +134,24 @@ __device__ __forceinline__ void multiply_tile(const u8* const (&tile)[M], const 
         UNROLL for (int m = 0; m < M; ++m) warp_fragment<Q>(tile[m], scales[m], j, lane, a[m]);
         UNROLL for (int n = 0; n < NT; ++n) {
             const uint4 b = rows.fragment(x, n, j);
-            UNROLL for (int m = 0; m < M; ++m)
-                multiply_block<Q>(a[m], b, scales[m], j, part[m][n], part[m][n], total[m][n]);
+            UNROLL for (int m = 0; m < M; ++m) {
+                float d[4];
+                clear(d);
+                if constexpr (Q::GROUP == 16) {
+                    mma_m16n8k16(d, a[m], b.x, b.y);
+                    add_scaled(part[m][n], d, scales[m].of(0, 2 * j), scales[m].of(1, 2 * j));
+                    clear(d);
+                    mma_m16n8k16(d, a[m] + 4, b.z, b.w);
+                    add_scaled(part[m][n], d, scales[m].of(0, 2 * j + 1), scales[m].of(1, 2 * j + 1));
+                } else if constexpr (Q::GROUP == 32) {
+                    mma_m16n8k16(d, a[m], b.x, b.y);
+                    mma_m16n8k16(d, a[m] + 4, b.z, b.w);
+                    add_scaled(total[m][n], d, scales[m].of(0, j), scales[m].of(1, j));
+                } else {
+                    mma_m16n8k16(part[m][n], a[m], b.x, b.y);
+                    mma_m16n8k16(part[m][n], a[m] + 4, b.z, b.w);
+                }
+            }
         }
     }
     if constexpr (Q::MINIMA > 0) mbarrier_wait(summed, parity);

@@ -275,8 +275,8 @@ __device__ __forceinline__ void reduce(const Work& work, const float (&total)[MT
 
 extern "C" __global__ void __cluster_size__(CLUSTER) __launch_bounds__(32 * WARPS, BLOCKS_PER_SM)
 decode(const unsigned short* x, int n_tokens, int width, float scale, const float* gates, const float* gain,
-       unsigned short* halves, float* squares, float eps, float* captured, const unsigned long long* prefetch,
-       int n_prefetch, unsigned long long tiles_0, unsigned long long out_0, int rows_0, int stride_0, int type_0,
+       unsigned short* halves, float* squares, float eps, float* kept, const unsigned long long* ahead,
+       int n_ahead, unsigned long long tiles_0, unsigned long long out_0, int rows_0, int stride_0, int type_0,
        unsigned long long tiles_1, unsigned long long out_1, int rows_1, int stride_1, int type_1,
        unsigned long long tiles_2, unsigned long long out_2, int rows_2, int stride_2, int type_2,
        unsigned long long tiles_3, unsigned long long out_3, int rows_3, int stride_3, int type_3) {
@@ -298,8 +298,8 @@ decode(const unsigned short* x, int n_tokens, int width, float scale, const floa
 
     float total[MT][NT][4];
     clear(total);
-    const Inputs in = {x, n_tokens, width, eps, prefetch, n_prefetch};
-    const Epilogue to = {scale, gates, gain, halves, squares, scales, captured};
+    const Inputs in = {x, n_tokens, width, eps, ahead, n_ahead};
+    const Epilogue to = {scale, gates, gain, halves, squares, scales, kept};
     multiply_any<QUANTS>(work.type, work, in, to, shared, barriers, total);
 
     if (K_SLICES * CLUSTER > 1 || MODE == GATED) {

@@ -43,9 +43,9 @@ __device__ __forceinline__ void write_values(u8* token, int vector, const float4
     if (k % 16 == 0) write_sum(span, k / 16, sum);
 }
 
-// Store the inner values of 16 weight rows from `k` on, for token tile `n` of a work item, in spans of ORDER: h[i] and h[2
-// + i] are rows lane / 4 and lane / 4 + 8 of token 2 * (lane % 4) + i. All lanes of a warp call this. `spans`: spans of a
-// pair.
+// Store the inner values of 16 weight rows from `k` on, for token tile `n` of a work item, in spans of ORDER. All lanes of a
+// warp call this. h[i] and h[2 + i] are rows lane / 4 and lane / 4 + 8 of token 2 * (lane % 4) + i. `spans`: number of spans
+// of a pair.
 template <int ORDER>
 __device__ __forceinline__ void write_inner_tile(const u16 (&h)[4], int n, const int* pairs, int n_tokens, int k, int lane,
                                                  int spans, u8* inner) {
@@ -78,9 +78,12 @@ __device__ __forceinline__ void load_minima(const u8* tile, int row, int t, u32&
 // B fragments of 32 values that begin at `x`.
 template <int RUN>
 __device__ __forceinline__ uint4 load_values(const u8* x, int t) {
-    if constexpr (RUN == 8) return *(const uint4*)(x + 16 * t);
-    const uint2 low = *(const uint2*)(x + 8 * t), high = *(const uint2*)(x + 32 + 8 * t);
-    return make_uint4(low.x, low.y, high.x, high.y);
+    if constexpr (RUN == 8) {
+        return *(const uint4*)(x + 16 * t);
+    } else {
+        const uint2 low = *(const uint2*)(x + 8 * t), high = *(const uint2*)(x + 32 + 8 * t);
+        return make_uint4(low.x, low.y, high.x, high.y);
+    }
 }
 
 // Tokens in shared memory, `stride` bytes apart, from value `first` of a span. Of each eight tokens the first N_ROWS exist;
@@ -129,8 +132,25 @@ __device__ __forceinline__ void multiply_tiles(const u8* const (&tiles)[M], cons
             if (start >= n_token_tiles) continue;
             UNROLL for (int n = start; n < start + EACH; ++n) {
                 const uint4 b = x.values(n, j);
-                UNROLL for (int m = 0; m < M; ++m)
-                    multiply_block<Q>(a[m], b, scales[m], j, part[m][n], CHAINS == 2 ? other[m] : part[m][n], total[m][n]);
+                UNROLL for (int m = 0; m < M; ++m) {
+                    float d[4];
+                    if constexpr (Q::GROUP == Q::TILE_K) {
+                        mma_m16n8k16(part[m][n], a[m], b.x, b.y);
+                        mma_m16n8k16(CHAINS == 2 ? other[m] : part[m][n], a[m] + 4, b.z, b.w);
+                    } else if constexpr (Q::GROUP == 32) {
+                        clear(d);
+                        mma_m16n8k16(d, a[m], b.x, b.y);
+                        mma_m16n8k16(d, a[m] + 4, b.z, b.w);
+                        add_scaled(total[m][n], d, scales[m].of(0, j), scales[m].of(1, j));
+                    } else {
+                        clear(d);
+                        mma_m16n8k16(d, a[m], b.x, b.y);
+                        add_scaled(part[m][n], d, scales[m].of(0, 2 * j), scales[m].of(1, 2 * j));
+                        clear(d);
+                        mma_m16n8k16(d, a[m] + 4, b.z, b.w);
+                        add_scaled(part[m][n], d, scales[m].of(0, 2 * j + 1), scales[m].of(1, 2 * j + 1));
+                    }
+                }
             }
         }
     }

@@ -61,7 +61,8 @@ class RequestLog:
         finally:
             CURRENT.reset(token)
             self._counts.add(record)
-            log.info("%s", record.line())
+            if log.isEnabledFor(logging.INFO):
+                log.info("%s", record.line())
             if self._debug_log is not None and exchange is not None:
                 self._debug_log.write(exchange)
 

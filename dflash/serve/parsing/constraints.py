@@ -8,10 +8,8 @@ from dflash.errors import RequestError
 from dflash.generation.grammar.lark import quoted
 from dflash.generation.grammar.params import GrammarParams
 from dflash.generation.recovery.tool_call_prefix import ToolChoice
+from dflash.serve.limits import MAX_OPTIONS
 from dflash.serve.parsing.fields import FieldError, Fields, shown
-
-MAX_OPTIONS = 1024
-"""Texts of a choice; vLLM's examples have a few."""
 
 _VLLM = ("json", "json_object", "regex", "choice", "grammar")
 """Fields of vLLM's ``structured_outputs``; the older fields are called the same after ``guided_``."""
@@ -47,7 +45,7 @@ def parse_grammar(fields: Fields, tool_choice: ToolChoice = None) -> GrammarPara
         add("response_format", "response_format", wanted.values)
     add("response_format", "json_schema", _schema(fields, "json_schema"))
     for name in ("regex", "lark", "grammar"):
-        add("lark" if name == "grammar" else name, name, _text(fields, name))
+        add(name, name, _text(fields, name))
     structured = fields.object("structured_outputs")
     sources = [(fields, f"guided_{name}", name) for name in _VLLM]
     sources += [(structured, name, name) for name in (*_VLLM, "structural_tag") if structured is not None]
@@ -94,7 +92,8 @@ def _choice(fields: Fields, name: str) -> str | None:
         raise fields.error(name, f"holds {len(options)} texts, at most {MAX_OPTIONS} are allowed")
     if not all(isinstance(option, str) and option for option in options):
         raise fields.error(name, f"must be an array of texts, none of them empty, got {shown(options)}")
-    return f"start: {' | '.join(map(quoted, options))}"
+    # one terminal: masks of as many rules would take milliseconds
+    return f"start: OPTION\nOPTION: {' | '.join(map(quoted, dict.fromkeys(options)))}"
 
 
 def _refused(fields: Fields, name: str) -> None:
@@ -107,7 +106,7 @@ _READERS: Mapping[str, tuple[str, Callable[[Fields, str], Any]]] = {
     "json_object": ("response_format", _object),
     "regex": ("regex", _text),
     "choice": ("lark", _choice),
-    "grammar": ("lark", _text),
+    "grammar": ("grammar", _text),
     "structural_tag": ("lark", _refused),
 }
 """Field of vLLM to the kind of constraint and the function that reads it."""

@@ -1,5 +1,6 @@
 """Listening sockets, opened before the model is loaded."""
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -8,6 +9,9 @@ from dflash.errors import RequestError
 
 BACKLOG = 2048
 """Connections that wait in the kernel until the server accepts them, as in uvicorn."""
+
+_UNUSABLE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""Errors of one address of a name, such as the IPv6 one of localhost on a machine without IPv6; the others are enough."""
 
 
 @contextmanager
@@ -28,11 +32,19 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
     """
     with ExitStack() as stack:
         opened: list[socket.socket] = []
+        unusable: list[OSError] = []
         try:
             for family, address in _addresses(host, port):
                 if opened and port == 0:
                     address = (address[0], opened[0].getsockname()[1], *address[2:])
-                opened.append(stack.enter_context(_open(family, address)))
+                try:
+                    opened.append(stack.enter_context(_open(family, address)))
+                except OSError as error:
+                    if error.errno not in _UNUSABLE:
+                        raise
+                    unusable.append(error)
+            if not opened:
+                raise unusable[0]
         except OSError as error:
             raise RequestError(f"--host {host} --port {port}: can't listen there: {error.strerror}") from error
         yield opened

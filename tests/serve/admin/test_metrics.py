@@ -81,9 +81,10 @@ def test_gauges_show_the_running_sequences(http, server):
     body = {"prompt": "import os", "max_tokens": 4000, "stream": True}
     before = scrape(http)
     with http.stream("POST", "/v1/completions", json=body) as stream:
-        first_text(stream)
+        lines = stream.iter_lines()
+        first_text(lines)
         running = scrape(http)
-    wait_until(lambda: not server.engine_thread.engine.busy)
+    wait_until(lambda: not server.engine_thread.sessions)
     after = scrape(http)
     usage = "dflash:kv_cache_usage_perc", ()
     assert running["dflash:num_requests_running", ()] == 1

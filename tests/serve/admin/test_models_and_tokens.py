@@ -130,7 +130,8 @@ def test_slots_show_a_running_sequence_without_its_text(http, server):
     assert http.get("/slots").json() == []
     body = {"prompt": "import os", "max_tokens": 4000, "stream": True, "strategy": "lookup"}
     with http.stream("POST", "/v1/completions", json=body) as stream:
-        first_text(stream)
+        lines = stream.iter_lines()
+        first_text(lines)
         (slot,) = http.get("/slots").json()
     assert slot["is_processing"]
     assert slot["n_prompt_tokens"] == len(server.loaded.tokenizer.encode("import os"))

@@ -49,6 +49,8 @@ def refused(http, path, status, **request):
         ({"guided_choice": [1]}, "guided_choice"),
         ({"regex": "("}, "regex"),
         ({"grammar": 'root ::= "a"'}, "grammar"),
+        ({"grammar": "("}, "grammar"),
+        ({"grammar": 'start: "a"', "lark": 'start: "a"'}, "lark"),
         ({"guided_regex": "a", "structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
         ({"response_format": {"type": "json_object"}, "regex": "a"}, "response_format"),
         ({"json_schema": {"type": 5}}, "response_format"),

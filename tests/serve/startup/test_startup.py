@@ -17,6 +17,7 @@ from serve_fakes import ScriptedEngine
 
 from dflash.cli import serve
 from dflash.cli.serve_arguments import parse, sampling_defaults
+from dflash.errors import RequestError
 from dflash.generation.engine_thread import EngineThread
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
@@ -78,6 +79,24 @@ def test_a_taken_port_is_one_sentence(capsys):
         port = sockets[0].getsockname()[1]
         assert serve.main(["/no/such.gguf", "--port", str(port)]) == 1
     assert capsys.readouterr().err == f"dflash: --host 127.0.0.1 --port {port}: can't listen there: Address already in use\n"
+
+
+def test_addresses_that_the_machine_lacks_are_left_out(monkeypatch):
+    missing, own = (socket.AF_INET, ("192.0.2.1", 0)), (socket.AF_INET, ("127.0.0.1", 0))
+    monkeypatch.setattr("dflash.serve.startup.sockets._addresses", lambda *_: [missing, own])
+    with listening("name", 0) as sockets:
+        assert [each.getsockname()[0] for each in sockets] == ["127.0.0.1"]
+    monkeypatch.setattr("dflash.serve.startup.sockets._addresses", lambda *_: [missing])
+    with pytest.raises(RequestError, match="can't listen there"), listening("name", 0):
+        pass
+
+
+def test_two_addresses_share_a_port(monkeypatch):
+    addresses = [(socket.AF_INET, (host, 0)) for host in ("127.0.0.1", "127.0.0.2")]
+    monkeypatch.setattr("dflash.serve.startup.sockets._addresses", lambda *_: addresses)
+    with listening("name", 0) as sockets:
+        assert len({each.getsockname()[1] for each in sockets}) == 1
+        assert len(sockets) == 2
 
 
 def test_errors_in_the_block_are_not_those_of_the_socket():
