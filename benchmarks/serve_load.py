@@ -59,11 +59,11 @@ class Clients:
     """Requests of one client after another, with counts of what came back."""
 
     def __init__(self, http, n_drops=0.15):
-        self.http, self.drops, self.counts, self.first, self.wrong = http, n_drops, Counter(), [], []
+        self.http, self.drops, self.counts, self.n_streaming, self.wrong = http, n_drops, Counter(), 0, []
 
     async def send(self, path, body, *, drop_after=None):
         """Send a request; return its events, or its body alone. `drop_after` events the connection is closed."""
-        began, events = time.perf_counter(), []
+        events = []
         async with self.http.stream("POST", path, json=body) as answer:
             if answer.status_code != 200:
                 self.wrong.append((path, answer.status_code, (await answer.aread()).decode()[:200]))
@@ -74,7 +74,7 @@ class Clients:
                 if line.startswith("data: {"):
                     events.append(json.loads(line[6:]))
                     if len(events) == 3:
-                        self.first.append(time.perf_counter() - began)
+                        self.n_streaming += 1
                     if "error" in events[-1] and events[-1]["error"]:
                         self.wrong.append((path, 200, line[:200]))
                     if drop_after is not None and len(events) > drop_after:
@@ -108,11 +108,11 @@ async def run_clients(url, job, n, seconds):
             expected = [(await clients.send(*fixed(number)))[0]["choices"][0]["text"] for number in range(N_FIXED)]
             until = time.monotonic() + seconds
             await asyncio.gather(*(clients.one(random.Random(number), until, expected) for number in range(n)))
-            return {"counts": clients.counts, "wrong": clients.wrong, "first": sorted(clients.first)}
+            return {"counts": clients.counts, "wrong": clients.wrong}
         body = {"prompt": WORDS, "max_tokens": N_TOKENS, "stream": True, "logit_bias": {}}
         streams = [asyncio.create_task(clients.send("/v1/completions", {**body, "seed": i})) for i in range(n)]
         if job == "long":
-            while len(clients.first) < n:
+            while clients.n_streaming < n:
                 await asyncio.sleep(0.01)
             await clients.send("/v1/completions", {"prompt": [11, 12, 13, 14] * (LONG_PROMPT // 4), "max_tokens": 1})
         events = await asyncio.gather(*streams)
@@ -126,16 +126,18 @@ def client_process(url, job, n, seconds=0.0):
 
 
 class Steps:
-    """Observer of the engine's steps: seconds, CPU seconds and tokens of each, and whether a prompt shared it."""
+    """Observer of the engine: seconds, CPU seconds, tokens of each step, and shared prompts; times to first tokens."""
 
     def __init__(self):
-        self.rows, self._cpu = [], None
+        self.rows, self.first, self._cpu = [], [], None
 
     def __call__(self, events, seconds):
         """Note a step; called in the engine thread."""
         cpu = time.thread_time()
         kinds = {bool(event.step.prefilled) for event in events if event.step.prefilled or event.step.tokens}
         tokens = sum(len(event.step.tokens) for event in events)
+        ended = [event.session for event in events if event.step.finish]
+        self.first += [each.first_token_at - each.added_at for each in ended if each.first_token_at]
         if self._cpu is not None:
             self.rows.append((seconds, cpu - self._cpu, tokens, len(kinds) == 2))
         self._cpu = cpu
@@ -176,13 +178,13 @@ def measure(arguments):
         client_process(url, "load", 4, 2.0)  # compiles what is used and fills caches
         before = state_of(engine_thread, loaded.model.pools)
         for part in range(2):
+            steps.first.clear()
             found = client_process(url, "load", n, arguments.seconds / 2)
             after = state_of(engine_thread, loaded.model.pools)
-            first = found["first"]
-            print(
-                f"half {part + 1}: {sum(found['counts'].values())} requests {found['counts']}, wrong: {found['wrong'][:3]}"
-            )
-            print(f"  TTFT of {len(first)} streams: median {first[len(first) // 2]:.2f} s, worst {first[-1]:.2f} s")
+            first, counts = sorted(steps.first), found["counts"]
+            n_requests = sum(counts.values()) - counts.get("dropped", 0)
+            print(f"half {part + 1}: {n_requests} requests {counts}, wrong: {found['wrong'][:3]}")
+            print(f"  TTFT of {len(first)} sequences: median {first[len(first) // 2]:.2f} s, worst {first[-1]:.2f} s")
             print(f"  before {before}, after {after}")
         rates = {}
         for n in (1, 8):
