@@ -66,6 +66,7 @@ class EngineThread:
         self._lock = threading.Lock()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._completions: dict[Session, tuple[Completion, Sink]] = {}
+        self._broken: dict[Session, Exception] = {}
         self._preparation = Preparation(engine, partial(self._calls.put, _nothing))
         self._thread = threading.Thread(target=self._run, name="dflash-engine", daemon=True)
         self._thread.start()
@@ -330,13 +331,16 @@ class EngineThread:
     def _pass_on(self, session: Session, completion: Completion, sink: Sink, step: Step) -> None:
         """Call the sink of a completion; an exception in it ends only that completion."""
         try:
+            if session in self._broken:
+                raise self._broken[session]
             delta = completion.delta(step)
         except Exception as error:
-            log.exception("a completion could not be detokenized; its request is cancelled")
+            if self._broken.setdefault(session, error) is error:
+                log.exception("a completion could not be detokenized; its request is cancelled")
             session.cancel()
             if step.finish is None:
                 return
-            session.error = session.error or error
+            session.error = session.error or self._broken.pop(session)
             delta = Delta("", (), step._replace(finish="error"))
         try:
             sink(delta)

@@ -32,6 +32,9 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 GONE = 499
 """HTTP status for a client that has closed the connection (nginx's code)."""
 
+_MESSAGES = "/v1/messages"
+"""Path of Anthropic's API; paths below it that no route serves have errors in its format."""
+
 
 def build_app(
     backend: Backend,
@@ -135,4 +138,5 @@ async def _no_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     call = f"{request.method} {request.url.path}"
     message = f"there is no {call}" if status == 404 else f"{call} is not possible"
-    return refusal(Problem(status, message, headers=getattr(error, "headers", None)))
+    errors: ErrorFormat = MessagesDialect() if request.url.path.startswith(_MESSAGES) else OpenAIErrors()
+    return refusal(Problem(status, message, headers=getattr(error, "headers", None)), errors)

@@ -97,3 +97,17 @@ def test_a_second_signal_ends_the_process_at_once(sign):
             child.wait(timeout=GUARD)
         assert hanging.exception(GUARD) is not None
     assert child.returncode == -sign
+
+
+def test_a_signal_lets_open_streams_end():
+    with server("pass") as (child, url):
+        with opened(url, prompt="import os", max_tokens=300, stream=True) as stream:
+            stream.readline()
+            child.send_signal(signal.SIGTERM)
+            while "Shutting down" not in child.stderr.readline():
+                assert child.poll() is None
+            *_, last, done = stream.read().decode().split("data: ")
+        child.communicate(timeout=GUARD)
+    assert done == "[DONE]\n\n"
+    assert json.loads(last)["choices"][0]["finish_reason"] in ("length", "stop")
+    assert child.returncode == 0

@@ -117,6 +117,17 @@ def test_before_the_end_of_the_body(server, client):
     assert client.completions.create(model="demo", prompt="a", max_tokens=1).choices
 
 
+def test_with_half_of_the_connection(server, client):
+    """A client that will send nothing more counts as gone."""
+    with asking(server, {"prompt": "import os", "max_tokens": 20000, "stream": True}) as connection:
+        after_text(connection)
+        (session,) = server.engine_thread.sessions
+        connection.shutdown(socket.SHUT_WR)
+        wait_until(lambda: session.finished)
+    assert session.finish_reason == "cancelled"
+    assert client.completions.create(model="demo", prompt="a", max_tokens=1).choices
+
+
 def test_others_go_on(server, client):
     settings = {"model": "demo", "prompt": "def fibonacci(n):", "max_tokens": 200}
     alone = client.completions.create(**settings).choices[0].text

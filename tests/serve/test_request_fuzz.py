@@ -1,15 +1,22 @@
-"""Two thousand bodies at and beyond the limits, beside a stream of another client."""
+"""Two thousand bodies at and beyond the limits, and damaged bodies of all APIs, beside a stream of another client.
+
+``DFLASH_LONG=1`` sends ten thousand of the latter.
+"""
 
 import asyncio
 import ctypes
 import gc
 import json
+import os
 import platform
 import random
+import threading
 import time
 from collections import Counter, deque
+from contextlib import contextmanager
 from pathlib import Path
 
+import api_bodies
 import httpx
 import numpy as np
 import pytest
@@ -159,27 +166,34 @@ class ForwardClock:
         return time.process_time() - self._in_forwards
 
 
-@pytest.fixture
-def toy_server(lm, monkeypatch):
-    """A server with a model of no cost that has neither an MTP head nor a draft, and the clock of its process."""
+@contextmanager
+def toy_app(lm, law, context):
+    """Yield a server with a model of no cost that has neither an MTP head nor a draft, and the clock of its process."""
 
     def no_draft(*_, **__):
         raise Unsupported("there is no draft for this model")
 
-    monkeypatch.setattr("dflash.decode.drafters.dflash.load_draft", no_draft)
-    tokenizer = lm.tokenizer
-    row = np.zeros(tokenizer.n_vocab, np.float32)
-    model = Toy(tokenizer.n_vocab, pages=300, slots=32, context=4096, law=lambda _: row)
+    model = Toy(lm.tokenizer.n_vocab, pages=300, slots=32, context=context, law=law)
     model.forwards = deque(maxlen=1)
     model.config.n_mtp, model.device, model.finish = 0, "cpu", lambda: None
     clock = ForwardClock(model)
-    engine_thread = EngineThread(Engine(model))
-    gc.collect()
-    gc.freeze()  # as the server does when it has loaded
-    yield build_app(Backend(engine_thread, tokenizer, lm.template, ["toy"], limits=Limits(4096))), clock
-    gc.unfreeze()
-    engine_thread.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dflash.decode.drafters.dflash.load_draft", no_draft)
+        engine_thread = EngineThread(Engine(model))
+        gc.collect()
+        gc.freeze()  # as the server does when it has loaded
+        yield build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["toy"], limits=Limits(context))), clock
+        gc.unfreeze()
+        engine_thread.close()
     assert model.leaked == (0, 0, 0)
+
+
+@pytest.fixture
+def toy_server(lm):
+    """A server whose output is always token 0."""
+    row = np.zeros(lm.tokenizer.n_vocab, np.float32)
+    with toy_app(lm, lambda _: row, 4096) as served:
+        yield served
 
 
 class Neighbour:
@@ -280,3 +294,85 @@ def test_any_body_is_answered_or_refused(toy_server):
     assert grown < MEMORY
     assert neighbour.n_events > N // 4
     assert min(statuses[200], statuses[400]) > N // 20, statuses
+
+
+N_DAMAGED = 10_000 if os.environ.get("DFLASH_LONG") == "1" else 300
+
+KINDS = {"invalid_request_error", "authentication_error", "server_error"}
+ENDS = {
+    "/v1/responses": ("response.completed", "response.incomplete", "response.failed"),
+    "/v1/messages": ("message_stop", "error"),
+}
+
+
+def changing_law(tokenizer):
+    """Logits that depend on the last tokens; every 37th token ends the output."""
+    rows = np.zeros((9, tokenizer.n_vocab), np.float32)
+    rows[8, list(tokenizer.eos_ids)] = 9
+    for number, text in enumerate(["a", " b", "<think>", "</think>", "<tool_call>", "{", "\n", "\u4e2d"]):
+        rows[number, tokenizer.encode(text)[0]] = 9
+    return lambda text: rows[8 if len(text) % 37 == 0 else (sum(text[-3:]) + len(text)) % 8]
+
+
+def check_answer(answer, path):
+    """Check status and shape of a response, whatever the request was."""
+    status, route = answer.status_code, path.partition("?")[0]
+    assert status < 300 or 400 <= status < 500 or status in (503, 529)
+    if status >= 400 and answer.request.method != "HEAD":
+        error = answer.json()["error"]
+        assert 0 < len(error["message"]) < 1000
+        if route.startswith("/v1/messages"):
+            assert answer.json()["type"] == "error"
+            assert error["type"].endswith("_error") or error["type"] == "request_too_large"
+        else:
+            assert error["type"] in KINDS
+            assert error.keys() == {"message", "type", "param", "code"}
+    if answer.headers.get("content-type", "").startswith("text/event-stream"):
+        *_, last = answer.text.strip().split("\n\n")
+        assert last.startswith(tuple(f"event: {name}\n" for name in ENDS.get(route, ()))) or last == "data: [DONE]"
+        assert '"server_error"' not in answer.text
+        assert '"api_error"' not in answer.text
+
+
+async def steady(client, stop, texts):
+    """Stream the same completion again and again, beside the damaged requests."""
+    body = {"prompt": "import os", "max_tokens": 30, "stream": True}
+    while not stop.is_set():
+        answer = await client.post("/v1/completions", json=body)
+        events = [json.loads(part[6:]) for part in answer.text.split("\n\n") if part.startswith("data: {")]
+        texts["".join(event["choices"][0]["text"] for event in events if event["choices"])] += 1
+
+
+def test_damaged_bodies_of_all_apis(lm):
+    """Each route answers or refuses in the shape of its API; valid bodies are answered, another stream stays the same."""
+    rng, statuses, texts, wrong = random.Random(SEED), Counter(), Counter(), []
+
+    async def one(client):
+        method, path, content, valid = api_bodies.request(rng)
+        answer = await client.request(method, path, content=content, headers={"Content-Type": "application/json"})
+        try:
+            check_answer(answer, path)
+            assert not valid or answer.status_code == 200
+        except (AssertionError, KeyError, ValueError):
+            wrong.append((method, path, answer.status_code, answer.text[-300:], content[:300]))
+        statuses[answer.status_code] += 1
+
+    async def run(app):
+        stop = asyncio.Event()
+        async with (
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app", timeout=None) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(steady(client, stop, texts))
+            for _ in range(N_DAMAGED // 4):
+                await asyncio.gather(*(one(client) for _ in range(4)))
+            stop.set()
+        return app.state.api.preparing
+
+    with toy_app(lm, changing_law(lm.tokenizer), 1024) as (app, _):
+        n_threads = threading.active_count()
+        assert asyncio.run(run(app)) == 0
+        assert threading.active_count() <= n_threads + 3  # those that read requests stay
+    assert not wrong, "\n".join(map(str, wrong[:5]))
+    assert len(texts) == 1
+    assert min(statuses[200], statuses[400]) > N_DAMAGED // 5, statuses

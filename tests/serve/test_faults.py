@@ -1,0 +1,188 @@
+"""Faults inside the server: clients of every API get an error in its shape, and the next request is answered."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from hang_guard import wait_until
+from toy import Toy
+
+from dflash.decode.engine import MAX_FAILURES, Engine
+from dflash.errors import KernelError
+from dflash.generation.completion import Completion
+from dflash.generation.engine_thread import EngineThread
+from dflash.model.text.tokenizer import Tokenizer
+from dflash.serve.anthropic.format import MessageFormat
+from dflash.serve.app import build_app
+from dflash.serve.endpoints import Backend
+from dflash.serve.openai.chat_format import ChatFormat
+from dflash.serve.openai.completion_format import CompletionFormat
+from dflash.serve.responses.format import ResponsesFormat
+
+TURN = [{"role": "user", "content": "hi"}]
+APIS = {
+    "/v1/chat/completions": ({"messages": TURN, "max_tokens": 5}, ChatFormat),
+    "/v1/completions": ({"prompt": "a", "max_tokens": 5}, CompletionFormat),
+    "/v1/responses": ({"input": "hi", "max_output_tokens": 5}, ResponsesFormat),
+    "/v1/messages": ({"messages": TURN, "max_tokens": 5}, MessageFormat),
+}
+STATUSES = (500, 503, 529)
+
+every_api = pytest.mark.parametrize("path", APIS)
+streamed_or_not = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+def toy_server(lm, **settings):
+    model = Toy(lm.tokenizer.n_vocab, law=lambda text: [0.0] * 7 + [1.0] + [0.0] * (lm.tokenizer.n_vocab - 8), **settings)
+    engine_thread = EngineThread(Engine(model))
+    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["toy"]))
+    return SimpleNamespace(model=model, engine_thread=engine_thread, app=app)
+
+
+@pytest.fixture
+def served(lm):
+    """A toy model behind an application."""
+    served = toy_server(lm)
+    yield served
+    served.engine_thread.close()
+    assert served.model.leaked == (0, 0, 0)
+
+
+def ask(served, path, *, stream=False, **settings):
+    async def send():
+        transport = httpx.ASGITransport(served.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://app", timeout=None) as client:
+            if path == "/health":
+                return await client.get(path)
+            return await client.post(path, json={**APIS[path][0], "stream": stream, **settings})
+
+    return asyncio.run(send())
+
+
+def check_failure(answer, path):
+    """Check that a response is an error, or a stream whose last events say so, in the shape of its API."""
+    if not answer.headers["content-type"].startswith("text/event-stream"):
+        assert answer.status_code in STATUSES
+        body = answer.json()
+        assert body["error"]["message"]
+        assert (body.get("type") == "error") == (path == "/v1/messages")
+        return body["error"]
+    assert answer.status_code == 200
+    events = [event.removeprefix("data: ").partition("data: ") for event in answer.text.strip().split("\n\n")]
+    last = [data or head for head, _, data in events]
+    if path == "/v1/responses":
+        body = json.loads(last[-1])
+        assert body["type"] == "response.failed"
+        return body["response"]["error"]
+    if path == "/v1/messages":
+        body = json.loads(last[-1])
+        assert body["type"] == "error"
+        return body["error"]
+    assert last[-1] == "[DONE]"
+    return json.loads(last[-2])["error"]
+
+
+def check_service(served):
+    """Check that requests of every API are answered now, and that nothing of the failed ones is left."""
+    assert ask(served, "/health").json()["status"] == "ok"
+    for path in APIS:
+        assert ask(served, path).status_code == 200
+    wait_until(lambda: not served.engine_thread.engine.busy and not served.engine_thread.sessions)
+    assert served.app.state.api.preparing == 0
+
+
+@every_api
+@streamed_or_not
+def test_a_forward_that_fails_once(served, path, stream):
+    def fails(_):
+        served.model.before_forward = lambda _: None
+        raise KernelError("the device said no")
+
+    served.model.before_forward = fails
+    check_failure(ask(served, path, stream=stream), path)
+    check_service(served)
+
+
+@every_api
+@streamed_or_not
+def test_forwards_that_always_fail(served, path, stream):
+    def fails(_):
+        raise KernelError("the device said no")
+
+    served.model.before_forward = fails
+    for _ in range(MAX_FAILURES):
+        check_failure(ask(served, path, stream=stream), path)
+    while served.engine_thread.alive:
+        check_failure(ask(served, path, stream=stream), path)
+    health = ask(served, "/health")
+    assert (health.status_code, health.json()["status"]) == (503, "failed")
+    assert ask(served, path, stream=stream).status_code in (503, 529, 500)
+
+
+@every_api
+@streamed_or_not
+def test_an_engine_thread_that_dies(served, path, stream, monkeypatch, caplog):
+    def dies():
+        raise SystemExit("killed")
+
+    monkeypatch.setattr(served.engine_thread.engine, "_advance", dies)
+    check_failure(ask(served, path, stream=stream), path)
+    assert ask(served, "/health").status_code == 503
+    check_failure(ask(served, path, stream=stream), path)
+
+
+@every_api
+@streamed_or_not
+def test_a_parser_that_fails_once(served, path, stream, monkeypatch, caplog):
+    """The request ends as a failure of the server, not as if the server were shutting down."""
+    real, calls = Completion.delta, []
+
+    def fails(completion, step):
+        calls.append(step)
+        if sum(bool(step.tokens) for step in calls) == 2:
+            calls.append(step)
+            raise ZeroDivisionError("a parser failed")
+        return real(completion, step)
+
+    monkeypatch.setattr(Completion, "delta", fails)
+    error = check_failure(ask(served, path, stream=stream), path)
+    assert "shutting down" not in error["message"]
+    assert "ZeroDivisionError" in caplog.text
+    monkeypatch.undo()
+    check_service(served)
+
+
+@every_api
+@pytest.mark.parametrize("method", ["__init__", "opening", "delta", "closing", "whole"])
+def test_a_format_that_fails(served, path, method, monkeypatch, caplog):
+    monkeypatch.setattr(APIS[path][1], method, lambda *_, **__: 1 // 0)
+    check_failure(ask(served, path, stream=method != "whole"), path)
+    monkeypatch.undo()
+    check_service(served)
+
+
+@every_api
+@streamed_or_not
+def test_a_tokenizer_that_fails(served, path, stream, monkeypatch, caplog):
+    monkeypatch.setattr(Tokenizer, "encode", lambda *_, **__: 1 // 0)
+    error = check_failure(ask(served, path, stream=stream), path)
+    assert "division" not in error["message"]
+    monkeypatch.undo()
+    check_service(served)
+
+
+def test_choices_that_outgrow_the_pages(lm):
+    """Some are preempted and resumed; their outputs do not show it."""
+    served = toy_server(lm, pages=4)
+    try:
+        settings = {"max_tokens": 600, "prompt": "a"}
+        alone = ask(served, "/v1/completions", **settings).json()["choices"][0]["text"]
+        both = ask(served, "/v1/completions", **settings, n=2).json()
+        assert [choice["text"] for choice in both["choices"]] == [alone] * 2
+        assert served.engine_thread.engine.n_preempted
+        check_service(served)
+    finally:
+        served.engine_thread.close()
+    assert served.model.leaked == (0, 0, 0)
