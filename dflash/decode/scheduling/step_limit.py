@@ -7,6 +7,9 @@ from dflash.decode.scheduling.batch_plan import BatchPart
 _WEIGHT = 0.5
 """Weight of the latest step in the averages: two steps after a change of load, three quarters of it are known."""
 
+_AIM = 0.8
+"""Share of the limit to aim at: single steps take longer than the average, and the end of a prompt longer than its start."""
+
 _LEAST = 16
 """Fewest prompt tokens in a step, if decoding alone takes longer than the limit; prompts must not starve."""
 
@@ -35,7 +38,7 @@ class StepLimit:
         """Return the most prompt tokens of a step with sessions that decode, at most `chunk`."""
         if not self._per_token:
             return min(chunk, self._least)
-        return min(chunk, max(self._least, int((self.seconds - self._decode) / self._per_token)))
+        return min(chunk, max(self._least, int((_AIM * self.seconds - self._decode) / self._per_token)))
 
     def observe(self, parts: Sequence[BatchPart], seconds: float) -> None:
         """Learn from a step that took `seconds`. Steps of prompts alone do not count: a GPU may still work on them."""

@@ -46,7 +46,7 @@ def test_a_long_prompt_delays_no_step_beyond_the_limit(costed, alignment):
     mixed = [(n, seconds) for decode, n, seconds in clock.steps if decode and n]
     assert mixed[0][0] == 16  # nothing is known of the cost of prompts
     assert max(seconds for _, seconds in mixed) <= 0.05
-    assert max(n for n, _ in mixed) >= 80  # 88 would take all of the limit
+    assert max(n for n, _ in mixed) >= 64  # 68 would take the 40 ms that it aims at
     while engine.busy:
         engine.step()
     assert long.output_ids == naive(toy, prompt, Sampling(), 3)
@@ -73,7 +73,7 @@ def test_the_limit_follows_the_cost_of_prompts(costed):
         for _ in range(6):
             engine.step()
         assert clock.steps[-1][2] <= 0.0501, n
-        assert clock.steps[-1][2] > 0.035, n
+        assert clock.steps[-1][2] > 0.03, n
     assert not long.finished
 
 
