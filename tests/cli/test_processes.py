@@ -83,7 +83,9 @@ def test_the_server_shuts_down_in_order(sign):
             child.wait(timeout=GUARD)
         errors = child.stderr.read()
     assert child.returncode == 0
-    assert "shutting down" in rest.split("data: ")[-1]
+    *_, error, end = rest.split("data: ")
+    assert "shutting down" in error
+    assert end.strip() == "[DONE]"
     assert "Traceback" not in errors
 
 
