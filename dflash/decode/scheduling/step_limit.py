@@ -17,8 +17,8 @@ _LEAST = 16
 class StepLimit:
     """Chooses how many prompt tokens share a step with sessions that decode, so that their next token is not delayed.
 
-    The time of a step without prompts and the time of a prompt token are averages of measured steps. Until a step with both
-    was measured, as few tokens as possible are taken. The limit changes when a prompt is read, never a bit of an output.
+    The time of a step without prompts and the time of a prompt token are averages of measured steps. A step takes at most
+    twice as many tokens as the last measured one, since the times of few tokens say little about many. The limit changes when a prompt is read, never a bit of an output.
     The idea of short prompt chunks beside decoding is that of Sarathi-Serve (Agrawal et al. 2024, arXiv:2403.02310).
 
     Parameters
@@ -33,12 +33,12 @@ class StepLimit:
         self.seconds = seconds
         self._least = max(_LEAST, alignment)
         self._decode = self._per_token = 0.0
+        self._n_measured = 0
 
     def tokens(self, chunk: int) -> int:
         """Return the most prompt tokens of a step with sessions that decode, at most `chunk`."""
-        if not self._per_token:
-            return min(chunk, self._least)
-        return min(chunk, max(self._least, int((_AIM * self.seconds - self._decode) / self._per_token)))
+        affordable = int((_AIM * self.seconds - self._decode) / self._per_token) if self._n_measured else 0
+        return min(chunk, max(self._least, min(affordable, 2 * self._n_measured)))
 
     def observe(self, parts: Sequence[BatchPart], seconds: float) -> None:
         """Learn from a step that took `seconds`. Steps of prompts alone do not count: a GPU may still work on them."""
@@ -47,6 +47,7 @@ class StepLimit:
             self._decode = _average(self._decode, seconds)
         elif any(not part.n_prefill for part in parts):
             self._per_token = _average(self._per_token, max(seconds - self._decode, 1e-9) / n_prefill)
+            self._n_measured = n_prefill
 
 
 def _average(old: float, new: float) -> float:

@@ -77,6 +77,13 @@ def test_the_limit_follows_the_cost_of_prompts(costed):
     assert not long.finished
 
 
+def test_times_of_few_tokens_do_not_count_for_many():
+    limit = StepLimit(0.05, 1)
+    limit.observe([SimpleNamespace(n_prefill=0)], 0.02)
+    limit.observe([SimpleNamespace(n_prefill=0), SimpleNamespace(n_prefill=20)], 0.015)  # other sessions than before
+    assert limit.tokens(512) == 40
+
+
 def test_prompts_make_progress_even_if_decoding_takes_all_the_time():
     limit = StepLimit(0.01, 1)
     limit.observe([SimpleNamespace(n_prefill=0)], 0.5)
