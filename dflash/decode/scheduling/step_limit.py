@@ -18,8 +18,9 @@ class StepLimit:
     """Chooses how many prompt tokens share a step with sessions that decode, so that their next token is not delayed.
 
     The time of a step without prompts and the time of a prompt token are averages of measured steps. A step takes at most
-    twice as many tokens as the last measured one, since the times of few tokens say little about many. The limit changes when a prompt is read, never a bit of an output.
-    The idea of short prompt chunks beside decoding is that of Sarathi-Serve (Agrawal et al. 2024, arXiv:2403.02310).
+    twice as many tokens as the last measured one, since the times of few tokens say little about many. The limit changes
+    when a prompt is read, never a bit of an output. The idea of short prompt chunks beside decoding is that of
+    Sarathi-Serve (Agrawal et al. 2024, arXiv:2403.02310).
 
     Parameters
     ----------
