@@ -82,6 +82,8 @@ def _check_numbers(arguments: argparse.Namespace) -> None:
         value = getattr(arguments, name)
         if (value or 0) < 0:
             raise RequestError(f"--{name.replace('_', '-')}: must be at least 0, got {value}")
+    if not 0 <= arguments.request_timeout < inf:
+        raise RequestError(f"--request-timeout: must be a number of at least 0, got {arguments.request_timeout:g}")
     if not 0 <= arguments.grace <= MAX_GRACE:
         raise RequestError(f"--grace: must be 0 to {MAX_GRACE} seconds, got {arguments.grace:g}")
 
@@ -147,7 +149,7 @@ def _load_and_run(
             loaded.template,
             names,
             defaults,
-            Limits(context),
+            Limits(context, arguments.request_timeout or inf),
             strict_names=arguments.strict_model,
             template_kwargs=arguments.template_kwargs,
             facts=facts,

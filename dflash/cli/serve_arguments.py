@@ -129,6 +129,13 @@ def _parser() -> argparse.ArgumentParser:
         "--sequences", "-np", "--parallel", type=int, default=8, metavar="N", help="sequences decoded at the same time (8)"
     )
     parser.add_argument(
+        "--request-timeout",
+        type=float,
+        default=0,
+        metavar="S",
+        help="seconds after which a request ends with an error, waiting and prompt included; 0 is no limit (0)",
+    )
+    parser.add_argument(
         "--max-step-ms",
         type=float,
         metavar="MS",

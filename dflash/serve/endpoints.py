@@ -120,7 +120,7 @@ class API:
     async def _answer(self, request: Request, dialect: ServerDialect[Any]) -> Response:
         """Answer a request. Everything that can be refused is refused before the first byte of a stream."""
         options, completions, answer = await self._prepare(request, dialect)
-        running = Running(self._backend.engine_thread, completions)
+        running = Running(self._backend.engine_thread, completions, self._backend.limits.request_seconds)
         if options.stream:
             return EventStream(running, answer)
         try:

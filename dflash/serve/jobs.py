@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -12,7 +13,7 @@ from dflash.errors import DFlashError
 from dflash.generation.completion import Completion, Delta
 from dflash.generation.engine_thread import EngineThread, Sink
 from dflash.serve.admin.request_record import note
-from dflash.serve.http_errors import closing
+from dflash.serve.http_errors import Problem, closing
 
 T = TypeVar("T")
 
@@ -26,6 +27,8 @@ class Running:
         Engine thread to run them.
     completions : sequence of Completion
         Completions, not started yet.
+    seconds : float
+        Maximum seconds until all have ended.
 
     Attributes
     ----------
@@ -38,11 +41,12 @@ class Running:
         If one of them can't be started; then none is.
     """
 
-    def __init__(self, engine_thread: EngineThread, completions: Sequence[Completion]) -> None:
+    def __init__(self, engine_thread: EngineThread, completions: Sequence[Completion], seconds: float = inf) -> None:
         self.completions = completions
         note(completions)
         self._engine_thread = engine_thread
         self._loop = asyncio.get_running_loop()
+        self._seconds, self._deadline = seconds, self._loop.time() + seconds
         self._deltas: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()
         self.n_open = len(completions)
         group = object()  # requests take turns to start sequences, however many each has
@@ -63,13 +67,16 @@ class Running:
         DFlashError
             Error of a completion that failed.
         Problem
-            If the server shuts down.
+            If the server shuts down, or the request takes too long.
         """
+        left = self._deadline - self._loop.time()
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(min(left, inf if timeout is None else timeout) if left < inf else timeout):
                 index, delta = await self._deltas.get()
         except TimeoutError:
-            return None
+            if self._loop.time() < self._deadline:
+                return None
+            raise Problem(504, f"the request took more than {self._seconds:g} seconds", code="timeout") from None
         if delta.step.finish == "error":
             raise self.completions[index].session.error or DFlashError("the engine failed; see the server's log")
         if delta.step.finish == "cancelled":

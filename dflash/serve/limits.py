@@ -5,6 +5,7 @@ The error for a request beyond a limit names the field, the value and the limit.
 """
 
 from dataclasses import dataclass
+from math import inf
 
 MAX_DEPTH = 64
 """Levels of arrays and objects in a body; schemas of real tools have up to about 20."""
@@ -69,15 +70,18 @@ STORED_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits that grow with the context of the model.
+    """Limits that grow with the context of the model, and the time of a request.
 
     Parameters
     ----------
     context : int
         Maximum tokens of a sequence.
+    request_seconds : float
+        Maximum seconds of a request from the end of its preparation; it ends with an error then.
     """
 
     context: int = 1 << 18
+    request_seconds: float = inf
 
     @property
     def body_bytes(self) -> int:

@@ -14,6 +14,7 @@ from dflash.errors import DeviceLost, KernelError
 from dflash.generation.engine_thread import EngineThread
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
+from dflash.serve.limits import Limits
 
 
 @pytest.fixture
@@ -166,3 +167,25 @@ def test_a_forward_that_hangs_shows_in_health(toy, monkeypatch):
         assert (health.status_code, health.json()["status"]) == (503, "stalled")
         toy.model.go.set()
         assert answer.result(GUARD).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_takes_too_long(lm, serving, path, stream):
+    """It ends with an error in its API's shape, and its memory is free as soon as the engine goes on."""
+    toy, going = Toy(lm.tokenizer.n_vocab, slots=2), threading.Event()
+    toy.before_forward = lambda _: going.wait(GUARD)
+    engine_thread = EngineThread(Engine(toy))
+    backend = Backend(engine_thread, lm.tokenizer, lm.template, ["toy"], limits=Limits(1 << 18, request_seconds=0.05))
+    bodies = {"/v1/completions": {"prompt": [1, 2]}, "/v1/responses": {"input": "Hi"}}
+    body = bodies.get(path, {"messages": [{"role": "user", "content": "Hi"}]})
+    with serving(build_app(backend)) as url, httpx.Client(base_url=url, timeout=GUARD) as http:
+        answer = http.post(path, json={**body, "max_tokens": 500, "stream": stream})
+        assert answer.status_code == (200 if stream else 504)
+        assert "the request took more than 0.05 seconds" in answer.text
+        going.set()
+        while engine_thread.engine.busy:
+            engine_thread.call(int)
+        assert toy.pools.free_slots == 2
+        assert http.get("/health").status_code == 200
+    engine_thread.close()

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import threading
+from math import inf
 from pathlib import Path
 
 import httpx
@@ -294,7 +295,7 @@ def test_the_page_of_limits_is_true():
             assert float(value.split()[0]) == numbers[constant], constant
     for context in (1024, 32768, 262144):
         bounds = Limits(context)
-        values = {"C": context, "16 C": 16 * context, "65536 + 2 C": 65536 + 2 * context, "65536": 65536}
+        values = {"C": context, "16 C": 16 * context, "65536 + 2 C": 65536 + 2 * context, "65536": 65536, "no limit": inf}
         values["16 C, at least 524288"] = max(16 * context, 524288)
         for constant, value in written.items():
             if constant.startswith("Limits."):
