@@ -85,11 +85,11 @@ class Runs:
                 state, SampleParams(), draft.config.max_draft, 1 if nodes == draft.config.max_draft else 16, nodes, common
             )
         ]
-        guess = self._queued(lambda: draft.draft_on_device(wishes, [7]))
+        draft_ms = self._queued(lambda: draft.draft_on_device(wishes, [7]))
         read = [self._queued(lambda n=n: draft.read(state, features, slice(0, n))) for n in (1, 16)]
         state.close()
         target.close()
-        return guess, *read
+        return draft_ms, *read
 
     def _queued(self, run):
         took = []
@@ -139,10 +139,10 @@ def main():
         tell("  tree of 22, sampled", Strategy(drafter, Tree(22)), drawn)
         tell("  four chains of 15", Strategy(drafter, Chain()), n_sessions=4)
         for name, nodes in (("chain of 15", draft.config.max_draft), ("tree of 22", 22)):
-            guess, one, many = runs.draft(draft, nodes, common=0 if draft.draft_vocabs else None)
+            draft_ms, one, many = runs.draft(draft, nodes, common=0 if draft.draft_vocabs else None)
             every, _, _ = runs.draft(draft, nodes, common=None)
             forward = runs.forward(nodes + 1, draft.config.target_layer_ids)
-            print(f"  {name}: draft {guess:.3f} ms, {every:.3f} with the full draft vocabulary")
+            print(f"  {name}: draft {draft_ms:.3f} ms, {every:.3f} with the full draft vocabulary")
             print(f"  {name}: reading 1 / 16 rows {one:.3f} / {many:.3f}, forward {forward:.3f} ms")
         model.can_overlap = False
         tell("  chain of 15, steps not overlapped", Strategy(drafter, Chain()))

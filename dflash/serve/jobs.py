@@ -69,14 +69,14 @@ class Running:
         Problem
             If the server shuts down, or the request takes too long.
         """
-        left = self._deadline - self._loop.time()
+        left = self._time_left()  # checked first: a slow reader finds deltas at once
+        wait = left if timeout is None else min(left, timeout)
         try:
-            async with asyncio.timeout(min(left, inf if timeout is None else timeout) if left < inf else timeout):
+            async with asyncio.timeout(None if wait == inf else wait):
                 index, delta = await self._deltas.get()
         except TimeoutError:
-            if self._loop.time() < self._deadline:
-                return None
-            raise Problem(504, f"the request took more than {self._seconds:g} seconds", code="timeout") from None
+            self._time_left()
+            return None
         if delta.step.finish == "error":
             raise self.completions[index].session.error or DFlashError("the engine failed; see the server's log")
         if delta.step.finish == "cancelled":
@@ -100,6 +100,12 @@ class Running:
         for completion in self.completions:
             if not completion.session.finished:
                 self._engine_thread.cancel(completion)
+
+    def _time_left(self) -> float:
+        left = self._deadline - self._loop.time()
+        if left <= 0:
+            raise Problem(504, f"the request took more than {self._seconds:g} seconds", code="timeout")
+        return left
 
     def _sink(self, index: int) -> Sink:
         loop, put = self._loop, self._deltas.put_nowait

@@ -1,4 +1,4 @@
-"""What a user of the page does, and waiting for what the page shows."""
+"""Actions of a user of the page in a browser, and waits for elements of the page."""
 
 from hang_guard import wait_until
 

@@ -15,7 +15,7 @@ PROMPT, CALL = [7, 7, 7, 7], (11, 12)
 
 
 def first_loop(text, same, shortest, longest, count):
-    """Length of the shortest begin of `text` that ends in a loop, by looking at every one."""
+    """Length of the shortest prefix of `text` that ends in a loop, by looking at every one."""
     for n in range(1, len(text) + 1):
         seen = text[:n]
         if same and n >= same and len(set(seen[-same:])) == 1:

@@ -59,7 +59,7 @@ def left_alone(kind, text, **limits):
 
 
 def equal_lines(text, count, window):
-    """Length of the shortest begin of `text` with so many equal lines among the last ones, by looking at every line."""
+    """Length of the shortest prefix of `text` with so many equal lines among the last ones, by looking at every line."""
     lines, line = [], ()
     for n, token in enumerate(text, 1):
         line = (*line, token)

@@ -29,7 +29,7 @@ def detokenize(ids):
 
 
 def model(reasoning, answer, *, prompt=PROMPT):
-    """Writes `reasoning`, and `answer` after the close, whoever has closed it."""
+    """Writes `reasoning`, and `answer` after the close, written or injected."""
 
     def law(text):
         new = text[len(prompt) :]
