@@ -1,7 +1,7 @@
 """The Starlette application: routes, access control, error responses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Match, Route
 
 from dflash.serve.access import check_host, check_key
 from dflash.serve.admin.admin import Admin
@@ -34,6 +34,9 @@ GONE = 499
 
 _MESSAGES = "/v1/messages"
 """Path of Anthropic's API; paths below it that no route serves have errors in its format."""
+
+_SHOWN = 80
+"""Characters of an unknown path that the error repeats."""
 
 
 def build_app(
@@ -83,12 +86,12 @@ def build_app(
     def chat(path: str, dialect: ServerDialect[Any]) -> Route:
         return Route(path, answered(api.answering(dialect), api_key, hosts, dialect), methods=["POST"])
 
-    messages = MessagesDialect(keep_billing_header)
+    messages, counted = (MessagesDialect(keep_billing_header, counting) for counting in (False, True))
     routes = [
         chat("/v1/chat/completions", ChatCompletions()),
         chat("/v1/completions", Completions()),
         chat("/v1/messages", messages),
-        Route("/v1/messages/count_tokens", answered(api.counting(messages), api_key, hosts, messages), methods=["POST"]),
+        Route("/v1/messages/count_tokens", answered(api.counting(counted), api_key, hosts, counted), methods=["POST"]),
         chat("/v1/responses", responses),
         Route("/v1/responses/{id}", guarded(responses.retrieve)),
         Route("/v1/responses/{id}", guarded(responses.delete), methods=["DELETE"]),
@@ -135,8 +138,21 @@ def refusal(problem: Problem, errors: ErrorFormat = OpenAIErrors()) -> Response:
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
+    """Refuse an unknown path with the list of those that exist, and a wrong method with the right ones."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    call = f"{request.method} {request.url.path}"
-    message = f"there is no {call}" if status == 404 else f"{call} is not possible"
-    errors: ErrorFormat = MessagesDialect() if request.url.path.startswith(_MESSAGES) else OpenAIErrors()
-    return refusal(Problem(status, message, headers=getattr(error, "headers", None)), errors)
+    path, headers = request.url.path, getattr(error, "headers", None)
+    message = f"{request.method} {path[:_SHOWN]} is not possible"
+    if status == 404:
+        message = f"there is no {path[:_SHOWN]}; this server has {', '.join(_paths(request.app.routes))}"
+    elif status == 405:
+        matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+        methods = {method for route in matching if isinstance(route, Route) for method in route.methods or ()}
+        headers = {"Allow": ", ".join(sorted(methods))}
+        message = f"{request.method} {path[:_SHOWN]} is not possible; use {headers['Allow']}"
+    errors: ErrorFormat = MessagesDialect() if path.startswith(_MESSAGES) else OpenAIErrors()
+    return refusal(Problem(status, message, headers=headers), errors)
+
+
+def _paths(routes: Iterable[BaseRoute]) -> Iterable[str]:
+    """Return the paths of routes, each once."""
+    return dict.fromkeys(route.path for route in routes if isinstance(route, Route))

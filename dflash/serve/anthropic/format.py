@@ -70,6 +70,7 @@ class MessageFormat:
             "type": "message",
             "role": "assistant",
             "model": self._head.model,
+            **self._head.fingerprint_field,
             "content": content,
             **ending,
             "usage": usage,

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 from starlette.requests import Request
 
+from dflash.model.text.written_numbers import written_float
 from dflash.serve import limits
 from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
@@ -73,7 +74,7 @@ def parse_json(body: bytes, bounds: Limits = Limits()) -> Any:  # noqa: B008 - i
     """
     _check_structure(body, bounds)
     try:
-        value = json.loads(body.decode("utf-8-sig"), parse_constant=_refuse)
+        value = json.loads(body.decode("utf-8-sig"), parse_constant=_refuse, parse_float=written_float)
         if b"\\ud" in body.lower():
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
