@@ -131,6 +131,7 @@ def _load_and_run(
                 context=arguments.context,
                 sequences=arguments.sequences,
                 kv=arguments.kv,
+                kv_bytes=arguments.kv_bytes,
                 max_waiting=MAX_WAITING,
                 max_step_ms=True if arguments.max_step_ms is None else arguments.max_step_ms,
                 prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
@@ -160,6 +161,7 @@ def _load_and_run(
             hosts=local_hosts(arguments.host, key),
             keep_billing_header=arguments.keep_billing_header,
             debug_log=debug_log,
+            origins=arguments.allow_origin,
         )
         line = ready_line(
             url_of(sockets),

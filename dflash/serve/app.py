@@ -1,13 +1,14 @@
 """The Starlette application: routes, access control, error responses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Route
@@ -46,6 +47,7 @@ def build_app(
     hosts: Collection[str] | None = None,
     keep_billing_header: bool = False,
     debug_log: DebugLog | None = None,
+    origins: Sequence[str] = (),
 ) -> Starlette:
     """Build the application.
 
@@ -54,13 +56,15 @@ def build_app(
     backend : Backend
         Model and engine thread, or a fake. Its engine thread is closed at shutdown.
     api_key : str, optional
-        Key that requests must carry, see `check_key`; ``/health`` and the page need none.
+        Keys of which requests must carry one, see `check_key`; ``/health`` and the page need none.
     hosts : collection of str, optional
         Accepted values of ``Host``, without a port; any if None.
     keep_billing_header : bool
         Keep the billing line in Claude Code's system prompt; see `MessagesDialect`.
     debug_log : DebugLog, optional
         Receives the content of requests and responses. The caller closes it.
+    origins : sequence of str
+        Origins whose web pages may use the server from a browser, as ``https://chat.example``; ``*`` stands for any.
 
     Returns
     -------
@@ -104,10 +108,20 @@ def build_app(
         routes=routes,
         lifespan=lifespan,
         exception_handlers={HTTPException: _no_route},
-        middleware=[Middleware(RequestLog, admin.requests, debug_log)],
+        middleware=[Middleware(RequestLog, admin.requests, debug_log), *_cors(origins)],
     )
     app.state.api = api
     return app
+
+
+def _cors(origins: Sequence[str]) -> list[Middleware]:
+    """Return the middleware that answers browsers about requests of other origins; none if there are no such origins."""
+    if not origins:
+        return []
+    methods, shown = ["GET", "POST", "DELETE"], ["X-Request-Id", "Retry-After"]
+    return [
+        Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=["*"], expose_headers=shown)
+    ]
 
 
 def answered(

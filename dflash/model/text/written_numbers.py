@@ -23,7 +23,7 @@ class _Digits(str):
 
 
 def written_float(text: str) -> float:
-    """Convert a number of a JSON text, for ``json.loads(parse_float=...)``; `WrittenFloat` if Python writes it differently."""
+    """Convert a number of JSON text, for ``json.loads(parse_float=...)``; `WrittenFloat` if Python writes it differently."""
     value = float(text)
     if repr(value) == text:
         return value
@@ -38,8 +38,8 @@ def with_written_numbers(message: Message) -> Message:
     Parameters
     ----------
     message : mapping
-        Message in OpenAI's format, for a template that writes each argument in tags of its own. Such templates write a string
-        as it is, a number as its text, and arrays and objects as JSON.
+        Message in OpenAI's format, for a template that writes each argument in tags of its own. Such templates write a
+        string as it is, a number as its text, and arrays and objects as JSON.
 
     Returns
     -------
