@@ -48,7 +48,7 @@ def refused(http, path, status, **request):
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_choice": [1]}, "guided_choice"),
         ({"regex": "("}, "regex"),
-        ({"grammar": 'root ::= "a"'}, "grammar"),
+        ({"grammar": 'root ::= "a'}, "grammar"),
         ({"grammar": "("}, "grammar"),
         ({"grammar": 'start: "a"', "lark": 'start: "a"'}, "lark"),
         ({"guided_regex": "a", "structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
