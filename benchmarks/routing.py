@@ -65,7 +65,7 @@ def bodies(folder):
 
 
 def record(folder):
-    """Measure recorded requests: agent -> sessions -> [bytes of the prompt, shared with earlier ones, with other sessions]."""
+    """Measure recorded prompts: agent -> sessions -> [bytes, shared with earlier ones, shared with other sessions]."""
     sessions = {path: [prompt for sent in sents if (prompt := prompt_of(*sent))] for path, sents in bodies(folder).items()}
     found = {}
     for path, prompts in sessions.items():
