@@ -13,6 +13,7 @@ from dflash.kernels.delta.cuda_arguments import Inputs, MixerWeights, constants,
 from dflash.kernels.delta.cuda_norm import GatedNorm
 from dflash.kernels.delta.cuda_prompt import Prompt, PromptScratch, scratch_bytes
 from dflash.kernels.delta.memory import DeltaMemory
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.ragged import PENDING
 
@@ -80,11 +81,9 @@ class DeltaStep:
         fused: bool | None = None,
     ) -> None:
         n_groups, n_heads, _, n_values = memory.sizes
-        device = cupy.cuda.Device()
-        has_clusters = int(device.compute_capability) >= 90
         self._split = split or split_of(n_values)
         self._own = n_values // self._split
-        self._fused = has_clusters or self._split == 1 if fused is None else fused
+        self._fused = capabilities().has_clusters or self._split == 1 if fused is None else fused
         self._rows = rows_of(inputs, weights, conv_memory, memory)
         self._sequences, self._memory, self._taps = batch.max_sequences, memory, len(weights.taps)
         self._read = None if self._fused else cupy.empty((min(self._rows, PENDING), n_heads * n_values), np.float32)

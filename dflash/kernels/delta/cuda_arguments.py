@@ -6,7 +6,7 @@ from dflash.errors import KernelError
 from dflash.kernels.arrays import check
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.memory import DeltaMemory
-from dflash.kernels.gpu import device
+from dflash.kernels.gpu.capabilities import capabilities
 
 _WIDEST = 128  # largest key and value size: a block holds 64 x 128 elements of a state in registers
 
@@ -53,7 +53,7 @@ class MixerWeights(NamedTuple):
 
 def most_shared() -> int:
     """Return the bytes of dynamic shared memory that a block may use."""
-    return device.attribute("MaxSharedMemoryPerBlockOptin") - 2048
+    return capabilities().block_shared - 2048
 
 
 def constants(conv_memory: ConvMemory, memory: DeltaMemory) -> dict[str, Any]:

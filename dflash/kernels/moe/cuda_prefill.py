@@ -8,7 +8,7 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import PackedWeight
-from dflash.kernels.gpu import device
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
@@ -32,7 +32,6 @@ _HERE = Path(__file__).parent
 _PAIRS = 64
 _BLOCKS = (8, 2), (4, 2), (8, 1), (4, 1), (2, 1), (1, 1)  # warps and stages of prefill.cu, the best first
 _STATIC_SHARED = 2048  # bytes
-_HOPPER = "90"
 
 
 class PrefillScratch:
@@ -170,11 +169,11 @@ def _run(kind: str) -> int:
 def _can_group(*projections: tuple[PackedWeight, ...]) -> bool:
     quantised = all(w.type not in PLAIN for weights in projections for w in weights)
     alike = all(len({_run(w.type) for w in weights}) == 1 for weights in projections)
-    return cupy.cuda.Device().compute_capability == _HOPPER and quantised and alike
+    return capabilities().has_wgmma and quantised and alike
 
 
 def _room() -> int:
-    return device.attribute("MaxSharedMemoryPerBlockOptin") - _STATIC_SHARED
+    return capabilities().block_shared - _STATIC_SHARED
 
 
 def _block(kinds: list[str]) -> tuple[int, int, int]:
