@@ -77,6 +77,7 @@ def pytest_terminal_summary(terminalreporter, exitstatus):
         "python": platform.python_version(),
         "kernels": kernel_hash(),
         "target": capabilities().name,
+        "finished": exitstatus < pytest.ExitCode.INTERRUPTED,
         "files": sorted({report.nodeid.partition("::")[0].rpartition("/")[2] for report in ran}),
         "passed": len(stats.get("passed", [])),
         "failed": sorted(report.nodeid for kind in ("failed", "error") for report in stats.get(kind, [])),

@@ -94,7 +94,7 @@ def ptx_for(driver: int, code: bytes) -> bytes:
     driver : int
         CUDA version of the driver, such as 13000 for 13.0.
     code : bytes
-        PTX. The kernels use no instruction that came after PTX 8.0, the version of CUDA 12.0.
+        PTX. NVRTC 13.5 makes nothing of the kernels that needs more than PTX 8.3, the version of CUDA 12.3.
     """
     major, minor = divmod(driver // 10, 100)
     reads = f"{major - 4}.{minor}" if major > 12 else _PTX_OF_CUDA_12[min(minor, len(_PTX_OF_CUDA_12) - 1)]

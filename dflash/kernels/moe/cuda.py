@@ -267,11 +267,14 @@ def _fitting(settings: DecodeTuning, kinds: list[str], stage: int, others: int) 
     """Return settings that fit the registers and the shared memory of a multiprocessor."""
     blocks = 1 if any(kind in PLAIN for kind in kinds) else settings.blocks
     most = capabilities().processor_shared
-    while blocks > 1 and most // blocks - _RESERVED - others < min(2, settings.depth) * stage:
+
+    def room(blocks: int) -> int:
+        return min(most // blocks - _RESERVED, capabilities().block_shared) - others - _RESERVED
+
+    while blocks > 1 and (most // blocks - _RESERVED - others < min(2, settings.depth) * stage or room(blocks) < stage):
         blocks -= 1
-    room = min(most // blocks - _RESERVED, capabilities().block_shared) - others - _RESERVED
-    if room < stage:
+    if room(blocks) < stage:
         raise KernelError(
             f"experts of {', '.join(kinds)} need {stage + others} bytes of shared memory, the device has {most}"
         )
-    return DecodeTuning(blocks, min(settings.depth, room // stage))
+    return DecodeTuning(blocks, min(settings.depth, room(blocks) // stage))
