@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from dflash.errors import RequestError
 from dflash.serve.http_errors import Problem
+from dflash.serve.limits import MAX_HEADERS
 
 KEY = "DFLASH_API_KEY"
 """Environment variable that holds the key."""
@@ -103,14 +104,17 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def check_host(request: Request, hosts: Collection[str] | None) -> None:
-    """Refuse a request whose ``Host`` is not in `hosts`.
+def check_head(request: Request, hosts: Collection[str] | None) -> None:
+    """Refuse a request with too many headers, or whose ``Host`` is not in `hosts`.
 
     Raises
     ------
     Problem
-        403, if ``Host`` is another one.
+        431 for more than `MAX_HEADERS` headers; 403 if ``Host`` is another one.
     """
+    n = len(request.headers.raw)
+    if n > MAX_HEADERS:
+        raise Problem(431, f"the request has {n} headers, at most {MAX_HEADERS} are allowed")
     if hosts is None:
         return
     named = request.headers.get("host", "").lower()

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 
-from dflash.serve.access import check_host, check_key
+from dflash.serve.access import check_head, check_key
 from dflash.serve.admin.admin import Admin
 from dflash.serve.admin.debug_log import DebugLog
 from dflash.serve.admin.request_log import RequestLog
@@ -134,7 +134,7 @@ def answered(
 
     async def run(request: Request) -> Response:
         try:
-            check_host(request, hosts)
+            check_head(request, hosts)
             check_key(request, api_key)
             return await endpoint(request)
         except ClientDisconnect:
@@ -151,6 +151,11 @@ def refusal(problem: Problem, errors: ErrorFormat = OpenAIErrors()) -> Response:
     return JSONResponse(body, status_code=status, headers=dict(headers))
 
 
+def errors_of(path: str) -> ErrorFormat:
+    """Return the form of errors on a path, also of one that no route serves."""
+    return MessagesDialect() if path.startswith(_MESSAGES) else OpenAIErrors()
+
+
 async def _no_route(request: Request, error: Exception) -> Response:
     """Refuse an unknown path with the list of those that exist, and a wrong method with the right ones."""
     status = error.status_code if isinstance(error, HTTPException) else 500
@@ -163,8 +168,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
         methods = {method for route in matching if isinstance(route, Route) for method in route.methods or ()}
         headers = {"Allow": ", ".join(sorted(methods))}
         message = f"{request.method} {path[:_SHOWN]} is not possible; use {headers['Allow']}"
-    errors: ErrorFormat = MessagesDialect() if path.startswith(_MESSAGES) else OpenAIErrors()
-    return refusal(Problem(status, message, headers=headers), errors)
+    return refusal(Problem(status, message, headers=headers), errors_of(path))
 
 
 def _paths(routes: Iterable[BaseRoute]) -> Iterable[str]:

@@ -52,6 +52,15 @@ KEEP_ALIVE_SECONDS = 75
 MAX_GRACE = 3600
 """Seconds that ``--grace`` may give open requests at shutdown."""
 
+HEADER_BYTES = 64 << 10
+"""Bytes of the request line and the headers of a request, h11's own limit; longer ones get 431. Agents send about 2 KiB."""
+
+MAX_HEADERS = 128
+"""Headers of a request; more get 431. Agents send up to about 30."""
+
+HEADER_SECONDS = 60.0
+"""Seconds for the headers of a request to arrive, from the connection or their first byte on; a slower client gets 408."""
+
 BODY_SECONDS = 60.0
 """Seconds for a body to arrive; a slower client gets 408."""
 

@@ -13,7 +13,8 @@ from starlette.applications import Starlette
 
 from dflash.generation.engine_thread import EngineThread
 from dflash.serve.health import MAX_CLOSING
-from dflash.serve.limits import KEEP_ALIVE_SECONDS, MAX_CONNECTIONS
+from dflash.serve.limits import HEADER_BYTES, KEEP_ALIVE_SECONDS, MAX_CONNECTIONS
+from dflash.serve.startup.protocol import BoundedProtocol
 
 
 class Server(uvicorn.Server):
@@ -38,6 +39,9 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             app,
             access_log=False,  # `RequestLog` writes one
+            http=BoundedProtocol,
+            ws="none",
+            h11_max_incomplete_event_size=HEADER_BYTES,
             limit_concurrency=MAX_CONNECTIONS,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=timeout,

@@ -43,8 +43,8 @@ async def read_body(request: Request, limit: int) -> bytes:
 
     Notes
     -----
-    A web page of another origin can't send ``application/json`` without a preflight request, and this server answers none.
-    So no web page can use a server on the same machine.
+    A web page of another origin can't send ``application/json`` without a preflight request, and this server answers those
+    of allowed origins only. So no other web page can use a server on the same machine.
     """
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "application/json":
