@@ -65,7 +65,10 @@ BODY_SECONDS = 60.0
 """Seconds for a body to arrive; a slower client gets 408."""
 
 SEND_SECONDS = 120.0
-"""Seconds for a client to read one event from a full socket; after that it counts as disconnected."""
+"""Seconds for a client to read one event from a full socket, or any of a whole response; then it counts as disconnected."""
+
+LAST_SECONDS = 5.0
+"""Seconds that a client with a full socket has for the error that ends its stream: enough for one that reads slowly."""
 
 HEARTBEAT_SECONDS = 10.0
 """Seconds without an event after which a stream sends a heartbeat; the least patient clients leave after 120 seconds."""
