@@ -13,7 +13,7 @@
 // Grid: CLUSTER blocks for each ROW_UNITS * MT * 16 rows, one weight after the other; with MODE GATED half of a block's
 // units belong to the second weight. Block 32 * K_SLICES * ROW_UNITS, shared memory SMEM_BYTES.
 // Macros: QUANTS, the formats, separated by commas; TOKENS, capacity, 8 to 64; MODE and NORM, see epilogue.cuh; K_SLICES;
-// CLUSTER; ROW_UNITS; MT; X_COLUMNS, a multiple of 256; X_STAGES, stages of tokens; SMEM_BYTES, of which the weight rings
+// CLUSTER; ROW_UNITS; MT; X_COLUMNS, a multiple of 256; X_STAGES, stages of tokens, 1 only if it holds a slice; SMEM_BYTES, of which the weight rings
 // take all that the tokens leave; BLOCKS_PER_SM, blocks that must fit a multiprocessor, which limits the registers.
 // Bytes: the tiles once; the tokens of its slices once for each block, mostly from the L2 cache.
 #include "../gpu/include/pdl.cuh"
@@ -32,10 +32,10 @@
 constexpr int NT = TOKENS / 8, K_ALIGN = 256, MAX_STAGES = 8, FRAGMENTS = MT * NT;
 constexpr int WARPS = ROW_UNITS * K_SLICES, SIDES = MODE == GATED ? 2 : 1, SIDE_UNITS = ROW_UNITS / SIDES;
 // A stage of tokens is refilled this many stages after it was read, so that the refill seldom waits for a slow warp.
-constexpr int X_SLACK = X_STAGES > 2 ? 2 : 1;
+constexpr int X_SLACK = X_STAGES > 2 ? 2 : X_STAGES - 1;
 // Fragments of each weight (gate, up) that a block adds up.
 constexpr int SHARE = (SIDE_UNITS * FRAGMENTS + CLUSTER - 1) / CLUSTER;
-static_assert(TOKENS % 8 == 0 && TOKENS <= 64 && X_COLUMNS % K_ALIGN == 0 && X_STAGES >= 2, "see the macros above");
+static_assert(TOKENS % 8 == 0 && TOKENS <= 64 && X_COLUMNS % K_ALIGN == 0 && X_STAGES >= 1, "see the macros above");
 static_assert(MODE != GATED || ROW_UNITS % 2 == 0, "the gate and the up projection have equally many units");
 
 // Layout of the shared memory of a block for one format.
@@ -95,11 +95,9 @@ __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first
 }
 
 // Prefetch the first weights of later launches into the L2 cache, since memory is idle while a launch ends. One warp of each
-// slice prefetches a share. `pieces`: pairs of address and bytes.
-__device__ __forceinline__ void prefetch_next(const u64* pieces, int n, int local_slice, int lane) {
-    for (int i = (blockIdx.x * K_SLICES + local_slice) * 32 + lane; i < n; i += gridDim.x * K_SLICES * 32) {
-        bulk_prefetch_l2(pieces[2 * i], (u32)pieces[2 * i + 1]);
-    }
+// slice prefetches a share. `pieces`: pairs of address and bytes. Not inlined: its addresses would take registers.
+__device__ __noinline__ void prefetch_next(const u64* pieces, int n, int local_slice, int lane) {
+    prefetch_pieces_l2(pieces, n, (lane * K_SLICES + local_slice) * gridDim.x + blockIdx.x, gridDim.x * K_SLICES * 32);
 }
 
 template <class Q>

@@ -113,7 +113,8 @@ __device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS_PER_SM)
 down(const unsigned char* inner, const int* item_expert, const int* item_pairs, const int* n_items,
-     const unsigned char* weights, const unsigned char* shared_weights, float* product) {
+     const unsigned char* weights, const unsigned char* shared_weights, const unsigned long long* ahead, int n_ahead,
+     float* product) {
     extern __shared__ __align__(128) u8 shared[];
     __shared__ __align__(8) u64 barriers[WARPS][STAGES];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -122,6 +123,7 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
     launch_dependent_grids();
     __syncwarp();  // the barriers of the warp are initialised
     wait_on_dependent_grids();
+    prefetch_pieces_l2(ahead, n_ahead, threadIdx.x * gridDim.x + blockIdx.x, gridDim.x * 32 * WARPS);
     const int units = __ldcg(n_items) * UNITS;
     const int begin = (int)((long long)units * blockIdx.x / gridDim.x);
     const int end = (int)((long long)units * (blockIdx.x + 1) / gridDim.x);
@@ -177,7 +179,8 @@ __device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner,
 
 extern "C" __global__ void __launch_bounds__(32 * SLOTS * PARTS, 1)
 down_small(const unsigned char* inner, const int* experts, const float* factors, const int* counts,
-           const unsigned char* weights, const unsigned char* shared_weights, float* out) {
+           const unsigned char* weights, const unsigned char* shared_weights, const unsigned long long* ahead, int n_ahead,
+           float* out) {
     extern __shared__ __align__(128) u8 shared[];
     __shared__ __align__(8) u64 barriers[SLOTS * PARTS];
     __shared__ float products[SLOTS][INNER_SPANS][16];
@@ -202,6 +205,8 @@ down_small(const unsigned char* inner, const int* experts, const float* factors,
         multiply_pair<SHARED_DOWN, SharedRow>(shared_weights, inner, pair, own, barriers + warp, blockIdx.x, part,
                                               products[slot]);
     }
+    if (blockIdx.y == 0)
+        prefetch_pieces_l2(ahead, n_ahead, threadIdx.x * gridDim.x + blockIdx.x, gridDim.x * 32 * SLOTS * PARTS);
     __syncthreads();  // the products of all warps are stored
     if (threadIdx.x >= 16) return;
     const auto product = [&](int i) {
