@@ -13,6 +13,7 @@ from dflash.kernels.gpu import device
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
+from dflash.kernels.norm.split import SplitNorm
 
 MOST_ROWS = 64
 """Largest number of rows of a decode launch."""
@@ -110,6 +111,8 @@ class DecodeMoe:
         Scratch of the stream.
     eps : float
         Added to the mean square of a row.
+    behind : SplitNorm, optional
+        Norm of the stream after the experts; its `half` and `squares` are written.
 
     Raises
     ------
@@ -124,7 +127,17 @@ class DecodeMoe:
     9 experts: 16 MB for D 2048, F 512 and four bits a weight.
     """
 
-    def __init__(self, stream: Any, gain: Any, weights: Experts, counts: Any, scratch: DecodeScratch, *, eps: float) -> None:
+    def __init__(
+        self,
+        stream: Any,
+        gain: Any,
+        weights: Experts,
+        counts: Any,
+        scratch: DecodeScratch,
+        *,
+        eps: float,
+        behind: SplitNorm | None = None,
+    ) -> None:
         self._shape = shape = MoeShape(weights)
         check(stream, gain, weights, shape)
         if not 0 < scratch.rows <= min(MOST_ROWS, len(stream)):
@@ -141,14 +154,15 @@ class DecodeMoe:
         args: tuple[Any, ...] = s.normed, s.logits, counts, *into, s.inner, s.experts, s.factors, w.down, w.shared_down
         args = *args, w.down.data.nbytes // shape.experts, w.shared_down.data.nbytes
         self._gate_up_few = _gate_up_few(shape, into, args)
+        norm = (None,) * 3 if behind is None else (behind.weight, behind.half, behind.squares)
         self._ahead = cupy.zeros((0, 2), np.uint64)
         self._known = w.router, w.shared_router, w.shared_gate.data, w.shared_up.data, w.shared_down.data
         args = s.inner, *items, w.down, w.shared_down, self._ahead, 0, s.product
         self._down, self._down_blocks = _down(shape, args, few=False)
-        args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, self._ahead, 0, stream
+        args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, self._ahead, 0, *norm, stream
         self._down_few, _ = _down(shape, args, few=True)
         combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, N_USED=shape.n_used)
-        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, stream))
+        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, *norm, stream))
 
     @property
     def n_bytes(self) -> int:

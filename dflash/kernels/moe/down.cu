@@ -180,7 +180,8 @@ __device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner,
 extern "C" __global__ void __launch_bounds__(32 * SLOTS * PARTS, 1)
 down_small(const unsigned char* inner, const int* experts, const float* factors, const int* counts,
            const unsigned char* weights, const unsigned char* shared_weights, const unsigned long long* ahead, int n_ahead,
-           float* out) {
+           const float* gain, unsigned short* halves, float* squares, float* out) {
+    const OutputNorm norm = {gain, halves, squares};
     extern __shared__ __align__(128) u8 shared[];
     __shared__ __align__(8) u64 barriers[SLOTS * PARTS];
     __shared__ float products[SLOTS][INNER_SPANS][16];
@@ -192,9 +193,10 @@ down_small(const unsigned char* inner, const int* experts, const float* factors,
     wait_on_dependent_grids();
     if (row >= counts[0]) return;
     float* to = out + (size_t)row * MODEL_DIM + blockIdx.x * 16 + threadIdx.x;
-    float factor[SLOTS], before = 0.0f;
+    float factor[SLOTS], before = 0.0f, gain_of_column = 0.0f;
     if (threadIdx.x < 16) {
         before = *to;
+        if (norm.halves) gain_of_column = gain[blockIdx.x * 16 + threadIdx.x];
         UNROLL for (int i = 0; i < SLOTS; ++i) factor[i] = __ldcg(factors + row * SLOTS + i);
     }
     u8* own = shared + warp * (PIECE + SPAN_BYTES);
@@ -216,5 +218,11 @@ down_small(const unsigned char* inner, const int* experts, const float* factors,
         }
         return total;
     };
-    *to = __fadd_rn(before, combine<SLOTS>(factor, product));
+    const float total = __fadd_rn(before, combine<SLOTS>(factor, product));
+    *to = total;
+    if (!norm.halves) return;
+    norm.halves[(size_t)row * MODEL_DIM + blockIdx.x * 16 + threadIdx.x] = norm.half_of(total, gain_of_column);
+    float sum = __fmul_rn(total, total);
+    UNROLL for (int m = 1; m < 16; m *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffu, sum, m));
+    if (threadIdx.x == 0) norm.squares[(size_t)row * STRIPES + blockIdx.x] = sum;
 }

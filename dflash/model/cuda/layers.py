@@ -146,7 +146,9 @@ class Block:
         self.keeps = not ops.prefill and not config.experts
         if config.experts:
             gain = weights.vector("post_attention_norm.weight")
-            self.ffn: FeedForward | Op = ops.experts(space.stream, gain, weights.experts(config), config.norm_eps)
+            self.ffn: FeedForward | Op = ops.experts(
+                space.stream, gain, weights.experts(config), config.norm_eps, behind=behind
+            )
             self.multiplies.append(self.ffn)
         else:
             self.ffn = FeedForward(parts, norms.ffn, behind)
