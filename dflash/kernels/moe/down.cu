@@ -31,6 +31,8 @@ constexpr int X_STRIDE = TOKEN_BYTES + (INNER_SPANS % 2 ? 0 : 64), X_BYTES = PAI
 constexpr int PIECE = larger(Row::BYTES, SharedRow::BYTES),
               TILES = STRIPES > 1 ? 2 : 1;  // bytes of a span of a stripe; stripes of a warp
 constexpr int PARTS = INNER_SPANS < 32 / SLOTS ? INNER_SPANS : 32 / SLOTS;
+// Blocks of `down_small` for whose registers a multiprocessor has space, so that they start beside the launch before.
+constexpr int SMALL_BLOCKS = BLOCKS_PER_SM > 1 && SLOTS * PARTS <= 20 ? 2 : 1;
 // True if the shared expert has the shape and format of the others, so that one code path serves both.
 constexpr bool SHARED_ALIKE = is_same<DOWN, SHARED_DOWN> && FFN_DIM == SHARED_FFN_DIM;
 
@@ -154,15 +156,15 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
     }
 }
 
-// Products of every PARTS-th span of 16 weight rows with one pair.
+// Products of every PARTS-th span of 16 weight rows with one pair. The first span is being copied, in phase `phase` of the
+// barrier.
 template <class Q, class R>
-__device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner, int pair, u8* own, u64* barrier, int stripe,
+__device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner, int pair, u8* own, u32 barrier, int phase,
                                               int part, float (*products)[16]) {
     const int lane = threadIdx.x % 32;
-    const u32 address = smem_address(own), barrier_address = smem_address(barrier);
-    int phase = 0;
+    const u32 address = smem_address(own);
     for (int span = part; span < R::N; span += PARTS, phase ^= 1) {
-        R::template fetch<1>(address, matrix, stripe, span, barrier_address, lane);
+        if (span != part) R::template fetch<1>(address, matrix, blockIdx.x, span, barrier, lane);
         const u8* from = inner + (size_t)pair * TOKEN_BYTES + span * SPAN_BYTES;
         for (int c = 16 * lane; c < SPAN_BYTES; c += 512) cp_async_16(address + PIECE + c, from + c);
         cp_async_commit_group();
@@ -170,42 +172,67 @@ __device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner,
         __syncwarp();  // the span of the token is visible
         float total[1][1][4];
         clear(total);
-        mbarrier_wait(barrier_address, phase);
+        mbarrier_wait(barrier, phase);
         R::template multiply<1>({own}, span, TokensOfTile<Q, 1>{own + PIECE, 0, lane}, lane, total);
         if (lane % 4 == 0) products[span][lane / 4] = total[0][0][0], products[span][lane / 4 + 8] = total[0][0][2];
+        if (R::N <= PARTS) break;  // known to the compiler, which then keeps fewer registers
         __syncwarp();  // all lanes have read the span
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * SLOTS * PARTS, 1)
+extern "C" __global__ void __launch_bounds__(32 * SLOTS * PARTS, SMALL_BLOCKS)
 down_small(const unsigned char* inner, const int* experts, const float* factors, const int* counts,
            const unsigned char* weights, const unsigned char* shared_weights, const unsigned long long* ahead, int n_ahead,
            const float* gain, unsigned short* halves, float* squares, float* out) {
     const OutputNorm norm = {gain, halves, squares};
     extern __shared__ __align__(128) u8 shared[];
     __shared__ __align__(8) u64 barriers[SLOTS * PARTS];
-    __shared__ float products[SLOTS][INNER_SPANS][16];
+    __shared__ float products[SLOTS][INNER_SPANS][16], factors_of_row[SLOTS], before[16], gains[16];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = warp / PARTS, part = warp % PARTS;
     const int row = blockIdx.y, pair = row * SLOTS + slot;
     if (lane == 0) mbarrier_init_for_copies(smem_address(barriers + warp));
     launch_dependent_grids();
     __syncwarp();  // the barrier of the warp is initialised
-    wait_on_dependent_grids();
-    if (row >= counts[0]) return;
-    float* to = out + (size_t)row * MODEL_DIM + blockIdx.x * 16 + threadIdx.x;
-    float factor[SLOTS], before = 0.0f, gain_of_column = 0.0f;
-    if (threadIdx.x < 16) {
-        before = *to;
-        if (norm.halves) gain_of_column = gain[blockIdx.x * 16 + threadIdx.x];
-        UNROLL for (int i = 0; i < SLOTS; ++i) factor[i] = __ldcg(factors + row * SLOTS + i);
-    }
     u8* own = shared + warp * (PIECE + SPAN_BYTES);
+    const bool exists = row < counts[0];
+    int expert = 0, phase = 0;
+    const u32 address = smem_address(own), barrier = smem_address(barriers + warp);
+    const u8* matrix = shared_weights;
+    const auto fetch_first = [&] {
+        if (slot < N_USED) matrix = Row::of(weights, expert, STRIPES);
+        if (SHARED_ALIKE || slot < N_USED) {
+            if (part < Row::N) Row::fetch<1>(address, matrix, blockIdx.x, part, barrier, lane);
+        } else {
+            if (part < SharedRow::N) SharedRow::fetch<1>(address, matrix, blockIdx.x, part, barrier, lane);
+        }
+    };
+    if (exists) {
+        // The previous launch stores the choice before this one starts, but promises it only for after the wait.
+        if (slot < N_USED) expert = *(const volatile int*)(experts + row * N_USED + slot);
+        if (expert < 0 || expert >= EXPERTS) expert = 0;
+        fetch_first();
+    }
+    wait_on_dependent_grids();
+    if (!exists) return;
+    float* to = out + (size_t)row * MODEL_DIM + blockIdx.x * 16 + threadIdx.x;
+    if (threadIdx.x < SLOTS) cp_async_4(smem_address(factors_of_row + threadIdx.x), factors + row * SLOTS + threadIdx.x);
+    if (threadIdx.x < 16) {  // these copies are complete when those of the warp's first span of tokens are
+        cp_async_4(smem_address(before + threadIdx.x), to);
+        if (norm.halves) cp_async_4(smem_address(gains + threadIdx.x), gain + blockIdx.x * 16 + threadIdx.x);
+    }
     if (slot < N_USED) {
-        const u8* matrix = Row::of(weights, __ldcg(experts + row * N_USED + slot), STRIPES);
-        multiply_pair<DOWN, Row>(matrix, inner, pair, own, barriers + warp, blockIdx.x, part, products[slot]);
+        const int chosen = __ldcg(experts + row * N_USED + slot);
+        if (chosen != expert && part < Row::N) {
+            expert = chosen;
+            mbarrier_wait(barrier, phase);
+            phase = 1;
+            fetch_first();
+        }
+    }
+    if (SHARED_ALIKE || slot < N_USED) {
+        multiply_pair<DOWN, Row>(matrix, inner, pair, own, barrier, phase, part, products[slot]);
     } else {
-        multiply_pair<SHARED_DOWN, SharedRow>(shared_weights, inner, pair, own, barriers + warp, blockIdx.x, part,
-                                              products[slot]);
+        multiply_pair<SHARED_DOWN, SharedRow>(matrix, inner, pair, own, barrier, phase, part, products[slot]);
     }
     if (blockIdx.y == 0)
         prefetch_pieces_l2(ahead, n_ahead, threadIdx.x * gridDim.x + blockIdx.x, gridDim.x * 32 * SLOTS * PARTS);
@@ -218,10 +245,10 @@ down_small(const unsigned char* inner, const int* experts, const float* factors,
         }
         return total;
     };
-    const float total = __fadd_rn(before, combine<SLOTS>(factor, product));
+    const float total = __fadd_rn(before[threadIdx.x], combine<SLOTS>(factors_of_row, product));
     *to = total;
     if (!norm.halves) return;
-    norm.halves[(size_t)row * MODEL_DIM + blockIdx.x * 16 + threadIdx.x] = norm.half_of(total, gain_of_column);
+    norm.halves[(size_t)row * MODEL_DIM + blockIdx.x * 16 + threadIdx.x] = norm.half_of(total, gains[threadIdx.x]);
     float sum = __fmul_rn(total, total);
     UNROLL for (int m = 1; m < 16; m *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xffffu, sum, m));
     if (threadIdx.x == 0) norm.squares[(size_t)row * STRIPES + blockIdx.x] = sum;
