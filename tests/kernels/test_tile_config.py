@@ -25,6 +25,33 @@ def test_slices_do_not_depend_on_the_tokens(tiles, width, types, chip):
         assert len({one["K_SLICES"] * one["CLUSTER"] for one in shapes(tiles, width, types, chip, gated=gated)}) == 1
 
 
+SMALL = {
+    "0.8B inputs": (514, 1024, ("Q4_K", "Q6_K"), False),
+    "0.8B ssm_out": (64, 2048, ("Q4_K",), False),
+    "0.8B gate and up": (224, 1024, ("Q4_K",), True),
+    "0.8B ffn_down": (64, 3584, ("Q6_K",), False),
+    "35B-A3B inputs": (772, 2048, ("F16", "Q4_K", "Q6_K"), False),
+    "35B-A3B ssm_out": (128, 4096, ("Q4_K",), False),
+    "9B ssm_out": (256, 4096, ("Q4_K",), False),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_matrix_uses_the_whole_gpu(name):
+    """One row: most multiprocessors have a block, a warp has at most two tiles of K in turn, and all weights fit."""
+    tiles, width, types, gated = SMALL[name]
+    one, sides = cuda.shape(8, tiles, width, types, H200, gated=gated), 2 if gated else 1
+    blocks = -(-tiles * sides // (one["ROW_UNITS"] * one["MT"])) * one["CLUSTER"]
+    assert 0.8 * min(tiles, H200.processors) <= blocks <= H200.processors
+    slices = one["K_SLICES"] * one["CLUSTER"]
+    columns = -(-width // (256 * slices))
+    assert columns <= 2
+    largest = max(cuda.tile_bytes(kind) for kind in types if kind != "F16")
+    weights = one["K_SLICES"] * one["ROW_UNITS"] * one["MT"] * columns * largest
+    tokens = one["K_SLICES"] * one["X_STAGES"] * 8 * 608
+    assert weights + tokens <= one["SMEM_BYTES"] <= 224 * 1024
+
+
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize(("tiles", "width"), SIZES)
 def test_blocks_in_fours_run_at_once(tiles, width, types):
