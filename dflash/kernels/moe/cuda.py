@@ -23,7 +23,7 @@ SPAN, SPAN_BYTES = 256, 576
 """Values of a span, a part of a token's activations between two launches; and its bytes."""
 
 _HERE = Path(__file__).parent
-_PAIRS, _WARPS = 4, 8  # pairs of an item; warps of a block of `down`
+_PAIRS, _WARPS, _STRIPES = 4, 8, 2  # pairs of an item; warps of a block of `down`; stripes of 16 weight rows of a warp
 _ROUTERS = (1, 1, 2), (2, 2, 2), (4, 4, 2), (8, 4, 4), (16, 4, 8), (32, 8, 8), (64, 16, 8)
 """Largest number of rows of a launch; rows and logits of a block of router.cu then, the fastest in measurements."""
 _HELD = 16  # float4 of the router's weights that a thread of router.cu holds
@@ -289,16 +289,16 @@ def _down(shape: MoeShape, args: tuple[Any, ...], *, few: bool) -> tuple[Bound, 
     kinds = [args[4].type, args[5].type]
     piece, token = span_bytes(kinds), shape.inner_spans * SPAN_BYTES
     warps, tokens = _WARPS, _PAIRS * (token + (0 if shape.inner_spans % 2 else 64))
-    while warps > 1 and 2 * warps * piece > _LARGE:
+    while warps > 1 and _STRIPES * warps * piece > _LARGE:
         warps //= 2
-    blocks, depth = _fitting(DOWN, kinds, 2 * warps * piece, tokens)
+    blocks, depth = _fitting(DOWN, kinds, _STRIPES * warps * piece, tokens)
     constants = shape.constants() | {"DOWN": kinds[0], "SHARED_DOWN": kinds[1]}
-    constants |= {"WARPS": warps, "STAGES": depth, "BLOCKS_PER_SM": blocks}
+    constants |= {"WARPS": warps, "WARP_STRIPES": _STRIPES, "STAGES": depth, "BLOCKS_PER_SM": blocks}
     made = kernel(_HERE / "down.cu", "down_small" if few else "down", dependent=True, **constants)
     if few:
         warps = shape.slots * min(shape.inner_spans, 32 // shape.slots)
         return made.bind(1, 32 * warps, data_of(args), shared=warps * (piece + SPAN_BYTES)), 1
-    return made.bind(1, 32 * warps, data_of(args), shared=tokens + 2 * warps * depth * piece), blocks
+    return made.bind(1, 32 * warps, data_of(args), shared=tokens + _STRIPES * warps * depth * piece), blocks
 
 
 def _fitting(settings: DecodeTuning, kinds: list[str], stage: int, others: int) -> DecodeTuning:

@@ -1,16 +1,16 @@
 // Down projection of the experts: product = down @ inner. `down_small` is for few rows and also combines the experts of each
 // row; `down` takes the work items of expert_items.cu.
 //
-// A warp multiplies 16 or 32 weight rows of an expert with up to four tokens. Sums of spans are added in order, so both
+// A warp multiplies stripes of 16 weight rows of an expert with up to four tokens. Sums of spans are added in order, so both
 // entry points give a pair the same bits. Bulk copies prefetch the tiles.
-//   down        product[pair] = down @ inner[pair]. A unit of work is WARPS times 32 weight rows of an item; a block takes a
+//   down        product[pair] = down @ inner[pair]. A unit of work is WARPS times WARP_STRIPES stripes of an item; a block takes a
 //               range of units. Every warp is its own producer (copies) and consumer (multiplies). Grid: blocks, at most as
-//               many as units; block 32 * WARPS; shared memory X_BYTES + WARPS * STAGES * 2 * PIECE.
+//               many as units; block 32 * WARPS; shared memory X_BYTES + WARPS * STAGES * TILES * PIECE.
 //   down_small  out[row] += sum of its experts. PARTS warps for each expert take its spans in turn. Grid (MODEL_DIM / 16,
 //               rows), block 32 * (N_USED + 1) * PARTS, shared memory (N_USED + 1) * PARTS * (PIECE + SPAN_BYTES).
 //
 // Macros: MODEL_DIM, EXPERTS, N_USED, FFN_DIM, SHARED_FFN_DIM, the shape; DOWN and SHARED_DOWN, formats; for `down`: WARPS;
-// STAGES, spans of tiles in flight a warp; BLOCKS_PER_SM, blocks that must fit a multiprocessor.
+// WARP_STRIPES; STAGES, spans of tiles in flight a warp; BLOCKS_PER_SM, blocks that must fit a multiprocessor.
 // Bytes: `down`, the tiles of an expert once for every four of its pairs; `down_small`, once for every pair, repeats from
 // the L2 cache.
 #include "../gpu/include/pdl.cuh"
@@ -18,18 +18,19 @@
 #include "activation_spans.cuh"
 #include "shape.cuh"
 
-#if !defined(DOWN) || !defined(SHARED_DOWN) || !defined(WARPS) || !defined(STAGES) || !defined(BLOCKS_PER_SM)
-#error "DOWN, SHARED_DOWN, WARPS, STAGES and BLOCKS_PER_SM must be defined"
+#if !defined(DOWN) || !defined(SHARED_DOWN) || !defined(WARPS) || !defined(WARP_STRIPES) || !defined(STAGES) || \
+    !defined(BLOCKS_PER_SM)
+#error "DOWN, SHARED_DOWN, WARPS, WARP_STRIPES, STAGES and BLOCKS_PER_SM must be defined"
 #endif
 
 using Row = Spans<DOWN, FFN_DIM>;
 using SharedRow = Spans<SHARED_DOWN, SHARED_FFN_DIM>;
 constexpr int SLOTS = N_USED + 1, PAIRS = 4, STRIPES = MODEL_DIM / 16;
-constexpr int UNITS = (STRIPES + 2 * WARPS - 1) / (2 * WARPS);  // units of an item
 constexpr int INNER_SPANS = larger(Row::N, SharedRow::N), TOKEN_BYTES = INNER_SPANS * SPAN_BYTES;
 constexpr int X_STRIDE = TOKEN_BYTES + (INNER_SPANS % 2 ? 0 : 64), X_BYTES = PAIRS * X_STRIDE;
 constexpr int PIECE = larger(Row::BYTES, SharedRow::BYTES),
-              TILES = STRIPES > 1 ? 2 : 1;  // bytes of a span of a stripe; stripes of a warp
+              TILES = STRIPES < WARP_STRIPES ? STRIPES : WARP_STRIPES;  // bytes of a span of a stripe; stripes of a warp
+constexpr int UNITS = (STRIPES + TILES * WARPS - 1) / (TILES * WARPS);  // units of an item
 constexpr int PARTS = INNER_SPANS < 32 / SLOTS ? INNER_SPANS : 32 / SLOTS;
 // Blocks of `down_small` for whose registers a multiprocessor has space, so that they start beside the launch before.
 constexpr int SMALL_BLOCKS = BLOCKS_PER_SM > 1 && SLOTS * PARTS <= 20 ? 2 : 1;
@@ -60,8 +61,8 @@ struct Producer {
     __device__ __forceinline__ void fetch(int warp, int lane) {
         if (left == 0) return;
         const bool is_shared = expert == EXPERTS;
-        const u32 to = ring + slot * 2 * PIECE, barrier = barriers + 8 * slot;
-        const int stripe = max(min((unit * WARPS + warp) * 2, STRIPES - 2), 0);
+        const u32 to = ring + slot * TILES * PIECE, barrier = barriers + 8 * slot;
+        const int stripe = min((unit * WARPS + warp) * TILES, STRIPES - TILES);
         slot = slot + 1 == STAGES ? 0 : slot + 1;
         if (SHARED_ALIKE || !is_shared) {
             const u8* matrix = Row::of(is_shared ? shared_weights : weights, is_shared ? 0 : expert, STRIPES);
@@ -84,7 +85,7 @@ __device__ __forceinline__ void fetch_token(u32 shared, const u8* inner, int pai
 
 // Multiply the units of one item.
 template <class Q, class R>
-__device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<STAGES, 2 * PIECE>& ring, const u8* x,
+__device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<STAGES, TILES * PIECE>& ring, const u8* x,
                                               int first, int n_units, int pair, int warp, int lane, float* product) {
     for (int unit = first; unit < first + n_units; ++unit) {
         float total[TILES][1][4];
@@ -103,7 +104,7 @@ __device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<
             producer.fetch(warp, lane);
             ring.advance();
         }
-        const int stripe = max(min((unit * WARPS + warp) * 2, STRIPES - 2), 0);
+        const int stripe = min((unit * WARPS + warp) * TILES, STRIPES - TILES);
         UNROLL for (int m = 0; m < TILES; ++m)
             UNROLL for (int e = 0; e < 4; ++e) {
                 const int to = __shfl_sync(~0u, pair, lane % 4 * 2 + e % 2);
@@ -120,20 +121,24 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
     extern __shared__ __align__(128) u8 shared[];
     __shared__ __align__(8) u64 barriers[WARPS][STAGES];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    u8* own = shared + X_BYTES + warp * (STAGES * 2 * PIECE);
+    u8* own = shared + X_BYTES + warp * (STAGES * TILES * PIECE);
     if (lane < STAGES) mbarrier_init_for_copies(smem_address(&barriers[warp][lane]));
     launch_dependent_grids();
     __syncwarp();  // the barriers of the warp are initialised
-    wait_on_dependent_grids();
-    prefetch_pieces_l2(ahead, n_ahead, threadIdx.x * gridDim.x + blockIdx.x, gridDim.x * 32 * WARPS);
+    // This launch starts when every block of the one before has ended its wait, so that all earlier launches have ended: the
+    // items are readable, and only the tokens have to be waited for.
     const int units = __ldcg(n_items) * UNITS;
     const int begin = (int)((long long)units * blockIdx.x / gridDim.x);
     const int end = (int)((long long)units * (blockIdx.x + 1) / gridDim.x);
-    if (begin >= end) return;
-
+    if (begin >= end) {
+        wait_on_dependent_grids();
+        return;
+    }
     Producer producer(weights, shared_weights, item_expert, smem_address(own), smem_address(barriers[warp]), begin, end);
     UNROLL for (int i = 0; i < STAGES; ++i) producer.fetch(warp, lane);
-    PipelineState<STAGES, 2 * PIECE> ring(own, barriers[warp]);
+    PipelineState<STAGES, TILES * PIECE> ring(own, barriers[warp]);
+    wait_on_dependent_grids();
+    prefetch_pieces_l2(ahead, n_ahead, threadIdx.x * gridDim.x + blockIdx.x, gridDim.x * 32 * WARPS);
     for (int at = begin; at < end;) {
         const int item = at / UNITS, first = at % UNITS, n_units = min(end - at, UNITS - first);
         const int expert = __ldcg(item_expert + item), pair = lane < PAIRS ? __ldcg(item_pairs + item * PAIRS + lane) : -1;
