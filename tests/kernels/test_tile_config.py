@@ -3,6 +3,7 @@
 import pytest
 
 cuda = pytest.importorskip("dflash.kernels.linear.cuda")
+slices_of = pytest.importorskip("dflash.kernels.linear.tile_config").slices_of
 
 H200 = cuda.Chip(132, 227, clusters=True)
 CHIPS = [H200, cuda.Chip(148, 227, clusters=True), cuda.Chip(170, 99, clusters=True), cuda.Chip(108, 163, clusters=False)]
@@ -23,6 +24,25 @@ def shapes(tiles, width, types, chip, *, gated=False):
 def test_slices_do_not_depend_on_the_tokens(tiles, width, types, chip):
     for gated in (False, True):
         assert len({one["K_SLICES"] * one["CLUSTER"] for one in shapes(tiles, width, types, chip, gated=gated)}) == 1
+
+
+@pytest.mark.parametrize("types", [*TYPES, ("F32",), ("F16",), ("Q2_K",), ("IQ4_XS",), ("F32", "Q4_K", "Q6_K")])
+def test_every_shape_fits(types):
+    """Weights of any size: a stage of the weights of every warp fits beside the tokens."""
+    row = 640 if "Q2_K" in types else 608
+    for tiles in (1, 2, 9, 40, 64, 75, 105, 130, 320, 700, 1600, 15520):
+        for columns in (1, 2, 3, 5, 8, 10, 14, 15, 16, 24, 68):
+            for gated in (False, True):
+                for n in (8, 16, 24, 32):
+                    one = cuda.shape(n, tiles, 256 * columns, types, H200, gated=gated)
+                    warps, slices = one["K_SLICES"] * one["ROW_UNITS"], one["K_SLICES"] * one["CLUSTER"]
+                    tokens = one["K_SLICES"] * one["X_STAGES"] * n * row
+                    stage = warps * one["MT"] * max(cuda.tile_bytes(kind) for kind in types)
+                    case = tiles, columns, gated, n, one
+                    assert tokens + stage <= one["SMEM_BYTES"] <= 224 * 1024, case
+                    assert 1 <= warps <= 32, case
+                    assert slices == slices_of(tiles, 256 * columns, types, H200, gated=gated), case
+                    assert one["X_STAGES"] > 1 or columns <= slices, case
 
 
 SMALL = {

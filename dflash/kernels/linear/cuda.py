@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -196,21 +196,7 @@ class _Launch:
         self._bound[n](stream, n_tokens=n_tokens, kept=kept)
 
 
-class ReadsWeights(Protocol):
-    """A launch that reads weights, prefetches those of later launches, and lets earlier launches prefetch its own."""
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the weights that `first` may name. Read by `fetch_ahead`."""
-
-    def first(self, n_bytes: int) -> Any:
-        """Return the pieces of memory, about `n_bytes` in all, that the launch reads first, uint64 (P, 2)."""
-
-    def fetch_ahead(self, pieces: Any) -> None:
-        """Set the memory to prefetch; called at most once, before the first launch."""
-
-
-def fetch_ahead(launches: Sequence[ReadsWeights]) -> None:
+def fetch_ahead(launches: Sequence[DecodeLinear]) -> None:
     """Let each of some consecutive launches prefetch what the next two read first."""
     for i, launch in enumerate(launches[:-1]):
         left, pieces = FETCH_AHEAD, []

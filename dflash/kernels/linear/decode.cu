@@ -13,8 +13,9 @@
 // Grid: CLUSTER blocks for each ROW_UNITS * MT * 16 rows, one weight after the other; with MODE GATED half of a block's
 // units belong to the second weight. Block 32 * K_SLICES * ROW_UNITS, shared memory SMEM_BYTES.
 // Macros: QUANTS, the formats, separated by commas; TOKENS, capacity, 8 to 64; MODE and NORM, see epilogue.cuh; K_SLICES;
-// CLUSTER; ROW_UNITS; MT; X_COLUMNS, a multiple of 256; X_STAGES, stages of tokens, 1 only if it holds a slice; SMEM_BYTES, of which the weight rings
-// take all that the tokens leave; BLOCKS_PER_SM, blocks that must fit a multiprocessor, which limits the registers.
+// CLUSTER; ROW_UNITS; MT; X_COLUMNS, a multiple of 256; X_STAGES, stages of tokens, at least 2 unless one holds a slice;
+// SMEM_BYTES, of which the weight rings take all that the tokens leave; BLOCKS_PER_SM, blocks whose registers must fit a
+// multiprocessor.
 // Bytes: the tiles once; the tokens of its slices once for each block, mostly from the L2 cache.
 #include "../gpu/include/pdl.cuh"
 #include "../gpu/include/smem_ring.cuh"
@@ -95,9 +96,11 @@ __device__ __forceinline__ void fetch_tokens(u32 to, const Inputs& in, int first
 }
 
 // Prefetch the first weights of later launches into the L2 cache, since memory is idle while a launch ends. One warp of each
-// slice prefetches a share. `pieces`: pairs of address and bytes. Not inlined: its addresses would take registers.
-__device__ __noinline__ void prefetch_next(const u64* pieces, int n, int local_slice, int lane) {
-    prefetch_pieces_l2(pieces, n, (lane * K_SLICES + local_slice) * gridDim.x + blockIdx.x, gridDim.x * K_SLICES * 32);
+// slice prefetches a share. `pieces`: pairs of address and bytes.
+__device__ __forceinline__ void prefetch_next(const u64* pieces, int n, int local_slice, int lane) {
+    for (int i = (blockIdx.x * K_SLICES + local_slice) * 32 + lane; i < n; i += gridDim.x * K_SLICES * 32) {
+        bulk_prefetch_l2(pieces[2 * i], (u32)pieces[2 * i + 1]);
+    }
 }
 
 template <class Q>

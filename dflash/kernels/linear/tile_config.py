@@ -39,8 +39,14 @@ _MAX_SLICES = 4
 """Largest number of K slices of a block if its weights do not fit shared memory at once."""
 _SMALL_TILES = 48
 """Tiles of each multiprocessor, 256 columns wide, up to which a launch may keep all its weights in shared memory at once."""
+_TILES_FOR_WHOLE_SLICES, _MOST_WHOLE_SLICES = 8, (16, 8)
+"""Tiles of each multiprocessor, 256 columns wide, up to which a K slice has 256 columns; and the most such slices, not gated
+and gated."""
 _SMALL_WARPS = 20
 """Largest number of warps of a block that keeps its weights in shared memory."""
+_PAIRED_WARPS = 16, 12, 0
+"""Largest number of warps of such a block of 8 tokens whose registers leave space for another one, for units of 1, 2 and 3
+tiles; of 2 not for scales of 32 weights."""
 _SMALL_CHOICES = (1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (2, 3)
 """Blocks of a cluster and tiles of a unit of such a launch; the first that fit are taken, as fast as any in measurements."""
 _TILES_IN_FLIGHT, _TILES_FOR_TRIPLES = 16, 32
@@ -94,6 +100,10 @@ def slices_of(tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gat
     else:
         slices = 1 if share >= _TILES_FOR_1_SLICE else 4 if share >= _TILES_FOR_4_SLICES else 8
     columns = -(-width // _COLUMNS)
+    # even, since many tokens take a cluster of two; tiles of types that are not quantised may not fit then
+    whole = columns % 2 == 0 and columns <= _MOST_WHOLE_SLICES[gated] and all(tile_width(t) == _COLUMNS for t in types)
+    if chip.large and whole and share * columns <= _TILES_FOR_WHOLE_SLICES:
+        return columns
     slices = max(1, min(slices, columns if chip.large else columns // 3, chip.most_slices))
     # slices that exceed a block are shared by a cluster of two
     return slices if slices <= _MAX_SLICES else slices // 2 * 2
@@ -148,6 +158,7 @@ def _small(
         if slices % cluster or ks * units > min(_SMALL_WARPS, _MOST_WARPS[_kind(types)][n][mt - 1]):
             continue
         of_sums = sides * -(-units // sides * mt * n // 8 // cluster) * slices * 512
+        paired = _PAIRED_WARPS[mt - 1] if mt == 1 or _kind(types) > _SCALES_OF_32 else 0
         for ahead in range(stages, min(stages, 2) - 1, -1):
             shared = -(-max(ks * (units * mt * of_warp + ahead * row), of_sums) // 1024) * 1024
             if shared <= (chip.shared - 3) * 1024:
@@ -158,7 +169,7 @@ def _small(
                     "MT": mt,
                     "X_COLUMNS": _COLUMNS,
                     "X_STAGES": ahead,
-                    "BLOCKS_PER_SM": 1,
+                    "BLOCKS_PER_SM": 2 if n == 8 and ks * units <= paired else 1,
                     "SMEM_BYTES": shared,
                 }
     return None
@@ -202,7 +213,7 @@ def _balanced(
     """
     best, least = (sides, 1, slices), math.inf
     for cluster in clusters:
-        if slices % cluster or slices > cluster * _MAX_SLICES:
+        if slices % cluster or slices > cluster * (2 * _MAX_SLICES if n == 8 else _MAX_SLICES):
             continue
         ks, at_once = slices // cluster, int(chip.processors * (_CLUSTER_4_SHARE if cluster == 4 else 1)) // cluster
         for mt in (1, 2, 3):

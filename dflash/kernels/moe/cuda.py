@@ -27,8 +27,6 @@ _PAIRS, _WARPS, _STRIPES = 4, 8, 2  # pairs of an item; warps of a block of `dow
 _ROUTERS = (1, 1, 2), (2, 2, 2), (4, 4, 2), (8, 4, 4), (16, 4, 8), (32, 8, 8), (64, 16, 8)
 """Largest number of rows of a launch; rows and logits of a block of router.cu then, the fastest in measurements."""
 _HELD = 16  # float4 of the router's weights that a thread of router.cu holds
-_PIECE_BYTES = 8192
-"""Bytes of a piece of memory that a thread prefetches."""
 PLAIN = "F32", "F16", "BF16"
 """Formats whose weights are not quantised."""
 _LIGHT = "Q2_K", "Q3_K", "Q4_K", "Q6_K", "MXFP4"  # formats that need few registers
@@ -155,47 +153,25 @@ class DecodeMoe:
         args = *args, w.down.data.nbytes // shape.experts, w.shared_down.data.nbytes
         self._gate_up_few = _gate_up_few(shape, into, args)
         norm = (None,) * 3 if behind is None else (behind.weight, behind.half, behind.squares)
-        self._ahead = cupy.zeros((0, 2), np.uint64)
-        self._known = w.router, w.shared_router, w.shared_gate.data, w.shared_up.data, w.shared_down.data
-        args = s.inner, *items, w.down, w.shared_down, self._ahead, 0, s.product
+        args = s.inner, *items, w.down, w.shared_down, s.product
         self._down, self._down_blocks = _down(shape, args, few=False)
-        args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, self._ahead, 0, *norm, stream
+        args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, *norm, stream
         self._down_few, _ = _down(shape, args, few=True)
         combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, N_USED=shape.n_used)
         self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, *norm, stream))
 
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the weights that every row reads: the router and the shared expert."""
-        return sum(array.nbytes for array in self._known)
-
-    def first(self, n_bytes: int) -> Any:
-        """Return the pieces of memory, at most about `n_bytes`, that every row reads; see `DecodeLinear.first`."""
-        pieces, left = [], n_bytes
-        for array in self._known:
-            starts = np.arange(0, min(array.nbytes, max(left, 0)) // 16 * 16, _PIECE_BYTES)
-            sizes = np.minimum(_PIECE_BYTES, array.nbytes // 16 * 16 - starts)
-            pieces.append(np.stack([starts + array.data.ptr, sizes], axis=-1).astype(np.uint64))
-            left -= array.nbytes
-        return np.concatenate(pieces)
-
-    def fetch_ahead(self, pieces: Any) -> None:
-        """Set the memory that launches prefetch to the L2 cache; call before the first launch."""
-        self._ahead = cupy.asarray(pieces)
-
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Run for the first `n_rows` rows, or `counts` if that is less; does not allocate or synchronise."""
         shape, processors = self._shape, self._processors
-        ahead = {"ahead": self._ahead.data.ptr, "n_ahead": len(self._ahead)}
         _, router, rows, outs = next(r for r in self._routers if n_rows <= r[0])
         router(stream, grid=(-(-(shape.experts + 1) // outs), -(-n_rows // rows)))
         if n_rows <= FEW:
             self._gate_up_few(stream, grid=(shape.inner_spans * 16, n_rows * shape.slots))
-            self._down_few(stream, grid=(shape.width // 16, n_rows), **ahead)
+            self._down_few(stream, grid=(shape.width // 16, n_rows))
         else:
             self._plan(stream, grid=-(-n_rows // 16), most_rows=n_rows)
             self._gate_up(stream, grid=processors * self._gate_up_blocks)
-            self._down(stream, grid=processors * self._down_blocks, **ahead)
+            self._down(stream, grid=processors * self._down_blocks)
             self._combine(stream, grid=(-(-shape.width // 1024), n_rows))
 
 

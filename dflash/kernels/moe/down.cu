@@ -116,8 +116,7 @@ __device__ __forceinline__ void multiply_item(Producer& producer, PipelineState<
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS_PER_SM)
 down(const unsigned char* inner, const int* item_expert, const int* item_pairs, const int* n_items,
-     const unsigned char* weights, const unsigned char* shared_weights, const unsigned long long* ahead, int n_ahead,
-     float* product) {
+     const unsigned char* weights, const unsigned char* shared_weights, float* product) {
     extern __shared__ __align__(128) u8 shared[];
     __shared__ __align__(8) u64 barriers[WARPS][STAGES];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -138,7 +137,6 @@ down(const unsigned char* inner, const int* item_expert, const int* item_pairs, 
     UNROLL for (int i = 0; i < STAGES; ++i) producer.fetch(warp, lane);
     PipelineState<STAGES, TILES * PIECE> ring(own, barriers[warp]);
     wait_on_dependent_grids();
-    prefetch_pieces_l2(ahead, n_ahead, threadIdx.x * gridDim.x + blockIdx.x, gridDim.x * 32 * WARPS);
     for (int at = begin; at < end;) {
         const int item = at / UNITS, first = at % UNITS, n_units = min(end - at, UNITS - first);
         const int expert = __ldcg(item_expert + item), pair = lane < PAIRS ? __ldcg(item_pairs + item * PAIRS + lane) : -1;
@@ -187,8 +185,8 @@ __device__ __forceinline__ void multiply_pair(const u8* matrix, const u8* inner,
 
 extern "C" __global__ void __launch_bounds__(32 * SLOTS * PARTS, SMALL_BLOCKS)
 down_small(const unsigned char* inner, const int* experts, const float* factors, const int* counts,
-           const unsigned char* weights, const unsigned char* shared_weights, const unsigned long long* ahead, int n_ahead,
-           const float* gain, unsigned short* halves, float* squares, float* out) {
+           const unsigned char* weights, const unsigned char* shared_weights, const float* gain,
+           unsigned short* halves, float* squares, float* out) {
     const OutputNorm norm = {gain, halves, squares};
     extern __shared__ __align__(128) u8 shared[];
     __shared__ __align__(8) u64 barriers[SLOTS * PARTS];
@@ -239,8 +237,6 @@ down_small(const unsigned char* inner, const int* experts, const float* factors,
     } else {
         multiply_pair<SHARED_DOWN, SharedRow>(matrix, inner, pair, own, barrier, phase, part, products[slot]);
     }
-    if (blockIdx.y == 0)
-        prefetch_pieces_l2(ahead, n_ahead, threadIdx.x * gridDim.x + blockIdx.x, gridDim.x * 32 * SLOTS * PARTS);
     __syncthreads();  // the products of all warps are stored
     if (threadIdx.x >= 16) return;
     const auto product = [&](int i) {

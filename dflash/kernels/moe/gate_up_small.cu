@@ -44,8 +44,8 @@ gate_up_small(const unsigned char* x, const float* logits, const int* counts, co
     __syncwarp();  // the barrier of the warp is initialised
     if (is_shared)
         fetch_both<SHARED_GATE, SHARED_UP>(piece, shared_gate, shared_up, 0, SHARED_FFN_DIM / 16, unit, warp, barrier, lane);
+    const bool exists = row < counts[0];  // no kernel of a pass writes the counts
     wait_on_dependent_grids();
-    const bool exists = row < counts[0];
     if (is_shared || !exists) launch_dependent_grids();
     const u8* from = x + ((size_t)row * SPANS + warp) * SPAN_BYTES;
     for (int c = 16 * lane; c < SPAN_BYTES; c += 512) cp_async_16(smem_address(token + c), from + c);

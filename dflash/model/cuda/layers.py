@@ -131,7 +131,7 @@ class Block:
     Attributes
     ----------
     multiplies : list
-        Launches that read the block's weights, in order.
+        Launches that read the block's weights, except those of experts.
     keeps : bool
         Whether the last launch can write the stream to a second array, too.
     """
@@ -142,14 +142,13 @@ class Block:
         weights, config, space, ops = parts
         self.norm = launched(norms.mixer)
         self.mixer = mixer
-        self.multiplies: list[Any] = [mixer.project, mixer.output]
+        self.multiplies = [mixer.project, mixer.output]
         self.keeps = not ops.prefill and not config.experts
         if config.experts:
             gain = weights.vector("post_attention_norm.weight")
             self.ffn: FeedForward | Op = ops.experts(
                 space.stream, gain, weights.experts(config), config.norm_eps, behind=behind
             )
-            self.multiplies.append(self.ffn)
         else:
             self.ffn = FeedForward(parts, norms.ffn, behind)
             self.multiplies += [self.ffn.gate_up, self.ffn.ffn_down]

@@ -11,7 +11,6 @@ from dflash.kernels.embed.cuda import Embed
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.linear.cuda import DecodeLinear, fetch_ahead
-from dflash.kernels.moe.cuda import DecodeMoe
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.kernels.rope.cuda import Angles
@@ -156,7 +155,10 @@ class DecodePass:
         head = weights.matrix("token_embd.weight" if config.tied else "output.weight")
         self.head = ops.linear(self.layers.space.wanted, [head], [self.logits])
         launches = [launch for block in self.layers.blocks for launch in block.multiplies]
-        fetch_ahead([launch for launch in (*launches, self.head) if isinstance(launch, DecodeLinear | DecodeMoe)])
+        # the next experts are unknown, and their weights would evict whatever was prefetched before them
+        runs = [block.multiplies for block in self.layers.blocks] if config.experts else [[*launches, self.head]]
+        for run in runs:
+            fetch_ahead([launch for launch in run if isinstance(launch, DecodeLinear)])
         self.graphs = Graphs(self._launch, self.batch.clear)
 
     def __call__(

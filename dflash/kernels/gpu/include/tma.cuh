@@ -35,8 +35,3 @@ __device__ __forceinline__ void bulk_prefetch_l2(u64 global, u32 n_bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(n_bytes) : "memory");
 #endif
 }
-
-// Fetch pieces of memory into the L2 cache: pairs of address and bytes, number `first`, `first + step` and so on.
-__device__ __forceinline__ void prefetch_pieces_l2(const u64* pieces, int n, int first, int step) {
-    for (int i = first; i < n; i += step) bulk_prefetch_l2(pieces[2 * i], (u32)pieces[2 * i + 1]);
-}
