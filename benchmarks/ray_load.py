@@ -2,8 +2,9 @@
 
 python benchmarks/ray_load.py [--replicas 3] [--clients 32] [--seconds 120] [--threads 1] [--no-kill]
 
-Every output is compared with that of the demo alone. A request ends in one of four ways: right, refused with an error of its API,
-broken (a stream that ends with an error event), or wrong; anything else, such as no end within a minute, counts as hung.
+Every output is compared with that before the load, one of them with `lm.generate`. A request ends in one of four ways:
+right, refused with an error of its API, broken (a stream that ends with an error event), or wrong. A request without an end
+within a minute counts as hung.
 """
 
 import argparse
@@ -33,7 +34,7 @@ def body_of(path, prompt, n, stream):
     return {**forms.get(path, messages), "stream": stream, "temperature": 0.8, "seed": 5}
 
 
-def text_of(path, data):
+def text_of(data):
     """Return reasoning and text in a whole answer or in the events of a stream, and whether an error was among them."""
     text, failed = "", False
     for each in data:
@@ -65,14 +66,15 @@ async def request(http, path, prompt, n, stream):
             async for line in answer.aiter_lines():
                 if line.startswith("data: {"):
                     data.append(json.loads(line[6:]))
-                    if first is None and text_of(path, data[-1:])[0]:
+                    if first is None and text_of(data[-1:])[0]:
                         first = time.monotonic() - began
-    text, failed = text_of(path, data)
+    text, failed = text_of(data)
     return answer.status_code, text, failed, first
 
 
-async def client(http, rng, until, expected, counts, times, n):
-    """Send random requests until a time; sort their ends into `counts`."""
+async def client(http, rng, until, n, found):
+    """Send random requests until a time; sort their ends into the counts of `found`."""
+    expected, counts, times = found
     while time.monotonic() < until:
         path, prompt, stream = rng.choice(PATHS), rng.choice(PROMPTS), rng.random() < 0.7
         counts["sent"] += 1
@@ -84,13 +86,12 @@ async def client(http, rng, until, expected, counts, times, n):
         except httpx.HTTPError as error:
             counts[f"cut off ({type(error).__name__})"] += 1
             continue
-        right = expected.setdefault((path, prompt), text) if status == 200 and not failed else None
         if status != 200:
             counts[f"refused {status}"] += 1
         elif failed:
             counts["broken, with an error event"] += 1
         else:
-            counts["right" if text == right else "wrong"] += 1
+            counts["right" if text == expected[path, prompt] else "wrong"] += 1
             times += [first] if first else []
 
 
@@ -111,7 +112,9 @@ async def load(url, given):
                 expected[path, prompt] = text
         began = time.monotonic()
         until = began + given.seconds
-        tasks = [client(http, random.Random(n), until, expected, counts, times, given.tokens) for n in range(given.clients)]
+        tasks = [
+            client(http, random.Random(n), until, given.tokens, (expected, counts, times)) for n in range(given.clients)
+        ]
         running = asyncio.gather(*tasks)
         if not given.no_kill:
             await asyncio.sleep(given.seconds / 3)

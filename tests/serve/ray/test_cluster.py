@@ -85,7 +85,7 @@ def test_a_client_that_leaves_frees_its_replica(cluster, ray_http):
 
 
 def test_a_killed_replica_leaves_no_request_without_an_end(cluster):
-    """Streams that have begun end with an error event, or whole; requests without an answer get it from the other replica."""
+    """Streams that have begun end with an error event, or whole; the other replica answers the other requests."""
     n = 12
     begun = Barrier(n + 1)
 
