@@ -1,5 +1,9 @@
 """Settings of the deployments on Ray."""
 
+import re
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 
 from dflash.errors import DFlashError, RequestError
@@ -55,3 +59,30 @@ def test_the_router_gets_the_bound_for_the_batch(deployments, sequences, bound):
     assert model._deployment_config.request_router_config.request_router_kwargs["balance_absolute"] == bound
     assert model._deployment_config.autoscaling_config.max_replicas == 5
     assert model._deployment_config.autoscaling_config.target_ongoing_requests == sequences
+
+
+def test_the_documented_configuration_is_valid(deployments):
+    import yaml
+    from ray.serve.schema import ServeDeploySchema
+
+    page = (Path(__file__).parents[3] / "docs" / "ray.md").read_text()
+    written = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    (application,) = ServeDeploySchema.model_validate(written).applications
+    assert application.import_path == "dflash.serve.ray:app"
+    found = settings(**application.args)
+    assert (found.model, found.max_replicas, found.server.sequences) == ("/models/qwen.gguf", 8, 8)
+    assert {name for name in re.findall(r"^\| (`.+`) \|", page, re.M) for name in re.findall(r"`(\w+)`", name)} == names(
+        found
+    )
+
+
+def test_the_environment_alone_is_enough(deployments, monkeypatch):
+    import dflash.serve.ray
+
+    monkeypatch.setenv("DFLASH_RAY_REPLICAS", "2")
+    model = dflash.serve.ray.built._bound_deployment.init_args[0]._bound_deployment
+    assert model._deployment_config.num_replicas == 2
+
+
+def names(found):
+    return {each.name for each in fields(found)}
