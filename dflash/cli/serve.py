@@ -171,6 +171,7 @@ def load_backend(arguments: argparse.Namespace, defaults: "Defaults", *, id_pref
         context=arguments.context,
         sequences=arguments.sequences,
         kv=arguments.kv,
+        kv_bytes=arguments.kv_bytes,
         max_waiting=MAX_WAITING,
         max_step_ms=True if arguments.max_step_ms is None else arguments.max_step_ms,
         prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
@@ -209,7 +210,12 @@ def app_of(
     from dflash.serve.app import build_app
 
     return build_app(
-        backend, api_key=key, hosts=hosts, keep_billing_header=arguments.keep_billing_header, debug_log=debug_log
+        backend,
+        api_key=key,
+        hosts=hosts,
+        keep_billing_header=arguments.keep_billing_header,
+        debug_log=debug_log,
+        origins=arguments.allow_origin,
     )
 
 
