@@ -15,7 +15,7 @@ from dflash.model.config_sizes import (
     recurrent_blocks,
     refuse_other_mathematics,
 )
-from dflash.model.gguf.architectures import ARCHITECTURES
+from dflash.model.gguf.architectures import ARCHITECTURES, Architecture
 from dflash.model.gguf.header import Value
 from dflash.model.gguf.keys import Keys
 from dflash.model.gguf.part import TensorInfo
@@ -62,7 +62,7 @@ class Config:
     experts, experts_used : int
         Number of experts, and of experts used per token; 0 without experts.
     expert_ffn, shared_ffn : int
-        Inner sizes of an expert and of the shared expert.
+        Inner sizes of an expert and of the shared expert; 0 without one.
     tied : bool
         Whether the embedding is also the LM head.
     """
@@ -97,6 +97,11 @@ class Config:
     def n_blocks(self) -> int:
         """Number of trunk layers and MTP blocks."""
         return self.n_layers + self.n_mtp
+
+    @property
+    def blocks(self) -> Architecture:
+        """Tensors of the blocks, and what they imply."""
+        return ARCHITECTURES[self.architecture]
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Value], tensors: Mapping[str, TensorInfo]) -> Self:

@@ -128,7 +128,7 @@ def attention_sizes(keys: Keys, architecture: Architecture, recurrent: tuple[boo
         "head_size": head_size,
         "n_rot": n_rot,
         "rope_base": keys.number("rope.freq_base", 1e4, low=RopeScaling.smallest_base(scaling), high=1e12),
-        "rope_sections": _sections(keys, n_rot) if architecture.linear else (),
+        "rope_sections": _sections(keys, n_rot) if architecture.sections else (),
         "rope_scaling": scaling,
     }
 
@@ -164,7 +164,7 @@ def ffn_sizes(keys: Keys, architecture: Architecture, n_blocks: int) -> dict[str
         "experts": experts,
         "experts_used": keys.integer("expert_used_count", high=experts),
         "expert_ffn": keys.integer("expert_feed_forward_length", high=MAX_WIDTH),
-        "shared_ffn": keys.integer("expert_shared_feed_forward_length", high=MAX_WIDTH),
+        "shared_ffn": keys.integer("expert_shared_feed_forward_length", high=MAX_WIDTH) if architecture.shared else 0,
     }
 
 

@@ -92,6 +92,7 @@ class Weights:
 
 def experts_of(weights: Any, config: Config, *, router: Callable[[str], Any]) -> Experts:
     """Return the experts of a block from the matrices of `weights`, and its routers from `router`, by name."""
+    shared = config.blocks.shared
     gate, up = weights.matrices(
         "ffn_gate_exps.weight", "ffn_up_exps.weight", fused="ffn_gate_up_exps.weight", rows=(config.expert_ffn,) * 2
     )
@@ -100,9 +101,9 @@ def experts_of(weights: Any, config: Config, *, router: Callable[[str], Any]) ->
         gate=gate,
         up=up,
         down=weights.matrix("ffn_down_exps.weight"),
-        shared_router=router("ffn_gate_inp_shexp.weight"),
-        shared_gate=weights.matrix("ffn_gate_shexp.weight"),
-        shared_up=weights.matrix("ffn_up_shexp.weight"),
-        shared_down=weights.matrix("ffn_down_shexp.weight"),
+        shared_router=router("ffn_gate_inp_shexp.weight") if shared else None,
+        shared_gate=weights.matrix("ffn_gate_shexp.weight") if shared else None,
+        shared_up=weights.matrix("ffn_up_shexp.weight") if shared else None,
+        shared_down=weights.matrix("ffn_down_shexp.weight") if shared else None,
         n_used=config.experts_used,
     )

@@ -1,14 +1,14 @@
 // Combine the expert outputs of each row: out += sum over slots of factor * product.
 //
 // Grid (MODEL_DIM / 1024 rounded up, rows), block 256, no shared memory. A thread handles four columns. Macros: MODEL_DIM, a
-// multiple of 4; N_USED, routed experts of a token. Bytes: 4 * MODEL_DIM * (N_USED + 3) a row.
+// multiple of 4; N_USED and N_SHARED, see slots.cuh. Bytes: 4 * MODEL_DIM * (SLOTS + 2) a row.
 #include "../gpu/include/pdl.cuh"
 #include "combine.cuh"
+#include "slots.cuh"
 
-#if !defined(MODEL_DIM) || !defined(N_USED)
-#error "MODEL_DIM and N_USED must be defined"
+#ifndef MODEL_DIM
+#error "MODEL_DIM must be defined"
 #endif
-constexpr int SLOTS = N_USED + 1;
 
 extern "C" __global__ void __launch_bounds__(256)
 combine(const float* product, const float* factors, const int* counts, int first_row, float* out) {

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from dflash.errors import FormatError, Unsupported
 from dflash.model.config import Config
-from dflash.model.gguf.architectures import ALIASES, ARCHITECTURES, HEAD, MTP, MTP_OPTIONAL, OUTSIDE, Architecture, Shapes
+from dflash.model.gguf.architectures import ALIASES, HEAD, MTP, MTP_OPTIONAL, OUTSIDE, Architecture, Shapes
 from dflash.model.gguf.header import quoted
 from dflash.model.gguf.part import TensorInfo
 
@@ -42,7 +42,7 @@ def expected_tensors(config: Config, present: Collection[str] = ()) -> dict[str,
     dict of str to tuple of int
         NumPy shape of each tensor, in the order of the blocks. Leading axes of 1 are not significant.
     """
-    architecture, axes = ARCHITECTURES[config.architecture], _axes(config)
+    architecture, axes = config.blocks, _axes(config)
     shapes = OUTSIDE | ({} if config.tied else HEAD)
     for block, prefix in ((block, f"blk.{block}.") for block in range(config.n_blocks)):
         shapes |= {prefix + name: shape for name, shape in _block(config, architecture, block, prefix, present)}
