@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from dflash.errors import FormatError, Unsupported
+from dflash.kernels.delta.memory import DeltaMemory, GroupedDeltaMemory
 from dflash.model.config_sizes import (
     MAX_BLOCKS,
     MAX_WIDTH,
@@ -103,6 +104,11 @@ class Config:
         """Tensors of the blocks, and what they imply."""
         return ARCHITECTURES[self.architecture]
 
+    @property
+    def delta_memory(self) -> type[DeltaMemory]:
+        """Class of the recurrent state of a linear layer, which knows the key head of each value head."""
+        return GroupedDeltaMemory if self.blocks.grouped else DeltaMemory
+
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Value], tensors: Mapping[str, TensorInfo]) -> Self:
         """Read the configuration of a model.
@@ -122,7 +128,7 @@ class Config:
         """
         name = _architecture(metadata)
         keys, architecture = Keys(metadata, name), ARCHITECTURES[name]
-        refuse_other_mathematics(keys)
+        refuse_other_mathematics(keys, architecture)
         n_blocks = keys.integer("block_count", high=MAX_BLOCKS)
         n_layers = n_blocks - keys.integer("nextn_predict_layers", 0, low=0, high=n_blocks - 1)
         recurrent = recurrent_blocks(keys, architecture, n_blocks, n_layers)

@@ -23,7 +23,6 @@ MIN_YARN_BETA = 1e-6
 """Smallest ``beta_fast`` and ``beta_slow`` (turns) of YaRN, which divides by them; published models have 32 and 1."""
 
 _RUNNABLE = {
-    "ssm.v_head_reordered": (True,),
     "expert_gating_func": (0, 1),  # not given, softmax
     "expert_weights_norm": (True,),
     "expert_weights_scale": (0, 1),  # not given, none
@@ -80,9 +79,9 @@ class RopeScaling:
         return MIN_YARN_BASE if scaling is not None and scaling.kind == "yarn" else 1.0
 
 
-def refuse_other_mathematics(keys: Keys) -> None:
+def refuse_other_mathematics(keys: Keys, architecture: Architecture) -> None:
     """Raise `Unsupported` if a key selects a formula that dflash does not compute."""
-    for name, runnable in _RUNNABLE.items():
+    for name, runnable in (_RUNNABLE | {"ssm.v_head_reordered": (not architecture.grouped,)}).items():
         value = keys.value(name, runnable[0])
         if isinstance(value, np.ndarray) or value not in runnable:
             raise Unsupported(str(keys.wrong(name, value, " or ".join(map(repr, runnable)))))

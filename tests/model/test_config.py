@@ -47,6 +47,7 @@ KEYS = {
     "qwen35moe": COMMON | HYBRID | EXPERTS,
     "qwen3": COMMON | {"feed_forward_length": 128},
     "qwen3moe": COMMON | {name: size for name, size in EXPERTS.items() if "shared" not in name},
+    "qwen3next": COMMON | {name: size for name, size in HYBRID.items() if "sections" not in name} | EXPERTS,
 }
 EVERY_FOURTH = tuple((i + 1) % 4 != 0 for i in range(8))
 
@@ -304,7 +305,9 @@ def test_other_mathematics_is_unsupported(architecture, changes):
 
 
 def test_other_architectures_are_unsupported():
-    with pytest.raises(Unsupported, match="architecture 'llama': supported are qwen35, qwen35moe, qwen3, qwen3moe"):
+    with pytest.raises(
+        Unsupported, match="architecture 'llama': supported are qwen35, qwen35moe, qwen3, qwen3moe, qwen3next"
+    ):
         Config.from_gguf({"general.architecture": "llama"}, {})
     with GGUFFile.open(PACKAGED / "draft-Q4_K_M.gguf") as file, pytest.raises(Unsupported, match="draft model"):
         Config.from_gguf(file.metadata, file.tensors)

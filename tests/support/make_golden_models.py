@@ -21,6 +21,8 @@ FOLDER = Path(__file__).parent.parent / "data" / "golden"
 TOKENIZER = FOLDER / "qwen3-dense" / "qwen3-dense-Q4_0.gguf"
 VOCABULARY, MERGES = 288, 12
 PROMPT, CONTINUATION, TAIL, GREEDY = 40, 42, 16, 16
+CANDIDATES = 16
+"""Tokens that are tried for each position of a recorded text."""
 
 COMMON = {
     "vocab_size": VOCABULARY,
@@ -46,14 +48,14 @@ LINEAR = {
 MODELS = {
     "qwen3moe-tiny": {
         "architecture": "qwen3moe",
-        "seed": 20,
+        "seed": 21,
         "rope_theta": 1e6,
         "config": COMMON
         | {"num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 2, "tie_word_embeddings": False},
     },
     "qwen3next-tiny": {
         "architecture": "qwen3next",
-        "seed": 4,
+        "seed": 6,
         "rope_theta": 1e7,
         "config": COMMON
         | LINEAR
@@ -258,7 +260,8 @@ def greedy(model, prompt, n):
 def results(model, seed):
     """Recorded arrays of a model, and how exact they are."""
     rng = np.random.default_rng(seed)
-    prompt, outputs = rng.integers(0, 256 + MERGES, PROMPT).tolist(), {}
+    tokens, outputs = clear_tokens(model, rng, PROMPT + CONTINUATION), {}
+    prompt = tokens[:PROMPT]
     for i, layer in enumerate(model.model.layers):
         layer.register_forward_hook(
             lambda _, __, out, i=i: outputs.__setitem__(i, out[0] if isinstance(out, tuple) else out)
@@ -273,19 +276,19 @@ def results(model, seed):
             found[f"state.layer{i}.conv"] = _only(state.conv_states)[0, :, -3:].numpy().copy()
         else:
             found[f"state.layer{i}.k"], found[f"state.layer{i}.v"] = state.keys[0].numpy(), state.values[0].numpy()
-    tokens = prompt + greedy(model, prompt, CONTINUATION)[0]
     whole = logits_of(model, tokens)
     chosen, margins = greedy(model, prompt, GREEDY)
     steps = by_steps(model, tokens, PROMPT)
     found |= {"tokens": np.array(tokens, np.int32), "n_prompt": np.array(PROMPT, np.int32), "logits_tail": whole[-TAIL:]}
     found |= {"greedy": np.array(chosen, np.int32), "greedy_margin": np.array(margins, np.float32)}
     if any("ssm" in name for name in found):
-        short = rng.integers(0, 256 + MERGES, 6).tolist()
+        short = clear_tokens(model, rng, 6)
         found |= {"short.tokens": np.array(short, np.int32), "short.n_prompt": np.array(2, np.int32)}
         found |= {"short.logits": by_steps(model, short, 2)}
     noise = {"prompt_vs_steps": np.abs(whole - steps).max(), "prompt_alone_vs_whole": np.abs(whole[:PROMPT] - alone).max()}
     exact = {name: float(value) for name, value in noise.items()}
-    return found, exact | {"logit_std": float(whole.std()), "greedy_margin": float(min(margins))}
+    gap = float(router_gaps(model, torch.tensor(tokens)[None]).min())
+    return found, exact | {"logit_std": float(whole.std()), "greedy_margin": float(min(margins)), "router_gap": gap}
 
 
 def _only(states):
@@ -293,22 +296,29 @@ def _only(states):
     return next(iter(states.values())) if isinstance(states, dict) else states
 
 
-def router_gap(model, tokens):
-    """Smallest difference of the last selected and the first rejected probability of an expert."""
-    gaps, hooks = [], []
-    used = model.config.num_experts_per_tok
+def router_gaps(model, tokens):
+    """Smallest difference of the last selected and the first rejected logit of an expert, for tokens (B, T): (B, T)."""
+    gaps, used = [], model.config.num_experts_per_tok
 
-    def measure(_, given, weight):
-        p = torch.softmax(given[0].reshape(-1, weight.shape[1]) @ weight.T, dim=-1).sort(descending=True).values
-        gaps.append(float((p[:, used - 1] - p[:, used]).min()))
+    def measure(gate, given, _):
+        logits = (given[0].reshape(*tokens.shape, -1) @ gate.weight.T).sort(descending=True).values
+        gaps.append(logits[..., used - 1] - logits[..., used])
 
-    for layer in model.model.layers:
-        gate = layer.mlp.gate
-        hooks.append(gate.register_forward_hook(lambda module, given, _: measure(module, given, module.weight)))
-    logits_of(model, tokens)
+    hooks = [layer.mlp.gate.register_forward_hook(measure) for layer in model.model.layers]
+    model(tokens, use_cache=False)
     for hook in hooks:
         hook.remove()
-    return min(gaps)
+    return torch.stack(gaps).min(0).values
+
+
+def clear_tokens(model, rng, n):
+    """Random tokens for which no layer's router is near a tie, so that rounding selects the same experts."""
+    tokens = torch.zeros(CANDIDATES, 0, dtype=torch.int64)
+    for _ in range(n):
+        tried = torch.from_numpy(rng.integers(0, 256 + MERGES, (CANDIDATES, 1)))
+        tokens = torch.cat([tokens, tried], dim=1)
+        tokens = tokens[router_gaps(model, tokens)[:, -1].argmax()].expand(CANDIDATES, -1)
+    return tokens[0].tolist()
 
 
 @torch.no_grad()
@@ -328,7 +338,6 @@ def make(name):
     path = folder / f"{name}-Q8_0.gguf"
     write(path, name, setting, config, tensors)
     found, exact = results(model, setting["seed"])
-    exact["router_gap"] = router_gap(model, found["tokens"].tolist())
     np.savez_compressed(path.with_suffix(".npz"), **found)
     info = {
         "config": setting,

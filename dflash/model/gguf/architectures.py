@@ -56,11 +56,24 @@ MTP_OPTIONAL: Shapes = {
 
 
 class Fused(NamedTuple):
-    """A tensor that some files hold in place of several, with the rows of these one after the other."""
+    """A tensor that files hold in place of several.
+
+    Parameters
+    ----------
+    name, shape : str
+        The tensor in the file.
+    parts : tuple of str
+        The tensors that it replaces.
+    runs : tuple of (str, int)
+        Rows that belong to one key head of linear attention, from the top: the axis name of their number, and the index in
+        `parts` of the tensor that they belong to. The tensor has these rows for each key head in turn; a part has all of
+        its first rows, then all of its second rows. Empty if the rows of the parts stand one after the other.
+    """
 
     name: str
     shape: str
     parts: tuple[str, ...]
+    runs: tuple[tuple[str, int], ...] = ()
 
 
 _FUSED_EXPERTS = Fused("ffn_gate_up_exps.weight", "E 2FE H", ("ffn_gate_exps.weight", "ffn_up_exps.weight"))
@@ -85,6 +98,8 @@ class Architecture(NamedTuple):
         Fused tensors that may replace those of a full-attention mixer or of a feed forward.
     sections : bool
         Whether the rotary embedding has sections for the positions of images, which the file must give.
+    grouped : bool
+        Whether value heads of linear attention that share a key head are neighbours; else key heads take turns.
     """
 
     linear: Shapes | None
@@ -92,6 +107,7 @@ class Architecture(NamedTuple):
     ffn: Shapes
     fused: tuple[Fused, ...]
     sections: bool = False
+    grouped: bool = False
 
     @property
     def gated(self) -> bool:
@@ -113,6 +129,15 @@ class Architecture(NamedTuple):
         """True if one expert is used by every token, besides those that a router selects."""
         return SHARED.keys() <= self.ffn.keys()
 
+
+_BETA_ALPHA = Fused("ssm_ba.weight", "2HV H", ("ssm_beta.weight", "ssm_alpha.weight"), (("R", 0), ("R", 1)))
+_QKVZ = Fused(
+    "ssm_in.weight",
+    "CONV+Z H",
+    ("attn_qkv.weight", "attn_gate.weight"),
+    (("D", 0), ("D", 0), ("RD", 0), ("RD", 1)),
+)
+"""Projections of linear attention as checkpoints have them; files of early converters still hold `ssm_in`."""
 
 _POST_NORM: Shapes = {"post_attention_norm.weight": "H"}
 _FFN_NORM: Shapes = {"ffn_norm.weight": "H"}
@@ -143,5 +168,12 @@ ARCHITECTURES = {
         full=FULL,
         ffn=_FFN_NORM | ROUTED,
         fused=(Fused("attn_qkv.weight", "Q+2KV H", _QKV), _FUSED_EXPERTS),
+    ),
+    "qwen3next": Architecture(
+        linear=LINEAR,
+        full=GATED,
+        ffn=_POST_NORM | ROUTED | SHARED,
+        fused=(Fused("attn_qkv.weight", "2Q+2KV H", _QKV), _FUSED_EXPERTS, _BETA_ALPHA, _QKVZ),
+        grouped=True,
     ),
 }
