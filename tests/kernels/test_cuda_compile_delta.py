@@ -22,9 +22,12 @@ def constants(shape, run=1, **more):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_architecture(arch):
-    """Kernels of the 27B model compile; its norm is fused into the step on GPUs with clusters."""
+    """Kernels of the 27B model compile; its norm is fused into the step on GPUs with clusters and much shared memory."""
+    fused = int(arch in (90, 100))
+    of_step = constants(LARGEST, TAPS=4, SPLIT=8, FUSE_NORM=fused, ROWS_PER_THREAD=2)
+    assert compiled("delta/step.cu", arch, STAGE_INPUTS=0, **of_step) == 0, "with many rows"
     for rows in (2, 4):
-        of_step = constants(LARGEST, TAPS=4, SPLIT=2, FUSE_NORM=int(arch >= 90), ROWS_PER_THREAD=rows)
+        of_step = constants(LARGEST, TAPS=4, SPLIT=2, FUSE_NORM=fused, ROWS_PER_THREAD=rows)
         assert compiled("delta/step.cu", arch, STAGE_INPUTS=1, **of_step) == 0
         assert compiled("delta/step.cu", arch, STAGE_INPUTS=0, **of_step) == 0, "with little shared memory"
     compiled("delta/chunk_scan.cu", arch, TAPS=4, BLOCK_V=64, STAGES=1 if arch in (86, 89, 120) else 2, **constants(LARGEST))

@@ -40,7 +40,7 @@ static_assert(!CLUSTERED, "this GPU has no clusters");
 #define __cluster_dims__(...)
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, 256 / CONSUMERS) __cluster_dims__(CLUSTERED ? SPLIT : 1, 1, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, CONSUMERS < 256 ? 2 : 1) __cluster_dims__(CLUSTERED ? SPLIT : 1, 1, 1)
 step(const float* mixed, const float* gate, const float* alpha, const float* beta, const float* taps, const float* ssm_a,
      const float* ssm_dt, const float* ssm_norm, float eps, const int* counts, const int* first, const int* parent,
      const int* slot, const int* accepted, const int* n_accepted, const int* buffer, float* tail, float* inputs,

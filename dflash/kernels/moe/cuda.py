@@ -9,7 +9,7 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import PackedWeight, tile_bytes, tile_width
-from dflash.kernels.gpu import device
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
@@ -132,7 +132,7 @@ class DecodeMoe:
         check(stream, gain, weights, shape)
         if not 0 < scratch.rows <= min(MOST_ROWS, len(stream)):
             raise KernelError(f"experts: a decode launch has 1 to {min(MOST_ROWS, len(stream))} rows, got {scratch.rows}")
-        s, w, self._processors = scratch, filled(weights), device.attribute("MultiProcessorCount")
+        s, w, self._processors = scratch, filled(weights), capabilities().processors
         given = stream, gain, w.router, w.shared_router, counts, eps, s.normed, s.logits
         self._routers = [(most, *_router(shape, rows, outs, given)) for most, rows, outs in _ROUTERS]
         small = {"EXPERTS": shape.experts} | shape.of_slots()
@@ -292,12 +292,15 @@ def _down(shape: MoeShape, args: tuple[Any, ...], *, few: bool) -> tuple[Bound, 
 def _fitting(settings: DecodeTuning, kinds: list[str], stage: int, others: int) -> DecodeTuning:
     """Return settings that fit the registers and the shared memory of a multiprocessor."""
     blocks = 1 if any(kind in PLAIN for kind in kinds) else settings.blocks
-    most = device.attribute("MaxSharedMemoryPerMultiprocessor")
-    while blocks > 1 and most // blocks - _RESERVED - others < min(2, settings.depth) * stage:
+    most = capabilities().processor_shared
+
+    def room(blocks: int) -> int:
+        return min(most // blocks - _RESERVED, capabilities().block_shared) - others - _RESERVED
+
+    while blocks > 1 and (most // blocks - _RESERVED - others < min(2, settings.depth) * stage or room(blocks) < stage):
         blocks -= 1
-    room = min(most // blocks - _RESERVED, device.attribute("MaxSharedMemoryPerBlockOptin")) - others - _RESERVED
-    if room < stage:
+    if room(blocks) < stage:
         raise KernelError(
             f"experts of {', '.join(kinds)} need {stage + others} bytes of shared memory, the device has {most}"
         )
-    return DecodeTuning(blocks, min(settings.depth, room // stage))
+    return DecodeTuning(blocks, min(settings.depth, room(blocks) // stage))

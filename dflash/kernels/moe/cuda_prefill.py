@@ -8,7 +8,7 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import PackedWeight
-from dflash.kernels.gpu import device
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
@@ -32,7 +32,7 @@ _HERE = Path(__file__).parent
 _PAIRS = 64
 _BLOCKS = (8, 2), (4, 2), (8, 1), (4, 1), (2, 1), (1, 1)  # warps and stages of prefill.cu, the best first
 _STATIC_SHARED = 2048  # bytes
-_HOPPER = "90"
+_LOGIT_STAGES, _LOGIT_STAGE = 4, 4 * 96 * 68  # of `logits` in prefill_router.cu: stages at most, and bytes of one
 
 
 class PrefillScratch:
@@ -103,7 +103,8 @@ class PrefillMoe:
         back = w.down, w.down, w.shared_down, w.shared_down
         self._hopper = _can_group(into, back) if hopper is None else hopper
         self._pairs = HOPPER_PAIRS if self._hopper else _PAIRS
-        constants = shape.of_router() | {"PAIRS": self._pairs, "NORMED_ORDER": self._order(into)}
+        stages = min(_LOGIT_STAGES, _room() // _LOGIT_STAGE)
+        constants = shape.of_router() | {"PAIRS": self._pairs, "STAGES": stages, "NORMED_ORDER": self._order(into)}
 
         def bind(entry: str, *args: Any, shared: int = 0) -> Bound:
             made = kernel(_HERE / "prefill_router.cu", entry, dependent=True, **constants)
@@ -112,7 +113,7 @@ class PrefillMoe:
         items = s.item_expert, s.item_pairs, s.n_items
         normed = s.normed, s.exact, s.shared_logits, s.count
         self._normalize = bind("normalize", stream, gain, w.shared_router, counts, 0, eps, *normed)
-        self._logits = bind("logits", s.exact, w.router, counts, 0, s.logits, shared=4 * 96 * 68 * 4)
+        self._logits = bind("logits", s.exact, w.router, counts, 0, s.logits, shared=stages * _LOGIT_STAGE)
         self._choose = bind("topk", s.logits, s.shared_logits, counts, 0, 0, s.experts, s.factors, s.count)
         self._group = bind("expert_items", s.experts, s.count, counts, 0, 0, *items)
         self._gate_up = self._bind(into, (s.normed, *items), self._order(back), gated=True)
@@ -170,11 +171,11 @@ def _run(kind: str) -> int:
 def _can_group(*projections: tuple[PackedWeight, ...]) -> bool:
     quantised = all(w.type not in PLAIN for weights in projections for w in weights)
     alike = all(len({_run(w.type) for w in weights}) == 1 for weights in projections)
-    return cupy.cuda.Device().compute_capability == _HOPPER and quantised and alike
+    return capabilities().has_wgmma and quantised and alike
 
 
 def _room() -> int:
-    return device.attribute("MaxSharedMemoryPerBlockOptin") - _STATIC_SHARED
+    return capabilities().block_shared - _STATIC_SHARED
 
 
 def _block(kinds: list[str]) -> tuple[int, int, int]:

@@ -9,8 +9,9 @@
 //   topk          Grid (rows / 8 rounded up), block 256: a warp routes a row.
 //   expert_items  Grid (EXPERTS + 1), block 256: a block makes the items of an expert.
 //
-// Macros: MODEL_DIM, EXPERTS, N_USED, N_SHARED, the shape; PAIRS; NORMED_ORDER, order of the normed values, see
-// `span_order`. Bytes: `normalize` about 10 * MODEL_DIM a row; `logits` 4 * MODEL_DIM a row for every 64 experts, mostly from the L2 cache.
+// Macros: MODEL_DIM, EXPERTS, N_USED, N_SHARED, the shape; PAIRS; STAGES of `logits`; NORMED_ORDER, order of the normed
+// values, see `span_order`. Bytes: `normalize` about 10 * MODEL_DIM a row; `logits` 4 * MODEL_DIM a row for every 64 experts,
+// mostly from the L2 cache.
 #include "../gpu/include/cp_async.cuh"
 #include "../gpu/include/mma.cuh"
 #include "../gpu/include/pdl.cuh"
@@ -19,8 +20,8 @@
 #include "topk.cuh"
 #include "activation_spans.cuh"
 
-#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(PAIRS) || !defined(NORMED_ORDER)
-#error "MODEL_DIM, EXPERTS, PAIRS and NORMED_ORDER must be defined"
+#if !defined(MODEL_DIM) || !defined(EXPERTS) || !defined(PAIRS) || !defined(STAGES) || !defined(NORMED_ORDER)
+#error "MODEL_DIM, EXPERTS, PAIRS, STAGES and NORMED_ORDER must be defined"
 #endif
 constexpr int VECTORS = MODEL_DIM / 4, SPANS = (MODEL_DIM + SPAN - 1) / SPAN, PER_THREAD = (SPANS * SPAN / 4 + 255) / 256;
 
@@ -75,7 +76,7 @@ normalize(const float* stream, const float* gain, const float* shared_weights, c
     if (threadIdx.x == 0) shared_logits[blockIdx.x] = logit;
 }
 
-constexpr int ROWS = 32, OUTS = 64, TILE_ROWS = ROWS + OUTS, STEP = 64, PITCH = STEP + 4, STAGES = 4;
+constexpr int ROWS = 32, OUTS = 64, TILE_ROWS = ROWS + OUTS, STEP = 64, PITCH = STEP + 4;
 
 // Split x into `high`, the bits that tf32 holds, and `low`, the rest.
 __device__ __forceinline__ void split(float x, u32& high, u32& low) {
