@@ -101,7 +101,7 @@ class Session:
         self.left -= 1
         blocks = self._recorded(*self.rows.popleft()) if self.rows else self._turn()
         tokens = round(self.rng.lognormvariate(0, 0.8) * self.costs.output)
-        return RouteHints(blocks, 1.0, (self.name,)), max(tokens, 8)
+        return RouteHints(blocks, 1.0, self.name), max(tokens, 8)
 
     def _recorded(self, length, own, others):
         n, parts = (
@@ -240,7 +240,7 @@ def chooser(policy, costs, n):
         if policy == "least loaded":
             return min(range(n), key=loads.__getitem__)
         if policy == "session id":
-            return homes.setdefault(hints.sessions[0], min(range(n), key=loads.__getitem__))
+            return homes.setdefault(hints.session, min(range(n), key=loads.__getitem__))
         best = rule.rank(hints, dict(zip(names, loads, strict=True)))[0]
         rule.note(hints, best)
         return int(best)

@@ -47,7 +47,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         arguments.model = arguments.model_option
     arguments.context = arguments.context or None
     arguments.kv = _kv(arguments)
-    arguments.kv_bytes = None if arguments.kv_bytes is None else byte_size("--kv-bytes", arguments.kv_bytes)
+    arguments.kv_bytes = byte_size("--kv-bytes", arguments.kv_bytes)
+    arguments.swap_bytes = byte_size("--swap-bytes", arguments.swap_bytes)
     arguments.template_kwargs = _template_kwargs(arguments.chat_template_kwargs)
     return arguments
 
@@ -130,6 +131,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="bytes of the KV cache of all sequences together, as 4G or 512M "
         "(half of the free memory, or a quarter on a GPU)",
+    )
+    parser.add_argument(
+        "--swap-bytes",
+        metavar="N",
+        help="host memory for KV pages of preempted sequences, as 8G; sequences that could need more wait to start "
+        "(size of the KV cache, on a GPU half of the free host memory if that is more)",
     )
     for option in ("-ctk", "--cache-type-k"), ("-ctv", "--cache-type-v"):
         parser.add_argument(*option, choices=("f16", "f32"), help="the same as --kv")

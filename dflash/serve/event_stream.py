@@ -90,8 +90,13 @@ class EventStream(Response):
         return bounded
 
 
-def _message(event: ServerEvent) -> dict[str, Any]:
+def encoded(event: ServerEvent) -> bytes:
+    """Return an event as it is sent."""
     data, name = event
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     head = f"event: {name}\n" if name is not None else ""
-    return {"type": "http.response.body", "body": f"{head}data: {text}\n\n".encode(), "more_body": True}
+    return f"{head}data: {text}\n\n".encode()
+
+
+def _message(event: ServerEvent) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": encoded(event), "more_body": True}

@@ -49,6 +49,11 @@ async def read_body(request: Request, limit: int) -> bytes:
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "application/json":
         raise Problem(415, f"Content-Type must be application/json, got {kind[:80]!r}")
+    return await read_bytes(request, limit)
+
+
+async def read_bytes(request: Request, limit: int) -> bytes:
+    """Read the body of a request of any type; see `read_body`."""
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced[:19]) > limit:
         raise _too_large(limit)

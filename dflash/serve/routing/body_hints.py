@@ -1,7 +1,7 @@
 """Reading of route hints from the body of a request, without a tokenizer."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dflash.errors import DFlashError
@@ -10,6 +10,7 @@ from dflash.serve.dialect import ServerDialect
 from dflash.serve.http_errors import Problem
 from dflash.serve.openai.dialects import ChatCompletions, Completions
 from dflash.serve.parsing.body import parse_json
+from dflash.serve.parsing.session_id import session_id
 from dflash.serve.preparing.deferred_tools import top_tools
 from dflash.serve.requests import ChatRequest, CompletionRequest
 from dflash.serve.responses.dialect import ResponsesDialect
@@ -24,7 +25,7 @@ DIALECTS: dict[str, ServerDialect[Any]] = {
 """Dialects of the paths whose requests have a prompt."""
 
 
-def hints_of(path: str, body: bytes, block: int = BLOCK) -> RouteHints:
+def hints_of(path: str, body: bytes, headers: Mapping[str, str] | None = None, *, block: int = BLOCK) -> RouteHints:
     """Read the hints of a request. A body that the server would refuse, or another path, gives none.
 
     Parameters
@@ -33,6 +34,8 @@ def hints_of(path: str, body: bytes, block: int = BLOCK) -> RouteHints:
         Path of the request.
     body : bytes
         Its body.
+    headers : mapping of str to str, optional
+        Its headers by lower-case name.
     block : int
         Bytes of a block.
 
@@ -47,9 +50,8 @@ def hints_of(path: str, body: bytes, block: int = BLOCK) -> RouteHints:
         fields = parse_json(body)
     except Problem:
         return RouteHints()
-    if not isinstance(fields, dict):
-        return RouteHints()
-    return RouteHints(*blocks_of(prompt_of(path, fields), block), tuple(_sessions(fields)))
+    previous = fields.get("previous_response_id") if isinstance(fields, dict) else None
+    return RouteHints(*blocks_of(prompt_of(path, fields), block), session_id(fields, headers), previous)
 
 
 def prompt_of(path: str, fields: object) -> bytes:
@@ -67,15 +69,6 @@ def prompt_of(path: str, fields: object) -> bytes:
     except (DFlashError, Problem):
         return b""
     return _rendered(request)
-
-
-def _sessions(fields: Mapping[str, Any]) -> Iterator[str]:
-    metadata = fields.get("metadata")
-    user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
-    named = {name: fields.get(name) for name in ("session_id", "prompt_cache_key")}
-    for name, value in {**named, "metadata.user_id": user_id, "user": fields.get("user")}.items():
-        if isinstance(value, str) and value:
-            yield f"{name}={value}"
 
 
 def _rendered(request: ChatRequest | CompletionRequest) -> bytes:

@@ -17,13 +17,16 @@ class RouteHints:
         a process only.
     coverage : float
         Share of the prompt that the blocks cover, 0 to 1: the end of a prompt fills no block.
-    sessions : tuple of str
-        Ids of the session, the most specific first.
+    session : str, optional
+        Name of the conversation.
+    previous : str, optional
+        Id of a stored response that the request continues.
     """
 
     blocks: tuple[int, ...] = ()
     coverage: float = 0.0
-    sessions: tuple[str, ...] = ()
+    session: str | None = None
+    previous: str | None = None
 
 
 def blocks_of(prompt: bytes, size: int = BLOCK) -> tuple[tuple[int, ...], float]:

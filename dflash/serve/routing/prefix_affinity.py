@@ -80,7 +80,8 @@ class PrefixAffinity:
         by_load = sorted(loads, key=lambda replica: (loads[replica], len(self._blocks.get(replica, ()))))
         if len(by_load) < 2 or self._is_unbalanced(loads.values()):
             return by_load
-        home = next((self._sessions[name] for name in hints.sessions if self._sessions.get(name) in loads), None)
+        home = self._sessions.get(hints.session) if hints.session else None
+        home = home if home in loads else None
         n_shared, longest = self._longest(hints.blocks, loads)
         first = None
         if n_shared and n_shared / len(hints.blocks) * hints.coverage >= self.min_share:
@@ -90,9 +91,9 @@ class PrefixAffinity:
 
     def note(self, hints: RouteHints, replica: str) -> None:
         """Remember that a replica gets a request. Called for each request that was sent to a replica."""
-        for name in hints.sessions:
-            self._sessions[name] = replica
-            self._sessions.move_to_end(name)
+        if hints.session:
+            self._sessions[hints.session] = replica
+            self._sessions.move_to_end(hints.session)
         while len(self._sessions) > self.max_sessions:
             self._sessions.popitem(last=False)
         held = self._blocks.setdefault(replica, OrderedDict())

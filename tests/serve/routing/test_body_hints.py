@@ -14,7 +14,7 @@ HISTORY = [{"role": "user", "content": "Read the file. " * 40}, {"role": "assist
 
 
 def read(path, body, block=64):
-    return hints_of(path, json.dumps(body).encode(), block)
+    return hints_of(path, json.dumps(body).encode(), block=block)
 
 
 def n_common(one, other):
@@ -65,22 +65,11 @@ def test_completions(prompt):
     assert read("/v1/completions", {"prompt": prompt}).blocks
 
 
-def test_session_ids_the_most_specific_first():
-    body = {
-        "messages": HISTORY,
-        "user": "u",
-        "prompt_cache_key": "k",
-        "session_id": "s",
-        "metadata": {"user_id": "m"},
-    }
-    assert read("/v1/chat/completions", body).sessions == (
-        "session_id=s",
-        "prompt_cache_key=k",
-        "metadata.user_id=m",
-        "user=u",
-    )
-    odd = {"messages": HISTORY, "user": 7, "session_id": "", "metadata": "m", "prompt_cache_key": ["k"]}
-    assert read("/v1/chat/completions", odd).sessions == ()
+def test_the_session_is_read_from_body_and_headers():
+    body = {"messages": HISTORY, "user": "u", "metadata": {"user_id": "m"}}
+    assert read("/v1/chat/completions", {**body, "prompt_cache_key": "k"}).session == "k"
+    assert read("/v1/chat/completions", body).session == "m"
+    assert hints_of("/v1/chat/completions", b'{"messages": 3}', {"x-session-id": "s"}).session == "s"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from dflash.serve.routing.hints import RouteHints, blocks_of
 from dflash.serve.routing.prefix_affinity import PrefixAffinity
 
 
-def hints(*blocks, sessions=(), coverage=1.0):
-    return RouteHints(blocks, coverage, sessions)
+def hints(*blocks, session=None, coverage=1.0):
+    return RouteHints(blocks, coverage, session)
 
 
 def test_an_unknown_prompt_goes_to_the_least_loaded():
@@ -50,43 +50,42 @@ def test_the_end_that_fills_no_block_counts_as_not_shared():
 )
 def test_balance_comes_first_beyond_both_bounds(loads, chosen):
     rule = PrefixAffinity()
-    rule.note(hints(1, sessions=("s",)), "a")
-    assert rule.rank(hints(1, sessions=("s",)), loads)[0] == chosen
+    rule.note(hints(1, session="s"), "a")
+    assert rule.rank(hints(1, session="s"), loads)[0] == chosen
 
 
 def test_a_session_stays_where_it_was():
     rule = PrefixAffinity()
     for replica in "ab":
         rule.note(hints(1, 2), replica)
-    rule.note(hints(1, 2, sessions=("user=u", "session_id=s")), "b")
-    assert rule.rank(hints(1, 2, sessions=("session_id=s",)), {"a": 0, "b": 5})[0] == "b"  # of equal prefixes
-    assert rule.rank(hints(8, 9, sessions=("session_id=s",)), {"a": 0, "b": 5})[0] == "b"  # without a prefix
-    assert rule.rank(hints(8, 9, sessions=("session_id=t",)), {"a": 0, "b": 5})[0] == "a"
-    assert rule.rank(hints(8, 9, sessions=("session_id=t", "user=u")), {"a": 0, "b": 5})[0] == "b"
+    rule.note(hints(1, 2, session="s"), "b")
+    assert rule.rank(hints(1, 2, session="s"), {"a": 0, "b": 5})[0] == "b"  # of equal prefixes
+    assert rule.rank(hints(8, 9, session="s"), {"a": 0, "b": 5})[0] == "b"  # without a prefix
+    assert rule.rank(hints(8, 9, session="t"), {"a": 0, "b": 5})[0] == "a"
     rule.note(hints(1, 2, 3), "a")
-    assert rule.rank(hints(1, 2, 3, sessions=("session_id=s",)), {"a": 0, "b": 0})[0] == "a"  # a longer prefix is worth more
+    assert rule.rank(hints(1, 2, 3, session="s"), {"a": 0, "b": 0})[0] == "a"  # a longer prefix is worth more
 
 
 def test_a_replica_that_has_ended_is_not_chosen():
     rule = PrefixAffinity()
-    rule.note(hints(1, 2, sessions=("s",)), "a")
-    assert rule.rank(hints(1, 2, sessions=("s",)), {"b": 4, "c": 2}) == ["c", "b"]
+    rule.note(hints(1, 2, session="s"), "a")
+    assert rule.rank(hints(1, 2, session="s"), {"b": 4, "c": 2}) == ["c", "b"]
     rule.forget("a")
     assert rule.n_blocks == {}
-    assert rule.rank(hints(1, 2, sessions=("s",)), {"a": 1, "b": 0})[0] == "b"
+    assert rule.rank(hints(1, 2, session="s"), {"a": 1, "b": 0})[0] == "b"
 
 
 def test_memory_is_bounded_and_ends_of_old_prompts_go_first():
     rule = PrefixAffinity(max_blocks=4, max_sessions=2)
     for number in range(5):
-        rule.note(hints(0, 10 * number + 1, 10 * number + 2, sessions=(f"s{number}",)), "a")
+        rule.note(hints(0, 10 * number + 1, 10 * number + 2, session=f"s{number}"), "a")
     assert rule.n_blocks == {"a": 4}
     loads = {"a": 1, "b": 0}
     assert rule.rank(hints(0, 41, 42), loads)[0] == "a"
     assert rule.rank(hints(0, 31), loads)[0] == "a"
     assert rule.rank(hints(0, 1, 2, 3), loads)[0] == "b"  # a quarter is left of it
-    assert rule.rank(hints(sessions=("s0",)), loads)[0] == "b"
-    assert rule.rank(hints(sessions=("s4",)), loads)[0] == "a"
+    assert rule.rank(hints(session="s0"), loads)[0] == "b"
+    assert rule.rank(hints(session="s4"), loads)[0] == "a"
 
 
 def test_equal_loads_spread_prompts():
