@@ -112,6 +112,7 @@ def load(
     context: int | None = None,
     sequences: int = 8,
     kv: str = "f16",
+    kv_bytes: int | None = None,
     prefix_cache: bool | int = False,
     prefix_cache_folder: str | os.PathLike[str] | None = None,
     prefix_cache_disk: int | None = None,
@@ -134,6 +135,9 @@ def load(
         Maximum sequences decoded at the same time; further requests wait.
     kv : str
         Type of the KV cache: ``"f16"`` or ``"f32"``.
+    kv_bytes : int, optional
+        Maximum bytes of the KV cache of all sequences together; None is a share of the free memory. Sequences that do
+        not fit at the same time wait or are preempted.
     prefix_cache : bool or int
         Maximum bytes of states that are saved so that later prompts with the same beginning need not read it again; True is
         an eighth of the free memory of the device. See `dflash.decode.prefix_cache`.
@@ -173,6 +177,7 @@ def load(
             "context": context,
             "sequences": sequences,
             "kv": kv,
+            "kv_bytes": kv_bytes,
             "prefix_cache": prefix_cache,
             "prefix_cache_folder": prefix_cache_folder,
             "prefix_cache_disk": prefix_cache_disk,
