@@ -30,6 +30,7 @@ _HELD = 16  # float4 of the router's weights that a thread of router.cu holds
 PLAIN = "F32", "F16", "BF16"
 """Formats whose weights are not quantised."""
 _LIGHT = "Q2_K", "Q3_K", "Q4_K", "Q6_K", "MXFP4"  # formats that need few registers
+_ROUTER_STATIC = 4096  # bytes; router.cu declares 2368
 _RESERVED, _LARGE = 1024, 80 * 1024  # bytes: static shared memory of a block; spans of all warps that halve the warps
 
 
@@ -242,7 +243,9 @@ def span_bytes(kinds: list[str]) -> int:
 
 
 def _router(shape: MoeShape, rows: int, outs: int, args: tuple[Any, ...]) -> tuple[Bound, int, int]:
-    """Return launch, rows and logits of a router block; the number of logits is such that their weights fit registers."""
+    """Return launch, rows and logits of a router block: rows fit shared memory, the weights of the logits fit registers."""
+    while rows > 1 and 4 * rows * shape.width > capabilities().block_shared - _ROUTER_STATIC:
+        rows //= 2
     outs = max(2, min(outs, 2 * _HELD // -(-shape.width // 512)))
     made = kernel(
         _HERE / "router.cu",
