@@ -118,7 +118,7 @@ class MtpNet(nn.Module):
         self.layer = Layer(c, ffn, gates=2)
 
     def forward(self, embedded: Tensor, hidden: Tensor) -> Tensor:
-        """Return hidden states (S, T, D) from embeddings of the next tokens and the trunk's hidden states, both (S, T, D)."""
+        """Return hidden states (S, T, D) of embeddings of the next tokens and the trunk's hidden states, both (S, T, D)."""
         c, layer, n = self.config, self.layer, hidden.shape[1]
         joined = [rms(embedded, self.nextn_enorm, c.norm_eps), rms(hidden, self.nextn_hnorm, c.norm_eps)]
         h = fn.linear(torch.cat(joined, -1), self.nextn_eh_proj)

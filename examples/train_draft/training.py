@@ -63,7 +63,7 @@ class Teacher:
         return (1 + shares * (lengths[:, None] - 2)).long()
 
     def loss(self, student: Tensor, hidden: Tensor, weights: Tensor) -> Tensor:
-        """Return the weighted divergence of a student's distributions from the model's; both given as hidden states (..., D)."""
+        """Return the weighted divergence of a student from the model; both are given as hidden states (..., D)."""
         chosen = weights > 0
         wanted = fn.log_softmax(hidden[chosen] @ self.head.T, -1)
         got = fn.log_softmax(student[chosen] @ self.head.T, -1)
