@@ -133,7 +133,8 @@ def load(
     sequences : int
         Maximum sequences decoded at the same time; further requests wait.
     kv : str
-        Type of the KV cache: ``"f16"`` or ``"f32"``.
+        Type of the KV cache: ``"f16"``, ``"f32"`` or ``"q8_0"``, which takes a little more than half of f16. On a CPU two
+        with a slash, as ``"q8_0/f16"``, store keys and values apart.
     prefix_cache : bool or int
         Maximum bytes of states that are saved so that later prompts with the same beginning need not read it again; True is
         an eighth of the free memory of the device. See `dflash.decode.prefix_cache`.

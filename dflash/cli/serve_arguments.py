@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from dflash.cli.model_arguments import add_context, add_draft, add_model
+from dflash.cli.model_arguments import add_context, add_draft, add_model, kv_type
 from dflash.errors import RequestError
 
 DEFAULT_MODEL = "demo"
@@ -61,7 +61,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             raise RequestError(f"--model {arguments.model_option}: another model is given already, {arguments.model}")
         arguments.model = arguments.model_option
     arguments.context = arguments.context or None
-    arguments.kv = _kv(arguments)
+    arguments.kv = kv_type(arguments)
     arguments.template_kwargs = _template_kwargs(arguments.chat_template_kwargs)
     return arguments
 
@@ -95,15 +95,6 @@ def sampling_defaults(arguments: argparse.Namespace) -> dict[str, Any]:
         name, _, reason = str(error).partition(": ")
         raise RequestError(f"{_SAMPLING[name][0][0]}: {reason}") from error
     return given
-
-
-def _kv(arguments: argparse.Namespace) -> str:
-    keys, values = arguments.cache_type_k or arguments.kv, arguments.cache_type_v or arguments.kv
-    if keys != values:
-        raise RequestError(
-            f"--cache-type-k {keys} --cache-type-v {values}: keys and values have one type; give it with --kv, or give both"
-        )
-    return keys
 
 
 class _RefusedOption(argparse.Action):
@@ -142,8 +133,6 @@ def _parser() -> argparse.ArgumentParser:
         help="most milliseconds by which a prompt delays the next token of running answers (50 on a GPU, 250 on a CPU); "
         "0 is no limit",
     )
-    for option in ("-ctk", "--cache-type-k"), ("-ctv", "--cache-type-v"):
-        parser.add_argument(*option, choices=("f16", "f32"), help="the same as --kv")
     _add_prefix_cache(parser)
     _add_strategy(parser)
     _add_sampling(parser)
