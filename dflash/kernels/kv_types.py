@@ -75,8 +75,6 @@ def kv_types(kv: str) -> tuple[KvType, KvType]:
 def check_kv(kv: str, head_size: int, device: str) -> None:
     """Raise `RequestError` if heads of `head_size` values can't be stored like this on a device, ``"cpu"`` or ``"cuda"``."""
     keys, values = kv_types(kv)
-    if device == "cuda" and "q8_0" in kv:
-        raise RequestError(f"kv is {kv!r}: q8_0 runs on a CPU only")
     if device == "cuda" and keys is not values:
         raise RequestError(f"kv is {kv!r}: on a GPU keys and values have one type, such as q8_0")
     if np.int8 in (keys.dtype, values.dtype) and (head_size % BLOCK or head_size > BLOCK * SCALES // 2):

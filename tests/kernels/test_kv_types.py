@@ -76,5 +76,5 @@ def test_names():
     with pytest.raises(RequestError, match=r"q8_0 needs heads of 32, 64, \.\.\. or 256 values, those of the model have 80"):
         check_kv("q8_0/f16", 80, "cpu")
     with pytest.raises(RequestError, match="on a GPU keys and values have one type"):
-        check_kv("f32/f16", 64, "cuda")
+        check_kv("q8_0/f16", 64, "cuda")
     check_kv("q8_0/f16", 64, "cpu")
