@@ -117,6 +117,7 @@ def load(
     prefix_cache_folder: str | os.PathLike[str] | None = None,
     prefix_cache_disk: int | None = None,
     prefix_cache_exact: bool = True,
+    swap_bytes: int | None = None,
     progress: bool = False,
 ) -> "LM":
     """Load a model.
@@ -134,7 +135,8 @@ def load(
     sequences : int
         Maximum sequences decoded at the same time; further requests wait.
     kv : str
-        Type of the KV cache: ``"f16"`` or ``"f32"``.
+        Type of the KV cache: ``"f16"``, ``"f32"`` or ``"q8_0"``, which takes a little more than half of f16. On a CPU two
+        with a slash, as ``"q8_0/f16"``, store keys and values apart.
     kv_bytes : int, optional
         Maximum bytes of the KV cache of all sequences together; None is a share of the free memory. Sequences that do
         not fit at the same time wait or are preempted.
@@ -149,6 +151,10 @@ def load(
     prefix_cache_exact : bool
         Use only states that change no bit of a later output. On a GPU False lets a prompt begin at any saved state, also
         after generated text, whose last bits differ from those of a prompt; on a CPU there is no such difference.
+    swap_bytes : int, optional
+        Bytes of the KV cache of running sequences, without the oldest one, beyond which no other sequence starts. If memory
+        gets short, these sequences are preempted: their states move to host memory. None is the size of the KV cache; on a
+        GPU half of the host's free memory if that is more.
     progress : bool
         Draw progress bars on stderr while downloading, loading and compiling.
 
@@ -182,6 +188,7 @@ def load(
             "prefix_cache_folder": prefix_cache_folder,
             "prefix_cache_disk": prefix_cache_disk,
             "prefix_cache_exact": prefix_cache_exact,
+            "swap_bytes": swap_bytes,
         }
         return LM(*start(name, device=device, progress=report, **settings))
 

@@ -10,14 +10,18 @@ _MAX = 1 << 60
 """Most bytes that an option accepts: more than any machine has, and exact as a float."""
 
 
-def byte_size(option: str, text: str) -> int:
-    """Return the bytes that a text names, as ``4G``, ``512MiB``, ``1.5g`` or ``1048576``; K, M, G and T are powers of 1024.
+def byte_size(option: str, text: str | None) -> int | None:
+    """Return the bytes that a text names, as ``4G``, ``512MiB``, ``1.5g`` or ``1048576``; None for None.
+
+    K, M, G and T are powers of 1024.
 
     Raises
     ------
     RequestError
         If the text is no size of at least one byte; the message names the option.
     """
+    if text is None:
+        return None
     match = _SIZE.fullmatch(text.strip())
     size = int(float(match[1]) * (1 << _SHIFTS[match[2].lower()])) if match and len(match[1]) < 20 else 0
     if not 1 <= size <= _MAX:

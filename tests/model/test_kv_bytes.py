@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-import dflash
 from dflash.errors import RequestError
+from dflash.generation.load import start
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
@@ -52,11 +52,17 @@ def test_more_than_there_is(config, room, monkeypatch):
     assert chosen(config, most, room=room)[0] >= 1
 
 
-def test_a_model_is_loaded_with_them():
-    page = 2 * PAGE
-    with pytest.raises(RequestError, match="kv_bytes is 512: one page of 256 tokens takes") as raised:
-        dflash.load(MODEL, device="cpu", threads=1, kv_bytes=page)
-    least = int(str(raised.value).split(" takes ")[1].split()[0])
-    with dflash.load(MODEL, device="cpu", threads=1, kv_bytes=2 * least) as lm:
-        assert (lm.model.pools.pages, lm.model.pools.page_bytes) == (2, least)
-        assert lm.model.config.context == min(lm.model.config.context, 2 * PAGE)
+@pytest.mark.parametrize(("swap_pages", "max_swap"), [(None, 2), (0, 0), (5, 5)])
+def test_a_model_is_loaded_with_them(config, swap_pages, max_swap):
+    page = Need.of(config, "f16").page
+    swap_bytes = None if swap_pages is None else swap_pages * page
+    loaded, engine_thread = start(MODEL, device="cpu", threads=1, kv_bytes=2 * page, swap_bytes=swap_bytes)
+    try:
+        assert (loaded.model.pools.pages, loaded.model.pools.page_bytes) == (2, page)
+        assert loaded.model.config.context == min(config.context, 2 * PAGE)
+        assert engine_thread.engine.max_swap == max_swap
+    finally:
+        engine_thread.close()
+        loaded.file.close()
+    with pytest.raises(RequestError, match="swap_bytes is -1, must be at least 0"):
+        start(MODEL, swap_bytes=-1)
