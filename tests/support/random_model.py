@@ -39,9 +39,9 @@ MODELS = {
 
 def metadata_of(architecture, keys):
     """Metadata of a model, with a tokenizer of bytes."""
-    tokens = [*BYTE_LETTERS, "<|endoftext|>", "<|im_end|>"]
-    tokenizer = {"model": "gpt2", "pre": "qwen2", "tokens": tokens, "token_type": [1] * 256 + [3, 3], "merges": []}
-    tokenizer |= {"eos_token_id": 257, "padding_token_id": 256, "add_bos_token": False}
+    tokens = [*BYTE_LETTERS, "ab", "<|endoftext|>", "<|im_end|>"]
+    tokenizer = {"model": "gpt2", "pre": "qwen2", "tokens": tokens, "token_type": [1] * 257 + [3, 3], "merges": ["a b"]}
+    tokenizer |= {"eos_token_id": 258, "padding_token_id": 257, "add_bos_token": False}
     return (
         {"general.architecture": architecture}
         | {f"{architecture}.{name}": value for name, value in keys.items()}
@@ -56,29 +56,27 @@ def config_of(architecture, n_vocab, keys, present=()):
     return config, expected_tensors(config, present)
 
 
+def type_of(name, shape, kind):
+    """Type of a tensor: float32 where converters leave it, half where rows are no whole blocks."""
+    if len(shape) == 1 or "ffn_gate_inp" in name or "conv1d" in name:
+        return "F32"
+    return "F16" if shape[-1] % BLOCKS[kind].elements else kind
+
+
 def random_tensor(name, shape, kind):
-    """Type and packed values of a tensor, such that a matrix keeps the size of a row; float32 where converters leave it."""
+    """Packed random weights of a tensor; a matrix keeps the size of a row."""
     rng = np.random.default_rng(len(name) + sum(map(ord, name)))
-    values = None
     if name.endswith("ssm_a"):
-        values = -rng.uniform(0.05, 4, shape)
-    elif len(shape) == 1 and "norm" in name:
-        values = 1 + rng.normal(0, 0.1, shape)
-    elif len(shape) == 1 or "ffn_gate_inp" in name or "conv1d" in name:
-        values = rng.normal(0, shape[-1] ** -0.5, shape)
-    if values is not None:
-        return "F32", values.astype(np.float32)
-    rows = int(np.prod(shape[:-1]))
-    pattern = unit_matrix(min(rows, PATTERN_ROWS), shape[-1], kind)
-    return pattern.type, np.resize(pattern.data, (rows, pattern.row_bytes)).reshape(*shape[:-1], -1)
-
-
-def unit_matrix(rows, width, kind):
-    """Random matrix whose products with rows of size 1 have size 1."""
-    if width % BLOCKS[kind].elements:
-        kind = "F16"
-    made = random_matrix(rows, width, kind)
-    return made if BLOCKS[kind].elements == 1 else random_matrix(rows, width, kind, made.unpacked().std() * width**0.5)
+        return -rng.uniform(0.05, 4, shape).astype(np.float32)
+    if kind == "F32" and len(shape) == 1:
+        return ("norm" in name) + rng.normal(0, 0.1, shape).astype(np.float32)
+    if kind == "F32":
+        return rng.normal(0, shape[-1] ** -0.5, shape).astype(np.float32)
+    rows, width = int(np.prod(shape[:-1])), shape[-1]
+    pattern = random_matrix(min(rows, PATTERN_ROWS), width, kind)
+    if BLOCKS[kind].elements > 1:
+        pattern = random_matrix(*pattern.shape, kind, pattern.unpacked().std() * width**0.5)
+    return np.resize(pattern.data, (rows, pattern.row_bytes))
 
 
 def write(path, architecture, n_vocab, keys, kind, fused=()):
@@ -90,14 +88,17 @@ def write(path, architecture, n_vocab, keys, kind, fused=()):
     for name, value in metadata_of(architecture, keys).items():
         if name != "general.architecture":
             add.get(type(value), writer.add_array)(name, value)
+    types = {name: type_of(name, shape, kind) for name, shape in shapes.items()}
     for name, shape in shapes.items():
-        own, data = random_tensor(name, shape, kind)
-        writer.add_tensor_info(name, data.shape, data.dtype, data.nbytes, gguf.GGMLQuantizationType[own])
+        block = BLOCKS[types[name]]
+        n_bytes = int(np.prod(shape, dtype=np.int64)) // block.elements * block.n_bytes
+        packed = (*shape[:-1], shape[-1] // block.elements * block.n_bytes)
+        writer.add_tensor_info(name, packed, np.dtype(np.uint8), n_bytes, gguf.GGMLQuantizationType[types[name]])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     for name, shape in shapes.items():
-        writer.write_tensor_data(random_tensor(name, shape, kind)[1])
+        writer.write_tensor_data(random_tensor(name, shape, types[name]))
     writer.close()
 
 
