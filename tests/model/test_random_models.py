@@ -10,6 +10,7 @@ from model_definition import logits
 from dflash.errors import FormatError
 from dflash.kernels.formats import FORMATS
 from dflash.model.config import Config
+from dflash.model.gguf import architectures
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.gguf.tensor_check import match_tensors
 from dflash.model.model import Model
@@ -84,6 +85,17 @@ def test_a_file_without_interleaved_projections_names_the_missing_ones(tmp_path)
     file, config = written(tmp_path / "model.gguf", "qwen3next", "Q4_0", FUSED["qwen3next"])
     with file, pytest.raises(FormatError, match=r"missing tensors \(2\): blk\.0\.ssm_alpha\.weight, blk\.0\.ssm_beta"):
         match_tensors(config, {name: tensor for name, tensor in file.tensors.items() if "ssm_ba" not in name})
+
+
+def test_an_entry_is_all_that_a_mixture_of_known_parts_needs(tmp_path, monkeypatch):
+    """Linear attention in tiled order, attention without a gate, experts without a shared one."""
+    ffn = {"ffn_norm.weight": "H"} | architectures.ROUTED
+    mixture = architectures.Architecture(architectures.LINEAR, architectures.FULL, ffn, fused=())
+    monkeypatch.setitem(architectures.ARCHITECTURES, "mixture", mixture)
+    monkeypatch.setitem(KEYS, "mixture", KEYS["qwen3next"])
+    file, config = written(tmp_path / "mixture.gguf", "mixture", "Q8_0", ())
+    with file:
+        assert_close("mixture", computed(file, config, TOKENS), logits(file, config, TOKENS), CLOSE)
 
 
 @pytest.mark.parametrize("name", random_model.MODELS)
