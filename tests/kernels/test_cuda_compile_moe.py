@@ -40,7 +40,9 @@ def gate_up_few(kind, arch="90a", shape=SHAPE):
 
 def down(kind, arch="90a", shape=SHAPE, **other):
     constants = kinds(kind, "DOWN", "SHARED_DOWN") | shape | other
-    return compiled("moe/down.cu", arch, WARPS=8, STAGES=2, BLOCKS_PER_SM=1 if kind in PLAIN or other else 2, **constants)
+    return compiled(
+        "moe/down.cu", arch, WARPS=8, WARP_STRIPES=2, STAGES=2, BLOCKS_PER_SM=1 if kind in PLAIN or other else 2, **constants
+    )
 
 
 def prefill(kind, gated=1, warps=8, stages=2, arch="90a", shape=SHAPE):

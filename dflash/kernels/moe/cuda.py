@@ -13,6 +13,7 @@ from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
+from dflash.kernels.norm.split import SplitNorm
 
 MOST_ROWS = 64
 """Largest number of rows of a decode launch."""
@@ -22,13 +23,14 @@ SPAN, SPAN_BYTES = 256, 576
 """Values of a span, a part of a token's activations between two launches; and its bytes."""
 
 _HERE = Path(__file__).parent
-_PAIRS, _WARPS = 4, 8  # pairs of an item; warps of a block of `down`
+_PAIRS, _WARPS, _STRIPES = 4, 8, 2  # pairs of an item; warps of a block of `down`; stripes of 16 weight rows of a warp
 _ROUTERS = (1, 1, 2), (2, 2, 2), (4, 4, 2), (8, 4, 4), (16, 4, 8), (32, 8, 8), (64, 16, 8)
 """Largest number of rows of a launch; rows and logits of a block of router.cu then, the fastest in measurements."""
 _HELD = 16  # float4 of the router's weights that a thread of router.cu holds
 PLAIN = "F32", "F16", "BF16"
 """Formats whose weights are not quantised."""
 _LIGHT = "Q2_K", "Q3_K", "Q4_K", "Q6_K", "MXFP4"  # formats that need few registers
+_ROUTER_STATIC = 4096  # bytes; router.cu declares 2368
 _RESERVED, _LARGE = 1024, 80 * 1024  # bytes: static shared memory of a block; spans of all warps that halve the warps
 
 
@@ -113,6 +115,8 @@ class DecodeMoe:
         Scratch of the stream.
     eps : float
         Added to the mean square of a row.
+    behind : SplitNorm, optional
+        Norm of the stream after the experts; its `half` and `squares` are written.
 
     Raises
     ------
@@ -127,7 +131,17 @@ class DecodeMoe:
     9 experts: 16 MB for D 2048, F 512 and four bits a weight.
     """
 
-    def __init__(self, stream: Any, gain: Any, weights: Experts, counts: Any, scratch: DecodeScratch, *, eps: float) -> None:
+    def __init__(
+        self,
+        stream: Any,
+        gain: Any,
+        weights: Experts,
+        counts: Any,
+        scratch: DecodeScratch,
+        *,
+        eps: float,
+        behind: SplitNorm | None = None,
+    ) -> None:
         self._shape = shape = MoeShape(weights)
         check(stream, gain, weights, shape)
         if not 0 < scratch.rows <= min(MOST_ROWS, len(stream)):
@@ -144,12 +158,13 @@ class DecodeMoe:
         args: tuple[Any, ...] = s.normed, s.logits, counts, *into, s.inner, s.experts, s.factors, w.down, w.shared_down
         args = *args, w.down.data.nbytes // shape.experts, w.shared_down.data.nbytes
         self._gate_up_few = _gate_up_few(shape, into, args)
+        norm = (None,) * 3 if behind is None else (behind.weight, behind.half, behind.squares)
         args = s.inner, *items, w.down, w.shared_down, s.product
         self._down, self._down_blocks = _down(shape, args, few=False)
-        args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, stream
+        args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, *norm, stream
         self._down_few, _ = _down(shape, args, few=True)
         combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, **shape.of_slots())
-        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, stream))
+        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, *norm, stream))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Run for the first `n_rows` rows, or `counts` if that is less; does not allocate or synchronise."""
@@ -228,7 +243,9 @@ def span_bytes(kinds: list[str]) -> int:
 
 
 def _router(shape: MoeShape, rows: int, outs: int, args: tuple[Any, ...]) -> tuple[Bound, int, int]:
-    """Return launch, rows and logits of a router block; the number of logits is such that their weights fit registers."""
+    """Return launch, rows and logits of a router block: rows fit shared memory, the weights of the logits fit registers."""
+    while rows > 1 and 4 * rows * shape.width > capabilities().block_shared - _ROUTER_STATIC:
+        rows //= 2
     outs = max(2, min(outs, 2 * _HELD // -(-shape.width // 512)))
     made = kernel(
         _HERE / "router.cu",
@@ -277,16 +294,16 @@ def _down(shape: MoeShape, args: tuple[Any, ...], *, few: bool) -> tuple[Bound, 
     kinds = [args[4].type, args[5].type]
     piece, token = span_bytes(kinds), shape.inner_spans * SPAN_BYTES
     warps, tokens = _WARPS, _PAIRS * (token + (0 if shape.inner_spans % 2 else 64))
-    while warps > 1 and 2 * warps * piece > _LARGE:
+    while warps > 1 and _STRIPES * warps * piece > _LARGE:
         warps //= 2
-    blocks, depth = _fitting(DOWN, kinds, 2 * warps * piece, tokens)
+    blocks, depth = _fitting(DOWN, kinds, _STRIPES * warps * piece, tokens)
     constants = shape.constants() | {"DOWN": kinds[0], "SHARED_DOWN": kinds[1]}
-    constants |= {"WARPS": warps, "STAGES": depth, "BLOCKS_PER_SM": blocks}
+    constants |= {"WARPS": warps, "WARP_STRIPES": _STRIPES, "STAGES": depth, "BLOCKS_PER_SM": blocks}
     made = kernel(_HERE / "down.cu", "down_small" if few else "down", dependent=True, **constants)
     if few:
         warps = shape.slots * min(shape.inner_spans, 32 // shape.slots)
         return made.bind(1, 32 * warps, data_of(args), shared=warps * (piece + SPAN_BYTES)), 1
-    return made.bind(1, 32 * warps, data_of(args), shared=tokens + 2 * warps * depth * piece), blocks
+    return made.bind(1, 32 * warps, data_of(args), shared=tokens + _STRIPES * warps * depth * piece), blocks
 
 
 def _fitting(settings: DecodeTuning, kinds: list[str], stage: int, others: int) -> DecodeTuning:

@@ -119,7 +119,7 @@ class PrefillMoe:
         self._gate_up = self._bind(into, (s.normed, *items), self._order(back), gated=True)
         self._down = self._bind(back, (s.inner, *items), 0, gated=False)
         combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, **shape.of_slots())
-        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, stream))
+        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, None, None, None, stream))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Run for the first `n_rows` rows, or `counts` if that is less; does not allocate or synchronise."""

@@ -66,9 +66,9 @@ router(const float* stream, const float* gain, const float* weights, const float
         load_quarter(e < EXPERTS ? weights + (size_t)e * MODEL_DIM : shared_weights, quarter, lane, w[o]);
     }
     load_quarter(gain, quarter, lane, g);
+    const int n_here = min(min(counts[0], (int)gridDim.y * ROWS) - row_0, ROWS);  // no kernel of a pass writes the counts
     wait_on_dependent_grids();
 
-    const int n_here = min(min(counts[0], (int)gridDim.y * ROWS) - row_0, ROWS);
 #pragma unroll 1
     for (int start = warp / 4; start < n_here; start += 2 * ROWS_IN_FLIGHT) {
         float4 x[ROWS_IN_FLIGHT][CHUNKS];

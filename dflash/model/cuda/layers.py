@@ -145,7 +145,9 @@ class Block:
         self.keeps = not ops.prefill and not config.experts
         if config.experts:
             gain = weights.vector(config.blocks.ffn_norm)
-            self.ffn: FeedForward | Op = ops.experts(space.stream, gain, weights.experts(config), config.norm_eps)
+            self.ffn: FeedForward | Op = ops.experts(
+                space.stream, gain, weights.experts(config), config.norm_eps, behind=behind
+            )
         else:
             self.ffn = FeedForward(parts, norms.ffn, behind)
             self.multiplies += [self.ffn.gate_up, self.ffn.ffn_down]

@@ -8,11 +8,14 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from dflash.kernels.attention import cuda as attention
 from dflash.kernels.delta import cuda as delta
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import BatchArrays
+from dflash.kernels.kv_types import head_size
 from dflash.kernels.linear import cuda as linear
 from dflash.kernels.linear import cuda_prefill
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE
@@ -52,7 +55,7 @@ class Ops:
     sequences : int
         Number of sequences that the grid of decode launches covers. A pass of more sequences is correct, but slower.
     splits_norms : bool
-        Whether the launches around a norm carry it; False with experts, whose op contains the norm.
+        Whether the launches around a norm carry it. Experts contain the norm before them.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class Ops:
     ) -> None:
         self.batch, self.prefill = batch, prefill
         self.sequences = batch.max_sequences
-        self.splits_norms = not prefill and not config.experts
+        self.splits_norms = not prefill
         self._launch: Any = linear.DecodeLinear
         self.scratch: list[Any] = []
         if prefill:
@@ -68,6 +71,7 @@ class Ops:
             self._launch = partial(cuda_prefill.PrefillLinear, scratch=scratch)
             self.scratch.append(scratch.halves)
         self._attention = attention.Workspace(empty)
+        self._unpacked: tuple[Any, Any] | None = None
         self._moe: Any = None
         if prefill and any(config.recurrent):
             sizes = batch.max_rows, *_delta_sizes(config)
@@ -109,19 +113,35 @@ class Ops:
 
     def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
         """Return a launch of attention over a paged cache."""
+        if self.prefill and cache[0].dtype == np.int8:
+            return self._prefill_quantized(q, cache, out, gate)
         if self.prefill:
             return attention.Prefill(q, *cache, self.batch, out, gate=gate)
         return attention.Attend(q, *cache, self.batch, out, gate=gate, workspace=self._attention)
 
-    def experts(self, stream: Any, gain: Any, weights: Experts[PackedWeight], eps: float) -> Op:
-        """Return a launch of norm and experts, which adds to the stream."""
+    def _prefill_quantized(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
+        """Return a launch that unpacks the cache to float16 pages, which all layers share, then attends to these."""
+        if self._unpacked is None:
+            shape = *cache[0].shape[:3], head_size(cache[0])
+            self._unpacked = device.empty(*shape, dtype=np.uint16), device.empty(*shape, dtype=np.uint16)
+        unpack = attention.Unpack(*cache, self.batch, *self._unpacked)
+        attend = attention.Prefill(q, *self._unpacked, self.batch, out, gate=gate)
+
+        def launch(n: int) -> None:
+            unpack()
+            attend(n)
+
+        return launch
+
+    def experts(self, stream: Any, gain: Any, weights: Experts[PackedWeight], eps: float, *, behind: Norm | None) -> Op:
+        """Return a launch of norm and experts, which adds to the stream; `behind` is the norm that reads the stream next."""
         scratch, experts = (
             (moe_prefill.PrefillScratch, moe_prefill.PrefillMoe) if self.prefill else (moe.DecodeScratch, moe.DecodeMoe)
         )
         if self._moe is None:
             self._moe = scratch(self.batch.max_rows, weights)
             self.scratch += [self._moe.product] if self.prefill else []
-        return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps)
+        return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps, **carried(behind=behind))
 
 
 def scratch_bytes(config: Config, rows: int, sequences: int) -> int:
