@@ -15,8 +15,23 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
     else:
         parser.add_argument("model", metavar="MODEL", nargs="?", default=default, help=f"{text} (default {default})")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device to run on (auto)")
+    add_devices(parser)
     parser.add_argument("--threads", "-t", type=int, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--kv", choices=("f16", "f32"), default="f16", help="type of the KV cache")
+
+
+def add_devices(parser: argparse.ArgumentParser) -> None:
+    """Add the GPUs to divide the model among, and the kind of split."""
+    parser.add_argument("--devices", metavar="N,...", help="GPUs to divide the model among, as 0,1")
+    parser.add_argument(
+        "--split", choices=("tensor", "layer"), help="divide each layer, for speed (default), or the layers, for memory"
+    )
+
+
+def device_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the devices that the arguments name, as keyword arguments of `dflash.load`."""
+    devices = None if arguments.devices is None else arguments.devices.split(",")
+    return {"device": arguments.device, "devices": devices, "split": arguments.split}
 
 
 def add_context(parser: argparse.ArgumentParser, *aliases: str) -> None:

@@ -6,16 +6,15 @@ from types import SimpleNamespace
 import numpy as np
 
 from dflash.kernels import conv, delta
-from dflash.kernels.norm import gated_rms_norm, rms_norm
 from dflash.kernels.attention import attend
 from dflash.kernels.conv import causal_conv
 from dflash.kernels.delta import gated_delta
 from dflash.kernels.linear import gated_linear, linear
+from dflash.kernels.norm import gated_rms_norm, rms_norm
 from dflash.kernels.ragged import PENDING
 from dflash.kernels.rope import rotate
 from dflash.model.layers import Block, FullAttention, LinearAttention
 from dflash.model.model import Model
-from dflash.model.rope import tabulate
 from dflash.model.split.plan import plan_split
 from dflash.model.split.pools import SplitPools
 from dflash.model.split.shards import Shard, ShardWeights
@@ -47,7 +46,7 @@ class SplitModel(Model):
     def __init__(self, file, config, kind, n, *, kv="f16", threads=1, pages=24, slots=12):
         self.plan = plan_of(file, config, kind, n, pages=pages)
         super().__init__(file, config, pages=1, slots=1, kv=kv, threads=threads)
-        self.pools = SplitPools(self.plan, [nullcontext] * n, slots=slots, kv=kv)
+        self.pools = SplitPools(self.plan, [nullcontext()] * n, slots=slots, kv=kv)
         self._blocks = self._split_blocks(self._space)
 
     def _build_blocks(self, space):
@@ -163,7 +162,10 @@ class _Gathered:
         config = self.config
         if not self.recurrent:
             return {"n": config.heads * config.head_size}
-        return {"n": config.delta_value_heads * config.delta_size, "groups": config.delta_value_heads // config.delta_key_heads}
+        return {
+            "n": config.delta_value_heads * config.delta_size,
+            "groups": config.delta_value_heads // config.delta_key_heads,
+        }
 
     def _gather(self, n, parts, about):
         whole = np.full((n, about["n"]), np.nan, np.float32)

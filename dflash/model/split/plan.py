@@ -19,7 +19,7 @@ _STEPS = 40  # of the bisection that balances the devices; the last one changes 
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """What one device of a plan has, in bytes.
+    """Part of a model on one device, in bytes.
 
     Parameters
     ----------
@@ -144,11 +144,10 @@ def plan_split(
     whole = Need.of(config, kv)
     fit = min((room // need.page for room, need in zip(rooms, needs, strict=True) if need.page), default=0)
     pages, most = n_pages(config, context=context, sequences=sequences, kv=kv, room=fit * whole.page)
+    cached = [pages * need.page for need in needs]
     devices = tuple(
-        DevicePlan(*each, work=used, free=n)
-        for *each, n in zip(
-            names, wholes, configs, weights, states, [pages * need.page for need in needs], free, strict=True
-        )
+        DevicePlan(name, layers, part, w, s, p, used, n)
+        for name, layers, part, w, s, p, n in zip(names, wholes, configs, weights, states, cached, free, strict=True)
     )
     return SplitPlan(kind, devices, pages, most)
 

@@ -1,6 +1,6 @@
 """Pools of sequences whose arrays are on several devices."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,8 +17,8 @@ class SplitPools(Pools):
     ----------
     plan : SplitPlan
         Number of pages, and the sizes of each device's part.
-    devices : sequence of callable
-        Each returns a context in which that device is the current one.
+    devices : sequence of context manager
+        For each device a reusable context in which it is the current one.
     slots, kv, backend
         See `Pools`.
 
@@ -31,17 +31,17 @@ class SplitPools(Pools):
     def __init__(
         self,
         plan: SplitPlan,
-        devices: Sequence[Callable[[], AbstractContextManager[Any]]],
+        devices: Sequence[AbstractContextManager[Any]],
         *,
         slots: int,
         kv: str = "f16",
         backend: PoolBackend | None = None,
     ) -> None:
         self.others = list[Pools]()
-        with devices[0]():
+        with devices[0]:
             super().__init__(plan.devices[0].config, pages=plan.n_pages, slots=slots, kv=kv, backend=backend)
         for device, part in zip(devices[1:], plan.devices[1:], strict=True):
-            with device():
+            with device:
                 self.others.append(Pools(part.config, pages=plan.n_pages, slots=slots, kv=kv, backend=backend))
         self.layout = plan.layout
 

@@ -83,7 +83,9 @@ def shard_config(config: Config, shards: int) -> Config:
     }
     for what, n in sizes.items():
         if n % shards:
-            raise Unsupported(f"split 'tensor': {shards} devices can't share {n} {what}; use split='layer' or a divisor of {n}")
+            raise Unsupported(
+                f"split 'tensor': {shards} devices can't share {n} {what}; use split='layer' or a divisor of {n}"
+            )
     return replace(
         config,
         heads=config.heads // shards,

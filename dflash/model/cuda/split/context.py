@@ -1,0 +1,31 @@
+"""All that the passes of a split are made of."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dflash.model.config import Config
+from dflash.model.cuda.split.devices import Devices
+from dflash.model.cuda.weights import DeviceWeights
+from dflash.model.split.plan import SplitPlan
+from dflash.model.split.pools import SplitPools
+
+
+class SplitContext(NamedTuple):
+    """Inputs from which the passes of a split are built.
+
+    Parameters
+    ----------
+    devices : Devices
+    plan : SplitPlan
+    config : Config
+        Sizes of the whole model.
+    weights : sequence of DeviceWeights
+        Weights of each GPU.
+    pools : SplitPools
+    """
+
+    devices: Devices
+    plan: SplitPlan
+    config: Config
+    weights: Sequence[DeviceWeights]
+    pools: SplitPools

@@ -1,0 +1,85 @@
+"""Plan a model over several GPUs, and load it."""
+
+from collections.abc import Callable, Sequence
+
+from dflash.errors import Unsupported
+from dflash.kernels.gpu import device
+from dflash.model.config import Config
+from dflash.model.cuda.load import RESERVE, work_bytes
+from dflash.model.cuda.split.devices import Devices
+from dflash.model.cuda.split.model import SplitDeviceModel
+from dflash.model.gguf.file import GGUFFile
+from dflash.model.split.plan import SplitPlan, plan_split
+from dflash.model.weights import Weights
+
+
+def gpu_plan(
+    file: GGUFFile,
+    config: Config,
+    numbers: Sequence[int],
+    kind: str,
+    *,
+    context: int | None,
+    sequences: int,
+    kv: str,
+) -> SplitPlan:
+    """Plan a model over GPUs by their free memory now; loads nothing.
+
+    Parameters
+    ----------
+    file, config, context, sequences, kv
+        See `dflash.model.loading.target.load_model`.
+    numbers : sequence of int
+        CUDA device numbers.
+    kind : str
+        ``"tensor"`` or ``"layer"``.
+
+    Raises
+    ------
+    Unsupported
+        If there is no such GPU, or a tensor split does not divide the model.
+    OutOfMemory, RequestError
+        See `dflash.model.split.plan.plan_split`.
+    """
+    free = [_free_memory(number) for number in numbers]
+    return plan_split(
+        config,
+        Weights(file, config).tensors,
+        kind=kind,
+        names=[f"cuda:{number}" for number in numbers],
+        free=free,
+        work=lambda sizes: work_bytes(sizes, kv) + RESERVE,
+        context=context,
+        sequences=sequences,
+        kv=kv,
+    )
+
+
+def load_on_gpus(
+    file: GGUFFile,
+    config: Config,
+    numbers: Sequence[int],
+    kind: str,
+    *,
+    context: int | None,
+    sequences: int,
+    kv: str,
+    threads: int,
+    tell: Callable[[str], None],
+) -> SplitDeviceModel:
+    """Put a model on several GPUs; arguments and errors as for `gpu_plan` and `load_on_gpu`."""
+    tell("memory")
+    plan = gpu_plan(file, config, numbers, kind, context=context, sequences=sequences, kv=kv)
+    devices = Devices(numbers, direct=kind == "tensor")
+    tell("weights")
+    return SplitDeviceModel(file, config, plan, devices, slots=sequences + 1, kv=kv, threads=threads)
+
+
+def _free_memory(number: int) -> int:
+    import cupy
+
+    n = cupy.cuda.runtime.getDeviceCount()
+    if number >= n:
+        raise Unsupported(f"device 'cuda:{number}': this machine has {n} GPUs")
+    with cupy.cuda.Device(number):
+        return device.free_memory()

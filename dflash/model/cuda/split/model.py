@@ -1,0 +1,82 @@
+"""A model on several GPUs, with the interface of `DeviceModel`."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+from dflash.kernels.gpu.staging import Staging
+from dflash.kernels.ragged import PAGE
+from dflash.model.config import Config
+from dflash.model.cuda.model import CHUNK, DeviceModel, flushes
+from dflash.model.cuda.pool_backend import DEVICE
+from dflash.model.cuda.split.context import SplitContext
+from dflash.model.cuda.split.devices import Devices
+from dflash.model.cuda.split.layer_passes import LayerDecode, LayerPrefill
+from dflash.model.cuda.weights import DeviceWeights
+from dflash.model.gguf.file import GGUFFile
+from dflash.model.split.plan import SplitPlan
+from dflash.model.split.pools import SplitPools
+from dflash.model.weights import Weights
+
+
+class SplitDeviceModel(DeviceModel):
+    """Runs tokens through layers that are divided among GPUs; logits and tokens have the bits of one GPU.
+
+    Embedding, LM head, sampling and drafts are on the first GPU, which must be the current device of every thread that uses
+    the model.
+
+    Parameters
+    ----------
+    file : GGUFFile
+        Open; weights are read once and kept on the devices, repacked.
+    config : Config
+        Configuration of the same file.
+    plan : SplitPlan
+    devices : Devices
+        GPUs of the plan.
+    slots, kv, threads, chunk
+        See `DeviceModel`.
+
+    Raises
+    ------
+    OutOfMemory
+        If a part does not fit its device.
+    """
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        config: Config,
+        plan: SplitPlan,
+        devices: Devices,
+        *,
+        slots: int,
+        kv: str = "f16",
+        threads: int = 4,
+        chunk: int = CHUNK,
+    ) -> None:
+        self.plan, self._devices = plan, devices
+        config = replace(config, context=plan.context)
+        super().__init__(file, config, pages=plan.n_pages, slots=slots, kv=kv, threads=threads, chunk=chunk)
+
+    def _load(self, file: GGUFFile, *, pages: int, slots: int, kv: str) -> None:
+        devices, config, plan, host = self._devices, self.config, self.plan, Weights(file, self.config)
+        contexts = [devices[i] for i in range(len(devices))]
+        self.pools = pools = SplitPools(plan, contexts, slots=slots, kv=kv, backend=DEVICE)
+        most = min(pages, -(-config.context // PAGE))
+        self._flushes = []
+        for i, part in enumerate(pools.parts):
+            with devices[i]:
+                self._flushes += flushes(part)
+        with ExitStack() as stack:
+            weights = []
+            for i in range(len(devices)):
+                with devices[i]:
+                    weights.append(DeviceWeights(host, stack.enter_context(Staging(self.threads))))
+            self.weights = weights[0]
+            parts = SplitContext(devices, plan, config, weights, pools)
+            prefill = LayerPrefill(parts, self.prefill_chunk, most)
+            self._prefill, self._decode = prefill, LayerDecode(parts, most, prefill.arenas)
+
+    def finish(self) -> None:
+        """Wait for all launched work of all GPUs; see `DeviceModel.finish`."""
+        self._devices.synchronize()
