@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 from compare import assert_same_bits
-from golden import chain, path_of, prefill, recorded, step
+from golden import path_of, recorded
 from split_models import LayerSplitModel, TensorSplitModel
+from split_script import outputs
 from twice_the_heads import write_twice_the_heads
 
-from dflash.model.batch import Span
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.model import Model
-from dflash.model.state.sequence_state import Snapshot
 
 DOUBLED = ("qwen35-r2-untied-F32", "qwen35moe-r2-F16", "qwen3-dense-BF16", "qwen35-r3-tied-k-IQ4_XS")
 SPLITS = {"layer": LayerSplitModel, "tensor": TensorSplitModel}
@@ -48,34 +47,11 @@ def models(request, open_file):
     return one, two
 
 
-def run(model, tokens):
-    """Logits and captured layers of a prompt, a tree of which a path is accepted, steps, a restored snapshot and a batch."""
-    found, state, other = [], model.state(), model.state()
-    tree = np.array([-1, 0, 0, 1, 2, 4], np.int32)
-    layers = tuple(range(model.config.n_layers))
-    logits, captured = prefill(model, state, tokens[:40], capture=layers)
-    found += [logits, *captured.values(), step(model, state, tokens[40:46], tree)]
-    state.commit([0, 2, 4])
-    snapshot = state.snapshot()
-    found.append(step(model, state, tokens[46:50]))
-    state.commit([0, 1])
-    saved = state.host_arrays()
-    found.append(step(model, state, tokens[50:51]))
-    other.restore(snapshot)
-    again = Snapshot.from_host(model.pools, saved)
-    state.restore(again)
-    spans = [Span(state, tokens[50:53], chain(3)), Span(other, tokens[46:47], chain(1))]
-    found.append(np.array(model.forward(spans).logits))
-    for each in (state, other, snapshot, again):
-        each.close()
-    return found
-
-
 def test_bits_of_one_device(models):
     one, two = models
     tokens = one.tokens
     before = two.pools.free_pages, two.pools.free_slots
-    for i, (got, want) in enumerate(zip(run(two, tokens), run(one, tokens), strict=True)):
+    for i, (got, want) in enumerate(zip(outputs(two, tokens), outputs(one, tokens), strict=True)):
         assert_same_bits(f"output {i}", got, want)
     assert (two.pools.free_pages, two.pools.free_slots) == before
 

@@ -146,6 +146,8 @@ class Attend(_Attention):
         Query projection whose heads hold D gates after the D query values.
     workspace : Workspace, optional
         Workspace of the stream, used for float16 caches only. Float16 arrays may be given as uint16.
+    whole_heads : int, optional
+        KV heads of the model if this cache has only some of them; they determine the splits, and so the bits.
 
     Raises
     ------
@@ -164,12 +166,21 @@ class Attend(_Attention):
     """
 
     def __init__(
-        self, q: Any, k: Any, v: Any, batch: BatchArrays, out: Any, *, gate: Any = None, workspace: Workspace | None = None
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        batch: BatchArrays,
+        out: Any,
+        *,
+        gate: Any = None,
+        workspace: Workspace | None = None,
+        whole_heads: int | None = None,
     ) -> None:
         super().__init__("attend", q, k, v, batch, out, gate)
         if self.exact:
             return
-        parts, space, most = splits(self.kv), workspace or Workspace(), min(self.rows, PENDING)
+        parts, space, most = splits(whole_heads or self.kv), workspace or Workspace(), min(self.rows, PENDING)
         space.reserve(most * self.heads, parts, self.width)
         rows = batch.counts, batch.row_starts, batch.parent, batch.depth, batch.length, batch.pages
         room = batch.max_pages, batch.max_rows, batch.max_sequences

@@ -1,7 +1,7 @@
 """The packed multiply of up to 64 tokens on a GPU: grids and constants from shapes."""
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -162,7 +162,9 @@ class _Launch:
         self._weights, self._mode, self._kept, self.ahead = weights, mode, pairs, cupy.zeros((0, 2), np.uint64)
         self._args = (x, len(x), x.shape[1], scale, gates, *norm[1:]), [n for one in described for n in one]
         chip, size = _chip(cupy.cuda.Device().id), (sum(self._tiles), x.shape[1])
-        self._shapes = {n: shape(n, *size, types, chip, gated=mode == GATED) for n in BUCKETS if n <= bucket(len(x))}
+        whole = sum(-(-w.whole_rows // TILE_ROWS) for w in (weights[:1] if mode == GATED else weights))
+        rule = partial(shape, types=types, chip=chip, gated=mode == GATED, whole=whole)
+        self._shapes = {n: rule(n, *size) for n in BUCKETS if n <= bucket(len(x))}
         self._kernels = {n: _kernel(types, n, mode, norm.kind, constants) for n, constants in self._shapes.items()}
         self._bound: dict[int, Any] = {}
 

@@ -44,6 +44,8 @@ class Ops:
         True if all spans are prefill spans; False if all are pending, at most 64 rows in all.
     empty : callable, optional
         Allocates the scratch memory of attention, whose content lasts as long as a pass.
+    n_scratch : int, optional
+        Bytes of the scratch memory of a prefill; by default `scratch_bytes`.
 
     Attributes
     ----------
@@ -56,7 +58,13 @@ class Ops:
     """
 
     def __init__(
-        self, config: Config, batch: BatchArrays, *, prefill: bool, empty: Callable[[int], Any] = device.empty
+        self,
+        config: Config,
+        batch: BatchArrays,
+        *,
+        prefill: bool,
+        empty: Callable[[int], Any] = device.empty,
+        n_scratch: int | None = None,
     ) -> None:
         self.batch, self.prefill = batch, prefill
         self.sequences = batch.max_sequences
@@ -64,7 +72,8 @@ class Ops:
         self._launch: Any = linear.DecodeLinear
         self.scratch: list[Any] = []
         if prefill:
-            scratch = cuda_prefill.UnpackScratch(scratch_bytes(config, batch.max_rows, batch.max_sequences))
+            n_scratch = n_scratch or scratch_bytes(config, batch.max_rows, batch.max_sequences)
+            scratch = cuda_prefill.UnpackScratch(n_scratch)
             self._launch = partial(cuda_prefill.PrefillLinear, scratch=scratch)
             self.scratch.append(scratch.halves)
         self._attention = attention.Workspace(empty)

@@ -16,7 +16,10 @@ class StepPass(Protocol):
 
     batch: DeviceBatch
     logits: Any
-    layers: Layers
+
+    @property
+    def layers(self) -> Layers:
+        """Launches and arrays of the first GPU. Read after a pass, for its results."""
 
     def __call__(
         self,
@@ -43,8 +46,11 @@ class StepPass(Protocol):
 class PromptPass(Protocol):
     """A prefill pass, as `PrefillPass`; its arrays are on the first GPU."""
 
-    layers: Layers
     lent: ScratchArena
+
+    @property
+    def layers(self) -> Layers:
+        """Launches and arrays of the first GPU. Read after a pass, for its results."""
 
     def __call__(self, tokens: NDArray[Any], rows: Ragged, capture: tuple[int, ...]) -> None:
         """Run prefill spans. Called by the model, which reads the results from `layers`."""

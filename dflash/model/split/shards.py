@@ -40,7 +40,7 @@ class Columns(NamedTuple):
     @property
     def ranges(self) -> list[slice]:
         """The ranges, in the order of the device's own columns."""
-        starts = range(self.first, self.first + self.n * self.step, self.step)
+        starts = [self.first + i * self.step for i in range(self.n)]
         return [slice(start, start + self.size) for start in starts]
 
 
@@ -169,6 +169,10 @@ class ShardWeights:
     def __contains__(self, name: str) -> bool:
         return name in self._whole
 
+    def n_parts(self, name: str) -> int:
+        """Return the number of equal parts of a block's matrix, of which a device has one."""
+        return self._shard.of if self._rows(name) else 1
+
     def matrix(self, name: str) -> Matrix:
         """Return the device's rows of a matrix. The embedding is whole, the LM head is a part of its rows."""
         matrix = self._whole.matrix(name)
@@ -178,8 +182,8 @@ class ShardWeights:
 
     def matrices(self, *names: str, fused: str, rows: tuple[int, ...]) -> tuple[Matrix, ...]:
         """Return the device's rows of several matrices, of which `rows` are the numbers; see `Weights.matrices`."""
-        of = [self._shard.of if self._rows(name) else 1 for name in names]
-        wholes = self._whole.matrices(*names, fused=fused, rows=tuple(n * k for n, k in zip(rows, of, strict=True)))
+        whole_rows = tuple(n * self.n_parts(name) for n, name in zip(rows, names, strict=True))
+        wholes = self._whole.matrices(*names, fused=fused, rows=whole_rows)
         return tuple(_some(whole, self._rows(name)) for whole, name in zip(wholes, names, strict=True))
 
     def vector(self, name: str) -> NDArray[np.float32]:

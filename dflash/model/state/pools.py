@@ -170,6 +170,8 @@ class Pools:
         """Move the keys and values of the accepted rows `path` to consecutive positions from `length` on in `pages`."""
         where = np.array(pages, np.int32)
         for k, v in self.caches:
+            if not k.size:
+                continue  # a device without attention layers
             with holding(k):
                 self._backend.compact(k, v, pages=where, length=length, path=np.array(path, np.int32))
 

@@ -1,7 +1,7 @@
 """All that the passes of a split are made of."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dflash.model.config import Config
 from dflash.model.cuda.split.devices import Devices
@@ -19,13 +19,14 @@ class SplitContext(NamedTuple):
     plan : SplitPlan
     config : Config
         Sizes of the whole model.
-    weights : sequence of DeviceWeights
-        Weights of each GPU.
+    weights, tables : sequence of DeviceWeights
+        Weights of the layers of each GPU, and those that belong to no layer.
     pools : SplitPools
     """
 
     devices: Devices
     plan: SplitPlan
     config: Config
-    weights: Sequence[DeviceWeights]
+    weights: Sequence[DeviceWeights[Any]]
+    tables: Sequence[DeviceWeights[Any]]
     pools: SplitPools

@@ -2,7 +2,11 @@
 
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
+from dflash.errors import Unsupported
+from dflash.kernels.exchange.cuda import Signals
+from dflash.kernels.gpu.launch import each_is_waited_for
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
@@ -11,10 +15,13 @@ from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.cuda.split.context import SplitContext
 from dflash.model.cuda.split.devices import Devices
 from dflash.model.cuda.split.layer_passes import LayerDecode, LayerPrefill
+from dflash.model.cuda.split.shard_weights import ShardDeviceWeights
+from dflash.model.cuda.split.tensor_passes import TensorDecode, TensorPrefill
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.split.plan import SplitPlan
 from dflash.model.split.pools import SplitPools
+from dflash.model.split.shards import Shard, ShardWeights
 from dflash.model.weights import Weights
 
 
@@ -40,6 +47,8 @@ class SplitDeviceModel(DeviceModel):
     ------
     OutOfMemory
         If a part does not fit its device.
+    Unsupported
+        If launches of a tensor split are to be waited for one by one.
     """
 
     def __init__(
@@ -54,6 +63,8 @@ class SplitDeviceModel(DeviceModel):
         threads: int = 4,
         chunk: int = CHUNK,
     ) -> None:
+        if plan.kind == "tensor" and each_is_waited_for():
+            raise Unsupported("split 'tensor': GPUs wait for each other, so that DFLASH_DEBUG_SYNC=1 can't wait for one")
         self.plan, self._devices = plan, devices
         config = replace(config, context=plan.context)
         super().__init__(file, config, pages=plan.n_pages, slots=slots, kv=kv, threads=threads, chunk=chunk)
@@ -68,14 +79,25 @@ class SplitDeviceModel(DeviceModel):
             with devices[i]:
                 self._flushes += flushes(part)
         with ExitStack() as stack:
-            weights = []
-            for i in range(len(devices)):
-                with devices[i]:
-                    weights.append(DeviceWeights(host, stack.enter_context(Staging(self.threads))))
-            self.weights = weights[0]
-            parts = SplitContext(devices, plan, config, weights, pools)
-            prefill = LayerPrefill(parts, self.prefill_chunk, most)
-            self._prefill, self._decode = prefill, LayerDecode(parts, most, prefill.arenas)
+            stagings = []
+            for context in contexts:
+                with context:
+                    stagings.append(stack.enter_context(Staging(self.threads)))
+            tables: list[DeviceWeights[Any]] = [DeviceWeights(host, staging) for staging in stagings]
+            self.weights = tables[0]
+            if plan.kind == "layer":
+                parts = SplitContext(devices, plan, config, tables, tables, pools)
+                stages = LayerPrefill(parts, self.prefill_chunk, most)
+                self._prefill, self._decode = stages, LayerDecode(parts, most, stages.arenas)
+                return
+            weights = [
+                ShardDeviceWeights(ShardWeights(host, config, Shard(rank, len(devices))), staging)
+                for rank, staging in enumerate(stagings)
+            ]
+            parts = SplitContext(devices, plan, config, weights, [self.weights, *weights[1:]], pools)
+            signals = Signals(contexts)
+            ranks = TensorPrefill(parts, signals, self.prefill_chunk, most)
+            self._prefill, self._decode = ranks, TensorDecode(parts, signals, most, ranks.arenas)
 
     def finish(self) -> None:
         """Wait for all launched work of all GPUs; see `DeviceModel.finish`."""
