@@ -89,9 +89,8 @@ def main():
     results["same_bits"] = same
     one, two = results["one"], results["two"]
     print(f"bits equal: {same}")
-    print(
-        f"plain      {one['plain_tok_s']:8.1f} {two['plain_tok_s']:8.1f} tok/s  {two['plain_tok_s'] / one['plain_tok_s']:.2f} x"
-    )
+    plain = one["plain_tok_s"], two["plain_tok_s"]
+    print(f"plain      {plain[0]:8.1f} {plain[1]:8.1f} tok/s  {plain[1] / plain[0]:.2f} x")
     for n, ms in one["forward_ms"].items():
         print(f"{n:>2} rows    {ms:8.3f} {two['forward_ms'][n]:8.3f} ms     {ms / two['forward_ms'][n]:.2f} x")
     for n, rate in one["prompt_tok_s"].items():
