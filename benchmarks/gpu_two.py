@@ -45,8 +45,8 @@ def logits_of(model):
     """Return the logits of a prompt of 70 tokens and of 16 rows after it, for a comparison of bits."""
     ids = np.random.default_rng(1).integers(0, 50_000, 86, dtype=np.int32)
     with closing(model.state()) as state:
-        found = [model.forward([Span.chain(state, ids[:70], prefill=True)]).logits.get()]
-        found.append(model.forward([Span.chain(state, ids[70:])]).logits.get())
+        found = [np.array(model.forward([Span.chain(state, ids[:70], prefill=True)]).logits)]
+        found.append(np.array(model.forward([Span.chain(state, ids[70:])]).logits))
     return found
 
 

@@ -115,7 +115,7 @@ def texts(**settings):
             strategy = named(name, draft.get("draft"))
             for sampling in ({}, {"temperature": 0.9, "seed": 5}):
                 made = lm.generate(list(PROMPTS), strategy=strategy, max_tokens=48, **sampling)
-                found.append((name, [list(one.token_ids) for one in made]))
+                found.append((name, [list(one.tokens) for one in made]))
     return found
 
 
