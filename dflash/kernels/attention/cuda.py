@@ -9,6 +9,7 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.arrays import check
+from dflash.kernels.exchange.links import SIGNALS, PeerLink
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.cubin import device_target
@@ -148,6 +149,8 @@ class Attend(_Attention):
         Workspace of the stream, used for float16 caches only. Float16 arrays may be given as uint16.
     whole_heads : int, optional
         KV heads of the model if this cache has only some of them; they determine the splits, and so the bits.
+    link : PeerLink, optional
+        Link to the other GPUs of a tensor split, which receive the results; for float16 caches only.
 
     Raises
     ------
@@ -176,6 +179,7 @@ class Attend(_Attention):
         gate: Any = None,
         workspace: Workspace | None = None,
         whole_heads: int | None = None,
+        link: PeerLink | None = None,
     ) -> None:
         super().__init__("attend", q, k, v, batch, out, gate)
         if self.exact:
@@ -192,9 +196,11 @@ class Attend(_Attention):
             made = kernel(_HERE / f"{name}.cu", name, dependent=True, **constants)
             n_processors = device.attribute("MultiProcessorCount")
             self._attend[cut] = made.bind(n_processors, cut.threads, given, cut.shared(self.width))
-        made = kernel(_HERE / "combine.cu", "combine", dependent=True, **self.constants, MAX_SPLITS=parts)
+        linked = {} if link is None else link.macros
+        made = kernel(_HERE / "combine.cu", "combine", dependent=True, **self.constants, **linked, MAX_SPLITS=parts)
         self._across = -(-self.group * self.width // 256), self.kv
         args = batch.counts, batch.row_starts, batch.sequence, batch.length, gate, space.partial, space.stats, out
+        args = *args, *((None, 0) if link is None else (link.table(), SIGNALS))
         self._combine = made.bind((*self._across, 1), 256, args)
 
     def _launch(self, n_rows: int, stream: Any) -> None:

@@ -13,6 +13,7 @@ from dflash.kernels.delta.cuda_arguments import Inputs, MixerWeights, constants,
 from dflash.kernels.delta.cuda_norm import GatedNorm
 from dflash.kernels.delta.cuda_prompt import Prompt, PromptScratch, scratch_bytes
 from dflash.kernels.delta.memory import DeltaMemory
+from dflash.kernels.exchange.links import SIGNALS, PeerLink
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.ragged import PENDING
 
@@ -54,6 +55,8 @@ class DeltaStep:
         Value rows of a thread, 2 or 4; the result does not depend on it. The default is the fastest in measurements.
     fused : bool, optional
         Make the norm part of the launch; by default if the GPU has clusters, or a head has one block.
+    link : PeerLink, optional
+        Link to the other GPUs of a tensor split, which receive the results; requires `fused`.
 
     Raises
     ------
@@ -78,6 +81,7 @@ class DeltaStep:
         split: int | None = None,
         value_rows: int | None = None,
         fused: bool | None = None,
+        link: PeerLink | None = None,
     ) -> None:
         n_groups, n_heads, _, n_values = memory.sizes
         device = cupy.cuda.Device()
@@ -85,12 +89,14 @@ class DeltaStep:
         self._split = split or split_of(n_values)
         self._own = n_values // self._split
         self._fused = has_clusters or self._split == 1 if fused is None else fused
+        assert link is None or self._fused, "other GPUs receive the results after the norm"
         self._rows = rows_of(inputs, weights, conv_memory, memory)
         self._sequences, self._memory, self._taps = batch.max_sequences, memory, len(weights.taps)
         self._read = None if self._fused else cupy.empty((min(self._rows, PENDING), n_heads * n_values), np.float32)
         readers = cupy.zeros((batch.max_sequences, n_groups), np.int32)
-        self._arguments = step_arguments(inputs, weights, batch, conv_memory, memory, readers, self._read)
-        of_model = constants(conv_memory, memory)
+        peers = (None, 0) if link is None else (link.table(), SIGNALS)
+        self._arguments = *step_arguments(inputs, weights, batch, conv_memory, memory, readers, self._read), *peers
+        of_model = constants(conv_memory, memory) | ({} if link is None else link.macros)
         of_model |= {"SPLIT": self._split, "FUSE_NORM": int(self._fused)}
         self._kernel = functools.partial(kernel, _FOLDER / "step.cu", "step", dependent=True, **of_model)
         self._choices = (value_rows,) if value_rows else (2, 4) if self._own >= _LEAST_FOR_FOUR else (2,)

@@ -106,14 +106,16 @@ class Ops:
         """Return a launch of ``stream += x @ W.T / INNER_SCALE``."""
         return self.add(x, weight, stream, behind=behind, scale=1 / INNER_SCALE)
 
-    def delta(self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[Any, Any], eps: float) -> Op:
-        """Return a launch of convolution, delta rule and gated norm."""
+    def delta(
+        self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[Any, Any], eps: float, **settings: Any
+    ) -> Op:
+        """Return a launch of convolution, delta rule and gated norm; `settings` go to `DeltaStep`."""
         inputs = delta.Inputs(space.mixed, space.gate, space.alpha, space.beta, space.heads)
         a, dt, norm = (weights.vector(name) for name in ("ssm_a", "ssm_dt.bias", "ssm_norm.weight"))
         gains = delta.MixerWeights(weights.taps("ssm_conv1d.weight"), a, dt, norm, eps)
         if self.prefill:
             return delta.Prompt(inputs, gains, self.batch, *memory, self._delta)
-        step = delta.DeltaStep(inputs, gains, self.batch, *memory)
+        step = delta.DeltaStep(inputs, gains, self.batch, *memory, **settings)
         return lambda n: step(n, n_sequences=min(n, self.sequences))
 
     def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:

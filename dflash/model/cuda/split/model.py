@@ -95,7 +95,7 @@ class SplitDeviceModel(DeviceModel):
                 for rank, staging in enumerate(stagings)
             ]
             parts = SplitContext(devices, plan, config, weights, [self.weights, *weights[1:]], pools)
-            signals = Signals(contexts)
+            signals = Signals(contexts), Signals(contexts)
             ranks = TensorPrefill(parts, signals, self.prefill_chunk, most)
             self._prefill, self._decode = ranks, TensorDecode(parts, signals, most, ranks.arenas)
 

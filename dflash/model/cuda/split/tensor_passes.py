@@ -33,7 +33,7 @@ class _Ranks:
         Those of the first GPU, whose arrays hold the results of the pass.
     """
 
-    def __init__(self, parts: SplitContext, signals: Signals, batches: Sequence[DeviceBatch]) -> None:
+    def __init__(self, parts: SplitContext, signals: tuple[Signals, Signals], batches: Sequence[DeviceBatch]) -> None:
         self._devices, self._batches, n = parts.devices, batches, len(parts.devices)
         self.batch, self._all = batches[0], list[Layers]()
         self._shards = [Shard(rank, n) for rank in range(n)]
@@ -42,7 +42,7 @@ class _Ranks:
             with parts.devices[rank]:
                 part = parts.plan.devices[rank].config
                 spaces.append(shard_space(parts.config, part, self.batch.max_rows, parts.pools.kv, shard))
-            self._places.append(ShardPlace(parts.config, shard, signals, spaces))
+            self._places.append(ShardPlace(parts.config, shard, *signals, spaces))
 
     @property
     def layers(self) -> Layers:
@@ -81,7 +81,7 @@ class TensorPrefill(_Ranks):
         Memory of each GPU that holds nothing between passes.
     """
 
-    def __init__(self, parts: SplitContext, signals: Signals, rows: int, pages: int) -> None:
+    def __init__(self, parts: SplitContext, signals: tuple[Signals, Signals], rows: int, pages: int) -> None:
         super().__init__(parts, signals, _batches(parts.devices, rows, PROMPTS, pages))
         self.arenas, n_scratch = list[ScratchArena](), scratch_bytes(parts.config, rows, PROMPTS)
         for rank, place in enumerate(self._places):
@@ -104,10 +104,13 @@ class TensorPrefill(_Ranks):
 class TensorDecode(_Ranks):
     """A decode pass over several GPUs, with the interface of `DecodePass`: one graph for each GPU and bucket of rows."""
 
-    def __init__(self, parts: SplitContext, signals: Signals, pages: int, lent: Sequence[ScratchArena]) -> None:
+    def __init__(
+        self, parts: SplitContext, signals: tuple[Signals, Signals], pages: int, lent: Sequence[ScratchArena]
+    ) -> None:
         super().__init__(parts, signals, _batches(parts.devices, PENDING, SEQUENCES, pages))
         config, self.logits = parts.config, lent[0].alloc(PENDING, parts.config.n_vocab)
         self._ops, self._heads, self._graphs = list[ShardOps](), list[Any](), list[Graphs]()
+        self._begins = list[Callable[[int], None]]()
         for rank, place in enumerate(self._places):
             with parts.devices[rank]:
                 part = parts.plan.devices[rank].config
@@ -123,7 +126,8 @@ class TensorDecode(_Ranks):
                 self._ops.append(ops)
                 self._all.append(layers)
                 self._heads.append(launch)
-                self._graphs.append(Graphs(_RankLaunch(ops, layers, launch), self._batches[rank].clear))
+                self._begins.append(ops.links.advance() if ops.links else lambda _: None)
+                self._graphs.append(Graphs(_RankLaunch(ops, layers, launch, self._begins[-1]), self._batches[rank].clear))
 
     def __call__(
         self,
@@ -174,6 +178,7 @@ class TensorDecode(_Ranks):
             with self._devices[rank]:
                 batch.clear()
                 self._ops[rank].sequences = 1 if shape.alone else batch.max_sequences
+                self._begins[rank](shape.rows)
         self._run(shape.rows, shape.capture)
         if shape.logits:
             for rank, head in enumerate(self._heads):
@@ -188,11 +193,12 @@ class TensorDecode(_Ranks):
 class _RankLaunch:
     """Launches a decode pass on one GPU."""
 
-    def __init__(self, ops: ShardOps, layers: Layers, head: Any) -> None:
-        self._ops, self._layers, self._head = ops, layers, head
+    def __init__(self, ops: ShardOps, layers: Layers, head: Any, begin: Callable[[int], None]) -> None:
+        self._ops, self._layers, self._head, self._begin = ops, layers, head, begin
 
     def __call__(self, shape: PassGraphKey) -> None:
         self._ops.sequences = 1 if shape.alone else SEQUENCES
+        self._begin(shape.rows)
         self._layers(shape.rows, shape.capture)
         if shape.logits:
             self._head(shape.rows)
