@@ -57,8 +57,8 @@ def open_file(tmp_path_factory):
 @pytest.fixture(params=CASES, ids="-".join)
 def models(request, open_file):
     """One model on one GPU and on two, and tokens."""
+    from dflash.kernels.gpu.devices import Devices
     from dflash.model.cuda.model import DeviceModel
-    from dflash.model.cuda.split.devices import Devices
     from dflash.model.cuda.split.model import SplitDeviceModel
 
     kind, name = request.param
@@ -128,7 +128,7 @@ def test_every_strategy(split):
 def test_a_device_without_room(monkeypatch):
     from dflash.model.cuda.split import load
 
-    monkeypatch.setattr(load, "_free_memory", lambda number: (1 << 40, 1 << 28)[number])
+    monkeypatch.setattr(load, "free_memory_of", lambda number: (1 << 40, 1 << 28)[number])
     with pytest.raises(OutOfMemory, match="cuda:1"):
         dflash.load("demo", devices=["cuda:0", "cuda:1"], split="tensor")
 

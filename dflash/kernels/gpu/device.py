@@ -21,6 +21,9 @@ OLDEST = 8, 0
 _CAPTURING = threading.RLock()
 """Held while a graph is captured: another thread that synchronised the device, as loading a draft does, would end it."""
 
+_CLUSTERS = 90
+"""Lowest compute capability with thread block clusters."""
+
 _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
 
@@ -68,6 +71,13 @@ def _attributes(device: int) -> dict[str, int]:
     import cupy
 
     return cupy.cuda.Device(device).attributes
+
+
+def has_clusters() -> bool:
+    """Return True if blocks of the current device can share memory in clusters: Hopper and newer GPUs."""
+    import cupy
+
+    return int(cupy.cuda.Device().compute_capability) >= _CLUSTERS
 
 
 def description() -> dict[str, Any]:

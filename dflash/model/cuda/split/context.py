@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from dflash.kernels.gpu.devices import Devices
 from dflash.model.config import Config
-from dflash.model.cuda.split.devices import Devices
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.split.plan import SplitPlan
 from dflash.model.split.pools import SplitPools

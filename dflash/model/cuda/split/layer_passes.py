@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.devices import Devices
 from dflash.kernels.linear.cuda import DecodeLinear, fetch_ahead
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.model.cuda.graphs import Graphs
@@ -15,7 +16,6 @@ from dflash.model.cuda.ops import Ops
 from dflash.model.cuda.passes import PROMPTS, SEQUENCES, Layers, PassGraphKey, bucket_of
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.split.context import SplitContext
-from dflash.model.cuda.split.devices import Devices
 
 _BETWEEN = "stream", "normed", "squares"
 """Arrays that the first norm of the next GPU reads; the multiply behind the last block has prepared it."""

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from dflash.errors import Unsupported
-from dflash.kernels.gpu import device
+from dflash.kernels.gpu.devices import Devices, free_memory_of
 from dflash.model.config import Config
 from dflash.model.cuda.load import RESERVE, work_bytes
-from dflash.model.cuda.split.devices import Devices
 from dflash.model.cuda.split.model import SplitDeviceModel
 from dflash.model.gguf.file import GGUFFile
 from dflash.model.split.plan import SplitPlan, plan_split
@@ -41,7 +39,7 @@ def gpu_plan(
     OutOfMemory, RequestError
         See `dflash.model.split.plan.plan_split`.
     """
-    free = [_free_memory(number) for number in numbers]
+    free = [free_memory_of(number) for number in numbers]
     return plan_split(
         config,
         Weights(file, config).tensors,
@@ -73,13 +71,3 @@ def load_on_gpus(
     devices = Devices(numbers, direct=kind == "tensor")
     tell("weights")
     return SplitDeviceModel(file, config, plan, devices, slots=sequences + 1, kv=kv, threads=threads)
-
-
-def _free_memory(number: int) -> int:
-    import cupy
-
-    n = cupy.cuda.runtime.getDeviceCount()
-    if number >= n:
-        raise Unsupported(f"device 'cuda:{number}': this machine has {n} GPUs")
-    with cupy.cuda.Device(number):
-        return device.free_memory()

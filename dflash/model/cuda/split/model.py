@@ -6,6 +6,7 @@ from typing import Any
 
 from dflash.errors import Unsupported
 from dflash.kernels.exchange.cuda import Signals
+from dflash.kernels.gpu.devices import Devices
 from dflash.kernels.gpu.launch import each_is_waited_for
 from dflash.kernels.gpu.staging import Staging
 from dflash.kernels.ragged import PAGE
@@ -13,7 +14,6 @@ from dflash.model.config import Config
 from dflash.model.cuda.model import CHUNK, DeviceModel, flushes
 from dflash.model.cuda.pool_backend import DEVICE
 from dflash.model.cuda.split.context import SplitContext
-from dflash.model.cuda.split.devices import Devices
 from dflash.model.cuda.split.layer_passes import LayerDecode, LayerPrefill
 from dflash.model.cuda.split.shard_weights import ShardDeviceWeights
 from dflash.model.cuda.split.tensor_passes import TensorDecode, TensorPrefill

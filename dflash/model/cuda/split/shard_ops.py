@@ -4,20 +4,18 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import cupy
-
 from dflash.kernels.attention import cuda as attention
 from dflash.kernels.exchange.cuda import ColumnExchange, Piece, Signals
 from dflash.kernels.exchange.links import PeerLinks
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
-from dflash.kernels.linear.cuda_prefill import is_hopper
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import SplitNorm, carried
 from dflash.model.config import Config
 from dflash.model.cuda.ops import Norm, Op, Ops
 from dflash.model.cuda.weights import DeviceWeights
+from dflash.model.cuda.workspace import HALF
 from dflash.model.split.shards import Columns, Shard
 
 
@@ -109,7 +107,7 @@ class ShardOps(Ops):
         config, shard = place.config, place.shard
         self._columns = shard.columns(config.width).ranges[0]
         # where no launch of its own is needed, a kernel sends its results itself
-        fused = self.splits_norms and is_hopper(cupy.cuda.Device().id)
+        fused = self.splits_norms and device.has_clusters()
         self.links = PeerLinks(shard.rank, place.links) if fused else None
         self._own = _own_columns(place, self._space)
         self._exchanges = {name: self._exchange(name) for name in self._own if name not in ("normed", "squares")}
@@ -156,7 +154,7 @@ class ShardOps(Ops):
         own = self._space.own.attended
         if self.prefill:
             return self._gathered("attended", super().attention(q, cache, own, gate), {})
-        halves = cache[0].dtype != cupy.float32
+        halves = cache[0].dtype.itemsize == HALF.itemsize
         link = self._link("attended", waits=False) if halves else {}
         about = {"workspace": self._attention, "whole_heads": self._place.config.kv_heads, **link}
         return self._gathered("attended", attention.Attend(q, *cache, self.batch, own, gate=gate, **about), link)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dflash.kernels.exchange.cuda import Signals
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.devices import Devices
 from dflash.kernels.linear.cuda import DecodeLinear, fetch_ahead
 from dflash.kernels.ragged import PENDING, Ragged
 from dflash.model.cuda.graphs import Graphs
@@ -18,7 +19,6 @@ from dflash.model.cuda.ops import scratch_bytes
 from dflash.model.cuda.passes import PROMPTS, SEQUENCES, Layers, PassGraphKey, bucket_of
 from dflash.model.cuda.scratch_arena import ScratchArena
 from dflash.model.cuda.split.context import SplitContext
-from dflash.model.cuda.split.devices import Devices
 from dflash.model.cuda.split.shard_ops import ShardOps, ShardPlace
 from dflash.model.cuda.split.shard_space import shard_space
 from dflash.model.split.shards import Shard

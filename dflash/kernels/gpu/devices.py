@@ -72,6 +72,17 @@ class Devices:
                 device.synchronize()
 
 
+def free_memory_of(number: int) -> int:
+    """Return the bytes that can be allocated now on a GPU; raise `Unsupported` if there is no such GPU."""
+    import cupy
+
+    n = cupy.cuda.runtime.getDeviceCount()
+    if number >= n:
+        raise Unsupported(f"device 'cuda:{number}': this machine has {n} GPUs")
+    with cupy.cuda.Device(number):
+        return device.free_memory()
+
+
 def _enable(one: int, other: int, *, needed: bool) -> None:
     import cupy
 
