@@ -12,6 +12,7 @@ from compare import assert_close, assert_same_bits
 from dflash.errors import KernelError
 from dflash.kernels.attention import reference
 from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.ragged import PAGE
 
 cupy = pytest.importorskip("cupy")
@@ -42,7 +43,7 @@ CASES = [*reference.cases(), *TRUE]
 def kind(request, monkeypatch):
     """Type of the cache; of halves also what runs on GPUs without products of four warps."""
     if request.param == "halves everywhere":
-        monkeypatch.setattr(cuda, "device_target", lambda _: "sm_80")
+        monkeypatch.setattr(cuda, "capabilities", lambda: capabilities()._replace(has_wgmma=False))
     return np.float32 if request.param == "float32" else np.float16
 
 

@@ -17,7 +17,7 @@ from dflash.model.layers import Block, FullAttention, LinearAttention
 from dflash.model.model import Model
 from dflash.model.split.plan import plan_split
 from dflash.model.split.pools import SplitPools
-from dflash.model.split.shards import Shard, ShardWeights
+from dflash.model.split.shards import Shard, ShardWeights, value_groups
 from dflash.model.weights import Weights
 from dflash.model.workspace import ModelWorkspace
 
@@ -147,8 +147,7 @@ class _Gathered:
             block(rows, n)
             s.stream[:] = space.first(n).stream
             return
-        after = "ffn_norm.weight" if config.architecture == "qwen3" else "post_attention_norm.weight"
-        rms_norm(s.stream, self.whole.vector(after), config.norm_eps, out=normed)
+        rms_norm(s.stream, self.whole.vector(config.blocks.ffn_norm), config.norm_eps, out=normed)
         inner = []
         for weights, _, _ in self._each():
             inner.append(np.empty((n, self.part.ffn), np.float32))
@@ -164,7 +163,7 @@ class _Gathered:
             return {"n": config.heads * config.head_size}
         return {
             "n": config.delta_value_heads * config.delta_size,
-            "groups": config.delta_value_heads // config.delta_key_heads,
+            "groups": value_groups(config),
         }
 
     def _gather(self, n, parts, about):
@@ -186,7 +185,7 @@ class _Gathered:
         n, part = len(normed), self.part
         if not self.recurrent:
             s = self.home.first(n)
-            gated = 1 if part.architecture == "qwen3" else 2
+            gated = 2 if part.blocks.gated else 1
             sizes = gated * part.heads * part.head_size, *(part.kv_heads * part.head_size,) * 2
             query, key, value = outs = [np.empty((n, size), np.float32) for size in sizes]
             names = "attn_q.weight", "attn_k.weight", "attn_v.weight"

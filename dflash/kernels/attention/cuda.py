@@ -12,7 +12,7 @@ from dflash.kernels.arrays import check
 from dflash.kernels.exchange.links import SIGNALS, PeerLink
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import BatchArrays
-from dflash.kernels.gpu.cubin import device_target
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.driver import tensor_map
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
@@ -106,7 +106,7 @@ class _Attention:
         self.batch, self.arrays = batch, (q, k, v)
         self.constants = {"HEAD_DIM": self.width, "GROUP_SIZE": self.group, "KV_HEADS": self.kv}
         self.constants["GATED"] = int(gate is not None)
-        hopper = device_target(cupy.cuda.Device().id) == "sm_90a"
+        hopper = capabilities().has_wgmma
         self.hopper, self.suffix = hopper, "_hopper" if hopper else ""
         if hopper and not self.exact:
             places = k.shape[0] * PAGE, self.kv * self.width
@@ -194,7 +194,7 @@ class Attend(_Attention):
         for cut in dict.fromkeys(tiles(n * self.group, self.group, hopper=self.hopper) for n in range(1, most + 1)):
             constants = {**self.constants, **cut.constants(), "MAX_SPLITS": parts, "GATED": 0}
             made = kernel(_HERE / f"{name}.cu", name, dependent=True, **constants)
-            n_processors = device.attribute("MultiProcessorCount")
+            n_processors = capabilities().processors
             self._attend[cut] = made.bind(n_processors, cut.threads, given, cut.shared(self.width))
         linked = {} if link is None else link.macros
         made = kernel(_HERE / "combine.cu", "combine", dependent=True, **self.constants, **linked, MAX_SPLITS=parts)
@@ -230,7 +230,7 @@ class Prefill(_Attention):
         for cut in {tiles(n, self.group, hopper=self.hopper) for n in (64, 128)}:
             made = kernel(_HERE / f"{name}.cu", name, dependent=True, **self.constants, **cut.constants())
             self._prefill[cut] = made.bind(self.kv, cut.threads, args, cut.shared(self.width))
-        self._few = 128 * device.attribute("MultiProcessorCount") // (self.group * self.kv)
+        self._few = 128 * capabilities().processors // (self.group * self.kv)
 
     def _launch(self, n_rows: int, stream: Any) -> None:
         # few rows take small tiles, to occupy more multiprocessors

@@ -9,10 +9,13 @@ import cupy
 import numpy as np
 
 from dflash.errors import KernelError
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 
 _SOURCE = Path(__file__).with_name("exchange.cu")
 _THREADS = 256
+_AHEAD = 1 << 62  # signals, more than any launch waits for
+_BLOCKS = 8  # of a multiprocessor at most, which fill it: a thread has one load in flight
 _LARGEST_UNIT = 16  # bytes that a thread copies at a time
 
 
@@ -41,13 +44,27 @@ class Signals:
             with device:
                 self.arrived.append(cupy.zeros(n, cupy.uint64))
                 self.expected.append(cupy.zeros(1, cupy.uint64))
+        self._devices = devices
         addresses = np.array([array.data.ptr for array in self.arrived], np.uint64)
         for device in devices:
             with device:
                 self.addresses.append(cupy.array(addresses))
 
+    def let_pass(self) -> None:
+        """Let no launch wait until `restart`: for a rehearsal, in which kernels are still being loaded."""
+        for device, arrived in zip(self._devices, self.arrived, strict=True):
+            with device:
+                arrived.fill(_AHEAD)
 
-class Piece(NamedTuple):
+    def restart(self) -> None:
+        """Count from zero; nothing that sends or waits may be running."""
+        for device, arrived, expected in zip(self._devices, self.arrived, self.expected, strict=True):
+            with device:
+                arrived.fill(0)
+                expected.fill(0)
+
+
+class SentColumns(NamedTuple):
     """Columns that one GPU sends.
 
     Parameters
@@ -73,7 +90,7 @@ class ColumnExchange:
     rank : int
         Number of this GPU, which is the current device.
     signals : Signals
-    pieces : sequence of Piece
+    pieces : sequence of SentColumns
 
     Raises
     ------
@@ -86,7 +103,7 @@ class ColumnExchange:
     an error 10 seconds after it began to wait.
     """
 
-    def __init__(self, rank: int, signals: Signals, pieces: Sequence[Piece]) -> None:
+    def __init__(self, rank: int, signals: Signals, pieces: Sequence[SentColumns]) -> None:
         sizes = [n for piece in pieces for n in (*_sizes(piece), *_addresses(piece))]
         unit = gcd(_LARGEST_UNIT, *sizes)
         self._width = sum(piece.source.shape[1] * piece.source.itemsize for piece in pieces) // unit
@@ -95,14 +112,14 @@ class ColumnExchange:
         made = kernel(_SOURCE, "exchange", dependent=True, RANK=rank, PEERS=len(signals.arrived), UNIT=unit)
         arguments = signals.addresses[rank], signals.arrived[rank], signals.expected[rank]
         self._run = made.bind(1, _THREADS, (cupy.array(table), len(table), 0, *arguments))
-        self._most = cupy.cuda.Device().attributes["MultiProcessorCount"]
+        self._most = _BLOCKS * capabilities().processors
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Exchange the first `n_rows` rows."""
         self._run(stream, grid=min(-(-self._width * n_rows // _THREADS), self._most), n_rows=n_rows)
 
 
-def _sizes(piece: Piece) -> tuple[int, int, int, int]:
+def _sizes(piece: SentColumns) -> tuple[int, int, int, int]:
     """Return the bytes of a row of the source, of a range, between ranges, and of a row of the targets."""
     source, ranges = piece.source, piece.ranges
     size, step = ranges[0].stop - ranges[0].start, ranges[-1].start - ranges[0].start
@@ -114,14 +131,14 @@ def _sizes(piece: Piece) -> tuple[int, int, int, int]:
     return source.strides[0], size * source.itemsize, step * source.itemsize, strides.pop()
 
 
-def _addresses(piece: Piece) -> list[int]:
+def _addresses(piece: SentColumns) -> list[int]:
     """Return the addresses of the source and of the first range of each target; 0 for None."""
     first = piece.ranges[0].start * piece.source.itemsize
     targets = [0 if target is None else target.data.ptr + first for target in piece.targets]
     return [piece.source.data.ptr, *targets]
 
 
-def _row(piece: Piece, unit: int) -> list[int]:
+def _row(piece: SentColumns, unit: int) -> list[int]:
     """Return a piece as in exchange.cu."""
     source_stride, size, step, stride = (n // unit for n in _sizes(piece))
     source, *targets = _addresses(piece)

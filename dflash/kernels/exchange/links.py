@@ -84,9 +84,13 @@ class PeerLinks:
         self._sent += bool(outs)
         return made
 
+    def restart(self) -> None:
+        """Count passes from the first one, as `Signals.restart`."""
+        self.base.fill(-self._sent * SIGNALS % (1 << 64))
+
     def advance(self) -> Any:
         """Return the launch that begins a pass; call this once, after all links were made."""
         total = self._sent * SIGNALS
-        self.base.fill(-total % (1 << 64))
+        self.restart()
         launch = kernel(_SOURCE, "advance", dependent=True).bind(1, 1, (self.base, total))
         return lambda n_rows: launch()  # noqa: ARG005

@@ -93,6 +93,7 @@ def plan_split(
     context: int | None,
     sequences: int,
     kv: str,
+    kv_bytes: int | None = None,
 ) -> SplitPlan:
     """Divide a model among devices.
 
@@ -110,7 +111,7 @@ def plan_split(
         Free bytes of each device.
     work : callable
         Returns the bytes of scratch memory and reserve of a device that runs layers of these sizes.
-    context, sequences, kv
+    context, sequences, kv, kv_bytes
         See `dflash.model.state.budget.n_pages`; recurrent states are allocated for one more sequence.
 
     Raises
@@ -143,7 +144,8 @@ def plan_split(
             )
     whole = Need.of(config, kv)
     fit = min((room // need.page for room, need in zip(rooms, needs, strict=True) if need.page), default=0)
-    pages, most = n_pages(config, context=context, sequences=sequences, kv=kv, room=fit * whole.page)
+    about: dict[str, Any] = {"context": context, "sequences": sequences, "kv": kv, "kv_bytes": kv_bytes}
+    pages, most = n_pages(config, room=fit * whole.page, **about)
     cached = [pages * need.page for need in needs]
     devices = tuple(
         DevicePlan(name, layers, part, w, s, p, used, n)

@@ -96,6 +96,11 @@ def shard_config(config: Config, shards: int) -> Config:
     )
 
 
+def value_groups(config: Config) -> int:
+    """Return the runs of value heads, one head for each key head, or 1 if the value heads of a key head are neighbours."""
+    return 1 if config.blocks.grouped else config.delta_value_heads // config.delta_key_heads
+
+
 def own_rows(config: Config, shard: Shard, name: str, *, recurrent: bool) -> list[slice]:
     """Return the rows of a block's tensor that a device has, in the order in which it stores them.
 
@@ -114,21 +119,21 @@ def own_rows(config: Config, shard: Shard, name: str, *, recurrent: bool) -> lis
     list of slice
         Empty for a tensor that every device has as a whole: norms and experts.
     """
-    value_groups = config.delta_value_heads // config.delta_key_heads if recurrent else 1
+    groups = value_groups(config) if recurrent else 1
     keys, values = config.delta_key_heads * config.delta_size, config.delta_value_heads * config.delta_size
     stem = name.removesuffix(".weight").removesuffix(".bias")
     if recurrent and stem in ("attn_qkv", "ssm_conv1d"):
-        mixed = (shard.columns(keys).ranges, shard.columns(keys).ranges, shard.columns(values, groups=value_groups).ranges)
+        mixed = (shard.columns(keys).ranges, shard.columns(keys).ranges, shard.columns(values, groups=groups).ranges)
         return [
             slice(start + part.start, start + part.stop)
             for start, parts in zip((0, keys, 2 * keys), mixed, strict=True)
             for part in parts
         ]
     if recurrent and stem == "attn_gate":
-        return shard.columns(values, groups=value_groups).ranges
+        return shard.columns(values, groups=groups).ranges
     if recurrent and stem in ("ssm_alpha", "ssm_beta", "ssm_a", "ssm_dt"):
-        return shard.columns(config.delta_value_heads, groups=value_groups).ranges
-    gated = 1 if config.architecture == "qwen3" else 2
+        return shard.columns(config.delta_value_heads, groups=groups).ranges
+    gated = 2 if config.blocks.gated else 1
     sizes = {
         "attn_q": gated * config.heads * config.head_size,
         "attn_k": config.kv_heads * config.head_size,

@@ -20,12 +20,13 @@ def gpu_plan(
     context: int | None,
     sequences: int,
     kv: str,
+    kv_bytes: int | None = None,
 ) -> SplitPlan:
     """Plan a model over GPUs by their free memory now; loads nothing.
 
     Parameters
     ----------
-    file, config, context, sequences, kv
+    file, config, context, sequences, kv, kv_bytes
         See `dflash.model.loading.target.load_model`.
     numbers : sequence of int
         CUDA device numbers.
@@ -50,6 +51,7 @@ def gpu_plan(
         context=context,
         sequences=sequences,
         kv=kv,
+        kv_bytes=kv_bytes,
     )
 
 
@@ -64,10 +66,11 @@ def load_on_gpus(
     kv: str,
     threads: int,
     tell: Callable[[str], None],
+    kv_bytes: int | None = None,
 ) -> SplitDeviceModel:
     """Put a model on several GPUs; arguments and errors as for `gpu_plan` and `load_on_gpu`."""
     tell("memory")
-    plan = gpu_plan(file, config, numbers, kind, context=context, sequences=sequences, kv=kv)
+    plan = gpu_plan(file, config, numbers, kind, context=context, sequences=sequences, kv=kv, kv_bytes=kv_bytes)
     devices = Devices(numbers, direct=kind == "tensor")
     tell("weights")
     return SplitDeviceModel(file, config, plan, devices, slots=sequences + 1, kv=kv, threads=threads)

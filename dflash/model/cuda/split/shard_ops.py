@@ -5,18 +5,22 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from dflash.kernels.attention import cuda as attention
-from dflash.kernels.exchange.cuda import ColumnExchange, Piece, Signals
+from dflash.kernels.exchange.cuda import ColumnExchange, SentColumns, Signals
 from dflash.kernels.exchange.links import PeerLinks
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.norm.cuda import RmsNorm
 from dflash.kernels.norm.split import SplitNorm, carried
 from dflash.model.config import Config
 from dflash.model.cuda.ops import Norm, Op, Ops
 from dflash.model.cuda.weights import DeviceWeights
 from dflash.model.cuda.workspace import HALF
-from dflash.model.split.shards import Columns, Shard
+from dflash.model.split.shards import Columns, Shard, value_groups
+
+_ROOMY = 200 << 10
+"""Bytes of shared memory of a block above which the norm of linear attention is part of its launch for all row counts."""
 
 
 class ShardPlace(NamedTuple):
@@ -107,7 +111,7 @@ class ShardOps(Ops):
         config, shard = place.config, place.shard
         self._columns = shard.columns(config.width).ranges[0]
         # where no launch of its own is needed, a kernel sends its results itself
-        fused = self.splits_norms and device.has_clusters()
+        fused = self.splits_norms and capabilities().has_clusters and capabilities().block_shared > _ROOMY
         self.links = PeerLinks(shard.rank, place.links) if fused else None
         self._own = _own_columns(place, self._space)
         self._exchanges = {name: self._exchange(name) for name in self._own if name not in ("normed", "squares")}
@@ -179,7 +183,7 @@ class ShardOps(Ops):
             targets = [getattr(space, name) for space in place.spaces]
             if name in ("stream", "inner"):
                 targets[rank] = None  # computed in place
-            pieces.append(Piece(source, targets, self._own[name].ranges))
+            pieces.append(SentColumns(source, targets, self._own[name].ranges))
         return ColumnExchange(rank, place.signals, pieces)
 
 
@@ -190,6 +194,6 @@ def _own_columns(place: ShardPlace, space: SimpleNamespace) -> dict[str, Columns
     if config.ffn:
         own["inner"] = shard.columns(config.ffn)
     if any(config.recurrent):
-        groups = config.delta_value_heads // config.delta_key_heads
+        groups = value_groups(config)
         own["heads"] = shard.columns(config.delta_value_heads * config.delta_size, groups=groups)
     return own

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.kernels.exchange.cuda import Signals
-from dflash.kernels.gpu import device
+from dflash.kernels.gpu import device, jit
 from dflash.kernels.gpu.batch import DeviceBatch
 from dflash.kernels.gpu.devices import Devices
 from dflash.kernels.linear.cuda import DecodeLinear, fetch_ahead
@@ -35,6 +35,7 @@ class _Ranks:
 
     def __init__(self, parts: SplitContext, signals: tuple[Signals, Signals], batches: Sequence[DeviceBatch]) -> None:
         self._devices, self._batches, n = parts.devices, batches, len(parts.devices)
+        self._signals = signals
         self.batch, self._all = batches[0], list[Layers]()
         self._shards = [Shard(rank, n) for rank in range(n)]
         self._places, spaces = list[ShardPlace](), list[SimpleNamespace]()
@@ -54,6 +55,7 @@ class _Ranks:
         self.layers.make_room(capture)
         for layers in self._all[1:]:
             layers.captured = self.layers.captured
+        jit.warm()  # a kernel that is loaded during a pass would wait for one that waits for another GPU
 
     def _share_batch(self) -> None:
         words = self.batch.uploaded()
@@ -170,10 +172,13 @@ class TensorDecode(_Ranks):
         return {shape.rows: sum(graphs.launches[shape] for graphs in self._graphs) for shape in wanted}
 
     def prepare(self, shape: PassGraphKey) -> None:
-        """See `DecodePass`. The pass of zero rows runs on all GPUs at once, since each waits for the others."""
+        """See `DecodePass`. In the pass of zero rows no GPU waits for another, since kernels may be loaded by it."""
         self._make_room(shape.capture)
         if shape in self._graphs[0]:
             return
+        self._devices.synchronize()
+        for signals in self._signals:
+            signals.let_pass()
         for rank, batch in enumerate(self._batches):
             with self._devices[rank]:
                 batch.clear()
@@ -185,9 +190,18 @@ class TensorDecode(_Ranks):
                 with self._devices[rank]:
                     head(shape.rows)
         self._devices.synchronize()
+        self._restart()
         for rank, graphs in enumerate(self._graphs):
             with self._devices[rank]:
                 graphs.capture(shape)
+
+    def _restart(self) -> None:
+        for signals in self._signals:
+            signals.restart()
+        for rank, ops in enumerate(self._ops):
+            with self._devices[rank]:
+                if ops.links:
+                    ops.links.restart()
 
 
 class _RankLaunch:
