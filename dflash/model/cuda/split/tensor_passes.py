@@ -202,6 +202,7 @@ class TensorDecode(_Ranks):
             with self._devices[rank]:
                 if ops.links:
                     ops.links.restart()
+        self._devices.synchronize()  # no GPU signals to one that still counts from before
 
 
 class _RankLaunch:
