@@ -84,7 +84,7 @@ class DecodeScratch:
         self.rows, pairs, items = rows, rows * shape.slots, shape.items(rows, _PAIRS)
         self.normed = cupy.empty((rows, shape.spans * SPAN_BYTES), np.uint8)
         self.logits = cupy.empty((rows, shape.experts + 1), np.float32)
-        self.experts = cupy.empty((rows, shape.n_used), np.int32)
+        self.experts = cupy.zeros((rows, shape.n_used), np.int32)  # read as a hint before it is first written
         self.factors = cupy.empty((rows, shape.slots), np.float32)
         self.item_expert, self.item_pairs = cupy.empty(items, np.int32), cupy.empty((items, _PAIRS), np.int32)
         self.n_items, self.arrived = cupy.empty(1, np.int32), cupy.zeros(1, np.int32)
