@@ -104,7 +104,8 @@ class DecodeMoe:
     weights : Experts
         Weights on the device: `PackedWeight` of any native types; `router` and `shared_router` are float32 arrays.
     counts : int32 (1 or more,)
-        Its first entry is the actual number of rows, on the device. Rows beyond are skipped.
+        Its first entry is the actual number of rows, on the device. Rows beyond are skipped. It is read before the previous
+        kernel has ended, as the batch of a pass may be.
     scratch : DecodeScratch
         Scratch of the stream.
     eps : float
