@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from dflash.cli.model_arguments import add_model
+from dflash.cli.model_arguments import add_model, kv_type
 from dflash.cli.terminal import put, size
 
 HELP = "describe a model and the memory it needs"
@@ -36,7 +36,7 @@ def main(arguments: argparse.Namespace) -> int:
         about = draft_overview(path)
     else:
         with GGUFFile.open(path) as file:
-            about = overview(file, kv=arguments.kv, threads=arguments.threads, device=arguments.device) | _names()
+            about = overview(file, kv=kv_type(arguments), threads=arguments.threads, device=arguments.device) | _names()
     lay_out = draft_as_text if "draft" in about else as_text
     put(json.dumps(about, ensure_ascii=False, indent=2) if arguments.json else lay_out(about))
     return 0
@@ -114,7 +114,7 @@ def as_text(about: dict[str, Any]) -> str:
         ("context", f"{model['context']:,} tokens"),
         ("weights", size(memory["weights"])),
         *(("", _mix(kind, part, about["kernels"])) for kind, part in about["quantization"].items()),
-        ("KV cache", f"{size(memory['kv_per_1000_tokens'])} for 1,000 tokens"),
+        ("KV cache", _cache(memory)),
         ("state", f"{size(memory['state_per_sequence'])} per sequence, {pending} for pending tokens"),
         ("tokenizer", f"{tokenizer['model']} ({tokenizer['pre']}), {tokenizer['tokens']:,} tokens, end {tokenizer['end']}"),
         ("", tokenizer["normalizer"]),
@@ -136,6 +136,11 @@ def as_text(about: dict[str, Any]) -> str:
         lines.insert(4, ("experts", f"{model['experts']['used']} of {model['experts']['all']} per token"))
     lines += [(name, ", ".join(about[name])) for name in ("strategies", "recoveries") if name in about]
     return _aligned(lines)
+
+
+def _cache(memory: dict[str, Any]) -> str:
+    per_token, many = size(memory["kv_per_token"]), size(memory["kv_per_1000_tokens"])
+    return f"{memory['kv_type']}, {per_token} per token, {many} for 1,000 tokens"
 
 
 def _device(device: dict[str, Any]) -> str:

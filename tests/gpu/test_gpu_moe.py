@@ -49,7 +49,7 @@ class Layer:
         weights = weights._replace(
             router=Matrix((weights.router.unpacked() / small).astype(np.float32).view(np.uint8), "F32")
         )
-        self.weights = weights._make(w if isinstance(w, int) else Exact(w) for w in weights)
+        self.weights = weights._make(Exact(w) if isinstance(w, Matrix) else w for w in weights)
         self.gain = ((1 + normal(width) / 10) * small).astype(np.float32)
         self.whole = cupy.full((rows + 1, width), np.nan, np.float32)
         self.counts = cupy.zeros(2, np.int32)
@@ -102,6 +102,10 @@ SHAPES = [
     {"width": 96, "ffn": 32, "n": 8, "n_used": 2, "kind": "F16", "down": "Q4_0"},
     {"width": 96, "ffn": 32, "kind": "F32", "down": "BF16", "shared_ffn": 64},
     {"width": 2304, "ffn": 768, "n": 12, "n_used": 10, "kind": "Q4_0", "down": "Q4_0"},
+    {"shared_ffn": 0},
+    {"width": 2048, "ffn": 768, "n": 128, "n_used": 8, "shared_ffn": 0},
+    {"width": 96, "ffn": 32, "n": 7, "n_used": 7, "kind": "F16", "down": "Q4_0", "shared_ffn": 0},
+    {"width": 256, "ffn": 256, "n": 512, "n_used": 10},
 ]
 PREFILL = cuda_prefill.PrefillScratch, cuda_prefill.PrefillMoe
 PORTABLE = cuda_prefill.PrefillScratch, functools.partial(cuda_prefill.PrefillMoe, hopper=False)

@@ -14,7 +14,7 @@
 //
 // Grid (SPLIT, VALUE_HEADS, sequences or fewer), block THREADS, shared memory: `Smem` for row_capacity rows and
 // saved_capacity states.
-// Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh; TAPS of the conv; SPLIT, blocks of a head; FUSE_NORM, 0
+// Macros: those of shape.cuh; TAPS of the conv; SPLIT, blocks of a head; FUSE_NORM, 0
 // or 1; ROWS_PER_THREAD, value rows of a thread, 2 or 4; STAGE_INPUTS, 1 to copy inputs to shared memory. The last two
 // change no bit of a result.
 // Bytes: 4 * VALUE_HEADS * VALUE_DIM * KEY_DIM a sequence, twice if rows were accepted.

@@ -1,15 +1,15 @@
 // Combine the expert outputs of each row: out += sum over slots of factor * product.
 //
 // Grid (MODEL_DIM / 1024 rounded up, rows), block 256, no shared memory. A thread handles four columns. Macros: MODEL_DIM, a
-// multiple of 16; N_USED, routed experts of a token. Bytes: 4 * MODEL_DIM * (N_USED + 3) a row, and 2.25 * MODEL_DIM for a
+// multiple of 16; N_USED and N_SHARED, see slots.cuh. Bytes: 4 * MODEL_DIM * (SLOTS + 2) a row, and 2.25 * MODEL_DIM for a
 // norm behind the experts (`halves` not null).
 #include "../gpu/include/pdl.cuh"
 #include "combine.cuh"
+#include "slots.cuh"
 
-#if !defined(MODEL_DIM) || !defined(N_USED)
-#error "MODEL_DIM and N_USED must be defined"
+#ifndef MODEL_DIM
+#error "MODEL_DIM must be defined"
 #endif
-constexpr int SLOTS = N_USED + 1;
 static_assert(MODEL_DIM % 16 == 0, "sums of squares of 16 columns");
 
 extern "C" __global__ void __launch_bounds__(256)

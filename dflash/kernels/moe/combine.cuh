@@ -1,4 +1,4 @@
-// Sum of a row's expert outputs times their factors. The order is fixed: the expert with the largest logit first, the shared
+// Sum of a row's expert outputs times their factors. The order is fixed: the expert with the largest logit first, a shared
 // expert last.
 #pragma once
 #include "../gpu/include/activation.cuh"

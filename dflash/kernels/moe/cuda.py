@@ -30,6 +30,7 @@ _HELD = 16  # float4 of the router's weights that a thread of router.cu holds
 PLAIN = "F32", "F16", "BF16"
 """Formats whose weights are not quantised."""
 _LIGHT = "Q2_K", "Q3_K", "Q4_K", "Q6_K", "MXFP4"  # formats that need few registers
+_ROUTER_STATIC = 4096  # bytes; router.cu declares 2368
 _RESERVED, _LARGE = 1024, 80 * 1024  # bytes: static shared memory of a block; spans of all warps that halve the warps
 
 
@@ -49,15 +50,16 @@ class MoeShape:
     def __init__(self, weights: Experts) -> None:
         self.experts, self.width = weights.router.shape
         self.ffn = prod(weights.gate.shape[:-1]) // self.experts
-        self.shared_ffn, self.n_used = weights.shared_gate.shape[0], weights.n_used
-        self.slots = self.n_used + 1
+        self.shared_ffn = weights.shared[1].shape[0] if weights.shared else self.ffn
+        self.n_used, self.n_shared = weights.n_used, 1 if weights.shared else 0
+        self.slots = self.n_used + self.n_shared
         self.spans = -(-self.width // SPAN)
         self.inner_spans = -(-max(self.ffn, self.shared_ffn) // SPAN)
 
     def items(self, n_rows: int, pairs: int) -> int:
         """Return the largest number of items of `n_rows` rows; an item is an expert with up to `pairs` of its rows."""
         chosen = n_rows * self.n_used
-        return min(chosen, self.experts + chosen // pairs) + -(-n_rows // pairs)
+        return min(chosen, self.experts + chosen // pairs) + self.n_shared * -(-n_rows // pairs)
 
     def constants(self) -> dict[str, int]:
         """Return the sizes as macros."""
@@ -65,7 +67,11 @@ class MoeShape:
 
     def of_router(self) -> dict[str, int]:
         """Return the sizes that the router depends on as macros."""
-        return {"MODEL_DIM": self.width, "EXPERTS": self.experts, "N_USED": self.n_used}
+        return {"MODEL_DIM": self.width, "EXPERTS": self.experts} | self.of_slots()
+
+    def of_slots(self) -> dict[str, int]:
+        """Return the experts of a token as macros."""
+        return {"N_USED": self.n_used, "N_SHARED": self.n_shared}
 
 
 class DecodeScratch:
@@ -83,7 +89,7 @@ class DecodeScratch:
         shape = MoeShape(weights)
         self.rows, pairs, items = rows, rows * shape.slots, shape.items(rows, _PAIRS)
         self.normed = cupy.empty((rows, shape.spans * SPAN_BYTES), np.uint8)
-        self.logits = cupy.empty((rows, shape.experts + 1), np.float32)
+        self.logits = cupy.empty((rows, shape.experts + shape.n_shared), np.float32)
         self.experts = cupy.zeros((rows, shape.n_used), np.int32)  # read as a hint before it is first written
         self.factors = cupy.empty((rows, shape.slots), np.float32)
         self.item_expert, self.item_pairs = cupy.empty(items, np.int32), cupy.empty((items, _PAIRS), np.int32)
@@ -141,10 +147,10 @@ class DecodeMoe:
         check(stream, gain, weights, shape)
         if not 0 < scratch.rows <= min(MOST_ROWS, len(stream)):
             raise KernelError(f"experts: a decode launch has 1 to {min(MOST_ROWS, len(stream))} rows, got {scratch.rows}")
-        s, w, self._processors = scratch, weights, capabilities().processors
+        s, w, self._processors = scratch, filled(weights), capabilities().processors
         given = stream, gain, w.router, w.shared_router, counts, eps, s.normed, s.logits
         self._routers = [(most, *_router(shape, rows, outs, given)) for most, rows, outs in _ROUTERS]
-        small = {"EXPERTS": shape.experts, "N_USED": shape.n_used}
+        small = {"EXPERTS": shape.experts} | shape.of_slots()
         items = s.item_expert, s.item_pairs, s.n_items
         plan = kernel(_HERE / "expert_items.cu", "expert_items", dependent=True, **small)
         self._plan = plan.bind(1, 512, (s.logits, counts, s.rows, s.experts, s.factors, *items, s.arrived))
@@ -158,14 +164,14 @@ class DecodeMoe:
         self._down, self._down_blocks = _down(shape, args, few=False)
         args = s.inner, s.experts, s.factors, counts, w.down, w.shared_down, *norm, stream
         self._down_few, _ = _down(shape, args, few=True)
-        combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, N_USED=shape.n_used)
+        combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, **shape.of_slots())
         self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, *norm, stream))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Run for the first `n_rows` rows, or `counts` if that is less; does not allocate or synchronise."""
         shape, processors = self._shape, self._processors
         _, router, rows, outs = next(r for r in self._routers if n_rows <= r[0])
-        router(stream, grid=(-(-(shape.experts + 1) // outs), -(-n_rows // rows)))
+        router(stream, grid=(-(-(shape.experts + shape.n_shared) // outs), -(-n_rows // rows)))
         if n_rows <= FEW:
             self._gate_up_few(stream, grid=(shape.inner_spans * 16, n_rows * shape.slots))
             self._down_few(stream, grid=(shape.width // 16, n_rows))
@@ -189,11 +195,25 @@ def upload(weights: Experts) -> Experts:
     Experts
         Weights in the form that `DecodeMoe` takes.
     """
-    routers = {name: cupy.asarray(getattr(weights, name).unpacked()) for name in ("router", "shared_router")}
-    parts = {
-        name: PackedWeight(w) for name, w in weights._asdict().items() if name not in ("router", "shared_router", "n_used")
-    }
-    return Experts(**routers, **parts, n_used=weights.n_used)
+
+    def uploaded(name: str, weight: Any) -> Any:
+        return cupy.asarray(weight.unpacked()) if name in ("router", "shared_router") else PackedWeight(weight)
+
+    return weights._replace(
+        **{
+            name: uploaded(name, weight)
+            for name, weight in weights._asdict().items()
+            if name != "n_used" and weight is not None
+        }
+    )
+
+
+def filled(weights: Experts) -> Any:
+    """Return the weights; a missing shared expert has those of the routed ones, as addresses that kernels do not use."""
+    if weights.shared:
+        return weights
+    w = weights
+    return w._replace(shared_router=w.router, shared_gate=w.gate, shared_up=w.up, shared_down=w.down)
 
 
 def check(stream: Any, gain: Any, weights: Experts, shape: MoeShape) -> None:
@@ -201,13 +221,13 @@ def check(stream: Any, gain: Any, weights: Experts, shape: MoeShape) -> None:
     name = weights.gate.name
     if stream.shape[1:] != (shape.width,) or gain.shape != (shape.width,):
         raise KernelError(f"{name}: experts of width {shape.width} don't fit rows {stream.shape} and a gain {gain.shape}")
-    for weight, rows, width in (
-        (weights.gate, shape.experts * shape.ffn, shape.width),
-        (weights.up, shape.experts * shape.ffn, shape.width),
-        (weights.down, shape.experts * shape.width, shape.ffn),
-        (weights.shared_gate, shape.shared_ffn, shape.width),
-        (weights.shared_up, shape.shared_ffn, shape.width),
-        (weights.shared_down, shape.width, shape.shared_ffn),
+    shared_ffn = shape.shared_ffn
+    shared = ((shared_ffn, shape.width), (shared_ffn, shape.width), (shape.width, shared_ffn)) if weights.shared else ()
+    for weight, (rows, width) in (
+        (weights.gate, (shape.experts * shape.ffn, shape.width)),
+        (weights.up, (shape.experts * shape.ffn, shape.width)),
+        (weights.down, (shape.experts * shape.width, shape.ffn)),
+        *zip((weights.shared or ())[1:], shared, strict=True),
     ):
         if (prod(weight.shape[:-1]), weight.shape[-1]) != (rows, width):
             raise KernelError(f"{weight.name}: wanted {rows} rows of {width} in all, got {weight.shape}")
@@ -224,10 +244,19 @@ def span_bytes(kinds: list[str]) -> int:
 
 
 def _router(shape: MoeShape, rows: int, outs: int, args: tuple[Any, ...]) -> tuple[Bound, int, int]:
-    """Return launch, rows and logits of a router block; the number of logits is such that their weights fit registers."""
+    """Return launch, rows and logits of a router block: rows fit shared memory, the weights of the logits fit registers."""
+    while rows > 1 and 4 * rows * shape.width > capabilities().block_shared - _ROUTER_STATIC:
+        rows //= 2
     outs = max(2, min(outs, 2 * _HELD // -(-shape.width // 512)))
     made = kernel(
-        _HERE / "router.cu", "router", dependent=True, MODEL_DIM=shape.width, EXPERTS=shape.experts, OUTS=outs, ROWS=rows
+        _HERE / "router.cu",
+        "router",
+        dependent=True,
+        MODEL_DIM=shape.width,
+        EXPERTS=shape.experts,
+        N_SHARED=shape.n_shared,
+        OUTS=outs,
+        ROWS=rows,
     )
     return made.bind((1, 1), 256, args, shared=4 * rows * shape.width), rows, outs
 

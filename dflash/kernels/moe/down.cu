@@ -7,10 +7,10 @@
 //               range of units. Every warp is its own producer (copies) and consumer (multiplies). Grid: blocks, at most as
 //               many as units; block 32 * WARPS; shared memory X_BYTES + WARPS * STAGES * TILES * PIECE.
 //   down_small  out[row] += sum of its experts. PARTS warps for each expert take its spans in turn. Grid (MODEL_DIM / 16,
-//               rows), block 32 * (N_USED + 1) * PARTS, shared memory (N_USED + 1) * PARTS * (PIECE + SPAN_BYTES).
+//               rows), block 32 * SLOTS * PARTS, shared memory SLOTS * PARTS * (PIECE + SPAN_BYTES).
 //
-// Macros: MODEL_DIM, EXPERTS, N_USED, FFN_DIM, SHARED_FFN_DIM, the shape; DOWN and SHARED_DOWN, formats; for `down`: WARPS;
-// WARP_STRIPES; STAGES, spans of tiles in flight a warp; BLOCKS_PER_SM, blocks that must fit a multiprocessor.
+// Macros: those of shape.cuh; DOWN and SHARED_DOWN, formats; for `down`: WARPS; WARP_STRIPES; STAGES, spans of tiles in flight
+// a warp; BLOCKS_PER_SM, blocks that must fit a multiprocessor.
 // Bytes: `down`, the tiles of an expert once for every four of its pairs; `down_small`, once for every pair, repeats from
 // the L2 cache.
 #include "../gpu/include/pdl.cuh"
@@ -25,7 +25,7 @@
 
 using Row = Spans<DOWN, FFN_DIM>;
 using SharedRow = Spans<SHARED_DOWN, SHARED_FFN_DIM>;
-constexpr int SLOTS = N_USED + 1, PAIRS = 4, STRIPES = MODEL_DIM / 16;
+constexpr int PAIRS = 4, STRIPES = MODEL_DIM / 16;
 constexpr int INNER_SPANS = larger(Row::N, SharedRow::N), TOKEN_BYTES = INNER_SPANS * SPAN_BYTES;
 constexpr int X_STRIDE = TOKEN_BYTES + (INNER_SPANS % 2 ? 0 : 64), X_BYTES = PAIRS * X_STRIDE;
 constexpr int PIECE = larger(Row::BYTES, SharedRow::BYTES),

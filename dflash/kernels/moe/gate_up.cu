@@ -17,7 +17,7 @@
 #error "STAGES and BLOCKS_PER_SM must be defined"
 #endif
 
-constexpr int SLOTS = N_USED + 1, WARP_BYTES = STAGES * PIECE + PAIRS * SPAN_BYTES;
+constexpr int WARP_BYTES = STAGES * PIECE + PAIRS * SPAN_BYTES;
 constexpr int SUM_BYTES = 2 * SPANS * 2 * 512, BARRIER_BYTES = (SPANS * STAGES * 8 + 127) / 128 * 128;
 
 struct Weights {

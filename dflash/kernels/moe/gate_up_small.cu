@@ -52,13 +52,13 @@ gate_up_small(const unsigned char* x, const float* logits, const int* counts, co
     cp_async_commit_group();
     if (exists && !is_shared) {
         if (warp == 0) {
-            const float* of_row = logits + row * (EXPERTS + 1);
+            const float* of_row = logits + row * (EXPERTS + N_SHARED);
             int chosen;
             float share;
             choose_topk(of_row, lane, chosen, share);
             if (lane == slot) found = chosen;
             if (unit == 0 && slot == 0) {
-                write_choice(chosen, share, __ldcg(of_row + EXPERTS), lane, experts + row * N_USED, factors + row * SLOTS);
+                write_choice(chosen, share, of_row + EXPERTS, lane, experts + row * N_USED, factors + row * SLOTS);
                 __threadfence();  // the next launch reads the choice early
             }
         }

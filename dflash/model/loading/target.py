@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from dflash.errors import RequestError, Unsupported
 from dflash.kernels.gpu import device as gpu
+from dflash.kernels.kv_types import check_kv, kv_types
 from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
@@ -20,7 +21,6 @@ from dflash.model.model import CHUNK, Model
 from dflash.model.protocols.target import TargetModel
 from dflash.model.runnable import refuse_sizes
 from dflash.model.state.budget import n_cores, n_pages
-from dflash.model.state.pools import KV_TYPES
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -99,7 +99,7 @@ def load_model(
     sequences : int
         Sequences that may be open at a time.
     kv : str
-        Type of the KV cache, a key of `KV_TYPES`.
+        Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
     kv_bytes : int, optional
         Most bytes of the KV pages that all sequences share; by default a share of the free memory.
     progress : callable, optional
@@ -128,6 +128,7 @@ def load_model(
         try:
             config = Config.from_gguf(file.metadata, file.tensors)
             refuse_sizes(config, "cpu" if on_host else "cuda")
+            check_kv(kv, config.head_size, "cpu" if on_host else "cuda")
             tell("tokenizer")
             tokenizer = Tokenizer.from_gguf(file.metadata)
             model = (_on_host if on_host else _on_gpu)(file, config, tell=tell, **settings)
@@ -192,8 +193,7 @@ def _on_gpu(file: GGUFFile, config: Config, **settings: Any) -> "DeviceModel":
 def _check(device: str, threads: int | None, context: int | None, sequences: int, kv: str) -> None:
     if device not in DEVICES:
         raise Unsupported(f"device {device!r}: must be one of {', '.join(DEVICES)}")
-    if kv not in KV_TYPES:
-        raise RequestError(f"kv is {kv!r}, must be one of {', '.join(KV_TYPES)}")
+    kv_types(kv)
     for what, value in (("threads", threads), ("context", context), ("sequences", sequences)):
         if value is not None and value < 1:
             raise RequestError(f"{what} is {value}, must be at least 1")

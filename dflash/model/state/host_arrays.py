@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dflash.errors import FormatError
 from dflash.kernels.gpu import device
 from dflash.kernels.ragged import PAGE
-from dflash.model.state.pools import KV_TYPES, Pools
+from dflash.model.state.pools import Pools
 
 HostArrays = dict[str, NDArray[Any]]
 """Arrays of a saved state by name."""
@@ -40,7 +40,7 @@ def copy_pages(pools: Pools, pages: list[int], length: int) -> HostArrays:
     Returns
     -------
     dict of str to array
-        ``k`` and ``v``, uint16 or float32 (L, length, KV heads, head size).
+        ``k`` and ``v`` (L, length, KV heads, stored elements of a head), in the types of the pools.
 
     Notes
     -----
@@ -49,7 +49,7 @@ def copy_pages(pools: Pools, pages: list[int], length: int) -> HostArrays:
     found = {}
     for name, pool in (("k", pools.k), ("v", pools.v)):
         layers, _, _, *row = pool.shape
-        found[name] = np.empty((layers, length, *row), KV_TYPES[pools.kv])
+        found[name] = np.empty((layers, length, *row), pool.dtype)
         for i, page in enumerate(pages):
             part = found[name][:, i * PAGE : (i + 1) * PAGE]
             part[...] = to_host(pool[:, page, : part.shape[1]])
@@ -66,8 +66,10 @@ def write_pages(pools: Pools, arrays: Mapping[str, NDArray[Any]], length: int, s
     PoolExhausted, OutOfMemory
         If there is no memory; no page is taken then.
     """
-    layers, _, _, *row = pools.k.shape
-    copies = [checked(arrays, name, (layers, length, *row), KV_TYPES[pools.kv]) for name in ("k", "v")]
+    copies = [
+        checked(arrays, name, (len(pool), length, *pool.shape[3:]), pool.dtype)
+        for name, pool in (("k", pools.k), ("v", pools.v))
+    ]
     pages = pools.take_pages(-(-length // PAGE) - len(shared))
     try:
         for pool, copy in zip((pools.k, pools.v), copies, strict=True):

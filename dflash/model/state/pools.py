@@ -10,11 +10,9 @@ from dflash.kernels.arrays import zeros
 from dflash.kernels.attention import compact
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.memory import DeltaMemory
+from dflash.kernels.kv_types import kv_types
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
-
-KV_TYPES = {"f16": np.uint16, "f32": np.float32}
-"""Array types of stored keys and values; uint16 holds the bits of float16."""
 
 
 class Pools:
@@ -29,14 +27,14 @@ class Pools:
     slots : int
         Sequences that may be open at a time.
     kv : str
-        A key of `KV_TYPES`.
+        Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
     backend : PoolBackend
         Allocates the arrays, on the host by default.
 
     Attributes
     ----------
-    k, v : uint16 or float32 (L, pages, PAGE, KV heads, head size)
-        KV caches of the attention layers.
+    k, v : uint16, float32 or int8 (L, pages, PAGE, KV heads, stored elements of a head)
+        KV caches of the attention layers, see `dflash.kernels.kv_types`.
     conv : list of ConvMemory
     delta : list of DeltaMemory
         State of the convolution and of the delta rule of each linear-attention layer.
@@ -49,9 +47,11 @@ class Pools:
     ) -> None:
         backend = backend or HOST
         attention_layers = config.n_layers - sum(config.recurrent)
-        shape = (attention_layers, pages, PAGE, config.kv_heads, config.head_size)
+        shape = attention_layers, pages, PAGE, config.kv_heads
         self.pages, self.slots, self.kv = pages, slots, kv
-        self.k, self.v = (backend.zeros(*shape, dtype=KV_TYPES[kv]) for _ in range(2))
+        self.k, self.v = (
+            backend.zeros(*shape, kind.head_elements(config.head_size), dtype=kind.dtype) for kind in kv_types(kv)
+        )
         self._states = self._allocate_recurrent(config, backend.zeros)
         self._backend = backend
         self._free_pages = list(range(pages - 1, -1, -1))
@@ -72,7 +72,7 @@ class Pools:
         arrays = {name: zeros(n, *shape) for name, shape in (conv | delta).items()}
         for i in range(n):
             self.conv.append(ConvMemory(**{name: arrays[name][i] for name in conv}))
-            self.delta.append(DeltaMemory(**{name: arrays[name][i] for name in delta}))
+            self.delta.append(config.delta_memory(**{name: arrays[name][i] for name in delta}))
         return [arrays["tail"], arrays["state"]]
 
     @property
