@@ -35,6 +35,10 @@ def quantized(arch, heads, kv, width):
 @pytest.mark.parametrize("arch", GENERATIONS)
 def test_every_generation(arch):
     assert attention(arch, 24, 4, 256) == 0
+    assert attention(arch, 32, 4, 128, gated=0) == 0, "30B-A3B"
+    assert (
+        compiled("rope/rotate.cu", arch, HEAD_DIM=128, QUERY_HEADS=32, KV_HEADS=4, ROTARY_PAIRS=64, GATED=0, TO_HALF=1) == 0
+    )
 
 
 FEW = 8
@@ -67,8 +71,8 @@ def test_every_architecture(arch):
 
 @pytest.mark.parametrize(
     ("heads", "kv", "width", "gated"),
-    [(24, 4, 256, 1), (16, 2, 256, 1), (32, 8, 128, 0), (3, 1, 48, 0)],
-    ids=["27B", "35B-A3B", "a draft", "odd"],
+    [(24, 4, 256, 1), (16, 2, 256, 1), (32, 4, 128, 0), (32, 8, 128, 0), (3, 1, 48, 0)],
+    ids=["27B", "35B-A3B, 80B-A3B", "30B-A3B", "a draft", "odd"],
 )
 def test_every_shape_on_hopper(heads, kv, width, gated):
     assert attention(HOPPER, heads, kv, width, gated=gated) == 0

@@ -110,9 +110,14 @@ def slices_of(tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gat
 
 
 @cache
-def shape(n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gated: bool) -> dict[str, int]:
-    """Return the kernel's constants for bucket `n` and `tiles` of 16 rows of `width`; if gated, the tiles of one weight."""
-    slices, sides, blocks = slices_of(tiles, width, types, chip, gated=gated), 2 if gated else 1, 1
+def shape(
+    n: int, tiles: int, width: int, types: tuple[str, ...], chip: Chip, *, gated: bool, whole: int | None = None
+) -> dict[str, int]:
+    """Return the kernel's constants for bucket `n` and `tiles` of 16 rows of `width`; if gated, the tiles of one weight.
+
+    For a part of the rows of a matrix, K is sliced as for the `whole` tiles, so that its outputs have the same bits.
+    """
+    slices, sides, blocks = slices_of(whole or tiles, width, types, chip, gated=gated), 2 if gated else 1, 1
     largest, row = max(tile_bytes(t) for t in types), n * (_ROW_OF_16S if "Q2_K" in types else _ROW)
     if chip.large and slices > 1 and tiles * sides * -(-width // _COLUMNS) <= _SMALL_TILES * chip.processors:
         small = _small(n, tiles, width, types, slices, sides, row, chip)
