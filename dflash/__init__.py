@@ -112,10 +112,12 @@ def load(
     context: int | None = None,
     sequences: int = 8,
     kv: str = "f16",
+    kv_bytes: int | None = None,
     prefix_cache: bool | int = False,
     prefix_cache_folder: str | os.PathLike[str] | None = None,
     prefix_cache_disk: int | None = None,
     prefix_cache_exact: bool = True,
+    swap_bytes: int | None = None,
     progress: bool = False,
 ) -> "LM":
     """Load a model.
@@ -135,6 +137,9 @@ def load(
     kv : str
         Type of the KV cache: ``"f16"``, ``"f32"`` or ``"q8_0"``, which takes a little more than half of f16. On a CPU two
         with a slash, as ``"q8_0/f16"``, store keys and values apart.
+    kv_bytes : int, optional
+        Maximum bytes of the KV cache of all sequences together; None is a share of the free memory. Sequences that do
+        not fit at the same time wait or are preempted.
     prefix_cache : bool or int
         Maximum bytes of states that are saved so that later prompts with the same beginning need not read it again; True is
         an eighth of the free memory of the device. See `dflash.decode.prefix_cache`.
@@ -146,6 +151,10 @@ def load(
     prefix_cache_exact : bool
         Use only states that change no bit of a later output. On a GPU False lets a prompt begin at any saved state, also
         after generated text, whose last bits differ from those of a prompt; on a CPU there is no such difference.
+    swap_bytes : int, optional
+        Bytes of the KV cache of running sequences, without the oldest one, beyond which no other sequence starts. If memory
+        gets short, these sequences are preempted: their states move to host memory. None is the size of the KV cache; on a
+        GPU half of the host's free memory if that is more.
     progress : bool
         Draw progress bars on stderr while downloading, loading and compiling.
 
@@ -174,10 +183,12 @@ def load(
             "context": context,
             "sequences": sequences,
             "kv": kv,
+            "kv_bytes": kv_bytes,
             "prefix_cache": prefix_cache,
             "prefix_cache_folder": prefix_cache_folder,
             "prefix_cache_disk": prefix_cache_disk,
             "prefix_cache_exact": prefix_cache_exact,
+            "swap_bytes": swap_bytes,
         }
         return LM(*start(name, device=device, progress=report, **settings))
 

@@ -12,8 +12,9 @@ import dflash
 ROOT = Path(dflash.__file__).parent
 FLOORS = ("kernels", "model", "decode", "generation", "serve")
 DOORS = len(FLOORS)
-ABOVE = ("dflash.serve.__main__",)
+ABOVE = ("dflash.serve.__main__", "dflash.serve.ray")
 ONLY_IN = {"cupy": "kernels", "numba": "kernels", "starlette": "serve", "uvicorn": "serve"}
+RAY = "dflash.serve.ray"
 INSIDE = "import importlib\nimportlib.import_module(f'.{name}', __name__)"
 SOURCES = sorted(ROOT.rglob("*.py"))
 
@@ -21,7 +22,7 @@ SOURCES = sorted(ROOT.rglob("*.py"))
 def floor(module: str) -> int:
     """Number of the floor that a module of dflash lies on, the ground floor being 0."""
     parts = module.split(".")
-    if module in ABOVE:
+    if module.startswith(ABOVE):
         return DOORS
     return FLOORS.index(parts[1]) if len(parts) > 1 and parts[1] in FLOORS else DOORS
 
@@ -70,6 +71,8 @@ def complaints(path: Path, source: str) -> list[str]:
             found.append(f"{module}:{line} imports {name}, which is above it")
         elif top in ONLY_IN and module.split(".")[1:2] != [ONLY_IN[top]]:
             found.append(f"{module}:{line} imports {name}, which only {ONLY_IN[top]}/ may")
+        elif top == "ray" and not module.startswith(RAY):
+            found.append(f"{module}:{line} imports {name}, which only serve/ray/ may")
     return found
 
 
@@ -95,6 +98,8 @@ def test_imports_only_go_down(path):
         "import importlib\nimportlib.import_module(f'..{name}', __name__)",
         "import cupy",
         "from numba import njit",
+        "from ray import serve",
+        "from dflash.serve.ray import app",
     ],
 )
 def test_an_upward_import_is_found(source):

@@ -121,6 +121,10 @@ def as_text(about: dict[str, Any]) -> str:
         ("chat template", _template(about["template"])),
         ("device", _device(device)),
     ]
+    if "limit" in about:
+        limit = about["limit"]
+        read, rate = size(limit["bytes_per_token"]), f"{limit['bandwidth'] / 1e12:.2f} TB/s"
+        lines.append(("", f"a decoded token reads {read}: at most {limit['tokens_per_second']:,.0f} tokens/s at {rate}"))
     if "no_gpu" in device:
         lines.append(("", f"no GPU: {device['no_gpu']}"))
     if "draft_vocab_steps" in model:
@@ -142,7 +146,9 @@ def _cache(memory: dict[str, Any]) -> str:
 def _device(device: dict[str, Any]) -> str:
     if device["kind"] == "cpu":
         return f"cpu, {device['processor']}, {device['threads']} threads, {' '.join(device['simd'])}"
-    return f"{device['kind']}, {device['processor']}, {size(device['memory'])}, {device['architecture']}"
+    target = device.get("target", device["architecture"])
+    rules = "" if target == device["architecture"] else f" under the rules of {target}"
+    return f"{device['kind']}, {device['processor']}, {size(device['memory'])}, {device['architecture']}{rules}"
 
 
 def _mix(kind: str, part: dict[str, int], kernels: dict[str, str]) -> str:

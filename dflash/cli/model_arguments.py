@@ -39,7 +39,7 @@ def add_context(parser: argparse.ArgumentParser, *aliases: str) -> None:
 
 def add_draft(parser: argparse._ActionsContainer) -> None:
     """Add the draft model of strategies and its settings."""
-    parser.add_argument("--draft", "--model-draft", metavar="FILE", help="draft model of the strategy")
+    parser.add_argument("--draft", "-md", "--model-draft", metavar="FILE", help="draft model of the strategy")
     parser.add_argument(
         "--draft-device", choices=("cpu", "cuda"), help="device of the draft model (default: that of the model)"
     )

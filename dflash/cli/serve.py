@@ -4,11 +4,11 @@ import argparse
 import gc
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dflash.cli.model_arguments import check_draft, draft_settings
 from dflash.cli.serve_arguments import parse, sampling_defaults
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import socket
 
     from dflash.serve.admin.debug_log import DebugLog
+    from dflash.serve.endpoints import Backend
     from dflash.serve.strategy_choice import Defaults
 
 
@@ -54,14 +55,14 @@ def _serve(arguments: argparse.Namespace) -> None:
         raise DFlashError(f"the server needs {error.name}: pip install 'dflash[serve]'") from error
     from dflash.serve.access import is_loopback, read_key
 
-    _check_numbers(arguments)
+    check_numbers(arguments)
     key = read_key(arguments.api_key, arguments.api_key_file)
     if key is None and not is_loopback(arguments.host):
         print(
             f"dflash: --host {arguments.host} without --api-key: every client that reaches this address can use the server",
             file=sys.stderr,
         )
-    defaults = _defaults(arguments)
+    defaults = defaults_of(arguments)
     with ExitStack() as stack:
         debug_log = None
         if arguments.debug_log is not None:
@@ -71,7 +72,8 @@ def _serve(arguments: argparse.Namespace) -> None:
         _load_and_run(arguments, defaults, key, sockets, debug_log)
 
 
-def _check_numbers(arguments: argparse.Namespace) -> None:
+def check_numbers(arguments: argparse.Namespace) -> None:
+    """Raise `RequestError` for an option that is out of range."""
     from dflash.serve.limits import MAX_GRACE
 
     if not 0 <= arguments.port <= 65535:
@@ -88,7 +90,8 @@ def _check_numbers(arguments: argparse.Namespace) -> None:
         raise RequestError(f"--grace: must be 0 to {MAX_GRACE} seconds, got {arguments.grace:g}")
 
 
-def _defaults(arguments: argparse.Namespace) -> "Defaults":
+def defaults_of(arguments: argparse.Namespace) -> "Defaults":
+    """Return strategy, recoveries and sampling of requests that name none."""
     from dflash.generation.recovery.names import settle
     from dflash.serve.strategy_choice import Defaults, allowed, named
 
@@ -108,14 +111,8 @@ def _load_and_run(
     sockets: "list[socket.socket]",
     debug_log: "DebugLog | None",
 ) -> None:
-    from dflash.generation.load import start
     from dflash.serve.access import local_hosts
-    from dflash.serve.admin.model_facts import ModelFacts
-    from dflash.serve.app import build_app
-    from dflash.serve.draft_check import prepare_draft
-    from dflash.serve.endpoints import Backend
     from dflash.serve.health import MAX_CLOSING
-    from dflash.serve.limits import MAX_WAITING, Limits
     from dflash.serve.server import Server
     from dflash.serve.startup.loading import LoadingServer
     from dflash.serve.startup.ready_line import ready_line
@@ -124,50 +121,17 @@ def _load_and_run(
     print(f"dflash: loading {arguments.model}", file=sys.stderr)
     with ExitStack() as stack:
         with LoadingServer(sockets):
-            loaded, engine_thread = start(
-                arguments.model,
-                device=arguments.device,
-                threads=arguments.threads,
-                context=arguments.context,
-                sequences=arguments.sequences,
-                kv=arguments.kv,
-                max_waiting=MAX_WAITING,
-                max_step_ms=True if arguments.max_step_ms is None else arguments.max_step_ms,
-                prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
-                prefix_cache_folder=arguments.prefix_cache_folder,
-                prefix_cache_disk=None if arguments.prefix_cache_disk_mib is None else arguments.prefix_cache_disk_mib << 20,
-                prefix_cache_exact=not arguments.prefix_cache_inexact,
-            )
+            backend = load_backend(arguments, defaults)
+            engine_thread = backend.engine_thread
             stack.callback(engine_thread.close, MAX_CLOSING)
-            engine_thread.prepare(defaults.strategy)
-            prepare_draft(engine_thread, defaults)
-        names, context = arguments.model_name or [default_name(arguments.model)], loaded.model.config.context
-        facts = ModelFacts.of(loaded)
-        backend = Backend(
-            engine_thread,
-            loaded.tokenizer,
-            loaded.template,
-            names,
-            defaults,
-            Limits(context, arguments.request_timeout or inf),
-            strict_names=arguments.strict_model,
-            template_kwargs=arguments.template_kwargs,
-            facts=facts,
-        )
-        app = build_app(
-            backend,
-            api_key=key,
-            hosts=local_hosts(arguments.host, key),
-            keep_billing_header=arguments.keep_billing_header,
-            debug_log=debug_log,
-        )
+        app = app_of(arguments, backend, key, hosts=local_hosts(arguments.host, key), debug_log=debug_log)
         line = ready_line(
             url_of(sockets),
-            name=names[0],
-            context=context,
+            name=backend.names[0],
+            context=backend.limits.context,
             strategy=arguments.strategy or ("dflash" if arguments.draft else "plain"),
             has_key=key is not None,
-            has_template=loaded.template is not None,
+            has_template=backend.template is not None,
         )
         if not arguments.no_access_log:
             stack.enter_context(_access_log())
@@ -179,6 +143,81 @@ def _load_and_run(
         raise EngineFailed(
             f"the server has stopped because its engine failed: {engine_thread.error}"
         ) from engine_thread.error
+
+
+def load_backend(arguments: argparse.Namespace, defaults: "Defaults", *, id_prefix: str = "") -> "Backend":
+    """Load the model and start its engine thread.
+
+    Parameters
+    ----------
+    arguments : Namespace
+        Options of the server, checked.
+    defaults : Defaults
+        Result of `defaults_of`.
+    id_prefix : str
+        See `Backend`.
+    """
+    from dflash.generation.load import start
+    from dflash.serve.admin.model_facts import ModelFacts
+    from dflash.serve.draft_check import prepare_draft
+    from dflash.serve.endpoints import Backend
+    from dflash.serve.health import MAX_CLOSING
+    from dflash.serve.limits import MAX_WAITING, Limits
+
+    loaded, engine_thread = start(
+        arguments.model,
+        device=arguments.device,
+        threads=arguments.threads,
+        context=arguments.context,
+        sequences=arguments.sequences,
+        kv=arguments.kv,
+        kv_bytes=arguments.kv_bytes,
+        swap_bytes=arguments.swap_bytes,
+        max_waiting=MAX_WAITING,
+        max_step_ms=True if arguments.max_step_ms is None else arguments.max_step_ms,
+        prefix_cache=True if arguments.prefix_cache_mib is None else arguments.prefix_cache_mib << 20,
+        prefix_cache_folder=arguments.prefix_cache_folder,
+        prefix_cache_disk=None if arguments.prefix_cache_disk_mib is None else arguments.prefix_cache_disk_mib << 20,
+        prefix_cache_exact=not arguments.prefix_cache_inexact,
+    )
+    with ExitStack() as stack:
+        stack.callback(engine_thread.close, MAX_CLOSING)
+        engine_thread.prepare(defaults.strategy)
+        prepare_draft(engine_thread, defaults)
+        stack.pop_all()
+    return Backend(
+        engine_thread,
+        loaded.tokenizer,
+        loaded.template,
+        arguments.model_name or [default_name(arguments.model)],
+        defaults,
+        Limits(loaded.model.config.context, arguments.request_timeout or inf),
+        strict_names=arguments.strict_model,
+        template_kwargs=arguments.template_kwargs,
+        facts=ModelFacts.of(loaded),
+        id_prefix=id_prefix,
+    )
+
+
+def app_of(
+    arguments: argparse.Namespace,
+    backend: "Backend",
+    key: str | None,
+    *,
+    hosts: Collection[str] | None = None,
+    debug_log: "DebugLog | None" = None,
+) -> Any:  # Starlette, which only serve/ imports
+    """Build the application with the options of the server; see `build_app`."""
+    from dflash.serve.app import build_app
+
+    return build_app(
+        backend,
+        api_key=key,
+        hosts=hosts,
+        keep_billing_header=arguments.keep_billing_header,
+        debug_log=debug_log,
+        origins=arguments.allow_origin,
+    )
 
 
 @contextmanager

@@ -3,29 +3,14 @@
 import argparse
 import json
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+from dflash.cli.byte_size import byte_size
+from dflash.cli.llama_options import add_llama_options
 from dflash.cli.model_arguments import add_context, add_draft, add_model, kv_type
 from dflash.errors import RequestError
 
 DEFAULT_MODEL = "demo"
-
-_ALWAYS_ON = ("--jinja", "--metrics", "--slots", "--props", "--cont-batching", "-cb")
-"""Switches of llama-server for features that are always on here."""
-
-_REFUSED = {
-    ("-ngl", "--gpu-layers", "--n-gpu-layers"): "a model runs on one device as a whole; use --device cuda or --device cpu",
-    ("-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe", "-ot", "--override-tensor"): (
-        "a model runs on one device as a whole; use --device cuda or --device cpu"
-    ),
-    ("-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"): (
-        "a model runs on one device; choose it with CUDA_VISIBLE_DEVICES"
-    ),
-    ("-b", "--batch-size", "-ub", "--ubatch-size"): "the size of prompt chunks is chosen for the device; drop it",
-    ("-fa", "--flash-attn", "--no-mmap", "--mlock"): "attention and loading have one implementation here; drop it",
-    ("-mm", "--mmproj", "--lora", "--embedding", "--embeddings", "--rerank", "--reranking"): "is not supported",
-    ("--chat-template", "--chat-template-file"): "the template of the model's file is used; drop it",
-}
 
 _SAMPLING: dict[str, tuple[tuple[str, ...], type, str, str]] = {
     "temperature": (("--temp", "--temperature"), float, "T", "0 is greedy (0)"),
@@ -62,6 +47,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         arguments.model = arguments.model_option
     arguments.context = arguments.context or None
     arguments.kv = kv_type(arguments)
+    arguments.kv_bytes = byte_size("--kv-bytes", arguments.kv_bytes)
+    arguments.swap_bytes = byte_size("--swap-bytes", arguments.swap_bytes)
     arguments.template_kwargs = _template_kwargs(arguments.chat_template_kwargs)
     return arguments
 
@@ -77,15 +64,18 @@ def _template_kwargs(text: str | None) -> dict[str, Any]:
 
 
 def sampling_defaults(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the sampling parameters of requests that leave them out, by the name of their field.
+    """Return the sampling parameters and the limit of requests that leave them out, by the name of their field.
 
     Raises
     ------
     RequestError
         If a value is out of range; the message names the option.
     """
+    from dflash.decode.registry.recoveries import MAX_TOKENS
     from dflash.decode.sampling.params import Sampling
 
+    if arguments.max_tokens is not None and not (arguments.max_tokens == -1 or 1 <= arguments.max_tokens <= MAX_TOKENS):
+        raise RequestError(f"-n: must be -1 or 1 to {MAX_TOKENS}, got {arguments.max_tokens}")
     given = {name: value for name in _SAMPLING if (value := getattr(arguments, name)) is not None}
     if given.get("seed") == -1:
         del given["seed"]
@@ -94,16 +84,7 @@ def sampling_defaults(arguments: argparse.Namespace) -> dict[str, Any]:
     except RequestError as error:
         name, _, reason = str(error).partition(": ")
         raise RequestError(f"{_SAMPLING[name][0][0]}: {reason}") from error
-    return given
-
-
-class _RefusedOption(argparse.Action):
-    """An option of llama-server that has no meaning here; `const` says why."""
-
-    def __call__(self, *words: Any) -> NoReturn:
-        """Raise the error; the last of `words` is the option."""
-        option = words[-1]
-        raise RequestError(f"{option}: {self.const}")
+    return given if arguments.max_tokens in (None, -1) else {**given, "max_tokens": arguments.max_tokens}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -114,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_model(parser, default=DEFAULT_MODEL)
     parser.add_argument("-m", "--model", dest="model_option", metavar="MODEL", help="the same as MODEL")
+    parser.add_argument(
+        "-hf", "--hf-repo", dest="model_option", type="hf:{}".format, metavar="REPO", help="the same as hf:REPO"
+    )
     add_context(parser, "-c", "--ctx-size")
     _add_address(parser)
     parser.add_argument(
@@ -133,6 +117,18 @@ def _parser() -> argparse.ArgumentParser:
         help="most milliseconds by which a prompt delays the next token of running answers (50 on a GPU, 250 on a CPU); "
         "0 is no limit",
     )
+    parser.add_argument(
+        "--kv-bytes",
+        metavar="N",
+        help="bytes of the KV cache of all sequences together, as 4G or 512M "
+        "(half of the free memory, or a quarter on a GPU)",
+    )
+    parser.add_argument(
+        "--swap-bytes",
+        metavar="N",
+        help="host memory for KV pages of preempted sequences, as 8G; sequences that could need more wait to start "
+        "(size of the KV cache, on a GPU half of the free host memory if that is more)",
+    )
     _add_prefix_cache(parser)
     _add_strategy(parser)
     _add_sampling(parser)
@@ -140,9 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--grace", type=float, default=10, metavar="S", help="seconds that open requests may take at shutdown (10)"
     )
-    parser.add_argument(*_ALWAYS_ON, action="store_true", help="always on; accepted for scripts of llama-server")
-    for options, reason in _REFUSED.items():
-        parser.add_argument(*options, action=_RefusedOption, nargs="?", const=reason, dest="refused", help=argparse.SUPPRESS)
+    add_llama_options(parser)
     return parser
 
 
@@ -157,9 +151,16 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="name of the model in the API; may be repeated",
     )
-    parser.add_argument("--api-key", metavar="KEY", help="key that requests must carry (or set DFLASH_API_KEY)")
+    parser.add_argument("--api-key", metavar="KEY,...", help="keys of which requests must carry one (or set DFLASH_API_KEY)")
     parser.add_argument(
-        "--api-key-file", metavar="FILE", help="file that holds the key, which keeps it out of process lists"
+        "--api-key-file", metavar="FILE", help="file with a key in each line, which keeps them out of process lists"
+    )
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="web origin whose pages may use the server, as https://chat.example; may be repeated; * is any (default: none)",
     )
     parser.add_argument(
         "--strict-model", action="store_true", help="refuse requests for other model names (default: every name is served)"
@@ -216,6 +217,9 @@ def _add_strategy(parser: argparse.ArgumentParser) -> None:
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling of requests that leave it out")
+    group.add_argument(
+        "-n", "--predict", "--n-predict", dest="max_tokens", type=int, metavar="N", help="output tokens; -1 is no limit (-1)"
+    )
     for name, (options, kind, metavar, text) in _SAMPLING.items():
         group.add_argument(*options, dest=name, type=kind, metavar=metavar, help=text)
 

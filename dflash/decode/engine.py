@@ -74,6 +74,9 @@ class Engine:
         Snapshots of earlier sessions, from which new ones begin. The engine closes it.
     headroom : int, optional
         KV pages left free for the growth of each active session when another one starts; None for all until their ends.
+    max_swap : int, optional
+        KV pages of running sessions, without those of the oldest, beyond which no other session starts: a preemption of all
+        would copy them to the host. Pages that sessions share count for each. Unbounded if None.
 
     Attributes
     ----------
@@ -93,8 +96,9 @@ class Engine:
         max_step: float | None = None,
         prefix_cache: PrefixCache | None = None,
         headroom: int | None = HEADROOM,
+        max_swap: int | None = None,
     ) -> None:
-        self.model, self.prefix_cache, self.headroom = model, prefix_cache, headroom
+        self.model, self.prefix_cache, self.headroom, self.max_swap = model, prefix_cache, headroom, max_swap
         self.chunk = max(model.chunk_alignment, min(chunk, model.max_rows))
         slots = min(model.pools.slots, model.max_rows)
         self.max_active = slots if max_active is None else max(1, min(max_active, slots))
@@ -275,7 +279,8 @@ class Engine:
             memory = self._n_ended, pools.free_pages, pools.free_slots
             if ticket.refused_at is None or any(now > then for now, then in zip(memory, ticket.refused_at, strict=True)):
                 try:
-                    admit(self.model, session, self.prefix_cache, active=self._active, headroom=self.headroom)
+                    memory_limits = {"headroom": self.headroom, "max_swap": self.max_swap}
+                    admit(self.model, session, self.prefix_cache, active=self._active, **memory_limits)
                 except PoolExhausted as error:
                     if not self._active:
                         if self.prefix_cache is None or not self.prefix_cache.evict_oldest():

@@ -30,6 +30,7 @@ def start(
     prefix_cache_folder: str | os.PathLike[str] | None = None,
     prefix_cache_disk: int | None = None,
     prefix_cache_exact: bool = True,
+    swap_bytes: int | None = None,
     **settings: Any,
 ) -> tuple[Loaded, EngineThread]:
     """Load a model, warm it up and start its engine thread.
@@ -53,6 +54,10 @@ def start(
         Maximum bytes of the files in that folder; None is `DEFAULT_CAPACITY`.
     prefix_cache_exact : bool
         Use only states that change no bit of a later output; see `PrefixCache`.
+    swap_bytes : int, optional
+        Bytes of KV pages of running sequences, without the oldest one, beyond which no other sequence starts: their
+        preemption would copy them to host memory. None is the size of the KV cache; on a GPU half of the host's free memory
+        if that is more.
     **settings
         Keyword arguments of `load_model`.
 
@@ -63,7 +68,8 @@ def start(
     Raises
     ------
     RequestError
-        If `prefix_cache_folder` is given without `prefix_cache`, or `prefix_cache_disk` without `prefix_cache_folder`.
+        If `prefix_cache_folder` is given without `prefix_cache`, or `prefix_cache_disk` without `prefix_cache_folder`; if
+        `swap_bytes` is negative.
     DFlashError
         As for `load_model`.
     """
@@ -71,6 +77,8 @@ def start(
         raise RequestError("prefix_cache_folder: needs a prefix cache; add prefix_cache=True or a number of bytes")
     if prefix_cache_disk is not None and prefix_cache_folder is None:
         raise RequestError("prefix_cache_disk: needs prefix_cache_folder, the folder of the files")
+    if swap_bytes is not None and swap_bytes < 0:
+        raise RequestError(f"swap_bytes is {swap_bytes}, must be at least 0")
     loaded = load_model(name, progress=progress, **settings)
     engine = Engine(
         loaded.model,
@@ -79,9 +87,18 @@ def start(
         max_waiting=max_waiting,
         max_step=(MAX_STEP_MS[loaded.model.device] if max_step_ms is True else max_step_ms) / 1e3 or None,
         prefix_cache=_prefix_cache(loaded, prefix_cache, prefix_cache_folder, prefix_cache_disk, exact=prefix_cache_exact),
+        max_swap=_max_swap(loaded, swap_bytes),
     )
     warm(engine, loaded.kind, progress or (lambda _: None))
     return loaded, EngineThread(engine)
+
+
+def _max_swap(loaded: Loaded, swap_bytes: int | None) -> int:
+    """Return the most KV pages of preempted sequences."""
+    pools = loaded.model.pools
+    if swap_bytes is None:
+        swap_bytes = max(pools.pages * pools.page_bytes, free_memory() // 2 if loaded.model.device == "cuda" else 0)
+    return swap_bytes // max(pools.page_bytes, 1)
 
 
 def _prefix_cache(

@@ -38,7 +38,7 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, dev
     -------
     dict
         ``model``, ``quantization``, ``memory``, ``tokenizer``, ``template``, ``device``, ``kernels``: JSON values only,
-        sizes in bytes.
+        sizes in bytes. ``limit`` is there for a device of known bandwidth.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, dev
     place = describe(device, threads)
     config = Config.from_gguf(file.metadata, file.tensors)
     vocabulary = TokenizerVocabulary.from_gguf(file.metadata)
-    return {
+    about = {
         "model": _model(file, config) | _draft_vocabularies(config.n_vocab, place["kind"]),
         "quantization": _quantization(file),
         "memory": _memory(file, config, kv),
@@ -59,6 +59,7 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, dev
             kind: _kernel(kind, place["kind"]) for kind in sorted({tensor.type for tensor in file.tensors.values()})
         },
     }
+    return about | {"limit": _limit(file, config, place["bandwidth"])} if place.get("bandwidth") else about
 
 
 def describe(device: str, threads: int | None = None) -> dict[str, Any]:
@@ -139,6 +140,19 @@ def _memory(file: GGUFFile, config: Config, kv: str) -> dict[str, int | str]:
         "state_per_sequence": need.state,
         "pending_per_sequence": need.pending,
     }
+
+
+def _limit(file: GGUFFile, config: Config, bandwidth: int) -> dict[str, float]:
+    """Return the weights' bytes that a decoded token reads, and the tokens a second at the device's bandwidth."""
+    rows_only = set() if "output.weight" not in file.tensors else {"token_embd.weight"}
+    mtp = tuple(f"blk.{i}." for i in range(config.n_layers, config.n_layers + config.n_mtp))
+    used = config.experts_used / config.experts if config.experts else 1.0
+    n_bytes = sum(
+        tensor.n_bytes * (used if "_exps" in name else 1.0)
+        for name, tensor in file.tensors.items()
+        if name not in rows_only and not name.startswith(mtp)
+    )
+    return {"bytes_per_token": round(n_bytes), "bandwidth": bandwidth, "tokens_per_second": round(bandwidth / n_bytes, 1)}
 
 
 def _tokenizer(vocabulary: TokenizerVocabulary) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from dflash.errors import RequestError
 from dflash.serve.http_errors import Problem
+from dflash.serve.limits import MAX_HEADERS
 
 KEY = "DFLASH_API_KEY"
 """Environment variable that holds the key."""
@@ -18,7 +19,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def read_key(option: str | None, file: str | None) -> str | None:
-    """Find the API key: an option, a file, or the environment variable `KEY`.
+    """Find the API keys: an option, a file with a key in each line, or the environment variable `KEY`.
 
     Parameters
     ----------
@@ -28,7 +29,7 @@ def read_key(option: str | None, file: str | None) -> str | None:
     Returns
     -------
     str or None
-        The key; None if the server has none.
+        The key, or several with commas between them; None if the server has none.
 
     Raises
     ------
@@ -42,18 +43,24 @@ def read_key(option: str | None, file: str | None) -> str | None:
     if file is not None:
         source = f"--api-key-file {file}"
         try:
-            key = Path(file).read_text().strip()
+            key = ",".join(line.strip() for line in Path(file).read_text().splitlines() if line.strip())
         except (OSError, ValueError) as error:
             raise RequestError(f"{source}: can't be read: {error}") from error
     elif option is None:
         source, key = KEY, os.environ.get(KEY)
-    if key is not None and not key.strip():
+    if key is not None and not key.replace(",", " ").strip():
         raise RequestError(f"{source}: the key is empty; give a key, or drop the option for a server without one")
     return key
 
 
 def check_key(request: Request, key: str | None) -> None:
-    """Refuse a request that carries the key neither as ``Authorization: Bearer KEY`` nor as ``x-api-key: KEY``.
+    """Refuse a request that carries no key of a list, neither as ``Authorization: Bearer KEY`` nor as ``x-api-key: KEY``.
+
+    Parameters
+    ----------
+    request : Request
+    key : str, optional
+        Keys of the server with commas between them; None accepts every request.
 
     Raises
     ------
@@ -64,7 +71,8 @@ def check_key(request: Request, key: str | None) -> None:
         return
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     given = [request.headers.get("x-api-key", ""), token if scheme.lower() == "bearer" else ""]
-    if not any(hmac.compare_digest(each.strip().encode(), key.encode()) for each in given):
+    keys = [each.strip().encode() for each in key.split(",") if each.strip()]
+    if not any(hmac.compare_digest(each.strip().encode(), known) for each in given for known in keys):
         raise Problem(401, "the API key is missing or wrong", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
@@ -96,14 +104,17 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def check_host(request: Request, hosts: Collection[str] | None) -> None:
-    """Refuse a request whose ``Host`` is not in `hosts`.
+def check_head(request: Request, hosts: Collection[str] | None) -> None:
+    """Refuse a request with too many headers, or whose ``Host`` is not in `hosts`.
 
     Raises
     ------
     Problem
-        403, if ``Host`` is another one.
+        431 for more than `MAX_HEADERS` headers; 403 if ``Host`` is another one.
     """
+    n = len(request.headers.raw)
+    if n > MAX_HEADERS:
+        raise Problem(431, f"the request has {n} headers, at most {MAX_HEADERS} are allowed")
     if hosts is None:
         return
     named = request.headers.get("host", "").lower()

@@ -1,18 +1,19 @@
 """The Starlette application: routes, access control, error responses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Match, Route
 
-from dflash.serve.access import check_host, check_key
+from dflash.serve.access import check_head, check_key
 from dflash.serve.admin.admin import Admin
 from dflash.serve.admin.debug_log import DebugLog
 from dflash.serve.admin.request_log import RequestLog
@@ -35,6 +36,9 @@ GONE = 499
 _MESSAGES = "/v1/messages"
 """Path of Anthropic's API; paths below it that no route serves have errors in its format."""
 
+_SHOWN = 80
+"""Characters of an unknown path that the error repeats."""
+
 
 def build_app(
     backend: Backend,
@@ -43,6 +47,7 @@ def build_app(
     hosts: Collection[str] | None = None,
     keep_billing_header: bool = False,
     debug_log: DebugLog | None = None,
+    origins: Sequence[str] = (),
 ) -> Starlette:
     """Build the application.
 
@@ -51,13 +56,15 @@ def build_app(
     backend : Backend
         Model and engine thread, or a fake. Its engine thread is closed at shutdown.
     api_key : str, optional
-        Key that requests must carry, see `check_key`; ``/health`` and the page need none.
+        Keys of which requests must carry one, see `check_key`; ``/health`` and the page need none.
     hosts : collection of str, optional
         Accepted values of ``Host``, without a port; any if None.
     keep_billing_header : bool
         Keep the billing line in Claude Code's system prompt; see `MessagesDialect`.
     debug_log : DebugLog, optional
         Receives the content of requests and responses. The caller closes it.
+    origins : sequence of str
+        Origins whose web pages may use the server from a browser, as ``https://chat.example``; ``*`` stands for any.
 
     Returns
     -------
@@ -83,12 +90,12 @@ def build_app(
     def chat(path: str, dialect: ServerDialect[Any]) -> Route:
         return Route(path, answered(api.answering(dialect), api_key, hosts, dialect), methods=["POST"])
 
-    messages = MessagesDialect(keep_billing_header)
+    messages, counted = (MessagesDialect(keep_billing_header, counting) for counting in (False, True))
     routes = [
         chat("/v1/chat/completions", ChatCompletions()),
         chat("/v1/completions", Completions()),
         chat("/v1/messages", messages),
-        Route("/v1/messages/count_tokens", answered(api.counting(messages), api_key, hosts, messages), methods=["POST"]),
+        Route("/v1/messages/count_tokens", answered(api.counting(counted), api_key, hosts, counted), methods=["POST"]),
         chat("/v1/responses", responses),
         Route("/v1/responses/{id}", guarded(responses.retrieve)),
         Route("/v1/responses/{id}", guarded(responses.delete), methods=["DELETE"]),
@@ -101,10 +108,20 @@ def build_app(
         routes=routes,
         lifespan=lifespan,
         exception_handlers={HTTPException: _no_route},
-        middleware=[Middleware(RequestLog, admin.requests, debug_log)],
+        middleware=[Middleware(RequestLog, admin.requests, debug_log), *_cors(origins)],
     )
     app.state.api = api
     return app
+
+
+def _cors(origins: Sequence[str]) -> list[Middleware]:
+    """Return the middleware that answers browsers about requests of other origins; none if there are no such origins."""
+    if not origins:
+        return []
+    methods, shown = ["GET", "POST", "DELETE"], ["X-Request-Id", "Retry-After"]
+    return [
+        Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=["*"], expose_headers=shown)
+    ]
 
 
 def answered(
@@ -117,7 +134,7 @@ def answered(
 
     async def run(request: Request) -> Response:
         try:
-            check_host(request, hosts)
+            check_head(request, hosts)
             check_key(request, api_key)
             return await endpoint(request)
         except ClientDisconnect:
@@ -134,9 +151,26 @@ def refusal(problem: Problem, errors: ErrorFormat = OpenAIErrors()) -> Response:
     return JSONResponse(body, status_code=status, headers=dict(headers))
 
 
+def errors_of(path: str) -> ErrorFormat:
+    """Return the form of errors on a path, also of one that no route serves."""
+    return MessagesDialect() if path.startswith(_MESSAGES) else OpenAIErrors()
+
+
 async def _no_route(request: Request, error: Exception) -> Response:
+    """Refuse an unknown path with the list of those that exist, and a wrong method with the right ones."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    call = f"{request.method} {request.url.path}"
-    message = f"there is no {call}" if status == 404 else f"{call} is not possible"
-    errors: ErrorFormat = MessagesDialect() if request.url.path.startswith(_MESSAGES) else OpenAIErrors()
-    return refusal(Problem(status, message, headers=getattr(error, "headers", None)), errors)
+    path, headers = request.url.path, getattr(error, "headers", None)
+    message = f"{request.method} {path[:_SHOWN]} is not possible"
+    if status == 404:
+        message = f"there is no {path[:_SHOWN]}; this server has {', '.join(_paths(request.app.routes))}"
+    elif status == 405:
+        matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+        methods = {method for route in matching if isinstance(route, Route) for method in route.methods or ()}
+        headers = {"Allow": ", ".join(sorted(methods))}
+        message = f"{request.method} {path[:_SHOWN]} is not possible; use {headers['Allow']}"
+    return refusal(Problem(status, message, headers=headers), errors_of(path))
+
+
+def _paths(routes: Iterable[BaseRoute]) -> Iterable[str]:
+    """Return the paths of routes, each once."""
+    return dict.fromkeys(route.path.replace(":path", "") for route in routes if isinstance(route, Route))

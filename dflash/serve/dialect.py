@@ -53,6 +53,11 @@ class AnswerHead:
     fingerprint: str | None = None
 
     @property
+    def fingerprint_field(self) -> dict[str, str]:
+        """The fingerprint under OpenAI's name, for the response of any API; empty if there is none."""
+        return {} if self.fingerprint is None else {"system_fingerprint": self.fingerprint}
+
+    @property
     def n_prompt(self) -> int:
         """Tokens of the prompt of a chat request."""
         return self.completions[0].session.n_prompt

@@ -61,6 +61,8 @@ class Backend:
         Variables of the chat template for requests that do not set them, such as ``{"preserve_thinking": True}``.
     facts : ModelFacts, optional
         Facts about the model; None for a fake.
+    id_prefix : str
+        Hexadecimal digits with which the ids of responses begin; the others are random.
     """
 
     engine_thread: EngineThread
@@ -72,6 +74,7 @@ class Backend:
     strict_names: bool = False
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     facts: ModelFacts | None = None
+    id_prefix: str = ""
 
 
 class API:
@@ -176,5 +179,7 @@ class API:
         model = read.request.options.model or self._backend.names[0]
         facts = self._backend.facts
         fingerprint = None if facts is None else facts.fingerprint
-        head = AnswerHead(uuid4().hex, int(time.time()), model, self._backend.tokenizer, completions, fingerprint)
+        prefix = self._backend.id_prefix
+        name = prefix + uuid4().hex[len(prefix) :]
+        head = AnswerHead(name, int(time.time()), model, self._backend.tokenizer, completions, fingerprint)
         return completions, dialect.format(read.request, head)

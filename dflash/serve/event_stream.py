@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,12 +15,15 @@ from dflash.serve.dialect import AnswerFormat, ServerEvent
 from dflash.serve.http_errors import problem_of
 from dflash.serve.jobs import Running, until_gone
 
+log = logging.getLogger("dflash.serve")
+
 
 class EventStream(Response):
     """Sends events as they arise. Ends its completions on every exit, also if the client disconnects.
 
     The opening events are sent at once, before the prompt is read. After `limits.HEARTBEAT_SECONDS` without an event a
-    heartbeat is sent. A stream that fails ends with the failure events of its format.
+    heartbeat is sent. A stream that fails ends with the failure events of its format. A client that takes nothing for
+    `limits.SEND_SECONDS`, or until the request's time is over, counts as disconnected.
 
     Parameters
     ----------
@@ -46,7 +50,7 @@ class EventStream(Response):
             self._running.close()
 
     async def _send(self, send: Send) -> None:
-        send = _within(limits.SEND_SECONDS, send)
+        send = self._bounded(send)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             async for event in self._events():
@@ -71,22 +75,28 @@ class EventStream(Response):
         for event in answer.closing(running.completions):
             yield event
 
+    def _bounded(self, send: Send) -> Send:
+        """Wrap `send`, which waits while the socket is full: raise `ClientDisconnect` after a time."""
 
-def _within(seconds: float, send: Send) -> Send:
-    """Wrap `send`: a client that reads nothing for `seconds` counts as disconnected."""
+        async def bounded(message: Message) -> None:
+            seconds = min(limits.SEND_SECONDS, max(self._running.seconds_left, limits.LAST_SECONDS))
+            try:
+                async with asyncio.timeout(seconds):
+                    await send(message)
+            except TimeoutError:
+                log.warning("a stream is cut: its client has read nothing for %g seconds", round(seconds, 1))
+                raise ClientDisconnect from None
 
-    async def bounded(message: Message) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await send(message)
-        except TimeoutError:
-            raise ClientDisconnect from None
-
-    return bounded
+        return bounded
 
 
-def _message(event: ServerEvent) -> dict[str, Any]:
+def encoded(event: ServerEvent) -> bytes:
+    """Return an event as it is sent."""
     data, name = event
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     head = f"event: {name}\n" if name is not None else ""
-    return {"type": "http.response.body", "body": f"{head}data: {text}\n\n".encode(), "more_body": True}
+    return f"{head}data: {text}\n\n".encode()
+
+
+def _message(event: ServerEvent) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": encoded(event), "more_body": True}

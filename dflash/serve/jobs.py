@@ -84,6 +84,11 @@ class Running:
         self.n_open -= delta.step.finish is not None
         return index, delta
 
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the request has taken too long; negative afterwards."""
+        return self._deadline - self._loop.time()
+
     async def finish(self) -> None:
         """Wait until all completions have ended.
 
@@ -102,7 +107,7 @@ class Running:
                 self._engine_thread.cancel(completion)
 
     def _time_left(self) -> float:
-        left = self._deadline - self._loop.time()
+        left = self.seconds_left
         if left <= 0:
             raise Problem(504, f"the request took more than {self._seconds:g} seconds", code="timeout")
         return left

@@ -52,11 +52,23 @@ KEEP_ALIVE_SECONDS = 75
 MAX_GRACE = 3600
 """Seconds that ``--grace`` may give open requests at shutdown."""
 
+HEADER_BYTES = 64 << 10
+"""Bytes of the request line and the headers of a request, h11's own limit; longer ones get 431. Agents send about 2 KiB."""
+
+MAX_HEADERS = 128
+"""Headers of a request; more get 431. Agents send up to about 30."""
+
+HEADER_SECONDS = 60.0
+"""Seconds for the headers of a request to arrive, from the connection or their first byte on; a slower client gets 408."""
+
 BODY_SECONDS = 60.0
 """Seconds for a body to arrive; a slower client gets 408."""
 
 SEND_SECONDS = 120.0
-"""Seconds for a client to read one event from a full socket; after that it counts as disconnected."""
+"""Seconds for a client to read one event from a full socket, or any of a whole response; then it counts as disconnected."""
+
+LAST_SECONDS = 5.0
+"""Seconds that a client with a full socket has for the error that ends its stream: enough for one that reads slowly."""
 
 HEARTBEAT_SECONDS = 10.0
 """Seconds without an event after which a stream sends a heartbeat; the least patient clients leave after 120 seconds."""

@@ -1,19 +1,23 @@
-"""The uvicorn server and its shutdown."""
+"""The uvicorn server, its shutdown, and connections whose clients read nothing."""
 
 import asyncio
 import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from math import inf
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 
 from dflash.generation.engine_thread import EngineThread
+from dflash.serve import limits
 from dflash.serve.health import MAX_CLOSING
-from dflash.serve.limits import KEEP_ALIVE_SECONDS, MAX_CONNECTIONS
+from dflash.serve.limits import HEADER_BYTES, KEEP_ALIVE_SECONDS, MAX_CONNECTIONS
+from dflash.serve.startup.protocol import BoundedProtocol
 
 
 class Server(uvicorn.Server):
@@ -38,13 +42,16 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             app,
             access_log=False,  # `RequestLog` writes one
+            http=BoundedProtocol,
+            ws="none",
+            h11_max_incomplete_event_size=HEADER_BYTES,
             limit_concurrency=MAX_CONNECTIONS,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=timeout,
         )
         super().__init__(config)
         self._engine_thread, self._grace, self._ready = engine_thread, grace, ready
-        self._signalled = False
+        self._signalled, self._unread = False, UnreadConnections()
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until a signal or a failure of the engine; return when every request has been answered."""
@@ -72,6 +79,7 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Return True to shut down. Called by uvicorn ten times a second."""
+        self._unread.check(self.server_state.connections, asyncio.get_running_loop().time())
         return await super().on_tick(counter) or self._engine_thread.error is not None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -85,7 +93,53 @@ class Server(uvicorn.Server):
     async def _end_answers(self) -> None:
         await asyncio.sleep(self._grace)
         await asyncio.to_thread(self._engine_thread.close, MAX_CLOSING)
+        await asyncio.sleep(limits.LAST_SECONDS)
+        self._unread.close(self.server_state.connections)
 
 
 def _ignore(sig: int, frame: FrameType | None) -> None:
     """Do nothing: uvicorn's own handler has begun the shutdown, or the process is ending anyway."""
+
+
+class UnreadConnections:
+    """Closes connections on which bytes wait that the client does not take.
+
+    The event loop closes a connection after its last byte was taken. So a client that stops reading would hold one of
+    `limits.MAX_CONNECTIONS` and the bytes for ever. `EventStream` bounds the wait for an event of an open stream. The bytes
+    that are watched here can only become fewer.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[Any, tuple[float, float]] = {}
+
+    def check(self, connections: Iterable[Any], now: float) -> None:
+        """Close connections that are stuck. Called in the event loop, several times a second.
+
+        Parameters
+        ----------
+        connections : iterable
+            Open connections of uvicorn.
+        now : float
+            Time in seconds.
+        """
+        before, self._waiting = self._waiting, {}
+        for connection in tuple(connections):
+            n_bytes = connection.transport.get_write_buffer_size()
+            if not n_bytes:
+                continue
+            if connection.cycle is not None and not connection.cycle.response_complete:
+                if connection.transport.is_closing():  # no response can be completed on it
+                    connection.transport.abort()
+                continue
+            fewest, since = before.get(connection, (inf, now))
+            if n_bytes >= fewest and now - since >= limits.SEND_SECONDS:
+                connection.transport.abort()
+            else:
+                self._waiting[connection] = (n_bytes, now if n_bytes < fewest else since)
+
+    @staticmethod
+    def close(connections: Iterable[Any]) -> None:
+        """Close all connections on which bytes wait. Called at the end of a shutdown's grace period."""
+        for connection in tuple(connections):
+            if connection.transport.get_write_buffer_size():
+                connection.transport.abort()

@@ -19,7 +19,8 @@ class TokenCounts:
     output : int
         Output tokens, reasoning and end tokens included.
     reasoning : int
-        Output tokens up to the end of reasoning.
+        Output tokens up to and including the end of reasoning. An output that ends without it has only reasoning, up to its
+        end token.
     drafted, accepted : int
         Draft tokens, and those that became output.
     """
@@ -58,4 +59,4 @@ def _n_reasoning(completion: Completion) -> int:
     if output is None or not output.reasoning or think is None:
         return 0
     ids = completion.session.output_ids
-    return ids.index(think[1]) + 1 if think[1] in ids else len(ids)
+    return ids.index(think[1]) + 1 if think[1] in ids else len(ids) - (completion.session.stop_token is not None)

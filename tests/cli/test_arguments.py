@@ -230,6 +230,21 @@ def test_info_shows_the_draft_vocabulary_on_a_gpu(capsys, monkeypatch):
     assert vocabulary.n_common(248_320) == (99_328, 148_992)
 
 
+@pytest.mark.parametrize("target", ["sm_90", "sm_86"])
+def test_info_shows_target_and_limit_of_a_gpu(capsys, monkeypatch, target):
+    place = {"kind": "cuda", "processor": "a GPU", "memory": 1 << 37, "architecture": "sm_90", "target": target}
+    monkeypatch.setattr(gpu, "trouble", lambda: None)
+    monkeypatch.setattr(gpu, "description", lambda: place | {"bandwidth": 4_000_000_000_000})
+    assert main(["info", "demo", "--device", "cuda", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    mtp_and_all = about["memory"]["weights"]
+    assert 0.9 * mtp_and_all < about["limit"]["bytes_per_token"] < mtp_and_all
+    assert about["limit"]["tokens_per_second"] == pytest.approx(4e12 / about["limit"]["bytes_per_token"], rel=1e-3)
+    text = as_text(about)
+    assert ("sm_90 under the rules of sm_86" in text) == (target == "sm_86")
+    assert f"at most {about['limit']['tokens_per_second']:,.0f} tokens/s at 4.00 TB/s" in text
+
+
 def test_info_of_a_draft(capsys):
     assert main(["info", "demo-draft"]) == 0
     text = capsys.readouterr().out

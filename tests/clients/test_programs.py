@@ -6,56 +6,22 @@ The programs are looked for in the folder of ``DFLASH_CLIENTS``, then in ``PATH`
 import json
 import re
 import subprocess
-import threading
-from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
+from agent_server import CUT, Agent, serving
 from client_recipes import CLIENTS, END, SEARCH, WRITTEN, called, found
 from hang_guard import GUARD
 from loopback import starting
-from serve_fakes import ScriptedEngine
 
 from dflash.decode.engine import Engine
-from dflash.generation.engine_thread import EngineThread
-from dflash.serve.access import local_hosts
-from dflash.serve.app import build_app
-from dflash.serve.endpoints import Backend
 from dflash.serve.limits import Limits
-from dflash.serve.server import Server
 
 pytestmark = pytest.mark.clients
 
 TASK = "List the files of this directory, then write hello.txt."
 SIDE = "Write a file"
-CUT = "<cut>"
 TERMINAL = {"TERM": "dumb", "LANG": "C.UTF-8", "NO_COLOR": "1", "CI": "1"}
-PIECE = re.compile(r"</?think>|</?tool_call>|.{1,7}?(?=<)|.{1,7}|<", re.S)
-
-
-class Agent(ScriptedEngine):
-    """Gives every request the text of ``reply(prompt)``, which is cut off if it ends with `CUT`.
-
-    `prompts` and `outputs` hold the texts of all requests.
-    """
-
-    def __init__(self, tokenizer, reply):
-        super().__init__(tokenizer, ())
-        self.reply, self.prompts, self.outputs, self.scripts = reply, [], [], {}
-
-    def add_all(self, sessions):
-        for session in sessions:
-            prompt = self.tokenizer.decode(session.token_ids)
-            text = "Let me see.\n</think>\n\n" * prompt.endswith("<think>\n") + self.reply(prompt)
-            self.prompts.append(prompt)
-            self.outputs.append(text)
-            self.scripts[session] = text
-        super().add_all(sessions)
-
-    def _advance(self, session):
-        text = self.scripts[session]
-        self.script, self.finish = PIECE.findall(text.removesuffix(CUT)), "length" if text.endswith(CUT) else "stop"
-        return super()._advance(session)
 
 
 def offered(prompt):
@@ -67,24 +33,6 @@ def offered(prompt):
 def results(prompt):
     """Number of results of tools since the task."""
     return prompt.rsplit(TASK, 1)[1].count("<tool_response>\n")
-
-
-@contextmanager
-def serving(lm, engine, listener, limits):
-    """The server of ``python -m dflash.serve`` over an engine; yields its address."""
-    engine_thread, ready = EngineThread(engine), threading.Event()
-    backend = Backend(engine_thread, lm.tokenizer, lm.template, ["local"], limits=limits)
-    app = build_app(backend, hosts=local_hosts("127.0.0.1", None))
-    server = Server(app, engine_thread, grace=0, ready=ready.set)
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    try:
-        assert ready.wait(GUARD)
-        host, port = listener.getsockname()
-        yield f"http://{host}:{port}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 @pytest.fixture

@@ -1,10 +1,13 @@
 """System messages under another name and in other places than the first."""
 
+import json
+
 import pytest
 
 from dflash.errors import TemplateError
 from dflash.generation.chat_prompt import chat_ids
 from dflash.model.text.chat_template import ChatTemplate
+from dflash.model.text.written_numbers import written_float
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 DEVELOPER = {**SYSTEM, "role": "developer"}
@@ -68,6 +71,16 @@ def test_numbers_in_arguments_stay_as_they_were_written(lm, number):
     assert f"<parameter=n>\n{number}\n</parameter>\n<parameter=text>\n1e3 \u00e9\n</parameter>" in text
 
 
-def test_numbers_inside_of_objects_are_numbers(lm):
-    text = rendered(lm, '{"points": [1e3, {"x": 2E0}], "flag": true}')
-    assert '<parameter=points>\n[1000.0, {"x": 2.0}]\n</parameter>\n<parameter=flag>\ntrue\n' in text
+def test_numbers_inside_of_objects_stay_as_they_were_written(lm):
+    text = rendered(
+        lm, '{"points": [1e3,{"x \\u00e9":2E0, "y": [-0, 7, 1.0, "1e3 \\"", true]}], "flag": true, "plain": {"a":1.5}}'
+    )
+    points = '[1e3, {"x \u00e9": 2E0, "y": [-0, 7, 1.0, "1e3 \\"", true]}]'
+    assert f"<parameter=points>\n{points}\n</parameter>\n<parameter=flag>\ntrue\n" in text
+    assert '<parameter=plain>\n{"a": 1.5}\n</parameter>' in text
+
+
+@pytest.mark.parametrize("number", ["1000.0", "1e3", "0.10", "-0.0", "7", "1.5e-7", "1e999"])
+def test_numbers_of_arguments_that_were_parsed_with_the_body(lm, number):
+    text = rendered(lm, json.loads(f'{{"n": {number}, "inside": [{{"x": {number}}}]}}', parse_float=written_float))
+    assert f'<parameter=n>\n{number}\n</parameter>\n<parameter=inside>\n[{{"x": {number}}}]\n' in text

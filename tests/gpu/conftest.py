@@ -1,12 +1,18 @@
-"""Skips where there is no GPU, loudly if its kernels are unproven; where there is one, writes down what ran on it."""
+"""Skips where there is no GPU, loudly if its kernels are unproven; where there is one, writes down what ran on it.
+
+``record.json`` describes the last run without ``DFLASH_TARGET``; its entry ``targets`` has the last run under each target.
+"""
 
 import datetime
 import hashlib
 import json
+import os
 import platform
 from pathlib import Path
 
 import pytest
+
+from dflash.kernels.gpu.capabilities import VARIABLE, capabilities
 
 HERE = Path(__file__).parent
 RECORD = HERE / "record.json"
@@ -47,6 +53,12 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason=REASON))
 
 
+def _merged(old, new, target):
+    """Return the record with a run: in place of the last one of its target, or of the GPU itself without a target."""
+    targets = old.get("targets", {})
+    return old | {"targets": targets | {target: new}} if target else new | {"targets": targets}
+
+
 def pytest_terminal_summary(terminalreporter, exitstatus):
     if REASON:
         if json.loads(RECORD.read_text())["kernels"] != kernel_hash():
@@ -54,6 +66,8 @@ def pytest_terminal_summary(terminalreporter, exitstatus):
         return
     stats = terminalreporter.stats
     runtime = CUPY.cuda.runtime
+    ran = [report for kind in ("passed", "failed", "error") for report in stats.get(kind, []) if report.when == "call"]
+    old = json.loads(RECORD.read_text())
     record = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "device": runtime.getDeviceProperties(0)["name"].decode(),
@@ -62,7 +76,11 @@ def pytest_terminal_summary(terminalreporter, exitstatus):
         "cupy": CUPY.__version__,
         "python": platform.python_version(),
         "kernels": kernel_hash(),
+        "target": capabilities().name,
+        "finished": exitstatus < pytest.ExitCode.INTERRUPTED,
+        "files": sorted({report.nodeid.partition("::")[0].rpartition("/")[2] for report in ran}),
         "passed": len(stats.get("passed", [])),
         "failed": sorted(report.nodeid for kind in ("failed", "error") for report in stats.get(kind, [])),
     }
+    record = _merged(old, record, os.environ.get(VARIABLE))
     RECORD.write_text(json.dumps(record, indent=2) + "\n")

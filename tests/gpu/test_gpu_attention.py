@@ -12,6 +12,7 @@ from compare import assert_close, assert_same_bits
 from dflash.errors import KernelError
 from dflash.kernels.attention import reference
 from dflash.kernels.gpu.batch import DeviceBatch
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.kv_types import BLOCK, MAX_SCALE, numbers
 from dflash.kernels.ragged import PAGE
 
@@ -43,7 +44,7 @@ CASES = [*reference.cases(), *TRUE]
 def kind(request, monkeypatch):
     """Type of the cache; of halves also what runs on GPUs without products of four warps."""
     if request.param.endswith("everywhere"):
-        monkeypatch.setattr(cuda, "device_target", lambda _: "sm_80")
+        monkeypatch.setattr(cuda, "capabilities", lambda: capabilities()._replace(has_wgmma=False))
     return {"halves": np.float16, "float32": np.float32, "q8_0": np.int8}[request.param.split()[0]]
 
 

@@ -98,10 +98,10 @@ def test_little_shared_memory(shape, monkeypatch):
     tokens, memories = mixer.tokens(35), mixer.memories()
     again = memories.copy()
     out = mixer.gpu(tokens, sequences, memories)
-    asked = cuda.DeltaStep._shared_bytes
+    asked = cuda.StepShape.shared_bytes
     monkeypatch.setattr(
-        cuda.DeltaStep,
-        "_shared_bytes",
+        cuda.StepShape,
+        "shared_bytes",
         lambda self, room, places, *, staged: asked(self, room, places, staged=staged) + (staged << 20),
     )
     assert_same_bits("out", mixer.gpu(tokens, sequences, again), out)
@@ -109,6 +109,17 @@ def test_little_shared_memory(shape, monkeypatch):
         assert_same_bits(name, getattr(again.delta, name), getattr(memories.delta, name))
     assert_same_bits("tail", again.conv.tail, memories.conv.tail)
     assert_same_bits("inputs", again.conv.inputs, memories.conv.inputs)
+
+
+def test_blocks_of_a_head_change_nothing_without_the_norm():
+    mixer, sequences = Mixer(*SHAPES[1]), [Rows(23, "tree", slot=2, accepted=(0, 3)), Rows(3, accepted=(1,), buffer=1)]
+    tokens, memories = mixer.tokens(26), mixer.memories()
+    for split in (4, 8):
+        first, other = memories.copy(), memories.copy()
+        out = mixer.gpu(tokens, sequences, first, fused=False)
+        assert_same_bits("out", mixer.gpu(tokens, sequences, other, split=split, fused=False), out)
+        assert_same_bits("u", other.delta.u, first.delta.u)
+        assert_same_bits("state", other.delta.state, first.delta.state)
 
 
 def test_value_rows_change_nothing():

@@ -12,6 +12,7 @@ from hang_guard import GUARD
 import dflash.kernels
 from dflash.errors import KernelError
 from dflash.kernels.gpu import jit
+from dflash.kernels.gpu.capabilities import capabilities
 
 cupy = pytest.importorskip("cupy")
 
@@ -31,11 +32,14 @@ extern "C" __global__ void first_word(const __grid_constant__ TensorMap map, uns
     out[0] = map.words[0];
 }}
 
+#ifndef FLOATS
+#define FLOATS 1
+#endif
 extern "C" __global__ void shared_sum(float* out) {{
     extern __shared__ float room[];
-    for (int i = threadIdx.x; i < 40000; i += blockDim.x) room[i] = i;
+    for (int i = threadIdx.x; i < FLOATS; i += blockDim.x) room[i] = i;
     __syncthreads();
-    if (threadIdx.x == 0) out[0] = room[39999];
+    if (threadIdx.x == 0) out[0] = room[FLOATS - 1];
 }}
 
 extern "C" __global__ void fault(float* out) {{ out[1ull << 40] = 1.0f; }}
@@ -102,11 +106,11 @@ def test_a_graph_keeps_the_arguments_of_its_capture(path, dependent):
 def test_much_shared_memory_and_tensor_maps(path):
     from dflash.kernels.gpu.driver import tensor_map
 
-    out = cupy.zeros(1, np.float32)
-    jit.kernel(path, "shared_sum", SHIFT=1)(1, 256, (out,), shared=160_000)
-    assert out.get()[0] == 39999
+    out, floats = cupy.zeros(1, np.float32), capabilities().block_shared // 4
+    jit.kernel(path, "shared_sum", SHIFT=1, FLOATS=floats)(1, 256, (out,), shared=4 * floats)
+    assert out.get()[0] == floats - 1
     word = cupy.zeros(1, np.uint64)
-    if int(cupy.cuda.Device().compute_capability) < 90:
+    if not capabilities().has_wgmma:
         pytest.skip("tensor maps begin with Hopper")
     made = tensor_map(cupy.zeros((256, 128), np.float16), (64, 64))
     jit.kernel(path, "first_word", SHIFT=1)(1, 1, (made, word))
@@ -128,15 +132,15 @@ def test_a_source_that_does_not_compile_is_named_by_warm(tmp_path):
 def test_another_thread_may_launch(path):
     from threading import Thread
 
-    out = cupy.zeros(1, np.float32)
-    bound = jit.kernel(path, "shared_sum", SHIFT=1).bind(1, 256, (out,), shared=160_000)
+    out, floats = cupy.zeros(1, np.float32), capabilities().block_shared // 4
+    bound = jit.kernel(path, "shared_sum", SHIFT=1, FLOATS=floats).bind(1, 256, (out,), shared=4 * floats)
     jit.warm()
     cupy.cuda.Device().synchronize()
     thread = Thread(target=bound, args=(cupy.cuda.Stream.null,))
     thread.start()
     thread.join()
     cupy.cuda.Device().synchronize()
-    assert out.get()[0] == 39999
+    assert out.get()[0] == floats - 1
 
 
 def test_a_fault_names_its_kernel(path):

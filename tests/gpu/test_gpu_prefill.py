@@ -7,6 +7,7 @@ from matrices import random_matrix
 
 from dflash.errors import KernelError
 from dflash.kernels.formats import FORMATS
+from dflash.kernels.gpu.capabilities import capabilities
 
 cupy = pytest.importorskip("cupy")
 prefill = pytest.importorskip("dflash.kernels.linear.cuda_prefill")
@@ -21,11 +22,11 @@ PLENTY = 1 << 26
 def path(request, monkeypatch):
     """Every kernel that runs on this GPU."""
     if "hopper" not in request.param:
-        monkeypatch.setattr(prefill, "is_hopper", lambda device: False)
+        monkeypatch.setattr(prefill, "capabilities", lambda: capabilities()._replace(has_wgmma=False))
         if "little" in request.param:
             monkeypatch.setattr(prefill, "_portable_step", lambda: 32)
-    elif not prefill.is_hopper(cupy.cuda.Device().id):
-        pytest.skip("not a Hopper GPU")
+    elif not capabilities().has_wgmma:
+        pytest.skip("neither a Hopper GPU nor its target")
     monkeypatch.setattr(prefill, "PACKED_ROWS", 1 << 20 if "packed" in request.param else 0)
     return request.param
 
@@ -33,8 +34,8 @@ def path(request, monkeypatch):
 @pytest.fixture
 def hopper():
     """Skip where there is no choice by the number of tokens."""
-    if not prefill.is_hopper(cupy.cuda.Device().id):
-        pytest.skip("not a Hopper GPU")
+    if not capabilities().has_wgmma:
+        pytest.skip("neither a Hopper GPU nor its target")
 
 
 def normal(*shape):

@@ -1,6 +1,7 @@
 """Access control of the server: keys, hosts, content types."""
 
 import asyncio
+import gzip
 from types import MappingProxyType
 
 import httpx
@@ -22,8 +23,9 @@ def ask(lm):
     """Sends one request to an app over a scripted engine."""
     engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"]))
 
-    def send(*, api_key=None, hosts=None, method="POST", path="/v1/completions", base="http://localhost:8000", **request):
-        app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]), api_key=api_key, hosts=hosts)
+    def send(*, method="POST", path="/v1/completions", base="http://localhost:8000", **request):
+        access = {name: request.pop(name) for name in ("api_key", "hosts", "origins") if name in request}
+        app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]), **access)
 
         async def run():
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base) as client:
@@ -58,6 +60,11 @@ def test_bodies_of_other_types_are_refused(ask, kind):
     answer = ask(content=BODY, headers={"Content-Type": kind} if kind else {})
     assert answer.status_code == 415
     assert "application/json" in answer.json()["error"]["message"]
+
+
+def test_compressed_bodies_are_refused(ask):
+    answer = ask(content=gzip.compress(BODY), headers={"Content-Type": "application/json", "Content-Encoding": "gzip"})
+    assert (answer.status_code, "must be identity" in answer.text) == (415, True)
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8"])
@@ -124,6 +131,31 @@ def test_where_the_key_comes_from(tmp_path, monkeypatch):
         read_key("a", str(file))
     with pytest.raises(RequestError, match="can't be read"):
         read_key(None, str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(("header", "status"), [("one", 200), ("two", 200), ("one, two", 401), ("three", 401), ("", 401)])
+def test_a_server_may_have_several_keys(ask, header, status, tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("one\n\n two \n")
+    for keys in (read_key("one, two", None), read_key(None, str(file))):
+        assert ask(api_key=keys, json={"prompt": "a"}, headers={"Authorization": f"Bearer {header}"}).status_code == status
+
+
+PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, content-type"}
+
+
+def test_pages_of_other_origins_are_refused_unless_allowed(ask):
+    page = {"Origin": "https://chat.example"}
+    assert "access-control-allow-origin" not in ask(method="OPTIONS", headers={**page, **PREFLIGHT}).headers
+    assert "access-control-allow-origin" not in ask(json={"prompt": "a"}, headers=page).headers
+    for origins in (["https://chat.example"], ["*"]):
+        preflight = ask(method="OPTIONS", headers={**page, **PREFLIGHT}, origins=origins, api_key="secret")
+        assert (preflight.status_code, preflight.headers["access-control-allow-origin"]) == (200, origins[0])
+        assert "authorization" in preflight.headers["access-control-allow-headers"]
+        refused = ask(json={"prompt": "a"}, headers=page, origins=origins, api_key="secret")
+        assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, origins[0])
+    other = ask(json={"prompt": "a"}, headers={"Origin": "https://evil.example"}, origins=["https://chat.example"])
+    assert "access-control-allow-origin" not in other.headers
 
 
 @pytest.mark.parametrize("source", ["option", "file", "environment"])

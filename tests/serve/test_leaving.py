@@ -1,7 +1,7 @@
 """Clients that go away: what they held is free within a step or a prompt chunk. The fixtures check that it is.
 
-The engine is stopped inside a forward while a client leaves and until the server has noticed. So the forwards after that can
-be counted, and how fast the machine is does not matter.
+The engine is held inside a forward while a client leaves and until the server has noticed. So the forwards after that can
+be counted. The number of that forward is set before the request is sent: how fast the machine is does not matter.
 """
 
 import socket
@@ -18,39 +18,34 @@ HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: applic
 LONG = [7] * 7000
 """A prompt of many chunks."""
 
+IN_TEXT = 12
+"""Forward of a stream before which more events were sent than `after_text` reads."""
+
 
 class Forwards:
-    """Counts the forwards of a model, and stops the engine inside one."""
+    """Counts the forwards of a model, and holds the engine inside forward number `hold_at` until `go` is set."""
 
     def __init__(self, model, monkeypatch):
-        self.n = 0
-        self._go = threading.Event()
-        self._go.set()
+        self.n, self.hold_at = 0, 0
+        self.reached, self.go = threading.Event(), threading.Event()
         forward = model.forward
 
         def counted(spans, **settings):
             self.n += 1
-            assert self._go.wait(GUARD)
+            if self.n == self.hold_at:
+                self.reached.set()
+                assert self.go.wait(GUARD)
             return forward(spans, **settings)
 
         monkeypatch.setattr(model, "forward", counted)
-
-    @contextmanager
-    def stopped(self):
-        """Stop the engine in its next forward; it goes on when the block ends."""
-        self._go.clear()
-        try:
-            n = self.n
-            wait_until(lambda: self.n > n)
-            yield
-        finally:
-            self._go.set()
 
 
 @pytest.fixture
 def forwards(server, monkeypatch):
     """The forwards of the server's model."""
-    return Forwards(server.loaded.model, monkeypatch)
+    forwards = Forwards(server.loaded.model, monkeypatch)
+    yield forwards
+    forwards.go.set()
 
 
 @contextmanager
@@ -59,54 +54,63 @@ def asking(server, body):
     content = httpx.Request("POST", f"{server.url}/v1/completions", json=body).content
     head = f"{HEAD}Content-Length: {len(content)}\r\n\r\n"
     url = httpx.URL(server.url)
-    with socket.create_connection((url.host, url.port)) as connection:
+    with socket.create_connection((url.host, url.port), GUARD) as connection:
         connection.sendall(head.encode() + content)
         yield connection
 
 
-def leave(server, forwards, body, moment):
-    """Send a request, wait for `moment`, close the connection; returns how many forwards began after that was noticed."""
-    engine_thread = server.engine_thread
+def leave(server, forwards, body, hold_at, moment=lambda connection: None):
+    """Send a request and close the connection during forward `hold_at`, after `moment` was called in it.
+
+    Returns how many forwards began after the server had noticed.
+    """
+    engine_thread, forwards.hold_at = server.engine_thread, hold_at
     with asking(server, body) as connection:
+        assert forwards.reached.wait(GUARD)
         moment(connection)
-        with forwards.stopped():
-            sessions = list(engine_thread._completions)
-            assert sessions
-            assert not any(session.cancelled for session in sessions)
-            connection.close()
-            wait_until(lambda: all(session.cancelled for session in sessions))
-            n = forwards.n
+        sessions = engine_thread.sessions
+        assert sessions
+        assert not any(session.cancelled for session in sessions)
+        connection.close()
+        wait_until(lambda: all(session.cancelled for session in sessions))
+        forwards.go.set()
     wait_until(lambda: not engine_thread.sessions)
     assert {session.finish_reason for session in sessions} == {"cancelled"}
-    return forwards.n - n
+    return forwards.n - hold_at
 
 
 def after_text(connection):
     seen = b""
     while seen.count(b"data: ") < 5:
-        seen += connection.recv(1000)
+        received = connection.recv(1000)
+        assert received, seen
+        seen += received
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_in_the_middle_of_the_prompt(server, forwards, stream):
     body = {"prompt": LONG, "max_tokens": 5, "stream": stream}
-    assert leave(server, forwards, body, lambda _: wait_until(lambda: forwards.n >= 2)) == 0
+    assert leave(server, forwards, body, 3) == 0
     assert forwards.n < len(LONG) // server.engine_thread.engine.chunk
 
 
 def test_in_the_middle_of_a_stream(server, forwards):
     body = {"prompt": "import os", "max_tokens": 20000, "stream": True}
-    assert leave(server, forwards, body, after_text) == 0
+    assert leave(server, forwards, body, IN_TEXT, after_text) == 0
 
 
 def test_in_the_middle_of_an_answer(server, forwards):
-    body = {"prompt": "import os", "max_tokens": 20000, "n": 3}
-    assert leave(server, forwards, body, lambda _: wait_until(lambda: server.engine_thread.engine.active == 3)) == 0
+    def all_run(_):
+        assert server.engine_thread.engine.active == 3
+
+    assert leave(server, forwards, {"prompt": "import os", "max_tokens": 20000, "n": 3}, IN_TEXT, all_run) == 0
 
 
 def test_while_waiting_for_a_place(server, client, forwards):
-    body = {"prompt": "import os", "max_tokens": 20000, "n": 20}
-    assert leave(server, forwards, body, lambda _: wait_until(lambda: server.engine_thread.engine.waiting)) == 0
+    def some_wait(_):
+        assert server.engine_thread.engine.waiting == 20 - server.engine_thread.engine.max_active
+
+    assert leave(server, forwards, {"prompt": "import os", "max_tokens": 20000, "n": 20}, IN_TEXT, some_wait) == 0
     assert client.completions.create(model="demo", prompt="a", max_tokens=1).choices
 
 
@@ -117,12 +121,16 @@ def test_before_the_end_of_the_body(server, client):
     assert client.completions.create(model="demo", prompt="a", max_tokens=1).choices
 
 
-def test_with_half_of_the_connection(server, client):
+def test_with_half_of_the_connection(server, client, forwards):
     """A client that will send nothing more counts as gone."""
+    forwards.hold_at = IN_TEXT
     with asking(server, {"prompt": "import os", "max_tokens": 20000, "stream": True}) as connection:
+        assert forwards.reached.wait(GUARD)
         after_text(connection)
         (session,) = server.engine_thread.sessions
         connection.shutdown(socket.SHUT_WR)
+        wait_until(lambda: session.cancelled)
+        forwards.go.set()
         wait_until(lambda: session.finished)
     assert session.finish_reason == "cancelled"
     assert client.completions.create(model="demo", prompt="a", max_tokens=1).choices

@@ -47,7 +47,7 @@ class Prices:
 
 
 PRICES = {
-    # an H200: benchmarks/RESULTS.md, "Speculation" and "Whole models"; chains with a 4-bit draft; lookup waits for the host
+    # an H200: benchmarks/results/gpu-speculation.md and gpu-models.md; chains with a 4-bit draft; lookup waits for the host
     "27B": Prices(
         {1: 5.09, 2: 5.25, 4: 5.26, 5: 5.5, 8: 5.5, 9: 6.43, 16: 6.43, 17: 8.01, 24: 8.01, 25: 9.4, 32: 9.4, 64: 18.2},
         0.08,

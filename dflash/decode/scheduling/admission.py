@@ -85,6 +85,7 @@ def admit(
     *,
     active: Sequence[Session] = (),
     headroom: int | None = None,
+    max_swap: int | None = None,
 ) -> None:
     """Start a session, or resume a preempted one: take the memory for its tokens and for one step that decodes.
 
@@ -100,16 +101,21 @@ def admit(
     headroom : int, optional
         KV pages that must stay free for the growth of each running session and of this one, if others run; fewer if a
         session will need fewer. None stands for all that they need until their ends.
+    max_swap : int, optional
+        Most KV pages that the host may have to hold if all sessions but the oldest are preempted after a new one has
+        started; unbounded if None.
 
     Raises
     ------
     PoolExhausted
-        If there is not enough memory now; nothing is taken then. The same holds for errors of the drafter or a recovery.
+        If there is not enough memory now, or the host could have to hold too much; nothing is taken then. The same holds for
+        errors of the drafter or a recovery.
         If no other session runs, the memory must do for the session until its end.
     """
     session.drafter.prepare(model)
     prefix = _open_prefix(session)
     if active:
+        _check_swap(active, session, max_swap)
         n_spare = sum(headroom_pages(each, headroom) for each in (*active, session))
     else:
         n_spare = 0
@@ -228,6 +234,18 @@ def _check_pages(model: TargetModel, n: int, n_shared: int, n_spare: int) -> Non
         raise PoolExhausted(
             f"the session needs {missing} KV pages of {PAGE} tokens{more}, {free} of {model.pools.pages} are free"
         )
+
+
+def _check_swap(active: Sequence[Session], session: Session, max_swap: int | None) -> None:
+    """Raise PoolExhausted if a new session could make the host hold too many pages of preempted sessions.
+
+    Pages that several sessions share count for each of them: each gets a copy of its own.
+    """
+    if max_swap is None or session.started_at is not None:
+        return
+    n = sum(n_pages(step_length(each)) for each in (*active[1:], session))
+    if n > max_swap:
+        raise PoolExhausted(f"{n} KV pages would have to be moved if memory gets short, at most {max_swap} may be")
 
 
 def _check_whole(

@@ -22,7 +22,8 @@ class GrammarParams:
     regex : str, optional
         Regular expression of the whole output, in the syntax of Rust's `regex` without anchors, look-around and references.
     lark : str, optional
-        Grammar in llguidance's variant of Lark; its first rule is ``start``.
+        Grammar in llguidance's variant of Lark; its first rule is ``start``. A grammar in llama.cpp's GBNF, with the first
+        rule ``root ::=``, is converted.
     grammar : str, optional
         Another name of `lark`.
     tool_choice : str or mapping, optional

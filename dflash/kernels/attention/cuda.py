@@ -12,7 +12,7 @@ from dflash.errors import KernelError
 from dflash.kernels.arrays import check
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import BatchArrays
-from dflash.kernels.gpu.cubin import device_target
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.driver import tensor_map
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
@@ -150,7 +150,7 @@ class _Attention:
         self.batch, self.arrays = batch, (q, k, v)
         self.constants = {"HEAD_DIM": self.width, "GROUP_SIZE": self.group, "KV_HEADS": self.kv}
         self.constants["GATED"] = int(gate is not None)
-        hopper = device_target(cupy.cuda.Device().id) == "sm_90a"
+        hopper = capabilities().has_wgmma
         self.hopper, self.suffix = hopper, "_hopper" if hopper else ""
         self.quantized = k.dtype == cupy.int8
         if self.quantized:
@@ -229,7 +229,7 @@ class Attend(_Attention):
         for cut in dict.fromkeys(self._tiles(n * self.group) for n in range(1, most + 1)):
             constants = {**self.constants, **cut.constants(), "MAX_SPLITS": parts, "GATED": 0}
             made = kernel(_HERE / f"{name}.cu", name, dependent=True, **constants)
-            n_processors = device.attribute("MultiProcessorCount")
+            n_processors = capabilities().processors
             self._attend[cut] = made.bind(n_processors, cut.threads, given, cut.shared(self.width))
         made = kernel(_HERE / "combine.cu", "combine", dependent=True, **self.constants, MAX_SPLITS=parts)
         self._across = -(-self.group * self.width // 256), self.kv
@@ -267,7 +267,7 @@ class Prefill(_Attention):
         for cut in {tiles(n, self.group, hopper=self.hopper) for n in (64, 128)}:
             made = kernel(_HERE / f"{name}.cu", name, dependent=True, **self.constants, **cut.constants())
             self._prefill[cut] = made.bind(self.kv, cut.threads, args, cut.shared(self.width))
-        self._few = 128 * device.attribute("MultiProcessorCount") // (self.group * self.kv)
+        self._few = 128 * capabilities().processors // (self.group * self.kv)
 
     def _launch(self, n_rows: int, stream: Any) -> None:
         # few rows take small tiles, to occupy more multiprocessors
@@ -301,7 +301,7 @@ class Unpack:
         made = kernel(_HERE / "unpack_q8_0.cu", "unpack_q8_0", dependent=True, HEAD_DIM=shape[3], KV_HEADS=shape[2])
         rows = batch.counts, batch.row_starts, batch.length, batch.pages, batch.max_pages
         args = (*(cache.view(cupy.uint8) for cache in (k, v)), *rows, out_k, out_v)
-        self._launch = made.bind((2 * device.attribute("MultiProcessorCount"), 2), 256, args)
+        self._launch = made.bind((2 * capabilities().processors, 2), 256, args)
 
     def __call__(self, stream: Any = None) -> None:
         """Launch."""

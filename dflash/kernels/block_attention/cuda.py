@@ -10,7 +10,7 @@ from dflash.errors import KernelError
 from dflash.kernels.arrays import check
 from dflash.kernels.attention.cuda import Tiles, Workspace
 from dflash.kernels.block_attention.blocks import ROWS, Blocks
-from dflash.kernels.gpu import device
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.rope.cuda import HALVES
 
@@ -52,7 +52,7 @@ def tiles(width: int, *, roomy: bool = False) -> Tiles:
 
 def is_roomy() -> bool:
     """Return whether the multiprocessors of the GPU have 228 KiB of shared memory."""
-    return device.attribute("MaxSharedMemoryPerMultiprocessor") >= _ROOMY
+    return capabilities().processor_shared >= _ROOMY
 
 
 def splits(kv: int, positions: int, keys: int) -> int:

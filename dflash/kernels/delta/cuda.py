@@ -13,6 +13,8 @@ from dflash.kernels.delta.cuda_arguments import Inputs, MixerWeights, constants,
 from dflash.kernels.delta.cuda_norm import GatedNorm
 from dflash.kernels.delta.cuda_prompt import Prompt, PromptScratch, scratch_bytes
 from dflash.kernels.delta.memory import DeltaMemory
+from dflash.kernels.delta.step_shape import ACCEPTED_ROOM, StepShape, step_shapes
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.ragged import PENDING
 
@@ -23,12 +25,6 @@ _STATES_ASIDE = 2  # states of a tree that a block stores in shared memory
 _FEW_ROWS = 4  # rows of a sequence up to which a thread takes four value rows
 _LEAST_FOR_FOUR = 32  # value rows of a block from which threads may take four; the block then has 64 threads
 _LEAST_ROOM = 8  # smallest row capacity of shared memory, so that fewer launch variants are bound
-_ACCEPTED_ROOM = 16  # accepted rows in shared memory, as in apply_accepted.cuh
-
-
-def split_of(n_values: int) -> int:
-    """Return the blocks of a head, each with 16 to 64 value rows: few, as each block convolves the queries and keys."""
-    return next(split for split in range(1, 9) if n_values % (16 * split) == 0 and n_values <= 64 * split)
 
 
 def threads_of(own: int, value_rows: int) -> int:
@@ -49,11 +45,11 @@ class DeltaStep:
     memory : DeltaMemory
         Convolution inputs and recurrent state, updated as on the CPU.
     split : int, optional
-        Blocks of a head; the norm differs in its last bits between values.
+        Blocks of a head; a fused norm differs in its last bits between values.
     value_rows : int, optional
         Value rows of a thread, 2 or 4; the result does not depend on it. The default is the fastest in measurements.
     fused : bool, optional
-        Make the norm part of the launch; by default if the GPU has clusters, or a head has one block.
+        Make the norm part of the launch; see `step_shapes`.
 
     Raises
     ------
@@ -79,59 +75,55 @@ class DeltaStep:
         value_rows: int | None = None,
         fused: bool | None = None,
     ) -> None:
-        n_groups, n_heads, _, n_values = memory.sizes
-        device = cupy.cuda.Device()
-        has_clusters = int(device.compute_capability) >= 90
-        self._split = split or split_of(n_values)
-        self._own = n_values // self._split
-        self._fused = has_clusters or self._split == 1 if fused is None else fused
+        n_groups, n_heads, width, n_values = memory.sizes
+        taps, clusters, self._most = len(weights.taps), capabilities().has_clusters, most_shared()
+        self._shapes = step_shapes(n_values, width, taps, self._most, clusters=clusters, split=split, fused=fused)
+        fused = self._shapes[0].fused
         self._rows = rows_of(inputs, weights, conv_memory, memory)
-        self._sequences, self._memory, self._taps = batch.max_sequences, memory, len(weights.taps)
-        self._read = None if self._fused else cupy.empty((min(self._rows, PENDING), n_heads * n_values), np.float32)
+        self._sequences, self._memory = batch.max_sequences, memory
+        self._read = None if fused else cupy.empty((min(self._rows, PENDING), n_heads * n_values), np.float32)
         readers = cupy.zeros((batch.max_sequences, n_groups), np.int32)
         self._arguments = step_arguments(inputs, weights, batch, conv_memory, memory, readers, self._read)
-        of_model = constants(conv_memory, memory)
-        of_model |= {"SPLIT": self._split, "FUSE_NORM": int(self._fused)}
+        of_model = constants(conv_memory, memory) | {"FUSE_NORM": int(fused)}
         self._kernel = functools.partial(kernel, _FOLDER / "step.cu", "step", dependent=True, **of_model)
-        self._choices = (value_rows,) if value_rows else (2, 4) if self._own >= _LEAST_FOR_FOUR else (2,)
-        for rows in self._choices:
-            self._kernel(ROWS_PER_THREAD=rows, STAGE_INPUTS=1)
-        self._norm = None if self._fused else GatedNorm(self._read, inputs, weights, batch, n_heads)
+        self._value_rows = value_rows
+        for rows in self._choices(self._shapes[0]):
+            self._kernel(SPLIT=self._shapes[0].split, ROWS_PER_THREAD=rows, STAGE_INPUTS=1)
+        self._norm = None if fused else GatedNorm(self._read, inputs, weights, batch, n_heads)
         self._bound: dict[tuple[int, int, bool], Any] = {}
 
     def __call__(self, n_rows: int, stream: Any = None, *, n_sequences: int | None = None) -> None:
         """Run up to `n_rows` rows, with blocks for `n_sequences` sequences at a time; any number gives the same result."""
         assert 0 < n_rows <= min(self._rows, PENDING)
         sequences = min(n_sequences or n_rows, n_rows, self._sequences)
-        key = n_rows, self._rows_of_thread(n_rows, sequences), sequences > 1
+        shape = next((each for each in self._shapes if each.fits(max(n_rows, _LEAST_ROOM), self._most)), self._shapes[-1])
+        key = n_rows, self._rows_of_thread(shape, n_rows, sequences), sequences > 1
         if key not in self._bound:
-            self._bound[key] = self._bind(*key)
-        self._bound[key](stream, grid=(self._split, self._memory.sizes[1], sequences))
+            self._bound[key] = self._bind(shape, *key)
+        self._bound[key](stream, grid=(shape.split, self._memory.sizes[1], sequences))
         if self._norm:
             self._norm(n_rows, stream)
 
-    def _rows_of_thread(self, n_rows: int, sequences: int) -> int:
+    def _choices(self, shape: StepShape) -> tuple[int, ...]:
+        return (self._value_rows,) if self._value_rows else (2, 4) if shape.own >= _LEAST_FOR_FOUR else (2,)
+
+    def _rows_of_thread(self, shape: StepShape, n_rows: int, sequences: int) -> int:
         """Return value rows of a thread: with 4, two small blocks fit a multiprocessor; 2 is faster from row to row."""
-        if len(self._choices) == 1:
-            return self._choices[0]
+        choices = self._choices(shape)
+        if len(choices) == 1:
+            return choices[0]
         return 4 if sequences > 1 and n_rows <= _FEW_ROWS * sequences else 2
 
-    def _bind(self, n_rows: int, value_rows: int, several: bool) -> Any:
+    def _bind(self, shape: StepShape, n_rows: int, value_rows: int, several: bool) -> Any:
         """Bind a launch; for several sequences, store fewer states if that lets two blocks fit a multiprocessor."""
         room, places = max(n_rows, _LEAST_ROOM), _STATES_ASIDE if n_rows > 2 else 0
-        most = most_shared()
-        staged = self._shared_bytes(room, 0, staged=True) <= most
-        while places and self._shared_bytes(room, places, staged=staged) > most // (2 if several else 1):
+        staged = shape.shared_bytes(room, 0, staged=True) <= self._most
+        while places and shape.shared_bytes(room, places, staged=staged) > self._most // (2 if several else 1):
             places -= 1
-        run = self._kernel(ROWS_PER_THREAD=value_rows, STAGE_INPUTS=int(staged))
+        run = self._kernel(SPLIT=shape.split, ROWS_PER_THREAD=value_rows, STAGE_INPUTS=int(staged))
         arguments = (*self._arguments, room, places)
-        return run.bind(1, threads_of(self._own, value_rows), arguments, self._shared_bytes(room, places, staged=staged))
-
-    def _shared_bytes(self, room: int, places: int, *, staged: bool) -> int:
-        width, own = self._memory.sizes[2], self._own
-        channels, kept = 2 * width + own, _ACCEPTED_ROOM * (width + own + 1)
-        of_row = (2 if staged else 1) * channels + (2 if self._fused else 1) * own + 4
-        return 4 * (room * of_row + (2 * self._taps - 1) * channels + places * own * width + kept)
+        shared = shape.shared_bytes(room, places, staged=staged)
+        return run.bind(1, threads_of(shape.own, value_rows), arguments, shared)
 
 
 class Flush:
@@ -155,7 +147,7 @@ class Flush:
         run = kernel(_FOLDER / "commit.cu", "commit", BLOCK_V=own, **constants(conv_memory, memory))
         arguments = addresses, batch.counts, batch.slot, batch.accepted, batch.n_accepted, batch.buffer, len(memory.state)
         grid = n_heads * n_values // own, min(batch.max_sequences, 8), len(memories)
-        self._run = run.bind(grid, 4 * own, arguments, 4 * _ACCEPTED_ROOM * (width + own + 1))
+        self._run = run.bind(grid, 4 * own, arguments, 4 * ACCEPTED_ROOM * (width + own + 1))
 
     def __call__(self, stream: Any = None) -> None:
         """Run for the sequences of the batch; afterwards no accepted rows are outstanding."""

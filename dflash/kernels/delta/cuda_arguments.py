@@ -6,8 +6,9 @@ from dflash.errors import KernelError
 from dflash.kernels.arrays import check
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.memory import DeltaMemory
-from dflash.kernels.gpu import device
+from dflash.kernels.gpu.capabilities import capabilities
 
+_STATIC_SHARED = 3200  # bytes; step.cu declares 2800 to 3120
 _WIDEST = 128  # largest key and value size: a block holds 64 x 128 elements of a state in registers
 
 
@@ -53,7 +54,7 @@ class MixerWeights(NamedTuple):
 
 def most_shared() -> int:
     """Return the bytes of dynamic shared memory that a block may use."""
-    return device.attribute("MaxSharedMemoryPerBlockOptin") - 2048
+    return capabilities().block_shared - _STATIC_SHARED
 
 
 def constants(conv_memory: ConvMemory, memory: DeltaMemory) -> dict[str, Any]:
@@ -61,8 +62,8 @@ def constants(conv_memory: ConvMemory, memory: DeltaMemory) -> dict[str, Any]:
     _, _, width, n_values = memory.sizes
     if max(width, n_values) > _WIDEST:
         raise KernelError(f"delta: key and value size must be at most {_WIDEST} on a GPU, got {width} and {n_values}")
-    names = "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM", "TAPS"
-    return dict(zip(names, (*memory.sizes, conv_memory.tail.shape[1] + 1), strict=True))
+    names = "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM", "HEAD_RUN", "TAPS"
+    return dict(zip(names, (*memory.sizes, memory.head_run, conv_memory.tail.shape[1] + 1), strict=True))
 
 
 def rows_of(inputs: Inputs, weights: MixerWeights, conv_memory: ConvMemory, memory: DeltaMemory) -> int:

@@ -18,9 +18,9 @@ struct Block {
     __device__ __forceinline__ Block(int part, int head)
         : part(part),
           head(head),
-          group(head % KEY_HEADS),
+          group(key_head(head)),
           channel(head * VALUE_DIM + part * BLOCK_V),
-          writes_keys(head < KEY_HEADS && part == 0) {}
+          writes_keys(is_first_of_group(head) && part == 0) {}
 };
 
 // A producer thread: `number` of its warp among the producer warps, `row` of the thread among all producer threads.

@@ -14,7 +14,7 @@
 //
 // Grid (SPLIT, VALUE_HEADS, sequences or fewer), block THREADS, shared memory: `Smem` for row_capacity rows and
 // saved_capacity states.
-// Macros: KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, see shape.cuh; TAPS of the conv; SPLIT, blocks of a head; FUSE_NORM, 0
+// Macros: those of shape.cuh; TAPS of the conv; SPLIT, blocks of a head; FUSE_NORM, 0
 // or 1; ROWS_PER_THREAD, value rows of a thread, 2 or 4; STAGE_INPUTS, 1 to copy inputs to shared memory. The last two
 // change no bit of a result.
 // Bytes: 4 * VALUE_HEADS * VALUE_DIM * KEY_DIM a sequence, twice if rows were accepted.
@@ -40,7 +40,7 @@ static_assert(!CLUSTERED, "this GPU has no clusters");
 #define __cluster_dims__(...)
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, 256 / CONSUMERS) __cluster_dims__(CLUSTERED ? SPLIT : 1, 1, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, CONSUMERS < 256 ? 2 : 1) __cluster_dims__(CLUSTERED ? SPLIT : 1, 1, 1)
 step(const float* mixed, const float* gate, const float* alpha, const float* beta, const float* taps, const float* ssm_a,
      const float* ssm_dt, const float* ssm_norm, float eps, const int* counts, const int* first, const int* parent,
      const int* slot, const int* accepted, const int* n_accepted, const int* buffer, float* tail, float* inputs,

@@ -7,6 +7,7 @@ the target and the compiler's version. `code_cache` checks each file and removes
 
 import hashlib
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -18,42 +19,8 @@ from dflash.kernels.code_folder import cache_folder
 OPTIONS = ("-std=c++17", "--ftz=true", "--device-as-default-execution-space")
 """NVRTC options, besides the target and the constants."""
 
-
-def target(capability: int, supported: tuple[int, ...]) -> str:
-    """Return the architecture to compile for: ``sm_90a`` and the like, or ``compute_`` for a GPU newer than the compiler.
-
-    Parameters
-    ----------
-    capability : int
-        Compute capability of the device, such as 89 for 8.9.
-    supported : tuple of int
-        Compute capabilities that the compiler supports.
-
-    Raises
-    ------
-    KernelError
-        If the compiler supports only newer GPUs.
-
-    Notes
-    -----
-    Only Hopper has an architecture-specific target, for `wgmma` and `setmaxnreg`: code compiled for ``sm_90a`` defines
-    ``__CUDA_ARCH_FEAT_SM90_ALL`` and runs on no other chip.
-    """
-    older = [n for n in supported if n <= capability]
-    if not older:
-        raise KernelError(f"this CUDA compiles for capability {min(supported)} and newer; the GPU has {capability}")
-    if capability == 90 and 90 in older:
-        return "sm_90a"
-    return f"{'sm' if max(older) // 10 == capability // 10 else 'compute'}_{max(older)}"
-
-
-@cache
-def device_target(device: int) -> str:
-    """Return the `target` of a CUDA device."""
-    import cupy
-    from cupy.cuda import nvrtc
-
-    return target(int(cupy.cuda.Device(device).compute_capability), tuple(nvrtc.getSupportedArchs()))
+_PTX_OF_CUDA_12 = "8.0", "8.1", "8.2", "8.3", "8.4", "8.5", "8.5", "8.6", "8.7", "8.8"
+"""PTX versions of CUDA 12.0 to 12.9. Source: release history in the PTX ISA manual; CUDA 13.x reads PTX 9.x."""
 
 
 @cache
@@ -74,7 +41,7 @@ def cubin(text: str, name: str, options: tuple[str, ...], arch: str, *, anew: bo
     options : tuple of str
         Compiler options that define constants.
     arch : str
-        Result of `target`.
+        `code` of `Capabilities`.
     anew : bool
         Compile even if the cache has an entry, because the driver could not load it.
 
@@ -117,6 +84,24 @@ def _compile(text: str, name: str, options: tuple[str, ...], *, ptx: bool) -> by
         raise KernelError(f"{name} with {' '.join(options)} does not compile:\n{log}") from error
     finally:
         nvrtc.destroyProgram(program)
+
+
+def ptx_for(driver: int, code: bytes) -> bytes:
+    """Return PTX that a driver reads: the compiler may be newer than the driver and then states a version unknown to it.
+
+    Parameters
+    ----------
+    driver : int
+        CUDA version of the driver, such as 13000 for 13.0.
+    code : bytes
+        PTX. NVRTC 13.5 makes nothing of the kernels that needs more than PTX 8.3, the version of CUDA 12.3.
+    """
+    major, minor = divmod(driver // 10, 100)
+    reads = f"{major - 4}.{minor}" if major > 12 else _PTX_OF_CUDA_12[min(minor, len(_PTX_OF_CUDA_12) - 1)]
+    stated = re.search(rb"^\.version (\d+\.\d+)$", code, re.MULTILINE)
+    if stated is None or float(stated[1]) <= float(reads):
+        return code
+    return code[: stated.start(1)] + reads.encode() + code[stated.end(1) :]
 
 
 def folder() -> Path:

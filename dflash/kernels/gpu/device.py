@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from dflash.errors import KernelError, OutOfMemory
 from dflash.kernels.gpu import driver
+from dflash.kernels.gpu.capabilities import capabilities, compute_capability
 
-OLDEST = 8, 0
+OLDEST = 80
 """Lowest compute capability that the kernels support."""
 
 _CAPTURING = threading.RLock()
@@ -37,14 +38,13 @@ def trouble() -> str | None:
     try:
         if not runtime.getDeviceCount():
             return "there is no NVIDIA GPU"
-        capability = cupy.cuda.Device(0).compute_capability
+        found = compute_capability(0)
         cupy.zeros(1, np.float32)
     except Exception as error:
         return f"the NVIDIA driver or GPU does not work ({error})"
-    found = int(capability[:-1]), int(capability[-1])
     if found < OLDEST:
         name = runtime.getDeviceProperties(0)["name"].decode()
-        return f"{name} has compute capability {found[0]}.{found[1]}, kernels need {OLDEST[0]}.{OLDEST[1]}"
+        return f"{name} has compute capability {found / 10}, kernels need {OLDEST / 10}"
     return None
 
 
@@ -56,32 +56,21 @@ def _has_driver() -> bool:
     return True
 
 
-def attribute(name: str) -> int:
-    """Return an attribute of the current device, such as ``"MultiProcessorCount"``."""
-    import cupy
-
-    return _attributes(cupy.cuda.Device().id)[name]
-
-
-@cache
-def _attributes(device: int) -> dict[str, int]:
-    import cupy
-
-    return cupy.cuda.Device(device).attributes
-
-
 def description() -> dict[str, Any]:
-    """Return the GPU's name, memory in bytes, kernel architecture, driver version and number of multiprocessors."""
+    """Return the GPU's name, memory in bytes, bandwidth in bytes a second, target, driver and number of multiprocessors."""
     import cupy
 
     runtime = cupy.cuda.runtime
-    properties = runtime.getDeviceProperties(cupy.cuda.Device().id)
+    device = cupy.cuda.Device()
+    properties, about = runtime.getDeviceProperties(device.id), device.attributes
     driver = runtime.driverGetVersion()
     return {
         "kind": "cuda",
         "processor": properties["name"].decode(),
         "memory": properties["totalGlobalMem"],
-        "architecture": f"sm_{properties['major']}{properties['minor']}",
+        "bandwidth": 2 * 1000 * about.get("MemoryClockRate", 0) * about.get("GlobalMemoryBusWidth", 0) // 8,
+        "architecture": f"sm_{compute_capability(device.id)}",
+        "target": capabilities().name,
         "driver": f"{driver // 1000}.{driver % 1000 // 10}",
         "processors": properties["multiProcessorCount"],
     }

@@ -10,7 +10,7 @@ from dflash.kernels.gpu.lost import STICKY
 
 _NOT_CURRENT = 201
 _PROGRAMMATIC_SERIALIZATION = 6
-_MAX_DYNAMIC_SHARED = 8
+_STATIC_SHARED, _MAX_DYNAMIC_SHARED = 1, 8
 
 
 class _Attribute(ctypes.Structure):
@@ -83,6 +83,14 @@ def load_now(function: int) -> None:
     """Load a function immediately instead of at its first launch."""
     if hasattr(library(), "cuFuncLoad"):
         check(library().cuFuncLoad(ctypes.c_void_p(function)), "cuFuncLoad")
+
+
+def static_shared(function: int) -> int:
+    """Return the bytes of shared memory that a function declares itself."""
+    n_bytes = ctypes.c_int()
+    code = library().cuFuncGetAttribute(ctypes.byref(n_bytes), _STATIC_SHARED, ctypes.c_void_p(function))
+    check(code, "cuFuncGetAttribute")
+    return n_bytes.value
 
 
 def allow_shared(function: int, n_bytes: int, what: str) -> None:

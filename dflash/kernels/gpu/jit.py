@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from dflash.errors import KernelError
-from dflash.kernels.gpu.cubin import cubin, device_target, pool
+from dflash.kernels.gpu.capabilities import Capabilities, capabilities
+from dflash.kernels.gpu.cubin import cubin, pool, ptx_for
 from dflash.kernels.gpu.launch import Kernel
 from dflash.kernels.gpu.signature import parameters
 
 _INCLUDE = re.compile(r'^[ \t]*#include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
-_HOPPER = 90
 
 _NOT_OF_THE_CODE = 2, 46, 100, 101, 201
 """Driver errors that recompiling does not fix: no memory, device busy, no or wrong device, no context."""
@@ -84,39 +84,41 @@ def kernel(path: Path, entry: str, *, dependent: bool = False, **constants: Any)
     """
     import cupy
 
-    return _kernel(path, entry, dependent, macros(constants), cupy.cuda.Device().id)
+    device = cupy.cuda.Device().id
+    return _kernel(path, entry, dependent, macros(constants), device, capabilities(device))
 
 
 @functools.cache
-def _kernel(path: Path, entry: str, dependent: bool, options: tuple[str, ...], device: int) -> Kernel:
-    text, module = _module(path, options, device)
+def _kernel(path: Path, entry: str, dependent: bool, options: tuple[str, ...], device: int, about: Capabilities) -> Kernel:
+    text, module = _module(path, options, device, about.code)
     where = f"{entry} in {path.name}"
     if dependent and not re.search(r"\bwait_on_dependent_grids\(\);", text):
         raise KernelError(f"{where}: launched as dependent, but it never waits for its inputs")
-    import cupy
-
-    dependent = dependent and int(cupy.cuda.Device(device).compute_capability) >= _HOPPER
-    made = Kernel(where, entry, parameters(text, entry), module, device, dependent=dependent)
+    dependent = dependent and about.has_dependent_launches
+    made = Kernel(where, entry, parameters(text, entry), module, device, dependent=dependent, most_shared=about.block_shared)
     _asked.append(made)
     return made
 
 
 @functools.cache
-def _module(path: Path, options: tuple[str, ...], device: int) -> tuple[str, Future[Any]]:
-    text, arch = source(path), device_target(device)
+def _module(path: Path, options: tuple[str, ...], device: int, arch: str) -> tuple[str, Future[Any]]:
+    text = source(path)
 
     def load() -> Any:
         import cupy
 
-        code = cubin(text, path.name, options, arch)
+        def code(*, anew: bool = False) -> bytes:
+            made = cubin(text, path.name, options, arch, anew=anew)
+            return ptx_for(cupy.cuda.runtime.driverGetVersion(), made) if arch.startswith("compute") else made
+
         with cupy.cuda.Device(device):
             module = cupy.cuda.function.Module()
             try:
-                module.load(code)
+                module.load(code())
             except cupy.cuda.driver.CUDADriverError as error:
                 if error.status in _NOT_OF_THE_CODE or error.status in _DEVICE_IS_LOST:
                     raise
-                module.load(cubin(text, path.name, options, arch, anew=True))
+                module.load(code(anew=True))
         return module
 
     return text, pool().submit(load)

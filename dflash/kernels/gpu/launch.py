@@ -37,6 +37,8 @@ class Kernel:
         CUDA device number.
     dependent : bool
         Launch with the attribute of programmatic dependent launch.
+    most_shared : int, optional
+        Bytes of shared memory that a block may use, if fewer than the device has.
 
     Raises
     ------
@@ -55,8 +57,10 @@ class Kernel:
         device: int,
         *,
         dependent: bool = False,
+        most_shared: int | None = None,
     ) -> None:
         self.where, self.expected, self.device, self.dependent = where, expected, device, dependent
+        self._most_shared = most_shared
         self._entry, self._module = entry, module
         self._function, self._shared = 0, _SHARED_FOR_ALL
 
@@ -83,9 +87,15 @@ class Kernel:
             self._function = self._module.result().get_function(self._entry).ptr
             driver.load_now(self._function)
         if shared > self._shared:
+            self._check_shared(shared)
             driver.allow_shared(self._function, shared, f"{self.where}: {shared} bytes of shared memory")
             self._shared = shared
         return ctypes.c_void_p(self._function)
+
+    def _check_shared(self, shared: int) -> None:
+        """Refuse more shared memory than the target has, which may be less than that of the device."""
+        if self._most_shared is not None and (used := shared + driver.static_shared(self._function)) > self._most_shared:
+            raise KernelError(f"{self.where}: {used} bytes of shared memory of a block, the target has {self._most_shared}")
 
 
 class Bound:

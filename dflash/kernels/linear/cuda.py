@@ -1,7 +1,6 @@
 """The packed multiply of up to 64 tokens on a GPU: grids and constants from shapes."""
 
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes, tile_width
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.linear.tile_config import Chip, cuts, shape
 from dflash.kernels.norm.split import SplitNorm
@@ -28,7 +28,6 @@ FETCH_AHEAD = 16 << 20
 
 _HERE = Path(__file__).parent
 _WEIGHTS, _TYPES = 4, 3  # largest number of weights of a launch, and of their types
-_HOPPER = 90
 
 
 class DecodeLinear:
@@ -82,7 +81,7 @@ class DecodeLinear:
         check_projections(x, weights, outs, gated=gated)
         if behind is not None and (not add or len(weights) > 1 or behind.half.shape[1:] != outs[0].shape[1:]):
             raise KernelError(f"{weights[0].name}: a norm behind a multiply needs add=True and one weight of its width")
-        pieces = -(-len(x) // _chip(cupy.cuda.Device().id).most)
+        pieces = -(-len(x) // _chip().most)
         most = bucket(-(-len(x) // pieces))
         self._pieces = []
         for start in range(0, len(x), most):
@@ -161,7 +160,7 @@ class _Launch:
         described += [(0, 0, 0, 0, 0)] * (_WEIGHTS - len(weights))
         self._weights, self._mode, self._kept, self.ahead = weights, mode, pairs, cupy.zeros((0, 2), np.uint64)
         self._args = (x, len(x), x.shape[1], scale, gates, *norm[1:]), [n for one in described for n in one]
-        chip, size = _chip(cupy.cuda.Device().id), (sum(self._tiles), x.shape[1])
+        chip, size = _chip(), (sum(self._tiles), x.shape[1])
         self._shapes = {n: shape(n, *size, types, chip, gated=mode == GATED) for n in BUCKETS if n <= bucket(len(x))}
         self._kernels = {n: _kernel(types, n, mode, norm.kind, constants) for n, constants in self._shapes.items()}
         self._bound: dict[int, Any] = {}
@@ -241,12 +240,9 @@ def _parts(pairs: list[tuple[PackedWeight, Any]]) -> list[list[tuple[PackedWeigh
     return parts
 
 
-@cache
-def _chip(device: int) -> Chip:
-    it = cupy.cuda.Device(device)
-    about = it.attributes
-    room = about["MaxSharedMemoryPerBlockOptin"] // 1024
-    return Chip(about["MultiProcessorCount"], room, int(it.compute_capability) >= _HOPPER)
+def _chip() -> Chip:
+    about = capabilities()
+    return Chip(about.processors, about.block_shared // 1024, about.has_clusters)
 
 
 def check_projections(x: Any, weights: Sequence[PackedWeight], outs: Sequence[Any], *, gated: bool) -> None:

@@ -1,7 +1,6 @@
 """The matrix multiply of a prefill: weights are unpacked to float16, some rows at a time, for the tensor cores."""
 
 from collections.abc import Sequence
-from functools import cache
 from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import TILE_ROWS, PackedWeight, tile_bytes
-from dflash.kernels.gpu import device
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.driver import tensor_map
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
@@ -105,7 +104,7 @@ class PrefillLinear:
         _check(x, weights, outs, gated)
         self._mode = GATED if gated else ADD if add else STORE
         self._x, self._weights, self._outs, self._scale, self._scratch = x, weights, outs, scale, scratch
-        self._hopper = is_hopper(cupy.cuda.Device().id)
+        self._hopper = capabilities().has_wgmma
         at_once = _rows_at_once(scratch, x.shape[1], self._hopper, weights[0].name)
         laid, total = _lay_out(weights, gated)
         self._steps = [self._piece(laid, start, min(total, start + at_once)) for start in range(0, total, at_once)]
@@ -153,7 +152,7 @@ class PrefillLinear:
             return launch.bind(1, 128, (self._x, halves, *numbers), shared), _Tile(*_PORTABLE_TILE, n, 0)
         launch = kernel(_HERE / "prefill_hopper.cu", "prefill_hopper", dependent=True, MODE=self._mode)
         maps = tensor_map(self._x, _BOX), tensor_map(halves, _BOX)
-        tile = _Tile(*_HOPPER_TILE, n, device.attribute("MultiProcessorCount"))
+        tile = _Tile(*_HOPPER_TILE, n, capabilities().processors)
         return launch.bind(1, 384, (*maps, *numbers), _HOPPER_SHARED), tile
 
     def _from_tiles(self, weights: Sequence[PackedWeight]) -> list[tuple[Bound, int]]:
@@ -193,15 +192,9 @@ class _Tile(NamedTuple):
         return min(2 * tiles, self.at_once) if self.at_once else tiles
 
 
-@cache
-def is_hopper(device: int) -> bool:
-    """Return whether a device supports the instructions of ``sm_90a``."""
-    return cupy.cuda.Device(device).compute_capability == "90"
-
-
 def _portable_step() -> int:
     """Return the largest K step of a tile with which two blocks fit a multiprocessor."""
-    return 64 if device.attribute("MaxSharedMemoryPerMultiprocessor") >= 132 * 1024 else 32
+    return 64 if capabilities().processor_shared >= 132 * 1024 else 32
 
 
 def _rows_at_once(scratch: UnpackScratch, width: int, hopper: bool, name: str) -> int:
@@ -210,7 +203,7 @@ def _rows_at_once(scratch: UnpackScratch, width: int, hopper: bool, name: str) -
     fit = scratch.halves.size // width // columns * columns
     if not fit:
         raise KernelError(f"{name}: the scratch holds less than {columns} rows of {width}")
-    blocks = device.attribute("MultiProcessorCount")
+    blocks = capabilities().processors
     full = columns * blocks // gcd(blocks, TYPICAL_ROWS // rows)
     return fit // full * full if hopper and fit >= full else fit
 

@@ -22,9 +22,6 @@
 #define INPUT_NORM 1
 #define OUTPUT_NORM 2
 
-// Scale of normed values in float16 between two multiplies: it keeps large values below 65504.
-constexpr float NORM_SCALE = 0.125f;
-
 // Arguments of the epilogue. `scales`: factor of each token's products, in shared memory. `captured`: if not null, the
 // updated residual stream is also stored here (a captured hidden state).
 struct Epilogue {

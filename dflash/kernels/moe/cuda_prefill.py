@@ -8,11 +8,11 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.formats.cuda import PackedWeight
-from dflash.kernels.gpu import device
+from dflash.kernels.gpu.capabilities import capabilities
 from dflash.kernels.gpu.jit import kernel
 from dflash.kernels.gpu.launch import Bound
 from dflash.kernels.moe import Experts
-from dflash.kernels.moe.cuda import PLAIN, SPAN, SPAN_BYTES, MoeShape, check, data_of, span_bytes
+from dflash.kernels.moe.cuda import PLAIN, SPAN, SPAN_BYTES, MoeShape, check, data_of, filled, span_bytes
 
 AT_ONCE = 2048
 """Largest capacity of the scratch in rows; more rows are run in slices."""
@@ -32,7 +32,7 @@ _HERE = Path(__file__).parent
 _PAIRS = 64
 _BLOCKS = (8, 2), (4, 2), (8, 1), (4, 1), (2, 1), (1, 1)  # warps and stages of prefill.cu, the best first
 _STATIC_SHARED = 2048  # bytes
-_HOPPER = "90"
+_LOGIT_STAGES, _LOGIT_STAGE = 4, 4 * 96 * 68  # of `logits` in prefill_router.cu: stages at most, and bytes of one
 
 
 class PrefillScratch:
@@ -98,12 +98,13 @@ class PrefillMoe:
     ) -> None:
         self._shape, self._scratch = MoeShape(weights), scratch
         check(stream, gain, weights, self._shape)
-        s, w, shape = scratch, weights, self._shape
+        s, w, shape = scratch, filled(weights), self._shape
         into = w.gate, w.up, w.shared_gate, w.shared_up
         back = w.down, w.down, w.shared_down, w.shared_down
         self._hopper = _can_group(into, back) if hopper is None else hopper
         self._pairs = HOPPER_PAIRS if self._hopper else _PAIRS
-        constants = shape.of_router() | {"PAIRS": self._pairs, "NORMED_ORDER": self._order(into)}
+        stages = min(_LOGIT_STAGES, _room() // _LOGIT_STAGE)
+        constants = shape.of_router() | {"PAIRS": self._pairs, "STAGES": stages, "NORMED_ORDER": self._order(into)}
 
         def bind(entry: str, *args: Any, shared: int = 0) -> Bound:
             made = kernel(_HERE / "prefill_router.cu", entry, dependent=True, **constants)
@@ -112,13 +113,13 @@ class PrefillMoe:
         items = s.item_expert, s.item_pairs, s.n_items
         normed = s.normed, s.exact, s.shared_logits, s.count
         self._normalize = bind("normalize", stream, gain, w.shared_router, counts, 0, eps, *normed)
-        self._logits = bind("logits", s.exact, w.router, counts, 0, s.logits, shared=4 * 96 * 68 * 4)
+        self._logits = bind("logits", s.exact, w.router, counts, 0, s.logits, shared=stages * _LOGIT_STAGE)
         self._choose = bind("topk", s.logits, s.shared_logits, counts, 0, 0, s.experts, s.factors, s.count)
         self._group = bind("expert_items", s.experts, s.count, counts, 0, 0, *items)
         self._gate_up = self._bind(into, (s.normed, *items), self._order(back), gated=True)
         self._down = self._bind(back, (s.inner, *items), 0, gated=False)
-        combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, N_USED=shape.n_used)
-        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, stream))
+        combine = kernel(_HERE / "combine.cu", "combine", dependent=True, MODEL_DIM=shape.width, **shape.of_slots())
+        self._combine = combine.bind((1, 1), 256, (s.product, s.factors, counts, 0, None, None, None, stream))
 
     def __call__(self, n_rows: int, stream: Any = None) -> None:
         """Run for the first `n_rows` rows, or `counts` if that is less; does not allocate or synchronise."""
@@ -170,11 +171,11 @@ def _run(kind: str) -> int:
 def _can_group(*projections: tuple[PackedWeight, ...]) -> bool:
     quantised = all(w.type not in PLAIN for weights in projections for w in weights)
     alike = all(len({_run(w.type) for w in weights}) == 1 for weights in projections)
-    return cupy.cuda.Device().compute_capability == _HOPPER and quantised and alike
+    return capabilities().has_wgmma and quantised and alike
 
 
 def _room() -> int:
-    return device.attribute("MaxSharedMemoryPerBlockOptin") - _STATIC_SHARED
+    return capabilities().block_shared - _STATIC_SHARED
 
 
 def _block(kinds: list[str]) -> tuple[int, int, int]:

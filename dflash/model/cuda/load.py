@@ -28,12 +28,13 @@ def load_on_gpu(
     kv: str,
     threads: int,
     tell: Callable[[str], None],
+    kv_bytes: int | None = None,
 ) -> DeviceModel:
     """Put a model on the current GPU.
 
     Parameters
     ----------
-    file, config, context, sequences, kv, threads
+    file, config, context, sequences, kv, threads, kv_bytes
         See `dflash.model.loading.target.load_model`.
     tell : callable
         Called with the name of each phase before it begins.
@@ -57,7 +58,7 @@ def load_on_gpu(
             f"{file.path.name}: its weights take {weights >> 20} MiB, {sequences} sequences {texts >> 20} MiB, the work on "
             f"them {work >> 20} MiB; the GPU has {free >> 20} MiB free"
         )
-    pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv, room=room)
+    pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv, room=room, kv_bytes=kv_bytes)
     tell("weights")
     config = replace(config, context=fits)
     return DeviceModel(file, config, pages=pages, slots=sequences + 1, kv=kv, threads=threads)

@@ -55,7 +55,7 @@ class Ops:
     sequences : int
         Number of sequences that the grid of decode launches covers. A pass of more sequences is correct, but slower.
     splits_norms : bool
-        Whether the launches around a norm carry it; False with experts, whose op contains the norm.
+        Whether the launches around a norm carry it. Experts contain the norm before them.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Ops:
     ) -> None:
         self.batch, self.prefill = batch, prefill
         self.sequences = batch.max_sequences
-        self.splits_norms = not prefill and not config.experts
+        self.splits_norms = not prefill
         self._launch: Any = linear.DecodeLinear
         self.scratch: list[Any] = []
         if prefill:
@@ -133,15 +133,15 @@ class Ops:
 
         return launch
 
-    def experts(self, stream: Any, gain: Any, weights: Experts[PackedWeight], eps: float) -> Op:
-        """Return a launch of norm and experts, which adds to the stream."""
+    def experts(self, stream: Any, gain: Any, weights: Experts[PackedWeight], eps: float, *, behind: Norm | None) -> Op:
+        """Return a launch of norm and experts, which adds to the stream; `behind` is the norm that reads the stream next."""
         scratch, experts = (
             (moe_prefill.PrefillScratch, moe_prefill.PrefillMoe) if self.prefill else (moe.DecodeScratch, moe.DecodeMoe)
         )
         if self._moe is None:
             self._moe = scratch(self.batch.max_rows, weights)
             self.scratch += [self._moe.product] if self.prefill else []
-        return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps)
+        return experts(stream, gain, weights, self.batch.counts, self._moe, eps=eps, **carried(behind=behind))
 
 
 def scratch_bytes(config: Config, rows: int, sequences: int) -> int:

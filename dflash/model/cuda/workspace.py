@@ -66,7 +66,7 @@ def _shapes(config: Config, kv: str) -> tuple[Arrays, tuple[Arrays, ...]]:
     width, head = config.width, config.heads * config.head_size
     values = config.delta_value_heads * config.delta_size
     conv = 2 * config.delta_key_heads * config.delta_size + values
-    gated = 1 if config.architecture == "qwen3" else 2
+    gated = 2 if config.blocks.gated else 1
     row = config.kv_heads * config.head_size
     always: Arrays = {"stream": (SINGLE, width), "normed": (HALF, width), "squares": (SINGLE, sums(width))}
     always |= {"cos": (SINGLE, config.n_rot // 2), "sin": (SINGLE, config.n_rot // 2)}

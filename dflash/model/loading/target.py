@@ -80,6 +80,7 @@ def load_model(
     context: int | None = None,
     sequences: int = 8,
     kv: str = "f16",
+    kv_bytes: int | None = None,
     progress: Tell | None = None,
 ) -> Loaded:
     """Load a model.
@@ -99,6 +100,8 @@ def load_model(
         Sequences that may be open at a time.
     kv : str
         Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
+    kv_bytes : int, optional
+        Most bytes of the KV pages that all sequences share; by default a share of the free memory.
     progress : callable, optional
         Called with the name of each phase before it begins. If given, downloads also show a progress bar.
 
@@ -116,7 +119,8 @@ def load_model(
     _check(device, threads, context, sequences, kv)
     trouble, tell = _trouble(device), progress or (lambda _: None)
     on_host = bool(trouble) or device == "cpu"
-    settings: dict[str, Any] = {"context": context, "sequences": sequences, "kv": kv, "threads": threads or n_cores()}
+    settings: dict[str, Any] = {"context": context, "sequences": sequences, "kv": kv, "kv_bytes": kv_bytes}
+    settings["threads"] = threads or n_cores()
     with memory_errors(name, "ask for fewer sequences or a smaller context"):
         path = resolve(name, progress=tqdm if progress else _Silent)
         tell("header")
@@ -163,10 +167,18 @@ def _trouble(device: str) -> str | None:
 
 
 def _on_host(
-    file: GGUFFile, config: Config, *, threads: int, sequences: int, kv: str, tell: Tell, context: int | None
+    file: GGUFFile,
+    config: Config,
+    *,
+    threads: int,
+    sequences: int,
+    kv: str,
+    kv_bytes: int | None,
+    tell: Tell,
+    context: int | None,
 ) -> Model:
     tell("memory")
-    pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv)
+    pages, fits = n_pages(config, context=context, sequences=sequences, kv=kv, kv_bytes=kv_bytes)
     rows = CHUNK + PENDING * sequences
     config = replace(config, context=fits)
     return Model(file, config, pages=pages, slots=sequences + 1, kv=kv, threads=threads, rows=rows)

@@ -48,7 +48,15 @@ class Need(NamedTuple):
         )
 
 
-def n_pages(config: Config, *, context: int | None, sequences: int, kv: str, room: int | None = None) -> tuple[int, int]:
+def n_pages(
+    config: Config,
+    *,
+    context: int | None,
+    sequences: int,
+    kv: str,
+    room: int | None = None,
+    kv_bytes: int | None = None,
+) -> tuple[int, int]:
     """Choose the number of KV pages to allocate.
 
     Parameters
@@ -63,6 +71,8 @@ def n_pages(config: Config, *, context: int | None, sequences: int, kv: str, roo
         Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
     room : int, optional
         Bytes of GPU memory available for pages. If None, sequences get half of the machine's free memory.
+    kv_bytes : int, optional
+        Most bytes of all pages, instead of a share of the memory.
 
     Returns
     -------
@@ -72,7 +82,8 @@ def n_pages(config: Config, *, context: int | None, sequences: int, kv: str, roo
     Raises
     ------
     RequestError
-        If `context` does not fit, or is more than the model was trained for.
+        If `context` does not fit, or is more than the model was trained for; if `kv_bytes` is less than a page or the
+        context takes, or more than there is.
 
     Notes
     -----
@@ -82,6 +93,12 @@ def n_pages(config: Config, *, context: int | None, sequences: int, kv: str, roo
     if context is not None and context > config.context:
         raise RequestError(f"context is {context}, the model was trained for {config.context} tokens")
     need = Need.of(config, kv)
+    page = need.page + (0 if room is None else need.unpacked)
+    if kv_bytes is not None and need.page:
+        texts = sequences * (need.state + need.pending)
+        most = free_memory() - texts if room is None else room * need.page // page
+        _check_kv_bytes(kv_bytes, need.page, context, most)
+        return kv_bytes // need.page, min(context or config.context, kv_bytes // need.page * PAGE)
     budget = free_memory() // 2 - sequences * (need.state + need.pending) if room is None else room
     page = need.page + (0 if room is None else need.unpacked)
     fit = max(budget // page, 0) if page else sequences * config.context
@@ -96,6 +113,17 @@ def n_pages(config: Config, *, context: int | None, sequences: int, kv: str, roo
     if room is not None and context is None:
         pages = max(wanted, min(pages, fit // 4))
     return pages, min(context or config.context, wanted * PAGE)
+
+
+def _check_kv_bytes(kv_bytes: int, page: int, context: int | None, room: int) -> None:
+    least = -(-(context or 1) // PAGE) * page
+    if kv_bytes < least:
+        whose = f"one page of {PAGE} tokens" if context is None else f"a context of {context} tokens"
+        raise RequestError(f"kv_bytes is {kv_bytes}: {whose} takes {least} bytes, give at least that")
+    if kv_bytes > room:
+        raise RequestError(
+            f"kv_bytes is {kv_bytes}: only {max(room, 0)} bytes are free beside the weights, give at most that"
+        )
 
 
 def n_cores() -> int:

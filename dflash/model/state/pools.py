@@ -72,7 +72,7 @@ class Pools:
         arrays = {name: zeros(n, *shape) for name, shape in (conv | delta).items()}
         for i in range(n):
             self.conv.append(ConvMemory(**{name: arrays[name][i] for name in conv}))
-            self.delta.append(DeltaMemory(**{name: arrays[name][i] for name in delta}))
+            self.delta.append(config.delta_memory(**{name: arrays[name][i] for name in delta}))
         return [arrays["tail"], arrays["state"]]
 
     @property

@@ -87,7 +87,9 @@ class ServerMetrics(Collector):
         # pages that several sequences share count once; a sequence that waits or has just ended has no state
         pages = {page for session in sessions for page in tuple(getattr(session.state, "pages", ()))}
         yield self._gauge("num_requests_running", "Sequences that hold memory.", engine.active)
-        yield self._gauge("num_requests_waiting", "Sequences that wait to start.", engine.waiting)
+        yield self._gauge(
+            "num_requests_waiting", "Sequences that wait to start, or to go on after a preemption.", engine.waiting
+        )
         usage = len(pages) / engine.model.pools.pages
         yield self._counter("num_preemptions", "Preemptions of sequences for others.", engine.n_preempted)
         yield self._gauge("kv_cache_usage_perc", "Share of the KV pages that running sequences hold, 0 to 1.", usage)

@@ -143,10 +143,10 @@ BODIES: Mapping[str, Schema] = {
         previous_response_id={"type": ["string", "null"]},
     ),
     "/v1/messages": _object(
-        ["messages"],
+        ["messages", "max_tokens"],
         **_MESSAGES,
         **_SAMPLING,
-        max_tokens=_whole(1, MAX_TOKENS),
+        max_tokens={**_whole(1, MAX_TOKENS), "type": "integer"},
         stop_sequences=_SHARED["stop"],
         stream=_FLAG,
     ),

@@ -20,13 +20,16 @@ class MessagesDialect:
     ----------
     keep_billing_header : bool
         Keep the billing line in Claude Code's system prompt. It differs between sessions, so that they share no prefix.
+    counting : bool
+        The requests are for counting tokens.
     """
 
     keep_billing_header: bool = False
+    counting: bool = False
 
     def parse(self, body: object, headers: Mapping[str, str]) -> ChatRequest:  # noqa: ARG002 - headers choose nothing here
         """Read a body; see `parse_messages`."""
-        return parse_messages(body, keep_billing_header=self.keep_billing_header)
+        return parse_messages(body, keep_billing_header=self.keep_billing_header, counting=self.counting)
 
     def format(self, request: ChatRequest, head: AnswerHead) -> AnswerFormat:  # noqa: ARG002 - one format for all requests
         """Return the format of one message."""

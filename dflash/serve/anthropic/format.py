@@ -32,7 +32,7 @@ class MessageFormat:
 
     def opening(self) -> Iterator[ServerEvent]:
         """Yield ``message_start`` and a ``ping``."""
-        usage = _usage(self._head.n_prompt, 0, 0)
+        usage = _usage(self._head.n_prompt)
         yield _named({"type": "message_start", "message": self._message([], _ending(None, None), usage)})
         yield self.heartbeat()
 
@@ -63,13 +63,14 @@ class MessageFormat:
         return self._message(content_blocks(completion.events), _ending_of(completion), _usage_of(completion))
 
     def _message(
-        self, content: Sequence[Mapping[str, Any]], ending: Mapping[str, Any], usage: Mapping[str, int]
+        self, content: Sequence[Mapping[str, Any]], ending: Mapping[str, Any], usage: Mapping[str, Any]
     ) -> dict[str, Any]:
         return {
             "id": f"msg_{self._head.id}",
             "type": "message",
             "role": "assistant",
             "model": self._head.model,
+            **self._head.fingerprint_field,
             "content": content,
             **ending,
             "usage": usage,
@@ -93,15 +94,16 @@ def _ending(reason: str | None, stop_string: str | None) -> dict[str, str | None
     return {"stop_reason": reason, "stop_sequence": stop_string}
 
 
-def _usage_of(completion: Completion) -> dict[str, int]:
+def _usage_of(completion: Completion) -> dict[str, Any]:
     counts = TokenCounts.of([completion])
-    return _usage(counts.prompt, counts.cached, counts.output)
+    return _usage(counts.prompt, counts.cached, counts.output, counts.reasoning)
 
 
-def _usage(prompt: int, cached: int, output: int) -> dict[str, int]:
+def _usage(prompt: int, cached: int = 0, output: int = 0, reasoning: int = 0) -> dict[str, Any]:
     return {
         "input_tokens": prompt - cached,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
         "output_tokens": output,
+        "output_tokens_details": {"thinking_tokens": reasoning},
     }

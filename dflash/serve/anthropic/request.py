@@ -11,13 +11,14 @@ from dflash.serve.anthropic.tools import function_tools, tool_choice
 from dflash.serve.parsing.fields import FieldError, Fields, shown
 from dflash.serve.parsing.options import parse_sampling, parse_stops
 from dflash.serve.parsing.template_kwargs import parse_template_kwargs
+from dflash.serve.parsing.unsupported import refuse_unsupported
 from dflash.serve.requests import ChatRequest, Options
 from dflash.serve.strategy_choice import parse_decoding
 
 _THINKING = ("enabled", "adaptive", "disabled")
 
 
-def parse_messages(body: object, *, keep_billing_header: bool = False) -> ChatRequest:
+def parse_messages(body: object, *, keep_billing_header: bool = False, counting: bool = False) -> ChatRequest:
     """Read a body of the Messages API.
 
     Parameters
@@ -26,6 +27,8 @@ def parse_messages(body: object, *, keep_billing_header: bool = False) -> ChatRe
         Parsed JSON.
     keep_billing_header : bool
         Keep Claude Code's billing line in the system prompt.
+    counting : bool
+        The body is for counting tokens: it needs no ``max_tokens``.
 
     Returns
     -------
@@ -42,11 +45,12 @@ def parse_messages(body: object, *, keep_billing_header: bool = False) -> ChatRe
     names that they have in chat completions: ``strategy``, ``recover``, ``seed``, ``min_p``, ``chat_template_kwargs``.
     """
     fields = Fields(body)
+    refuse_unsupported(fields)
     tools = function_tools(fields)
     choice, parallel = tool_choice(fields, tools)
     thinks, budget = _thinking(fields)
     return ChatRequest(
-        options=_options(fields, budget),
+        options=_options(fields, budget, counting=counting),
         messages=conversation(fields, keep_billing_header=keep_billing_header),
         tools=tools,
         grammar=_grammar(fields, choice),
@@ -55,12 +59,15 @@ def parse_messages(body: object, *, keep_billing_header: bool = False) -> ChatRe
     )
 
 
-def _options(fields: Fields, budget: int | None) -> Options:
+def _options(fields: Fields, budget: int | None, *, counting: bool) -> Options:
+    max_tokens = fields.integer("max_tokens", 1, MAX_TOKENS)
+    if max_tokens is None and not counting:
+        raise fields.error("max_tokens", "Field required")  # in Anthropic's words
     limited = Fields({"thinking_token_budget": budget, **fields.values}, fields.path)
     return Options(
         model=fields.text("model"),
         sampling=parse_sampling(fields),
-        max_tokens=fields.integer("max_tokens", 1, MAX_TOKENS),
+        max_tokens=max_tokens,
         stop=parse_stops(fields, "stop_sequences"),
         stream=fields.flag("stream"),
         decoding=parse_decoding(limited),

@@ -35,8 +35,7 @@ class Chunks:
 
     def __init__(self, head: AnswerHead, options: Options, *, prefix: str, kind: str, chunk_kind: str) -> None:
         self._head = {"id": f"{prefix}-{head.id}", "object": "", "created": head.created, "model": head.model}
-        if head.fingerprint is not None:
-            self._head["system_fingerprint"] = head.fingerprint
+        self._head |= head.fingerprint_field
         self._options, self._kind, self._chunk_kind = options, kind, chunk_kind
         self._tail = {"usage": None} if options.include_usage else {}
 

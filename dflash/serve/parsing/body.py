@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 from starlette.requests import Request
 
+from dflash.model.text.written_numbers import written_float
 from dflash.serve import limits
 from dflash.serve.http_errors import Problem
 from dflash.serve.limits import Limits
@@ -36,18 +37,27 @@ async def read_body(request: Request, limit: int) -> bytes:
     Raises
     ------
     Problem
-        415 if the type is not ``application/json``, 413 if the body is too long, 408 if it does not arrive in time.
+        415 if the type is not ``application/json`` or the body is compressed,
+        413 if the body is too long, 408 if it does not arrive in time.
     ClientDisconnect
         If the client disconnects before the end.
 
     Notes
     -----
-    A web page of another origin can't send ``application/json`` without a preflight request, and this server answers none.
-    So no web page can use a server on the same machine.
+    A web page of another origin can't send ``application/json`` without a preflight request, and this server answers those
+    of allowed origins only. So no other web page can use a server on the same machine.
     """
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "application/json":
         raise Problem(415, f"Content-Type must be application/json, got {kind[:80]!r}")
+    return await read_bytes(request, limit)
+
+
+async def read_bytes(request: Request, limit: int) -> bytes:
+    """Read the body of a request of any type; see `read_body`."""
+    coding = request.headers.get("content-encoding", "identity")
+    if coding.lower() != "identity":
+        raise Problem(415, f"Content-Encoding must be identity, got {coding[:80]!r}")
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced[:19]) > limit:
         raise _too_large(limit)
@@ -73,7 +83,7 @@ def parse_json(body: bytes, bounds: Limits = Limits()) -> Any:  # noqa: B008 - i
     """
     _check_structure(body, bounds)
     try:
-        value = json.loads(body.decode("utf-8-sig"), parse_constant=_refuse)
+        value = json.loads(body.decode("utf-8-sig"), parse_constant=_refuse, parse_float=written_float)
         if b"\\ud" in body.lower():
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:

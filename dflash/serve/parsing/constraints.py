@@ -60,10 +60,7 @@ def parse_grammar(fields: Fields, tool_choice: ToolChoice = None) -> GrammarPara
 
 
 def _text(fields: Fields, name: str) -> str | None:
-    text = fields.text(name) or None
-    if text is not None and "::=" in text and name.endswith("grammar"):
-        raise fields.error(name, "is GBNF or EBNF; write the grammar in llguidance's Lark, or send a JSON schema")
-    return text
+    return fields.text(name) or None
 
 
 def _schema(fields: Fields, name: str) -> Mapping[str, Any] | None:

@@ -1,19 +1,28 @@
-"""Sampling parameters that a server fills into requests."""
+"""Sampling parameters and limits that a server fills into requests."""
 
 from collections.abc import Mapping
 from typing import Any
 
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""Names of the maximum output tokens in the APIs."""
+
 
 def filled(body: Any, sampling: Mapping[str, Any]) -> Any:
-    """Return a body with the server's sampling parameters in place of those that are absent or null.
+    """Return a body with the server's parameters in place of those that are absent or null.
 
     Parameters
     ----------
     body : object
         Parsed JSON of any API; anything except an object is returned unchanged.
     sampling : mapping
-        Values by the name of their field, such as ``temperature``; `Sampling` has accepted them.
+        Values by the name of their field, such as ``temperature``; `Sampling` has accepted them. ``max_tokens`` is set under
+        the names of all APIs, unless the body has any of them.
     """
     if not isinstance(body, dict):
         return body
+    most = sampling.get("max_tokens")
+    if most is not None:
+        others = {name: value for name, value in sampling.items() if name != "max_tokens"}
+        has_limit = any(body.get(name) is not None for name in _LIMITS)
+        sampling = others if has_limit else {**others, "max_tokens": most, "max_output_tokens": most}
     return body | {name: value for name, value in sampling.items() if body.get(name) is None}

@@ -105,6 +105,7 @@ class ResponsesFormat:
             "error": None,
             "incomplete_details": None,
             "model": self._head.model,
+            **self._head.fingerprint_field,
             "output": [],
             **self._request.echo,
             "max_tool_calls": None,

@@ -108,6 +108,40 @@ def test_headroom_decides_how_many_start(pages, headroom, active, preempts):
     assert (engine.n_preempted > 0) == preempts
 
 
+@pytest.mark.parametrize(("max_swap", "active"), [(0, 1), (1, 2), (2, 3), (None, 4)])
+def test_pages_that_could_be_preempted_decide_how_many_start(pages, max_swap, active):
+    """One page each at their start; the oldest is never preempted and does not count."""
+    toy = Toy(pages=8, context=50)
+    engine = Engine(toy, headroom=0, max_swap=max_swap)
+    sessions = [engine.add(Session([*PROMPT, i])) for i in range(4)]
+    most = 0
+    while engine.busy:
+        engine.step()
+        held = [session.preempted_state.length for session in sessions if session.preempted_state is not None]
+        most = max(most, sum(-(-length // 8) for length in held))
+        if engine.n_preempted == 0:
+            assert engine.active <= active
+    assert (most > 0) == (active > 1)
+    for session in sessions:
+        assert session.output_ids == naive(toy, session.prompt_ids, Sampling(), 46)
+    assert toy.leaked == (0, 0, 0)
+
+
+def test_pages_that_sessions_share_count_for_each(pages):
+    toy = Toy(pages=40, context=200)
+    engine = Engine(toy, headroom=0, prefix_cache=PrefixCache(10**6, 100, min_gain=1), max_swap=9)
+    shared = [i % 13 for i in range(32)]
+    engine.add(Session(shared, max_tokens=1))
+    finish(engine)
+    sessions = [engine.add(Session([*shared, i], max_tokens=4)) for i in range(4)]
+    engine.step()
+    assert (engine.active, engine.waiting) == (2, 2)
+    assert toy.pools.free_pages > 9
+    finish(engine)
+    assert [session.output_ids for session in sessions] == [naive(toy, each.prompt_ids, Sampling(), 4) for each in sessions]
+    engine.close()
+
+
 def test_a_short_session_needs_no_headroom(pages):
     engine = Engine(Toy(pages=4))
     for i in range(4):

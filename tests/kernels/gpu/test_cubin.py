@@ -53,15 +53,6 @@ def ready_kernel(**options):
     return Kernel("scale in scale.cu", "scale", parameters(KERNEL, "scale"), module, 0, **options)
 
 
-def test_targets():
-    assert cubin.target(90, (75, 80, 90, 100)) == "sm_90a"
-    assert cubin.target(89, (75, 80, 86, 89, 90)) == "sm_89"
-    assert cubin.target(103, (90, 100)) == "sm_100"
-    assert cubin.target(130, (90, 100, 121)) == "compute_121"
-    with pytest.raises(KernelError, match="75 and newer; the GPU has 70"):
-        cubin.target(70, (75, 80))
-
-
 def test_compiles_once(cache, monkeypatch):
     made = cubin.cubin(KERNEL, "scale.cu", ("-DN=3",), "sm_90a")
     assert made.startswith(b"\x7fELF")
@@ -83,6 +74,15 @@ def test_an_empty_file_is_compiled_anew(cache):
 
 def test_makes_ptx_for_what_is_newer_than_the_compiler(cache):
     assert b".target sm_90" in cubin.cubin(KERNEL, "scale.cu", (), "compute_90")
+
+
+@pytest.mark.parametrize(
+    ("driver", "stated", "read"),
+    [(13000, "9.2", "9.0"), (13020, "9.2", "9.2"), (13030, "9.2", "9.2"), (12040, "9.2", "8.4"), (12090, "8.4", "8.4")],
+)
+def test_ptx_states_a_version_that_the_driver_reads(driver, stated, read):
+    code = "//\n.version {}\n.target sm_86\n"
+    assert cubin.ptx_for(driver, code.format(stated).encode()) == code.format(read).encode()
 
 
 def test_an_error_names_file_and_line(cache):
@@ -121,6 +121,14 @@ def test_launches_what_was_bound(calls):
 def test_attributes_are_set_where_they_are_asked_for(calls):
     ready_kernel(dependent=True)(1, 32, (None, 1, 1), shared=64 * 1024, stream=STREAM)
     assert calls == [(8, 64 * 1024), ([1, 1, 1], [32, 1, 1], 64 * 1024, 1, 42, [0, 1, 1.0])]
+
+
+def test_shared_memory_beyond_the_target(calls, monkeypatch):
+    monkeypatch.setattr(driver, "static_shared", lambda function: 1024)
+    ready_kernel(most_shared=99 << 10)(1, 32, (None, 1, 1), shared=98 << 10, stream=STREAM)
+    assert calls[0] == (8, 98 << 10)
+    with pytest.raises(KernelError, match=r"scale\.cu: 101377 bytes of shared memory of a block, the target has 101376"):
+        ready_kernel(most_shared=99 << 10)(1, 32, (None, 1, 1), shared=(98 << 10) + 1, stream=STREAM)
 
 
 def test_refuses_arguments_that_do_not_fit(calls):

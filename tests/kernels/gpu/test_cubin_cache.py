@@ -53,7 +53,6 @@ def device(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
     monkeypatch.setattr(cubin, "_compile", device.compile)
-    monkeypatch.setattr(jit, "device_target", lambda number: "sm_90a")
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "cupy"))
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
@@ -79,7 +78,7 @@ def load(path):
     """Load a source with `jit` as a newly started process would."""
     cubin.code_cache.cache_clear()
     jit._module.cache_clear()
-    _, module = jit._module(path, (), 0)
+    _, module = jit._module(path, (), 0, "sm_90a")
     return module.result(60)
 
 

@@ -24,7 +24,7 @@ def prompt(lm):
     """Returns the prompt of a body as text."""
 
     def render(body, **settings):
-        request = parse_messages(body, **settings)
+        request = parse_messages(body, counting="max_tokens" not in body, **settings)
         (ids,) = prompt_ids(request, lm.tokenizer, lm.template, lm.model.config.context)
         return lm.tokenizer.decode(ids)
 

@@ -31,6 +31,13 @@ def test_a_message(claude):
     )
 
 
+def test_the_client_finds_the_fingerprint(claude, http):
+    expected = http.get("/props").json()["fingerprint"]
+    assert claude.messages.create(**SETTINGS, messages=CAPITAL).system_fingerprint == expected
+    with claude.messages.stream(**SETTINGS, messages=CAPITAL) as stream:
+        assert stream.get_final_message().system_fingerprint == expected
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -48,7 +48,7 @@ def refused(http, path, status, **request):
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_choice": [1]}, "guided_choice"),
         ({"regex": "("}, "regex"),
-        ({"grammar": 'root ::= "a"'}, "grammar"),
+        ({"grammar": 'root ::= "a'}, "grammar"),
         ({"grammar": "("}, "grammar"),
         ({"grammar": 'start: "a"', "lark": 'start: "a"'}, "lark"),
         ({"guided_regex": "a", "structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
@@ -175,6 +175,31 @@ def test_no_such_route(http):
     answer = http.get("/v1/chat/completions")
     assert answer.status_code == 405
     assert "GET" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "is_anthropic"),
+    [("/chat/completions", False), ("/v1/response", False), ("/v1/messages/batches", True)],
+)
+def test_an_unknown_path_gets_the_list_of_paths_in_the_shape_of_its_api(http, server, path, is_anthropic):
+    answer = http.get(path)
+    body = answer.json()
+    assert answer.status_code == 404
+    assert all(route.path.replace(":path", "") in body["error"]["message"] for route in server.app.routes)
+    assert body["error"]["type"] == ("not_found_error" if is_anthropic else "invalid_request_error")
+    assert (body.get("type") == "error") == is_anthropic
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "methods"),
+    [("GET", "/v1/messages", "POST"), ("POST", "/v1/models", "GET, HEAD"), ("POST", "/v1/responses/x", "DELETE, GET, HEAD")],
+)
+def test_a_wrong_method_gets_the_right_ones(http, method, path, methods):
+    answer = http.request(method, path)
+    body = answer.json()
+    assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+    assert body["error"]["message"] == f"{method} {path} is not possible; use {methods}"
+    assert (body.get("type") == "error") == (path == "/v1/messages")
 
 
 JSON = st.recursive(

@@ -46,6 +46,15 @@ def test_a_response(client, server):
     assert answer.usage.output_tokens_details.reasoning_tokens == 0
 
 
+def test_the_client_finds_the_fingerprint_in_every_form(client, http):
+    expected = http.get("/props").json()["fingerprint"]
+    assert client.responses.create(input=CAPITAL, **NOW).system_fingerprint == expected
+    with client.responses.stream(input=CAPITAL, **NOW) as stream:
+        bodies = [event.response for event in stream if hasattr(event, "response")]
+    assert len(bodies) >= 3
+    assert {body.system_fingerprint for body in bodies} == {expected}
+
+
 def test_it_has_the_text_of_a_chat_completion(client):
     chat = client.chat.completions.create(
         model="demo", messages=[{"role": "user", "content": CAPITAL}], reasoning_effort="none", temperature=0.7, seed=5

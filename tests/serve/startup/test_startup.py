@@ -21,6 +21,11 @@ from dflash.errors import RequestError
 from dflash.generation.engine_thread import EngineThread
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
+from dflash.serve.openai.chat_request import parse_chat
+from dflash.serve.openai.completion_request import parse_completion
+from dflash.serve.parsing.sampling_defaults import filled
+from dflash.serve.responses.request import parse_responses
+from dflash.serve.responses.store import ResponseStore
 from dflash.serve.server import Server
 from dflash.serve.startup.loading import LoadingServer
 from dflash.serve.startup.ready_line import ready_line
@@ -158,6 +163,13 @@ def test_the_process_ends_its_start_with_a_command_that_works():
         (["-ctk", "q8_0"], "kv", "q8_0/f16"),
         (["--jinja", "--metrics"], "kv", "f16"),
         (["--model-draft", "d.gguf"], "draft", "d.gguf"),
+        (["-md", "d.gguf"], "draft", "d.gguf"),
+        (["-hf", "org/repo:Q4_K_M"], "model", "hf:org/repo:Q4_K_M"),
+        (["-n", "64"], "max_tokens", 64),
+        (["--kv-bytes", "4G"], "kv_bytes", 4 << 30),
+        (["--kv-bytes", "1.5 MiB"], "kv_bytes", 3 << 19),
+        (["--kv-bytes", "1048576"], "kv_bytes", 1 << 20),
+        (["--no-context-shift", "-kvu", "--cache-prompt"], "kv", "f16"),
     ],
 )
 def test_options_of_llama_server(words, field, value):
@@ -173,6 +185,13 @@ def test_options_of_llama_server(words, field, value):
         (["--mmproj", "x.gguf"], "--mmproj: is not supported"),
         (["a.gguf", "-m", "b.gguf"], "--model b.gguf: another model is given already, a.gguf"),
         (["--temp", "-1"], "--temp: "),
+        (["-n", "0"], "-n: must be -1 or 1 to "),
+        (["--timeout", "600"], "--timeout: limits reading and writing there; a request is limited by --request-timeout"),
+        (["--reasoning-budget", "0"], "--reasoning-budget: is a field of requests here, thinking_token_budget"),
+        (["--kv-bytes", "many"], "--kv-bytes: must be a number of bytes, as 4G, 512M or 1048576, got 'many'"),
+        (["--kv-bytes", "0"], "--kv-bytes: must be a number of bytes"),
+        (["--kv-bytes", "9" * 400], "--kv-bytes: must be a number of bytes"),
+        (["--kv-bytes", "-1"], "--kv-bytes: must be a number of bytes"),
         (["--top-p", "7"], "--top-p: "),
         (["--debug-log-mib", "-1"], "--debug-log-mib: must be at least 0"),
         (["--debug-log", os.devnull], f"--debug-log {os.devnull}: is no regular file"),
@@ -190,6 +209,16 @@ def test_defaults_hold_the_given_parameters_only():
     given = {"temperature": 0.5, "top_k": 20, "top_p": 0.9, "min_p": 0.1, "seed": 7, "repetition_penalty": 1.1}
     assert sampling_defaults(parse(words)) == given
     assert sampling_defaults(parse(["--seed", "-1"])) == sampling_defaults(parse([])) == {}
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
+def test_the_limit_of_the_server_holds_where_a_body_has_none(name):
+    sampling = sampling_defaults(parse(["-n", "7", "--temp", "0.5"]))
+    assert filled({name: 3}, sampling) == {name: 3, "temperature": 0.5}
+    assert parse_chat(filled({"messages": [{"role": "user", "content": "a"}], name: None}, sampling)).options.max_tokens == 7
+    assert parse_completion(filled({"prompt": "a"}, sampling)).options.max_tokens == 7
+    assert parse_responses(filled({"input": "a"}, sampling), ResponseStore()).options.max_tokens == 7
+    assert sampling_defaults(parse(["-n", "-1"])) == {}
 
 
 def test_requests_take_the_defaults_of_the_server(server, serving, client):

@@ -1,0 +1,135 @@
+"""Limits on the heads of requests, at the sockets of the real server."""
+
+import json
+import socket
+import threading
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from hang_guard import GUARD, wait_until
+from serve_fakes import ScriptedEngine
+
+from dflash.generation.engine_thread import EngineThread
+from dflash.serve import limits
+from dflash.serve.app import build_app
+from dflash.serve.endpoints import Backend
+from dflash.serve.server import Server
+from dflash.serve.startup.sockets import listening, url_of
+
+PATHS = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/tokenize",
+]
+
+
+@pytest.fixture
+def served(lm):
+    """A server with a scripted engine in a thread; ``ask(bytes)`` returns status and body of a raw request."""
+    engine_thread, started = EngineThread(ScriptedEngine(lm.tokenizer, ["hello"])), threading.Event()
+    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"]))
+    with listening("127.0.0.1", 0) as sockets:
+        server = Server(app, engine_thread, grace=1, ready=started.set)
+        thread = threading.Thread(target=server.run, args=(sockets,))
+        thread.start()
+        assert started.wait(GUARD)
+        url = httpx.URL(url_of(sockets))
+
+        def connect():
+            return socket.create_connection((url.host, url.port), timeout=GUARD)
+
+        yield SimpleNamespace(url=str(url), connect=connect, server=server)
+        server.should_exit = True
+        thread.join()
+
+
+def answer_of(connection):
+    """Read a response to the end of the connection."""
+    with connection.makefile("rb") as file:
+        head, _, body = file.read().partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+def check_error(path, status, answer, words):
+    assert (answer[0], words in answer[1]["error"]["message"]) == (status, True), answer
+    assert (answer[1].get("type") == "error") == path.startswith("/v1/messages")
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("line", ["X-Long: " + "a" * 70_000, "X-One: 1\r\n" * 9000], ids=["long", "many"])
+def test_a_head_that_is_too_long(served, path, line):
+    with served.connect() as connection:
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{line}"[: limits.HEADER_BYTES + 1].encode())
+        check_error(path, 431, answer_of(connection), f"longer than {limits.HEADER_BYTES} bytes")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_too_many_headers(served, path):
+    with httpx.Client(base_url=served.url, timeout=GUARD) as http:
+        headers = {f"X-{i}": "a" for i in range(limits.MAX_HEADERS)}
+        answer = http.post(path, json={"prompt": "a"}, headers=headers)
+        check_error(path, 431, (answer.status_code, answer.json()), f"at most {limits.MAX_HEADERS} are allowed")
+        few = dict(list(headers.items())[:100])
+        assert http.post("/v1/completions", json={"prompt": "a"}, headers=few).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", 400),
+        (b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+    ],
+)
+def test_what_is_no_request(served, sent, status):
+    with served.connect() as connection:
+        connection.sendall(sent)
+        answer = answer_of(connection)
+    assert answer[0] == status
+    assert answer[1]["error"]["message"]
+
+
+def test_chunks_that_are_not_valid_end_the_connection_only(served):
+    head = b"POST /v1/messages HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with served.connect() as connection:
+        connection.sendall(head + b"5\r\n{....\r\nnonsense\r\n")
+        status, body = answer_of(connection)
+    assert (status, body["type"]) == (400, "error")
+    assert httpx.get(f"{served.url}/health", timeout=GUARD).status_code == 200
+
+
+def connection_of(served):
+    """Return the server's side of the only connection."""
+    wait_until(lambda: len(served.server.server_state.connections) == 1)
+    (connection,) = served.server.server_state.connections
+    return connection
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_a_head_that_never_ends(served, path):
+    with served.connect() as connection:
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: a\r\n".encode())
+        protocol = connection_of(served)
+        wait_until(lambda: protocol.conn.trailing_data[0])
+        assert protocol._head_timer is not None
+        protocol.loop.call_soon_threadsafe(protocol._head_is_late)
+        check_error(path, 408, answer_of(connection), "did not arrive within 60 seconds")
+
+
+def test_a_connection_without_a_request_is_closed(served, monkeypatch):
+    monkeypatch.setattr(limits, "HEADER_SECONDS", 0.05)
+    with served.connect() as silent:
+        assert silent.recv(1) == b""
+
+
+def test_the_time_of_a_head_ends_with_the_head(served):
+    with served.connect() as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n{")
+        protocol = connection_of(served)
+        wait_until(lambda: protocol.cycle is not None)
+        wait_until(lambda: protocol._head_timer is None)

@@ -1,0 +1,65 @@
+"""The limits of bodies hold on every route that takes one, with errors in the form of its API."""
+
+import asyncio
+
+import httpx
+import pytest
+from serve_fakes import ScriptedEngine
+from starlette.routing import Route
+
+from dflash.generation.engine_thread import EngineThread
+from dflash.serve import limits
+from dflash.serve.app import build_app
+from dflash.serve.endpoints import Backend
+from dflash.serve.limits import Limits
+
+IS_JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture
+def post(lm):
+    """Posts to an app over a scripted engine; returns the response. ``post.paths`` are all paths that take a body."""
+    engine_thread = EngineThread(ScriptedEngine(lm.tokenizer, []))
+    app = build_app(Backend(engine_thread, lm.tokenizer, lm.template, ["demo"], limits=Limits(1024)), api_key="secret")
+
+    def send(path, content, headers=IS_JSON):
+        async def run():
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+                return await client.post(path, content=content, headers={"x-api-key": "secret", **headers})
+
+        return asyncio.run(run())
+
+    send.paths = [route.path for route in app.routes if isinstance(route, Route) and "POST" in route.methods]
+    yield send
+    engine_thread.close()
+
+
+async def slow():
+    yield b"{"
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status", "words"),
+    [
+        (b"[" * (limits.MAX_DEPTH + 1), IS_JSON, 400, f"nested {limits.MAX_DEPTH + 1} levels deep"),
+        (b'{"a": [' + b"[]," * 70_000 + b"[]]}", IS_JSON, 400, "arrays and objects"),
+        (b'{"a": [' + b"1," * 70_000 + b"1]}", IS_JSON, 400, "values"),
+        (b'{"a": ' + b"1" * (limits.MAX_DIGITS + 1) + b"}", IS_JSON, 400, "a number of more than"),
+        (b'{"a": NaN}', IS_JSON, 400, "is not valid JSON"),
+        (b'{"a": "\xff"}', IS_JSON, 400, "is not valid JSON"),
+        (b"5", IS_JSON, 400, "must be a JSON object"),
+        (b'{"a": "' + b"a" * Limits(1024).body_bytes + b'"}', IS_JSON, 413, "longer than"),
+        (b"{}", {"Content-Type": "text/plain"}, 415, "must be application/json"),
+        (b"{}", {**IS_JSON, "x-api-key": "wrong"}, 401, "the API key is missing or wrong"),
+        (None, IS_JSON, 408, "did not arrive within"),
+    ],
+    ids=["deep", "containers", "values", "digits", "nan", "utf-8", "no object", "long", "type", "key", "slow"],
+)
+def test_a_body_beyond_a_limit(post, monkeypatch, content, headers, status, words):
+    monkeypatch.setattr(limits, "BODY_SECONDS", 0.05 if content is None else limits.BODY_SECONDS)
+    assert len(post.paths) >= 8
+    for path in post.paths:
+        answer = post(path, slow() if content is None else content, headers)
+        assert (answer.status_code, words in answer.json()["error"]["message"]) == (status, True), (path, answer.text)
+        assert (answer.json().get("type") == "error") == path.startswith("/v1/messages")
