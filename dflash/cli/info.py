@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from dflash.cli.model_arguments import add_model, device_settings
+from dflash.cli.model_arguments import add_model, device_settings, kv_type
 from dflash.cli.terminal import put, size
 
 HELP = "describe a model and the memory it needs"
@@ -37,10 +37,10 @@ def main(arguments: argparse.Namespace) -> int:
         about = draft_overview(path)
     else:
         with GGUFFile.open(path) as file:
-            device = "cuda" if arguments.devices else arguments.device
-            about = overview(file, kv=arguments.kv, threads=arguments.threads, device=device) | _names()
+            kv, device = kv_type(arguments), "cuda" if arguments.devices else arguments.device
+            about = overview(file, kv=kv, threads=arguments.threads, device=device) | _names()
             if arguments.devices:
-                about["plan"] = split_overview(file, kv=arguments.kv, **device_settings(arguments))
+                about["plan"] = split_overview(file, kv=kv, **device_settings(arguments))
     lay_out = draft_as_text if "draft" in about else as_text
     put(json.dumps(about, ensure_ascii=False, indent=2) if arguments.json else lay_out(about))
     return 0
@@ -118,7 +118,7 @@ def as_text(about: dict[str, Any]) -> str:
         ("context", f"{model['context']:,} tokens"),
         ("weights", size(memory["weights"])),
         *(("", _mix(kind, part, about["kernels"])) for kind, part in about["quantization"].items()),
-        ("KV cache", f"{size(memory['kv_per_1000_tokens'])} for 1,000 tokens"),
+        ("KV cache", _cache(memory)),
         ("state", f"{size(memory['state_per_sequence'])} per sequence, {pending} for pending tokens"),
         ("tokenizer", f"{tokenizer['model']} ({tokenizer['pre']}), {tokenizer['tokens']:,} tokens, end {tokenizer['end']}"),
         ("", tokenizer["normalizer"]),
@@ -142,6 +142,11 @@ def as_text(about: dict[str, Any]) -> str:
         lines.insert(4, ("experts", f"{model['experts']['used']} of {model['experts']['all']} per token"))
     lines += [(name, ", ".join(about[name])) for name in ("strategies", "recoveries") if name in about]
     return _aligned(lines)
+
+
+def _cache(memory: dict[str, Any]) -> str:
+    per_token, many = size(memory["kv_per_token"]), size(memory["kv_per_1000_tokens"])
+    return f"{memory['kv_type']}, {per_token} per token, {many} for 1,000 tokens"
 
 
 def _plan(plan: dict[str, Any]) -> list[tuple[str, str]]:

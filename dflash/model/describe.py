@@ -28,7 +28,7 @@ def overview(file: GGUFFile, *, kv: str = "f16", threads: int | None = None, dev
     file : GGUFFile
         An open model.
     kv : str
-        Type of the KV cache, ``"f16"`` or ``"f32"``.
+        Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
     threads : int, optional
         Threads that the kernels would use; by default every core that this process may run on.
     device : str
@@ -130,10 +130,12 @@ def _quantization(file: GGUFFile) -> dict[str, dict[str, int]]:
     return {kind: {"tensors": counts[kind], "bytes": size} for kind, size in sizes.most_common()}
 
 
-def _memory(file: GGUFFile, config: Config, kv: str) -> dict[str, int]:
+def _memory(file: GGUFFile, config: Config, kv: str) -> dict[str, int | str]:
     need = Need.of(config, kv)
     return {
         "weights": sum(tensor.n_bytes for tensor in file.tensors.values()),
+        "kv_type": kv,
+        "kv_per_token": need.page // PAGE,
         "kv_per_1000_tokens": 1000 * need.page // PAGE,
         "state_per_sequence": need.state,
         "pending_per_sequence": need.pending,

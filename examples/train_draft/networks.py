@@ -32,9 +32,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
 class Layer(nn.Module):
     """Norm, attention, add; norm, gated feed forward, add. `gates` is 2 if queries bring a gate of each head's output."""
 
-    def __init__(self, config: Config | DraftConfig, ffn: int, *, gates: int = 1) -> None:
+    def __init__(self, config: Config | DraftConfig, *, gates: int = 1) -> None:
         super().__init__()
-        width, heads, kv_heads, size = config.width, config.heads, config.kv_heads, config.head_size
+        width, ffn, heads, kv_heads, size = config.width, config.ffn, config.heads, config.kv_heads, config.head_size
         self.heads, self.size, self.eps, self.gates = heads, size, config.norm_eps, gates
         self.attn_norm, self.ffn_norm = (nn.Parameter(torch.ones(width)) for _ in range(2))
         self.attn_q_norm, self.attn_k_norm = (nn.Parameter(torch.ones(size)) for _ in range(2))
@@ -72,7 +72,7 @@ class BlockDraftNet(nn.Module):
         c, self.config = config, config
         self.fc = matrix(c.width, len(c.target_layer_ids) * c.width)
         self.enc_output_norm, self.output_norm = (nn.Parameter(torch.ones(c.width)) for _ in range(2))
-        self.blk = nn.ModuleList(Layer(c, c.ffn) for _ in range(c.n_layers))
+        self.blk = nn.ModuleList(Layer(c) for _ in range(c.n_layers))
 
     def forward(self, features: Tensor, anchors: Tensor, block: Tensor) -> Tensor:
         """Return the hidden states (S, M, B, D) of blocks.
@@ -108,17 +108,17 @@ class BlockDraftNet(nn.Module):
 class MtpNet(nn.Module):
     """An MTP head: row j reads token j + 1 and the trunk's hidden state j, and predicts token j + 2."""
 
-    def __init__(self, config: Config, ffn: int) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
         c, self.config = config, config
         self.nextn_eh_proj = matrix(c.width, 2 * c.width)
         self.nextn_enorm, self.nextn_hnorm, self.nextn_shared_head_norm = (
             nn.Parameter(torch.ones(c.width)) for _ in range(3)
         )
-        self.layer = Layer(c, ffn, gates=2)
+        self.layer = Layer(c, gates=2)
 
     def forward(self, embedded: Tensor, hidden: Tensor) -> Tensor:
-        """Return hidden states (S, T, D) from embeddings of the next tokens and the trunk's hidden states, both (S, T, D)."""
+        """Return hidden states (S, T, D) from the next tokens' embeddings and the trunk's hidden states, both (S, T, D)."""
         c, layer, n = self.config, self.layer, hidden.shape[1]
         joined = [rms(embedded, self.nextn_enorm, c.norm_eps), rms(hidden, self.nextn_hnorm, c.norm_eps)]
         h = fn.linear(torch.cat(joined, -1), self.nextn_eh_proj)

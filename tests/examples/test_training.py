@@ -78,7 +78,7 @@ def weights_of_block(lm):
 
 def test_a_head_computes_what_dflash_runs(lm, texts, teacher):
     """With the weights of the demo's own head; the first draft token after each of some lengths of a text."""
-    net, text = training.untrained_mtp(lm.model.config, lm.model.config.ffn), texts[0]
+    net, text = training.untrained_mtp(lm.model.config), texts[0]
     mine, given = dict(net.named_parameters()), weights_of_block(lm)
     assert training.weights_of(net).keys() == given.keys()
     with torch.no_grad():
@@ -99,7 +99,7 @@ def test_a_head_computes_what_dflash_runs(lm, texts, teacher):
 
 def test_training_makes_a_head_that_is_accepted(lm, texts, teacher, tmp_path, pools):
     """On texts that it was trained with; an untrained head drafts noise."""
-    net, accepted = training.untrained_mtp(lm.model.config, lm.model.config.ffn), []
+    net, accepted = training.untrained_mtp(lm.model.config), []
     losses = []
     for steps in (0, 14):
         losses += training.train_mtp(net, teacher, steps=steps) if steps else []

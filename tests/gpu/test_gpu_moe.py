@@ -103,9 +103,10 @@ SHAPES = [
     {"width": 96, "ffn": 32, "kind": "F32", "down": "BF16", "shared_ffn": 64},
     {"width": 2304, "ffn": 768, "n": 12, "n_used": 10, "kind": "Q4_0", "down": "Q4_0"},
     {"shared_ffn": 0},
-    {"width": 2048, "ffn": 768, "n": 128, "n_used": 8, "shared_ffn": 0},
+    {"width": 2048, "ffn": 768, "n": 9, "n_used": 8, "shared_ffn": 0},
     {"width": 96, "ffn": 32, "n": 7, "n_used": 7, "kind": "F16", "down": "Q4_0", "shared_ffn": 0},
-    {"width": 256, "ffn": 256, "n": 512, "n_used": 10},
+    {"width": 96, "ffn": 32, "n": 128, "n_used": 8, "kind": "Q8_0", "down": "Q8_0", "shared_ffn": 0},
+    {"width": 96, "ffn": 32, "n": 512, "n_used": 10, "kind": "Q4_0", "down": "Q8_0"},
 ]
 PREFILL = cuda_prefill.PrefillScratch, cuda_prefill.PrefillMoe
 PORTABLE = cuda_prefill.PrefillScratch, functools.partial(cuda_prefill.PrefillMoe, hopper=False)

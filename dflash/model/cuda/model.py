@@ -50,7 +50,7 @@ class DeviceModel:
     pages, slots : int
         KV pages in all, and sequences that may be open at a time.
     kv : str
-        ``"f16"`` or ``"f32"``: type of stored keys and values.
+        Type of stored keys and values, a key of `dflash.kernels.kv_types.KV_TYPES`.
     threads : int
         Threads that read the file.
     chunk : int

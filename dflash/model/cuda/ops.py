@@ -8,11 +8,14 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from dflash.kernels.attention import cuda as attention
 from dflash.kernels.delta import cuda as delta
 from dflash.kernels.formats.cuda import PackedWeight
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import BatchArrays
+from dflash.kernels.kv_types import head_size
 from dflash.kernels.linear import cuda as linear
 from dflash.kernels.linear import cuda_prefill
 from dflash.kernels.linear.cuda_prefill import INNER_SCALE
@@ -77,6 +80,7 @@ class Ops:
             self._launch = partial(cuda_prefill.PrefillLinear, scratch=scratch)
             self.scratch.append(scratch.halves)
         self._attention = attention.Workspace(empty)
+        self._unpacked: tuple[Any, Any] | None = None
         self._moe: Any = None
         if prefill and any(config.recurrent):
             sizes = batch.max_rows, *_delta_sizes(config)
@@ -120,9 +124,25 @@ class Ops:
 
     def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
         """Return a launch of attention over a paged cache."""
+        if self.prefill and cache[0].dtype == np.int8:
+            return self._prefill_quantized(q, cache, out, gate)
         if self.prefill:
             return attention.Prefill(q, *cache, self.batch, out, gate=gate)
         return attention.Attend(q, *cache, self.batch, out, gate=gate, workspace=self._attention)
+
+    def _prefill_quantized(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:
+        """Return a launch that unpacks the cache to float16 pages, which all layers share, then attends to these."""
+        if self._unpacked is None:
+            shape = *cache[0].shape[:3], head_size(cache[0])
+            self._unpacked = device.empty(*shape, dtype=np.uint16), device.empty(*shape, dtype=np.uint16)
+        unpack = attention.Unpack(*cache, self.batch, *self._unpacked)
+        attend = attention.Prefill(q, *self._unpacked, self.batch, out, gate=gate)
+
+        def launch(n: int) -> None:
+            unpack()
+            attend(n)
+
+        return launch
 
     def experts(self, stream: Any, gain: Any, weights: Experts[PackedWeight], eps: float, *, behind: Norm | None) -> Op:
         """Return a launch of norm and experts, which adds to the stream; `behind` is the norm that reads the stream next."""

@@ -133,7 +133,7 @@ def _block(
     shapes: Shapes = ((architecture.linear or {}) if is_linear else architecture.full) | architecture.ffn
     for fused in architecture.fused:
         separate = all(prefix + name in present for name in fused.parts)
-        if fused.name not in shapes and prefix + fused.name in present and not separate:
+        if shapes.keys() >= set(fused.parts) and prefix + fused.name in present and not separate:
             shapes = {name: shape for name, shape in shapes.items() if name not in fused.parts}
             shapes[fused.name] = fused.shape
     if is_mtp:

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from dflash.errors import RequestError, Unsupported
 from dflash.kernels.gpu import device as gpu
+from dflash.kernels.kv_types import check_kv, kv_types
 from dflash.kernels.ragged import PENDING
 from dflash.model.config import Config
 from dflash.model.gguf.file import GGUFFile
@@ -23,7 +24,6 @@ from dflash.model.runnable import refuse_sizes
 from dflash.model.split.names import device_numbers
 from dflash.model.split.plan import SPLITS
 from dflash.model.state.budget import n_cores, n_pages
-from dflash.model.state.pools import KV_TYPES
 from dflash.model.text.chat_template import ChatTemplate
 from dflash.model.text.tokenizer import Tokenizer
 
@@ -109,7 +109,7 @@ def load_model(
     sequences : int
         Sequences that may be open at a time.
     kv : str
-        Type of the KV cache, a key of `KV_TYPES`.
+        Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
     kv_bytes : int, optional
         Most bytes of the KV pages that all sequences share; by default a share of the free memory.
     progress : callable, optional
@@ -140,6 +140,7 @@ def load_model(
         try:
             config = Config.from_gguf(file.metadata, file.tensors)
             refuse_sizes(config, "cpu" if on_host else "cuda")
+            check_kv(kv, config.head_size, "cpu" if on_host else "cuda")
             tell("tokenizer")
             tokenizer = Tokenizer.from_gguf(file.metadata)
             load = partial(_on_gpus, numbers=numbers, kind=split or SPLITS[0]) if len(numbers) > 1 else _on_gpu
@@ -268,8 +269,7 @@ def _numbers(device: str, devices: Sequence[str | int] | None, split: str | None
 def _check(device: str, threads: int | None, context: int | None, sequences: int, kv: str) -> None:
     if device not in DEVICES:
         raise Unsupported(f"device {device!r}: must be one of {', '.join(DEVICES)}")
-    if kv not in KV_TYPES:
-        raise RequestError(f"kv is {kv!r}, must be one of {', '.join(KV_TYPES)}")
+    kv_types(kv)
     for what, value in (("threads", threads), ("context", context), ("sequences", sequences)):
         if value is not None and value < 1:
             raise RequestError(f"{what} is {value}, must be at least 1")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dflash.errors import FormatError
 from dflash.kernels.gpu import device
 from dflash.kernels.ragged import PAGE
-from dflash.model.state.pools import KV_TYPES, Pools
+from dflash.model.state.pools import Pools
 
 HostArrays = dict[str, NDArray[Any]]
 """Arrays of a saved state by name."""
@@ -42,8 +42,8 @@ def copy_pages(pools: Pools, pages: list[int], length: int) -> HostArrays:
     Returns
     -------
     dict of str to array
-        ``k`` and ``v``, uint16 or float32 (L, length, KV heads, head size); ``k.1`` and ``v.1`` those of a second device,
-        and so on.
+        ``k`` and ``v`` (L, length, KV heads, stored elements of a head), in the types of the pools; ``k.1`` and ``v.1``
+        those of a second device, and so on.
 
     Notes
     -----
@@ -52,7 +52,7 @@ def copy_pages(pools: Pools, pages: list[int], length: int) -> HostArrays:
     found = {}
     for name, pool in _caches(pools):
         layers, _, _, *row = pool.shape
-        found[name] = np.empty((layers, length, *row), KV_TYPES[pools.kv])
+        found[name] = np.empty((layers, length, *row), pool.dtype)
         for i, page in enumerate(pages):
             part = found[name][:, i * PAGE : (i + 1) * PAGE]
             part[...] = to_host(pool[:, page, : part.shape[1]])
@@ -72,7 +72,7 @@ def write_pages(pools: Pools, arrays: Mapping[str, NDArray[Any]], length: int, s
     copies = []
     for name, pool in _caches(pools):
         layers, _, _, *row = pool.shape
-        copies.append((pool, checked(arrays, name, (layers, length, *row), KV_TYPES[pools.kv])))
+        copies.append((pool, checked(arrays, name, (layers, length, *row), pool.dtype)))
     pages = pools.take_pages(-(-length // PAGE) - len(shared))
     try:
         for pool, copy in copies:

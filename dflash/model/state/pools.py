@@ -11,11 +11,9 @@ from dflash.kernels.attention import compact
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.memory import DeltaMemory
 from dflash.kernels.gpu.device import holding
+from dflash.kernels.kv_types import kv_types
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
-
-KV_TYPES = {"f16": np.uint16, "f32": np.float32}
-"""Array types of stored keys and values; uint16 holds the bits of float16."""
 
 
 class Pools:
@@ -30,14 +28,14 @@ class Pools:
     slots : int
         Sequences that may be open at a time.
     kv : str
-        A key of `KV_TYPES`.
+        Types of keys and values, see `dflash.kernels.kv_types.kv_types`.
     backend : PoolBackend
         Allocates the arrays, on the host by default.
 
     Attributes
     ----------
-    k, v : uint16 or float32 (L, pages, PAGE, KV heads, head size)
-        KV caches of the attention layers.
+    k, v : uint16, float32 or int8 (L, pages, PAGE, KV heads, stored elements of a head)
+        KV caches of the attention layers, see `dflash.kernels.kv_types`.
     conv : list of ConvMemory
     delta : list of DeltaMemory
         State of the convolution and of the delta rule of each linear-attention layer.
@@ -54,9 +52,11 @@ class Pools:
     ) -> None:
         backend = backend or HOST
         attention_layers = config.n_layers - sum(config.recurrent)
-        shape = (attention_layers, pages, PAGE, config.kv_heads, config.head_size)
+        shape = attention_layers, pages, PAGE, config.kv_heads
         self.pages, self.slots, self.kv = pages, slots, kv
-        self.k, self.v = (backend.zeros(*shape, dtype=KV_TYPES[kv]) for _ in range(2))
+        self.k, self.v = (
+            backend.zeros(*shape, kind.head_elements(config.head_size), dtype=kind.dtype) for kind in kv_types(kv)
+        )
         self._states = self._allocate_recurrent(config, backend.zeros)
         self._backend = backend
         self._free_pages = list(range(pages - 1, -1, -1))
