@@ -31,7 +31,7 @@ POLICIES = ("round robin", "least loaded", "session id", "affinity 64", "affinit
 
 @dataclass(frozen=True)
 class Costs:
-    """A replica and its load. Defaults: 27B on an H200, see RESULTS.md; the lengths of turns and pauses are assumed."""
+    """A replica and its load. Defaults: 27B on an H200, see benchmarks/results; lengths of turns and pauses are assumed."""
 
     sequences: int = 8
     prefill: float = 8000.0  # tokens a second
