@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash.cli.model_arguments import add_draft, check_draft, draft_settings, kv_type
+from dflash.cli.model_arguments import add_draft, check_draft, device_settings, draft_settings, kv_type
 from dflash.errors import NotFound, RequestError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def load(arguments: argparse.Namespace, *, sequences: int = 1, prefix_cache: boo
 
     return dflash.load(
         arguments.model,
-        device=arguments.device,
+        **device_settings(arguments),
         threads=arguments.threads,
         context=arguments.context,
         sequences=sequences,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dflash.cli import replay, strategies
-from dflash.cli.model_arguments import add_context, add_model, check_draft, kv_type
+from dflash.cli.model_arguments import add_context, add_model, check_draft, device_settings, kv_type
 from dflash.cli.terminal import has_terminal, put, size, table
 from dflash.errors import RequestError
 
@@ -58,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
     with stages(has_terminal()) as report:
         loaded = load_model(
             arguments.model,
-            device=arguments.device,
+            **device_settings(arguments),
             threads=arguments.threads,
             context=arguments.context,
             sequences=2,

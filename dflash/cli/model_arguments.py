@@ -18,6 +18,7 @@ def add_model(parser: argparse.ArgumentParser, *, default: str | None = None, dr
     else:
         parser.add_argument("model", metavar="MODEL", nargs="?", default=default, help=f"{text} (default {default})")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device to run on (auto)")
+    add_devices(parser)
     parser.add_argument("--threads", "-t", type=int, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument("--kv", choices=KV_NAMES, default="f16", help="type of the KV cache")
     for option, part in (("k", "keys"), ("v", "values")):
@@ -29,6 +30,20 @@ def kv_type(arguments: argparse.Namespace) -> str:
     """Return the types of keys and values that the arguments name, as `dflash.load` takes them."""
     keys, values = arguments.cache_type_k or arguments.kv, arguments.cache_type_v or arguments.kv
     return keys if keys == values else f"{keys}/{values}"
+
+
+def add_devices(parser: argparse.ArgumentParser) -> None:
+    """Add the GPUs to divide the model among, and the kind of split."""
+    parser.add_argument("--devices", metavar="N,...", help="GPUs to divide the model among, as 0,1")
+    parser.add_argument(
+        "--split", choices=("tensor", "layer"), help="divide each layer, for speed (default), or the layers, for memory"
+    )
+
+
+def device_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the devices that the arguments name, as keyword arguments of `dflash.load`."""
+    devices = None if arguments.devices is None else arguments.devices.split(",")
+    return {"device": arguments.device, "devices": devices, "split": arguments.split}
 
 
 def add_context(parser: argparse.ArgumentParser, *aliases: str) -> None:

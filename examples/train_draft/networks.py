@@ -32,9 +32,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
 class Layer(nn.Module):
     """Norm, attention, add; norm, gated feed forward, add. `gates` is 2 if queries bring a gate of each head's output."""
 
-    def __init__(self, config: Config | DraftConfig, ffn: int, *, gates: int = 1) -> None:
+    def __init__(self, config: Config | DraftConfig, *, gates: int = 1) -> None:
         super().__init__()
-        width, heads, kv_heads, size = config.width, config.heads, config.kv_heads, config.head_size
+        width, ffn, heads, kv_heads, size = config.width, config.ffn, config.heads, config.kv_heads, config.head_size
         self.heads, self.size, self.eps, self.gates = heads, size, config.norm_eps, gates
         self.attn_norm, self.ffn_norm = (nn.Parameter(torch.ones(width)) for _ in range(2))
         self.attn_q_norm, self.attn_k_norm = (nn.Parameter(torch.ones(size)) for _ in range(2))
@@ -65,14 +65,14 @@ def matrix(rows: int, columns: int) -> nn.Parameter:
 
 
 class BlockDraftNet(nn.Module):
-    """A DFlash draft. Layers must not have a window shorter than the texts."""
+    """A DFlash draft."""
 
     def __init__(self, config: DraftConfig) -> None:
         super().__init__()
         c, self.config = config, config
         self.fc = matrix(c.width, len(c.target_layer_ids) * c.width)
         self.enc_output_norm, self.output_norm = (nn.Parameter(torch.ones(c.width)) for _ in range(2))
-        self.blk = nn.ModuleList(Layer(c, c.ffn) for _ in range(c.n_layers))
+        self.blk = nn.ModuleList(Layer(c) for _ in range(c.n_layers))
 
     def forward(self, features: Tensor, anchors: Tensor, block: Tensor) -> Tensor:
         """Return the hidden states (S, M, B, D) of blocks.
@@ -91,15 +91,18 @@ class BlockDraftNet(nn.Module):
         context = rms(fn.linear(features, self.fc), self.enc_output_norm, c.norm_eps)
         places = torch.arange(features.shape[1], device=features.device).expand(n_texts, -1)
         positions = (anchors[..., None] + torch.arange(rows, device=anchors.device)).flatten(1)  # (S, M * B)
-        owner = torch.arange(n * rows, device=anchors.device) // rows
         before = (places[:, None] < anchors[..., None]).repeat_interleave(rows, 1)  # (S, M * B, T)
-        visible = torch.cat([before, (owner[:, None] == owner).expand(n_texts, -1, -1)], -1)
+        row = torch.arange(n * rows, device=anchors.device)
+        same = (row[:, None] // rows == row // rows).expand(n_texts, -1, -1)
+        places, both = torch.cat([places, positions], 1), torch.cat([before, same], -1)
+        distance = positions[..., None] - places[:, None]
         h = block.flatten(1, 2)
-        for layer in self.blk:
+        for layer, window, causal in zip(self.blk, c.windows, c.causal, strict=True):
+            visible = both & (distance >= 0) if causal else both
+            visible = visible & (distance.abs() < window) if window else visible
             x = rms(h, layer.attn_norm, c.norm_eps)
             keys, values = zip(layer.keys(context), layer.keys(x), strict=True)
-            at = torch.cat([places, positions], 1)
-            k = rotate(torch.cat(keys, 1), at, c.rope_base, c.head_size)
+            k = rotate(torch.cat(keys, 1), places, c.rope_base, c.head_size)
             q = rotate(layer.queries(x)[0], positions, c.rope_base, c.head_size)
             h = layer.finish(h, attend(q, k, torch.cat(values, 1), visible))
         return rms(h, self.output_norm, c.norm_eps).unflatten(1, (n, rows))
@@ -108,17 +111,17 @@ class BlockDraftNet(nn.Module):
 class MtpNet(nn.Module):
     """An MTP head: row j reads token j + 1 and the trunk's hidden state j, and predicts token j + 2."""
 
-    def __init__(self, config: Config, ffn: int) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
         c, self.config = config, config
         self.nextn_eh_proj = matrix(c.width, 2 * c.width)
         self.nextn_enorm, self.nextn_hnorm, self.nextn_shared_head_norm = (
             nn.Parameter(torch.ones(c.width)) for _ in range(3)
         )
-        self.layer = Layer(c, ffn, gates=2)
+        self.layer = Layer(c, gates=2)
 
     def forward(self, embedded: Tensor, hidden: Tensor) -> Tensor:
-        """Return hidden states (S, T, D) of embeddings of the next tokens and the trunk's hidden states, both (S, T, D)."""
+        """Return hidden states (S, T, D) from the next tokens' embeddings and the trunk's hidden states, both (S, T, D)."""
         c, layer, n = self.config, self.layer, hidden.shape[1]
         joined = [rms(embedded, self.nextn_enorm, c.norm_eps), rms(hidden, self.nextn_hnorm, c.norm_eps)]
         h = fn.linear(torch.cat(joined, -1), self.nextn_eh_proj)

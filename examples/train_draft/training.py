@@ -18,7 +18,7 @@ from .recording import Text
 RATE, WARM_UP = 2e-3, 0.1
 """Largest learning rate of AdamW, and the share of the steps in which it is reached; after that it falls as a cosine."""
 
-DECAY = 4.0
+DECAY = 3.0
 """Draft positions over which the weight of the loss falls by e: a row counts only if all rows before it were accepted."""
 
 AT_ONCE, ANCHORS = 4, 8
@@ -63,7 +63,7 @@ class Teacher:
         return (1 + shares * (lengths[:, None] - 2)).long()
 
     def loss(self, student: Tensor, hidden: Tensor, weights: Tensor) -> Tensor:
-        """Return the weighted divergence of a student from the model; both are given as hidden states (..., D)."""
+        """Return the weighted divergence of a student's distributions from the model's; both as hidden states (..., D)."""
         chosen = weights > 0
         wanted = fn.log_softmax(hidden[chosen] @ self.head.T, -1)
         got = fn.log_softmax(student[chosen] @ self.head.T, -1)
@@ -94,10 +94,10 @@ def train_draft(net: BlockDraftNet, teacher: Teacher, *, steps: int) -> Losses:
     return _train(net, teacher, loss, steps)
 
 
-def untrained_mtp(config: Config, ffn: int, *, seed: int = 0) -> MtpNet:
-    """Return an MTP head with random weights for a model; `ffn` is the inner size of its feed forward."""
+def untrained_mtp(config: Config, *, seed: int = 0) -> MtpNet:
+    """Return an MTP head with random weights for a model without experts."""
     torch.manual_seed(seed)
-    return MtpNet(config, ffn)
+    return MtpNet(config)
 
 
 def train_mtp(net: MtpNet, teacher: Teacher, *, steps: int) -> Losses:

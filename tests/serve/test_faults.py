@@ -1,11 +1,11 @@
 """Faults inside the server: clients of every API get an error in its shape, and the next request is answered."""
 
 import asyncio
-import json
 from types import SimpleNamespace
 
 import httpx
 import pytest
+from api_failures import APIS, check_failure
 from hang_guard import wait_until
 from toy import Toy
 
@@ -14,21 +14,8 @@ from dflash.errors import KernelError
 from dflash.generation.completion import Completion
 from dflash.generation.engine_thread import EngineThread
 from dflash.model.text.tokenizer import Tokenizer
-from dflash.serve.anthropic.format import MessageFormat
 from dflash.serve.app import build_app
 from dflash.serve.endpoints import Backend
-from dflash.serve.openai.chat_format import ChatFormat
-from dflash.serve.openai.completion_format import CompletionFormat
-from dflash.serve.responses.format import ResponsesFormat
-
-TURN = [{"role": "user", "content": "hi"}]
-APIS = {
-    "/v1/chat/completions": ({"messages": TURN, "max_tokens": 5}, ChatFormat),
-    "/v1/completions": ({"prompt": "a", "max_tokens": 5}, CompletionFormat),
-    "/v1/responses": ({"input": "hi", "max_output_tokens": 5}, ResponsesFormat),
-    "/v1/messages": ({"messages": TURN, "max_tokens": 5}, MessageFormat),
-}
-STATUSES = (500, 503, 529)
 
 every_api = pytest.mark.parametrize("path", APIS)
 streamed_or_not = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -59,29 +46,6 @@ def ask(served, path, *, stream=False, **settings):
             return await client.post(path, json={**APIS[path][0], "stream": stream, **settings})
 
     return asyncio.run(send())
-
-
-def check_failure(answer, path):
-    """Check that a response is an error, or a stream whose last events say so, in the shape of its API."""
-    if not answer.headers["content-type"].startswith("text/event-stream"):
-        assert answer.status_code in STATUSES
-        body = answer.json()
-        assert body["error"]["message"]
-        assert (body.get("type") == "error") == (path == "/v1/messages")
-        return body["error"]
-    assert answer.status_code == 200
-    events = [event.removeprefix("data: ").partition("data: ") for event in answer.text.strip().split("\n\n")]
-    last = [data or head for head, _, data in events]
-    if path == "/v1/responses":
-        body = json.loads(last[-1])
-        assert body["type"] == "response.failed"
-        return body["response"]["error"]
-    if path == "/v1/messages":
-        body = json.loads(last[-1])
-        assert body["type"] == "error"
-        return body["error"]
-    assert last[-1] == "[DONE]"
-    return json.loads(last[-2])["error"]
 
 
 def check_service(served):

@@ -10,6 +10,7 @@ import numpy as np
 
 from dflash.errors import KernelError
 from dflash.kernels.arrays import check
+from dflash.kernels.exchange.links import SIGNALS, PeerLink
 from dflash.kernels.gpu import device
 from dflash.kernels.gpu.batch import BatchArrays
 from dflash.kernels.gpu.capabilities import capabilities
@@ -194,6 +195,10 @@ class Attend(_Attention):
         Query projection whose heads hold D gates after the D query values.
     workspace : Workspace, optional
         Workspace of the stream, not used for float32 caches. Float16 arrays may be given as uint16.
+    whole_heads : int, optional
+        KV heads of the model if this cache has only some of them; they determine the splits, and so the bits.
+    link : PeerLink, optional
+        Link to the other GPUs of a tensor split, which receive the results; for float16 caches only.
 
     Raises
     ------
@@ -213,12 +218,22 @@ class Attend(_Attention):
     """
 
     def __init__(
-        self, q: Any, k: Any, v: Any, batch: BatchArrays, out: Any, *, gate: Any = None, workspace: Workspace | None = None
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        batch: BatchArrays,
+        out: Any,
+        *,
+        gate: Any = None,
+        workspace: Workspace | None = None,
+        whole_heads: int | None = None,
+        link: PeerLink | None = None,
     ) -> None:
         super().__init__("attend", q, k, v, batch, out, gate)
         if self.exact:
             return
-        parts, space, most = splits(self.kv), workspace or Workspace(), min(self.rows, PENDING)
+        parts, space, most = splits(whole_heads or self.kv), workspace or Workspace(), min(self.rows, PENDING)
         space.reserve(most * self.heads, parts, self.width)
         rows = batch.counts, batch.row_starts, batch.parent, batch.depth, batch.length, batch.pages
         room = batch.max_pages, batch.max_rows, batch.max_sequences
@@ -231,9 +246,11 @@ class Attend(_Attention):
             made = kernel(_HERE / f"{name}.cu", name, dependent=True, **constants)
             n_processors = capabilities().processors
             self._attend[cut] = made.bind(n_processors, cut.threads, given, cut.shared(self.width))
-        made = kernel(_HERE / "combine.cu", "combine", dependent=True, **self.constants, MAX_SPLITS=parts)
+        linked = {} if link is None else link.macros
+        made = kernel(_HERE / "combine.cu", "combine", dependent=True, **self.constants, **linked, MAX_SPLITS=parts)
         self._across = -(-self.group * self.width // 256), self.kv
         args = batch.counts, batch.row_starts, batch.sequence, batch.length, gate, space.partial, space.stats, out
+        args = *args, *((None, 0) if link is None else (link.table(), SIGNALS))
         self._combine = made.bind((*self._across, 1), 256, args)
 
     def _launch(self, n_rows: int, stream: Any) -> None:

@@ -1,5 +1,6 @@
 // Parameters of the parts of step.cu: the arrays, the block, and the sequence that the block is processing.
 #pragma once
+#include "../gpu/include/peers.cuh"
 #include "tree_order.cuh"
 
 struct Arrays {
@@ -9,6 +10,7 @@ struct Arrays {
     int* readers;
     unsigned short* out;
     float* read_out;
+    const PeerTable* peers;  // of a tensor split: where the results go, in place of `out`
 };
 
 struct Block {

@@ -47,6 +47,8 @@ class Ops:
         True if all spans are prefill spans; False if all are pending, at most 64 rows in all.
     empty : callable, optional
         Allocates the scratch memory of attention, whose content lasts as long as a pass.
+    n_scratch : int, optional
+        Bytes of the scratch memory of a prefill; by default `scratch_bytes`.
 
     Attributes
     ----------
@@ -59,7 +61,13 @@ class Ops:
     """
 
     def __init__(
-        self, config: Config, batch: BatchArrays, *, prefill: bool, empty: Callable[[int], Any] = device.empty
+        self,
+        config: Config,
+        batch: BatchArrays,
+        *,
+        prefill: bool,
+        empty: Callable[[int], Any] = device.empty,
+        n_scratch: int | None = None,
     ) -> None:
         self.batch, self.prefill = batch, prefill
         self.sequences = batch.max_sequences
@@ -67,7 +75,8 @@ class Ops:
         self._launch: Any = linear.DecodeLinear
         self.scratch: list[Any] = []
         if prefill:
-            scratch = cuda_prefill.UnpackScratch(scratch_bytes(config, batch.max_rows, batch.max_sequences))
+            n_scratch = n_scratch or scratch_bytes(config, batch.max_rows, batch.max_sequences)
+            scratch = cuda_prefill.UnpackScratch(n_scratch)
             self._launch = partial(cuda_prefill.PrefillLinear, scratch=scratch)
             self.scratch.append(scratch.halves)
         self._attention = attention.Workspace(empty)
@@ -101,14 +110,16 @@ class Ops:
         """Return a launch of ``stream += x @ W.T / INNER_SCALE``."""
         return self.add(x, weight, stream, behind=behind, scale=1 / INNER_SCALE)
 
-    def delta(self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[Any, Any], eps: float) -> Op:
-        """Return a launch of convolution, delta rule and gated norm."""
+    def delta(
+        self, space: SimpleNamespace, weights: DeviceWeights, memory: tuple[Any, Any], eps: float, **settings: Any
+    ) -> Op:
+        """Return a launch of convolution, delta rule and gated norm; `settings` go to `DeltaStep`."""
         inputs = delta.Inputs(space.mixed, space.gate, space.alpha, space.beta, space.heads)
         a, dt, norm = (weights.vector(name) for name in ("ssm_a", "ssm_dt.bias", "ssm_norm.weight"))
         gains = delta.MixerWeights(weights.taps("ssm_conv1d.weight"), a, dt, norm, eps)
         if self.prefill:
             return delta.Prompt(inputs, gains, self.batch, *memory, self._delta)
-        step = delta.DeltaStep(inputs, gains, self.batch, *memory)
+        step = delta.DeltaStep(inputs, gains, self.batch, *memory, **settings)
         return lambda n: step(n, n_sequences=min(n, self.sequences))
 
     def attention(self, q: Any, cache: tuple[Any, Any], out: Any, gate: Any) -> Op:

@@ -1,6 +1,6 @@
 """Memory pools that sequences share: pages of keys and values, and slots of recurrent state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ from dflash.kernels.arrays import zeros
 from dflash.kernels.attention import compact
 from dflash.kernels.conv.memory import ConvMemory
 from dflash.kernels.delta.memory import DeltaMemory
+from dflash.kernels.gpu.device import holding
 from dflash.kernels.kv_types import kv_types
 from dflash.kernels.ragged import PAGE
 from dflash.model.config import Config
@@ -40,7 +41,11 @@ class Pools:
         State of the convolution and of the delta rule of each linear-attention layer.
     free_pages, free_slots : int
         Numbers of free pages and slots.
+    layout : str
+        Text that differs between pools whose saved states differ in shape; empty on one device.
     """
+
+    layout = ""
 
     def __init__(
         self, config: Config, *, pages: int, slots: int, kv: str = "f16", backend: "PoolBackend | None" = None
@@ -81,9 +86,14 @@ class Pools:
         return len(self._free_pages)
 
     @property
+    def caches(self) -> list[tuple[Any, Any]]:
+        """Keys and values on each device: pairs of `k` and `v`."""
+        return [(self.k, self.v)]
+
+    @property
     def page_bytes(self) -> int:
         """Bytes of the keys and values of one page, all layers."""
-        return (self.k.nbytes + self.v.nbytes) // self.pages
+        return sum(k.nbytes + v.nbytes for k, v in self.caches) // self.pages
 
     @property
     def free_slots(self) -> int:
@@ -119,8 +129,10 @@ class Pools:
 
     def copy_page(self, source: int, target: int) -> None:
         """Copy the keys and values of a page, all layers."""
-        self.k[:, target] = self.k[:, source]
-        self.v[:, target] = self.v[:, source]
+        for cache in self.caches:
+            for array in cache:
+                with holding(array):
+                    array[:, target] = array[:, source]
 
     def take_slot(self) -> int:
         """Take a free slot and reset its state to that of an empty sequence; raise `PoolExhausted` if there is none."""
@@ -129,7 +141,8 @@ class Pools:
         slot = self._free_slots.pop()
         try:
             for kept in self.slot_views(slot):
-                kept[:] = 0
+                with holding(kept):
+                    kept[:] = 0
         except BaseException:
             self._free_slots.append(slot)
             raise
@@ -141,12 +154,26 @@ class Pools:
 
     def clone_slot(self, slot: int) -> list[Any]:
         """Return copies of the arrays of `slot_views`."""
-        return [self._backend.clone(array) for array in self.slot_views(slot)]
+        copies = []
+        for array in self.slot_views(slot):
+            with holding(array):
+                copies.append(self._backend.clone(array))
+        return copies
+
+    def restore_slot(self, slot: int, copies: Sequence[Any]) -> None:
+        """Set the recurrent state of a slot to the copies of `clone_slot`."""
+        for array, was in zip(self.slot_views(slot), copies, strict=True):
+            with holding(array):
+                array[:] = was
 
     def compact(self, pages: list[int], length: int, path: list[int]) -> None:
         """Move the keys and values of the accepted rows `path` to consecutive positions from `length` on in `pages`."""
         where = np.array(pages, np.int32)
-        self._backend.compact(self.k, self.v, pages=where, length=length, path=np.array(path, np.int32))
+        for k, v in self.caches:
+            if not k.size:
+                continue  # a device without attention layers
+            with holding(k):
+                self._backend.compact(k, v, pages=where, length=length, path=np.array(path, np.int32))
 
     def return_slot(self, slot: int) -> None:
         """Return a slot to the free ones."""
