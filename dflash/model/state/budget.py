@@ -100,7 +100,6 @@ def n_pages(
         _check_kv_bytes(kv_bytes, need.page, context, most)
         return kv_bytes // need.page, min(context or config.context, kv_bytes // need.page * PAGE)
     budget = free_memory() // 2 - sequences * (need.state + need.pending) if room is None else room
-    page = need.page + (0 if room is None else need.unpacked)
     fit = max(budget // page, 0) if page else sequences * config.context
     wanted = -(-(context or config.context) // PAGE)
     if context is not None and wanted > fit:
